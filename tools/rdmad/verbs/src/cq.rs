@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Completion queues.
+//! PendingCqe queues.
 
 use std::cell::{Cell, RefCell};
 use std::thread;
@@ -18,7 +18,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::counters::Counter;
 use crate::error::{require, Result};
-use crate::event::Source;
+use crate::event::EventSource;
 use crate::memory::{CompletionProducer, CompletionView, RingMem, VirtqueueMem};
 use crate::users::Users;
 use crate::Device;
@@ -33,20 +33,20 @@ pub(crate) struct Cq {
     pub doorbell_page: u32,
     event_queue: u16,
     cookie: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<CqInner>,
     /// QPs that complete here.
     pub(crate) users: Users,
     _charge: Charge,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct CqInner {
     queue: CompletionProducer,
-    state: State,
+    state: CqState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CqState {
     Live,
     /// It overflowed or its ring made no sense: completions vanish.
     Dead,
@@ -78,9 +78,9 @@ impl Cq {
             doorbell_page: attr.doorbell_page,
             event_queue: attr.event_queue,
             cookie: attr.cookie,
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(CqInner {
                 queue,
-                state: State::Live,
+                state: CqState::Live,
             }),
             users: Users::default(),
             _charge: charge,
@@ -93,7 +93,7 @@ impl Cq {
     }
 
     /// Delivers completions.
-    fn complete(&self, device: &Device, view: &DmaView, completions: &[Completion]) {
+    fn complete(&self, device: &Device, view: &DmaView, completions: &[PendingCqe]) {
         self.update(device, view, |queue| {
             completions
                 .iter()
@@ -136,7 +136,7 @@ impl Cq {
         // new one.
         self.doorbell(device, &view);
         let mut inner = self.inner.lock();
-        require(inner.state == State::Live)?;
+        require(inner.state == CqState::Live)?;
         inner.queue.resize(&view, ring, cqe)
     }
 
@@ -151,7 +151,7 @@ impl Cq {
         let mut inner = self.inner.lock();
         // The driver of a failed device learns nothing more: what completes may have read or
         // written lost memory.
-        if inner.state != State::Live || device.has_failed() {
+        if inner.state != CqState::Live || device.has_failed() {
             return;
         }
         let mut queue = inner.queue.enter(view);
@@ -163,10 +163,12 @@ impl Cq {
             self.notify(device, inner.queue.as_virtqueue());
         }
         if is_dead {
-            inner.state = State::Dead;
-            device
-                .events()
-                .asynchronous(Source::Cq(self.number), AsyncEvent::CqErr, self.cookie);
+            inner.state = CqState::Dead;
+            device.events().asynchronous(
+                EventSource::Cq(self.number),
+                AsyncEvent::CqErr,
+                self.cookie,
+            );
             drop(inner);
             self.users.fail(device);
         }
@@ -185,13 +187,13 @@ impl Cq {
 
     /// Ends the use of the ring's memory and forgets events that wait.
     pub(crate) fn destroy(&self, device: &Device) {
-        self.inner.lock().state = State::Destroyed;
+        self.inner.lock().state = CqState::Destroyed;
         device
             .events()
-            .forget(self.event_queue, Source::Completions(self.number));
+            .forget(self.event_queue, EventSource::Completions(self.number));
         device
             .events()
-            .forget(FIRST_EVENT_QUEUE, Source::Cq(self.number));
+            .forget(FIRST_EVENT_QUEUE, EventSource::Cq(self.number));
     }
 }
 
@@ -200,7 +202,7 @@ const BATCH: usize = 8;
 
 /// A completion on its way to its CQ.
 #[derive(Clone, Copy, Debug)]
-struct Completion {
+struct PendingCqe {
     cqe: Cqe,
     /// The sender marked it so, or it is an error.
     solicited: bool,
@@ -213,14 +215,14 @@ pub(crate) struct Completions<'a> {
     cq: &'a Cq,
     device: &'a Device,
     view: &'a DmaView,
-    waiting: RefCell<[Completion; BATCH]>,
+    waiting: RefCell<[PendingCqe; BATCH]>,
     count: Cell<usize>,
 }
 
 impl<'a> Completions<'a> {
     /// None yet.
     pub(crate) fn new(cq: &'a Cq, device: &'a Device, view: &'a DmaView) -> Self {
-        let none = Completion {
+        let none = PendingCqe {
             cqe: Cqe::ZERO,
             solicited: false,
         };
@@ -237,7 +239,7 @@ impl<'a> Completions<'a> {
     #[inline]
     pub(crate) fn push(&self, cqe: Cqe, solicited: bool) {
         let count = self.count.get();
-        self.waiting.borrow_mut()[count] = Completion { cqe, solicited };
+        self.waiting.borrow_mut()[count] = PendingCqe { cqe, solicited };
         self.count.set(count + 1);
         if count + 1 == BATCH {
             self.deliver();

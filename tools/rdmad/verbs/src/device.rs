@@ -23,14 +23,14 @@ use crate::config::{DeviceConfig, BOOKKEEPING};
 use crate::counters::{Counter, Counters};
 use crate::cq::Cq;
 use crate::error::Result;
-use crate::event::{EventQueue, EventQueues, Source};
+use crate::event::{EventQueue, EventQueues, EventSource};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::multicast::Groups;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::rfc_queues::RfcQueues;
-use crate::runtime::{Exclusive, Lull, QpKey, ReadySet, Runtime, SharedRuntime, Watch};
+use crate::runtime::{Exclusive, IdleGap, QpKey, ReadySet, Runtime, SharedRuntime, Watch};
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::virtqueues::Virtqueues;
@@ -99,7 +99,7 @@ pub struct Device {
     /// Frames have come, or there is room for those of the device.
     has_frames: AtomicBool,
     /// Of its doorbells.
-    lull: Lull,
+    idle_gap: IdleGap,
     /// In the hands of one worker at a time frames keep their order.
     receiving: Exclusive,
     /// Frames between two turns.
@@ -181,7 +181,7 @@ impl Device {
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
                 has_frames: AtomicBool::new(false),
-                lull: Lull::new(runtime.shared().scheduler.clock.now()),
+                idle_gap: IdleGap::new(runtime.shared().scheduler.clock.now()),
                 receiving: Exclusive::default(),
                 leftover: Leftover::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
@@ -249,9 +249,9 @@ impl Device {
         };
         match doorbell {
             Doorbell::Sq(qpn) => {
-                let has_few = |qp: &Qp| (qp.doorbell_page == page).then(|| qp.has_few());
-                if let Some(few) = self.qps.with(qpn, has_few).flatten() {
-                    self.posted(qpn, few);
+                let rung = |qp: &Qp| (qp.doorbell_page == page).then(|| qp.is_request_response());
+                if let Some(is_request_response) = self.qps.with(qpn, rung).flatten() {
+                    self.posted(qpn, is_request_response);
                 }
             }
             Doorbell::Rq(qpn) => {
@@ -283,8 +283,8 @@ impl Device {
         }
         match self.rfc_queues.numbers().role(queue) {
             Role::Sq(qpn) => {
-                if let Some(few) = self.qps.with(qpn, Qp::has_few) {
-                    self.posted(qpn, few);
+                if let Some(is_request_response) = self.qps.with(qpn, Qp::is_request_response) {
+                    self.posted(qpn, is_request_response);
                 }
             }
             Role::Rq(qpn) => {
@@ -342,7 +342,8 @@ impl Device {
             } else {
                 AsyncEvent::PortErr
             };
-            self.events.asynchronous(Source::Port, event, PORT.into());
+            self.events
+                .asynchronous(EventSource::Port, event, PORT.into());
             self.virtqueues.send_interrupts();
         }
     }
@@ -410,8 +411,8 @@ impl Device {
         &self.rfc_queues
     }
 
-    /// Its virtqueues. Interrupts are to be sent at the end of whatever may complete work or raise an
-    /// event, of any device, when no lock is held.
+    /// Its virtqueues. Interrupts are to be sent at the end of whatever may complete work or raise
+    /// an event, of any device, when no lock is held.
     pub(crate) fn virtqueues(&self) -> &dyn Virtqueues {
         &*self.virtqueues
     }
@@ -436,8 +437,8 @@ impl Device {
     }
 
     /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if
-    /// it is `few`.
-    fn posted(&self, qpn: Qpn, few: bool) {
+    /// the QP `is_request_response`.
+    fn posted(&self, qpn: Qpn, is_request_response: bool) {
         let serve = || {
             self.contained(|| {
                 if let Some(qp) = self.qps.get(qpn) {
@@ -445,7 +446,7 @@ impl Device {
                 }
             });
         };
-        if few && self.runtime.scheduler.serve_at_once(&self.lull, serve) {
+        if is_request_response && self.runtime.scheduler.serve_at_once(&self.idle_gap, serve) {
             self.virtqueues.send_interrupts();
         } else {
             self.qp_ready(qpn);
@@ -599,7 +600,7 @@ impl Device {
             self.pds.release(pd.number());
         }
         for address in self.gids.clear() {
-            self.runtime.claims.release(self.port, address);
+            self.runtime.address_leases.release(self.port, address);
         }
     }
 

@@ -18,7 +18,7 @@ const EVENTS_A_TURN: usize = 256;
 
 /// The object that events are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
+pub(crate) enum EventSource {
     /// Completion events of a CQ.
     Completions(Cqn),
     /// Asynchronous events of a CQ.
@@ -61,15 +61,15 @@ struct Waiting {
 #[derive(Debug, Default)]
 struct Backlog {
     /// Events by the places at which they came.
-    order: BTreeMap<u64, (Source, EventKind)>,
+    order: BTreeMap<u64, (EventSource, EventKind)>,
     next: u64,
-    waiting: HashMap<Source, Waiting>,
+    waiting: HashMap<EventSource, Waiting>,
 }
 
 impl Backlog {
     /// Adds an event. An asynchronous event that waits already is moved to the end, so that the
     /// last event of a port tells its state. A CQ keeps its turn.
-    fn add(&mut self, source: Source, kind: EventKind, cookie: u64) {
+    fn add(&mut self, source: EventSource, kind: EventKind, cookie: u64) {
         let Self {
             order,
             next,
@@ -112,7 +112,7 @@ impl Backlog {
     }
 
     /// Takes out all events of an object.
-    fn forget(&mut self, source: Source) {
+    fn forget(&mut self, source: EventSource) {
         let waiting = self.waiting.remove(&source);
         for place in waiting.into_iter().flat_map(|waiting| waiting.places) {
             self.order.remove(&place);
@@ -140,19 +140,19 @@ impl EventQueues {
     pub(crate) fn completion(&self, queue: u16, cqn: Cqn, cookie: u64) {
         self.send(
             queue,
-            Source::Completions(cqn),
+            EventSource::Completions(cqn),
             EventKind::Completion,
             cookie,
         );
     }
 
     /// Sends an asynchronous event.
-    pub(crate) fn asynchronous(&self, source: Source, event: AsyncEvent, cookie: u64) {
+    pub(crate) fn asynchronous(&self, source: EventSource, event: AsyncEvent, cookie: u64) {
         self.send(FIRST_EVENT_QUEUE, source, EventKind::Async(event), cookie);
     }
 
     /// Forgets the events of a destroyed object that wait for virtqueue `queue`.
-    pub(crate) fn forget(&self, queue: u16, source: Source) {
+    pub(crate) fn forget(&self, queue: u16, source: EventSource) {
         if let Some(backlog) = self.backlog(queue) {
             backlog.lock().forget(source);
         }
@@ -184,7 +184,7 @@ impl EventQueues {
         true
     }
 
-    fn send(&self, queue: u16, source: Source, kind: EventKind, cookie: u64) {
+    fn send(&self, queue: u16, source: EventSource, kind: EventKind, cookie: u64) {
         let Some(backlog) = self.backlog(queue) else {
             return;
         };
@@ -241,7 +241,7 @@ mod tests {
             events.completion(1, Cqn::new(cqn), cqn.into());
         }
         for cqn in (0..count).step_by(2) {
-            events.forget(1, Source::Completions(Cqn::new(cqn)));
+            events.forget(1, EventSource::Completions(Cqn::new(cqn)));
         }
         // It comes behind all others now.
         events.completion(1, Cqn::new(0), 0);
@@ -272,17 +272,17 @@ mod tests {
         events.completion(1, Cqn::new(5), 50);
         events.completion(1, Cqn::new(4), 40);
         events.completion(1, Cqn::new(5), 50);
-        events.asynchronous(Source::Qp(Qpn::new(9)), AsyncEvent::QpAccessErr, 90);
-        events.asynchronous(Source::Qp(Qpn::new(9)), AsyncEvent::QpFatal, 90);
-        events.asynchronous(Source::Qp(Qpn::new(8)), AsyncEvent::QpFatal, 80);
-        events.forget(1, Source::Qp(Qpn::new(8)));
+        events.asynchronous(EventSource::Qp(Qpn::new(9)), AsyncEvent::QpAccessErr, 90);
+        events.asynchronous(EventSource::Qp(Qpn::new(9)), AsyncEvent::QpFatal, 90);
+        events.asynchronous(EventSource::Qp(Qpn::new(8)), AsyncEvent::QpFatal, 80);
+        events.forget(1, EventSource::Qp(Qpn::new(8)));
         events.completion(2, Cqn::new(6), 60);
         events.resume(1);
         assert!(sink.sent.lock().is_empty());
         *sink.free.lock() = 2;
         events.resume(1);
         *sink.free.lock() = 9;
-        events.asynchronous(Source::Port, AsyncEvent::PortActive, 1);
+        events.asynchronous(EventSource::Port, AsyncEvent::PortActive, 1);
         events.resume(1);
         events.resume(2);
         events.completion(1, Cqn::new(4), 40);
@@ -310,22 +310,22 @@ mod tests {
     #[test]
     fn events_that_wait_are_sent_in_the_order_in_which_they_were_raised() {
         use AsyncEvent::{CommEst, PortActive, PortErr, QpFatal, SrqLimitReached};
-        let (qp, srq) = (Source::Qp(Qpn::new(9)), Source::Srq(Srqn::new(3)));
+        let (qp, srq) = (EventSource::Qp(Qpn::new(9)), EventSource::Srq(Srqn::new(3)));
         let sink = Arc::new(Buffers::default());
         let events = EventQueues::new(1, sink.clone());
         for (source, event) in [
             (qp, CommEst),
-            (Source::Port, PortErr),
+            (EventSource::Port, PortErr),
             (srq, SrqLimitReached),
             (qp, QpFatal),
-            (Source::Port, PortActive),
+            (EventSource::Port, PortActive),
         ] {
             events.asynchronous(source, event, 0);
         }
         *sink.free.lock() = 1;
         events.resume(1);
         // The port is down in the end. Each kind waits once, from when it was last raised.
-        events.asynchronous(Source::Port, PortErr, 0);
+        events.asynchronous(EventSource::Port, PortErr, 0);
         *sink.free.lock() = 9;
         events.resume(1);
         let sent = sink.sent.lock();

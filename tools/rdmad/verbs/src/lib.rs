@@ -25,7 +25,7 @@
 
 #![forbid(unsafe_code)]
 
-mod claims;
+mod address_leases;
 mod command;
 mod config;
 mod counters;

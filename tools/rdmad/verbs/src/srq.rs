@@ -14,7 +14,7 @@ use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_ring::DeviceSharedQueue;
 
 use crate::error::{require, Result};
-use crate::event::Source;
+use crate::event::EventSource;
 use crate::memory::{RingMem, RingView};
 use crate::pd::PdUse;
 use crate::users::Users;
@@ -32,31 +32,31 @@ pub(crate) struct Srq {
     pd: PdUse,
     cookie: u64,
     max_sge: u32,
-    inner: Mutex<Inner>,
+    inner: Mutex<SrqInner>,
     /// QPs that take their receives from here.
     pub(crate) users: Users,
     _charge: Charge,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SrqInner {
     mem: RingMem,
-    queue: Queue,
+    queue: SrqQueue,
 }
 
 #[derive(Debug)]
-struct Queue {
+struct SrqQueue {
     ring: DeviceSharedQueue,
     /// Slots that were fetched and not used, the next one last.
     returned: Vec<u16>,
     max_wr: u32,
     /// 0 if none is armed.
     limit: u32,
-    state: State,
+    state: SrqState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SrqState {
     Live,
     /// Its ring made no sense: it has no work requests any more.
     Broken,
@@ -88,13 +88,13 @@ impl Srq {
             pd: init.pd,
             cookie: init.cookie,
             max_sge: init.max_sge,
-            inner: Mutex::new(Inner {
-                queue: Queue {
+            inner: Mutex::new(SrqInner {
+                queue: SrqQueue {
                     ring: DeviceSharedQueue::new(*init.ring.layout()),
                     returned: Vec::new(),
                     max_wr: init.max_wr,
                     limit: 0,
-                    state: State::Live,
+                    state: SrqState::Live,
                 },
                 mem: init.ring,
             }),
@@ -128,11 +128,11 @@ impl Srq {
         buffer: &mut [u8],
     ) -> std::result::Result<Option<RecvWr<Received>>, BadRecv> {
         let mut guard = self.inner.lock();
-        let Inner { mem, queue } = &mut *guard;
+        let SrqInner { mem, queue } = &mut *guard;
         match queue.state {
-            State::Live => {}
-            State::Broken => return Err(BadRecv::Ring),
-            State::Destroyed => return Ok(None),
+            SrqState::Live => {}
+            SrqState::Broken => return Err(BadRecv::Ring),
+            SrqState::Destroyed => return Ok(None),
         }
         let memory = RingView::new(mem, view);
         let fetched = match queue.returned.pop() {
@@ -161,7 +161,7 @@ impl Srq {
     /// A work request that was fetched ended. Called before its completion is visible.
     pub(crate) fn complete(&self) {
         let queue = &mut self.inner.lock().queue;
-        if queue.state == State::Live {
+        if queue.state == SrqState::Live {
             queue.ring.complete();
         }
     }
@@ -182,8 +182,8 @@ impl Srq {
     ) -> Result<()> {
         let view = device.space.enter();
         let mut guard = self.inner.lock();
-        let Inner { mem, queue } = &mut *guard;
-        require(queue.state == State::Live)?;
+        let SrqInner { mem, queue } = &mut *guard;
+        require(queue.state == SrqState::Live)?;
         let bound = match mask.contains(SrqAttrMask::MAX_WR) {
             true => max_wr,
             false => queue.max_wr,
@@ -216,14 +216,14 @@ impl Srq {
 
     /// Ends the use of its memory and forgets events that wait.
     pub(crate) fn destroy(&self, device: &Device) {
-        self.inner.lock().queue.state = State::Destroyed;
+        self.inner.lock().queue.state = SrqState::Destroyed;
         device
             .events()
-            .forget(FIRST_EVENT_QUEUE, Source::Srq(self.number));
+            .forget(FIRST_EVENT_QUEUE, EventSource::Srq(self.number));
     }
 
     /// Raises the event of the limit, once, when fewer work requests are left.
-    fn check_limit(&self, queue: &mut Queue, memory: &RingView<'_>, device: &Device) {
+    fn check_limit(&self, queue: &mut SrqQueue, memory: &RingView<'_>, device: &Device) {
         if queue.limit == 0 {
             return;
         }
@@ -235,8 +235,8 @@ impl Srq {
     }
 
     /// The ring makes no sense: the SRQ and all its QPs fail.
-    fn fail(&self, queue: &mut Queue, device: &Device) -> BadRecv {
-        queue.state = State::Broken;
+    fn fail(&self, queue: &mut SrqQueue, device: &Device) -> BadRecv {
+        queue.state = SrqState::Broken;
         self.raise(device, AsyncEvent::SrqErr);
         self.users.fail(device);
         BadRecv::Ring
@@ -245,6 +245,6 @@ impl Srq {
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device
             .events()
-            .asynchronous(Source::Srq(self.number), event, self.cookie);
+            .asynchronous(EventSource::Srq(self.number), event, self.cookie);
     }
 }

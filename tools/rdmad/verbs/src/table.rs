@@ -31,8 +31,8 @@ pub(crate) struct Table<N, T> {
     number: PhantomData<N>,
 }
 
-type Block<T> = OnceLock<Box<[Slot<T>; BLOCK]>>;
-type Slot<T> = RwLock<Option<Arc<T>>>;
+type Block<T> = OnceLock<Box<[TableSlot<T>; BLOCK]>>;
+type TableSlot<T> = RwLock<Option<Arc<T>>>;
 
 /// Slots that are allocated at a time.
 const BLOCK: usize = 64;
@@ -182,14 +182,14 @@ impl<N: Number, T> Table<N, T> {
 
     /// The slot of `number`, if its block was ever used.
     #[inline]
-    fn slot(&self, number: N) -> Option<&Slot<T>> {
+    fn slot(&self, number: N) -> Option<&TableSlot<T>> {
         let index = number.get().checked_sub(self.first)? as usize;
         let block = self.blocks.get(index / BLOCK)?.get()?;
         Some(&block[index % BLOCK])
     }
 
     /// The slot of `number`, which is one of the table's.
-    fn make_slot(&self, number: N) -> &Slot<T> {
+    fn make_slot(&self, number: N) -> &TableSlot<T> {
         let index = (number.get() - self.first) as usize;
         let block = self.blocks[index / BLOCK]
             .get_or_init(|| Box::new([const { RwLock::new(None) }; BLOCK]));

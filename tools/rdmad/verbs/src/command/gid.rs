@@ -41,22 +41,22 @@ impl Device {
     pub(super) fn del_gid(&self, cmd: CmdDelGid) -> Result<Empty> {
         require_port(cmd.port)?;
         if let Some(address) = self.gids.delete(cmd.index)? {
-            self.runtime().claims.release(self.port(), address);
+            self.runtime().address_leases.release(self.port(), address);
         }
         Ok(DONE)
     }
 
     /// Sets an entry of the table to an address, if the port may have it.
     fn set_gid(&self, index: u16, address: Address) -> Result<()> {
-        let claims = &self.runtime().claims;
+        let address_leases = &self.runtime().address_leases;
         let restricted = !self.config().addresses.is_empty();
-        if let Err(error) = claims.claim(self.port(), address, restricted) {
+        if let Err(error) = address_leases.lease(self.port(), address, restricted) {
             self.gid_refused(address, error);
             return Err(error);
         }
         let added = self.gids.add(index, address);
         if added.is_err() {
-            claims.release(self.port(), address);
+            address_leases.release(self.port(), address);
         }
         added
     }

@@ -13,7 +13,7 @@ use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::pages::Cursor;
-use super::{KeyFault, Keys, Reached, Region};
+use super::{KeyFault, KeyUser, Keys, Region};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
@@ -25,7 +25,7 @@ pub(crate) struct Memory<'a> {
     pub view: &'a DmaView,
     pub keys: &'a Keys<'a>,
     /// The QP whose work it is.
-    pub by: Reached,
+    pub by: KeyUser,
 }
 
 /// Why a part of a message can't be accessed.
@@ -53,33 +53,50 @@ type Result<T> = std::result::Result<T, Fault>;
 
 /// Where a message lies.
 #[derive(Clone, Copy)]
-enum Place<'a> {
-    /// In the memory that SGEs name: the WQE, the size of its header, the number of SGEs.
-    Sges(&'a [u8], usize, u32),
+enum Backing<'a> {
+    /// In the memory that SGEs name.
+    Sges(Sges<'a>),
     /// In one range.
     Range(Remote),
     /// In private memory.
     Private(&'a [u8]),
 }
 
+/// The SGEs of a WQE.
+#[derive(Clone, Copy)]
+struct Sges<'a> {
+    wqe: &'a [u8],
+    /// Bytes before the first SGE.
+    header: usize,
+    count: u32,
+}
+
+/// The SGE that the search for an offset goes on with.
+#[derive(Clone, Copy, Default)]
+struct NextSge {
+    index: u32,
+    /// Its offset in the message.
+    start: u64,
+}
+
 /// A message in memory. Remembers where it was accessed last, so that going through it is cheap.
 pub(crate) struct Message<'a> {
     memory: Memory<'a>,
     access: AccessFlags,
-    place: Place<'a>,
-    /// Bytes at the start of the place that are not the message's.
+    backing: Backing<'a>,
+    /// Bytes at the start that are not the message's.
     skipped: u64,
     /// The piece of memory that was accessed last.
     run: Run,
-    /// The part that it is in, unless all of that lies in one piece.
-    part: Option<Part>,
-    /// The SGE behind that part, and its offset in the message.
-    next: (u32, u64),
+    /// The span that it is in, unless all of that lies in one piece.
+    span: Option<Span>,
+    /// The SGE behind that span.
+    next: NextSge,
 }
 
 /// A contiguous piece of address space in one MR, in pages that may lie apart. While it is open the
 /// MR is in use.
-struct Part {
+struct Span {
     memory: Arc<Region>,
     /// Offsets in the message.
     start: u64,
@@ -115,28 +132,33 @@ impl<'a> Message<'a> {
         num_sge: u32,
         access: AccessFlags,
     ) -> Self {
-        Self::new(memory, Place::Sges(wqe, header, num_sge), access)
+        let sges = Sges {
+            wqe,
+            header,
+            count: num_sge,
+        };
+        Self::new(memory, Backing::Sges(sges), access)
     }
 
     /// A message in one range of addresses, which the peer names.
     pub(crate) fn in_range(memory: Memory<'a>, at: Remote, access: AccessFlags) -> Self {
-        Self::new(memory, Place::Range(at), access)
+        Self::new(memory, Backing::Range(at), access)
     }
 
     /// A message in private memory, to be read only.
     pub(crate) fn private(memory: Memory<'a>, bytes: &'a [u8]) -> Self {
-        Self::new(memory, Place::Private(bytes), AccessFlags::NONE)
+        Self::new(memory, Backing::Private(bytes), AccessFlags::NONE)
     }
 
-    fn new(memory: Memory<'a>, place: Place<'a>, access: AccessFlags) -> Self {
+    fn new(memory: Memory<'a>, backing: Backing<'a>, access: AccessFlags) -> Self {
         Self {
             memory,
             access,
-            place,
+            backing,
             skipped: 0,
             run: Run::default(),
-            part: None,
-            next: (0, 0),
+            span: None,
+            next: NextSge::default(),
         }
     }
 
@@ -231,7 +253,7 @@ impl<'a> Message<'a> {
     /// The piece at `offset`, up to `max` bytes of it.
     #[inline(always)]
     fn piece(&mut self, offset: u64, max: usize) -> Result<Piece<'a>> {
-        if let Place::Private(bytes) = self.place {
+        if let Backing::Private(bytes) = self.backing {
             let rest = usize::try_from(offset + self.skipped)
                 .ok()
                 .and_then(|offset| bytes.get(offset..))
@@ -250,7 +272,7 @@ impl<'a> Message<'a> {
     /// As [`piece`](Self::piece), to store to.
     #[inline(always)]
     fn room(&mut self, offset: u64, max: usize) -> Result<DmaSliceMut<'a>> {
-        if let Place::Private(_) = self.place {
+        if let Backing::Private(_) = self.backing {
             return Err(Fault::Key);
         }
         let (iova, len) = self.find(offset, max)?;
@@ -275,51 +297,48 @@ impl<'a> Message<'a> {
     /// The piece that `offset` is in, or what of it is known from there on.
     #[inline(always)]
     fn run_at(&mut self, offset: u64) -> Result<Run> {
-        let is_there = |part: &Part| (part.start..part.end).contains(&offset);
-        if !self.part.as_ref().is_some_and(is_there) {
+        let is_there = |span: &Span| (span.start..span.end).contains(&offset);
+        if !self.span.as_ref().is_some_and(is_there) {
             if let Some(run) = self.look_up(offset)? {
                 return Ok(run);
             }
         }
-        let part = self.part.as_mut().ok_or(Fault::Key)?;
-        let addr = part.addr + (offset - part.start);
-        let (iova, contiguous) = part.memory.find(addr, &mut part.cursor);
+        let span = self.span.as_mut().ok_or(Fault::Key)?;
+        let addr = span.addr + (offset - span.start);
+        let (iova, contiguous) = span.memory.find(addr, &mut span.cursor);
         Ok(Run {
             start: offset,
-            len: contiguous.min(part.end - offset),
+            len: contiguous.min(span.end - offset),
             iova,
         })
     }
 
-    /// Finds the part that `offset` is in, and returns it if all of it lies in one piece.
+    /// Finds the span that `offset` is in, and returns it if all of it lies in one piece.
     #[inline(never)]
     fn look_up(&mut self, offset: u64) -> Result<Option<Run>> {
-        match self.place {
-            Place::Sges(wqe, header, num_sge) => self.look_up_sge(wqe, header, num_sge, offset),
-            Place::Range(at) => self.look_up_range(at, offset),
-            Place::Private(_) => Err(Fault::Key),
+        match self.backing {
+            Backing::Sges(sges) => self.look_up_sge(sges, offset),
+            Backing::Range(at) => self.look_up_range(at, offset),
+            Backing::Private(_) => Err(Fault::Key),
         }
     }
 
     #[inline]
-    fn look_up_sge(
-        &mut self,
-        wqe: &[u8],
-        header: usize,
-        num_sge: u32,
-        offset: u64,
-    ) -> Result<Option<Run>> {
-        if offset < self.next.1 {
-            self.next = (0, 0);
+    fn look_up_sge(&mut self, sges: Sges<'_>, offset: u64) -> Result<Option<Run>> {
+        if offset < self.next.start {
+            self.next = NextSge::default();
         }
         let (sge, start, end) = loop {
-            let (index, start) = self.next;
-            if index == num_sge {
+            let NextSge { index, start } = self.next;
+            if index == sges.count {
                 return Err(Fault::Key);
             }
-            let sge = sge(wqe, header, index);
+            let sge = sge(sges.wqe, sges.header, index);
             let end = start + u64::from(sge.length);
-            self.next = (index + 1, end);
+            self.next = NextSge {
+                index: index + 1,
+                start: end,
+            };
             if offset < end {
                 break (sge, start, end);
             }
@@ -337,7 +356,7 @@ impl<'a> Message<'a> {
                 iova,
             }));
         }
-        self.part = Some(Part {
+        self.span = Some(Span {
             memory: keys.region(sge.lkey, by.pdn, sge.addr, length, self.access)?,
             start,
             end,
@@ -365,7 +384,7 @@ impl<'a> Message<'a> {
         }
         let memory = keys.region_remote(at.rkey, by, addr, 1, self.access)?;
         let end = offset + memory.rest(addr);
-        self.part = Some(Part {
+        self.span = Some(Span {
             memory,
             start: offset,
             end,

@@ -22,11 +22,11 @@ pub(super) struct FastMr {
     max_pages: u32,
     /// For maps of them.
     maps: Budget,
-    state: Mutex<State>,
+    state: Mutex<FastMrState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FastMrState {
     /// The pages that MAP_MR_SG set for the next registration.
     mapped: Option<Mapped>,
     /// The registered memory, if it is valid.

@@ -10,7 +10,7 @@ use virtio_rdma_abi::number::Pdn;
 
 use super::mr::KeyResult;
 use super::mr_cache::Flat;
-use super::{KeyFault, MrTable, Reached, Region};
+use super::{KeyFault, KeyUser, MrTable, Region};
 
 /// The MRs and windows of a device in the hands of a worker, for a turn at most.
 ///
@@ -62,7 +62,7 @@ impl<'a> Keys<'a> {
     pub(super) fn region_remote(
         &self,
         key: u32,
-        by: Reached,
+        by: KeyUser,
         addr: u64,
         len: u64,
         access: AccessFlags,
@@ -77,7 +77,7 @@ impl<'a> Keys<'a> {
     pub(crate) fn check_remote(
         &self,
         key: u32,
-        by: Reached,
+        by: KeyUser,
         addr: u64,
         len: u64,
         access: AccessFlags,
@@ -90,7 +90,7 @@ impl<'a> Keys<'a> {
 
     /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever
     /// that is.
-    pub(crate) fn names_remote(&self, key: u32, by: Reached, access: AccessFlags) -> KeyResult<()> {
+    pub(crate) fn names_remote(&self, key: u32, by: KeyUser, access: AccessFlags) -> KeyResult<()> {
         granted(self.visit_remote(key, by, |region| region.names(key, access)))
     }
 
@@ -98,7 +98,7 @@ impl<'a> Keys<'a> {
     fn visit_remote<R>(
         &self,
         key: u32,
-        by: Reached,
+        by: KeyUser,
         visit: impl FnOnce(&Arc<Region>) -> R,
     ) -> Option<R> {
         if self.mrs.windows().owns(key) {

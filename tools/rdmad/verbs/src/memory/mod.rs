@@ -25,7 +25,7 @@ pub(crate) use queue::{ForDoorbell, QueueMem, QueueView, Slot, WorkConsumer};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
 pub(crate) use virtqueue::VirtqueueMem;
-pub(crate) use window::{Binding, Reached};
+pub(crate) use window::{Binding, KeyUser};
 
 /// A budget that never ends.
 #[cfg(test)]

@@ -14,7 +14,7 @@ use virtio_rdma_abi::number::{MrNumber, MwNumber, Number, Pdn};
 use super::fast::{FastMr, Mapped};
 use super::mr_cache::{Flat, MrCache};
 use super::window::{WindowCount, WindowTable};
-use super::{Binding, PageMap, Reached, Region};
+use super::{Binding, KeyUser, PageMap, Region};
 use crate::config::BOOKKEEPING;
 use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
@@ -82,7 +82,7 @@ pub(crate) struct Mr {
     number: MrNumber,
     /// PD that it belongs to.
     pd: PdUse,
-    kind: Kind,
+    kind: MrKind,
     /// Of the MR that was first made under its number, or of its last new pages.
     charge: Arc<MrCharge>,
     /// Its memory was taken back: its keys open nothing any more.
@@ -92,7 +92,7 @@ pub(crate) struct Mr {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum MrKind {
     /// Made with its memory.
     Fixed(Arc<Region>),
     /// Made for REG_MR.
@@ -182,7 +182,7 @@ impl MrTable {
         let (reserved, key) = self.reserve()?;
         let region = Region::new(key, access, base, Arc::new(pages));
         let flat = region.flat(pd.number());
-        let kind = Kind::Fixed(Arc::new(region));
+        let kind = MrKind::Fixed(Arc::new(region));
         let number = Self::make(reserved, pd, kind, charge);
         // The object that had the number before is gone, and no worker is at it any more.
         if let Some(flat) = flat {
@@ -202,7 +202,7 @@ impl MrTable {
     ) -> Result<(MrNumber, u32)> {
         let maps = self.budget.part(maps * PageMap::longest(max_pages))?;
         let (reserved, key) = self.reserve()?;
-        let kind = Kind::Fast(FastMr::new(max_pages, maps));
+        let kind = MrKind::Fast(FastMr::new(max_pages, maps));
         Ok((Self::make(reserved, pd, kind, charge), key))
     }
 
@@ -216,7 +216,7 @@ impl MrTable {
     fn make(
         reserved: Reserved<'_, MrNumber, Mr>,
         pd: PdUse,
-        kind: Kind,
+        kind: MrKind,
         charge: MrCharge,
     ) -> MrNumber {
         let number = reserved.number();
@@ -267,7 +267,7 @@ impl MrTable {
     /// at a QP in its PD: the MR or window is free then and nobody uses the memory any more. Takes
     /// as long as another worker's slice at most. The caller has no [`Message`](super::Message)
     /// open.
-    pub(crate) fn invalidate(&self, key: u32, by: Reached) -> KeyResult<()> {
+    pub(crate) fn invalidate(&self, key: u32, by: KeyUser) -> KeyResult<()> {
         if self.windows.owns(key) {
             return self.windows.invalidate(key, by);
         }
@@ -283,7 +283,7 @@ impl MrTable {
     /// [`Message`](super::Message) open.
     pub(crate) fn bind(
         &self,
-        by: Reached,
+        by: KeyUser,
         lkey: u32,
         wanted: &Binding,
     ) -> KeyResult<Option<MwNumber>> {
@@ -339,7 +339,7 @@ impl MrTable {
         let new = Mr {
             number,
             pd,
-            kind: Kind::Fixed(Arc::new(region)),
+            kind: MrKind::Fixed(Arc::new(region)),
             charge,
             is_revoked: AtomicBool::new(false),
             windows: WindowCount::default(),
@@ -424,8 +424,8 @@ impl MrTable {
                 return None;
             }
             match &mr.kind {
-                Kind::Fixed(region) => Some(visit(region)),
-                Kind::Fast(fast) => fast.with_region(visit),
+                MrKind::Fixed(region) => Some(visit(region)),
+                MrKind::Fast(fast) => fast.with_region(visit),
             }
         };
         self.table.with(number_of(key), visit).flatten()
@@ -436,8 +436,8 @@ impl Mr {
     /// The region of one that was made with its memory.
     pub(super) fn fixed(&self) -> Option<&Arc<Region>> {
         match &self.kind {
-            Kind::Fixed(region) => Some(region),
-            Kind::Fast(_) => None,
+            MrKind::Fixed(region) => Some(region),
+            MrKind::Fast(_) => None,
         }
     }
 
@@ -448,8 +448,8 @@ impl Mr {
 
     fn fast(&self) -> Option<&FastMr> {
         match &self.kind {
-            Kind::Fixed(_) => None,
-            Kind::Fast(fast) => Some(fast),
+            MrKind::Fixed(_) => None,
+            MrKind::Fast(fast) => Some(fast),
         }
     }
 }

@@ -42,12 +42,12 @@ pub(crate) struct Window {
     /// PD that it belongs to.
     pd: PdUse,
     mw_type: MwType,
-    state: Mutex<State>,
+    state: Mutex<WindowState>,
     _charge: Charge,
 }
 
 #[derive(Debug)]
-struct State {
+struct WindowState {
     /// R_Key.
     key: u32,
     bound: Option<Bound>,
@@ -65,7 +65,7 @@ struct Bound {
 
 /// The user of a remote key: work of the peer at a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct KeyUser {
     /// PD of the QP.
     pub pdn: Pdn,
     /// QPN.
@@ -144,7 +144,7 @@ impl WindowTable {
             number,
             pd,
             mw_type,
-            state: Mutex::new(State { key, bound: None }),
+            state: Mutex::new(WindowState { key, bound: None }),
             _charge: charge,
         }));
         Ok((number, key))
@@ -183,7 +183,7 @@ impl WindowTable {
     /// The caller has no [`Message`](super::Message) open.
     pub(super) fn bind(
         &self,
-        by: Reached,
+        by: KeyUser,
         wanted: &Binding,
         mr: Option<&Arc<Mr>>,
     ) -> KeyResult<Option<MwNumber>> {
@@ -229,7 +229,7 @@ impl WindowTable {
 
     /// Unbinds the window of type 2 that `key` names, for work of the QP that bound it. On return
     /// nobody uses its memory any more. The caller has no [`Message`](super::Message) open.
-    pub(super) fn invalidate(&self, key: u32, by: Reached) -> KeyResult<()> {
+    pub(super) fn invalidate(&self, key: u32, by: KeyUser) -> KeyResult<()> {
         let window = self.table.get(number_of(key)).ok_or(KeyFault)?;
         let bound = {
             let mut state = window.state.lock();
@@ -247,7 +247,7 @@ impl WindowTable {
     }
 
     /// Unbinds window `number` if it belongs to QP `qpn`, which is no more.
-    pub(crate) fn forsake(&self, number: MwNumber, qpn: Qpn) {
+    pub(crate) fn unbind_for(&self, number: MwNumber, qpn: Qpn) {
         let unbind = |window: &Window| {
             let mut state = window.state.lock();
             let belongs = |bound: &&mut Bound| bound.qpn == Some(qpn);
@@ -267,7 +267,7 @@ impl WindowTable {
     pub(super) fn visit<R>(
         &self,
         key: u32,
-        by: Reached,
+        by: KeyUser,
         visit: impl FnOnce(&Arc<Region>) -> R,
     ) -> Option<R> {
         let visit = |window: &Window| {

@@ -113,7 +113,7 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
 }
 
 /// The part of address vectors of both kinds that describes a path.
-struct Address {
+struct AddressVector {
     sgid_index: u8,
     sl: u8,
     dgid: [u8; 16],
@@ -123,7 +123,7 @@ struct Address {
     hop_limit: u8,
 }
 
-impl Address {
+impl AddressVector {
     /// Refuses, with `EINVAL`, all but one host: next hop and destination are both one, and an
     /// address vector without a global route has none.
     fn require_host(&self) -> Result<()> {
@@ -166,7 +166,7 @@ impl Address {
 fn connected_path(device: &Device, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Result<Path> {
     require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
-    let address = Address {
+    let address = AddressVector {
         sgid_index: ah.grh.sgid_index,
         sl: ah.sl,
         dgid: ah.grh.dgid,
@@ -182,7 +182,7 @@ fn connected_path(device: &Device, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Resu
 /// The path of a datagram of QP `qpn`, to one QP or to a multicast group.
 pub(super) fn datagram_path(device: &Device, qpn: Qpn, to: &Datagram) -> Result<Path> {
     require(to.remote_qpn.is_valid())?;
-    let address = Address {
+    let address = AddressVector {
         sgid_index: to.av.gid_index,
         sl: to.av.sl(),
         dgid: to.av.dgid,

@@ -29,8 +29,8 @@ impl Qp {
         state: QpState,
         watch: &Watch,
     ) -> Progress {
-        let fetched = match side.held.take() {
-            Some(held) => held,
+        let fetched = match side.blocked.take() {
+            Some(blocked) => blocked,
             None if state != QpState::Rts => return Break(self.dry(turn, side, state, watch)),
             None => match turn.fetch(side) {
                 Ok(Some(fetched)) => fetched,
@@ -42,7 +42,7 @@ impl Qp {
         let status = match self.deliver(turn, side, &fetched) {
             Ok(true) => WcStatus::Success,
             Ok(false) => {
-                side.held = Some(fetched);
+                side.blocked = Some(fetched);
                 return Break(self.await_room(turn.device, side));
             }
             Err(status) => status,

@@ -31,8 +31,8 @@ use virtio_rdma_abi::wire::Wire;
 use crate::config::BOOKKEEPING;
 use crate::cq::Cq;
 use crate::error::Result;
-use crate::event::{Source, QP_EVENTS};
-use crate::memory::{number_of, Binding, KeyFault, QueueMem, Reached, VirtqueueMem};
+use crate::event::{EventSource, QP_EVENTS};
+use crate::memory::{number_of, Binding, KeyFault, KeyUser, QueueMem, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::runtime::Exclusive;
 use crate::srq::Srq;
@@ -83,8 +83,8 @@ pub(crate) struct Qp {
     failure_requested: AtomicBool,
     /// The entry in the runtime's timers was taken out.
     timer_expired: AtomicBool,
-    /// When its doorbell was last asked for it had got few work requests since the time before.
-    has_few: AtomicBool,
+    /// It got few work requests between the last two requests for its doorbell.
+    is_request_response: AtomicBool,
     /// A worker serves it, and whether it became ready meanwhile.
     serving: Exclusive,
     /// The part that others may see at any time.
@@ -159,7 +159,7 @@ impl Qp {
             state: AtomicU8::new(QpState::Reset.value()),
             failure_requested: AtomicBool::new(false),
             timer_expired: AtomicBool::new(false),
-            has_few: AtomicBool::new(true),
+            is_request_response: AtomicBool::new(true),
             serving: Exclusive::default(),
             summary: Summary::default(),
             windows: Mutex::default(),
@@ -201,8 +201,8 @@ impl Qp {
 
     /// The identity under which keys are checked.
     #[inline]
-    pub(crate) fn reached(&self) -> Reached {
-        Reached {
+    pub(crate) fn key_user(&self) -> KeyUser {
+        KeyUser {
             pdn: self.pd.number(),
             qpn: self.number,
         }
@@ -214,7 +214,7 @@ impl Qp {
         device: &Device,
         key: u32,
     ) -> std::result::Result<(), KeyFault> {
-        device.mrs.invalidate(key, self.reached())?;
+        device.mrs.invalidate(key, self.key_user())?;
         self.forget_window(number_of(key));
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Qp {
         lkey: u32,
         wanted: &Binding,
     ) -> std::result::Result<(), KeyFault> {
-        if let Some(number) = device.mrs.bind(self.reached(), lkey, wanted)? {
+        if let Some(number) = device.mrs.bind(self.key_user(), lkey, wanted)? {
             self.windows.lock().insert(number);
         }
         Ok(())
@@ -235,7 +235,7 @@ impl Qp {
     /// Unbinds its windows. It is destroyed, and no worker is at it any more.
     pub(crate) fn unbind_windows(&self, device: &Device) {
         for number in std::mem::take(&mut *self.windows.lock()) {
-            device.mrs.windows().forsake(number, self.number);
+            device.mrs.windows().unbind_for(number, self.number);
         }
     }
 
@@ -255,8 +255,8 @@ impl Qp {
     }
 
     /// Whether the owner has lately posted work requests one by one, and no stream of them.
-    pub(crate) fn has_few(&self) -> bool {
-        self.has_few.load(Ordering::Relaxed)
+    pub(crate) fn is_request_response(&self) -> bool {
+        self.is_request_response.load(Ordering::Relaxed)
     }
 
     /// A CQ of this QP died; the QP's next turn takes it to ERR.
@@ -319,7 +319,7 @@ impl Qp {
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device
             .events()
-            .asynchronous(Source::Qp(self.number), event, self.cookie);
+            .asynchronous(EventSource::Qp(self.number), event, self.cookie);
     }
 
     /// The driver has reset virtqueue `number`, which is one of its queues: turns that begin from
@@ -349,7 +349,7 @@ impl Qp {
         }
         device
             .events()
-            .forget(FIRST_EVENT_QUEUE, Source::Qp(self.number));
+            .forget(FIRST_EVENT_QUEUE, EventSource::Qp(self.number));
     }
 
     /// A CQE of this QP.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits: a token bucket for each QP that has one.
+//! Rate limits: a token bucket for each QP that has one. Its tokens are called credit here.
 //!
 //! A frame may be sent when the bucket holds as many bytes as it has. The bucket fills at the rate
 //! and holds one burst, so in any time t no more than rate · t + burst bytes are sent. It is
@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Tokens that are one byte. A rate of 1 kb/s is one token a nanosecond.
+/// Credit for one byte. A rate of 1 kb/s earns 1 a nanosecond.
 const BYTE: u64 = 8_000_000;
 /// Time that the rate needs to carry a burst by default, since a worker may come late by that much.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
@@ -44,9 +44,9 @@ impl Shape {
 pub(crate) struct Pacer {
     shape: Shape,
     /// At most [`capacity`](Self::capacity).
-    tokens: u64,
+    credit: u64,
     capacity: u64,
-    /// When `tokens` was right.
+    /// When `credit` was right.
     at: Instant,
 }
 
@@ -56,7 +56,7 @@ impl Pacer {
         let capacity = capacity(&shape);
         Self {
             shape,
-            tokens: capacity,
+            credit: capacity,
             capacity,
             at: now,
         }
@@ -68,39 +68,39 @@ impl Pacer {
         self.fill(now);
         self.shape = shape;
         self.capacity = capacity(&shape);
-        self.tokens = self.tokens.min(self.capacity);
+        self.credit = self.credit.min(self.capacity);
     }
 
     /// Whether a frame of `bytes` may be sent now, or else when to ask again. A frame longer than
     /// the burst makes the burst that long: otherwise it could never be sent.
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> Result<(), Instant> {
         self.fill(now);
-        let needed = tokens(bytes);
+        let needed = credit(bytes);
         self.capacity = self.capacity.max(needed);
-        if needed <= self.tokens {
+        if needed <= self.credit {
             return Ok(());
         }
-        let wanted = needed.max(tokens(self.shape.packet as usize).min(self.capacity));
-        let nanos = (wanted - self.tokens).div_ceil(self.shape.rate.max(1).into());
+        let wanted = needed.max(credit(self.shape.packet as usize).min(self.capacity));
+        let nanos = (wanted - self.credit).div_ceil(self.shape.rate.max(1).into());
         Err(now + Duration::from_nanos(nanos))
     }
 
     /// Counts a frame of `bytes` that was admitted.
     pub(crate) fn spend(&mut self, bytes: usize) {
-        self.tokens = self.tokens.saturating_sub(tokens(bytes));
+        self.credit = self.credit.saturating_sub(credit(bytes));
     }
 
     /// Takes back what was spent on frames that were not sent after all.
     pub(crate) fn give_back(&mut self, bytes: usize) {
-        self.tokens = self.capacity.min(self.tokens + tokens(bytes));
+        self.credit = self.capacity.min(self.credit + credit(bytes));
     }
 
     fn fill(&mut self, now: Instant) {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
         let earned = nanos * u128::from(self.shape.rate);
-        let sum = u128::from(self.tokens) + earned;
+        let sum = u128::from(self.credit) + earned;
         // The lesser of the two fits.
-        self.tokens = sum.min(self.capacity.into()) as u64;
+        self.credit = sum.min(self.capacity.into()) as u64;
         self.at = self.at.max(now);
     }
 }
@@ -109,7 +109,7 @@ fn capacity(shape: &Shape) -> u64 {
     shape.burst() * BYTE
 }
 
-fn tokens(bytes: usize) -> u64 {
+fn credit(bytes: usize) -> u64 {
     // Frames and turns are far shorter than what overflows.
     bytes as u64 * BYTE
 }

@@ -20,7 +20,7 @@ use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
 use crate::memory::{
-    Fault, KeyFault, Keys, Memory, Message, QueueMem, QueueView, Reached, WorkConsumer,
+    Fault, KeyFault, KeyUser, Keys, Memory, Message, QueueMem, QueueView, WorkConsumer,
 };
 use crate::srq::Srq;
 use crate::turn::{Budget, Parked};
@@ -180,9 +180,9 @@ impl<'a> RecvTurn<'a> {
         Memory {
             view: self.view,
             keys: &self.keys,
-            by: Reached {
+            by: KeyUser {
                 pdn,
-                ..self.qp.reached()
+                ..self.qp.key_user()
             },
         }
     }

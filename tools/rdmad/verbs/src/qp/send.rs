@@ -47,7 +47,7 @@ pub(crate) struct SendSide {
     /// Of datagrams, from RTS on.
     pub(crate) sender: Option<ud::Sender>,
     /// A datagram that waits for room in the frame port.
-    pub(super) held: Option<Fetched>,
+    pub(super) blocked: Option<Fetched>,
     /// The way to the peer, if data goes there without packets.
     pub(crate) route: Option<DirectRoute>,
     /// From RTR on.
@@ -76,7 +76,7 @@ impl SendSide {
             snapshots,
             requester: None,
             sender: None,
-            held: None,
+            blocked: None,
             route: None,
             connection: None,
             transfer: None,
@@ -108,7 +108,7 @@ impl SendSide {
         self.snapshots.clear();
         self.requester = None;
         self.sender = None;
-        self.held = None;
+        self.blocked = None;
         self.route = None;
         self.connection = None;
         self.transfer = None;
@@ -119,14 +119,14 @@ impl SendSide {
     /// Whether no work request is between its beginning and its end.
     pub(super) fn is_drained(&self) -> bool {
         self.transfer.is_none()
-            && self.held.is_none()
+            && self.blocked.is_none()
             && self.requester.as_ref().is_none_or(Requester::is_drained)
     }
 
     /// Whether every work request that was taken has ended.
     pub(super) fn is_empty(&self) -> bool {
         self.transfer.is_none()
-            && self.held.is_none()
+            && self.blocked.is_none()
             && self.requester.as_ref().is_none_or(Requester::is_empty)
     }
 
@@ -262,7 +262,7 @@ impl<'a> SendTurn<'a> {
         Memory {
             view: self.view,
             keys: &self.keys,
-            by: self.qp.reached(),
+            by: self.qp.key_user(),
         }
     }
 
@@ -352,7 +352,7 @@ impl<'a> SendTurn<'a> {
             snapshots,
             requester,
             transfer,
-            held,
+            blocked,
             ..
         } = side;
         let mut flush = |wr: &SendWr<Posted>| {
@@ -361,8 +361,8 @@ impl<'a> SendTurn<'a> {
         if let Some(transfer) = transfer.take() {
             flush(transfer.wr());
         }
-        if let Some(held) = held.take() {
-            flush(&held.wr);
+        if let Some(blocked) = blocked.take() {
+            flush(&blocked.wr);
         }
         if let Some(requester) = requester {
             requester.drain(|wr| flush(&wr));

@@ -18,8 +18,8 @@ use crate::turn::{Charged, Parked};
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
 
-/// WQEs from one doorbell to when the next is asked for that are no stream.
-const FEW: u32 = 8;
+/// A QP with at most so many WQEs between two requests for a doorbell has no stream of work.
+const REQUEST_RESPONSE: u32 = 8;
 /// Work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
 
@@ -246,7 +246,7 @@ impl Qp {
         while state == QpState::Rts
             && side.route.is_none()
             && requester.has_room()
-            && !side.snapshots.are_held()
+            && !side.snapshots.has_barrier()
         {
             match turn.fetch(side) {
                 Ok(Some(fetched)) => requester.post(fetched),
@@ -267,7 +267,7 @@ impl Qp {
         let goes_on = state == QpState::Rts
             && match side.route {
                 Some(_) => requester.is_empty(),
-                None => !drained && requester.has_room() && !side.snapshots.are_held(),
+                None => !drained && requester.has_room() && !side.snapshots.has_barrier(),
             };
         side.requester = Some(requester);
         if broken {
@@ -310,8 +310,9 @@ impl Qp {
         let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
             Some(watched) => Some(watched.into()),
             None => {
-                let few = mem::take(&mut side.fetched) <= FEW;
-                self.has_few.store(few, Ordering::Relaxed);
+                let is_request_response = mem::take(&mut side.fetched) <= REQUEST_RESPONSE;
+                self.is_request_response
+                    .store(is_request_response, Ordering::Relaxed);
                 side.queue.await_doorbell(&turn.queue).map(Parked::from)
             }
         };

@@ -71,7 +71,7 @@ const UC_RUNNING: &[Mask] = &[
 const UD_RUNNING: &[Mask] = &[Mask::CUR_STATE, Mask::QKEY, Mask::RATE_LIMIT];
 const DRAINING: Attributes = attributes(&[], &[Mask::EN_SQD_ASYNC_NOTIFY]);
 
-/// The transitions. Those to RESET and ERR take no attributes and are the same for all types.
+/// The transitions. Transitions to RESET and ERR take no attributes and are the same for all types.
 const TRANSITIONS: &[Transition] = &[
     Transition {
         from: Reset,

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
-/// Each worker notes its own; other threads share the first place.
+/// Each worker notes its own; other threads share the first entry.
 #[derive(Debug)]
-pub(super) struct Longest(Box<[CachePadded<Place>]>);
+pub(super) struct Longest(Box<[CachePadded<Maxima>]>);
 
 #[derive(Debug, Default)]
-struct Place {
+struct Maxima {
     /// The greatest cost of a turn.
     cost: AtomicU64,
     /// The longest time, in nanoseconds, from one look at all devices to the next.
@@ -40,12 +40,15 @@ impl Longest {
 
     /// The greatest cost of a turn and the longest round of all.
     pub(super) fn longest(&self) -> (u64, Duration) {
-        let max = |of: fn(&Place) -> &AtomicU64| {
-            let values = self.0.iter().map(|place| of(place).load(Ordering::Relaxed));
+        let max = |of: fn(&Maxima) -> &AtomicU64| {
+            let values = self
+                .0
+                .iter()
+                .map(|maxima| of(maxima).load(Ordering::Relaxed));
             values.max().unwrap_or(0)
         };
-        let round = max(|place| &place.round);
-        (max(|place| &place.cost), Duration::from_nanos(round))
+        let round = max(|maxima| &maxima.round);
+        (max(|maxima| &maxima.cost), Duration::from_nanos(round))
     }
 }
 

@@ -20,11 +20,11 @@ use virtio_rdma_abi::number::PortId;
 
 use self::longest::Longest;
 pub use self::scheduler::Clock;
-pub(crate) use self::scheduler::{shard, Alarm, Exclusive, Lull, QpKey, ReadySet, Until};
+pub(crate) use self::scheduler::{shard, Alarm, Exclusive, IdleGap, QpKey, ReadySet, Until};
 use self::scheduler::{Crew, Scheduler, SchedulerConfig};
 use self::server::Server;
 pub(crate) use self::watch::{Watch, Watched};
-use crate::claims::Claims;
+use crate::address_leases::AddressLeases;
 use crate::shuffle::Secret;
 use crate::status::RuntimeStatus;
 use crate::turn::TURN;
@@ -53,7 +53,7 @@ pub struct RuntimeConfig {
     /// How long a worker goes on looking at a queue that ran dry instead of asking for a doorbell.
     /// It does not sleep meanwhile. Only by the clock of the system.
     pub poll: Duration,
-    /// Whether a thread that rings a doorbell after a lull does the work itself if all workers
+    /// Whether a thread that rings a doorbell after an idle gap does the work itself if all workers
     /// sleep.
     pub at_once: bool,
     /// The clock that timers and rate limits go by.
@@ -80,7 +80,7 @@ pub(crate) struct SharedRuntime {
     direct: AtomicBool,
     poll: Duration,
     pub(crate) scheduler: Scheduler,
-    pub(crate) claims: Claims,
+    pub(crate) address_leases: AddressLeases,
     pub(crate) secret: Secret,
     longest: Longest,
 }
@@ -116,7 +116,7 @@ impl Runtime {
                 at_once,
                 clock,
             }),
-            claims: Claims::default(),
+            address_leases: AddressLeases::default(),
             secret: Secret::new(secret),
             longest: Longest::new(workers),
         });
@@ -207,7 +207,7 @@ impl SharedRuntime {
         let device = make(*next);
         *next = PortId::new(next.get() + 1);
         let config = device.config();
-        self.claims
+        self.address_leases
             .give(device.port(), config.mac, &config.addresses);
         let mut devices = Vec::clone(&self.devices.load());
         devices.push(device.clone());
@@ -222,7 +222,7 @@ impl SharedRuntime {
             let mut devices = Vec::clone(&self.devices.load());
             devices.retain(|device| device.port() != port);
             self.devices.store(Arc::new(devices));
-            self.claims.take_back(port);
+            self.address_leases.take_back(port);
         }
         self.scheduler.quiesce.synchronize();
     }

@@ -36,8 +36,8 @@ pub(crate) struct Snapshots {
     stride: usize,
     /// The snapshot that was given back last is taken first.
     free: ChargedQueue<u16>,
-    /// The WQE that no other is taken behind.
-    last: Option<u16>,
+    /// The WQE that has to end before another one is taken.
+    barrier: Option<u16>,
 }
 
 impl Snapshots {
@@ -47,7 +47,7 @@ impl Snapshots {
             bytes: ChargedList::filled(budget, stride, 0)?,
             stride,
             free: ChargedQueue::new(budget, 1)?,
-            last: None,
+            barrier: None,
         };
         one.clear();
         Ok(one)
@@ -73,7 +73,7 @@ impl Snapshots {
     pub(crate) fn clear(&mut self) {
         self.bytes.fit(self.stride);
         self.free.drain().for_each(drop);
-        self.last = None;
+        self.barrier = None;
         self.give_back(0);
     }
 
@@ -92,15 +92,15 @@ impl Snapshots {
     pub(crate) fn give_back(&mut self, index: u16) {
         let back = self.free.push_back(index);
         debug_assert!(back.is_ok(), "more were given back than taken");
-        if self.last == Some(index) {
-            self.last = None;
+        if self.barrier == Some(index) {
+            self.barrier = None;
         }
     }
 
-    /// Whether the WQE that was taken last takes a key away: none is taken before it has ended, so
-    /// that what is behind it is checked against the keys that are left.
-    pub(crate) fn are_held(&self) -> bool {
-        self.last.is_some()
+    /// Whether the WQE that was taken last invalidates a key. No other is taken before it has
+    /// ended, so that later ones are checked against the keys that are left.
+    pub(crate) fn has_barrier(&self) -> bool {
+        self.barrier.is_some()
     }
 
     /// The WQE at `index`.

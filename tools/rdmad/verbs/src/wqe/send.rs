@@ -135,7 +135,7 @@ pub(crate) fn fetch_send(
     };
     let failed = check_send(&mut wr, &header, &wqe[..present], keys, rules, reads).err();
     if wr.op == LOCAL_INV || wr.local.invalidates.is_some() {
-        snapshots.last = Some(snapshot);
+        snapshots.barrier = Some(snapshot);
     }
     Ok(Some(Fetched { wr, failed }))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The model checker's counterparts of `runtime::sync`: its threads, its synchronisation, and a time
-//! that passes only when the model says so.
+//! The model checker's counterparts of `runtime::sync`: its threads, its synchronisation, and a
+//! time that passes only when the model says so.
 
 use std::cell::RefCell;
 use std::io;

@@ -12,7 +12,7 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
-/// Time in which workers go to sleep, and after which a doorbell comes after a lull.
+/// Time in which workers go to sleep, and after which a doorbell comes after an idle gap.
 const REST: Duration = Duration::from_millis(2);
 /// A worker that has served a queue does not ask for its doorbell for the rest of a test.
 const POLL: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ fn at_once(path: PathPolicy, poll: Duration) -> World {
 }
 
 #[test]
-fn after_a_lull_who_rings_serves() {
+fn after_an_idle_gap_the_ringing_thread_serves() {
     const IN_A_ROW: u32 = 20;
     let world = at_once(PathPolicy::Direct, Duration::ZERO);
     let pair = Pair::new(&world);

@@ -11,8 +11,8 @@ const PDN: Pdn = Pdn::new(7);
 const OTHER: Pdn = Pdn::new(8);
 
 /// Work at a QP in this PD.
-fn at(pdn: Pdn) -> Reached {
-    Reached {
+fn at(pdn: Pdn) -> KeyUser {
+    KeyUser {
         pdn,
         qpn: Qpn::new(9),
     }

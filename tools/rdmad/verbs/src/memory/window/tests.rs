@@ -22,8 +22,8 @@ fn pd(pdn: Pdn) -> PdUse {
     PdUse::alone(pdn)
 }
 
-fn at(qpn: u32) -> Reached {
-    Reached {
+fn at(qpn: u32) -> KeyUser {
+    KeyUser {
         pdn: PDN,
         qpn: Qpn::new(qpn),
     }
@@ -59,7 +59,7 @@ fn next(key: u32) -> u32 {
     (key & !0xff) | (key.wrapping_add(1) & 0xff)
 }
 
-fn opens(table: &MrTable, key: u32, by: Reached, addr: u64, len: u64) -> bool {
+fn opens(table: &MrTable, key: u32, by: KeyUser, addr: u64, len: u64) -> bool {
     Keys::new(table)
         .check_remote(key, by, addr, len, WRITE)
         .is_ok()
@@ -82,7 +82,7 @@ fn type_1_is_bound_again_and_again() {
             "any QP"
         );
     }
-    let other_pd = Reached {
+    let other_pd = KeyUser {
         pdn: Pdn::new(8),
         qpn: Qpn::new(1),
     };
@@ -144,9 +144,9 @@ fn type_2_belongs_to_the_qp_that_bound_it() {
         ..binding(key ^ 0x80)
     };
     assert_eq!(table.bind(at(2), lkey, &again), Ok(Some(number)));
-    table.windows().forsake(number, Qpn::new(1));
+    table.windows().unbind_for(number, Qpn::new(1));
     assert!(opens(&table, key, at(2), start, 1), "another QP's");
-    table.windows().forsake(number, Qpn::new(2));
+    table.windows().unbind_for(number, Qpn::new(2));
     assert!(!opens(&table, key, at(2), start, 1));
 }
 
@@ -205,7 +205,7 @@ fn bindings_that_are_refused() {
             };
             assert_eq!(table.bind(at(1), lkey, &stale), Err(KeyFault), "old key");
         }
-        let other_pd = Reached {
+        let other_pd = KeyUser {
             pdn: Pdn::new(8),
             qpn: Qpn::new(1),
         };
@@ -422,7 +422,7 @@ proptest! {
                     }
                 }
                 Step::DestroyQp(qpn) => for (number, model) in &mut windows {
-                    table.windows().forsake(*number, Qpn::new(qpn));
+                    table.windows().unbind_for(*number, Qpn::new(qpn));
                     if model.is_two && model.bound.is_some_and(|(_, at)| at == qpn) {
                         model.bound = None;
                     }

@@ -14,18 +14,18 @@ use super::clock::nanos_since;
 use super::sync::{AtomicU64, Ordering};
 use super::Scheduler;
 
-/// A doorbell comes after a lull if for so long there was none, and none was served.
-const LULL: Duration = Duration::from_micros(20);
+/// A doorbell comes after an idle gap if for so long there was none, and none was served.
+const IDLE_GAP: Duration = Duration::from_micros(20);
 
 /// Since when a device has been quiet.
 #[derive(Debug)]
-pub(crate) struct Lull {
+pub(crate) struct IdleGap {
     start: Instant,
     /// In nanoseconds after `start`.
     since: AtomicU64,
 }
 
-impl Lull {
+impl IdleGap {
     /// Since `start`.
     pub(crate) fn new(start: Instant) -> Self {
         Self {
@@ -38,21 +38,21 @@ impl Lull {
     fn end(&self, now: Instant) -> bool {
         let at = nanos_since(self.start, now);
         let since = self.since.swap(at, Ordering::Relaxed);
-        Duration::from_nanos(at.saturating_sub(since)) >= LULL
+        Duration::from_nanos(at.saturating_sub(since)) >= IDLE_GAP
     }
 }
 
 impl Scheduler {
     /// Has the current thread, which is no worker, take `turn` for a device whose doorbell it
     /// hears, if that is the better way. Returns whether it has.
-    pub(crate) fn serve_at_once(&self, lull: &Lull, turn: impl FnOnce()) -> bool {
+    pub(crate) fn serve_at_once(&self, idle_gap: &IdleGap, turn: impl FnOnce()) -> bool {
         let served = self.at_once
-            && lull.end(self.clock.now())
+            && idle_gap.end(self.clock.now())
             && self.sleep.have_gone(self.workers)
             && self.quiesce.try_outside(turn);
         if served {
             // Work that was posted meanwhile is rung for now.
-            lull.end(self.clock.now());
+            idle_gap.end(self.clock.now());
         }
         served
     }
@@ -63,16 +63,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lull_is_between_two_doorbells() {
+    fn an_idle_gap_is_between_two_doorbells() {
         let start = Instant::now();
-        let lull = Lull::new(start);
+        let idle_gap = IdleGap::new(start);
         let at = |micros| start + Duration::from_micros(micros);
-        assert!(!lull.end(at(19)), "the device has just come");
-        assert!(!lull.end(at(30)));
-        assert!(!lull.end(at(49)));
-        assert!(lull.end(at(69)));
-        assert!(!lull.end(at(70)));
-        assert!(!lull.end(at(60)), "another thread was faster");
-        assert!(lull.end(at(1_000_000)));
+        assert!(!idle_gap.end(at(19)), "the device has just come");
+        assert!(!idle_gap.end(at(30)));
+        assert!(!idle_gap.end(at(49)));
+        assert!(idle_gap.end(at(69)));
+        assert!(!idle_gap.end(at(70)));
+        assert!(!idle_gap.end(at(60)), "another thread was faster");
+        assert!(idle_gap.end(at(1_000_000)));
     }
 }

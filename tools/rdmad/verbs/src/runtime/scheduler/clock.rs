@@ -10,10 +10,10 @@ use super::sync::{self, AtomicU64, Ordering};
 /// The clock of a runtime: that of the system, or one that stands still until it is told to go on,
 /// so that a test sees exactly what happens when.
 #[derive(Clone, Debug)]
-pub struct Clock(Kind);
+pub struct Clock(ClockKind);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ClockKind {
     System,
     Manual {
         start: Instant,
@@ -31,12 +31,12 @@ impl Default for Clock {
 impl Clock {
     /// The clock of the system.
     pub fn system() -> Self {
-        Self(Kind::System)
+        Self(ClockKind::System)
     }
 
     /// A clock that stands still but for [`Runtime::advance`](crate::Runtime::advance).
     pub fn manual() -> Self {
-        Self(Kind::Manual {
+        Self(ClockKind::Manual {
             start: sync::now(),
             elapsed: Arc::default(),
         })
@@ -46,8 +46,8 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
-            Kind::System => sync::now(),
-            Kind::Manual { start, elapsed } => {
+            ClockKind::System => sync::now(),
+            ClockKind::Manual { start, elapsed } => {
                 *start + Duration::from_nanos(elapsed.load(Ordering::Acquire))
             }
         }
@@ -56,9 +56,9 @@ impl Clock {
     /// Lets `time` pass. On the clock of the system the current thread sleeps.
     pub(crate) fn pass(&self, time: Duration) {
         match &self.0 {
-            Kind::System => sync::sleep(time),
+            ClockKind::System => sync::sleep(time),
             // Five centuries fit.
-            Kind::Manual { elapsed, .. } => {
+            ClockKind::Manual { elapsed, .. } => {
                 elapsed.fetch_add(time.as_nanos() as u64, Ordering::AcqRel);
             }
         }
@@ -66,7 +66,7 @@ impl Clock {
 
     /// Whether it goes on only by [`Runtime::advance`](crate::Runtime::advance).
     pub(crate) fn stands_still(&self) -> bool {
-        matches!(self.0, Kind::Manual { .. })
+        matches!(self.0, ClockKind::Manual { .. })
     }
 
     /// Until when a thread sleeps that is to act at `deadline`: for ever if the clock stands still.

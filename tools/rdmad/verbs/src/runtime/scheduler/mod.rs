@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use super::sync;
 
-pub(crate) use self::at_once::Lull;
+pub(crate) use self::at_once::IdleGap;
 pub use self::clock::Clock;
 pub(crate) use self::crew::Crew;
 pub(crate) use self::exclusive::Exclusive;

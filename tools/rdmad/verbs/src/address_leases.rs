@@ -18,19 +18,19 @@ use virtio_rdma_abi::number::PortId;
 use crate::error::{Errno, Result};
 use crate::gid::{Address, Gid};
 
-/// The claims of the ports of one isolation group.
+/// The leases of the ports of one isolation group.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<State>);
+pub(crate) struct AddressLeases(Mutex<Leases>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Leases {
     /// Ports of addresses that the configuration gives them.
     given: HashMap<Gid, PortId>,
     /// Ports of other addresses, and how many entries of their tables have them.
     held: HashMap<Address, (PortId, u32)>,
 }
 
-impl Claims {
+impl AddressLeases {
     /// Gives a new port its addresses: these, and the link-local one of its MAC address.
     pub(crate) fn give(&self, port: PortId, mac: Mac, addresses: &[IpAddr]) {
         let own = [IpAddr::V6(link_local(mac))];
@@ -49,8 +49,8 @@ impl Claims {
     /// # Errors
     ///
     /// `EADDRINUSE` if the address is another port's, `EPERM` if it is not one of those given.
-    pub(crate) fn claim(&self, port: PortId, address: Address, restricted: bool) -> Result<()> {
-        let State { given, held } = &mut *self.0.lock();
+    pub(crate) fn lease(&self, port: PortId, address: Address, restricted: bool) -> Result<()> {
+        let Leases { given, held } = &mut *self.0.lock();
         match given.get(&address.gid) {
             Some(&owner) if owner == port => return Ok(()),
             Some(_) => return Err(Errno::ADDRINUSE),
@@ -98,44 +98,44 @@ mod tests {
     // abi
     #[test]
     fn an_address_is_of_one_port_in_its_vlan() {
-        let claims = Claims::default();
+        let leases = AddressLeases::default();
         let (plain, tagged) = (address(IP, None), address(IP, Some(5)));
-        claims.claim(ONE, plain, false).unwrap();
-        claims.claim(ONE, plain, false).unwrap();
-        claims.claim(TWO, tagged, false).unwrap();
-        assert_eq!(claims.claim(TWO, plain, false), Err(Errno::ADDRINUSE));
-        assert_eq!(claims.claim(ONE, tagged, false), Err(Errno::ADDRINUSE));
+        leases.lease(ONE, plain, false).unwrap();
+        leases.lease(ONE, plain, false).unwrap();
+        leases.lease(TWO, tagged, false).unwrap();
+        assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));
+        assert_eq!(leases.lease(ONE, tagged, false), Err(Errno::ADDRINUSE));
         // Not its to release.
-        claims.release(TWO, plain);
-        claims.release(ONE, plain);
-        assert_eq!(claims.claim(TWO, plain, false), Err(Errno::ADDRINUSE));
-        claims.release(ONE, plain);
-        claims.claim(TWO, plain, false).unwrap();
+        leases.release(TWO, plain);
+        leases.release(ONE, plain);
+        assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));
+        leases.release(ONE, plain);
+        leases.lease(TWO, plain, false).unwrap();
     }
 
     // abi
     #[test]
     fn a_given_address_is_of_its_port_in_all_vlans() {
-        let claims = Claims::default();
+        let leases = AddressLeases::default();
         let mac = |last| [2, 0, 0, 0, 0, last];
-        claims.give(ONE, mac(1), &[IP]);
-        claims.give(TWO, mac(2), &[]);
+        leases.give(ONE, mac(1), &[IP]);
+        leases.give(TWO, mac(2), &[]);
         let other = IpAddr::from([10, 9, 0, 2]);
         for vlan in [None, Some(5)] {
             let given = address(IP, vlan);
-            assert_eq!(claims.claim(TWO, given, false), Err(Errno::ADDRINUSE));
-            claims.claim(ONE, given, true).unwrap();
-            claims.release(ONE, given);
+            assert_eq!(leases.lease(TWO, given, false), Err(Errno::ADDRINUSE));
+            leases.lease(ONE, given, true).unwrap();
+            leases.release(ONE, given);
             let other = address(other, vlan);
-            assert_eq!(claims.claim(ONE, other, true), Err(Errno::PERM));
-            claims.claim(TWO, other, false).unwrap();
+            assert_eq!(leases.lease(ONE, other, true), Err(Errno::PERM));
+            leases.lease(TWO, other, false).unwrap();
             for (port, last, other) in [(ONE, 1, TWO), (TWO, 2, ONE)] {
                 let own = address(link_local(mac(last)).into(), vlan);
-                claims.claim(port, own, true).unwrap();
-                assert_eq!(claims.claim(other, own, false), Err(Errno::ADDRINUSE));
+                leases.lease(port, own, true).unwrap();
+                assert_eq!(leases.lease(other, own, false), Err(Errno::ADDRINUSE));
             }
         }
-        claims.take_back(ONE);
-        claims.claim(TWO, address(IP, None), false).unwrap();
+        leases.take_back(ONE);
+        leases.lease(TWO, address(IP, None), false).unwrap();
     }
 }
