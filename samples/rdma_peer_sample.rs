@@ -58,6 +58,8 @@ struct Memory(DmaBuf);
 
 #[vtable]
 impl Peer for Memory {
+    type OwnerModule = crate::LocalModule;
+
     const NAME: &'static CStr = c"sample";
 
     fn get_context(peer_id: u64) -> Result<KBox<Self>> {

@@ -184,6 +184,7 @@ crate::virtio_device_table!(ID_TABLE, [virtio::DeviceId::new(virtio::VirtioID::R
 
 #[vtable]
 impl virtio::Driver for Driver {
+    type OwnerModule = crate::LocalModule;
     type Data<'bound> = Data;
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;

@@ -31,6 +31,9 @@ pub struct Range {
 /// The data is dropped when the context goes. All callbacks may sleep.
 #[vtable]
 pub trait Peer: Send + Sync + Sized + 'static {
+    /// The module of the implementation, `crate::LocalModule`.
+    type OwnerModule: ModuleMetadata;
+
     /// The name by which processes know it.
     const NAME: &'static CStr;
 

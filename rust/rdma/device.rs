@@ -40,7 +40,8 @@ use kernel::{
     devres::Devres,
     error::to_result,
     prelude::*,
-    sync::aref::ARef, //
+    sync::aref::ARef,
+    ModuleMetadata, //
 };
 
 /// A driver of RDMA devices: what every device has. `Self` is the driver's data of one device.
@@ -49,6 +50,9 @@ use kernel::{
 /// say otherwise.
 #[vtable]
 pub trait Driver: Sized + Send + Sync + 'static {
+    /// The module of the implementation, `crate::LocalModule`.
+    type OwnerModule: ModuleMetadata;
+
     /// Pattern for names of devices: text with one `%d` and no other `%`.
     ///
     /// The C side takes it as a format string, so a registration with another one does not compile.

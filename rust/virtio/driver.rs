@@ -11,7 +11,8 @@ use super::{
 };
 use kernel::{
     device,
-    prelude::*, //
+    prelude::*,
+    ModuleMetadata, //
 };
 
 /// A virtio driver.
@@ -32,6 +33,7 @@ use kernel::{
 ///
 /// #[vtable]
 /// impl virtio::Driver for MyDriver {
+///     type OwnerModule = crate::LocalModule;
 ///     type Data<'bound> = Self;
 ///     const ID_TABLE: IdTable = &TABLE;
 ///     const FEATURES: &'static [Feature] = &[];
@@ -46,6 +48,9 @@ use kernel::{
 /// ```
 #[vtable]
 pub trait Driver {
+    /// The module of the implementation, `crate::LocalModule`.
+    type OwnerModule: ModuleMetadata;
+
     /// The type of the driver's private data of a device.
     ///
     /// It is dropped after [`unbind`](Self::unbind).

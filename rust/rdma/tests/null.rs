@@ -35,6 +35,8 @@ pub(super) struct Null(u32);
 
 #[vtable]
 impl Driver for Null {
+    type OwnerModule = crate::LocalModule;
+
     const NAME: &'static CStr = c"null%d";
     const NODE_DESC: &'static CStr = c"nothing";
     const DRIVER_ID: u32 = 0;

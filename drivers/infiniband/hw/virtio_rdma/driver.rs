@@ -82,6 +82,7 @@ impl Ready {
 
 #[vtable]
 impl virtio::Driver for Driver {
+    type OwnerModule = crate::LocalModule;
     type Data<'bound> = Data;
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;

@@ -94,6 +94,8 @@ pub(super) struct IbDevice {
 
 #[vtable]
 impl rdma::Driver for IbDevice {
+    type OwnerModule = crate::LocalModule;
+
     const NAME: &'static CStr = c"virtio_rdma%d";
     const NODE_DESC: &'static CStr = c"virtio_rdma";
     const DRIVER_ID: u32 = DRIVER_ID;
