@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# The limits of a device were signed.
+/^pub struct ib_device_attr \{/,/^}/ s/: ffi::c_int,/: u32,/

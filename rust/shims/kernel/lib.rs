@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The kernel crate of an older series, with the names of the newest one.
+//!
+//! Our crates are compiled with this crate in place of the kernel's if the kernel lacks a name that
+//! they use. Each module adds the names that one probe looks for. All else is the kernel's.
+
+extern crate kernel as stock;
+
+pub use stock::*;
+
+pub mod bindings;
+#[cfg(lacks_dma_address)]
+mod coherent;
+#[cfg(lacks_device_table)]
+pub mod device_id;
+#[cfg(lacks_errno)]
+pub mod error;
+#[cfg(lacks_faux_device)]
+pub mod faux;
+#[cfg(lacks_interrupt)]
+pub mod interrupt;
+#[cfg(lacks_io_region)]
+pub mod io;
+#[cfg(lacks_this_module)]
+mod module;
+pub mod prelude;
+pub mod sync;
+#[cfg(lacks_tgid)]
+pub mod task;
+
+#[cfg(lacks_this_module)]
+pub use module::ModuleMetadata;

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One macro defines and exports a table of device ids.
+
+#[repr(transparent)]
+pub struct Id(u8);
+
+// SAFETY: `Id` is a transparent wrapper of it.
+unsafe impl kernel::device_id::RawDeviceId for Id {
+    type RawType = u8;
+}
+
+kernel::module_device_table!("probe", Id, TABLE, @none, [Id(0)]);
