@@ -16,16 +16,22 @@ enter := tools/testbed/enter
 bin := $(build)/target/release
 testbed := $(enter) $(bin)/testbed
 
+# KERNEL=SERIES builds modules for a kernel of another series than the sysroot's. They and its tree
+# are in a folder of their own.
+kernel = $(build)$(if $(KERNEL),$(if \
+	$(filter $(KERNEL).%,$(file <$(build)/kernel.release)),,/kernels/$(KERNEL)))
+
 # The module is built against the kernel's prepared tree with the compilers that built the kernel.
 # Warnings are errors: in our Rust and C by these flags, which do not reach the kernel's own crates.
-kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)/$(1) \
+kbuild = mkdir -p $(kernel)/$(1) && \
+	$(enter) make -C $(top)/$(kernel)/kernel M=$(top)$(2) MO=$(top)/$(kernel)/$(1) \
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
-	shell check check-more check-debug check-pyverbs check-versions sim planted sanitize \
-	mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge \
-	fuzz-coverage intree prose loc cycles
+	shell check check-more check-debug check-pyverbs check-versions check-kernels sim planted \
+	sanitize mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay \
+	fuzz-merge fuzz-coverage intree prose loc cycles
 
 help:
 	@printf '%s\n' \
@@ -37,6 +43,7 @@ help:
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make check-versions    providers and modules of other versions against the present ones' \
+		'make check-kernels     the module for older kernel series, and tests on them' \
 		'make sim        whole engines driven step by step, by 100,000 seeds; SEEDS=FIRST..END are others' \
 		'make planted    known bugs, each put into a copy: which test catches it; KIND=vm those of machines' \
 		'make fuzz       fuzz targets, T=SECONDS each (60); TARGETS="NAME..." are those to run' \
@@ -57,6 +64,7 @@ help:
 		'make fmt        format the sources' \
 		'make clean      remove what was built; distclean: the sysroot too' \
 		'' \
+		'KERNEL=SERIES builds module and kverbs for an older kernel series, in build/kernels/SERIES.' \
 		'V=1 shows the commands. VM="OPTIONS" goes to the machines (demo, shell); see' \
 		'"tools/testbed/testbed run --help". T="FILE..." are the selftests to run. BENCH="OPTIONS" goes to the' \
 		'figures: --full, --rounds N ...'
@@ -67,12 +75,10 @@ setup:
 build: module kverbs provider device tools
 
 module: setup
-	@mkdir -p $(build)/module
 	$(call kbuild,module) modules
 
 # The same by clippy, into a directory of its own: it would find nothing to do in the other.
 module-clippy: setup
-	@mkdir -p $(build)/module-clippy
 	$(call kbuild,module-clippy) CLIPPY=1 modules
 
 # The documentation of the abstractions under rust/: build/module-doc/abstractions/index.html.
@@ -81,7 +87,6 @@ module-doc: module
 
 # Tests of the verbs that kernel clients use.
 kverbs: setup
-	@mkdir -p $(build)/kverbs
 	$(call kbuild,kverbs,/selftests/kverbs) modules
 
 # One library by three names: what programs are linked with, what they then load, and what
@@ -128,6 +133,9 @@ check-pyverbs: build
 check-versions: build
 	tools/testbed/versions
 	@T=selftests/versions/all.sh tools/testbed/check selftests
+
+check-kernels: build
+	@tools/testbed/check kernels
 
 # Documentation/in-tree.md tells what goes where.
 intree: setup
