@@ -46,7 +46,7 @@ fn rdma() -> Vec<u8> {
 }
 
 // abi
-// abi
+// abi, R-1160
 #[test]
 fn every_opcode_of_a_type_becomes_its_wqe() {
     let shared = shared();
