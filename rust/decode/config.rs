@@ -156,6 +156,17 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Whether the driver uses a feature. RFC mode, where programs post through the core, has no
+    /// use of features for work that only programs post.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.features.has(feature)
+    }
+
+    /// The features that the driver uses.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
     /// Decodes the configuration. Bytes that [`accesses`] does not name have no meaning.
     ///
     /// # Errors
@@ -305,7 +316,7 @@ impl Limits {
 
     /// Greatest MR, where `flat` bytes fit a page list of one level.
     pub fn max_mr_size(&self, flat: u64) -> u64 {
-        match self.has_mr_pages() {
+        match self.has(Feature::MrPages) {
             true => self.config.max_mr_size,
             false => self.config.max_mr_size.min(flat),
         }
@@ -314,7 +325,7 @@ impl Limits {
     /// Sizes that the pages of an MR of a process may have, each a bit. Smaller ones than 4 KiB
     /// serve nobody.
     pub fn mr_page_sizes(&self) -> u64 {
-        match self.has_mr_pages() {
+        match self.has(Feature::MrPages) {
             true => self.config.page_size_cap & !(PAGE - 1),
             false => PAGE,
         }
@@ -331,60 +342,14 @@ impl Limits {
     /// Whether UD QPs can be created that do not hear what they send to a group.
     pub fn blocks_loopback(&self) -> bool {
         let flag = DeviceCaps::BLOCK_MULTICAST_LOOPBACK;
-        self.has_multicast() && self.config.device_cap_flags.contains(flag)
+        self.has(Feature::Multicast) && self.config.device_cap_flags.contains(flag)
     }
 
     /// Whether kernel clients can register MRs by work requests. Without [`Feature::RegPages`],
     /// mapping an MR would take a command, and it may not wait for one.
     pub fn has_fast_registration(&self) -> bool {
         let flag = DeviceCaps::MEM_MGT_EXTENSIONS;
-        self.features.has(Feature::RegPages) && self.config.device_cap_flags.contains(flag)
-    }
-
-    /// Whether processes have memory windows. Where they post through the core, nobody can bind
-    /// one: it has no such work request.
-    pub fn has_memory_windows(&self) -> bool {
-        self.features.has(Feature::MemWindows)
-    }
-
-    /// Whether processes have atomic WRITEs, which the core has no way to post.
-    pub fn has_atomic_write(&self) -> bool {
-        self.features.has(Feature::AtomicWrite)
-    }
-
-    /// Whether processes have FLUSHes, which the core has no way to post.
-    pub fn has_flush(&self) -> bool {
-        self.features.has(Feature::Flush)
-    }
-
-    /// Whether CQs move to other rings.
-    pub fn has_resize_cq(&self) -> bool {
-        self.features.has(Feature::ResizeCq)
-    }
-
-    /// Whether MRs of processes have pages of any supported size, and lists of two levels.
-    pub fn has_mr_pages(&self) -> bool {
-        self.features.has(Feature::MrPages)
-    }
-
-    /// Whether the device is told of the VLAN of an address.
-    pub fn has_gid_vlan(&self) -> bool {
-        self.features.has(Feature::GidVlan)
-    }
-
-    /// Whether UD QPs attach to multicast groups.
-    pub fn has_multicast(&self) -> bool {
-        self.features.has(Feature::Multicast)
-    }
-
-    /// Whether the device counts what its port does.
-    pub fn has_counters(&self) -> bool {
-        self.features.has(Feature::Counters)
-    }
-
-    /// Whether the memory of an MR can be taken back.
-    pub fn has_peers(&self) -> bool {
-        self.features.has(Feature::Peers)
+        self.has(Feature::RegPages) && self.config.device_cap_flags.contains(flag)
     }
 }
 

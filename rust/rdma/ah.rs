@@ -7,12 +7,15 @@
 use super::{
     gid::GidEntry,
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
-    pd::Pd,
+    pd::{
+        Pd,
+        ProtectionDomains, //
+    },
     qp_attr::Path,
-    Driver,
     Udata, //
 };
 use crate::bindings;
@@ -26,27 +29,27 @@ use kernel::{
 /// Kernel clients create and destroy AHs with locks held and in interrupts too. No function of this
 /// trait but [`create_user_ah`](Self::create_user_ah) may sleep, nor may dropping an
 /// [`Ah`](Self::Ah).
-pub trait AddressHandles: Driver {
+pub trait AddressHandles: ProtectionDomains {
     /// Driver's part of an AH. Dropping it destroys the AH.
     type Ah: Send + Sync;
 
     /// Creates an AH of a kernel client.
-    fn create_ah(pd: &Pd<Self>, init: &AhInit<'_>) -> Result<Self::Ah>;
+    fn create_ah(pd: &Pd<Self>, init: &AhInitAttr<'_>) -> Result<Self::Ah>;
 
     /// Creates an AH of a process.
-    fn create_user_ah(pd: &Pd<Self>, init: &AhInit<'_>, udata: &Udata<'_>) -> Result<Self::Ah>;
+    fn create_user_ah(pd: &Pd<Self>, init: &AhInitAttr<'_>, udata: &Udata<'_>) -> Result<Self::Ah>;
 
     /// The path of an AH.
     fn query_ah(ah: &Ah<Self>) -> Path;
 }
 
 /// Attributes of an AH that a consumer asks for.
-pub struct AhInit<'a> {
+pub struct AhInitAttr<'a> {
     path: Path,
     source: GidEntry<'a>,
 }
 
-impl<'a> AhInit<'a> {
+impl<'a> AhInitAttr<'a> {
     /// # Safety
     ///
     /// `raw` is valid for `'a`, and so is the GID table's entry that it names.
@@ -77,10 +80,7 @@ impl<'a> AhInit<'a> {
 /// An address handle.
 pub type Ah<T> = Object<bindings::ib_ah, T>;
 
-impl<T: AddressHandles> CoreObject<T> for bindings::ib_ah {
-    type Driver = T::Ah;
-    type Own = ();
-}
+core_object!(ib_ah, AddressHandles, Ah, ());
 
 /// Makes `raw` an AH by what `create` does.
 ///
@@ -91,10 +91,10 @@ impl<T: AddressHandles> CoreObject<T> for bindings::ib_ah {
 unsafe fn create_with<T: AddressHandles>(
     raw: *mut bindings::ib_ah,
     init: *const bindings::rdma_ah_init_attr,
-    create: impl FnOnce(&Pd<T>, &AhInit<'_>) -> Result<T::Ah>,
+    create: impl FnOnce(&Pd<T>, &AhInitAttr<'_>) -> Result<T::Ah>,
 ) -> Result<c_int> {
     // SAFETY: By the safety requirements.
-    let init = unsafe { AhInit::from_raw(init) }?;
+    let init = unsafe { AhInitAttr::from_raw(init) }?;
     // SAFETY: The core has set the PD, which is not destroyed before its AHs.
     let pd = unsafe { Pd::<T>::from_raw((*raw).pd) };
     let driver = create(pd, &init)?;

@@ -16,9 +16,10 @@ use kernel::{
 };
 
 /// Atomicity of remote atomic operations.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub enum AtomicCap {
     /// There are none.
+    #[default]
     None,
     /// Atomic among the queue pairs of the device.
     Hca,
@@ -29,7 +30,8 @@ pub enum AtomicCap {
 /// Limits and capabilities of a device: `struct ib_device_attr` without what only other kinds of
 /// device have.
 #[allow(missing_docs)]
-pub struct DeviceAttributes {
+#[derive(Default)]
+pub struct DeviceAttr {
     /// In network byte order.
     pub sys_image_guid: [u8; 8],
     pub vendor_id: u32,
@@ -76,7 +78,7 @@ pub struct DeviceAttributes {
     pub local_ca_ack_delay: u8,
 }
 
-impl DeviceAttributes {
+impl DeviceAttr {
     /// Bit of `device_cap_flags`: SRQs can be resized.
     pub const SRQ_RESIZE: u64 =
         bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_SRQ_RESIZE as u64;
@@ -103,41 +105,17 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         // SAFETY: By the function's safety requirements; the core has zeroed it.
         let to = unsafe { &mut *attr };
         to.sys_image_guid = u64::from_ne_bytes(from.sys_image_guid);
-        to.vendor_id = from.vendor_id;
-        to.vendor_part_id = from.vendor_part_id;
-        to.hw_ver = from.hw_ver;
-        to.device_cap_flags = from.device_cap_flags;
-        to.kernel_cap_flags = from.kernel_cap_flags;
-        to.max_mr_size = from.max_mr_size;
-        to.page_size_cap = from.page_size_cap;
-        to.max_mr = from.max_mr;
-        to.max_mw = from.max_mw;
-        to.max_pd = from.max_pd;
-        to.max_qp = from.max_qp;
-        to.max_qp_wr = from.max_qp_wr;
-        to.max_send_sge = from.max_send_sge;
-        to.max_recv_sge = from.max_recv_sge;
-        to.max_sge_rd = from.max_sge_rd;
-        to.max_cq = from.max_cq;
-        to.max_cqe = from.max_cqe;
-        to.max_qp_rd_atom = from.max_qp_rd_atom;
-        to.max_res_rd_atom = from.max_res_rd_atom;
-        to.max_qp_init_rd_atom = from.max_qp_init_rd_atom;
+        copy_fields!(from => to; vendor_id, vendor_part_id, hw_ver, device_cap_flags,
+            kernel_cap_flags, max_mr_size, page_size_cap, max_mr, max_mw, max_pd, max_qp, max_qp_wr,
+            max_send_sge, max_recv_sge, max_sge_rd, max_cq, max_cqe, max_qp_rd_atom,
+            max_res_rd_atom, max_qp_init_rd_atom, max_mcast_grp, max_mcast_qp_attach,
+            max_total_mcast_qp_attach, max_ah, max_fast_reg_page_list_len, max_srq, max_srq_wr,
+            max_srq_sge, max_pkeys, local_ca_ack_delay);
         to.atomic_cap = match from.atomic_cap {
             AtomicCap::None => bindings::ib_atomic_cap_IB_ATOMIC_NONE,
             AtomicCap::Hca => bindings::ib_atomic_cap_IB_ATOMIC_HCA,
             AtomicCap::Global => bindings::ib_atomic_cap_IB_ATOMIC_GLOB,
         };
-        to.max_mcast_grp = from.max_mcast_grp;
-        to.max_mcast_qp_attach = from.max_mcast_qp_attach;
-        to.max_total_mcast_qp_attach = from.max_total_mcast_qp_attach;
-        to.max_ah = from.max_ah;
-        to.max_fast_reg_page_list_len = from.max_fast_reg_page_list_len;
-        to.max_srq = from.max_srq;
-        to.max_srq_wr = from.max_srq_wr;
-        to.max_srq_sge = from.max_srq_sge;
-        to.max_pkeys = from.max_pkeys;
-        to.local_ca_ack_delay = from.local_ca_ack_delay;
         Ok(0)
     })
 }

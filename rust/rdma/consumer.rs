@@ -60,6 +60,37 @@ pub trait Handled: Sized + 'static {
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self;
 }
 
+/// Implements [`Handled`] for a structure of the core: its events, the member that is the context
+/// of its handlers, and its name in the union of events.
+macro_rules! handled {
+    ($c:ident, $event:ty, $context:ident, $element:ident, $($complete:tt)*) => {
+        impl super::consumer::Handled for bindings::$c {
+            type Event = $event;
+
+            unsafe fn event_handler(this: *mut Self) -> super::consumer::EventHandler {
+                // SAFETY: By the function's safety requirements; the core sets them before it
+                // creates the object.
+                unsafe {
+                    super::consumer::EventHandler {
+                        device: (*this).device,
+                        handler: (*this).event_handler,
+                        context: (*this).$context,
+                    }
+                }
+            }
+
+            fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
+                // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
+                // initialised.
+                unsafe { &mut event.element.$element }
+            }
+
+            $($complete)*
+        }
+    };
+}
+pub(super) use handled;
+
 /// The consumer's event handler and its context.
 pub struct EventHandler {
     pub(super) device: *mut bindings::ib_device,

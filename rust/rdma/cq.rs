@@ -6,12 +6,12 @@
 
 use super::{
     consumer::{
-        Consumer,
-        EventHandler,
-        Handled, //
+        handled,
+        Consumer, //
     },
     event::CqEvent,
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
@@ -40,13 +40,28 @@ pub trait CompletionQueues: Driver {
     /// Creates a CQ of a kernel client.
     fn create_cq(
         device: &Device<Self>,
-        attr: &CqAttributes,
+        attr: &CqAttr,
         consumer: CqConsumer,
     ) -> Result<NewCq<Self::Cq>>;
 }
 
+/// A device with completion queues in memory of processes.
+pub trait UserCompletionQueues: CompletionQueues + UserContexts {
+    /// Creates a CQ in memory of the current process.
+    fn create_user_cq(
+        context: &Context<Self>,
+        attr: &CqAttr,
+        consumer: CqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewCq<Self::Cq>>;
+
+    /// Moves a CQ of the current process to other memory of it, for at least `entries` entries, and
+    /// returns how many it has.
+    fn resize_user_cq(cq: &Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32>;
+}
+
 /// Attributes of a CQ that a consumer asks for.
-pub struct CqAttributes {
+pub struct CqAttr {
     /// Entries at least.
     pub entries: u32,
     /// Completion vector, below the number that the device has.
@@ -69,35 +84,9 @@ pub type Cq<T> = Object<bindings::ib_cq, T>;
 /// The way to the consumer of a CQ.
 pub type CqConsumer = Consumer<bindings::ib_cq>;
 
-impl<T: CompletionQueues> CoreObject<T> for bindings::ib_cq {
-    type Driver = T::Cq;
-    type Own = CqConsumer;
-}
+core_object!(ib_cq, CompletionQueues, Cq, CqConsumer);
 
-impl<T: CompletionQueues> Cq<T> {
-    /// The CQ's device.
-    pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each CQ, and destroys all CQs before the device goes
-        // away.
-        unsafe { Device::from_raw((*self.as_raw()).device) }
-    }
-}
-
-impl Handled for bindings::ib_cq {
-    type Event = CqEvent;
-
-    unsafe fn event_handler(this: *mut Self) -> EventHandler {
-        // SAFETY: By the function's safety requirements; the core sets them before it creates the
-        // CQ.
-        unsafe {
-            EventHandler {
-                device: (*this).device,
-                handler: (*this).event_handler,
-                context: (*this).cq_context,
-            }
-        }
-    }
-
+handled! { ib_cq, CqEvent, cq_context, cq,
     unsafe fn complete(this: *mut Self) {
         // SAFETY: By the function's safety requirements; the consumer gave the handler with this
         // context.
@@ -111,12 +100,6 @@ impl Handled for bindings::ib_cq {
                 handler(this, (*this).cq_context);
             }
         }
-    }
-
-    fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
-        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
-        // initialised.
-        unsafe { &mut event.element.cq }
     }
 }
 
@@ -145,10 +128,10 @@ unsafe fn create_with<T: CompletionQueues>(
 /// # Safety
 ///
 /// `attr` is valid.
-unsafe fn attributes(attr: *const bindings::ib_cq_init_attr) -> CqAttributes {
+unsafe fn attributes(attr: *const bindings::ib_cq_init_attr) -> CqAttr {
     // SAFETY: By the safety requirements.
     let attr = unsafe { &*attr };
-    CqAttributes {
+    CqAttr {
         entries: attr.cqe,
         completion_vector: attr.comp_vector,
         flags: attr.flags,
@@ -177,7 +160,7 @@ pub(super) unsafe extern "C" fn create<T: CompletionQueues>(
 ///
 /// Called by the core as `create_user_cq` of a device of `T`: `cq` is allocated and not in use,
 /// `attrs` is valid.
-pub(super) unsafe extern "C" fn create_user<T: UserContexts>(
+pub(super) unsafe extern "C" fn create_user<T: UserCompletionQueues>(
     cq: *mut bindings::ib_cq,
     attr: *const bindings::ib_cq_init_attr,
     attrs: *mut bindings::uverbs_attr_bundle,
@@ -207,7 +190,7 @@ pub(super) unsafe extern "C" fn create_user<T: UserContexts>(
 /// # Safety
 ///
 /// Called by the core as `resize_user_cq` of a device of `T`: `cq` is created, `udata` valid.
-pub(super) unsafe extern "C" fn resize_user<T: UserContexts>(
+pub(super) unsafe extern "C" fn resize_user<T: UserCompletionQueues>(
     cq: *mut bindings::ib_cq,
     entries: c_uint,
     udata: *mut bindings::ib_udata,

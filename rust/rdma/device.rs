@@ -5,7 +5,7 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
-    attributes::DeviceAttributes,
+    attributes::DeviceAttr,
     event::{
         DeviceEvent,
         Event,
@@ -14,10 +14,6 @@ use super::{
     object::{
         CoreObject,
         Object, //
-    },
-    port::{
-        PortAttributes,
-        PortImmutable, //
     },
     qp::QpStub,
     Operations, //
@@ -71,23 +67,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// The verbs of the device.
     const OPERATIONS: Operations<Self>;
 
-    /// Driver's part of a PD. Dropping it destroys the PD.
-    type Pd: Send + Sync;
-
     /// Limits and capabilities. They do not change.
-    fn query_device(device: &Device<Self>) -> DeviceAttributes;
-
-    /// State of a port.
-    fn query_port(device: &Device<Self>, port: u32) -> Result<PortAttributes>;
-
-    /// Properties of a port that never change. Called when the device is registered.
-    fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
-
-    /// Entry of a port's P_Key table.
-    fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
-
-    /// Creates a PD.
-    fn alloc_pd(device: &Device<Self>) -> impl PinInit<Self::Pd, Error>;
+    fn query_device(device: &Device<Self>) -> DeviceAttr;
 }
 
 /// A registered device, as callbacks see it. Dereferences to the driver's data.

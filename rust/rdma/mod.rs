@@ -23,6 +23,13 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+/// Copies fields that both structures call the same.
+macro_rules! copy_fields {
+    ($from:expr => $to:expr; $($field:ident),* $(,)?) => {
+        $($to.$field = $from.$field;)*
+    };
+}
+
 pub mod ah;
 pub mod attributes;
 pub mod consumer;

@@ -6,13 +6,16 @@
 
 use super::{
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
     page_list::MappedPages,
-    pd::Pd,
-    udata,
-    Driver, //
+    pd::{
+        Pd,
+        ProtectionDomains, //
+    },
+    udata, //
 };
 use crate::bindings;
 use core::{
@@ -25,7 +28,7 @@ use kernel::{
 };
 
 /// A device with memory regions.
-pub trait MemoryRegions: Driver {
+pub trait MemoryRegions: ProtectionDomains {
     /// Driver's part of an MR. Dropping it destroys the MR.
     type Mr: Send + Sync;
 
@@ -150,10 +153,7 @@ pub struct NewMr<D> {
 /// A memory region.
 pub type Mr<T> = Object<bindings::ib_mr, T>;
 
-impl<T: MemoryRegions> CoreObject<T> for bindings::ib_mr {
-    type Driver = T::Mr;
-    type Own = ();
-}
+core_object!(ib_mr, MemoryRegions, Mr, ());
 
 /// Allocates the MR that the core will know. Drivers do this, unlike for other objects, so that
 /// they may pool MRs.

@@ -4,9 +4,9 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::qp::{
-    Qp,
-    QueuePairs, //
+use super::{
+    qp::Qp,
+    qp_attr::ModifyQueuePairs, //
 };
 use crate::bindings;
 use kernel::{
@@ -18,7 +18,7 @@ use kernel::{
 /// network byte order; on Ethernet it has no LID.
 ///
 /// Only QPs of type [`Ud`](super::qp::QpType::Ud) and GIDs of groups get here.
-pub trait MulticastGroups: QueuePairs {
+pub trait MulticastGroups: ModifyQueuePairs {
     /// Has a QP receive what is sent to a group.
     fn attach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;
 

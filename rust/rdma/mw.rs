@@ -9,12 +9,15 @@
 
 use super::{
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
-    pd::Pd,
-    udata,
-    Driver, //
+    pd::{
+        Pd,
+        ProtectionDomains, //
+    },
+    udata, //
 };
 use crate::bindings;
 use kernel::{
@@ -23,7 +26,7 @@ use kernel::{
 };
 
 /// A device with memory windows.
-pub trait MemoryWindows: Driver {
+pub trait MemoryWindows: ProtectionDomains {
     /// Driver's part of a window. Dropping it unbinds and destroys the window.
     type Mw: Send + Sync;
 
@@ -63,10 +66,7 @@ pub struct NewMw<D> {
 /// A memory window.
 pub type Mw<T> = Object<bindings::ib_mw, T>;
 
-impl<T: MemoryWindows> CoreObject<T> for bindings::ib_mw {
-    type Driver = T::Mw;
-    type Own = ();
-}
+core_object!(ib_mw, MemoryWindows, Mw, ());
 
 /// # Safety
 ///

@@ -27,6 +27,29 @@ pub trait CoreObject<T> {
     type Own;
 }
 
+/// Makes a structure of the core the start of an [`Object`] with the driver's part that a trait
+/// names and the abstraction's part `$own`, and lets the object name its device.
+macro_rules! core_object {
+    ($c:ident, $trait:ident, $driver:ident, $own:ty) => {
+        impl<T: $trait> CoreObject<T> for bindings::$c {
+            type Driver = T::$driver;
+            type Own = $own;
+        }
+
+        impl<T: $trait> Object<bindings::$c, T> {
+            /// The device that the object belongs to.
+            // Drivers do not ask all kinds of objects.
+            #[allow(dead_code)]
+            pub fn device(&self) -> &super::Device<T> {
+                // SAFETY: The core sets the device of each object, and destroys all objects before
+                // the device goes away.
+                unsafe { super::Device::from_raw((*self.as_raw()).device) }
+            }
+        }
+    };
+}
+pub(super) use core_object;
+
 /// A C structure of the RDMA core and, behind it, the part of the driver `T`, which it dereferences
 /// to.
 ///

@@ -17,6 +17,7 @@ use super::{
     pd,
     port,
     qp,
+    qp_attr,
     restrack,
     srq,
     stats,
@@ -40,11 +41,11 @@ use kernel::ModuleMetadata;
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::{work_request::KernelQueues, Operations};
+/// use crate::rdma::{pd::ProtectionDomains, port::Ports, qp_attr::ModifyQueuePairs, Operations};
 ///
-/// /// The verbs of a device that serves kernel clients.
-/// const fn verbs<T: KernelQueues>() -> Operations<T> {
-///     Operations::new().with_kernel_queues()
+/// /// The verbs of a device with queue pairs.
+/// const fn verbs<T: Ports + ProtectionDomains + ModifyQueuePairs>() -> Operations<T> {
+///     Operations::new().with_queues()
 /// }
 /// ```
 pub struct Operations<T: Driver> {
@@ -52,7 +53,7 @@ pub struct Operations<T: Driver> {
     _driver: PhantomData<T>,
 }
 
-impl<T: Driver> Default for Operations<T> {
+impl<T: port::Ports + pd::ProtectionDomains> Default for Operations<T> {
     fn default() -> Self {
         Self::new()
     }
@@ -60,7 +61,10 @@ impl<T: Driver> Default for Operations<T> {
 
 impl<T: Driver> Operations<T> {
     /// Callbacks that every device has.
-    pub const fn new() -> Self {
+    pub const fn new() -> Self
+    where
+        T: port::Ports + pd::ProtectionDomains,
+    {
         // SAFETY: Zeroes are a table without any callback.
         let mut table: bindings::ib_device_ops = unsafe { MaybeUninit::zeroed().assume_init() };
         table.owner = <T::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
@@ -151,7 +155,7 @@ impl<T: Driver> Operations<T> {
     /// Adds completion queues and queue pairs.
     pub const fn with_queues(mut self) -> Self
     where
-        T: qp::QueuePairs,
+        T: qp_attr::ModifyQueuePairs,
     {
         self.table.create_cq = Some(cq::create::<T>);
         self.table.destroy_cq = Some(cq::destroy::<T>);
@@ -161,8 +165,8 @@ impl<T: Driver> Operations<T> {
         if self.table.create_qp.is_none() {
             self.table.create_qp = Some(qp::create::<T>);
         }
-        self.table.modify_qp = Some(qp::modify::<T>);
-        self.table.query_qp = Some(qp::query::<T>);
+        self.table.modify_qp = Some(qp_attr::modify::<T>);
+        self.table.query_qp = Some(qp_attr::query::<T>);
         self.table.destroy_qp = Some(qp::destroy::<T>);
         self.table.size_ib_qp = qp::Qp::<T>::SIZE;
         self
@@ -182,7 +186,7 @@ impl<T: Driver> Operations<T> {
     /// Adds posting, polling and arming by kernel clients.
     pub const fn with_kernel_queues(mut self) -> Self
     where
-        T: work_request::KernelQueues,
+        T: work_request::KernelQueuePairs + work_completion::KernelCompletionQueues,
     {
         self = self.with_queues();
         self.table.post_send = Some(work_request::post_send::<T>);
@@ -197,7 +201,7 @@ impl<T: Driver> Operations<T> {
     where
         T: srq::SharedReceiveQueues,
     {
-        self = self.with_user_contexts();
+        self = self.with_user_contexts().with_queues();
         self.table.create_srq = Some(srq::create::<T>);
         self.table.modify_srq = Some(srq::modify::<T>);
         self.table.query_srq = Some(srq::query::<T>);
@@ -207,18 +211,26 @@ impl<T: Driver> Operations<T> {
         self
     }
 
-    /// Adds user contexts, and queues in memory of processes.
+    /// Adds user contexts.
     pub const fn with_user_contexts(mut self) -> Self
     where
         T: ucontext::UserContexts,
     {
-        self = self.with_queues();
         self.table.alloc_ucontext = Some(ucontext::alloc::<T>);
         self.table.dealloc_ucontext = Some(ucontext::dealloc::<T>);
         self.table.disassociate_ucontext = Some(ucontext::disassociate);
         self.table.size_ib_ucontext = ucontext::Context::<T>::SIZE;
         self.table.mmap = Some(mmap::mmap::<T>);
         self.table.mmap_free = Some(mmap::free::<T>);
+        self
+    }
+
+    /// Adds completion queues and queue pairs in memory of processes.
+    pub const fn with_user_queues(mut self) -> Self
+    where
+        T: cq::UserCompletionQueues + qp::UserQueuePairs + qp_attr::ModifyQueuePairs,
+    {
+        self = self.with_user_contexts().with_queues();
         self.table.create_user_cq = Some(cq::create_user::<T>);
         self.table.resize_user_cq = Some(cq::resize_user::<T>);
         self.table.create_qp = Some(qp::create_any::<T>);

@@ -6,6 +6,7 @@
 
 use super::{
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
@@ -19,28 +20,25 @@ use kernel::{
     prelude::*, //
 };
 
+/// A device with protection domains.
+pub trait ProtectionDomains: Driver {
+    /// Driver's part of a PD. Dropping it destroys the PD.
+    type Pd: Send + Sync;
+
+    /// Creates a PD.
+    fn alloc_pd(device: &Device<Self>) -> Result<Self::Pd>;
+}
+
 /// A protection domain.
 pub type Pd<T> = Object<bindings::ib_pd, T>;
 
-impl<T: Driver> CoreObject<T> for bindings::ib_pd {
-    type Driver = T::Pd;
-    type Own = ();
-}
-
-impl<T: Driver> Pd<T> {
-    /// The PD's device.
-    pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each PD, and destroys all PDs before the device goes
-        // away.
-        unsafe { Device::from_raw((*self.as_raw()).device) }
-    }
-}
+core_object!(ib_pd, ProtectionDomains, Pd, ());
 
 /// # Safety
 ///
 /// Called by the core as `alloc_pd` of a device of `T`: `pd` is allocated and not in use, `udata`
 /// is null or valid.
-pub(super) unsafe extern "C" fn alloc<T: Driver>(
+pub(super) unsafe extern "C" fn alloc<T: ProtectionDomains>(
     pd: *mut bindings::ib_pd,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
@@ -50,7 +48,7 @@ pub(super) unsafe extern "C" fn alloc<T: Driver>(
         // SAFETY: The core has set the device of the PD, which is registered during the call.
         let device = unsafe { Device::<T>::from_raw((*pd).device) };
         // SAFETY: `pd` has the size that the operations state and is not in use yet.
-        unsafe { Pd::<T>::init(pd, T::alloc_pd(device), ()) }?;
+        let Ok(()) = unsafe { Pd::<T>::init(pd, T::alloc_pd(device)?, ()) };
         Ok(0)
     })
 }
@@ -59,7 +57,7 @@ pub(super) unsafe extern "C" fn alloc<T: Driver>(
 ///
 /// Called by the core as `dealloc_pd` of a device of `T`: `pd` was created and nothing uses it any
 /// more, `udata` is null or valid.
-pub(super) unsafe extern "C" fn dealloc<T: Driver>(
+pub(super) unsafe extern "C" fn dealloc<T: ProtectionDomains>(
     pd: *mut bindings::ib_pd,
     udata: *mut bindings::ib_udata,
 ) -> c_int {

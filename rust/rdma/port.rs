@@ -14,10 +14,22 @@ use kernel::{
     prelude::*, //
 };
 
+/// A device with ports.
+pub trait Ports: Driver {
+    /// State of a port.
+    fn query_port(device: &Device<Self>, port: u32) -> Result<PortAttr>;
+
+    /// Properties of a port that never change. Called when the device is registered.
+    fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
+
+    /// Entry of a port's P_Key table.
+    fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
+}
+
 /// State of a port: `struct ib_port_attr` as far as an Ethernet port has it. The values of the
 /// fields that are not counts are those of the C enumerations.
 #[allow(missing_docs)]
-pub struct PortAttributes {
+pub struct PortAttr {
     /// `enum ib_port_state`.
     pub state: u32,
     /// `enum ib_port_phys_state`.
@@ -78,7 +90,7 @@ impl Protocol {
 /// # Safety
 ///
 /// Called by the core as `query_port` of a device of `T`: `attr` is zeroed and writable.
-pub(super) unsafe extern "C" fn query<T: Driver>(
+pub(super) unsafe extern "C" fn query<T: Ports>(
     device: *mut bindings::ib_device,
     port: u32,
     attr: *mut bindings::ib_port_attr,
@@ -88,20 +100,10 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         let from = T::query_port(unsafe { Device::from_raw(device) }, port)?;
         // SAFETY: By the function's safety requirements.
         let to = unsafe { &mut *attr };
-        to.state = from.state;
-        to.phys_state = from.phys_state;
-        to.max_mtu = from.max_mtu;
-        to.active_mtu = from.active_mtu;
-        to.phys_mtu = from.phys_mtu;
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
         to.set_ip_gids(1);
-        to.pkey_tbl_len = from.pkey_tbl_len;
-        to.port_cap_flags = from.port_cap_flags;
-        to.max_msg_sz = from.max_msg_sz;
-        to.bad_pkey_cntr = from.bad_pkey_cntr;
-        to.qkey_viol_cntr = from.qkey_viol_cntr;
-        to.active_width = from.active_width;
-        to.active_speed = from.active_speed;
+        copy_fields!(from => to; state, phys_state, max_mtu, active_mtu, phys_mtu, pkey_tbl_len,
+            port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr, active_width, active_speed);
         Ok(0)
     })
 }
@@ -110,7 +112,7 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
 ///
 /// Called by the core as `get_port_immutable` of a device of `T`: `immutable` is zeroed and
 /// writable.
-pub(super) unsafe extern "C" fn immutable<T: Driver>(
+pub(super) unsafe extern "C" fn immutable<T: Ports>(
     device: *mut bindings::ib_device,
     port: u32,
     immutable: *mut bindings::ib_port_immutable,
@@ -141,7 +143,7 @@ pub(super) unsafe extern "C" fn link_layer(
 /// # Safety
 ///
 /// Called by the core as `query_pkey` of a device of `T`: `pkey` is writable.
-pub(super) unsafe extern "C" fn query_pkey<T: Driver>(
+pub(super) unsafe extern "C" fn query_pkey<T: Ports>(
     device: *mut bindings::ib_device,
     port: u32,
     index: u16,

@@ -6,9 +6,8 @@
 
 use super::{
     consumer::{
-        Consumer,
-        EventHandler,
-        Handled, //
+        handled,
+        Consumer, //
     },
     cq::{
         CompletionQueues,
@@ -16,15 +15,15 @@ use super::{
     },
     event::QpEvent,
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
-    pd::Pd,
-    qp_attr::{
-        QpAttributes,
-        QpCapabilities,
-        QpModification, //
+    pd::{
+        Pd,
+        ProtectionDomains, //
     },
+    qp_attr::QpCap,
     ucontext::{
         Context,
         UserContexts, //
@@ -32,8 +31,7 @@ use super::{
     udata::{
         self,
         Udata, //
-    },
-    Device, //
+    }, //
 };
 use crate::bindings;
 use kernel::{
@@ -43,27 +41,28 @@ use kernel::{
 };
 
 /// A device with queue pairs.
-pub trait QueuePairs: CompletionQueues {
+pub trait QueuePairs: CompletionQueues + ProtectionDomains {
     /// Driver's part of a QP. Dropping it destroys the QP.
     type Qp: Send + Sync;
 
     /// Creates a QP of a kernel client.
     fn create_qp(
         pd: &Pd<Self>,
-        init: &QpInit<'_, Self>,
+        init: &QpInitAttr<'_, Self>,
         consumer: QpConsumer,
     ) -> Result<NewQp<Self::Qp>>;
+}
 
-    /// Changes attributes and state of a QP. `udata` is there if a process asks. May run at the
-    /// same time for one QP.
-    fn modify_qp(
-        qp: &Qp<Self>,
-        modification: &QpModification<'_>,
-        udata: Option<&Udata<'_>>,
-    ) -> Result;
-
-    /// Attributes and state of a QP.
-    fn query_qp(qp: &Qp<Self>) -> Result<QpAttributes>;
+/// A device with queue pairs in memory of processes.
+pub trait UserQueuePairs: QueuePairs + UserContexts {
+    /// Creates a QP in memory of the current process.
+    fn create_user_qp(
+        context: &Context<Self>,
+        pd: &Pd<Self>,
+        init: &QpInitAttr<'_, Self>,
+        consumer: QpConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewQp<Self::Qp>>;
 }
 
 /// Type of a QP.
@@ -129,14 +128,14 @@ impl QpCreateFlags {
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, and so are the objects that it names, which are the device's own.
-pub struct QpInit<'a, T: QueuePairs> {
+pub struct QpInitAttr<'a, T: QueuePairs> {
     raw: &'a bindings::ib_qp_init_attr,
     qp_type: QpType,
     send_cq: &'a Cq<T>,
     recv_cq: &'a Cq<T>,
 }
 
-impl<'a, T: QueuePairs> QpInit<'a, T> {
+impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
     /// # Safety
     ///
     /// `raw` is valid for `'a`, and so are the CQs and the SRQ that it names.
@@ -189,8 +188,8 @@ impl<'a, T: QueuePairs> QpInit<'a, T> {
     }
 
     /// Sizes.
-    pub fn capabilities(&self) -> QpCapabilities {
-        QpCapabilities::from_raw(&self.raw.cap)
+    pub fn cap(&self) -> QpCap {
+        QpCap::from_raw(&self.raw.cap)
     }
 }
 
@@ -199,7 +198,7 @@ pub struct NewQp<D> {
     /// QPN.
     pub number: u32,
     /// Sizes that it has.
-    pub capabilities: QpCapabilities,
+    pub cap: QpCap,
     /// Driver's part.
     pub driver: D,
 }
@@ -213,44 +212,12 @@ pub type QpConsumer = Consumer<bindings::ib_qp>;
 /// The abstraction's part beside the driver's part of a QP.
 pub struct QpOwn {
     consumer: QpConsumer,
-    signal_all: bool,
+    pub(super) signal_all: bool,
 }
 
-impl<T: QueuePairs> Qp<T> {
-    /// The device that the QP belongs to.
-    pub fn ib_device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each QP, and destroys all QPs before the device goes
-        // away.
-        unsafe { Device::from_raw((*self.as_raw()).device) }
-    }
-}
+core_object!(ib_qp, QueuePairs, Qp, QpOwn);
 
-impl<T: QueuePairs> CoreObject<T> for bindings::ib_qp {
-    type Driver = T::Qp;
-    type Own = QpOwn;
-}
-
-impl Handled for bindings::ib_qp {
-    type Event = QpEvent;
-
-    unsafe fn event_handler(this: *mut Self) -> EventHandler {
-        // SAFETY: By the function's safety requirements; the core sets them before it creates the
-        // QP.
-        unsafe {
-            EventHandler {
-                device: (*this).device,
-                handler: (*this).event_handler,
-                context: (*this).qp_context,
-            }
-        }
-    }
-
-    fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
-        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
-        // initialised.
-        unsafe { &mut event.element.qp }
-    }
-}
+handled! { ib_qp, QpEvent, qp_context, qp, }
 
 /// A QP that is nothing but its number.
 ///
@@ -289,12 +256,12 @@ unsafe impl Sync for QpStub {}
 unsafe fn create_with<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
-    create: impl FnOnce(&QpInit<'_, T>, QpConsumer) -> Result<NewQp<T::Qp>>,
+    create: impl FnOnce(&QpInitAttr<'_, T>, QpConsumer) -> Result<NewQp<T::Qp>>,
     stub: impl FnOnce(u32) -> Result<Option<*mut bindings::ib_qp>>,
 ) -> Result<c_int> {
     let consumer = QpConsumer::new()?;
     // SAFETY: By the safety requirements.
-    let init = unsafe { QpInit::<T>::from_raw(attr) }?;
+    let init = unsafe { QpInitAttr::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();
     let new = create(&init, consumer.clone())?;
     let name = stub(new.number)?.unwrap_or(raw);
@@ -307,7 +274,7 @@ unsafe fn create_with<T: QueuePairs>(
     unsafe {
         let Ok(()) = Qp::<T>::init(raw, new.driver, own);
         (*raw).qp_num = new.number;
-        new.capabilities.write(&mut (*attr).cap);
+        new.cap.write(&mut (*attr).cap);
     }
     // SAFETY: It was just created, and `destroy` begins with the other.
     unsafe { consumer.link(raw, name) };
@@ -326,7 +293,7 @@ pub(super) unsafe extern "C" fn create<T: QueuePairs>(
     // SAFETY: By the function's safety requirements; the core has set the PD.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*qp).pd);
-        let create = |init: &QpInit<'_, T>, consumer| T::create_qp(pd, init, consumer);
+        let create = |init: &QpInitAttr<'_, T>, consumer| T::create_qp(pd, init, consumer);
         create_with::<T>(qp, attr, create, |_| Ok(None))
     })
 }
@@ -336,7 +303,7 @@ pub(super) unsafe extern "C" fn create<T: QueuePairs>(
 /// Called by the core as `create_qp` of a device of `T`: `qp` is allocated and not in use, `attr`
 /// valid and writable, `udata` null for a kernel client, else valid and part of the attributes of a
 /// user space verb.
-pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
+pub(super) unsafe extern "C" fn create_any<T: UserQueuePairs>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
     udata: *mut bindings::ib_udata,
@@ -351,69 +318,14 @@ pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
         let data = Udata::of_process(udata)?;
         let pd = Pd::<T>::from_raw((*qp).pd);
         let context = Context::<T>::from_raw(bindings::rdma_udata_to_ucontext(udata));
-        let create =
-            |init: &QpInit<'_, T>, consumer| T::create_user_qp(context, pd, init, consumer, &data);
+        let create = |init: &QpInitAttr<'_, T>, consumer| {
+            T::create_user_qp(context, pd, init, consumer, &data)
+        };
         // The core polls for the process only while the device is registered. The stubs live
         // longer.
         create_with::<T>(qp, attr, create, |number| {
             Ok(pd.device().completed_qp(number)?.map(QpStub::as_raw))
         })
-    })
-}
-
-/// # Safety
-///
-/// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` valid, `udata`
-/// null or valid.
-pub(super) unsafe extern "C" fn modify<T: QueuePairs>(
-    qp: *mut bindings::ib_qp,
-    attr: *mut bindings::ib_qp_attr,
-    mask: c_int,
-    udata: *mut bindings::ib_udata,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: By the function's safety requirements.
-        let (qp, attr, udata) = unsafe { (Qp::<T>::from_raw(qp), &*attr, Udata::from_raw(udata)?) };
-        let modification = QpModification::new(attr, u32::try_from(mask)?);
-        T::modify_qp(qp, &modification, udata.as_ref())?;
-        Ok(0)
-    })
-}
-
-/// # Safety
-///
-/// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are
-/// writable and may be uninitialised.
-pub(super) unsafe extern "C" fn query<T: QueuePairs>(
-    raw: *mut bindings::ib_qp,
-    attr: *mut bindings::ib_qp_attr,
-    _mask: c_int,
-    init: *mut bindings::ib_qp_init_attr,
-) -> c_int {
-    from_result(|| {
-        // SAFETY: By the function's safety requirements.
-        let qp = unsafe { Qp::<T>::from_raw(raw) };
-        let attributes = T::query_qp(qp)?;
-        // SAFETY: By the function's safety requirements. Zeroes are a valid value of both
-        // structures. All of them reaches user space: alternate paths, which Ethernet does not
-        // have, for one.
-        unsafe {
-            attr.write_bytes(0, 1);
-            init.write_bytes(0, 1);
-            attributes.write(&mut *attr);
-            attributes.capabilities.write(&mut (*init).cap);
-            (*init).qp_type = (*raw).qp_type;
-            (*init).qp_context = (*raw).qp_context;
-            (*init).send_cq = (*raw).send_cq;
-            (*init).recv_cq = (*raw).recv_cq;
-            (*init).srq = (*raw).srq;
-            (*init).sq_sig_type = if qp.own().signal_all {
-                bindings::ib_sig_type_IB_SIGNAL_ALL_WR
-            } else {
-                bindings::ib_sig_type_IB_SIGNAL_REQ_WR
-            };
-        }
-        Ok(0)
     })
 }
 

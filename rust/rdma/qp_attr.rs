@@ -4,9 +4,33 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::qp::QpType;
+use super::{
+    qp::{
+        Qp,
+        QpType,
+        QueuePairs, //
+    },
+    Udata, //
+};
 use crate::bindings;
-use kernel::prelude::*;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
+
+/// A device whose queue pairs change their attributes and states.
+pub trait ModifyQueuePairs: QueuePairs {
+    /// Changes attributes and state of a QP. `udata` is there if a process asks. May run at the
+    /// same time for one QP.
+    fn modify_qp(
+        qp: &Qp<Self>,
+        modification: &QpModification<'_>,
+        udata: Option<&Udata<'_>>,
+    ) -> Result;
+
+    /// Attributes and state of a QP.
+    fn query_qp(qp: &Qp<Self>) -> Result<QpAttr>;
+}
 
 /// States of a QP (IBTA 10.3.1).
 #[allow(missing_docs)]
@@ -55,9 +79,9 @@ impl TryFrom<bindings::ib_qp_state> for QpState {
 
 /// Bits of `enum ib_qp_attr_mask`: attributes that a modification changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpAttributeMask(pub u32);
+pub struct QpAttrMask(pub u32);
 
-impl QpAttributeMask {
+impl QpAttrMask {
     /// The state.
     pub const STATE: Self = Self(bindings::ib_qp_attr_mask_IB_QP_STATE);
     /// The state that the QP is in, as its owner believes.
@@ -74,7 +98,7 @@ impl QpAttributeMask {
 /// Sizes of a QP: `struct ib_qp_cap`.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
-pub struct QpCapabilities {
+pub struct QpCap {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
     pub max_send_sge: u32,
@@ -83,23 +107,22 @@ pub struct QpCapabilities {
     pub max_inline_data: u32,
 }
 
-impl QpCapabilities {
-    pub(super) const fn from_raw(raw: &bindings::ib_qp_cap) -> Self {
-        Self {
-            max_send_wr: raw.max_send_wr,
-            max_recv_wr: raw.max_recv_wr,
-            max_send_sge: raw.max_send_sge,
-            max_recv_sge: raw.max_recv_sge,
-            max_inline_data: raw.max_inline_data,
-        }
+macro_rules! copy_cap {
+    ($from:expr => $to:expr) => {
+        copy_fields!($from => $to; max_send_wr, max_recv_wr, max_send_sge, max_recv_sge,
+            max_inline_data);
+    };
+}
+
+impl QpCap {
+    pub(super) fn from_raw(raw: &bindings::ib_qp_cap) -> Self {
+        let mut cap = Self::default();
+        copy_cap!(raw => cap);
+        cap
     }
 
     pub(super) fn write(&self, raw: &mut bindings::ib_qp_cap) {
-        raw.max_send_wr = self.max_send_wr;
-        raw.max_recv_wr = self.max_recv_wr;
-        raw.max_send_sge = self.max_send_sge;
-        raw.max_recv_sge = self.max_recv_sge;
-        raw.max_inline_data = self.max_inline_data;
+        copy_cap!(self => raw);
     }
 }
 
@@ -115,7 +138,7 @@ pub struct Path {
     pub traffic_class: u8,
     pub sl: u8,
     pub static_rate: u8,
-    pub port: u32,
+    pub port_num: u32,
     /// MAC address of the next hop.
     pub dmac: [u8; 6],
 }
@@ -132,19 +155,17 @@ impl Path {
         if !has_route || raw.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
             return Err(EINVAL);
         }
-        Ok(Self {
+        let mut path = Self {
             // SAFETY: All bytes of a GID are initialised.
             dgid: unsafe { raw.grh.dgid.raw },
             flow_label: raw.grh.flow_label & Self::FLOW_LABEL,
-            sgid_index: raw.grh.sgid_index,
-            hop_limit: raw.grh.hop_limit,
-            traffic_class: raw.grh.traffic_class,
-            sl: raw.sl,
-            static_rate: raw.static_rate,
-            port: raw.port_num,
             // SAFETY: The type says that this member of the union is active.
             dmac: unsafe { raw.__bindgen_anon_1.roce.dmac },
-        })
+            ..Self::default()
+        };
+        copy_fields!(raw.grh => path; sgid_index, hop_limit, traffic_class);
+        copy_fields!(raw => path; sl, static_rate, port_num);
+        Ok(path)
     }
 
     pub(super) fn write(&self, raw: &mut bindings::rdma_ah_attr) {
@@ -152,13 +173,8 @@ impl Path {
         raw.ah_flags = bindings::ib_ah_flags_IB_AH_GRH as u8;
         raw.type_ = bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
         raw.grh.dgid.raw = self.dgid;
-        raw.grh.flow_label = self.flow_label;
-        raw.grh.sgid_index = self.sgid_index;
-        raw.grh.hop_limit = self.hop_limit;
-        raw.grh.traffic_class = self.traffic_class;
-        raw.sl = self.sl;
-        raw.static_rate = self.static_rate;
-        raw.port_num = self.port;
+        copy_fields!(self => raw.grh; flow_label, sgid_index, hop_limit, traffic_class);
+        copy_fields!(self => raw; sl, static_rate, port_num);
         raw.__bindgen_anon_1.roce.dmac = self.dmac;
     }
 }
@@ -167,11 +183,11 @@ impl Path {
 /// modification, only those that its mask names mean anything.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
-pub struct QpAttributes {
+pub struct QpAttr {
     /// `enum ib_qp_state`.
-    pub state: u32,
+    pub qp_state: u32,
     /// `enum ib_qp_state`.
-    pub current_state: u32,
+    pub cur_qp_state: u32,
     /// `enum ib_mtu`.
     pub path_mtu: u32,
     /// `enum ib_mig_state`.
@@ -181,8 +197,8 @@ pub struct QpAttributes {
     pub sq_psn: u32,
     pub dest_qp_num: u32,
     /// Bits of `enum ib_access_flags`.
-    pub access_flags: u32,
-    pub capabilities: QpCapabilities,
+    pub qp_access_flags: u32,
+    pub cap: QpCap,
     pub path: Path,
     pub pkey_index: u16,
     pub en_sqd_async_notify: bool,
@@ -190,7 +206,7 @@ pub struct QpAttributes {
     pub max_rd_atomic: u8,
     pub max_dest_rd_atomic: u8,
     pub min_rnr_timer: u8,
-    pub port: u32,
+    pub port_num: u32,
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
@@ -198,88 +214,65 @@ pub struct QpAttributes {
     pub rate_limit: u32,
 }
 
-impl QpAttributes {
+/// Copies the fields of [`QpAttr`] that `struct ib_qp_attr` has with the same types.
+macro_rules! copy_same {
+    ($from:expr => $to:expr) => {
+        copy_fields!($from => $to; qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn,
+            sq_psn, dest_qp_num, pkey_index, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer,
+            port_num, timeout, retry_cnt, rnr_retry, rate_limit);
+    };
+}
+
+impl QpAttr {
     /// Reads what a consumer wants, without the path.
     fn from_raw(raw: &bindings::ib_qp_attr) -> Result<Self> {
-        Ok(Self {
-            state: raw.qp_state,
-            current_state: raw.cur_qp_state,
-            path_mtu: raw.path_mtu,
-            path_mig_state: raw.path_mig_state,
-            qkey: raw.qkey,
-            rq_psn: raw.rq_psn,
-            sq_psn: raw.sq_psn,
-            dest_qp_num: raw.dest_qp_num,
-            access_flags: u32::try_from(raw.qp_access_flags)?,
-            capabilities: QpCapabilities::from_raw(&raw.cap),
-            path: Path::default(),
-            pkey_index: raw.pkey_index,
+        let mut attr = Self {
+            qp_access_flags: u32::try_from(raw.qp_access_flags)?,
+            cap: QpCap::from_raw(&raw.cap),
             en_sqd_async_notify: raw.en_sqd_async_notify != 0,
-            sq_draining: false,
-            max_rd_atomic: raw.max_rd_atomic,
-            max_dest_rd_atomic: raw.max_dest_rd_atomic,
-            min_rnr_timer: raw.min_rnr_timer,
-            port: raw.port_num,
-            timeout: raw.timeout,
-            retry_cnt: raw.retry_cnt,
-            rnr_retry: raw.rnr_retry,
-            rate_limit: raw.rate_limit,
-        })
+            ..Self::default()
+        };
+        copy_same!(raw => attr);
+        Ok(attr)
     }
 
     /// Fills in the answer to a query.
-    pub(super) fn write(&self, raw: &mut bindings::ib_qp_attr) {
-        raw.qp_state = self.state;
-        raw.cur_qp_state = self.current_state;
-        raw.path_mtu = self.path_mtu;
-        raw.path_mig_state = self.path_mig_state;
-        raw.qkey = self.qkey;
-        raw.rq_psn = self.rq_psn;
-        raw.sq_psn = self.sq_psn;
-        raw.dest_qp_num = self.dest_qp_num;
-        raw.qp_access_flags = c_int::from_ne_bytes(self.access_flags.to_ne_bytes());
-        self.capabilities.write(&mut raw.cap);
+    fn write(&self, raw: &mut bindings::ib_qp_attr) {
+        raw.qp_access_flags = c_int::from_ne_bytes(self.qp_access_flags.to_ne_bytes());
+        self.cap.write(&mut raw.cap);
         self.path.write(&mut raw.ah_attr);
-        raw.pkey_index = self.pkey_index;
         raw.en_sqd_async_notify = self.en_sqd_async_notify.into();
         raw.sq_draining = self.sq_draining.into();
-        raw.max_rd_atomic = self.max_rd_atomic;
-        raw.max_dest_rd_atomic = self.max_dest_rd_atomic;
-        raw.min_rnr_timer = self.min_rnr_timer;
-        raw.port_num = self.port;
-        raw.timeout = self.timeout;
-        raw.retry_cnt = self.retry_cnt;
-        raw.rnr_retry = self.rnr_retry;
-        raw.rate_limit = self.rate_limit;
+        copy_same!(self => raw);
     }
 }
 
 /// A change of attributes and, mostly, of the state.
 pub struct QpModification<'a> {
     raw: &'a bindings::ib_qp_attr,
-    mask: QpAttributeMask,
+    mask: QpAttrMask,
 }
 
 impl<'a> QpModification<'a> {
     pub(super) fn new(raw: &'a bindings::ib_qp_attr, mask: u32) -> Self {
         Self {
             raw,
-            mask: QpAttributeMask(mask),
+            mask: QpAttrMask(mask),
         }
     }
 
     /// The attributes to change.
-    pub fn mask(&self) -> QpAttributeMask {
+    pub fn mask(&self) -> QpAttrMask {
         self.mask
     }
 
     /// The new values.
-    pub fn attributes(&self) -> Result<QpAttributes> {
-        let mut attributes = QpAttributes::from_raw(self.raw)?;
-        if self.mask.contains(QpAttributeMask::PATH) {
-            attributes.path = Path::from_raw(&self.raw.ah_attr)?;
+    pub fn attr(&self) -> Result<QpAttr> {
+        let mut attr = QpAttr::from_raw(self.raw)?;
+        if self.mask.contains(QpAttrMask::PATH) {
+            attr.path = Path::from_raw(&self.raw.ah_attr)?;
         }
-        Ok(attributes)
+        Ok(attr)
     }
 
     /// The state before and after, if the modification is one that the IBTA allows a QP in `state`
@@ -290,12 +283,12 @@ impl<'a> QpModification<'a> {
     /// `EINVAL` if the transition does not exist, or a necessary attribute is missing, or one is
     /// not allowed.
     pub fn transition(&self, state: QpState, qp_type: QpType) -> Result<(QpState, QpState)> {
-        let from = if self.mask.contains(QpAttributeMask::CURRENT_STATE) {
+        let from = if self.mask.contains(QpAttrMask::CURRENT_STATE) {
             QpState::try_from(self.raw.cur_qp_state)?
         } else {
             state
         };
-        let to = if self.mask.contains(QpAttributeMask::STATE) {
+        let to = if self.mask.contains(QpAttrMask::STATE) {
             QpState::try_from(self.raw.qp_state)?
         } else {
             from
@@ -306,4 +299,60 @@ impl<'a> QpModification<'a> {
         };
         allowed.then_some((from, to)).ok_or(EINVAL)
     }
+}
+
+/// # Safety
+///
+/// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` valid, `udata`
+/// null or valid.
+pub(super) unsafe extern "C" fn modify<T: ModifyQueuePairs>(
+    qp: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_attr,
+    mask: c_int,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let (qp, attr, udata) = unsafe { (Qp::<T>::from_raw(qp), &*attr, Udata::from_raw(udata)?) };
+        let modification = QpModification::new(attr, u32::try_from(mask)?);
+        T::modify_qp(qp, &modification, udata.as_ref())?;
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are
+/// writable and may be uninitialised.
+pub(super) unsafe extern "C" fn query<T: ModifyQueuePairs>(
+    raw: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_attr,
+    _mask: c_int,
+    init: *mut bindings::ib_qp_init_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let qp = unsafe { Qp::<T>::from_raw(raw) };
+        let attributes = T::query_qp(qp)?;
+        // SAFETY: By the function's safety requirements. Zeroes are a valid value of both
+        // structures. All of them reaches user space: alternate paths, which Ethernet does not
+        // have, for one.
+        unsafe {
+            attr.write_bytes(0, 1);
+            init.write_bytes(0, 1);
+            attributes.write(&mut *attr);
+            attributes.cap.write(&mut (*init).cap);
+            (*init).qp_type = (*raw).qp_type;
+            (*init).qp_context = (*raw).qp_context;
+            (*init).send_cq = (*raw).send_cq;
+            (*init).recv_cq = (*raw).recv_cq;
+            (*init).srq = (*raw).srq;
+            (*init).sq_sig_type = if qp.own().signal_all {
+                bindings::ib_sig_type_IB_SIGNAL_ALL_WR
+            } else {
+                bindings::ib_sig_type_IB_SIGNAL_REQ_WR
+            };
+        }
+        Ok(0)
+    })
 }

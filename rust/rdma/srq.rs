@@ -6,17 +6,18 @@
 
 use super::{
     consumer::{
-        Consumer,
-        EventHandler,
-        Handled, //
+        handled,
+        Consumer, //
     },
     event::SrqEvent,
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
     pd::Pd,
-    qp::QpInit,
+    qp::QpInitAttr,
+    qp_attr::ModifyQueuePairs,
     ucontext::{
         Context,
         UserContexts, //
@@ -28,8 +29,7 @@ use super::{
     work_request::{
         recv_list,
         RecvRequests, //
-    },
-    Device, //
+    }, //
 };
 use crate::bindings;
 use kernel::{
@@ -38,14 +38,14 @@ use kernel::{
 };
 
 /// A device with shared receive queues, of kernel clients and of processes.
-pub trait SharedReceiveQueues: UserContexts {
+pub trait SharedReceiveQueues: ModifyQueuePairs + UserContexts {
     /// Driver's part of an SRQ. Dropping it destroys the SRQ.
     type Srq: Send + Sync;
 
     /// Creates an SRQ of a kernel client.
     fn create_srq(
         pd: &Pd<Self>,
-        attr: &SrqAttributes,
+        attr: &SrqAttr,
         consumer: SrqConsumer,
     ) -> Result<NewSrq<Self::Srq>>;
 
@@ -53,7 +53,7 @@ pub trait SharedReceiveQueues: UserContexts {
     fn create_user_srq(
         context: &Context<Self>,
         pd: &Pd<Self>,
-        attr: &SrqAttributes,
+        attr: &SrqAttr,
         consumer: SrqConsumer,
         udata: &Udata<'_>,
     ) -> Result<NewSrq<Self::Srq>>;
@@ -67,7 +67,7 @@ pub trait SharedReceiveQueues: UserContexts {
     ) -> Result;
 
     /// Attributes of an SRQ.
-    fn query_srq(srq: &Srq<Self>) -> Result<SrqAttributes>;
+    fn query_srq(srq: &Srq<Self>) -> Result<SrqAttr>;
 
     /// Posts receive work requests of a kernel client until one is refused. Requests that were
     /// posted before it stay posted. Called in any context and at the same time for one SRQ.
@@ -76,7 +76,7 @@ pub trait SharedReceiveQueues: UserContexts {
 
 /// Sizes and limit of an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqAttributes {
+pub struct SrqAttr {
     /// Outstanding work requests.
     pub max_wr: u32,
     /// SGEs of a work request.
@@ -86,7 +86,7 @@ pub struct SrqAttributes {
     pub limit: u32,
 }
 
-impl From<&bindings::ib_srq_attr> for SrqAttributes {
+impl From<&bindings::ib_srq_attr> for SrqAttr {
     fn from(raw: &bindings::ib_srq_attr) -> Self {
         Self {
             max_wr: raw.max_wr,
@@ -96,8 +96,8 @@ impl From<&bindings::ib_srq_attr> for SrqAttributes {
     }
 }
 
-impl From<SrqAttributes> for bindings::ib_srq_attr {
-    fn from(attr: SrqAttributes) -> Self {
+impl From<SrqAttr> for bindings::ib_srq_attr {
+    fn from(attr: SrqAttr) -> Self {
         Self {
             max_wr: attr.max_wr,
             max_sge: attr.max_sge,
@@ -131,48 +131,16 @@ pub type Srq<T> = Object<bindings::ib_srq, T>;
 /// The way to the consumer of an SRQ.
 pub type SrqConsumer = Consumer<bindings::ib_srq>;
 
-impl<T: SharedReceiveQueues> CoreObject<T> for bindings::ib_srq {
-    type Driver = T::Srq;
-    type Own = SrqConsumer;
-}
+core_object!(ib_srq, SharedReceiveQueues, Srq, SrqConsumer);
 
-impl Handled for bindings::ib_srq {
-    type Event = SrqEvent;
+handled! { ib_srq, SrqEvent, srq_context, srq, }
 
-    unsafe fn event_handler(this: *mut Self) -> EventHandler {
-        // SAFETY: By the function's safety requirements; the core sets them before it creates the
-        // SRQ.
-        unsafe {
-            EventHandler {
-                device: (*this).device,
-                handler: (*this).event_handler,
-                context: (*this).srq_context,
-            }
-        }
-    }
-
-    fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
-        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
-        // initialised.
-        unsafe { &mut event.element.srq }
-    }
-}
-
-impl<T: SharedReceiveQueues> Srq<T> {
-    /// The SRQ's device.
-    pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each SRQ, and destroys all SRQs before the device
-        // goes away.
-        unsafe { Device::from_raw((*self.as_raw()).device) }
-    }
-}
-
-impl<'a, T: SharedReceiveQueues> QpInit<'a, T> {
+impl<'a, T: SharedReceiveQueues> QpInitAttr<'a, T> {
     /// Where receives come from, if not from a queue of the QP's own.
     pub fn srq(&self) -> Option<&'a Srq<T>> {
         let srq = self.raw_srq();
-        // SAFETY: By the type invariants of `QpInit` an SRQ that it names is valid for `'a` and of
-        // this device.
+        // SAFETY: By the type invariants of `QpInitAttr` an SRQ that it names is valid for `'a` and
+        // of this device.
         (!srq.is_null()).then(|| unsafe { Srq::from_raw(srq) })
     }
 }
@@ -185,7 +153,7 @@ impl<'a, T: SharedReceiveQueues> QpInit<'a, T> {
 unsafe fn create_with<T: SharedReceiveQueues>(
     raw: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
-    create: impl FnOnce(&SrqAttributes, SrqConsumer) -> Result<NewSrq<T::Srq>>,
+    create: impl FnOnce(&SrqAttr, SrqConsumer) -> Result<NewSrq<T::Srq>>,
 ) -> Result<c_int> {
     // SAFETY: By the safety requirements.
     let init = unsafe { &mut *init };
@@ -194,7 +162,7 @@ unsafe fn create_with<T: SharedReceiveQueues>(
         return Err(EOPNOTSUPP);
     }
     let consumer = SrqConsumer::new()?;
-    let new = create(&SrqAttributes::from(&init.attr), consumer.clone())?;
+    let new = create(&SrqAttr::from(&init.attr), consumer.clone())?;
     init.attr.max_wr = new.max_wr;
     init.attr.max_sge = new.max_sge;
     // SAFETY: `raw` has the size that the operations state and is not in use yet.

@@ -5,12 +5,6 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
-    cq::{
-        Cq,
-        CqAttributes,
-        CqConsumer,
-        NewCq, //
-    },
     mmap::{
         Mappings,
         MmapOffset,
@@ -18,18 +12,17 @@ use super::{
         Registers, //
     },
     object::{
+        core_object,
         CoreObject,
         Object, //
     },
-    pd::Pd,
-    qp::{
-        NewQp,
-        QpConsumer,
-        QpInit,
-        QueuePairs, //
+    pd::{
+        Pd,
+        ProtectionDomains, //
     },
     udata::Udata,
-    Device, //
+    Device,
+    Driver, //
 };
 use crate::bindings;
 use core::ptr::NonNull;
@@ -43,7 +36,7 @@ use kernel::{
 ///
 /// Contexts are taken away from their processes when the device is unregistered, so the module need
 /// not wait for them.
-pub trait UserContexts: QueuePairs {
+pub trait UserContexts: Driver {
     /// Driver's part of a context.
     type Context: Send + Sync;
 
@@ -56,52 +49,21 @@ pub trait UserContexts: QueuePairs {
         context: &mut NewContext<'_, Self>,
         udata: &Udata<'_>,
     ) -> Result<Self::Context>;
-
-    /// Creates a CQ in memory of the current process.
-    fn create_user_cq(
-        context: &Context<Self>,
-        attr: &CqAttributes,
-        consumer: CqConsumer,
-        udata: &Udata<'_>,
-    ) -> Result<NewCq<Self::Cq>>;
-
-    /// Moves a CQ of the current process to other memory of it, for at least `entries` entries, and
-    /// returns how many it has.
-    fn resize_user_cq(cq: &Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32>;
-
-    /// Creates a QP in memory of the current process.
-    fn create_user_qp(
-        context: &Context<Self>,
-        pd: &Pd<Self>,
-        attr: &QpInit<'_, Self>,
-        consumer: QpConsumer,
-        udata: &Udata<'_>,
-    ) -> Result<NewQp<Self::Qp>>;
 }
 
 /// A user context. Its mappings go with it.
 pub type Context<T> = Object<bindings::ib_ucontext, T>;
 
-impl<T: UserContexts> CoreObject<T> for bindings::ib_ucontext {
-    type Driver = T::Context;
-    type Own = OwnedMappings<T>;
-}
+core_object!(ib_ucontext, UserContexts, Context, OwnedMappings<T>);
 
 impl<T: UserContexts> Context<T> {
-    /// The context's device.
-    pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each context, and destroys all contexts before the
-        // device goes away.
-        unsafe { Device::from_raw((*self.as_raw()).device) }
-    }
-
     /// Its mappings for processes.
     pub fn mappings(&self) -> &Mappings<T> {
         self.own()
     }
 }
 
-impl<T: UserContexts> Pd<T> {
+impl<T: ProtectionDomains + UserContexts> Pd<T> {
     /// The context of the process that it belongs to; `None` for a PD of the kernel.
     pub fn context(&self) -> Option<&Context<T>> {
         // SAFETY: A PD of a process has an object of uverbs as long as it lives, and that is in a

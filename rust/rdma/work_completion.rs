@@ -5,9 +5,11 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
-    cq::Cq,
-    qp::QpConsumer,
-    work_request::KernelQueues, //
+    cq::{
+        CompletionQueues,
+        Cq, //
+    },
+    qp::QpConsumer, //
 };
 use crate::bindings;
 use core::marker::PhantomData;
@@ -15,6 +17,17 @@ use kernel::{
     error::from_result,
     prelude::*, //
 };
+
+/// A device whose CQs kernel clients poll and arm. The callbacks run in any context and at the same
+/// time for one CQ.
+pub trait KernelCompletionQueues: CompletionQueues {
+    /// Takes completions out of a CQ.
+    fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result;
+
+    /// Arms a CQ. Returns whether there are completions that the consumer, who asked for that, has
+    /// to poll.
+    fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool>;
+}
 
 /// Outcome of a work request (IBTA 11.6.2): a value of `enum ib_wc_status`.
 ///
@@ -205,7 +218,7 @@ pub struct Notify {
 ///
 /// Called by a client as `poll_cq` of a device of `T`: `cq` is created, `wc` writable for `count`
 /// elements.
-pub(super) unsafe extern "C" fn poll_cq<T: KernelQueues>(
+pub(super) unsafe extern "C" fn poll_cq<T: KernelCompletionQueues>(
     cq: *mut bindings::ib_cq,
     count: c_int,
     wc: *mut bindings::ib_wc,
@@ -228,7 +241,7 @@ pub(super) unsafe extern "C" fn poll_cq<T: KernelQueues>(
 /// # Safety
 ///
 /// Called by a client as `req_notify_cq` of a device of `T`: `cq` is created.
-pub(super) unsafe extern "C" fn req_notify_cq<T: KernelQueues>(
+pub(super) unsafe extern "C" fn req_notify_cq<T: KernelCompletionQueues>(
     cq: *mut bindings::ib_cq,
     flags: bindings::ib_cq_notify_flags,
 ) -> c_int {

@@ -9,20 +9,15 @@ use super::{
         AddressHandles,
         Ah, //
     },
-    cq::Cq,
     mr::{
         FastReg,
         FastRegistration, //
     },
     qp::{
         Qp,
-        QpType,
-        QueuePairs, //
+        QpType, //
     },
-    work_completion::{
-        Completions,
-        Notify, //
-    }, //
+    qp_attr::ModifyQueuePairs, //
 };
 use crate::bindings;
 use core::{
@@ -32,9 +27,9 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// A device whose queues kernel clients use. The callbacks run in any context and at the same time
-/// for one queue.
-pub trait KernelQueues: QueuePairs + AddressHandles + FastRegistration {
+/// A device whose QPs kernel clients post to. The callbacks run in any context and at the same time
+/// for one QP.
+pub trait KernelQueuePairs: ModifyQueuePairs + AddressHandles + FastRegistration {
     /// Posts send work requests until one is refused. Requests that were posted before it stay
     /// posted.
     fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result;
@@ -42,13 +37,6 @@ pub trait KernelQueues: QueuePairs + AddressHandles + FastRegistration {
     /// Posts receive work requests until one is refused. Requests that were posted before it stay
     /// posted.
     fn post_recv(qp: &Qp<Self>, requests: &mut RecvRequests<'_>) -> Result;
-
-    /// Takes completions out of a CQ.
-    fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result;
-
-    /// Arms a CQ. Returns whether there are completions that the consumer, who asked for that, has
-    /// to poll.
-    fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool>;
 }
 
 /// A scatter/gather element.
@@ -100,7 +88,7 @@ impl SendFlags {
 }
 
 /// The operation of a send work request.
-pub enum SendOperation<'a, T: KernelQueues> {
+pub enum SendOperation<'a, T: KernelQueuePairs> {
     /// SEND.
     Send,
     /// SEND with immediate data in network byte order.
@@ -183,7 +171,7 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
 /// For SENDs that is `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`. The MR of
 /// a REG_MR is of a device of `T`.
-pub struct SendRequest<'a, T: KernelQueues> {
+pub struct SendRequest<'a, T: KernelQueuePairs> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,
     /// Whether a kernel client posts it, so that inline payload is in the kernel.
@@ -191,7 +179,7 @@ pub struct SendRequest<'a, T: KernelQueues> {
     _driver: PhantomData<&'a Ah<T>>,
 }
 
-impl<'a, T: KernelQueues> SendRequest<'a, T> {
+impl<'a, T: KernelQueuePairs> SendRequest<'a, T> {
     /// Id.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
@@ -357,7 +345,7 @@ impl<'a> Inline<'a> {
 ///
 /// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was
 /// returned last.
-pub struct SendRequests<'a, T: KernelQueues> {
+pub struct SendRequests<'a, T: KernelQueuePairs> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
     /// Whether the list is for a datagram QP.
@@ -367,7 +355,7 @@ pub struct SendRequests<'a, T: KernelQueues> {
     _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
 }
 
-impl<'a, T: KernelQueues> Iterator for SendRequests<'a, T> {
+impl<'a, T: KernelQueuePairs> Iterator for SendRequests<'a, T> {
     type Item = SendRequest<'a, T>;
 
     fn next(&mut self) -> Option<SendRequest<'a, T>> {
@@ -438,7 +426,7 @@ impl<'a> Iterator for RecvRequests<'a> {
 ///
 /// Called by a client as `post_send` of a device of `T`: `qp` is created, `list` valid, `bad`
 /// writable.
-pub(super) unsafe extern "C" fn post_send<T: KernelQueues>(
+pub(super) unsafe extern "C" fn post_send<T: KernelQueuePairs>(
     qp: *mut bindings::ib_qp,
     list: *const bindings::ib_send_wr,
     bad: *mut *const bindings::ib_send_wr,
@@ -469,7 +457,7 @@ pub(super) unsafe extern "C" fn post_send<T: KernelQueues>(
 ///
 /// Called by a client as `post_recv` of a device of `T`: `qp` is created, `list` valid, `bad`
 /// writable.
-pub(super) unsafe extern "C" fn post_recv<T: KernelQueues>(
+pub(super) unsafe extern "C" fn post_recv<T: KernelQueuePairs>(
     qp: *mut bindings::ib_qp,
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,

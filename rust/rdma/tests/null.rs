@@ -5,17 +5,16 @@
 use crate::{
     host::Host,
     rdma::{
-        attributes::{
-            AtomicCap,
-            DeviceAttributes, //
-        },
+        attributes::DeviceAttr,
         device::{
             is_name_pattern,
             Config, //
         },
+        pd::ProtectionDomains,
         port::{
-            PortAttributes,
+            PortAttr,
             PortImmutable,
+            Ports,
             Protocol, //
         },
         Device,
@@ -43,47 +42,18 @@ impl Driver for Null {
     const UVERBS_ABI_VERSION: u32 = 1;
     const OPERATIONS: Operations<Self> = Operations::new();
 
-    type Pd = ();
-
-    fn query_device(_device: &Device<Self>) -> DeviceAttributes {
-        DeviceAttributes {
-            sys_image_guid: [0; 8],
-            vendor_id: 0,
-            vendor_part_id: 0,
-            hw_ver: 0,
-            device_cap_flags: 0,
-            kernel_cap_flags: 0,
-            max_mr_size: 0,
-            page_size_cap: 0,
-            max_mr: 0,
-            max_mw: 0,
+    fn query_device(_device: &Device<Self>) -> DeviceAttr {
+        DeviceAttr {
             max_pd: 1,
-            max_qp: 0,
-            max_qp_wr: 0,
-            max_send_sge: 0,
-            max_recv_sge: 0,
-            max_sge_rd: 0,
-            max_cq: 0,
-            max_cqe: 0,
-            max_qp_rd_atom: 0,
-            max_res_rd_atom: 0,
-            max_qp_init_rd_atom: 0,
-            atomic_cap: AtomicCap::None,
-            max_mcast_grp: 0,
-            max_mcast_qp_attach: 0,
-            max_total_mcast_qp_attach: 0,
-            max_ah: 0,
-            max_fast_reg_page_list_len: 0,
-            max_srq: 0,
-            max_srq_wr: 0,
-            max_srq_sge: 0,
             max_pkeys: 1,
-            local_ca_ack_delay: 0,
+            ..DeviceAttr::default()
         }
     }
+}
 
-    fn query_port(_device: &Device<Self>, _port: u32) -> Result<PortAttributes> {
-        Ok(PortAttributes {
+impl Ports for Null {
+    fn query_port(_device: &Device<Self>, _port: u32) -> Result<PortAttr> {
+        Ok(PortAttr {
             state: 1,
             phys_state: 3,
             max_mtu: 5,
@@ -111,8 +81,12 @@ impl Driver for Null {
     fn query_pkey(_device: &Device<Self>, _port: u32, index: u16) -> Result<u16> {
         (index == 0).then_some(u16::MAX).ok_or(EINVAL)
     }
+}
 
-    fn alloc_pd(_device: &Device<Self>) -> impl PinInit<(), Error> {
+impl ProtectionDomains for Null {
+    type Pd = ();
+
+    fn alloc_pd(_device: &Device<Self>) -> Result {
         Ok(())
     }
 }

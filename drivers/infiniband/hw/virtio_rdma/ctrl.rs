@@ -27,6 +27,7 @@ use crate::{
             MAX_REQUEST,
             MAX_RESPONSE, //
         },
+        feature::Features,
         wire::Wire, //
     },
     decode::answer::Answer,
@@ -142,6 +143,7 @@ struct Idle {
 pub(crate) struct ControlQueue {
     /// For messages.
     dev: ARef<device::Device>,
+    features: Features,
     /// Receivers of the news that the device was given up.
     targets: Arc<EventTargets>,
     queue: Arc<Virtqueue<Sender>>,
@@ -159,7 +161,11 @@ pub(crate) struct ControlQueue {
 
 impl ControlQueue {
     /// A control queue with all its slots, not attached to a device.
-    pub(crate) fn new(dev: &device::Device, targets: Arc<EventTargets>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        dev: &device::Device,
+        features: Features,
+        targets: Arc<EventTargets>,
+    ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         for _ in 0..SLOTS {
@@ -178,6 +184,7 @@ impl ControlQueue {
         Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),
+                features,
                 targets,
                 queue,
                 slots,
@@ -196,8 +203,12 @@ impl ControlQueue {
         VirtqueueInfo::new(name, &self.queue, Some(self.clone()))
     }
 
-    /// Runs a command and waits for the answer; signals don't interrupt it.
+    /// Runs a command and waits for the answer; signals don't interrupt it. A command of a feature
+    /// that is not in use is refused with [`EOPNOTSUPP`].
     pub(crate) fn exec<R: Request>(&self, request: &R) -> Result<R::Response, Failure> {
+        if !self.features.know(R::COMMAND) {
+            return Err(Failure::Refused(EOPNOTSUPP));
+        }
         let Idle { slot, mut buffer } = self.take_idle()?;
         if let Err(error) = encode(&mut buffer, request) {
             self.put_idle(slot, buffer);

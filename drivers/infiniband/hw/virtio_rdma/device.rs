@@ -147,7 +147,7 @@ impl Device {
         let max_srq = limits.srq.map_or(0, |srq| srq.max_srq);
         let max_targets = max_cq.saturating_add(max_qp).saturating_add(max_srq);
         let targets = EventTargets::new(usize::try_from(max_targets)?)?;
-        let ctrl = ControlQueue::new(dev.as_ref(), targets.clone())?;
+        let ctrl = ControlQueue::new(dev.as_ref(), limits.features(), targets.clone())?;
 
         let order = match bound.has_feature(Feature::ORDER_PLATFORM) {
             true => Order::Platform,

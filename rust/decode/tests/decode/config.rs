@@ -129,17 +129,17 @@ fn features_need_each_other() {
         parts.config.device_cap_flags = DeviceCaps::MEM_MGT_EXTENSIONS;
         let limits = parts.decode(features).expect("a good configuration");
         [
-            limits.has_memory_windows(),
-            limits.has_atomic_write(),
-            limits.has_flush(),
-            limits.has_resize_cq(),
+            limits.has(Feature::MemWindows),
+            limits.has(Feature::AtomicWrite),
+            limits.has(Feature::Flush),
+            limits.has(Feature::ResizeCq),
             limits.srq.is_some(),
             limits.has_fast_registration(),
-            limits.has_mr_pages(),
-            limits.has_gid_vlan(),
-            limits.has_multicast(),
-            limits.has_counters(),
-            limits.has_peers(),
+            limits.has(Feature::MrPages),
+            limits.has(Feature::GidVlan),
+            limits.has(Feature::Multicast),
+            limits.has(Feature::Counters),
+            limits.has(Feature::Peers),
             limits.rate_limits.is_some(),
         ]
     };

@@ -19,7 +19,7 @@ use crate::{
         self,
         ah::{
             AddressHandles,
-            AhInit, //
+            AhInitAttr, //
         },
         gid::GidType,
         pd::Pd,
@@ -96,13 +96,6 @@ impl Ah {
     pub(super) fn av(&self) -> &AddressVector {
         &self.av
     }
-
-    fn new(pd: &Pd<IbDevice>, init: &AhInit<'_>) -> Result<Self> {
-        Ok(Self {
-            av: encode(pd.number(), init)?,
-            _claim: pd.device().ahs.claim()?,
-        })
-    }
 }
 
 /// The address vector of a path.
@@ -111,13 +104,13 @@ impl Ah {
 ///
 /// `EINVAL` if the port, the source GID, the service level or the flow label is none that the
 /// device has.
-fn encode(pdn: Pdn, init: &AhInit<'_>) -> Result<AddressVector> {
+fn encode(pdn: Pdn, init: &AhInitAttr<'_>) -> Result<AddressVector> {
     let (path, source) = (init.path(), init.source());
-    if source.port() != path.port || source.gid_type()? != GidType::RoceV2 {
+    if source.port() != path.port_num || source.gid_type()? != GidType::RoceV2 {
         return Err(EINVAL);
     }
     Ok(AddressVector {
-        port: check_port(path.port)?.into(),
+        port: check_port(path.port_num)?.into(),
         pdn,
         sl_tclass_flowlabel: AddressVector::pack(path.sl, path.traffic_class, path.flow_label)
             .ok_or(EINVAL)?,
@@ -140,7 +133,7 @@ fn decode(av: &AddressVector) -> Path {
         traffic_class: av.traffic_class(),
         sl: av.sl(),
         static_rate: av.static_rate,
-        port: av.port,
+        port_num: av.port,
         dmac: av.dmac,
     }
 }
@@ -148,13 +141,16 @@ fn decode(av: &AddressVector) -> Path {
 impl AddressHandles for IbDevice {
     type Ah = Ah;
 
-    fn create_ah(pd: &Pd<Self>, init: &AhInit<'_>) -> Result<Ah> {
-        Ah::new(pd, init)
+    fn create_ah(pd: &Pd<Self>, init: &AhInitAttr<'_>) -> Result<Ah> {
+        Ok(Ah {
+            av: encode(pd.number(), init)?,
+            _claim: pd.device().ahs.claim()?,
+        })
     }
 
-    fn create_user_ah(pd: &Pd<Self>, init: &AhInit<'_>, udata: &Udata<'_>) -> Result<Ah> {
+    fn create_user_ah(pd: &Pd<Self>, init: &AhInitAttr<'_>, udata: &Udata<'_>) -> Result<Ah> {
         udata.no_request()?;
-        let ah = Ah::new(pd, init)?;
+        let ah = Self::create_ah(pd, init)?;
         let response = CreateAhResp {
             av: ah.av,
             ..CreateAhResp::default()

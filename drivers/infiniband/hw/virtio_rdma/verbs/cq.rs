@@ -10,9 +10,8 @@ use super::{
         ring::KernelRing, //
     },
     user_ring::{
-        MovingRing,
-        Step,
-        UserRing, //
+        Moved,
+        UserQueue, //
     }, //
 };
 use crate::{
@@ -25,21 +24,15 @@ use crate::{
             CmdResizeCq,
             CreateFlags, //
         },
+        feature::Feature,
         ib::AsyncEvent,
         number::Cqn,
         ring::{
+            RingAddr,
             RingKind,
-            RingLayout,
-            CQ_SLOTS,
             KERNEL_DOORBELL_PAGE, //
         },
-        uverbs::{
-            CreateCqReq,
-            CreateCqResp,
-            ResizeCqReq,
-            ResizeCqResp,
-            RingMapping, //
-        }, //
+        uverbs, //
     },
     device::{
         Device,
@@ -50,9 +43,10 @@ use crate::{
         self,
         cq::{
             CompletionQueues,
-            CqAttributes,
+            CqAttr,
             CqConsumer,
-            NewCq, //
+            NewCq,
+            UserCompletionQueues, //
         },
         event::CqEvent,
         ucontext::Context,
@@ -71,8 +65,11 @@ use crate::{
 use kernel::{
     prelude::*,
     sync::{
-        Arc,
-        Mutex, //
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
     }, //
 };
 
@@ -80,14 +77,8 @@ use kernel::{
 enum Poller {
     /// The kernel.
     Kernel(Arc<KernelCq>, Option<KernelMemory>),
-    /// A process. Held while it moves to another ring; pinned, as all locks are.
-    User(Pin<KBox<Mutex<UserCq>>>),
-}
-
-/// A CQ that a process polls.
-struct UserCq {
-    ring: MovingRing,
-    entries: u32,
+    /// A process.
+    User(Pin<KBox<UserQueue>>),
 }
 
 /// The memory of a CQ of the kernel.
@@ -108,6 +99,8 @@ enum KernelMemory {
 pub(crate) struct Cq {
     device: Arc<Device>,
     number: Cqn,
+    /// How many entries it has.
+    entries: Atomic<u32>,
     poller: Poller,
     /// Events may arrive until it is dropped.
     _events: EventRegistration,
@@ -142,173 +135,55 @@ impl Cq {
         }
     }
 
-    /// Creates a CQ of a process.
-    pub(super) fn new_user(
-        context: &Context<IbDevice>,
-        attr: &CqAttributes,
-        consumer: CqConsumer,
-        udata: &Udata<'_>,
-    ) -> Result<NewCq<Self>> {
-        let device = &context.device().device;
-        check(device, attr)?;
-        let (cq, ring) = match device.queues() {
-            Queues::OwnRings(own_rings) => {
-                Self::in_user_ring(context, own_rings, attr, consumer, udata)?
-            }
-            Queues::Transport(transport) => {
-                udata.no_request()?;
-                let cq = Self::in_virtqueue(device, transport, attr, consumer)?;
-                (cq, RingMapping::default())
-            }
-        };
-        let response = CreateCqResp {
-            cqn: cq.number,
-            ring,
-            ..CreateCqResp::default()
-        };
-        udata.respond(&response)?;
-        Ok(NewCq {
+    /// A CQ that the device has just made.
+    fn new(
+        device: &Arc<Device>,
+        number: Cqn,
+        attr: &CqAttr,
+        poller: Poller,
+        events: EventRegistration,
+    ) -> NewCq<Self> {
+        NewCq {
             entries: attr.entries,
-            driver: cq,
-        })
-    }
-
-    /// Creates a CQ in a ring of a process, which maps it as is returned.
-    fn in_user_ring(
-        context: &Context<IbDevice>,
-        own_rings: &OwnRings,
-        attr: &CqAttributes,
-        consumer: CqConsumer,
-        udata: &Udata<'_>,
-    ) -> Result<(Self, RingMapping)> {
-        let ib_device = context.device();
-        let device = &ib_device.device;
-        let request: CreateCqReq = udata.request()?;
-        let mappings = context.mappings();
-        let mut ring = UserRing::new(
-            ib_device,
-            mappings,
-            RingKind::Completion,
-            &request.ring,
-            attr.entries,
-            Cqe::SIZE,
-        )?;
-        let mapping = ring.mapping();
-        let (address, list) = ring.address(ib_device)?;
-        let events = device
-            .targets()
-            .register(Arc::new(UserTarget(consumer), GFP_KERNEL)?)?;
-        let request = CmdCreateCqRing {
-            base: CmdCreateCq { cqe: attr.entries },
-            flags: CreateFlags::USER,
-            ring: address,
-            doorbell_page: context.doorbell_page()?,
-            event_queue: own_rings.event_queue(attr.completion_vector),
-            cookie: events.cookie(),
-            ..CmdCreateCqRing::default()
-        };
-        let state = UserCq {
-            ring: MovingRing::new(mappings, RingKind::Completion),
-            entries: attr.entries,
-        };
-        let user = KBox::pin_init(
-            kernel::new_mutex!(state, "virtio_rdma::cq::ring"),
-            GFP_KERNEL,
-        )?;
-        let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
-        user.lock().ring.moved(ring);
-        let cq = Self {
-            device: device.clone(),
-            number: response.cqn,
-            poller: Poller::User(user),
-            _events: events,
-        };
-        Ok((cq, mapping))
-    }
-
-    /// Moves a CQ of a process to another ring, or prepares the ring for that. Returns how many
-    /// entries it has.
-    pub(super) fn resize(
-        &self,
-        ib_device: &rdma::Device<IbDevice>,
-        entries: u32,
-        udata: &Udata<'_>,
-    ) -> Result<u32> {
-        let (true, Poller::User(user)) = (self.device.limits().has_resize_cq(), &self.poller)
-        else {
-            return Err(EOPNOTSUPP);
-        };
-        if !(1..=self.device.limits().queues.max_cqe).contains(&entries) {
-            return Err(EINVAL);
+            driver: Self {
+                device: device.clone(),
+                number,
+                entries: Atomic::new(attr.entries),
+                poller,
+                _events: events,
+            },
         }
-        let request: ResizeCqReq = udata.request()?;
-        let mut user = user.lock();
-        let mut response = ResizeCqResp::default();
-        match user
-            .ring
-            .step(ib_device, &request.ring, entries, Cqe::SIZE)?
-        {
-            Step::Prepared(mapping) => response.ring = mapping,
-            Step::Move(mut ring) => {
-                let (address, list) = ring.address(ib_device)?;
-                let request = CmdResizeCq {
-                    cqn: self.number,
-                    cqe: entries,
-                    ring: address,
-                };
-                let (moved, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
-                user.ring.moved(ring);
-                user.entries = entries;
-                response.end = moved.end;
-            }
-        }
-        udata.respond(&response)?;
-        Ok(user.entries)
     }
 
     /// Creates a CQ in a ring of the kernel.
     fn in_ring(
         ib_device: &rdma::Device<IbDevice>,
         own_rings: &OwnRings,
-        attr: &CqAttributes,
+        attr: &CqAttr,
         consumer: CqConsumer,
-    ) -> Result<Self> {
+    ) -> Result<NewCq<Self>> {
         let device = &ib_device.device;
-        let slots = attr
-            .entries
-            .checked_next_power_of_two()
-            .ok_or(EINVAL)?
-            .max(*CQ_SLOTS.start());
-        let layout = RingLayout::completions(slots).ok_or(EINVAL)?;
-        let ring = Arc::new(KernelRing::new(ib_device, layout)?, GFP_KERNEL)?;
+        let ring = KernelRing::new(ib_device, RingKind::Completion, attr.entries, Cqe::SIZE)?;
         let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
         let events = device.targets().register(cq.clone())?;
         let request = CmdCreateCqRing {
-            base: CmdCreateCq { cqe: attr.entries },
-            flags: CreateFlags::NONE,
-            ring: ring.address()?,
             doorbell_page: KERNEL_DOORBELL_PAGE,
-            event_queue: own_rings.event_queue(attr.completion_vector),
-            cookie: events.cookie(),
-            ..CmdCreateCqRing::default()
+            ..command(own_rings, attr, ring.address()?, &events)
         };
         let (response, ring) = super::create(device, &request, ring)?;
         cq.set_number(response.cqn);
-        Ok(Self {
-            device: device.clone(),
-            number: response.cqn,
-            poller: Poller::Kernel(cq, Some(KernelMemory::Ring { _ring: ring })),
-            _events: events,
-        })
+        let memory = Some(KernelMemory::Ring { _ring: ring });
+        let poller = Poller::Kernel(cq, memory);
+        Ok(Self::new(device, response.cqn, attr, poller, events))
     }
 
     /// Creates a CQ in a virtqueue of the transport, which the kernel polls, for a process too.
     fn in_virtqueue(
         device: &Arc<Device>,
         transport: &Transport,
-        attr: &CqAttributes,
+        attr: &CqAttr,
         consumer: CqConsumer,
-    ) -> Result<Self> {
+    ) -> Result<NewCq<Self>> {
         let request = CmdCreateCq { cqe: attr.entries };
         let (response, ()) = super::create(device, &request, ())?;
         let number = response.cqn;
@@ -328,12 +203,8 @@ impl Cq {
             Ok((cq, events)) => {
                 cq.set_number(number);
                 claim.set_cookie(events.cookie());
-                Ok(Self {
-                    device: device.clone(),
-                    number,
-                    poller: Poller::Kernel(cq, Some(KernelMemory::Virtqueue { _claim: claim })),
-                    _events: events,
-                })
+                let poller = Poller::Kernel(cq, Some(KernelMemory::Virtqueue { _claim: claim }));
+                Ok(Self::new(device, number, attr, poller, events))
             }
             Err(error) => {
                 let _leaving = device.leave();
@@ -345,7 +216,7 @@ impl Cq {
 }
 
 /// Checks what every consumer may ask for.
-fn check(device: &Device, attr: &CqAttributes) -> Result {
+fn check(device: &Device, attr: &CqAttr) -> Result {
     let valid = attr.entries != 0
         && attr.entries <= device.limits().queues.max_cqe
         && attr.completion_vector < device.comp_vectors();
@@ -359,24 +230,109 @@ fn check(device: &Device, attr: &CqAttributes) -> Result {
     Ok(())
 }
 
+/// The part of CREATE_CQ that does not depend on who polls.
+fn command(
+    own_rings: &OwnRings,
+    attr: &CqAttr,
+    ring: RingAddr,
+    events: &EventRegistration,
+) -> CmdCreateCqRing {
+    CmdCreateCqRing {
+        base: CmdCreateCq { cqe: attr.entries },
+        ring,
+        event_queue: own_rings.event_queue(attr.completion_vector),
+        cookie: events.cookie(),
+        ..CmdCreateCqRing::default()
+    }
+}
+
 impl CompletionQueues for IbDevice {
     type Cq = Cq;
 
     fn create_cq(
         this: &rdma::Device<Self>,
-        attr: &CqAttributes,
+        attr: &CqAttr,
         consumer: CqConsumer,
     ) -> Result<NewCq<Cq>> {
         let device = &this.device;
         check(device, attr)?;
-        let driver = match device.queues() {
-            Queues::OwnRings(own_rings) => Cq::in_ring(this, own_rings, attr, consumer)?,
-            Queues::Transport(transport) => Cq::in_virtqueue(device, transport, attr, consumer)?,
+        match device.queues() {
+            Queues::OwnRings(own_rings) => Cq::in_ring(this, own_rings, attr, consumer),
+            Queues::Transport(transport) => Cq::in_virtqueue(device, transport, attr, consumer),
+        }
+    }
+}
+
+impl UserCompletionQueues for IbDevice {
+    fn create_user_cq(
+        context: &Context<Self>,
+        attr: &CqAttr,
+        consumer: CqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewCq<Cq>> {
+        let device = &context.device().device;
+        check(device, attr)?;
+        let (new, ring) = match device.queues() {
+            Queues::OwnRings(own_rings) => {
+                let request: uverbs::CreateCqReq = udata.request()?;
+                let target = Arc::new(UserTarget(consumer), GFP_KERNEL)?;
+                let events = device.targets().register(target)?;
+                let doorbell_page = context.doorbell_page()?;
+                let size = (attr.entries, Cqe::SIZE);
+                let (queue, ring, response) = UserQueue::create(
+                    context,
+                    RingKind::Completion,
+                    &request.ring,
+                    size,
+                    |ring| CmdCreateCqRing {
+                        flags: CreateFlags::USER,
+                        doorbell_page,
+                        ..command(own_rings, attr, ring, &events)
+                    },
+                )?;
+                let poller = Poller::User(queue);
+                let new = Cq::new(device, response.cqn, attr, poller, events);
+                (new, ring)
+            }
+            Queues::Transport(transport) => {
+                udata.no_request()?;
+                let new = Cq::in_virtqueue(device, transport, attr, consumer)?;
+                (new, uverbs::RingMapping::default())
+            }
         };
-        Ok(NewCq {
-            entries: attr.entries,
-            driver,
-        })
+        // From here on, dropping it destroys it.
+        udata.respond(&uverbs::CreateCqResp {
+            cqn: new.driver.number,
+            ring,
+            ..uverbs::CreateCqResp::default()
+        })?;
+        Ok(new)
+    }
+
+    fn resize_user_cq(cq: &rdma::cq::Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32> {
+        let limits = cq.device.limits();
+        let (true, Poller::User(queue)) = (limits.has(Feature::ResizeCq), &cq.poller) else {
+            return Err(EOPNOTSUPP);
+        };
+        if !(1..=limits.queues.max_cqe).contains(&entries) {
+            return Err(EINVAL);
+        }
+        let request: uverbs::ResizeCqReq = udata.request()?;
+        let mut response = uverbs::ResizeCqResp::default();
+        let command = |ring| CmdResizeCq {
+            cqn: cq.number,
+            cqe: entries,
+            ring,
+        };
+        match queue.step(cq.device(), &request.ring, (entries, Cqe::SIZE), command)? {
+            Moved::Prepared(mapping) => response.ring = mapping,
+            Moved::Done(answer) => {
+                cq.entries.store(entries, Relaxed);
+                response.end = answer.end;
+            }
+        }
+        udata.respond(&response)?;
+        Ok(cq.entries.load(Relaxed))
     }
 }
 
@@ -389,9 +345,8 @@ impl Drop for Cq {
                 let _leaving = self.device.leave();
                 super::destroy(&self.device, &request, memory.take());
             }
-            Poller::User(ring) => {
-                let ring = ring.lock().ring.take();
-                super::destroy(&self.device, &request, ring);
+            Poller::User(queue) => {
+                super::destroy(&self.device, &request, queue.take());
             }
         }
     }

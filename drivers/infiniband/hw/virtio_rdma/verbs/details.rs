@@ -30,11 +30,11 @@ fn backing(device: &Device) -> &'static CStr {
 
 impl ResourceDetails for IbDevice {
     fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result {
-        let capabilities = qp.capabilities();
-        details.text(c"queues", backing(qp.device()))?;
-        details.number(c"sq_size", capabilities.max_send_wr)?;
-        details.number(c"rq_size", capabilities.max_recv_wr)?;
-        details.number(c"max_inline", capabilities.max_inline_data)?;
+        let cap = qp.cap();
+        details.text(c"queues", backing(&qp.device().device))?;
+        details.number(c"sq_size", cap.max_send_wr)?;
+        details.number(c"rq_size", cap.max_recv_wr)?;
+        details.number(c"max_inline", cap.max_inline_data)?;
         details.number(c"rate_limit_kbps", qp.rate_limit())
     }
 

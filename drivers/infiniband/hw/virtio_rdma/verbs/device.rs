@@ -14,6 +14,7 @@ use crate::{
             DeviceCaps as Caps, //
         },
         ctrl::RspQueryPort,
+        feature::Feature,
         ib::{
             AsyncEvent,
             PORT, //
@@ -30,17 +31,13 @@ use crate::{
         self,
         attributes::{
             AtomicCap,
-            DeviceAttributes, //
+            DeviceAttr, //
         },
         event::{
             DeviceEvent,
             PortEvent, //
         },
         page_list::PageList,
-        port::{
-            PortAttributes,
-            PortImmutable, //
-        },
         user_memory::total_pages, //
     },
     targets::{
@@ -111,35 +108,32 @@ impl rdma::Driver for IbDevice {
         .with_multicast_groups()
         .with_kernel_queues()
         .with_user_contexts()
+        .with_user_queues()
         .with_shared_receive_queues()
         .with_port_counters()
         .with_resource_details();
 
-    type Pd = super::pd::Pd;
-
-    fn query_device(this: &rdma::Device<Self>) -> DeviceAttributes {
+    fn query_device(this: &rdma::Device<Self>) -> DeviceAttr {
         let limits = this.device.limits();
         let config = &limits.config;
-        let groups = |limit| if limits.has_multicast() { limit } else { 0 };
+        let with = |feature, limit| if limits.has(feature) { limit } else { 0 };
+        let groups = |limit| with(Feature::Multicast, limit);
         let srq = limits.srq.unwrap_or_default();
-        let srq_caps = limits.srq.map_or(0, |_| DeviceAttributes::SRQ_RESIZE);
-        DeviceAttributes {
+        let srq_caps = limits.srq.map_or(0, |_| DeviceAttr::SRQ_RESIZE);
+        DeviceAttr {
             sys_image_guid: config.sys_image_guid,
             vendor_id: config.vendor_id,
             vendor_part_id: config.vendor_part_id,
             hw_ver: config.hw_ver,
             device_cap_flags: limits.capabilities().0 | srq_caps,
             kernel_cap_flags: match limits.blocks_loopback() {
-                true => DeviceAttributes::BLOCK_MULTICAST_LOOPBACK,
+                true => DeviceAttr::BLOCK_MULTICAST_LOOPBACK,
                 false => 0,
             },
             max_mr_size: this.max_mr_size(),
             page_size_cap: config.page_size_cap,
             max_mr: config.max_mr,
-            max_mw: match limits.has_memory_windows() {
-                true => config.max_mw,
-                false => 0,
-            },
+            max_mw: with(Feature::MemWindows, config.max_mw),
             max_pd: config.max_pd,
             max_qp: limits.queues.max_qp,
             max_qp_wr: limits.queues.max_qp_wr,
@@ -167,22 +161,6 @@ impl rdma::Driver for IbDevice {
             max_pkeys: config.max_pkeys,
             local_ca_ack_delay: config.local_ca_ack_delay,
         }
-    }
-
-    fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttributes> {
-        port::query(this, port)
-    }
-
-    fn port_immutable(this: &rdma::Device<Self>, port: u32) -> Result<PortImmutable> {
-        port::immutable(this, port)
-    }
-
-    fn query_pkey(this: &rdma::Device<Self>, port: u32, index: u16) -> Result<u16> {
-        port::query_pkey(this, port, index)
-    }
-
-    fn alloc_pd(this: &rdma::Device<Self>) -> impl PinInit<Self::Pd, Error> {
-        super::pd::Pd::new(&this.device)
     }
 }
 
@@ -227,7 +205,7 @@ impl Verbs {
                 ports: config.phys_port_cnt,
                 completion_vectors: device.comp_vectors(),
                 user_queues_in_kernel: is_polled.then_some(device.limits().queues.max_qp),
-                port_counters: device.limits().has_counters(),
+                port_counters: device.limits().has(Feature::Counters),
             },
             Ok(IbDevice {
                 device: device.clone(),

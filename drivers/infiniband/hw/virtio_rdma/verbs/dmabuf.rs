@@ -19,6 +19,7 @@ use crate::{
             CmdDeregMr,
             CmdRevokeMr, //
         },
+        feature::Feature,
         ib,
         number::MrNumber, //
     },
@@ -136,7 +137,7 @@ pub(super) fn register(
 ) -> Result<NewMr<Mr>> {
     let ib_device = pd.device();
     let device = &ib_device.device;
-    if !device.limits().has_peers() {
+    if !device.limits().has(Feature::Peers) {
         return Err(EOPNOTSUPP);
     }
     // Windows would keep the memory open when it is taken back.
@@ -159,13 +160,8 @@ pub(super) fn register(
         is_open: AtomicFlag::new(false),
     };
     let revocation = Arc::new(revocation, GFP_KERNEL)?;
-    let (request, list) = mr::prepare(pd, buffer.umem(), page_shift, &range)?;
-    let answer = if device.limits().has_mr_pages() {
-        device.ctrl().exec(&request)
-    } else {
-        device.ctrl().exec(&request.base)
-    };
-    match answer {
+    let registration = mr::Registration::new(pd, buffer.umem(), page_shift, &range)?;
+    match registration.exec(device) {
         Ok(response) => {
             revocation.mrn.store(response.mrn.get(), Relaxed);
             revocation.is_open.store(true, Relaxed);
@@ -177,7 +173,7 @@ pub(super) fn register(
             // The number that the device may have given the MR is not known. An exporter that takes
             // the memory back has the device reset, since no command revokes it any more.
             revocation.is_open.store(true, Relaxed);
-            device.bury(list);
+            device.bury(registration);
             bury(device, buffer.unlock(revocation));
             Err(ENODEV)
         }

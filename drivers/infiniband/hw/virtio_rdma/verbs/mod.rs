@@ -108,7 +108,16 @@ fn create<R: Request, M: Send + 'static>(
     request: &R,
     memory: M,
 ) -> Result<(R::Response, M)> {
-    match device.ctrl().exec(request) {
+    settle(device, device.ctrl().exec(request), memory)
+}
+
+/// Gives `memory` back with the answer to a command that makes the device use it, or buries it.
+fn settle<T, M: Send + 'static>(
+    device: &Device,
+    answer: Result<T, Failure>,
+    memory: M,
+) -> Result<(T, M)> {
+    match answer {
         Ok(response) => Ok((response, memory)),
         Err(Failure::Refused(error)) => Err(error),
         Err(Failure::Dead) => {

@@ -3,8 +3,8 @@
 //! Attributes and states of queue pairs.
 
 use super::{
+    device::IbDevice,
     mr,
-    qp::Qp,
     rate_limit, //
 };
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
             CmdModifyQp,
             CmdQueryQp, //
         },
+        feature::Feature,
         ib::{
             self,
             AhFlags,
@@ -30,12 +31,13 @@ use crate::{
     ctrl::Failure,
     decode,
     rdma::{
+        self,
         event::QpEvent,
         qp_attr::{
+            ModifyQueuePairs,
             Path,
-            QpAttributeMask,
-            QpAttributes,
-            QpCapabilities,
+            QpAttr,
+            QpCap,
             QpModification,
             QpState, //
         },
@@ -123,156 +125,127 @@ assert_same! {
     23u8 => ib_rate_IB_RATE_800_GBPS,
 }
 
-/// Changes attributes and state of a QP, if the IBTA allows a QP in its state to do so.
-pub(super) fn modify(
-    qp: &Qp,
-    modification: &QpModification<'_>,
-    udata: Option<&Udata<'_>>,
-) -> Result {
-    let _guard = qp.modifying.lock();
-    let step = modification.transition(qp.state(), qp.qp_type())?;
-    let (_, to) = step;
-    let attr_mask = ib::QpAttrMask(modification.mask().0);
-    if attr_mask.has_unknown() || attr_mask.intersects(UNSUPPORTED) {
-        return Err(EOPNOTSUPP);
-    }
-    let shape = match udata {
-        Some(udata) => udata.request::<ModifyQpReq>()?,
-        None => ModifyQpReq::default(),
-    };
-    if attr_mask.contains(ib::QpAttrMask::RATE_LIMIT) {
-        rate_limit::check(qp, modification.attributes()?.rate_limit, &shape, step)?;
-    }
-    if attr_mask == ib::QpAttrMask::RATE_LIMIT {
-        return rate_limit::set(qp, modification.attributes()?.rate_limit, &shape);
-    }
-    // It belongs to a rate limit alone.
-    if shape != ModifyQpReq::default() {
-        return Err(EINVAL);
-    }
-    let admitted = match qp.device().limits().has_flush() {
-        true => mr::SUPPORTED | mr::FLUSHES,
-        false => mr::SUPPORTED,
-    };
-    let attrs = encode(&modification.attributes()?, modification.mask(), admitted)?;
-    let request = CmdModifyQp {
-        qpn: qp.number(),
-        attr_mask,
-        attrs,
-    };
-    match qp.device().ctrl().exec(&request) {
-        Ok(_) => (),
-        // A QP of a dead device does nothing any more, as one in these states.
-        Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => {
-            // Nor does the QP take receives from its SRQ: a consumer may wait for this event.
-            if let (QpState::Err, Ok(kernel)) = (to, qp.kernel()) {
-                if let Some(shared) = &kernel.shared {
-                    shared.source.client.consumer.event(QpEvent::LastWqeReached);
+impl ModifyQueuePairs for IbDevice {
+    /// Changes attributes and state of a QP, if the IBTA allows a QP in its state to do so.
+    fn modify_qp(
+        qp: &rdma::qp::Qp<Self>,
+        modification: &QpModification<'_>,
+        udata: Option<&Udata<'_>>,
+    ) -> Result {
+        let device = &qp.device().device;
+        let _guard = qp.modifying();
+        let step = modification.transition(qp.state(), qp.qp_type())?;
+        let (_, to) = step;
+        let attr_mask = ib::QpAttrMask(modification.mask().0);
+        if attr_mask.has_unknown() || attr_mask.intersects(UNSUPPORTED) {
+            return Err(EOPNOTSUPP);
+        }
+        let shape = match udata {
+            Some(udata) => udata.request::<ModifyQpReq>()?,
+            None => ModifyQpReq::default(),
+        };
+        let attr = modification.attr()?;
+        let limits_rate = attr_mask.contains(ib::QpAttrMask::RATE_LIMIT);
+        if limits_rate {
+            rate_limit::check(qp, attr.rate_limit, &shape, step)?;
+        }
+        if attr_mask == ib::QpAttrMask::RATE_LIMIT {
+            return rate_limit::set(qp, attr.rate_limit, &shape);
+        }
+        // It belongs to a rate limit alone.
+        if shape != ModifyQpReq::default() {
+            return Err(EINVAL);
+        }
+        let admitted = match device.limits().has(Feature::Flush) {
+            true => mr::SUPPORTED | mr::FLUSHES,
+            false => mr::SUPPORTED,
+        };
+        let request = CmdModifyQp {
+            qpn: qp.number(),
+            attr_mask,
+            attrs: encode(&attr, attr_mask, admitted)?,
+        };
+        match device.ctrl().exec(&request) {
+            Ok(_) => (),
+            // A QP of a dead device does nothing any more, as one in these states.
+            Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => {
+                // Nor does the QP take receives from its SRQ: a consumer may wait for this event.
+                if let (QpState::Err, Ok(kernel)) = (to, qp.kernel()) {
+                    if let Some(shared) = &kernel.shared {
+                        shared.source.client.consumer.event(QpEvent::LastWqeReached);
+                    }
                 }
             }
+            Err(failure) => return Err(failure.into()),
         }
-        Err(failure) => return Err(failure.into()),
-    }
-    qp.set_state(to);
-    if attr_mask.contains(ib::QpAttrMask::RATE_LIMIT) {
-        qp.set_rate_limit(request.attrs.rate_limit);
-    } else if to == QpState::Reset {
-        qp.set_rate_limit(0);
-    }
-    if let Ok(kernel) = qp.kernel() {
-        match to {
-            QpState::Reset => kernel.reset(),
-            QpState::Err => kernel.stop(),
-            _ => (),
+        qp.set_state(to);
+        if limits_rate {
+            qp.set_rate_limit(request.attrs.rate_limit);
+        } else if to == QpState::Reset {
+            qp.set_rate_limit(0);
         }
+        if let Ok(kernel) = qp.kernel() {
+            match to {
+                QpState::Reset => kernel.reset(),
+                QpState::Err => kernel.stop(),
+                _ => (),
+            }
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Asks the device for the attributes and the state of a QP.
-pub(super) fn query(qp: &Qp) -> Result<QpAttributes> {
-    let request = CmdQueryQp {
-        qpn: qp.number(),
-        attr_mask: ib::QpAttrMask::ALL,
-    };
-    let response = qp.device().ctrl().exec(&request)?;
-    let attr = decode::qp::check(&response.attr).map_err(|_| EIO)?;
-    Ok(attributes(&attr, qp.capabilities()))
+    /// Asks the device for the attributes and the state of a QP.
+    fn query_qp(qp: &rdma::qp::Qp<Self>) -> Result<QpAttr> {
+        let request = CmdQueryQp {
+            qpn: qp.number(),
+            attr_mask: ib::QpAttrMask::ALL,
+        };
+        let response = qp.device().device.ctrl().exec(&request)?;
+        let attr = decode::qp::check(&response.attr).map_err(|_| EIO)?;
+        Ok(decode_attr(&attr, qp.cap()))
+    }
 }
 
 /// Attributes as the device takes them. Of those that `mask` does not name, all are zero.
 /// `admitted` are the operations of peers that the device knows.
-fn encode(
-    from: &QpAttributes,
-    mask: QpAttributeMask,
-    admitted: ib::AccessFlags,
-) -> Result<qp::QpAttr> {
-    let has = |bits: ib::QpAttrMask| ib::QpAttrMask(mask.0).contains(bits);
+fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Result<qp::QpAttr> {
     let mut to = qp::QpAttr::default();
-    if has(ib::QpAttrMask::STATE) {
-        to.qp_state = u8::try_from(from.state)?;
+    macro_rules! take {
+        ($($bit:ident: $field:ident = $value:expr;)*) => {
+            $(if mask.contains(ib::QpAttrMask::$bit) {
+                to.$field = $value;
+            })*
+        };
     }
-    if has(ib::QpAttrMask::CUR_STATE) {
-        to.cur_qp_state = u8::try_from(from.current_state)?;
-    }
-    if has(ib::QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
-        to.en_sqd_async_notify = from.en_sqd_async_notify.into();
-    }
-    if has(ib::QpAttrMask::ACCESS_FLAGS) {
+    take! {
+        STATE: qp_state = u8::try_from(from.qp_state)?;
+        CUR_STATE: cur_qp_state = u8::try_from(from.cur_qp_state)?;
+        EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify = from.en_sqd_async_notify.into();
         // To admit an operation that the device does not have admits nothing.
-        to.qp_access_flags = ib::AccessFlags(from.access_flags & admitted.0);
-    }
-    if has(ib::QpAttrMask::PKEY_INDEX) {
-        to.pkey_index = from.pkey_index;
-    }
-    if has(ib::QpAttrMask::PORT) {
-        to.port_num = u8::try_from(from.port)?;
-    }
-    if has(ib::QpAttrMask::QKEY) {
-        to.qkey = from.qkey;
-    }
-    if has(ib::QpAttrMask::AV) {
-        to.ah_attr = encode_path(&from.path)?;
-    }
-    if has(ib::QpAttrMask::PATH_MTU) {
-        let mtu = u8::try_from(from.path_mtu)?;
-        to.path_mtu = Mtu::try_from(mtu).map_err(|_| EINVAL)?.value();
-    }
-    if has(ib::QpAttrMask::TIMEOUT) {
-        to.timeout = from.timeout;
-    }
-    if has(ib::QpAttrMask::RETRY_CNT) {
-        to.retry_cnt = from.retry_cnt;
-    }
-    if has(ib::QpAttrMask::RNR_RETRY) {
-        to.rnr_retry = from.rnr_retry;
-    }
-    if has(ib::QpAttrMask::RQ_PSN) {
-        to.rq_psn = from.rq_psn;
-    }
-    if has(ib::QpAttrMask::MAX_QP_RD_ATOMIC) {
-        to.max_rd_atomic = from.max_rd_atomic;
-    }
-    if has(ib::QpAttrMask::MIN_RNR_TIMER) {
-        to.min_rnr_timer = from.min_rnr_timer;
-    }
-    if has(ib::QpAttrMask::SQ_PSN) {
-        to.sq_psn = from.sq_psn;
-    }
-    if has(ib::QpAttrMask::MAX_DEST_RD_ATOMIC) {
-        to.max_dest_rd_atomic = from.max_dest_rd_atomic;
-    }
-    if has(ib::QpAttrMask::PATH_MIG_STATE) {
-        let state = u8::try_from(from.path_mig_state)?;
-        to.path_mig_state = MigState::try_from(state).map_err(|_| EINVAL)?.value();
-    }
-    if has(ib::QpAttrMask::DEST_QPN) {
-        to.dest_qp_num = Qpn::new(from.dest_qp_num);
-    }
-    if has(ib::QpAttrMask::RATE_LIMIT) {
-        to.rate_limit = from.rate_limit;
+        ACCESS_FLAGS: qp_access_flags = ib::AccessFlags(from.qp_access_flags & admitted.0);
+        PKEY_INDEX: pkey_index = from.pkey_index;
+        PORT: port_num = u8::try_from(from.port_num)?;
+        QKEY: qkey = from.qkey;
+        AV: ah_attr = encode_path(&from.path)?;
+        PATH_MTU: path_mtu = number(from.path_mtu, Mtu::try_from)?.value();
+        TIMEOUT: timeout = from.timeout;
+        RETRY_CNT: retry_cnt = from.retry_cnt;
+        RNR_RETRY: rnr_retry = from.rnr_retry;
+        RQ_PSN: rq_psn = from.rq_psn;
+        MAX_QP_RD_ATOMIC: max_rd_atomic = from.max_rd_atomic;
+        MIN_RNR_TIMER: min_rnr_timer = from.min_rnr_timer;
+        SQ_PSN: sq_psn = from.sq_psn;
+        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic = from.max_dest_rd_atomic;
+        PATH_MIG_STATE: path_mig_state = number(from.path_mig_state, MigState::try_from)?.value();
+        DEST_QPN: dest_qp_num = Qpn::new(from.dest_qp_num);
+        RATE_LIMIT: rate_limit = from.rate_limit;
     }
     Ok(to)
+}
+
+/// A value of an enumeration that the device has.
+fn number<T, E>(value: u32, known: impl FnOnce(u8) -> Result<T, E>) -> Result<T> {
+    known(u8::try_from(value)?).map_err(|_| EINVAL)
 }
 
 fn encode_path(from: &Path) -> Result<AhAttr> {
@@ -286,27 +259,27 @@ fn encode_path(from: &Path) -> Result<AhAttr> {
         },
         sl: from.sl,
         static_rate: from.static_rate,
-        port_num: u8::try_from(from.port)?,
+        port_num: u8::try_from(from.port_num)?,
         ah_flags: AhFlags::GRH,
         dmac: from.dmac,
     })
 }
 
 /// Attributes as the verbs have them.
-fn attributes(from: &qp::QpAttr, capabilities: &QpCapabilities) -> QpAttributes {
+fn decode_attr(from: &qp::QpAttr, cap: &QpCap) -> QpAttr {
     let state = u32::from(from.qp_state);
     let path = &from.ah_attr;
-    QpAttributes {
-        state,
-        current_state: state,
+    QpAttr {
+        qp_state: state,
+        cur_qp_state: state,
         path_mtu: from.path_mtu.into(),
         path_mig_state: from.path_mig_state.into(),
         qkey: from.qkey,
         rq_psn: from.rq_psn,
         sq_psn: from.sq_psn,
         dest_qp_num: from.dest_qp_num.get(),
-        access_flags: from.qp_access_flags.0,
-        capabilities: *capabilities,
+        qp_access_flags: from.qp_access_flags.0,
+        cap: *cap,
         path: Path {
             dgid: path.grh.dgid,
             flow_label: path.grh.flow_label,
@@ -315,7 +288,7 @@ fn attributes(from: &qp::QpAttr, capabilities: &QpCapabilities) -> QpAttributes 
             traffic_class: path.grh.traffic_class,
             sl: path.sl,
             static_rate: path.static_rate,
-            port: path.port_num.into(),
+            port_num: path.port_num.into(),
             dmac: path.dmac,
         },
         pkey_index: from.pkey_index,
@@ -324,7 +297,7 @@ fn attributes(from: &qp::QpAttr, capabilities: &QpCapabilities) -> QpAttributes 
         max_rd_atomic: from.max_rd_atomic,
         max_dest_rd_atomic: from.max_dest_rd_atomic,
         min_rnr_timer: from.min_rnr_timer,
-        port: from.port_num.into(),
+        port_num: from.port_num.into(),
         timeout: from.timeout,
         retry_cnt: from.retry_cnt,
         rnr_retry: from.rnr_retry,

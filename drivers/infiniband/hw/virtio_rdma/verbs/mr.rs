@@ -20,6 +20,7 @@ use crate::{
             ReregFlags,
             RspMr, //
         },
+        feature::Feature,
         ib,
         number::MrNumber, //
     },
@@ -74,10 +75,10 @@ pub(super) const FLUSHES: ib::AccessFlags =
 /// The rights that MRs of processes can give beside those of all.
 pub(super) fn optional_rights(limits: &Limits) -> ib::AccessFlags {
     let mut rights = ib::AccessFlags::NONE;
-    if limits.has_memory_windows() {
+    if limits.has(Feature::MemWindows) {
         rights = rights | ib::AccessFlags::MW_BIND;
     }
-    if limits.has_flush() {
+    if limits.has(Feature::Flush) {
         rights = rights | ib::AccessFlags::FLUSH_GLOBAL;
     }
     rights
@@ -245,35 +246,55 @@ fn rights(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
     access_flags(access, optional_rights(pd.device().device.limits()))
 }
 
-/// The command that makes an MR over memory that is pinned, which has another shape if the device
-/// does not know that one, and the list that it names.
-pub(super) fn prepare(
-    pd: &Pd<IbDevice>,
-    umem: &Umem,
-    page_shift: u8,
-    memory: &UserMemory,
-) -> Result<(CmdRegUserMrPages, Pages)> {
-    let ib_device = pd.device();
-    let count = umem.page_count(page_shift)?;
-    let has_two_levels = ib_device.device.limits().has_mr_pages();
-    let pages = umem.pages(page_shift)?;
-    let list = Pages::new(ib_device.dma_device(), count, has_two_levels, pages)?;
-    let base = CmdRegUserMr {
-        pdn: pd.number(),
-        access_flags: rights(pd, memory.access)?,
-        start: memory.start,
-        length: memory.length,
-        virt_addr: memory.iova,
-        pages: list.dma_address(),
-        npages: u32::try_from(count)?,
-    };
-    let request = CmdRegUserMrPages {
-        base,
-        page_shift,
-        depth: list.depth().value(),
-        ..CmdRegUserMrPages::default()
-    };
-    Ok((request, list))
+/// The registration of memory that is pinned: the command, and the list that it names, which the
+/// device copies before it answers.
+pub(super) struct Registration {
+    request: CmdRegUserMrPages,
+    _list: Pages,
+}
+
+impl Registration {
+    /// Lists the pages.
+    pub(super) fn new(
+        pd: &Pd<IbDevice>,
+        umem: &Umem,
+        page_shift: u8,
+        memory: &UserMemory,
+    ) -> Result<Self> {
+        let ib_device = pd.device();
+        let count = umem.page_count(page_shift)?;
+        let has_two_levels = ib_device.device.limits().has(Feature::MrPages);
+        let pages = umem.pages(page_shift)?;
+        let list = Pages::new(ib_device.dma_device(), count, has_two_levels, pages)?;
+        let base = CmdRegUserMr {
+            pdn: pd.number(),
+            access_flags: rights(pd, memory.access)?,
+            start: memory.start,
+            length: memory.length,
+            virt_addr: memory.iova,
+            pages: list.dma_address(),
+            npages: u32::try_from(count)?,
+        };
+        let request = CmdRegUserMrPages {
+            base,
+            page_shift,
+            depth: list.depth().value(),
+            ..CmdRegUserMrPages::default()
+        };
+        Ok(Self {
+            request,
+            _list: list,
+        })
+    }
+
+    /// Has the device make the MR. The command has another shape if the device does not know this
+    /// one.
+    pub(super) fn exec(&self, device: &Device) -> Result<RspMr, Failure> {
+        match device.limits().has(Feature::MrPages) {
+            true => device.ctrl().exec(&self.request),
+            false => device.ctrl().exec(&self.request.base),
+        }
+    }
 }
 
 /// Pins memory of the current process.
@@ -312,15 +333,10 @@ impl MemoryRegions for IbDevice {
         }
         let device = &pd.device().device;
         let user = pin(pd.device(), memory)?;
-        let (request, list) = prepare(pd, &user.umem, user.page_shift, &user.memory)?;
+        let registration = Registration::new(pd, &user.umem, user.page_shift, &user.memory)?;
         let user = KBox::pin_init(new_mutex!(user, "virtio_rdma::mr::user"), GFP_KERNEL)?;
-        // The device copies the list before it answers.
-        let used = (user, list);
-        let (response, (user, _)) = if device.limits().has_mr_pages() {
-            super::create(device, &request, used)?
-        } else {
-            super::create(device, &request.base, used)?
-        };
+        let answer = registration.exec(device);
+        let (response, (user, _)) = super::settle(device, answer, (user, registration))?;
         Ok(Mr::new(device, response, Memory::User(user)))
     }
 
@@ -357,27 +373,21 @@ impl MemoryRegions for IbDevice {
             }
             MrChange::Nothing => old.with_access(old.memory.access),
         };
-        let (memory, list) = if flags.contains(ReregFlags::TRANSLATION) {
-            let (memory, list) = prepare(pd, &new.umem, new.page_shift, &new.memory)?;
-            (memory, Some(list))
-        } else {
-            // The device ignores what is about the memory.
-            let memory = CmdRegUserMrPages {
-                base: CmdRegUserMr {
-                    pdn: pd.number(),
-                    access_flags: rights(pd, new.memory.access)?,
-                    ..CmdRegUserMr::default()
-                },
-                ..CmdRegUserMrPages::default()
-            };
-            (memory, None)
-        };
-        let request = CmdReregMr {
+        let mut request = CmdReregMr {
             mrn: mr.number,
             flags,
-            memory,
+            ..CmdReregMr::default()
         };
-        let (_, (new, _)) = super::create(&mr.device, &request, (new, list))?;
+        let mut registration = None;
+        if flags.contains(ReregFlags::TRANSLATION) {
+            let all = Registration::new(pd, &new.umem, new.page_shift, &new.memory)?;
+            request.memory = registration.insert(all).request;
+        } else {
+            // The device ignores what is about the memory.
+            request.memory.base.pdn = pd.number();
+            request.memory.base.access_flags = rights(pd, new.memory.access)?;
+        }
+        let (_, (new, _)) = super::create(&mr.device, &request, (new, registration))?;
         // The device does not use the old memory any more.
         *old = new;
         Ok(())

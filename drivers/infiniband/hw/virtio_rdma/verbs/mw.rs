@@ -44,9 +44,6 @@ impl MemoryWindows for IbDevice {
 
     fn alloc_mw(pd: &Pd<Self>, mw_type: MwType) -> Result<NewMw<Mw>> {
         let device = &pd.device().device;
-        if !device.limits().has_memory_windows() {
-            return Err(EOPNOTSUPP);
-        }
         let mw_type = match mw_type {
             MwType::One => ib::MwType::One,
             MwType::Two => ib::MwType::Two,

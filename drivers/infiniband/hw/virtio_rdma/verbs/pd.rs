@@ -2,6 +2,7 @@
 
 //! Protection domains.
 
+use super::device::IbDevice;
 use crate::{
     abi::{
         ctrl::{
@@ -10,7 +11,11 @@ use crate::{
         },
         number::Pdn, //
     },
-    device::Device, //
+    device::Device,
+    rdma::{
+        self,
+        pd::ProtectionDomains, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -24,17 +29,21 @@ pub(crate) struct Pd {
 }
 
 impl Pd {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self> {
-        let (response, ()) = super::create(device, &CmdCreatePd {}, ())?;
-        Ok(Self {
-            device: device.clone(),
-            number: response.pdn,
-        })
-    }
-
     /// The device's handle.
     pub(super) fn number(&self) -> Pdn {
         self.number
+    }
+}
+
+impl ProtectionDomains for IbDevice {
+    type Pd = Pd;
+
+    fn alloc_pd(this: &rdma::Device<Self>) -> Result<Pd> {
+        let (response, ()) = super::create(&this.device, &CmdCreatePd {}, ())?;
+        Ok(Pd {
+            device: this.device.clone(),
+            number: response.pdn,
+        })
     }
 }
 

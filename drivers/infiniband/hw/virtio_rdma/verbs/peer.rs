@@ -35,7 +35,10 @@ fn names_no_peer(request: &AllocContextReq) -> bool {
 mod out_of_tree {
     use super::*;
     use crate::{
-        abi::uverbs::ContextAttributes,
+        abi::{
+            feature::Feature,
+            uverbs::ContextAttributes, //
+        },
         peers::{
             buffer,
             PeerContext,
@@ -60,7 +63,7 @@ mod out_of_tree {
         if request.attributes != ContextAttributes::PEER {
             return Err(EINVAL);
         }
-        if !ib_device.device.limits().has_peers() {
+        if !ib_device.device.limits().has(Feature::Peers) {
             return Err(EOPNOTSUPP);
         }
         let name = CStr::from_bytes_until_nul(&request.peer_name).map_err(|_| EINVAL)?;

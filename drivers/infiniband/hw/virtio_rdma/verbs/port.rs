@@ -13,6 +13,7 @@ use crate::{
             CmdQueryPort,
             RspQueryPort, //
         },
+        feature::Feature,
         ib::{
             self,
             Mtu,
@@ -32,8 +33,9 @@ use crate::{
             GidType, //
         },
         port::{
-            PortAttributes,
+            PortAttr,
             PortImmutable,
+            Ports,
             Protocol, //
         }, //
     }, //
@@ -104,59 +106,61 @@ fn mtu_of(netdev: &net::device::Device) -> Mtu {
     fitting.copied().unwrap_or(Mtu::Mtu256)
 }
 
-/// State of the port: what the device says, as far as its network device is up and takes frames
-/// that long.
-pub(super) fn query(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortAttributes> {
-    check_port(port)?;
-    let mut response = match ask(&this.device) {
-        Err(_) if this.device.is_dead() => RspQueryPort {
-            state: PortState::Down.value(),
-            ..this.port
-        },
-        response => response?,
-    };
-    let netdev = this.netdev(port);
-    match &netdev {
-        Some(netdev) if netdev.is_up() => {
-            response.active_mtu = response.active_mtu.min(mtu_of(netdev).value());
+impl Ports for IbDevice {
+    /// State of the port: what the device says, as far as its network device is up and takes frames
+    /// that long.
+    fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttr> {
+        check_port(port)?;
+        let mut response = match ask(&this.device) {
+            Err(_) if this.device.is_dead() => RspQueryPort {
+                state: PortState::Down.value(),
+                ..this.port
+            },
+            response => response?,
+        };
+        let netdev = this.netdev(port);
+        match &netdev {
+            Some(netdev) if netdev.is_up() => {
+                response.active_mtu = response.active_mtu.min(mtu_of(netdev).value());
+            }
+            _ => response.state = PortState::Down.value(),
         }
-        _ => response.state = PortState::Down.value(),
+        if response.state == PortState::Down.value() {
+            response.phys_state = PortPhysState::Disabled.value();
+        }
+        Ok(PortAttr {
+            state: response.state.into(),
+            phys_state: response.phys_state,
+            max_mtu: response.max_mtu.into(),
+            active_mtu: response.active_mtu.into(),
+            phys_mtu: netdev.map_or(response.phys_mtu, |netdev| netdev.mtu()),
+            gid_tbl_len: response.gid_tbl_len,
+            pkey_tbl_len: response.pkey_tbl_len,
+            port_cap_flags: response.port_cap_flags.0,
+            max_msg_sz: response.max_msg_sz,
+            bad_pkey_cntr: response.bad_pkey_cntr,
+            qkey_viol_cntr: response.qkey_viol_cntr,
+            active_width: response.active_width,
+            active_speed: response.active_speed,
+        })
     }
-    if response.state == PortState::Down.value() {
-        response.phys_state = PortPhysState::Disabled.value();
+
+    /// Properties of the port that never change.
+    fn port_immutable(this: &rdma::Device<Self>, port: u32) -> Result<PortImmutable> {
+        check_port(port)?;
+        Ok(PortImmutable {
+            pkey_tbl_len: this.port.pkey_tbl_len.into(),
+            gid_tbl_len: this.port.gid_tbl_len,
+            protocol: Protocol::RoceV2,
+        })
     }
-    Ok(PortAttributes {
-        state: response.state.into(),
-        phys_state: response.phys_state,
-        max_mtu: response.max_mtu.into(),
-        active_mtu: response.active_mtu.into(),
-        phys_mtu: netdev.map_or(response.phys_mtu, |netdev| netdev.mtu()),
-        gid_tbl_len: response.gid_tbl_len,
-        pkey_tbl_len: response.pkey_tbl_len,
-        port_cap_flags: response.port_cap_flags.0,
-        max_msg_sz: response.max_msg_sz,
-        bad_pkey_cntr: response.bad_pkey_cntr,
-        qkey_viol_cntr: response.qkey_viol_cntr,
-        active_width: response.active_width,
-        active_speed: response.active_speed,
-    })
-}
 
-/// Properties of the port that never change.
-pub(super) fn immutable(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortImmutable> {
-    check_port(port)?;
-    Ok(PortImmutable {
-        pkey_tbl_len: this.port.pkey_tbl_len.into(),
-        gid_tbl_len: this.port.gid_tbl_len,
-        protocol: Protocol::RoceV2,
-    })
-}
-
-/// An entry of the P_Key table.
-pub(super) fn query_pkey(this: &rdma::Device<IbDevice>, port: u32, index: u16) -> Result<u16> {
-    let port = check_port(port)?.into();
-    let response = this.device.ctrl().exec(&CmdQueryPkey { port, index })?;
-    Ok(response.pkey)
+    /// An entry of the P_Key table.
+    fn query_pkey(this: &rdma::Device<Self>, port: u32, index: u16) -> Result<u16> {
+        let port = check_port(port)?.into();
+        let response = this.device.ctrl().exec(&CmdQueryPkey { port, index })?;
+        Ok(response.pkey)
+    }
 }
 
 impl GidTable for IbDevice {
@@ -172,7 +176,7 @@ impl GidTable for IbDevice {
             port_num: gid.port(),
         };
         let (vlan, ctrl) = (gid.vlan()?, this.device.ctrl());
-        if this.device.limits().has_gid_vlan() {
+        if this.device.limits().has(Feature::GidVlan) {
             let vlan = vlan.unwrap_or(ib::NO_VLAN);
             ctrl.exec(&CmdAddGidVlan { base, vlan })?;
         } else if vlan.is_none() {

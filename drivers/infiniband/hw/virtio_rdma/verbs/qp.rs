@@ -10,7 +10,6 @@ use super::{
         Attached,
         KernelQp, //
     },
-    modify,
     user_ring::UserRing, //
 };
 use crate::{
@@ -19,28 +18,18 @@ use crate::{
         ib::AsyncEvent,
         number::Qpn, //
     },
-    device::{
-        Device,
-        Queues, //
-    },
+    device::Device,
     rdma::{
-        self,
         event::QpEvent,
-        pd::Pd,
         qp::{
-            NewQp,
             QpConsumer,
-            QpInit,
-            QpType,
-            QueuePairs, //
+            QpInitAttr,
+            QpType, //
         },
         qp_attr::{
-            QpAttributes,
-            QpCapabilities,
-            QpModification,
+            QpCap,
             QpState, //
-        },
-        Udata, //
+        }, //
     },
     targets::{
         EventRegistration,
@@ -58,8 +47,10 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
+        new_mutex,
         Arc,
-        Mutex, //
+        Mutex,
+        MutexGuard, //
     }, //
 };
 
@@ -71,18 +62,37 @@ enum Poster {
     User(Option<UserRing>, Option<UserRing>),
 }
 
-/// A QP.
-pub(crate) struct Qp {
-    device: Arc<Device>,
-    number: Qpn,
+/// Attributes of a QP that the driver keeps.
+struct Attributes {
     qp_type: QpType,
-    capabilities: QpCapabilities,
+    cap: QpCap,
     /// The state, as far as the driver knows: the device moves a QP to ERR by itself.
     state: Atomic<u32>,
     /// Rate limit in kb/s, 0 for none.
     rate_limit: Atomic<u32>,
     /// Held while attributes change. Pinned, as all locks are.
-    pub(super) modifying: Pin<KBox<Mutex<()>>>,
+    modifying: Pin<KBox<Mutex<()>>>,
+}
+
+impl Attributes {
+    /// Attributes of a QP of these sizes in RESET.
+    fn new(init: &QpInitAttr<'_, IbDevice>, cap: QpCap) -> Result<Self> {
+        let modifying = new_mutex!((), "virtio_rdma::qp::modifying");
+        Ok(Self {
+            qp_type: init.qp_type(),
+            cap,
+            state: Atomic::new(QpState::Reset.as_raw()),
+            rate_limit: Atomic::new(0),
+            modifying: KBox::pin_init(modifying, GFP_KERNEL)?,
+        })
+    }
+}
+
+/// A QP.
+pub(crate) struct Qp {
+    device: Arc<Device>,
+    number: Qpn,
+    attributes: Attributes,
     poster: Poster,
     /// Events may arrive until it is dropped. Without event queues there are none.
     _events: Option<EventRegistration>,
@@ -119,34 +129,39 @@ impl Qp {
 
     /// Its type.
     pub(super) fn qp_type(&self) -> QpType {
-        self.qp_type
+        self.attributes.qp_type
     }
 
     /// Its sizes.
     #[inline]
-    pub(super) fn capabilities(&self) -> &QpCapabilities {
-        &self.capabilities
+    pub(super) fn cap(&self) -> &QpCap {
+        &self.attributes.cap
     }
 
     /// The state that it is in, or was before the device moved it to ERR.
     #[inline]
     pub(super) fn state(&self) -> QpState {
-        QpState::try_from(self.state.load(Relaxed)).unwrap_or(QpState::Err)
+        QpState::try_from(self.attributes.state.load(Relaxed)).unwrap_or(QpState::Err)
+    }
+
+    /// Held while attributes change.
+    pub(super) fn modifying(&self) -> MutexGuard<'_, ()> {
+        self.attributes.modifying.lock()
     }
 
     /// Notes the state that it was moved to.
     pub(super) fn set_state(&self, state: QpState) {
-        self.state.store(state.as_raw(), Relaxed);
+        self.attributes.state.store(state.as_raw(), Relaxed);
     }
 
     /// Rate limit in kb/s, 0 for none.
     pub(super) fn rate_limit(&self) -> u32 {
-        self.rate_limit.load(Relaxed)
+        self.attributes.rate_limit.load(Relaxed)
     }
 
     /// Notes the rate limit.
     pub(super) fn set_rate_limit(&self, rate: u32) {
-        self.rate_limit.store(rate, Relaxed);
+        self.attributes.rate_limit.store(rate, Relaxed);
     }
 
     /// The QP as the kernel posts to it, unless a process does.
@@ -156,35 +171,6 @@ impl Qp {
             Poster::Kernel(qp, _) => Ok(qp),
             Poster::User(..) => Err(EINVAL),
         }
-    }
-}
-
-impl QueuePairs for IbDevice {
-    type Qp = Qp;
-
-    fn create_qp(
-        pd: &Pd<Self>,
-        init: &QpInit<'_, Self>,
-        consumer: QpConsumer,
-    ) -> Result<NewQp<Qp>> {
-        let device = &pd.device().device;
-        create::check(device, init)?;
-        match device.queues() {
-            Queues::OwnRings(_) => Qp::in_rings(pd, init, consumer),
-            Queues::Transport(transport) => Qp::in_virtqueues(pd, transport, init, consumer),
-        }
-    }
-
-    fn modify_qp(
-        qp: &rdma::qp::Qp<Self>,
-        modification: &QpModification<'_>,
-        udata: Option<&Udata<'_>>,
-    ) -> Result {
-        modify::modify(qp, modification, udata)
-    }
-
-    fn query_qp(qp: &rdma::qp::Qp<Self>) -> Result<QpAttributes> {
-        modify::query(qp)
     }
 }
 

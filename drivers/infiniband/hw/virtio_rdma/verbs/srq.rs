@@ -9,9 +9,8 @@ use super::{
         srq::KernelSrq, //
     },
     user_ring::{
-        MovingRing,
-        Step,
-        UserRing, //
+        Moved,
+        UserQueue, //
     }, //
 };
 use crate::{
@@ -28,18 +27,11 @@ use crate::{
         ib::AsyncEvent,
         number::Srqn,
         ring::{
-            slot_shift_for,
+            RingAddr,
             RingKind,
-            RingLayout,
-            KERNEL_DOORBELL_PAGE,
-            WORK_SLOTS, //
+            KERNEL_DOORBELL_PAGE, //
         },
-        uverbs::{
-            CreateSrqReq,
-            CreateSrqResp,
-            ModifySrqReq,
-            RingMapping, //
-        },
+        uverbs,
         wqe::rq_wqe_size, //
     },
     device::Device,
@@ -50,7 +42,7 @@ use crate::{
         srq::{
             NewSrq,
             SharedReceiveQueues,
-            SrqAttributes,
+            SrqAttr,
             SrqConsumer,
             SrqModification, //
         },
@@ -65,10 +57,7 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    },
+    sync::Arc,
     uaccess::{
         UserPtr,
         UserSlice, //
@@ -79,8 +68,8 @@ use kernel::{
 enum Poster {
     /// The kernel.
     Kernel(Arc<KernelSrq>),
-    /// A process. Held while it moves to another ring; pinned, as all locks are.
-    User(Pin<KBox<Mutex<MovingRing>>>),
+    /// A process.
+    User(Pin<KBox<UserQueue>>),
 }
 
 /// An SRQ.
@@ -120,174 +109,31 @@ impl Srq {
         }
     }
 
-    /// Creates an SRQ of a process.
-    fn new_user(
-        context: &Context<IbDevice>,
-        pd: &Pd<IbDevice>,
-        attr: &SrqAttributes,
-        consumer: SrqConsumer,
-        udata: &Udata<'_>,
-    ) -> Result<NewSrq<Self>> {
-        let ib_device = pd.device();
-        let device = &ib_device.device;
-        check(limits(device)?, attr)?;
-        let request: CreateSrqReq = udata.request()?;
-        let size = slot_size(attr.max_sge);
-        let mappings = context.mappings();
-        let mut ring = UserRing::new(
-            ib_device,
-            mappings,
-            RingKind::Shared,
-            &request.ring,
-            attr.max_wr,
-            size,
-        )?;
-        let mapping = ring.mapping();
-        let (address, list) = ring.address(ib_device)?;
-        let max_wr = address.slots.min(limits(device)?.max_srq_wr);
-        let events = device
-            .targets()
-            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
-        let user = KBox::pin_init(
-            kernel::new_mutex!(
-                MovingRing::new(mappings, RingKind::Shared),
-                "virtio_rdma::srq::ring"
-            ),
-            GFP_KERNEL,
-        )?;
-        let request = CmdCreateSrq {
-            pdn: pd.number(),
+    /// An SRQ that the device has just made.
+    fn new(
+        device: &Arc<Device>,
+        number: Srqn,
+        (max_wr, max_sge): (u32, u32),
+        poster: Poster,
+        events: EventRegistration,
+    ) -> NewSrq<Self> {
+        NewSrq {
             max_wr,
-            max_sge: attr.max_sge,
-            flags: CreateFlags::USER,
-            ring: address,
-            doorbell_page: context.doorbell_page()?,
-            cookie: events.cookie(),
-        };
-        let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
-        user.lock().moved(ring);
-        // From here on, dropping it destroys it.
-        let driver = Self {
-            device: device.clone(),
-            number: response.srqn,
-            max_sge: attr.max_sge,
-            poster: Poster::User(user),
-            _events: events,
-        };
-        let response = CreateSrqResp {
-            srqn: response.srqn,
-            ring: mapping,
-            ..CreateSrqResp::default()
-        };
-        udata.respond(&response)?;
-        Ok(NewSrq {
-            max_wr,
-            max_sge: attr.max_sge,
-            driver,
-        })
-    }
-
-    /// Creates an SRQ in a ring of the kernel.
-    fn in_ring(
-        pd: &Pd<IbDevice>,
-        attr: &SrqAttributes,
-        consumer: SrqConsumer,
-    ) -> Result<NewSrq<Self>> {
-        let ib_device = pd.device();
-        let device = &ib_device.device;
-        check(limits(device)?, attr)?;
-        let slots = attr
-            .max_wr
-            .checked_next_power_of_two()
-            .ok_or(EINVAL)?
-            .max(*WORK_SLOTS.start());
-        let max_wr = slots.min(limits(device)?.max_srq_wr);
-        let layout = slot_shift_for(slot_size(attr.max_sge))
-            .and_then(|shift| RingLayout::new(RingKind::Shared, slots, shift))
-            .ok_or(EINVAL)?;
-        let ring = Arc::new(KernelRing::new(ib_device, layout)?, GFP_KERNEL)?;
-        let srq = KernelSrq::new(ring.clone(), attr.max_sge)?;
-        let events = device
-            .targets()
-            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
-        let request = CmdCreateSrq {
-            pdn: pd.number(),
-            max_wr,
-            max_sge: attr.max_sge,
-            flags: CreateFlags::NONE,
-            ring: ring.address()?,
-            doorbell_page: KERNEL_DOORBELL_PAGE,
-            cookie: events.cookie(),
-        };
-        let (response, _ring) = super::create(device, &request, ring)?;
-        srq.set_number(response.srqn);
-        Ok(NewSrq {
-            max_wr,
-            max_sge: attr.max_sge,
+            max_sge,
             driver: Self {
                 device: device.clone(),
-                number: response.srqn,
-                max_sge: attr.max_sge,
-                poster: Poster::Kernel(srq),
+                number,
+                max_sge,
+                poster,
                 _events: events,
             },
-        })
-    }
-
-    /// Changes attributes. Only SRQs of processes move to longer rings: kernel clients know from
-    /// the start how long theirs are to be.
-    fn modify(
-        &self,
-        ib_device: &rdma::Device<IbDevice>,
-        modification: &SrqModification,
-        udata: Option<&Udata<'_>>,
-    ) -> Result {
-        let user_request = match udata {
-            Some(udata) => udata.request::<ModifySrqReq>()?,
-            None => ModifySrqReq::default(),
-        };
-        let mut request = CmdModifySrq {
-            srqn: self.number,
-            ..CmdModifySrq::default()
-        };
-        if let Some(limit) = modification.limit {
-            request.attr_mask = request.attr_mask | SrqAttrMask::LIMIT;
-            request.limit = limit;
-        }
-        let Some(max_wr) = modification.max_wr else {
-            if user_request != ModifySrqReq::default() {
-                return Err(EINVAL);
-            }
-            self.device.ctrl().exec(&request)?;
-            return Ok(());
-        };
-        let Poster::User(user) = &self.poster else {
-            return Err(EOPNOTSUPP);
-        };
-        let limit = limits(&self.device)?.max_srq_wr;
-        if !(1..=limit).contains(&max_wr) {
-            return Err(EINVAL);
-        }
-        let mut user = user.lock();
-        let size = slot_size(self.max_sge);
-        match user.step(ib_device, &user_request.ring, max_wr, size)? {
-            Step::Prepared(mapping) => tell(user_request.mapping_addr, mapping),
-            Step::Move(mut ring) => {
-                let (address, list) = ring.address(ib_device)?;
-                request.attr_mask = request.attr_mask | SrqAttrMask::MAX_WR;
-                request.max_wr = address.slots.min(limit);
-                request.ring = address;
-                let (_, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
-                user.moved(ring);
-                Ok(())
-            }
         }
     }
 }
 
 /// Writes where the current process maps a ring to where it wants to know: MODIFY_SRQ has no
 /// response.
-fn tell(addr: u64, mapping: RingMapping) -> Result {
+fn tell(addr: u64, mapping: uverbs::RingMapping) -> Result {
     let mapping = mapping.to_bytes();
     let addr = UserPtr::from_addr(usize::try_from(addr)?);
     UserSlice::new(addr, mapping.len())
@@ -304,11 +150,12 @@ fn limits(device: &Device) -> Result<&SrqConfig> {
     device.limits().srq.as_ref().ok_or(EOPNOTSUPP)
 }
 
-/// Checks what every consumer may ask for.
-fn check(limits: &SrqConfig, attr: &SrqAttributes) -> Result {
+/// Checks what every consumer may ask for, and returns how many work requests an SRQ has at most.
+fn check(device: &Device, attr: &SrqAttr) -> Result<u32> {
+    let limits = limits(device)?;
     let valid =
         (1..=limits.max_srq_wr).contains(&attr.max_wr) && attr.max_sge <= limits.max_srq_sge;
-    valid.then_some(()).ok_or(EINVAL)
+    valid.then_some(limits.max_srq_wr).ok_or(EINVAL)
 }
 
 /// Bytes of the longest WQE.
@@ -317,39 +164,138 @@ fn slot_size(max_sge: u32) -> usize {
     rq_wqe_size(max_sge as usize)
 }
 
+/// Registers a consumer for the events of an SRQ.
+fn register(device: &Device, consumer: SrqConsumer) -> Result<EventRegistration> {
+    let target = Arc::new(Target(consumer), GFP_KERNEL)?;
+    device.targets().register(target)
+}
+
+/// The part of CREATE_SRQ that does not depend on who posts.
+fn command(
+    pd: &Pd<IbDevice>,
+    attr: &SrqAttr,
+    limit: u32,
+    ring: RingAddr,
+    events: &EventRegistration,
+) -> CmdCreateSrq {
+    CmdCreateSrq {
+        pdn: pd.number(),
+        max_wr: ring.slots.min(limit),
+        max_sge: attr.max_sge,
+        ring,
+        cookie: events.cookie(),
+        ..CmdCreateSrq::default()
+    }
+}
+
 impl SharedReceiveQueues for IbDevice {
     type Srq = Srq;
 
-    fn create_srq(
-        pd: &Pd<Self>,
-        attr: &SrqAttributes,
-        consumer: SrqConsumer,
-    ) -> Result<NewSrq<Srq>> {
-        Srq::in_ring(pd, attr, consumer)
+    fn create_srq(pd: &Pd<Self>, attr: &SrqAttr, consumer: SrqConsumer) -> Result<NewSrq<Srq>> {
+        let device = &pd.device().device;
+        let limit = check(device, attr)?;
+        let size = slot_size(attr.max_sge);
+        let ring = KernelRing::new(pd.device(), RingKind::Shared, attr.max_wr, size)?;
+        let srq = KernelSrq::new(ring.clone(), attr.max_sge)?;
+        let events = register(device, consumer)?;
+        let request = CmdCreateSrq {
+            doorbell_page: KERNEL_DOORBELL_PAGE,
+            ..command(pd, attr, limit, ring.address()?, &events)
+        };
+        let (response, _ring) = super::create(device, &request, ring)?;
+        srq.set_number(response.srqn);
+        let sizes = (request.max_wr, request.max_sge);
+        let poster = Poster::Kernel(srq);
+        Ok(Srq::new(device, response.srqn, sizes, poster, events))
     }
 
     fn create_user_srq(
         context: &Context<Self>,
         pd: &Pd<Self>,
-        attr: &SrqAttributes,
+        attr: &SrqAttr,
         consumer: SrqConsumer,
         udata: &Udata<'_>,
     ) -> Result<NewSrq<Srq>> {
-        Srq::new_user(context, pd, attr, consumer, udata)
+        let device = &pd.device().device;
+        let limit = check(device, attr)?;
+        let request: uverbs::CreateSrqReq = udata.request()?;
+        let events = register(device, consumer)?;
+        let doorbell_page = context.doorbell_page()?;
+        let size = (attr.max_wr, slot_size(attr.max_sge));
+        let mut max_wr = 0;
+        let (queue, ring, response) =
+            UserQueue::create(context, RingKind::Shared, &request.ring, size, |ring| {
+                let request = CmdCreateSrq {
+                    flags: CreateFlags::USER,
+                    doorbell_page,
+                    ..command(pd, attr, limit, ring, &events)
+                };
+                max_wr = request.max_wr;
+                request
+            })?;
+        // From here on, dropping it destroys it.
+        let (srqn, sizes) = (response.srqn, (max_wr, attr.max_sge));
+        let new = Srq::new(device, srqn, sizes, Poster::User(queue), events);
+        udata.respond(&uverbs::CreateSrqResp {
+            srqn,
+            ring,
+            ..uverbs::CreateSrqResp::default()
+        })?;
+        Ok(new)
     }
 
+    /// Only SRQs of processes move to longer rings: kernel clients know from the start how long
+    /// theirs are to be.
     fn modify_srq(
         srq: &rdma::srq::Srq<Self>,
         modification: &SrqModification,
         udata: Option<&Udata<'_>>,
     ) -> Result {
-        srq.modify(srq.device(), modification, udata)
+        let user_request = match udata {
+            Some(udata) => udata.request()?,
+            None => uverbs::ModifySrqReq::default(),
+        };
+        let mut request = CmdModifySrq {
+            srqn: srq.number,
+            ..CmdModifySrq::default()
+        };
+        if let Some(limit) = modification.limit {
+            request.attr_mask = SrqAttrMask::LIMIT;
+            request.limit = limit;
+        }
+        let Some(max_wr) = modification.max_wr else {
+            if user_request != uverbs::ModifySrqReq::default() {
+                return Err(EINVAL);
+            }
+            srq.device.ctrl().exec(&request)?;
+            return Ok(());
+        };
+        let Poster::User(queue) = &srq.poster else {
+            return Err(EOPNOTSUPP);
+        };
+        let limit = limits(&srq.device)?.max_srq_wr;
+        if !(1..=limit).contains(&max_wr) {
+            return Err(EINVAL);
+        }
+        let size = (max_wr, slot_size(srq.max_sge));
+        let moved = queue.step(srq.device(), &user_request.ring, size, |ring| {
+            CmdModifySrq {
+                attr_mask: request.attr_mask | SrqAttrMask::MAX_WR,
+                max_wr: ring.slots.min(limit),
+                ring,
+                ..request
+            }
+        })?;
+        match moved {
+            Moved::Prepared(mapping) => tell(user_request.mapping_addr, mapping),
+            Moved::Done(_) => Ok(()),
+        }
     }
 
-    fn query_srq(srq: &rdma::srq::Srq<Self>) -> Result<SrqAttributes> {
+    fn query_srq(srq: &rdma::srq::Srq<Self>) -> Result<SrqAttr> {
         let request = CmdQuerySrq { srqn: srq.number };
         let response = srq.device.ctrl().exec(&request)?;
-        Ok(SrqAttributes {
+        Ok(SrqAttr {
             max_wr: response.max_wr,
             max_sge: response.max_sge,
             limit: response.limit,
@@ -369,9 +315,8 @@ impl Drop for Srq {
             Poster::Kernel(srq) => {
                 super::destroy(&self.device, &request, srq.ring().clone());
             }
-            Poster::User(ring) => {
-                let ring = ring.lock().take();
-                super::destroy(&self.device, &request, ring);
+            Poster::User(queue) => {
+                super::destroy(&self.device, &request, queue.take());
             }
         }
     }

@@ -3,16 +3,15 @@
 //! User contexts: each has a doorbell page of its own.
 
 use super::{
-    cq::Cq,
     device::IbDevice,
     peer::{
         self,
         Attachment, //
-    },
-    qp::Qp, //
+    }, //
 };
 use crate::{
     abi::{
+        feature::Feature,
         ring::{
             CQ_SLOTS,
             WORK_SLOTS, //
@@ -31,18 +30,6 @@ use crate::{
     device::Queues,
     doorbell::DoorbellPage,
     rdma::{
-        self,
-        cq::{
-            CqAttributes,
-            CqConsumer,
-            NewCq, //
-        },
-        pd::Pd,
-        qp::{
-            NewQp,
-            QpConsumer,
-            QpInit, //
-        },
         queue_memory::Order,
         ucontext::{
             NewContext,
@@ -148,19 +135,17 @@ impl UserContexts for IbDevice {
             let page = own_rings.doorbells().alloc()?;
             doorbell_page = Some(page.index());
             response.flags = ContextFlags::OWN_RINGS;
-            let all = device.limits();
-            for (has, flag) in [
-                (all.has_memory_windows(), ContextFlags::MEM_WINDOWS),
-                (all.has_atomic_write(), ContextFlags::ATOMIC_WRITE),
-                (all.has_flush(), ContextFlags::FLUSH),
-                (
-                    device.order() == Order::Platform,
-                    ContextFlags::ORDER_PLATFORM,
-                ),
+            for (feature, flag) in [
+                (Feature::MemWindows, ContextFlags::MEM_WINDOWS),
+                (Feature::AtomicWrite, ContextFlags::ATOMIC_WRITE),
+                (Feature::Flush, ContextFlags::FLUSH),
             ] {
-                if has {
+                if device.limits().has(feature) {
                     response.flags = response.flags | flag;
                 }
+            }
+            if device.order() == Order::Platform {
+                response.flags = response.flags | ContextFlags::ORDER_PLATFORM;
             }
             response.max_inline_data = limits.max_inline_data;
             response.doorbell_offset = context.add_registers(page)?.0;
@@ -171,28 +156,5 @@ impl UserContexts for IbDevice {
             doorbell_page,
             peer,
         })
-    }
-
-    fn create_user_cq(
-        context: &rdma::ucontext::Context<Self>,
-        attr: &CqAttributes,
-        consumer: CqConsumer,
-        udata: &Udata<'_>,
-    ) -> Result<NewCq<Cq>> {
-        Cq::new_user(context, attr, consumer, udata)
-    }
-
-    fn resize_user_cq(cq: &rdma::cq::Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32> {
-        cq.resize(cq.device(), entries, udata)
-    }
-
-    fn create_user_qp(
-        context: &rdma::ucontext::Context<Self>,
-        pd: &Pd<Self>,
-        init: &QpInit<'_, Self>,
-        consumer: QpConsumer,
-        udata: &Udata<'_>,
-    ) -> Result<NewQp<Qp>> {
-        Qp::new_user(context, pd, init, consumer, udata)
     }
 }

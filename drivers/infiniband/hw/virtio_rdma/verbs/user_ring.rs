@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     abi::{
+        ctrl::Request,
         ring::{
             RingAddr,
             RingKind,
@@ -27,13 +28,18 @@ use crate::{
             Offer, //
         },
         mr::AccessFlags,
+        ucontext::Context,
         umem::Umem,
         user_memory::UserMemory, //
     }, //
 };
 use kernel::{
     page::PAGE_SIZE,
-    prelude::*, //
+    prelude::*,
+    sync::{
+        new_mutex,
+        Mutex, //
+    }, //
 };
 
 /// Where a ring lies.
@@ -123,11 +129,6 @@ impl UserRing {
         }
     }
 
-    /// Number of slots.
-    pub(super) fn slots(&self) -> u32 {
-        self.layout.slots()
-    }
-
     /// The ring as the device is told of it, and the list that it reads when the queue is created.
     pub(super) fn address(&mut self, device: &rdma::Device<IbDevice>) -> Result<(RingAddr, Pages)> {
         let (page_shift, npages, list) = match &mut self.memory {
@@ -159,78 +160,104 @@ impl UserRing {
     }
 }
 
-/// The ring of a queue that moves to other rings, and the one that it moves to next.
+/// A queue of a process that moves to other rings.
 ///
 /// A ring in memory of the kernel is prepared by one verb, so that the process can map and fill it,
 /// and taken by another. So a process that can't map it has lost nothing.
-pub(super) struct MovingRing {
+#[pin_data]
+pub(super) struct UserQueue {
     mappings: Mappings<IbDevice>,
     kind: RingKind,
-    /// Empty while the queue is destroyed.
+    /// Held while the queue moves.
+    #[pin]
+    rings: Mutex<Rings>,
+}
+
+/// The rings of a queue.
+#[derive(Default)]
+struct Rings {
+    /// Empty before the queue is created and after it is destroyed.
     present: Option<UserRing>,
+    /// The ring that the queue moves to next.
     prepared: Option<UserRing>,
 }
 
-/// Steps of a verb that moves a queue.
-pub(super) enum Step {
+/// Outcomes of a verb that moves a queue.
+pub(super) enum Moved<R> {
     /// The ring is prepared, and the process maps it here.
     Prepared(RingMapping),
-    /// The device is to be told of this ring.
-    Move(UserRing),
+    /// The queue lies in the ring. This is the answer of the device.
+    Done(R),
 }
 
-impl MovingRing {
-    /// The ring of a queue that the device does not know yet.
-    pub(super) fn new(mappings: &Mappings<IbDevice>, kind: RingKind) -> Self {
-        Self {
-            mappings: mappings.clone(),
-            kind,
-            present: None,
-            prepared: None,
-        }
-    }
-
-    /// Takes the step that a process asks for, to a ring of at least `entries` slots of at least
-    /// `slot_size` bytes.
+impl UserQueue {
+    /// Creates a queue in the ring that a process asks for: `command` is what the device is told,
+    /// with the address of the ring. Also returns where the process maps it, and the answer.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if no such ring was prepared, and those of [`UserRing::new`].
-    pub(super) fn step(
-        &mut self,
-        device: &rdma::Device<IbDevice>,
-        request: &uverbs::UserRing,
-        entries: u32,
-        slot_size: usize,
-    ) -> Result<Step> {
-        if *request == uverbs::UserRing::default() {
-            let prepared = self.prepared.take_if(|ring| ring.slots() >= entries);
-            return prepared.map(Step::Move).ok_or(EINVAL);
-        }
-        let ring = UserRing::new(
-            device,
-            &self.mappings,
-            self.kind,
-            request,
-            entries,
-            slot_size,
-        )?;
-        if request.addr != 0 {
-            return Ok(Step::Move(ring));
-        }
+    /// Errors of [`UserRing::new`] and of the device.
+    pub(super) fn create<R: Request>(
+        context: &Context<IbDevice>,
+        kind: RingKind,
+        ring: &uverbs::UserRing,
+        (entries, slot_size): (u32, usize),
+        command: impl FnOnce(RingAddr) -> R,
+    ) -> Result<(Pin<KBox<Self>>, RingMapping, R::Response)> {
+        let (device, mappings) = (context.device(), context.mappings());
+        let mut ring = UserRing::new(device, mappings, kind, ring, entries, slot_size)?;
         let mapping = ring.mapping();
-        self.prepared = Some(ring);
-        Ok(Step::Prepared(mapping))
+        let (address, list) = ring.address(device)?;
+        let command = command(address);
+        let this = KBox::pin_init(
+            pin_init!(Self {
+                mappings: mappings.clone(),
+                kind,
+                rings <- new_mutex!(Rings::default(), "virtio_rdma::user_ring::rings"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let (response, (ring, _list)) = super::create(&device.device, &command, (ring, list))?;
+        this.rings.lock().present = Some(ring);
+        Ok((this, mapping, response))
     }
 
-    /// The device uses `ring`, and the one before no more. Processes can't map that any more.
-    pub(super) fn moved(&mut self, ring: UserRing) {
-        self.present = Some(ring);
+    /// Takes the step that a process asks for towards a ring of at least `entries` slots of at
+    /// least `slot_size` bytes. Once the queue has moved, processes can't map the ring before.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if no such ring was prepared; errors of [`UserRing::new`] and of the device.
+    pub(super) fn step<R: Request>(
+        &self,
+        device: &rdma::Device<IbDevice>,
+        ring: &uverbs::UserRing,
+        (entries, slot_size): (u32, usize),
+        command: impl FnOnce(RingAddr) -> R,
+    ) -> Result<Moved<R::Response>> {
+        let mut rings = self.rings.lock();
+        let mut next = if *ring == uverbs::UserRing::default() {
+            let is_long = |ring: &mut UserRing| ring.layout.slots() >= entries;
+            rings.prepared.take_if(is_long).ok_or(EINVAL)?
+        } else {
+            UserRing::new(device, &self.mappings, self.kind, ring, entries, slot_size)?
+        };
+        if *ring != uverbs::UserRing::default() && ring.addr == 0 {
+            let mapping = next.mapping();
+            rings.prepared = Some(next);
+            return Ok(Moved::Prepared(mapping));
+        }
+        let (address, list) = next.address(device)?;
+        let memory = (next, list);
+        let (response, (next, _list)) = super::create(&device.device, &command(address), memory)?;
+        rings.present = Some(next);
+        Ok(Moved::Done(response))
     }
 
-    /// The rings of a queue that is destroyed.
-    pub(super) fn take(&mut self) -> Option<UserRing> {
-        self.prepared = None;
-        self.present.take()
+    /// The ring of a queue that is destroyed.
+    pub(super) fn take(&self) -> Option<UserRing> {
+        let mut rings = self.rings.lock();
+        rings.prepared = None;
+        rings.present.take()
     }
 }

@@ -202,7 +202,7 @@ fn are_sane(limits: &Limits, cpus: u32) {
         }
         None => {
             assert!(1 + queues.max_cq + 2 * queues.max_qp <= 1024, "{queues:?}");
-            assert!(limits.srq.is_none() && !limits.has_resize_cq());
+            assert!(limits.srq.is_none() && !limits.has(Feature::ResizeCq));
         }
     }
     if let Some(srq) = limits.srq {

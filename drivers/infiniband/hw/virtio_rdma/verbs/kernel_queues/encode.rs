@@ -82,7 +82,7 @@ pub(super) fn encode(
         ex,
         ..SqHeader::default()
     };
-    if header.num_sge > qp.capabilities().max_send_sge {
+    if header.num_sge > qp.cap().max_send_sge {
         return Err(EINVAL);
     }
     if send_flags.contains(ib::SendFlags::INLINE) {
@@ -230,7 +230,7 @@ fn inline_payload(
         .sges()
         .iter()
         .try_fold(0u32, |length, sge| length.checked_add(sge.length()))
-        .filter(|length| *length <= qp.capabilities().max_inline_data)
+        .filter(|length| *length <= qp.cap().max_inline_data)
         .ok_or(EINVAL)?;
     wqe.put_inline_sge(SqHeader::SIZE, length);
     let mut offset = INLINE_OFFSET;

@@ -41,6 +41,8 @@ use crate::{
             Completions,
             DatagramSource,
             Extra,
+            KernelCompletionQueues,
+            Notify,
             WcOpcode,
             WcStatus,
             WorkCompletion, //
@@ -81,34 +83,39 @@ assert_same! {
     ib::WcStatus::GeneralErr => ib_wc_status_IB_WC_GENERAL_ERR,
 }
 
-/// Takes completions out of a CQ.
-#[inline]
-pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Result {
-    let pkeys = cq.device().port.pkey_tbl_len;
-    let cq = cq.kernel()?;
-    // Once for the locks of this CQ and of the queues that complete in it.
-    let disabled = local_interrupt_disable();
-    let mut guard = cq.state.lock_with(&disabled);
-    let state = &mut *guard;
-    let was_broken = state.broken;
-    let was_armed = state.armed;
-    if !was_broken && take(state, completions, pkeys, &disabled).is_err() {
-        state.broken = true;
+impl KernelCompletionQueues for IbDevice {
+    #[inline]
+    fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result {
+        let pkeys = cq.device().port.pkey_tbl_len;
+        let cq = cq.kernel()?;
+        // Once for the locks of this CQ and of the queues that complete in it.
+        let disabled = local_interrupt_disable();
+        let mut guard = cq.state.lock_with(&disabled);
+        let state = &mut *guard;
+        let was_broken = state.broken;
+        let was_armed = state.armed;
+        if !was_broken && take(state, completions, pkeys, &disabled).is_err() {
+            state.broken = true;
+        }
+        let is_due = state.armed != was_armed;
+        if !completions.is_full() && cq.device().has_losses() {
+            flush(cq.device(), state, completions, &disabled);
+        }
+        let has_broken = state.broken && !was_broken;
+        drop(guard);
+        drop(disabled);
+        if is_due {
+            cq.due();
+        }
+        if has_broken {
+            cq.broke();
+        }
+        Ok(())
     }
-    let is_due = state.armed != was_armed;
-    if !completions.is_full() && cq.device().has_losses() {
-        flush(cq.device(), state, completions, &disabled);
+
+    fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool> {
+        Ok(cq.kernel()?.arm(cq.device().bound_device(), notify))
     }
-    let has_broken = state.broken && !was_broken;
-    drop(guard);
-    drop(disabled);
-    if is_due {
-        cq.due();
-    }
-    if has_broken {
-        cq.broke();
-    }
-    Ok(())
 }
 
 /// Takes what the device completed.

@@ -4,7 +4,6 @@
 
 use super::{
     encode::encode,
-    poll,
     qp::{
         Attached,
         WorkState, //
@@ -15,14 +14,9 @@ use crate::{
     device::Device,
     rdma::{
         self,
-        cq::Cq,
         qp_attr::QpState,
-        work_completion::{
-            Completions,
-            Notify, //
-        },
         work_request::{
-            KernelQueues,
+            KernelQueuePairs,
             RecvRequest,
             RecvRequests,
             SendRequest,
@@ -36,7 +30,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-impl KernelQueues for IbDevice {
+impl KernelQueuePairs for IbDevice {
     #[inline]
     fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result {
         let queue = qp.kernel()?.send.as_ref();
@@ -63,15 +57,6 @@ impl KernelQueues for IbDevice {
             recv(qp, state, &request)
         })
     }
-
-    #[inline]
-    fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result {
-        poll::poll(cq, completions)
-    }
-
-    fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool> {
-        Ok(cq.kernel()?.arm(cq.device().bound_device(), notify))
-    }
 }
 
 /// Fills slots by `fill` with requests until one can't be posted, and lets the device have those
@@ -86,14 +71,14 @@ fn post<R>(
     // An absent queue is always full.
     let attached = queue.ok_or(ENOMEM)?;
     let work = &attached.work;
-    let device: &Device = qp.device();
+    let device: &Device = &qp.device().device;
     let mut state = work.state.lock();
     let result = requests.try_for_each(|request| fill(&mut state, request));
     let qpn = state.qpn;
     let wants_notification = state.backend.publish();
     drop(state);
     if wants_notification {
-        work.notify(device, qp.ib_device().bound_device(), qpn);
+        work.notify(device, qp.device().bound_device(), qpn);
     }
     if device.has_losses() {
         attached.cq.posted();
@@ -113,7 +98,7 @@ fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> 
 fn recv(qp: &Qp, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
     let sges = request.sges();
     let num_sge = u32::try_from(sges.len())?;
-    if num_sge > qp.capabilities().max_recv_sge {
+    if num_sge > qp.cap().max_recv_sge {
         return Err(EINVAL);
     }
     let posted = state.post(request.wr_id(), |wr_id, wqe| {

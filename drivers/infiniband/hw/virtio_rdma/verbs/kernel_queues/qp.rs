@@ -47,19 +47,12 @@ use kernel::{
 #[derive(Clone)]
 pub(in crate::verbs) enum Backing {
     /// A ring that the device was given.
-    Ring(Arc<KernelRing>),
+    Ring {
+        /// Kept for the device.
+        _ring: Arc<KernelRing>,
+    },
     /// A virtqueue of the transport.
     Virtqueue(Arc<WorkVirtqueue>),
-}
-
-impl Backing {
-    /// The ring, if it is one.
-    pub(in crate::verbs) fn ring(&self) -> Option<&Arc<KernelRing>> {
-        match self {
-            Self::Ring(ring) => Some(ring),
-            Self::Virtqueue(_) => None,
-        }
-    }
 }
 
 /// Receiver of the completions of a QP.
@@ -125,7 +118,7 @@ impl WorkRing {
     ) -> Result<Arc<Self>> {
         let slots = usize::try_from(ring.layout().slots())?;
         let backend = WorkBackend::ring(ring.clone());
-        Self::new(Backing::Ring(ring), backend, slots, kind, client)
+        Self::new(Backing::Ring { _ring: ring }, backend, slots, kind, client)
     }
 
     /// A queue of `slots` slots, a power of two, of `size` bytes in a virtqueue.
@@ -186,7 +179,7 @@ impl WorkRing {
     #[inline]
     pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>, qpn: Qpn) {
         match &self.backing {
-            Backing::Ring(_) => {
+            Backing::Ring { .. } => {
                 let doorbell = match self.kind {
                     DoorbellKind::Sq => Doorbell::Sq(qpn),
                     _ => Doorbell::Rq(qpn),

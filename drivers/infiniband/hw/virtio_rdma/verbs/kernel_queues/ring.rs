@@ -4,8 +4,12 @@
 
 use crate::{
     abi::ring::{
+        slot_shift_for,
         RingAddr,
-        RingLayout, //
+        RingKind,
+        RingLayout,
+        CQ_SLOTS,
+        WORK_SLOTS, //
     },
     rdma::{
         self,
@@ -18,7 +22,10 @@ use crate::{
     ring::RingMemory,
     verbs::device::IbDevice, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// Fixed words of a ring's memory: the positions of the owner and of the device.
 const OWNER: usize = 0;
@@ -32,23 +39,38 @@ pub(in crate::verbs) struct KernelRing {
 }
 
 impl KernelRing {
-    /// Allocates a ring, all zeroes.
+    /// Allocates a ring for `entries` entries at least of at least `slot_size` bytes, all zeroes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a ring that the ABI does not have.
     pub(in crate::verbs) fn new(
         ib_device: &rdma::Device<IbDevice>,
-        layout: RingLayout,
-    ) -> Result<Self> {
+        kind: RingKind,
+        entries: u32,
+        slot_size: usize,
+    ) -> Result<Arc<Self>> {
         let (dma_device, order) = (ib_device.dma_device(), ib_device.device.order());
+        let least = match kind {
+            RingKind::Work | RingKind::Shared => *WORK_SLOTS.start(),
+            RingKind::Completion => *CQ_SLOTS.start(),
+        };
+        let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
+        let layout = slot_shift_for(slot_size)
+            .and_then(|shift| RingLayout::new(kind, slots.max(least), shift))
+            .ok_or(EINVAL)?;
         let size = usize::try_from(layout.size())?;
         let mut words = [0; 2];
         words[OWNER] = layout.owner();
         words[DEVICE] = layout.device();
         let memory = QueueMemory::new(dma_device, size, words, order)?;
         let list = PageList::new(dma_device, memory.page_count(), memory.pages())?;
-        Ok(Self {
+        let this = Self {
             memory,
             list,
             layout,
-        })
+        };
+        Ok(Arc::new(this, GFP_KERNEL)?)
     }
 
     /// Where its parts lie.

@@ -6,6 +6,7 @@
 //! it.
 
 use super::{
+    Attributes,
     Poster,
     Qp,
     Target, //
@@ -17,25 +18,16 @@ use crate::{
             CmdCreateQpRings,
             CreateFlags, //
         },
-        ib::SigType,
-        number::{
-            Qpn,
-            Srqn, //
-        },
+        feature::Feature,
+        ib,
+        number::Srqn,
         ring::{
-            slot_shift_for,
             DoorbellKind,
             RingAddr,
             RingKind,
-            RingLayout,
-            KERNEL_DOORBELL_PAGE,
-            WORK_SLOTS, //
+            KERNEL_DOORBELL_PAGE, //
         },
-        uverbs::{
-            self,
-            CreateQpReq,
-            CreateQpResp, //
-        },
+        uverbs,
         wqe::{
             rq_wqe_size,
             sq_wqe_size,
@@ -51,19 +43,17 @@ use crate::{
         Queues, //
     },
     rdma::{
-        self,
         pd::Pd,
         qp::{
             NewQp,
             QpConsumer,
             QpCreateFlags,
-            QpInit,
-            QpType, //
+            QpInitAttr,
+            QpType,
+            QueuePairs,
+            UserQueuePairs, //
         },
-        qp_attr::{
-            QpCapabilities,
-            QpState, //
-        },
+        qp_attr::QpCap,
         ucontext::Context,
         Udata, //
     },
@@ -71,7 +61,6 @@ use crate::{
     transport::Transport,
     verbs::{
         self,
-        cq,
         device::IbDevice,
         kernel_queues::{
             qp::{
@@ -86,28 +75,37 @@ use crate::{
                 SharedSource, //
             }, //
         },
-        srq,
         user_ring::UserRing, //
     }, //
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Atomic,
-        Arc,
-        Mutex, //
-    }, //
+    sync::Arc, //
 };
 
-impl Qp {
-    /// Creates a QP of a process.
-    pub(in crate::verbs) fn new_user(
-        context: &Context<IbDevice>,
-        pd: &Pd<IbDevice>,
-        init: &QpInit<'_, IbDevice>,
+type Init<'a> = QpInitAttr<'a, IbDevice>;
+
+impl QueuePairs for IbDevice {
+    type Qp = Qp;
+
+    fn create_qp(pd: &Pd<Self>, init: &Init<'_>, consumer: QpConsumer) -> Result<NewQp<Qp>> {
+        let device = &pd.device().device;
+        check(device, init)?;
+        match device.queues() {
+            Queues::OwnRings(_) => in_rings(pd, init, consumer),
+            Queues::Transport(transport) => in_virtqueues(pd, transport, init, consumer),
+        }
+    }
+}
+
+impl UserQueuePairs for IbDevice {
+    fn create_user_qp(
+        context: &Context<Self>,
+        pd: &Pd<Self>,
+        init: &Init<'_>,
         consumer: QpConsumer,
         udata: &Udata<'_>,
-    ) -> Result<NewQp<Self>> {
+    ) -> Result<NewQp<Qp>> {
         let ib_device = pd.device();
         let device = &ib_device.device;
         check(device, init)?;
@@ -118,352 +116,278 @@ impl Qp {
         if let Queues::Transport(transport) = device.queues() {
             udata.no_request()?;
             // The kernel has no address of it that it could copy the payload from.
-            if init.capabilities().max_inline_data != 0 {
+            if init.cap().max_inline_data != 0 {
                 return Err(EINVAL);
             }
-            return Self::in_virtqueues(pd, transport, init, consumer);
+            return in_virtqueues(pd, transport, init, consumer);
         }
-        let capabilities = capabilities(init);
-        let request: CreateQpReq = udata.request()?;
-        let mappings = context.mappings();
-        let make = |ring: &uverbs::UserRing, entries, slot_size| {
+        let cap = cap(init);
+        let request: uverbs::CreateQpReq = udata.request()?;
+        let make = |ring: &uverbs::UserRing, (entries, slot_size)| {
             if *ring == uverbs::UserRing::default() && entries == 0 {
                 return Ok((None, RingAddr::default(), None));
             }
-            let mut ring = UserRing::new(
-                ib_device,
-                mappings,
-                RingKind::Work,
-                ring,
-                entries,
-                slot_size,
-            )?;
+            let (mappings, kind) = (context.mappings(), RingKind::Work);
+            let mut ring = UserRing::new(ib_device, mappings, kind, ring, entries, slot_size)?;
             let (address, list) = ring.address(ib_device)?;
             Ok::<_, Error>((Some(ring), address, Some(list)))
         };
-        let (sq, sq_address, sq_list) = make(
-            &request.sq,
-            capabilities.max_send_wr,
-            send_slot_size(&capabilities),
-        )?;
-        let (rq, rq_address, rq_list) = make(
-            &request.rq,
-            capabilities.max_recv_wr,
-            recv_slot_size(&capabilities),
-        )?;
-        let events = device
-            .targets()
-            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
+        let [send_size, recv_size] = sizes(&cap);
+        let (sq, sq_address, sq_list) = make(&request.sq, send_size)?;
+        let (rq, rq_address, rq_list) = make(&request.rq, recv_size)?;
+        let events = register(device, consumer)?;
         let request = CmdCreateQpRings {
-            base: command(pd, init, &capabilities, CreateFlags::USER),
+            base: command(pd, init, &cap, CreateFlags::USER),
             sq: sq_address,
             rq: rq_address,
             doorbell_page: context.doorbell_page()?,
             cookie: events.cookie(),
         };
         let memory = (sq, rq, sq_list, rq_list);
-        let modifying = new_lock()?;
-        let (response, memory) = verbs::create(device, &request, memory)?;
-        let (sq, rq, ..) = memory;
+        let attributes = Attributes::new(init, cap)?;
+        let (response, (sq, rq, ..)) = verbs::create(device, &request, memory)?;
         let mapping = |ring: &Option<UserRing>| ring.as_ref().map(UserRing::mapping);
-        let mappings = CreateQpResp {
+        let mappings = uverbs::CreateQpResp {
             sq: mapping(&sq).unwrap_or_default(),
             rq: mapping(&rq).unwrap_or_default(),
         };
         // From here on, dropping it destroys it.
-        let qp = Self::made(
-            device,
-            response.qpn,
-            init,
-            capabilities,
-            modifying,
-            Poster::User(sq, rq),
-            Some(events),
-        );
-        udata.respond(&mappings)?;
-        qp.finish()
-    }
-
-    /// Creates a QP in rings of the kernel.
-    pub(super) fn in_rings(
-        pd: &Pd<IbDevice>,
-        init: &QpInit<'_, IbDevice>,
-        consumer: QpConsumer,
-    ) -> Result<NewQp<Self>> {
-        let ib_device = pd.device();
-        let device = &ib_device.device;
-        let capabilities = capabilities(init);
-        let client = client(pd, init, &consumer);
-        let shared = match init.srq() {
-            Some(srq) => Some(SharedSource {
-                srq: srq.kernel()?.clone(),
-                client: client.clone(),
-            }),
-            None => None,
-        };
-        let sq = kernel_queue(
-            ib_device,
-            &client,
-            DoorbellKind::Sq,
-            capabilities.max_send_wr,
-            send_slot_size(&capabilities),
-        )?;
-        let rq = kernel_queue(
-            ib_device,
-            &client,
-            DoorbellKind::Rq,
-            capabilities.max_recv_wr,
-            recv_slot_size(&capabilities),
-        )?;
-        let (sq_address, sq_ring) = address(&sq)?;
-        let (rq_address, rq_ring) = address(&rq)?;
-        let events = device
-            .targets()
-            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
-        let request = CmdCreateQpRings {
-            base: command(pd, init, &capabilities, CreateFlags::NONE),
-            sq: sq_address,
-            rq: rq_address,
-            doorbell_page: KERNEL_DOORBELL_PAGE,
-            cookie: events.cookie(),
-        };
-        let modifying = new_lock()?;
-        let (response, _rings) = verbs::create(device, &request, (sq_ring, rq_ring))?;
-        let qp = Self::made(
-            device,
-            response.qpn,
-            init,
-            capabilities,
-            modifying,
-            Poster::Kernel(KernelQp::default(), None),
-            Some(events),
-        );
-        device.await_leaving();
-        qp.attach(init, sq, rq, shared)?.finish()
-    }
-
-    /// Creates a QP in virtqueues of the transport, which the kernel posts to, for a process too.
-    pub(super) fn in_virtqueues(
-        pd: &Pd<IbDevice>,
-        transport: &Transport,
-        init: &QpInit<'_, IbDevice>,
-        consumer: QpConsumer,
-    ) -> Result<NewQp<Self>> {
-        let device = &pd.device().device;
-        let mut capabilities = init.capabilities();
-        // The count is that of a ring, if the device allows for it.
-        let limit = device.limits().queues.max_qp_wr;
-        let round = |entries: u32| match entries {
-            0 => 0,
-            entries => entries.next_power_of_two().min(limit),
-        };
-        capabilities.max_send_wr = round(capabilities.max_send_wr);
-        capabilities.max_recv_wr = round(capabilities.max_recv_wr);
-        let request = command(pd, init, &capabilities, CreateFlags::NONE);
-        let modifying = new_lock()?;
-        let (response, ()) = verbs::create(device, &request, ())?;
-        // From here on, dropping it destroys it.
-        let mut qp = Self::made(
-            device,
-            response.qpn,
-            init,
-            capabilities,
-            modifying,
-            Poster::Kernel(KernelQp::default(), None),
-            None,
-        );
-        device.await_leaving();
-        let claims = transport.claim_pair(response.qpn)?;
-        let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
-        qp.poster = Poster::Kernel(KernelQp::default(), Some(claims));
-        let client = client(pd, init, &consumer);
-        let queue = |queue, entries: u32, size, kind| {
-            let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
-            WorkRing::in_virtqueue(queue, slots, size, kind, client.clone())
-        };
-        let sq = match capabilities.max_send_wr {
-            0 => None,
-            entries => {
-                let size = send_slot_size(&capabilities);
-                Some(queue(&send, entries, size, DoorbellKind::Sq)?)
-            }
-        };
-        let rq = match capabilities.max_recv_wr {
-            0 => None,
-            entries => {
-                let size = recv_slot_size(&capabilities);
-                Some(queue(&recv, entries, size, DoorbellKind::Rq)?)
-            }
-        };
-        qp.attach(init, sq, rq, None)?.finish()
-    }
-
-    /// The QP that the device has just made. Dropping it is what destroys it there, so the lock
-    /// exists already.
-    fn made(
-        device: &Arc<Device>,
-        number: Qpn,
-        init: &QpInit<'_, IbDevice>,
-        capabilities: QpCapabilities,
-        modifying: Pin<KBox<Mutex<()>>>,
-        poster: Poster,
-        events: Option<EventRegistration>,
-    ) -> Self {
-        Self {
+        let qp = Qp {
             device: device.clone(),
-            number,
-            qp_type: init.qp_type(),
-            capabilities,
-            state: Atomic::new(QpState::Reset.as_raw()),
-            rate_limit: Atomic::new(0),
-            modifying,
-            poster,
-            _events: events,
-        }
-    }
-
-    /// Lets the queues of a QP of the kernel complete in its CQs.
-    fn attach(
-        mut self,
-        init: &QpInit<'_, IbDevice>,
-        sq: Option<Arc<WorkRing>>,
-        rq: Option<Arc<WorkRing>>,
-        shared: Option<SharedSource>,
-    ) -> Result<Self> {
-        let (send_cq, recv_cq) = (init.send_cq().kernel()?, init.recv_cq().kernel()?);
-        let number = self.number;
-        let attach = |queue: Option<Arc<WorkRing>>, cq| {
-            let attach = |queue: Arc<WorkRing>| {
-                queue.set_number(number);
-                Attached::new(queue, cq)
-            };
-            queue.map(attach).transpose()
+            number: response.qpn,
+            attributes,
+            poster: Poster::User(sq, rq),
+            _events: Some(events),
         };
-        if let Poster::Kernel(qp, _) = &mut self.poster {
-            qp.send = attach(sq, send_cq)?;
-            qp.recv = attach(rq, recv_cq)?;
-            if let Some(source) = shared {
-                qp.shared = Some(AttachedShared::new(source, number, recv_cq)?);
-            }
-        }
-        Ok(self)
-    }
-
-    /// Hands a QP over, if its number is one.
-    fn finish(self) -> Result<NewQp<Self>> {
-        let is_gsi = self.qp_type == QpType::Gsi;
-        decode::qp::check_number(self.number, is_gsi).map_err(|_| EIO)?;
-        Ok(NewQp {
-            number: self.number.get(),
-            capabilities: self.capabilities,
-            driver: self,
-        })
+        udata.respond(&mappings)?;
+        finish(qp)
     }
 }
 
-fn new_lock() -> Result<Pin<KBox<Mutex<()>>>> {
-    KBox::pin_init(
-        kernel::new_mutex!((), "virtio_rdma::qp::modifying"),
-        GFP_KERNEL,
-    )
+/// Creates a QP in rings of the kernel.
+fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<NewQp<Qp>> {
+    let ib_device = pd.device();
+    let device = &ib_device.device;
+    let cap = cap(init);
+    let client = client(pd, init, &consumer);
+    let shared = match init.srq() {
+        Some(srq) => Some(SharedSource {
+            srq: srq.kernel()?.clone(),
+            client: client.clone(),
+        }),
+        None => None,
+    };
+    let make = |kind, (entries, slot_size)| {
+        if entries == 0 {
+            return Ok((None, RingAddr::default(), None));
+        }
+        let ring = KernelRing::new(ib_device, RingKind::Work, entries, slot_size)?;
+        let queue = WorkRing::in_ring(ring.clone(), kind, client.clone())?;
+        Ok::<_, Error>((Some(queue), ring.address()?, Some(ring)))
+    };
+    let [send_size, recv_size] = sizes(&cap);
+    let (sq, sq_address, sq_ring) = make(DoorbellKind::Sq, send_size)?;
+    let (rq, rq_address, rq_ring) = make(DoorbellKind::Rq, recv_size)?;
+    let events = register(device, consumer)?;
+    let request = CmdCreateQpRings {
+        base: command(pd, init, &cap, CreateFlags::NONE),
+        sq: sq_address,
+        rq: rq_address,
+        doorbell_page: KERNEL_DOORBELL_PAGE,
+        cookie: events.cookie(),
+    };
+    let attributes = Attributes::new(init, cap)?;
+    let (response, _rings) = verbs::create(device, &request, (sq_ring, rq_ring))?;
+    // From here on, dropping it destroys it.
+    let mut qp = Qp {
+        device: device.clone(),
+        number: response.qpn,
+        attributes,
+        poster: Poster::Kernel(KernelQp::default(), None),
+        _events: Some(events),
+    };
+    device.await_leaving();
+    attach(&mut qp, init, sq, rq, shared)?;
+    finish(qp)
+}
+
+/// Creates a QP in virtqueues of the transport, which the kernel posts to, for a process too.
+fn in_virtqueues(
+    pd: &Pd<IbDevice>,
+    transport: &Transport,
+    init: &Init<'_>,
+    consumer: QpConsumer,
+) -> Result<NewQp<Qp>> {
+    let device = &pd.device().device;
+    let mut cap = init.cap();
+    // The count is that of a ring, if the device allows for it.
+    let limit = device.limits().queues.max_qp_wr;
+    let round = |entries: u32| match entries {
+        0 => 0,
+        entries => entries.next_power_of_two().min(limit),
+    };
+    cap.max_send_wr = round(cap.max_send_wr);
+    cap.max_recv_wr = round(cap.max_recv_wr);
+    let request = command(pd, init, &cap, CreateFlags::NONE);
+    let attributes = Attributes::new(init, cap)?;
+    let (response, ()) = verbs::create(device, &request, ())?;
+    // From here on, dropping it destroys it.
+    let mut qp = Qp {
+        device: device.clone(),
+        number: response.qpn,
+        attributes,
+        poster: Poster::Kernel(KernelQp::default(), None),
+        _events: None,
+    };
+    device.await_leaving();
+    let claims = transport.claim_pair(response.qpn)?;
+    let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
+    qp.poster = Poster::Kernel(KernelQp::default(), Some(claims));
+    let client = client(pd, init, &consumer);
+    let make = |queue, kind, (entries, slot_size): (u32, usize)| {
+        if entries == 0 {
+            return Ok(None);
+        }
+        let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
+        WorkRing::in_virtqueue(queue, slots, slot_size, kind, client.clone()).map(Some)
+    };
+    let [send_size, recv_size] = sizes(&cap);
+    let sq = make(&send, DoorbellKind::Sq, send_size)?;
+    let rq = make(&recv, DoorbellKind::Rq, recv_size)?;
+    attach(&mut qp, init, sq, rq, None)?;
+    finish(qp)
+}
+
+/// Lets the queues of a QP of the kernel complete in its CQs.
+fn attach(
+    qp: &mut Qp,
+    init: &Init<'_>,
+    sq: Option<Arc<WorkRing>>,
+    rq: Option<Arc<WorkRing>>,
+    shared: Option<SharedSource>,
+) -> Result {
+    let (send_cq, recv_cq) = (init.send_cq().kernel()?, init.recv_cq().kernel()?);
+    let number = qp.number;
+    let attach = |queue: Option<Arc<WorkRing>>, cq| {
+        let attach = |queue: Arc<WorkRing>| {
+            queue.set_number(number);
+            Attached::new(queue, cq)
+        };
+        queue.map(attach).transpose()
+    };
+    if let Poster::Kernel(kernel, _) = &mut qp.poster {
+        kernel.send = attach(sq, send_cq)?;
+        kernel.recv = attach(rq, recv_cq)?;
+        if let Some(source) = shared {
+            kernel.shared = Some(AttachedShared::new(source, number, recv_cq)?);
+        }
+    }
+    Ok(())
+}
+
+/// Hands a QP over, if its number is one.
+fn finish(qp: Qp) -> Result<NewQp<Qp>> {
+    let is_gsi = qp.qp_type() == QpType::Gsi;
+    decode::qp::check_number(qp.number, is_gsi).map_err(|_| EIO)?;
+    Ok(NewQp {
+        number: qp.number.get(),
+        cap: *qp.cap(),
+        driver: qp,
+    })
 }
 
 /// Checks what every consumer may ask for.
-pub(super) fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
-    let blocks_loopback = device.limits().has_multicast() && init.qp_type() == QpType::Ud;
-    let flags = match blocks_loopback {
+fn check(device: &Device, init: &Init<'_>) -> Result {
+    let limits = device.limits();
+    let blocks_loopback = limits.has(Feature::Multicast) && init.qp_type() == QpType::Ud;
+    let allowed = match blocks_loopback {
         true => QpCreateFlags::BLOCK_MULTICAST_LOOPBACK,
         false => QpCreateFlags(0),
     };
-    if !flags.contains(init.create_flags()) {
+    if !allowed.contains(init.create_flags()) {
         return Err(EOPNOTSUPP);
     }
     if init.srq().is_some() && init.qp_type() == QpType::Gsi {
         return Err(EINVAL);
     }
-    let capabilities = capabilities(init);
-    let limits = device.limits();
-    let valid = capabilities.max_send_wr <= limits.queues.max_qp_wr
-        && capabilities.max_recv_wr <= limits.queues.max_qp_wr
-        && capabilities.max_send_sge <= limits.config.max_send_sge
-        && capabilities.max_recv_sge <= limits.config.max_recv_sge
-        && capabilities.max_inline_data <= limits.queues.max_inline_data;
+    let cap = cap(init);
+    let valid = cap.max_send_wr <= limits.queues.max_qp_wr
+        && cap.max_recv_wr <= limits.queues.max_qp_wr
+        && cap.max_send_sge <= limits.config.max_send_sge
+        && cap.max_recv_sge <= limits.config.max_recv_sge
+        && cap.max_inline_data <= limits.queues.max_inline_data;
     valid.then_some(()).ok_or(EINVAL)
 }
 
 /// Sizes that a QP shall have. A QP that takes its receives from an SRQ has no receive queue,
 /// whatever it asks for.
-fn capabilities(init: &QpInit<'_, IbDevice>) -> QpCapabilities {
-    let capabilities = init.capabilities();
+fn cap(init: &Init<'_>) -> QpCap {
+    let cap = init.cap();
     match init.srq() {
-        Some(_) => QpCapabilities {
+        Some(_) => QpCap {
             max_recv_wr: 0,
             max_recv_sge: 0,
-            ..capabilities
+            ..cap
         },
-        None => capabilities,
+        None => cap,
     }
 }
 
+/// Of the send queue and of the receive queue, how many work requests it has room for and how many
+/// bytes the longest WQE has. A send request may be inline without a byte.
+fn sizes(cap: &QpCap) -> [(u32, usize); 2] {
+    // LOSSY: Widening, all of them.
+    let send = sq_wqe_size(cap.max_send_sge as usize);
+    let send = send.max(INLINE_OFFSET + cap.max_inline_data as usize);
+    let recv = rq_wqe_size(cap.max_recv_sge as usize);
+    [(cap.max_send_wr, send), (cap.max_recv_wr, recv)]
+}
+
+/// Registers a consumer for the events of a QP.
+fn register(device: &Device, consumer: QpConsumer) -> Result<EventRegistration> {
+    let target = Arc::new(Target(consumer), GFP_KERNEL)?;
+    device.targets().register(target)
+}
+
 /// The part of CREATE_QP that does not depend on who owns the rings.
-fn command(
-    pd: &Pd<IbDevice>,
-    init: &QpInit<'_, IbDevice>,
-    capabilities: &QpCapabilities,
-    flags: CreateFlags,
-) -> CmdCreateQp {
-    let cqn = |cq: &rdma::cq::Cq<IbDevice>| cq::Cq::number(cq);
+fn command(pd: &Pd<IbDevice>, init: &Init<'_>, cap: &QpCap, flags: CreateFlags) -> CmdCreateQp {
     let loopback = match init.create_flags() {
         QpCreateFlags::BLOCK_MULTICAST_LOOPBACK => CreateFlags::BLOCK_MULTICAST_LOOPBACK,
         _ => CreateFlags::NONE,
     };
     let (flags, srqn) = match init.srq() {
-        Some(srq) => (flags | CreateFlags::SRQ, srq::Srq::number(srq)),
+        Some(srq) => (flags | CreateFlags::SRQ, srq.number()),
         None => (flags, Srqn::NONE),
+    };
+    let qp_type = match init.qp_type() {
+        QpType::Gsi => ib::QpType::Gsi,
+        QpType::Rc => ib::QpType::Rc,
+        QpType::Uc => ib::QpType::Uc,
+        QpType::Ud => ib::QpType::Ud,
+    };
+    let sig_type = match init.signal_all() {
+        true => ib::SigType::All,
+        false => ib::SigType::Requested,
     };
     CmdCreateQp {
         pdn: pd.number(),
-        qp_type: match init.qp_type() {
-            QpType::Gsi => crate::abi::ib::QpType::Gsi,
-            QpType::Rc => crate::abi::ib::QpType::Rc,
-            QpType::Uc => crate::abi::ib::QpType::Uc,
-            QpType::Ud => crate::abi::ib::QpType::Ud,
-        }
-        .value(),
-        sq_sig_type: if init.signal_all() {
-            SigType::All
-        } else {
-            SigType::Requested
-        }
-        .value(),
-        max_send_wr: capabilities.max_send_wr,
-        max_send_sge: capabilities.max_send_sge,
-        send_cqn: cqn(init.send_cq()),
-        max_recv_wr: capabilities.max_recv_wr,
-        max_recv_sge: capabilities.max_recv_sge,
-        recv_cqn: cqn(init.recv_cq()),
-        max_inline_data: capabilities.max_inline_data,
+        qp_type: qp_type.value(),
+        sq_sig_type: sig_type.value(),
+        max_send_wr: cap.max_send_wr,
+        max_send_sge: cap.max_send_sge,
+        send_cqn: init.send_cq().number(),
+        max_recv_wr: cap.max_recv_wr,
+        max_recv_sge: cap.max_recv_sge,
+        recv_cqn: init.recv_cq().number(),
+        max_inline_data: cap.max_inline_data,
         flags: flags | loopback,
         srqn,
         ..CmdCreateQp::default()
     }
 }
 
-/// Bytes of the longest send WQE. A request may be inline without a byte.
-fn send_slot_size(capabilities: &QpCapabilities) -> usize {
-    // LOSSY: Widening.
-    let sges = sq_wqe_size(capabilities.max_send_sge as usize);
-    sges.max(INLINE_OFFSET + capabilities.max_inline_data as usize)
-}
-
-/// Bytes of the longest receive WQE.
-fn recv_slot_size(capabilities: &QpCapabilities) -> usize {
-    // LOSSY: Widening.
-    rq_wqe_size(capabilities.max_recv_sge as usize)
-}
-
 /// The poster to a QP that is being created.
-fn client(pd: &Pd<IbDevice>, init: &QpInit<'_, IbDevice>, consumer: &QpConsumer) -> Client {
+fn client(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: &QpConsumer) -> Client {
     Client {
         consumer: consumer.clone(),
         service: match init.qp_type() {
@@ -472,38 +396,5 @@ fn client(pd: &Pd<IbDevice>, init: &QpInit<'_, IbDevice>, consumer: &QpConsumer)
             QpType::Gsi | QpType::Ud => Service::Datagram,
         },
         is_process: pd.context().is_some(),
-    }
-}
-
-/// A queue of the kernel for `entries` work requests, if that is any.
-fn kernel_queue(
-    ib_device: &rdma::Device<IbDevice>,
-    client: &Client,
-    kind: DoorbellKind,
-    entries: u32,
-    slot_size: usize,
-) -> Result<Option<Arc<WorkRing>>> {
-    if entries == 0 {
-        return Ok(None);
-    }
-    let slots = entries
-        .checked_next_power_of_two()
-        .ok_or(EINVAL)?
-        .max(*WORK_SLOTS.start());
-    let layout =
-        slot_shift_for(slot_size).and_then(|shift| RingLayout::new(RingKind::Work, slots, shift));
-    let ring = KernelRing::new(ib_device, layout.ok_or(EINVAL)?)?;
-    let ring = Arc::new(ring, GFP_KERNEL)?;
-    WorkRing::in_ring(ring, kind, client.clone()).map(Some)
-}
-
-/// The memory of a queue, and what the device is told of it.
-fn address(queue: &Option<Arc<WorkRing>>) -> Result<(RingAddr, Option<Arc<KernelRing>>)> {
-    match queue {
-        Some(queue) => {
-            let ring = queue.backing.ring().ok_or(EINVAL)?;
-            Ok((ring.address()?, Some(ring.clone())))
-        }
-        None => Ok((RingAddr::default(), None)),
     }
 }
