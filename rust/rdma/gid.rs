@@ -28,13 +28,14 @@ pub trait GidTable: Driver {
     fn delete_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 }
 
-/// The meaning on the wire of an address in a GID table.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum GidType {
-    /// InfiniBand, or RoCE v1.
-    Ib,
-    /// RoCE v2: UDP over IPv4 or IPv6.
-    RoceV2,
+core_enum! {
+    /// The meaning on the wire of an address in a GID table.
+    GidType: ib_gid_type else EOPNOTSUPP {
+        /// InfiniBand, or RoCE v1.
+        Ib = ib_gid_type_IB_GID_TYPE_IB,
+        /// RoCE v2: UDP over IPv4 or IPv6.
+        RoceV2 = ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP,
+    }
 }
 
 /// An entry of a GID table.
@@ -72,11 +73,7 @@ impl GidEntry<'_> {
 
     /// Its type.
     pub fn gid_type(&self) -> Result<GidType> {
-        match self.attr().gid_type {
-            bindings::ib_gid_type_IB_GID_TYPE_IB => Ok(GidType::Ib),
-            bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP => Ok(GidType::RoceV2),
-            _ => Err(EOPNOTSUPP),
-        }
+        GidType::try_from(self.attr().gid_type)
     }
 
     /// VLAN id of the network device that has the address, if it has one.

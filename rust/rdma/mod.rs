@@ -30,6 +30,31 @@ macro_rules! copy_fields {
     };
 }
 
+/// Declares an enumeration with values of one of the core's. Others are refused with `$error`.
+macro_rules! core_enum {
+    ($(#[$meta:meta])* $name:ident: $raw:ident else $error:ident {
+        $($(#[$variant_meta:meta])* $variant:ident = $value:ident,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant = bindings::$value,)*
+        }
+
+        impl TryFrom<bindings::$raw> for $name {
+            type Error = Error;
+
+            fn try_from(value: bindings::$raw) -> Result<Self> {
+                match value {
+                    $(bindings::$value => Ok(Self::$variant),)*
+                    _ => Err($error),
+                }
+            }
+        }
+    };
+}
+
 pub mod ah;
 pub mod attributes;
 pub mod consumer;

@@ -170,8 +170,9 @@ fn into_raw<T: MemoryRegions>(new: NewMr<T::Mr>) -> Result<*mut bindings::ib_mr>
     Ok(raw)
 }
 
-fn result_into_err_ptr(result: Result<*mut bindings::ib_mr>) -> *mut bindings::ib_mr {
-    result.unwrap_or_else(Error::to_ptr)
+/// The result of `make`, with an error as a pointer.
+fn err_ptr(make: impl FnOnce() -> Result<*mut bindings::ib_mr>) -> *mut bindings::ib_mr {
+    make().unwrap_or_else(Error::to_ptr)
 }
 
 /// A REG_MR work request: it makes an MR valid for the pages that were mapped into it last.
@@ -242,12 +243,11 @@ pub(super) unsafe extern "C" fn get_dma<T: MemoryRegions>(
     pd: *mut bindings::ib_pd,
     access: c_int,
 ) -> *mut bindings::ib_mr {
-    let get_dma = || {
+    err_ptr(|| {
         let access = AccessFlags(u32::try_from(access)?);
         // SAFETY: By the function's safety requirements.
         into_raw::<T>(T::get_dma_mr(unsafe { Pd::from_raw(pd) }, access)?)
-    };
-    result_into_err_ptr(get_dma())
+    })
 }
 
 /// # Safety
@@ -263,7 +263,7 @@ pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
     dmah: *mut bindings::ib_dmah,
     udata: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_mr {
-    let reg_user = || {
+    err_ptr(|| {
         if !dmah.is_null() {
             return Err(EOPNOTSUPP);
         }
@@ -277,8 +277,7 @@ pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
         };
         // SAFETY: By the function's safety requirements.
         into_raw::<T>(T::reg_user_mr(unsafe { Pd::from_raw(pd) }, memory)?)
-    };
-    result_into_err_ptr(reg_user())
+    })
 }
 
 /// # Safety
@@ -295,7 +294,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
     dmah: *mut bindings::ib_dmah,
     attrs: *mut bindings::uverbs_attr_bundle,
 ) -> *mut bindings::ib_mr {
-    let reg_dmabuf = || {
+    err_ptr(|| {
         if !dmah.is_null() {
             return Err(EOPNOTSUPP);
         }
@@ -316,8 +315,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
         // `reg_user` only.
         unsafe { ((*raw).iova, (*raw).length) = (iova, length) };
         Ok(raw)
-    };
-    result_into_err_ptr(reg_dmabuf())
+    })
 }
 
 /// # Safety
@@ -334,7 +332,7 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
     new_pd: *mut bindings::ib_pd,
     udata: *mut bindings::ib_udata,
 ) -> *mut bindings::ib_mr {
-    let rereg_user = || {
+    err_ptr(|| {
         // SAFETY: By the function's safety requirements.
         unsafe { udata::expect_none(udata) }?;
         let changes = |flag: bindings::ib_mr_rereg_flags| flags & flag as c_int != 0;
@@ -356,8 +354,7 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
         T::rereg_user_mr(old, pd, &change)?;
         // No new MR takes its place, so the core notes what has changed.
         Ok(ptr::null_mut())
-    };
-    result_into_err_ptr(rereg_user())
+    })
 }
 
 /// # Safety
@@ -390,14 +387,13 @@ pub(super) unsafe extern "C" fn alloc<T: FastRegistration>(
     mr_type: bindings::ib_mr_type,
     max_pages: u32,
 ) -> *mut bindings::ib_mr {
-    let alloc = || {
+    err_ptr(|| {
         if mr_type != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
             return Err(EOPNOTSUPP);
         }
         // SAFETY: By the function's safety requirements.
         into_raw::<T>(T::alloc_mr(unsafe { Pd::from_raw(pd) }, max_pages)?)
-    };
-    result_into_err_ptr(alloc())
+    })
 }
 
 /// # Safety

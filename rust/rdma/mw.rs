@@ -34,24 +34,13 @@ pub trait MemoryWindows: ProtectionDomains {
     fn alloc_mw(pd: &Pd<Self>, mw_type: MwType) -> Result<NewMw<Self::Mw>>;
 }
 
-/// Type of a window (IBTA 10.6.7.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MwType {
-    /// Type 1.
-    One,
-    /// Type 2A or 2B, whichever the device has.
-    Two,
-}
-
-impl TryFrom<bindings::ib_mw_type> for MwType {
-    type Error = Error;
-
-    fn try_from(value: bindings::ib_mw_type) -> Result<Self> {
-        match value {
-            bindings::ib_mw_type_IB_MW_TYPE_1 => Ok(Self::One),
-            bindings::ib_mw_type_IB_MW_TYPE_2 => Ok(Self::Two),
-            _ => Err(EINVAL),
-        }
+core_enum! {
+    /// Type of a window (IBTA 10.6.7.2).
+    MwType: ib_mw_type else EINVAL {
+        /// Type 1.
+        One = ib_mw_type_IB_MW_TYPE_1,
+        /// Type 2A or 2B, whichever the device has.
+        Two = ib_mw_type_IB_MW_TYPE_2,
     }
 }
 

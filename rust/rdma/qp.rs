@@ -65,46 +65,24 @@ pub trait UserQueuePairs: QueuePairs + UserContexts {
     ) -> Result<NewQp<Self::Qp>>;
 }
 
-/// Type of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpType {
-    /// General services interface.
-    Gsi,
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
+core_enum! {
+    /// Type of a QP.
+    QpType: ib_qp_type else EOPNOTSUPP {
+        /// General services interface.
+        Gsi = ib_qp_type_IB_QPT_GSI,
+        /// Reliable connection.
+        Rc = ib_qp_type_IB_QPT_RC,
+        /// Unreliable connection.
+        Uc = ib_qp_type_IB_QPT_UC,
+        /// Unreliable datagram.
+        Ud = ib_qp_type_IB_QPT_UD,
+    }
 }
 
 impl QpType {
     /// Whether each send work request names its destination.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Gsi | Self::Ud)
-    }
-
-    pub(super) const fn as_raw(self) -> bindings::ib_qp_type {
-        match self {
-            Self::Gsi => bindings::ib_qp_type_IB_QPT_GSI,
-            Self::Rc => bindings::ib_qp_type_IB_QPT_RC,
-            Self::Uc => bindings::ib_qp_type_IB_QPT_UC,
-            Self::Ud => bindings::ib_qp_type_IB_QPT_UD,
-        }
-    }
-}
-
-impl TryFrom<bindings::ib_qp_type> for QpType {
-    type Error = Error;
-
-    fn try_from(value: bindings::ib_qp_type) -> Result<Self> {
-        match value {
-            bindings::ib_qp_type_IB_QPT_GSI => Ok(Self::Gsi),
-            bindings::ib_qp_type_IB_QPT_RC => Ok(Self::Rc),
-            bindings::ib_qp_type_IB_QPT_UC => Ok(Self::Uc),
-            bindings::ib_qp_type_IB_QPT_UD => Ok(Self::Ud),
-            _ => Err(EOPNOTSUPP),
-        }
     }
 }
 

@@ -32,48 +32,17 @@ pub trait ModifyQueuePairs: QueuePairs {
     fn query_qp(qp: &Qp<Self>) -> Result<QpAttr>;
 }
 
-/// States of a QP (IBTA 10.3.1).
-#[allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpState {
-    Reset,
-    Init,
-    Rtr,
-    Rts,
-    Sqd,
-    Sqe,
-    Err,
-}
-
-impl QpState {
-    /// The value of `enum ib_qp_state`.
-    pub const fn as_raw(self) -> bindings::ib_qp_state {
-        match self {
-            Self::Reset => bindings::ib_qp_state_IB_QPS_RESET,
-            Self::Init => bindings::ib_qp_state_IB_QPS_INIT,
-            Self::Rtr => bindings::ib_qp_state_IB_QPS_RTR,
-            Self::Rts => bindings::ib_qp_state_IB_QPS_RTS,
-            Self::Sqd => bindings::ib_qp_state_IB_QPS_SQD,
-            Self::Sqe => bindings::ib_qp_state_IB_QPS_SQE,
-            Self::Err => bindings::ib_qp_state_IB_QPS_ERR,
-        }
-    }
-}
-
-impl TryFrom<bindings::ib_qp_state> for QpState {
-    type Error = Error;
-
-    fn try_from(value: bindings::ib_qp_state) -> Result<Self> {
-        match value {
-            bindings::ib_qp_state_IB_QPS_RESET => Ok(Self::Reset),
-            bindings::ib_qp_state_IB_QPS_INIT => Ok(Self::Init),
-            bindings::ib_qp_state_IB_QPS_RTR => Ok(Self::Rtr),
-            bindings::ib_qp_state_IB_QPS_RTS => Ok(Self::Rts),
-            bindings::ib_qp_state_IB_QPS_SQD => Ok(Self::Sqd),
-            bindings::ib_qp_state_IB_QPS_SQE => Ok(Self::Sqe),
-            bindings::ib_qp_state_IB_QPS_ERR => Ok(Self::Err),
-            _ => Err(EINVAL),
-        }
+core_enum! {
+    /// States of a QP (IBTA 10.3.1).
+    #[allow(missing_docs)]
+    QpState: ib_qp_state else EINVAL {
+        Reset = ib_qp_state_IB_QPS_RESET,
+        Init = ib_qp_state_IB_QPS_INIT,
+        Rtr = ib_qp_state_IB_QPS_RTR,
+        Rts = ib_qp_state_IB_QPS_RTS,
+        Sqd = ib_qp_state_IB_QPS_SQD,
+        Sqe = ib_qp_state_IB_QPS_SQE,
+        Err = ib_qp_state_IB_QPS_ERR,
     }
 }
 
@@ -295,7 +264,7 @@ impl<'a> QpModification<'a> {
         };
         // SAFETY: The function only looks at its arguments.
         let allowed = unsafe {
-            bindings::ib_modify_qp_is_ok(from.as_raw(), to.as_raw(), qp_type.as_raw(), self.mask.0)
+            bindings::ib_modify_qp_is_ok(from as u32, to as u32, qp_type as u32, self.mask.0)
         };
         allowed.then_some((from, to)).ok_or(EINVAL)
     }

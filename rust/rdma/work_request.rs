@@ -211,6 +211,12 @@ impl<'a, T: KernelQueuePairs> SendRequest<'a, T> {
     ///
     /// `EOPNOTSUPP` for an opcode that is not in [`SendOperation`].
     pub fn operation(&self) -> Result<SendOperation<'a, T>> {
+        // Each is called for the opcodes of its structure alone.
+        //
+        // SAFETY: By the opcode, which is one of RDMA WRITE or READ.
+        let rdma = || RemoteMemory::from(unsafe { self.outer::<bindings::ib_rdma_wr>() });
+        // SAFETY: By the opcode, which is that of an atomic operation.
+        let atomic = || unsafe { self.outer::<bindings::ib_atomic_wr>() };
         Ok(match self.raw.opcode {
             bindings::ib_wr_opcode_IB_WR_SEND => SendOperation::Send,
             bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => {
@@ -219,39 +225,23 @@ impl<'a, T: KernelQueuePairs> SendRequest<'a, T> {
             bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV => {
                 SendOperation::SendWithInv(self.invalidated_key())
             }
-            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => {
-                // SAFETY: By the opcode.
-                SendOperation::RdmaWrite(unsafe { self.remote() })
-            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => SendOperation::RdmaWrite(rdma()),
             bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
-                // SAFETY: By the opcode.
-                SendOperation::RdmaWriteWithImm(unsafe { self.remote() }, self.immediate())
+                SendOperation::RdmaWriteWithImm(rdma(), self.immediate())
             }
-            bindings::ib_wr_opcode_IB_WR_RDMA_READ => {
-                // SAFETY: By the opcode.
-                SendOperation::RdmaRead(unsafe { self.remote() })
-            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_READ => SendOperation::RdmaRead(rdma()),
             bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV => {
-                // SAFETY: By the opcode.
-                SendOperation::RdmaReadWithInv(unsafe { self.remote() }, self.invalidated_key())
+                SendOperation::RdmaReadWithInv(rdma(), self.invalidated_key())
             }
-            bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => {
-                // SAFETY: By the opcode.
-                let raw: &bindings::ib_atomic_wr = unsafe { self.outer() };
-                SendOperation::CompareAndSwap {
-                    remote: raw.into(),
-                    compare: raw.compare_add,
-                    swap: raw.swap,
-                }
-            }
-            bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
-                // SAFETY: By the opcode.
-                let raw: &bindings::ib_atomic_wr = unsafe { self.outer() };
-                SendOperation::FetchAndAdd {
-                    remote: raw.into(),
-                    add: raw.compare_add,
-                }
-            }
+            bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => SendOperation::CompareAndSwap {
+                remote: atomic().into(),
+                compare: atomic().compare_add,
+                swap: atomic().swap,
+            },
+            bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => SendOperation::FetchAndAdd {
+                remote: atomic().into(),
+                add: atomic().compare_add,
+            },
             bindings::ib_wr_opcode_IB_WR_LOCAL_INV => {
                 SendOperation::LocalInv(self.invalidated_key())
             }
@@ -299,15 +289,6 @@ impl<'a, T: KernelQueuePairs> SendRequest<'a, T> {
     fn invalidated_key(&self) -> u32 {
         // SAFETY: Both members of the union are 32 bits of which all values are valid.
         unsafe { self.raw.ex.invalidate_rkey }
-    }
-
-    /// # Safety
-    ///
-    /// The opcode is one of RDMA WRITE or READ.
-    unsafe fn remote(&self) -> RemoteMemory {
-        // SAFETY: By the safety requirements.
-        let raw: &bindings::ib_rdma_wr = unsafe { self.outer() };
-        raw.into()
     }
 
     /// The structure that the request is embedded in.

@@ -7,7 +7,8 @@
 
 use super::{
     device::IbDevice,
-    port::check_port, //
+    port::check_port,
+    quota::Charge, //
 };
 use crate::{
     abi::{
@@ -27,67 +28,12 @@ use crate::{
         Udata, //
     }, //
 };
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
-};
-
-/// How many AHs a device may have, and has.
-///
-/// Shared by the device and its AHs, so that an AH holds on to nothing whose end may sleep.
-pub(super) struct AhLimit {
-    max: u32,
-    used: Atomic<u32>,
-}
-
-impl AhLimit {
-    /// A limit of `max` AHs.
-    pub(super) fn new(max: u32) -> Result<Arc<Self>> {
-        let limit = Self {
-            max,
-            used: Atomic::new(0),
-        };
-        Ok(Arc::new(limit, GFP_KERNEL)?)
-    }
-
-    /// Counts an AH.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM` if there are as many as there may be.
-    fn claim(self: &Arc<Self>) -> Result<Claim> {
-        let mut used = self.used.load(Relaxed);
-        loop {
-            if used >= self.max {
-                return Err(ENOMEM);
-            }
-            match self.used.cmpxchg(used, used + 1, Relaxed) {
-                Ok(_) => return Ok(Claim(self.clone())),
-                Err(now) => used = now,
-            }
-        }
-    }
-}
-
-/// An AH that is counted.
-struct Claim(Arc<AhLimit>);
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.0.used.fetch_sub(1, Relaxed);
-    }
-}
+use kernel::prelude::*;
 
 /// An AH.
 pub(crate) struct Ah {
     av: AddressVector,
-    _claim: Claim,
+    _charge: Charge,
 }
 
 impl Ah {
@@ -144,7 +90,7 @@ impl AddressHandles for IbDevice {
     fn create_ah(pd: &Pd<Self>, init: &AhInitAttr<'_>) -> Result<Ah> {
         Ok(Ah {
             av: encode(pd.number(), init)?,
-            _claim: pd.device().ahs.claim()?,
+            _charge: pd.device().ahs.charge(1)?,
         })
     }
 

@@ -3,9 +3,8 @@
 //! The device as `ib_core` sees it: registration, limits, events of the port.
 
 use super::{
-    ah::AhLimit,
     port,
-    ring_share::RingShare, //
+    quota::Quota, //
 };
 use crate::{
     abi::{
@@ -78,15 +77,20 @@ assert_same! {
 /// Greatest MR whose list of 4 KiB pages is one list.
 const MAX_FLAT_MR_SIZE: u64 = (PageList::MAX_PAGES * SZ_4K) as u64;
 
+/// Rings of processes take at most one part of the machine's memory in this number.
+const RING_PARTS: usize = 4;
+
 /// A device's part that verbs work on.
 pub(super) struct IbDevice {
     pub(super) device: Arc<Device>,
     /// The port as it was when the device was found; its tables do not change.
     pub(super) port: RspQueryPort,
     /// Its AHs, which the device knows nothing of.
-    pub(super) ahs: Arc<AhLimit>,
-    /// The memory that rings of processes may take.
-    pub(super) ring_share: Arc<RingShare>,
+    pub(super) ahs: Arc<Quota>,
+    /// The pages that rings of processes may take. The kernel can't reclaim such memory. A memory
+    /// cgroup bounds it for each group of processes; this bounds it for all together, whether there
+    /// are cgroups or not.
+    pub(super) ring_pages: Arc<Quota>,
 }
 
 #[vtable]
@@ -189,8 +193,8 @@ impl Verbs {
     pub(crate) fn new(bus: &virtio::Device<Bound>, device: Arc<Device>) -> Result<Self> {
         let config = &device.limits().config;
         let port = port::ask(&device)?;
-        let ahs = AhLimit::new(config.max_ah)?;
-        let ring_share = RingShare::new(total_pages())?;
+        let ahs = Quota::new(usize::try_from(config.max_ah)?)?;
+        let ring_pages = Quota::new(total_pages() / RING_PARTS)?;
         // `alloc_context` has the reason for the difference.
         let is_polled = cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_));
         let registration = rdma::Registration::new(
@@ -211,7 +215,7 @@ impl Verbs {
                 device: device.clone(),
                 port,
                 ahs,
-                ring_share,
+                ring_pages,
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;

@@ -11,13 +11,14 @@
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
 //! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
 //! | [`mr`], [`dmabuf`], [`peer`], [`mw`] | MRs of all kinds of memory, memory windows |
-//! | [`user_ring`], [`ring_share`] | queues in rings of processes |
+//! | [`user_ring`] | queues in rings of processes |
 //! | [`kernel_queues`] | queues that the kernel posts to and polls |
 //! | [`pages`] | page lists of MRs and of rings |
 //! | [`cq`] | CQs |
 //! | [`qp`], [`modify`], [`rate_limit`], [`multicast`] | QPs, their attributes and their groups |
 //! | [`srq`] | SRQs |
 //! | [`counters`], [`details`] | what administrators see |
+//! | [`quota`] | numbers of AHs and of pages of rings |
 //!
 //! Lock order: that of a CQ's consumer, a CQ's, a work queue's or an SRQ's.
 
@@ -45,8 +46,8 @@ mod pd;
 mod peer;
 mod port;
 mod qp;
+mod quota;
 mod rate_limit;
-mod ring_share;
 mod srq;
 mod ucontext;
 mod user_ring;

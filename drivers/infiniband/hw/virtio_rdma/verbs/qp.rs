@@ -81,7 +81,7 @@ impl Attributes {
         Ok(Self {
             qp_type: init.qp_type(),
             cap,
-            state: Atomic::new(QpState::Reset.as_raw()),
+            state: Atomic::new(QpState::Reset as u32),
             rate_limit: Atomic::new(0),
             modifying: KBox::pin_init(modifying, GFP_KERNEL)?,
         })
@@ -151,7 +151,7 @@ impl Qp {
 
     /// Notes the state that it was moved to.
     pub(super) fn set_state(&self, state: QpState) {
-        self.attributes.state.store(state.as_raw(), Relaxed);
+        self.attributes.state.store(state as u32, Relaxed);
     }
 
     /// Rate limit in kb/s, 0 for none.

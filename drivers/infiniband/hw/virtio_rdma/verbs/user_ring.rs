@@ -5,7 +5,7 @@
 use super::{
     device::IbDevice,
     pages::Pages,
-    ring_share::Charge, //
+    quota::Charge, //
 };
 use crate::{
     abi::{
@@ -89,7 +89,7 @@ impl UserRing {
     ///
     /// `EINVAL` for a ring that the ABI does not have, that is not page-aligned or is too small,
     /// and those of [`Umem::pin`], [`UserMemory::new`] and [`Mappings::offer`]. `ENOMEM` beyond the
-    /// [share](super::ring_share).
+    /// [quota](IbDevice::ring_pages).
     pub(super) fn new(
         device: &rdma::Device<IbDevice>,
         mappings: &Mappings<IbDevice>,
@@ -101,7 +101,9 @@ impl UserRing {
         let layout = layout(kind, ring, entries, slot_size)?;
         let memory = if ring.addr == 0 {
             let size = usize::try_from(layout.size())?;
-            let charge = device.ring_share.charge(UserMemory::length_for(size)?)?;
+            let charge = device
+                .ring_pages
+                .charge(UserMemory::length_for(size)?.div_ceil(PAGE_SIZE))?;
             let memory = UserMemory::new(device, size)?;
             Memory::Kernel {
                 offer: mappings.offer(&memory)?,
