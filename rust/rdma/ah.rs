@@ -44,6 +44,18 @@ pub trait AddressHandles: ProtectionDomains {
 }
 
 /// Attributes of an AH that a consumer asks for.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::ah::AhInitAttr;
+///
+/// /// The GID of the peer, if the path begins at the port that it names.
+/// fn destination(init: &AhInitAttr<'_>) -> Result<[u8; 16]> {
+///     let path = init.path();
+///     (init.source().port() == path.port_num).then_some(path.dgid).ok_or(EINVAL)
+/// }
+/// ```
 pub struct AhInitAttr<'a> {
     path: Path,
     source: GidEntry<'a>,

@@ -29,6 +29,20 @@ pub enum AtomicCap {
 
 /// Limits and capabilities of a device: `struct ib_device_attr` without what only other kinds of
 /// device have.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::attributes::{AtomicCap, DeviceAttr};
+///
+/// // A device with PDs and nothing to do in them.
+/// let attr = DeviceAttr {
+///     max_pd: 1024,
+///     max_pkeys: 1,
+///     ..DeviceAttr::default()
+/// };
+/// assert!(matches!(attr.atomic_cap, AtomicCap::None));
+/// ```
 #[allow(missing_docs)]
 #[derive(Default)]
 pub struct DeviceAttr {

@@ -100,6 +100,18 @@ pub struct EventHandler {
 
 /// The way to the consumer of a queue. It may be kept longer than the queue, and leads nowhere from
 /// then on.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{cq::CqConsumer, event::CqEvent};
+///
+/// /// Tells the consumer of a CQ that it gets no more completions.
+/// fn fail(consumer: &CqConsumer) {
+///     consumer.event(CqEvent::Error);
+///     consumer.notify_later();
+/// }
+/// ```
 pub struct Consumer<Q: Handled>(Arc<Deferred<Link<Q>>>);
 
 impl<Q: Handled> Clone for Consumer<Q> {

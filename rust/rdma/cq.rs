@@ -33,6 +33,29 @@ use kernel::{
 };
 
 /// A device with completion queues.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::cq::{CqAttr, NewCq};
+///
+/// /// A CQ without anything behind it, of as many entries as fill a power of two.
+/// fn create(attr: &CqAttr) -> Result<NewCq<()>> {
+///     let entries = attr.entries.checked_next_power_of_two().ok_or(EINVAL)?;
+///     Ok(NewCq {
+///         entries,
+///         driver: (),
+///     })
+/// }
+///
+/// let attr = CqAttr {
+///     entries: 5,
+///     completion_vector: 0,
+///     flags: 0,
+/// };
+/// assert!(create(&attr)?.entries == 8);
+/// # Ok::<(), Error>(())
+/// ```
 pub trait CompletionQueues: Driver {
     /// Driver's part of a CQ. Dropping it destroys the CQ.
     type Cq: Send + Sync;

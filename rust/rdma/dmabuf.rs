@@ -52,6 +52,33 @@ pub struct LingeringDmabuf<R: Revoke> {
 }
 
 /// Driver that has the device let go of a buffer.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     dmabuf::{Dmabuf, LockedDmabuf, Revoke},
+///     mr::AccessFlags,
+///     Device, Driver,
+/// };
+/// use kernel::sync::Arc;
+///
+/// /// Tells what happens to a buffer.
+/// struct Told;
+///
+/// impl Revoke for Told {
+///     fn revoke(&self) {
+///         pr_debug!("the buffer is taken back\n");
+///     }
+/// }
+///
+/// /// Pins a page of the buffer that a file of the current process is.
+/// fn pin<T: Driver>(device: &Device<T>, fd: c_int) -> Result<Dmabuf<Told>> {
+///     let handler = Arc::new(Told, GFP_KERNEL)?;
+///     let buffer = LockedDmabuf::pin(device, fd, 0, 4096, AccessFlags::LOCAL_WRITE)?;
+///     Ok(buffer.unlock(handler))
+/// }
+/// ```
 pub trait Revoke: Send + Sync + 'static {
     /// On return the device does not use the memory any more, and never will again.
     ///

@@ -40,6 +40,20 @@ core_enum! {
 
 /// An entry of a GID table.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::gid::{GidEntry, GidType};
+///
+/// /// Refuses what a device without RoCE v1 and VLANs has no use for.
+/// fn check(gid: &GidEntry<'_>) -> Result {
+///     match (gid.gid_type()?, gid.vlan()?) {
+///         (GidType::RoceV2, None) => Ok(()),
+///         _ => Err(EOPNOTSUPP),
+///     }
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `raw` is valid for `'a`.

@@ -270,6 +270,26 @@ unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
 /// Memory that processes can map. When this is dropped they can do so no more, and keep what they
 /// have mapped.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     mmap::{Mappings, Offer},
+///     ucontext::UserContexts,
+///     user_memory::UserMemory,
+///     Device,
+/// };
+///
+/// /// Lets a process map a page, until the memory is dropped or the context is gone.
+/// fn share<T: UserContexts>(
+///     device: &Device<T>,
+///     mappings: &Mappings<T>,
+/// ) -> Result<(Offer<T>, UserMemory)> {
+///     let memory = UserMemory::new(device, 4096)?;
+///     Ok((mappings.offer(&memory)?, memory))
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `entry` was inserted into the list of `mappings`, and only this removes it, or the end of the

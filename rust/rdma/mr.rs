@@ -121,6 +121,21 @@ pub struct DmabufMemory {
 }
 
 /// Changes to an MR over memory of a process, other than its PD.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::mr::{AccessFlags, MrChange};
+///
+/// /// The rights of an MR after a change.
+/// fn rights(before: AccessFlags, change: &MrChange) -> AccessFlags {
+///     match *change {
+///         MrChange::Nothing => before,
+///         MrChange::Access(access) => access,
+///         MrChange::Memory { access, .. } => access.unwrap_or(before),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum MrChange {
     /// Nothing.

@@ -55,6 +55,19 @@ pub struct PortAttr {
 }
 
 /// Properties of a port that never change.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::port::{PortImmutable, Protocol};
+///
+/// /// A port with one P_Key and room for 16 addresses.
+/// const PORT: PortImmutable = PortImmutable {
+///     pkey_tbl_len: 1,
+///     gid_tbl_len: 16,
+///     protocol: Protocol::RoceV2,
+/// };
+/// ```
 pub struct PortImmutable {
     /// Entries of the P_Key table.
     pub pkey_tbl_len: u32,

@@ -103,6 +103,20 @@ impl QpCreateFlags {
 
 /// Attributes of a QP that a consumer asks for.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::qp::{QpInitAttr, QpType, QueuePairs};
+///
+/// /// How many send work requests a QP is to have room for, of a device with connected QPs only.
+/// fn room<T: QueuePairs>(init: &QpInitAttr<'_, T>) -> Result<u32> {
+///     match init.qp_type() {
+///         QpType::Rc | QpType::Uc => Ok(init.cap().max_send_wr),
+///         QpType::Gsi | QpType::Ud => Err(EOPNOTSUPP),
+///     }
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, and so are the objects that it names, which are the device's own.

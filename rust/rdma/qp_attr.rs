@@ -217,6 +217,23 @@ impl QpAttr {
 }
 
 /// A change of attributes and, mostly, of the state.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     qp::QpType,
+///     qp_attr::{QpAttr, QpModification, QpState},
+/// };
+///
+/// /// The attributes of a QP of unreliable datagrams that becomes ready to send.
+/// fn to_rts(modification: &QpModification<'_>, state: QpState) -> Result<QpAttr> {
+///     match modification.transition(state, QpType::Ud)? {
+///         (_, QpState::Rts) => modification.attr(),
+///         _ => Err(EOPNOTSUPP),
+///     }
+/// }
+/// ```
 pub struct QpModification<'a> {
     raw: &'a bindings::ib_qp_attr,
     mask: QpAttrMask,

@@ -32,6 +32,18 @@ use kernel::{
 
 /// The details of an object, as far as they are told.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::restrack::Details;
+///
+/// /// Tells where a queue lies and how long it is.
+/// fn tell(details: &mut Details<'_>, length: u32) -> Result {
+///     details.text(c"memory", c"ring")?;
+///     details.number(c"length", length)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `message` is valid for `'a`, and a nest of attributes of the driver is open in it.

@@ -107,6 +107,21 @@ impl From<SrqAttr> for bindings::ib_srq_attr {
 }
 
 /// Changes to an SRQ.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::srq::{SrqAttr, SrqModification};
+///
+/// /// The attributes of an SRQ after a modification.
+/// fn modified(attr: SrqAttr, modification: &SrqModification) -> SrqAttr {
+///     SrqAttr {
+///         max_wr: modification.max_wr.unwrap_or(attr.max_wr),
+///         limit: modification.limit.unwrap_or(attr.limit),
+///         ..attr
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqModification {
     /// Outstanding work requests.

@@ -118,6 +118,31 @@ pub struct DatagramSource {
 
 /// Room for work completions.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     qp::QpConsumer,
+///     work_completion::{Completions, Extra, WcOpcode, WcStatus, WorkCompletion},
+/// };
+///
+/// /// Completes a send work request as flushed, if there is room.
+/// fn flush(completions: &mut Completions<'_>, consumer: &QpConsumer, wr_id: u64) {
+///     if let Some(slot) = completions.slot(consumer) {
+///         slot.write(&WorkCompletion {
+///             wr_id,
+///             status: WcStatus::WR_FLUSH_ERR,
+///             opcode: WcOpcode::Send,
+///             vendor_err: 0,
+///             byte_len: 0,
+///             extra: Extra::None,
+///             port: 1,
+///             source: None,
+///         });
+///     }
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `room` slots from `next` on are writable for `'a`.

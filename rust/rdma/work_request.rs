@@ -166,6 +166,20 @@ pub struct Datagram<'a, T: AddressHandles> {
 
 /// A send work request.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::work_request::{KernelQueuePairs, SendOperation, SendRequest};
+///
+/// /// Bytes that a work request sends, of a device that knows only SENDs.
+/// fn length<T: KernelQueuePairs>(request: &SendRequest<'_, T>) -> Result<u32> {
+///     match request.operation()? {
+///         SendOperation::Send => Ok(request.sges().iter().map(|sge| sge.length()).sum()),
+///         _ => Err(EOPNOTSUPP),
+///     }
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
@@ -379,6 +393,20 @@ impl<'a> RecvRequest<'a> {
 }
 
 /// A list of receive work requests.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::work_request::{RecvRequest, RecvRequests};
+///
+/// /// Posts work requests until one has more than one SGE.
+/// fn post(requests: &mut RecvRequests<'_>, mut put: impl FnMut(RecvRequest<'_>)) -> Result {
+///     requests.try_for_each(|request| match request.sges().len() {
+///         0 | 1 => Ok(put(request)),
+///         _ => Err(EINVAL),
+///     })
+/// }
+/// ```
 ///
 /// # Invariants
 ///

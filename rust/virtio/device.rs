@@ -69,6 +69,21 @@ impl Feature {
 }
 
 /// How an attempt to reset a device ended.
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::{self, Reset};
+/// use kernel::device::Core;
+///
+/// /// Frees memory that a device knows, unless it may still use the memory.
+/// fn free<T>(dev: &virtio::Device<Core<'_>>, memory: T) {
+///     match dev.remove_queues() {
+///         Reset::Done => drop(memory),
+///         Reset::Unreachable => core::mem::forget(memory),
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Reset {
