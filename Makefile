@@ -29,9 +29,9 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
-	shell check check-more check-debug check-pyverbs check-versions check-kernels sim planted \
-	sanitize mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay \
-	fuzz-merge fuzz-coverage intree prose loc cycles
+	shell check check-more check-debug check-pyverbs check-versions check-kernels \
+	check-rdma-core sim planted sanitize mutants pacing bench lint unit selftests fmt clean \
+	distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose loc cycles
 
 help:
 	@printf '%s\n' \
@@ -44,6 +44,7 @@ help:
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make check-versions    providers and modules of other versions against the present ones' \
 		'make check-kernels     the module for older kernel series, and tests on them' \
+		'make check-rdma-core   the provider with the rdma-core of other Debian releases; downloads these' \
 		'make sim        whole engines driven step by step, by 100,000 seeds; SEEDS=FIRST..END are others' \
 		'make planted    known bugs, each put into a copy: which test catches it; KIND=vm those of machines' \
 		'make fuzz       fuzz targets, T=SECONDS each (60); TARGETS="NAME..." are those to run' \
@@ -89,16 +90,16 @@ module-doc: module
 kverbs: setup
 	$(call kbuild,kverbs,/selftests/kverbs) modules
 
-# One library by three names: what programs are linked with, what they then load, and what
-# libibverbs loads, which carries the number of its private interface, that of one version.
+# One library by many names: what programs are linked with, what they then load, and what libibverbs
+# loads, which carries the number of its private interface.
 provider: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdma-provider
 	@mkdir -p $(build)/provider
-	@abi=$$(sed -n 's/^set(IBVERBS_PABI_VERSION "\([0-9]*\)")/\1/p' \
-		$(build)/rdma-core-src/CMakeLists.txt) && \
-		install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma.so.1 && \
-		ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma.so && \
-		ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma-rdmav$${abi:?}.so
+	@install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma.so.1
+	@ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma.so
+	@for abi in $$(sed -n 's/^ *abi: \([0-9]*\),$$/\1/p' tools/provider/src/layouts.rs); do \
+		ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma-rdmav$$abi.so; \
+	done
 	@install -m 644 tools/provider/virtio_rdma.driver tools/provider/libvirtio_rdma.pc \
 		$(build)/provider/
 	@install -m 644 -D -t $(build)/provider/include/infiniband \
@@ -136,6 +137,10 @@ check-versions: build
 
 check-kernels: build
 	@tools/testbed/check kernels
+
+check-rdma-core: build
+	tools/testbed/rdma-core
+	@T=selftests/rdma-core/all.sh tools/testbed/check selftests
 
 # Documentation/in-tree.md tells what goes where.
 intree: setup

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Generates the bindings of libibverbs' provider interface from an rdma-core source tree.
+//! Generates the bindings of libibverbs' provider interface from an rdma-core source tree, and
+//! checks that interface against the facts that the provider is written for.
 //!
-//! `infiniband/driver.h` is private to rdma-core and in no package, so a source tree of the
-//! installed version is needed: `RDMA_CORE_SRC`, or `build/rdma-core-src` of this workspace.
-//! `BINDGEN` names another bindgen program.
+//! `infiniband/driver.h` is private to rdma-core and in no package, so a source tree is needed:
+//! `RDMA_CORE_SRC`, or `build/rdma-core-src` of this workspace. Any release that the provider knows
+//! will do, whatever libibverbs is loaded later. `BINDGEN` names another bindgen program.
 
 use std::env;
 use std::fs;
@@ -12,6 +13,11 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
+
+mod headers;
+#[allow(dead_code, reason = "the rest is the provider's")]
+#[path = "src/layouts.rs"]
+mod layouts;
 
 fn main() {
     for variable in ["RDMA_CORE_SRC", "BINDGEN"] {
@@ -21,6 +27,8 @@ fn main() {
         "wrapper.h",
         "include/infiniband/virtio_rdma_dv.h",
         "build.rs",
+        "headers.rs",
+        "src/layouts.rs",
     ] {
         println!("cargo:rerun-if-changed={file}");
     }
@@ -28,7 +36,6 @@ fn main() {
         eprintln!("virtio-rdma-provider: {error}");
         std::process::exit(1);
     }
-    println!("cargo:rustc-link-lib=ibverbs");
     // The soname that programs are linked with: the major version of the header.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvirtio_rdma.so.1");
     // The soname is the symbol version: rustc passes a version script of its own, and the linker
@@ -55,8 +62,11 @@ fn generate() -> Result<(), String> {
     println!("cargo:rerun-if-changed={}", driver_h.display());
 
     let include = out.join("include");
-    let version = private_abi(&source.join("CMakeLists.txt"))?;
-    stage_headers(&source, &include, &version)?;
+    let bindings = out.join("bindings.rs");
+    let cmake = source.join("CMakeLists.txt");
+    let abi = setting(&cmake, "IBVERBS_PABI_VERSION")?;
+    let release = setting(&cmake, "PACKAGE_VERSION")?;
+    stage_headers(&source, &include, abi)?;
 
     let bindgen = env::var_os("BINDGEN").unwrap_or_else(|| "bindgen".into());
     run(Command::new(bindgen)
@@ -74,32 +84,71 @@ fn generate() -> Result<(), String> {
         .args(["--allowlist-function", "verbs_.*|_verbs_.*|ibv_cmd_.*"])
         .args(["--allowlist-type", "rdma_driver_id"])
         .args(["--allowlist-var", "VERBS_.*|IBV_.*|VIRTIO_RDMA_DV_.*"])
-        .arg("--raw-line")
-        .arg(format!(
-            "pub use self::verbs_register_driver_{version} as verbs_register_driver;"
-        ))
         .arg("-o")
-        .arg(out.join("bindings.rs"))
+        .arg(&bindings)
         .arg("--")
         .arg("-I")
-        .arg(&include))
+        .arg(&include))?;
+    let text = fs::read_to_string(&bindings).map_err(|error| format!("bindings.rs: {error}"))?;
+    let more = headers::check(&text, release, abi)
+        .map_err(|misfit| format!("{}: {misfit}", source.display()))?;
+    fs::write(&bindings, text + &more).map_err(|error| format!("bindings.rs: {error}"))?;
+    link(&out)
 }
 
-/// The number in the names of provider libraries, symbols and the registration function.
-fn private_abi(cmake: &Path) -> Result<String, String> {
+/// Libraries to link with that have no versions, or old ones: what is linked with them loads with
+/// each libibverbs of a known layout, and with glibc from 2.31 on.
+fn link(out: &Path) -> Result<(), String> {
+    let folder = out.join("link");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let of_libibverbs: Vec<_> = layouts::functions().map(|(name, _)| name).collect();
+    // Functions that were in libraries of their own before glibc 2.34.
+    let threads = [
+        "pthread_key_create",
+        "pthread_key_delete",
+        "pthread_setspecific",
+    ];
+    for (library, soname, version, functions) in [
+        ("ibverbs", "libibverbs.so.1", "", &of_libibverbs[..]),
+        ("pthread", "libpthread.so.0", "GLIBC_2.2.5", &threads),
+        ("dl", "libdl.so.2", "GLIBC_2.2.5", &["dlsym"]),
+    ] {
+        let source = folder.join(format!("{library}.s"));
+        let map = folder.join(format!("{library}.map"));
+        let define = |name: &&str| format!(".globl {name}\n.type {name}, @function\n{name}:\n");
+        let text: String = functions.iter().map(define).collect();
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        write(&source, &format!("{text}.section .note.GNU-stack\n"))?;
+        write(&map, &format!("{version} {{ global: *; }};\n"))?;
+        run(Command::new("cc")
+            .args(["-shared", "-nostdlib", "-o"])
+            .arg(folder.join(format!("lib{library}.so")))
+            .arg(format!("-Wl,-soname,{soname}"))
+            .arg(format!("-Wl,--version-script,{}", map.display()))
+            .arg(&source))?;
+    }
+    println!("cargo:rustc-link-search=native={}", folder.display());
+    println!("cargo:rustc-link-lib=ibverbs");
+    Ok(())
+}
+
+/// A number that rdma-core's build sets; what follows a dot is left out.
+fn setting(cmake: &Path, name: &str) -> Result<u32, String> {
     let text =
         fs::read_to_string(cmake).map_err(|error| format!("{}: {error}", cmake.display()))?;
     text.lines()
         .find_map(|line| {
-            line.strip_prefix("set(IBVERBS_PABI_VERSION \"")?
-                .strip_suffix("\")")
+            let value = line.strip_prefix("set(")?.strip_prefix(name)?;
+            let value = value.strip_prefix(" \"")?.strip_suffix("\")")?;
+            value.split('.').next()?.parse().ok()
         })
-        .map(str::to_owned)
-        .ok_or_else(|| format!("{}: no IBVERBS_PABI_VERSION", cmake.display()))
+        .ok_or_else(|| format!("{}: no {name}", cmake.display()))
 }
 
 /// Lays the headers out as rdma-core's own build does.
-fn stage_headers(source: &Path, include: &Path, version: &str) -> Result<(), String> {
+fn stage_headers(source: &Path, include: &Path, abi: u32) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", include.display());
     match fs::remove_dir_all(include) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
@@ -129,7 +178,7 @@ fn stage_headers(source: &Path, include: &Path, version: &str) -> Result<(), Str
         include.join("infiniband/ib_user_ioctl_verbs.h"),
     )
     .map_err(failed)?;
-    let config = format!("#define IBVERBS_PABI_VERSION {version}\n#define HAVE_TYPEOF 1\n");
+    let config = format!("#define IBVERBS_PABI_VERSION {abi}\n#define HAVE_TYPEOF 1\n");
     fs::write(include.join("config.h"), config).map_err(failed)?;
     run(Command::new("python3")
         .arg(source.join("buildlib/make_abi_structs.py"))

@@ -37,9 +37,7 @@ use crate::wr::binding;
 pub fn install(qp: &mut ffi::ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
-    qp.wr_atomic_write = Some(atomic_write);
     qp.wr_bind_mw = Some(bind_mw);
-    qp.wr_flush = Some(flush);
     qp.wr_local_inv = Some(local_inv);
     qp.wr_rdma_read = Some(rdma_read);
     qp.wr_rdma_write = Some(rdma_write);
@@ -308,7 +306,12 @@ unsafe extern "C" fn atomic_fetch_add(
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, describe) };
 }
 
-unsafe extern "C" fn atomic_write(
+/// `wr_atomic_write`.
+///
+/// # Safety
+///
+/// As programs call it: on an extended QP of this provider, within a batch.
+pub unsafe extern "C" fn atomic_write(
     qp: *mut ffi::ibv_qp_ex,
     rkey: u32,
     remote_addr: u64,
@@ -326,7 +329,12 @@ unsafe extern "C" fn atomic_write(
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, describe) };
 }
 
-unsafe extern "C" fn flush(
+/// `wr_flush`.
+///
+/// # Safety
+///
+/// As [`atomic_write`].
+pub unsafe extern "C" fn flush(
     qp: *mut ffi::ibv_qp_ex,
     rkey: u32,
     remote_addr: u64,

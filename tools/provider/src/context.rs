@@ -4,9 +4,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
-use std::io::Write;
-use std::mem::offset_of;
-use std::mem::size_of;
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -27,6 +25,8 @@ use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::kernel_queues;
+use crate::libibverbs;
+use crate::libibverbs::NoContext;
 use crate::lock::Threads;
 use crate::memory::DoorbellPage;
 use crate::mr;
@@ -68,7 +68,8 @@ pub struct Shared {
 /// `shared` is initialised once `alloc_context` has returned the context.
 #[repr(C)]
 pub struct Context {
-    ibv: UnsafeCell<ffi::verbs_context>,
+    /// The end of libibverbs' `verbs_context`, whose head lies before it.
+    ibv: UnsafeCell<ffi::ibv_context>,
     shared: MaybeUninit<Arc<Shared>>,
 }
 
@@ -84,23 +85,17 @@ impl Context {
     ///
     /// `context` is one that `alloc_context` has made, and still open.
     pub unsafe fn shared<'a>(context: *mut ffi::ibv_context) -> &'a Arc<Shared> {
-        let offset = offset_of!(Self, ibv) + offset_of!(ffi::verbs_context, context);
-        // SAFETY: the caller's context is this field of a Context, whose `shared` is initialised by
-        // the invariants.
-        unsafe {
-            (*context.byte_sub(offset).cast::<Self>())
-                .shared
-                .assume_init_ref()
-        }
+        // SAFETY: the caller's context is the first field of a Context, whose `shared` is
+        // initialised by the invariants.
+        unsafe { (*context.cast::<Self>()).shared.assume_init_ref() }
     }
 }
 
-/// Tells the user why a device can't be opened, in one line.
-fn complain(device: *mut ffi::ibv_device, why: std::fmt::Arguments<'_>) {
+/// Tells the user why a device can't be opened.
+fn complain(device: *mut ffi::ibv_device, why: fmt::Arguments<'_>) {
     // SAFETY: libibverbs' devices have a terminated name.
     let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy();
-    // With stderr closed there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "virtio_rdma: {name}: {why}");
+    errno::complain(format_args!("{name}: {why}"));
 }
 
 /// `alloc_context` of libibverbs' device operations.
@@ -114,48 +109,48 @@ pub unsafe extern "C" fn alloc_context(
     fd: c_int,
     request: *mut c_void,
 ) -> *mut ffi::verbs_context {
-    // SAFETY: the file is handed over; libibverbs allocates zeroed memory for a Context and fills
-    // its `ibv`.
-    let context = unsafe {
-        ffi::_verbs_init_and_alloc_context(
-            device,
-            fd,
-            size_of::<Context>(),
-            ptr::without_provenance_mut(offset_of!(Context, ibv)),
-            ffi::RDMA_DRIVER_UNKNOWN,
-        )
-    }
-    .cast::<Context>();
-    if context.is_null() {
-        return ptr::null_mut();
-    }
+    // SAFETY: libibverbs' device and its file, which is handed over.
+    let context = match unsafe { libibverbs::allocate_context::<Context>(device, fd) } {
+        Ok(context) => context,
+        Err(NoContext::Layout) => return refuse(device),
+        Err(NoContext::Error) => return ptr::null_mut(),
+    };
+    let ibv = context.cast::<ffi::ibv_context>();
     // SAFETY: the context was made just now, and the request is what this function requires.
     let shared = unsafe {
-        OpenRequest::read(request.cast()).and_then(|request| open(context, device, fd, request))
+        OpenRequest::read(request.cast()).and_then(|request| open(ibv, device, fd, request))
     };
     match shared {
         Ok(shared) => {
+            let has_own_rings = shared.limits.flags.contains(ContextFlags::OWN_RINGS);
+            let kernel = match has_own_rings {
+                true => None,
+                false => Some(&kernel_queues::OPERATIONS),
+            };
+            let mut tables = [&OPERATIONS].into_iter().chain(kernel);
             // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is
             // initialised here.
             unsafe {
-                let has_own_rings = shared.limits.flags.contains(ContextFlags::OWN_RINGS);
-                (*context).shared.write(shared);
-                ffi::verbs_set_ops((*context).ibv.get(), &OPERATIONS);
-                if !has_own_rings {
-                    ffi::verbs_set_ops((*context).ibv.get(), &kernel_queues::OPERATIONS);
+                if !tables.all(|operations| libibverbs::set_operations(ibv, operations)) {
+                    libibverbs::free_context(ibv);
+                    return refuse(device);
                 }
-                (*context).ibv.get()
+                (*context).shared.write(shared);
             }
+            libibverbs::whole(ibv)
         }
         Err(number) => {
-            // SAFETY: the context was set up by libibverbs, which allocates with malloc.
-            unsafe {
-                ffi::verbs_uninit_context((*context).ibv.get());
-                libc::free(context.cast());
-            }
+            // SAFETY: the context was allocated above.
+            unsafe { libibverbs::free_context(ibv) };
             errno::null(number)
         }
     }
+}
+
+/// Refuses to open a device with a libibverbs that is laid out as none of those that are known.
+fn refuse<T>(device: *mut ffi::ibv_device) -> *mut T {
+    complain(device, format_args!("{}", libibverbs::UNKNOWN));
+    errno::null(libc::EPROTONOSUPPORT)
 }
 
 /// Whether atomic accesses and fences are ordered for devices as they are for CPUs. On x86-64 the
@@ -168,7 +163,7 @@ const ORDERS_DEVICES: bool = cfg!(target_arch = "x86_64");
 ///
 /// `context` was set up by libibverbs for `device` and `fd`.
 unsafe fn open(
-    context: *mut Context,
+    context: *mut ffi::ibv_context,
     device: *mut ffi::ibv_device,
     fd: c_int,
     request: AllocContextReq,
@@ -180,8 +175,8 @@ unsafe fn open(
         let mut response = GetContextResp::empty();
         // SAFETY: the context is valid, and command and response are as long as stated.
         let status = unsafe {
-            ffi::ibv_cmd_get_context(
-                (*context).ibv.get(),
+            libibverbs::get_context(
+                context,
                 &mut command.core,
                 GetContext::SIZE,
                 &mut response.core,
@@ -242,14 +237,10 @@ fn is_single_threaded() -> bool {
 
 /// `free_context`: every object of the context is gone.
 unsafe extern "C" fn free_context(context: *mut ffi::ibv_context) {
-    let offset = offset_of!(Context, ibv) + offset_of!(ffi::verbs_context, context);
-    // SAFETY: libibverbs passes a context of this provider, which nobody uses any more; it was
-    // allocated with malloc.
+    // SAFETY: libibverbs passes a context of this provider, which nobody uses any more.
     unsafe {
-        let context = context.byte_sub(offset).cast::<Context>();
-        (*context).shared.assume_init_drop();
-        ffi::verbs_uninit_context((*context).ibv.get());
-        libc::free(context.cast());
+        (*context.cast::<Context>()).shared.assume_init_drop();
+        libibverbs::free_context(context);
     }
 }
 

@@ -29,6 +29,7 @@ use crate::driver_data;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::libibverbs;
 use crate::lock::Threads;
 use crate::memory::PlannedRing;
 use crate::memory::RingMap;
@@ -199,7 +200,7 @@ unsafe fn create(
     // SAFETY: the caller's arguments are passed on, the CQ stays in its place, and command and
     // response are as long as stated.
     let status = unsafe {
-        ffi::ibv_cmd_create_cq_ex(
+        libibverbs::create_cq_ex(
             context,
             attr,
             place.as_ibv(),
@@ -207,7 +208,6 @@ unsafe fn create(
             Command::SIZE,
             &mut response.core,
             Response::SIZE,
-            0,
         )
     };
     if status != 0 {

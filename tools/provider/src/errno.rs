@@ -2,12 +2,20 @@
 
 //! Errors as C callers see them.
 
+use std::fmt;
 use std::io;
+use std::io::Write;
 use std::ptr;
 
 /// The error number in `error`.
 pub fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Tells the user what is wrong, in one line.
+pub fn complain(what: fmt::Arguments<'_>) {
+    // With stderr closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "virtio_rdma: {what}");
 }
 
 /// Sets `errno` and returns the number.

@@ -80,6 +80,5 @@ zeroed!(
     verbs_cq,
     verbs_device,
     verbs_mr,
-    verbs_qp,
     verbs_srq,
 );

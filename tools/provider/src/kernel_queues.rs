@@ -16,6 +16,7 @@ use crate::allocation::boxed;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::verbs_qp::VerbsQp;
 
 /// `create_cq`.
 unsafe extern "C" fn create_cq(
@@ -74,7 +75,7 @@ unsafe extern "C" fn create_qp(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,
 ) -> *mut ffi::ibv_qp {
-    let Ok(mut qp) = boxed(ffi::verbs_qp::zeroed()) else {
+    let Ok(mut qp) = boxed(VerbsQp::zeroed()) else {
         return errno::null(libc::ENOMEM);
     };
     let mut command = ffi::ibv_create_qp::zeroed();
@@ -122,7 +123,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     let status = unsafe { ffi::ibv_cmd_destroy_qp(qp) };
     if status == 0 {
         // SAFETY: it was made by `create_qp`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(qp.cast::<ffi::verbs_qp>()) });
+        drop(unsafe { Box::from_raw(qp.cast::<VerbsQp>()) });
     }
     status
 }

@@ -11,6 +11,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`ffi`] | generated bindings of libibverbs' provider interface |
+//! | [`layouts`], [`libibverbs`], `verbs_qp` | facts of that interface by release of rdma-core; what depends on the libibverbs that is loaded |
 //! | `registration` | how libibverbs finds the provider and the provider its devices |
 //! | [`direct`] | what programs call in the provider itself |
 //! | [`driver_data`], [`negotiation`] | what provider and module exchange, in which version |
@@ -25,6 +26,7 @@
 //! | `kernel_queues` | the verbs of queues in the kernel, where the device has no rings in user memory |
 //! | [`lock`], `deferred`, `table` | the lock of a queue, what control verbs leave to its holder,
 //! QPs by number |
+//! | `glibc` | functions that old versions of glibc lack |
 //! | `allocation`, [`arc`] | memory of the heap that may be short |
 
 pub mod ah;
@@ -42,7 +44,11 @@ pub mod direct;
 pub mod driver_data;
 mod errno;
 pub mod ffi;
+#[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+mod glibc;
 mod kernel_queues;
+pub mod layouts;
+pub mod libibverbs;
 pub mod lock;
 pub mod memory;
 mod mr;
@@ -60,6 +66,7 @@ pub mod shared_ring;
 pub mod srq;
 mod sync;
 mod table;
+mod verbs_qp;
 pub mod work_ring;
 pub mod wqe;
 mod wr;

@@ -3,7 +3,6 @@
 //! Memory regions.
 
 use std::mem::size_of_val;
-use std::ptr;
 
 use libc::c_int;
 use libc::c_void;
@@ -12,6 +11,7 @@ use crate::allocation::boxed;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::libibverbs;
 
 /// `reg_mr`.
 ///
@@ -65,18 +65,8 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
         return errno::null(libc::ENOMEM);
     };
     // SAFETY: libibverbs' arguments are passed on, without any data of this provider's.
-    let status = unsafe {
-        ffi::ibv_cmd_reg_dmabuf_mr(
-            pd,
-            offset,
-            length,
-            iova,
-            fd,
-            access,
-            &mut *mr,
-            ptr::null_mut(),
-        )
-    };
+    let status =
+        unsafe { libibverbs::reg_dmabuf_mr(pd, offset, length, iova, fd, access, &mut *mr) };
     errno::created(status, mr)
 }
 

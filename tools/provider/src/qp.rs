@@ -43,6 +43,7 @@ use crate::post::Opcodes;
 use crate::post::SendLimits;
 use crate::rate_limit;
 use crate::srq::Srq;
+use crate::verbs_qp::VerbsQp;
 use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
 use crate::wr;
@@ -55,7 +56,7 @@ use crate::wr::List;
 /// `ibv` is libibverbs' own, and reached through its raw pointer only.
 #[repr(C)]
 pub struct Qp {
-    ibv: UnsafeCell<ffi::verbs_qp>,
+    ibv: UnsafeCell<VerbsQp>,
     rings: Arc<QpRings>,
     send_limits: SendLimits,
     max_recv_sge: u32,
@@ -83,7 +84,7 @@ unsafe impl Sync for Qp {}
 
 // SAFETY: the type is `repr(C)` and starts with this.
 unsafe impl Object for Qp {
-    type Ibv = ffi::verbs_qp;
+    type Ibv = VerbsQp;
 }
 
 /// The operations and rings of a future QP.

@@ -8,13 +8,13 @@ use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::CreateQpReq;
 use virtio_rdma_abi::uverbs::CreateQpResp;
 
-use crate::builder;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::driver_data;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::libibverbs;
 use crate::memory::PlannedRing;
 use crate::pd::Pd;
 use crate::place::Place;
@@ -22,6 +22,7 @@ use crate::post::Opcodes;
 use crate::qp::Plan;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::verbs_qp::VerbsQp;
 
 /// CREATE_QP.
 type Command = driver_data::Command<ffi::ibv_create_qp_ex, CreateQpReq>;
@@ -92,9 +93,10 @@ pub unsafe extern "C" fn create_qp_ex(
     // SAFETY: libibverbs' arguments are passed on, the QP stays in its place, and command and
     // response are as long as stated.
     let status = unsafe {
-        ffi::ibv_cmd_create_qp_ex2(
+        VerbsQp::prepare(place.as_ibv());
+        libibverbs::create_qp_ex2(
             context,
-            place.as_ibv(),
+            place.as_ibv().cast(),
             attr,
             &mut command.core,
             Command::SIZE,
@@ -113,7 +115,14 @@ pub unsafe extern "C" fn create_qp_ex(
         };
         ring.map(shared.fd, mapping)
     };
-    let mut qp = match Qp::new(plan, map, (send_cq, recv_cq, srq), shared, &domain) {
+    let send_ops = match attr.comp_mask & ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS {
+        0 => None,
+        _ => Some(attr.send_ops_flags),
+    };
+    // SAFETY: the command has succeeded, and the QP is this function's alone.
+    let made = unsafe { VerbsQp::created(place.as_ibv(), send_ops) }
+        .and_then(|()| Qp::new(plan, map, (send_cq, recv_cq, srq), shared, &domain));
+    let mut qp = match made {
         Ok(qp) => place.finish(qp),
         Err(error) => {
             // SAFETY: the kernel has created the QP above. If this fails, closing the context
@@ -123,14 +132,6 @@ pub unsafe extern "C" fn create_qp_ex(
         }
     };
     qp.report(&mut attr.cap);
-    if attr.comp_mask & ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
-        // SAFETY: the QP is this function's alone until it is returned.
-        unsafe {
-            let verbs_qp = qp.as_ibv().cast::<ffi::verbs_qp>();
-            builder::install(&mut (*verbs_qp).__bindgen_anon_1.qp_ex);
-            (*verbs_qp).comp_mask |= ffi::VERBS_QP_EX;
-        }
-    }
     // SAFETY: the command has filled it in.
     let qpn = Qpn::new(unsafe { (*qp.as_ibv()).qp_num });
     if let Err(error) = qp.created(qpn) {

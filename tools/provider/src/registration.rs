@@ -9,8 +9,10 @@ use std::ptr;
 use crate::allocation::boxed;
 use crate::context;
 use crate::errno;
+use crate::errno::complain;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::libibverbs;
 
 /// A device that libibverbs has found.
 #[repr(C)]
@@ -92,8 +94,9 @@ static DRIVER: Table<ffi::verbs_device_ops> = Table(ffi::verbs_device_ops {
 static CONSTRUCTOR: extern "C" fn() = register;
 
 extern "C" fn register() {
-    // SAFETY: the table lives as long as the process, since libibverbs never unloads a provider.
-    unsafe { ffi::verbs_register_driver(&DRIVER.0) };
+    if !libibverbs::register(&DRIVER.0) {
+        complain(format_args!("{}", libibverbs::UNKNOWN));
+    }
 }
 
 /// Whether `device` is one of this provider. It may belong to another copy of this library in the

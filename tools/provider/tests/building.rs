@@ -40,7 +40,10 @@ impl Wr {
     fn of(qp: &Qp) -> Self {
         let qp: *mut ffi::ibv_qp_ex = qp.as_ibv().cast();
         // SAFETY: the QP is the test's alone.
-        builder::install(unsafe { &mut *qp });
+        let qp = unsafe { &mut *qp };
+        builder::install(qp);
+        qp.wr_atomic_write = Some(builder::atomic_write);
+        qp.wr_flush = Some(builder::flush);
         Self(qp)
     }
 

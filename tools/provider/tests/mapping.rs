@@ -72,8 +72,13 @@ impl Bench {
     }
 
     fn create_qp(&self) -> *mut ffi::ibv_qp {
+        self.create_extended_qp(None)
+    }
+
+    /// A QP with the functions of these operations, if there are some.
+    fn create_extended_qp(&self, send_ops: Option<u32>) -> *mut ffi::ibv_qp {
         // SAFETY: a C structure of integers and pointers.
-        let mut attr: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+        let mut attr: ffi::ibv_qp_init_attr_ex = unsafe { zeroed() };
         attr.send_cq = self.cq;
         attr.recv_cq = self.cq;
         attr.qp_type = ffi::IBV_QPT_RC;
@@ -81,8 +86,14 @@ impl Bench {
         attr.cap.max_recv_wr = 16;
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
+        attr.comp_mask = ffi::IBV_QP_INIT_ATTR_PD;
+        attr.pd = self.pd;
+        if let Some(send_ops) = send_ops {
+            attr.comp_mask |= ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            attr.send_ops_flags = send_ops.into();
+        }
         // SAFETY: the PD and the CQ live.
-        unsafe { qp_init::create_qp(self.pd, &mut attr) }
+        unsafe { qp_init::create_qp_ex(self.opened.context, &mut attr) }
     }
 
     fn create_srq(&self) -> *mut ffi::ibv_srq {
@@ -187,6 +198,69 @@ fn a_context_of_no_version_of_both_is_closed() {
         let calls: Vec<_> = take_calls().into_iter().map(|(name, _)| name).collect();
         assert_eq!(calls, expected);
     }
+}
+
+/// Whether a context is refused by a libibverbs of which `change` makes another one.
+fn refuses_a_layout(change: fn(&mut Kernel)) -> bool {
+    take_calls();
+    kernel(change);
+    let (opened, fd) = Opened::new();
+    let error = opened.err().flatten();
+    // SAFETY: asks for flags of a number that may be no descriptor any more.
+    let is_closed = unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1;
+    kernel(|kernel| (kernel.longer, kernel.shifted) = (0, 0));
+    error == Some(libc::EPROTONOSUPPORT) && is_closed
+}
+
+#[test]
+fn a_libibverbs_with_another_context_is_refused() {
+    assert!(!refuses_a_layout(|_| ()));
+    assert!(refuses_a_layout(|kernel| kernel.longer = 8));
+    assert!(refuses_a_layout(|kernel| kernel.longer = 64));
+}
+
+#[test]
+fn a_libibverbs_with_other_operations_is_refused() {
+    assert!(refuses_a_layout(|kernel| kernel.shifted = 1));
+    assert!(refuses_a_layout(|kernel| kernel.shifted = 10));
+}
+
+/// The error of a QP that is created with `send_ops`, where libibverbs knows so many functions that
+/// were added to extended QPs. Such a QP has its mask behind these.
+fn extended_qp(added: Option<usize>, send_ops: u32) -> Option<i32> {
+    let bench = Bench::new();
+    kernel(|kernel| kernel.added = added);
+    let qp = bench.create_extended_qp(Some(send_ops));
+    let error = error_of(qp);
+    if let (None, Some(added)) = (error, added) {
+        let first = std::mem::offset_of!(ffi::ibv_qp_ex, wr_atomic_write);
+        // SAFETY: the QP is made of more words than these, and lives.
+        let words = unsafe { *qp.byte_add(first).cast::<[u64; 5]>() };
+        assert_eq!(words[added], u64::from(ffi::VERBS_QP_EX));
+        assert!(words[..added.min(2)].iter().all(|function| *function != 0));
+        assert!(words[added + 1..].iter().all(|word| *word == 0));
+        // SAFETY: made above.
+        assert_eq!(unsafe { qp::destroy_qp(qp) }, 0);
+    }
+    kernel(|kernel| kernel.added = Some(2));
+    error
+}
+
+#[test]
+fn functions_of_extended_qps_are_those_that_libibverbs_knows() {
+    let (write, flush) = (ffi::IBV_QP_EX_WITH_ATOMIC_WRITE, ffi::IBV_QP_EX_WITH_FLUSH);
+    for added in 0..4 {
+        assert_eq!(extended_qp(Some(added), ffi::IBV_QP_EX_WITH_SEND), None);
+    }
+    assert_eq!(extended_qp(Some(2), write | flush), None);
+    assert_eq!(extended_qp(Some(1), write), None);
+    assert_eq!(extended_qp(Some(1), flush), Some(libc::EOPNOTSUPP));
+    assert_eq!(extended_qp(Some(0), write), Some(libc::EOPNOTSUPP));
+    // libibverbs writes nowhere that the provider knows.
+    assert_eq!(
+        extended_qp(None, ffi::IBV_QP_EX_WITH_SEND),
+        Some(libc::EPROTONOSUPPORT)
+    );
 }
 
 #[test]

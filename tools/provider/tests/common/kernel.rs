@@ -22,6 +22,7 @@ use virtio_rdma_abi::uverbs::*;
 use virtio_rdma_abi::versions::Versions;
 use virtio_rdma_provider::context::alloc_context;
 use virtio_rdma_provider::ffi;
+use virtio_rdma_provider::libibverbs::layout;
 
 pub const PAGE: u64 = 4096;
 
@@ -41,7 +42,15 @@ pub struct Kernel {
     pub moved: Vec<u8>,
     /// Versions that the module speaks.
     pub spoken: Versions,
-    operations: *const ffi::verbs_context_ops,
+    /// The operations of contexts.
+    operations: Option<ffi::verbs_context_ops>,
+    /// How much longer contexts are than the provider knows.
+    pub longer: usize,
+    /// How many operations come before those that the provider knows.
+    pub shifted: usize,
+    /// How many functions that were added extended QPs have before their `comp_mask`, if that is
+    /// written.
+    pub added: Option<usize>,
 }
 
 thread_local! {
@@ -71,7 +80,10 @@ impl Kernel {
             prepared: None,
             moved: Vec::new(),
             spoken: Versions::SPOKEN,
-            operations: std::ptr::null(),
+            operations: None,
+            longer: 0,
+            shifted: 0,
+            added: Some(2),
         }
     }
 
@@ -146,6 +158,21 @@ unsafe fn behind<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(core.add(1).cast::<u8>(), len) }
 }
 
+/// The part of a context that programs see.
+///
+/// # Safety
+///
+/// The context is in its memory.
+unsafe fn end_of(context: *mut ffi::verbs_context) -> *mut ffi::ibv_context {
+    let size = layout().expect("a known libibverbs").context_size;
+    // SAFETY: the caller's promise.
+    unsafe {
+        context
+            .byte_add(size - size_of::<ffi::ibv_context>())
+            .cast()
+    }
+}
+
 /// A device of this provider, as libibverbs knows it.
 #[repr(C)]
 struct Device {
@@ -177,7 +204,7 @@ impl Opened {
             return (Err(error), fd);
         }
         // SAFETY: the context is valid.
-        let context = unsafe { &raw mut (*context).context };
+        let context = unsafe { end_of(context) };
         let opened = Self {
             context,
             _device: device,
@@ -190,7 +217,7 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let operations = kernel(|kernel| kernel.operations);
         // SAFETY: the provider has given its operations, and nothing uses the context any more.
-        unsafe { (*operations).free_context.unwrap()(self.context) };
+        unsafe { operations.unwrap().free_context.unwrap()(self.context) };
     }
 }
 
@@ -205,12 +232,18 @@ unsafe extern "C" fn _verbs_init_and_alloc_context(
     offset: *mut ffi::verbs_context,
     _driver: u32,
 ) -> *mut c_void {
-    // SAFETY: a context lies at the offset of the memory. It may be all zeroes.
+    assert!(offset.is_null(), "a context is at the start of its memory");
+    let longer = kernel(|kernel| kernel.longer);
+    // SAFETY: the provider asks for more than the longest context. It may be all zeroes.
     unsafe {
         let memory = libc::calloc(1, size);
-        let context = memory.byte_add(offset.addr()).cast::<ffi::verbs_context>();
-        (*context).context.device = device;
-        (*context).context.cmd_fd = fd;
+        let context = end_of(memory.byte_add(longer).cast());
+        context
+            .cast::<usize>()
+            .sub(1)
+            .write(layout().expect("a known libibverbs").context_size + longer);
+        (*context).device = device;
+        (*context).cmd_fd = fd;
         memory
     }
 }
@@ -220,9 +253,12 @@ unsafe extern "C" fn _verbs_init_and_alloc_context(
 /// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn verbs_uninit_context(context: *mut ffi::verbs_context) {
-    kernel(|kernel| kernel.called("close"));
+    let longer = kernel(|kernel| {
+        kernel.called("close");
+        kernel.longer
+    });
     // SAFETY: the file is the context's.
-    unsafe { libc::close((*context).context.cmd_fd) };
+    unsafe { libc::close((*end_of(context.byte_add(longer))).cmd_fd) };
 }
 
 /// # Safety
@@ -230,10 +266,44 @@ unsafe extern "C" fn verbs_uninit_context(context: *mut ffi::verbs_context) {
 /// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn verbs_set_ops(
-    _context: *mut ffi::verbs_context,
+    context: *mut ffi::verbs_context,
     operations: *const ffi::verbs_context_ops,
 ) {
-    kernel(|kernel| kernel.operations = operations);
+    let shifted = kernel(|kernel| kernel.shifted);
+    // SAFETY: the provider's table is longer than that of any libibverbs.
+    let operations = unsafe {
+        operations
+            .cast::<usize>()
+            .add(shifted)
+            .cast::<ffi::verbs_context_ops>()
+            .read()
+    };
+    // SAFETY: the context is valid.
+    let shown = unsafe { &mut (*end_of(context)).ops };
+    macro_rules! show {
+        ($($operation:ident: $place:ident),* $(,)?) => {$(
+            if operations.$operation.is_some() {
+                // SAFETY: both are optional functions, and this one is not called.
+                unsafe { std::ptr::write((&raw mut shown.$place).cast(), operations.$operation) };
+            }
+        )*};
+    }
+    show!(
+        alloc_mw: alloc_mw,
+        alloc_pd: _compat_alloc_pd,
+        create_cq: _compat_create_cq,
+        dealloc_mw: dealloc_mw,
+        dereg_mr: _compat_dereg_mr,
+        modify_qp: _compat_modify_qp,
+        poll_cq: poll_cq,
+        post_recv: post_recv,
+        post_send: post_send,
+        post_srq_recv: post_srq_recv,
+        query_qp: _compat_query_qp,
+        req_notify_cq: req_notify_cq,
+        resize_cq: _compat_resize_cq,
+    );
+    kernel(|kernel| kernel.operations = Some(operations));
 }
 
 /// # Safety
@@ -257,7 +327,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
         };
         let doorbell = kernel.offer(PAGE);
         let told = AllocContextResp {
-            flags: ContextFlags::OWN_RINGS,
+            flags: ContextFlags::OWN_RINGS | ContextFlags::ATOMIC_WRITE | ContextFlags::FLUSH,
             max_inline_data: 512,
             doorbell_offset: doorbell.offset,
             doorbell_size: PAGE as u32,
@@ -384,6 +454,16 @@ unsafe extern "C" fn ibv_cmd_create_qp_ex2(
     // SAFETY: the provider's part is behind that of the core.
     let (request, told) = unsafe {
         (*qp.cast::<ffi::ibv_qp>()).qp_num = 17;
+        // comp_mask is behind the functions of extended QPs, of which some were added.
+        let first = std::mem::offset_of!(ffi::ibv_qp_ex, wr_atomic_write);
+        let added = kernel(|kernel| kernel.added);
+        if let Some(added) = added {
+            qp.byte_add(first)
+                .cast::<u64>()
+                .add(added)
+                .cast::<u32>()
+                .write(0);
+        }
         (
             CreateQpReq::from_bytes((&*behind(command, CreateQpReq::SIZE)).try_into().unwrap()),
             behind(response, CreateQpResp::SIZE),

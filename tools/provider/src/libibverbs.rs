@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The libibverbs that is loaded: its [layout](Layout), and what differs by layout.
+//!
+//! One library serves all layouts. Functions of libibverbs are linked without versions. Arguments
+//! that a layout does not have are left out, and operations are told in its order.
+
+use std::ffi::c_void;
+use std::ffi::CStr;
+use std::mem::offset_of;
+use std::mem::size_of;
+use std::mem::transmute;
+use std::ptr;
+use std::sync::OnceLock;
+
+use libc::c_int;
+
+use crate::ffi;
+use crate::layouts;
+use crate::layouts::Layout;
+
+/// The sentence about a libibverbs of an unknown layout.
+pub const UNKNOWN: &str =
+    "the private interface of the libibverbs that is loaded is none that this \
+     provider knows: update the provider (libvirtio_rdma)";
+
+/// Any pointer in an argument.
+type Any = *mut c_void;
+/// Any operation.
+type Operation = Option<unsafe extern "C" fn()>;
+
+/// Operations that a layout can have. A libibverbs with more than the known ones finds none there.
+const ROOM: usize = 128;
+/// Operations of the headers that the provider was built with.
+const GIVEN: usize = size_of::<ffi::verbs_context_ops>() / size_of::<Operation>();
+
+/// The address of a function that libibverbs exports, or null.
+fn exported(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a string. The provider is linked with libibverbs, which is searched.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
+/// The layout of the libibverbs that is loaded, if it is a known one.
+pub fn layout() -> Option<&'static Layout> {
+    static LAYOUT: OnceLock<Option<&'static Layout>> = OnceLock::new();
+    *LAYOUT.get_or_init(|| Layout::of(|name| !exported(name).is_null()))
+}
+
+/// Whether the layout is that of a release or of a later one.
+fn is_since(release: u32) -> bool {
+    layout().is_some_and(|layout| layout.since >= release)
+}
+
+/// Registers a provider. Returns whether libibverbs has a known layout.
+pub fn register(operations: &'static ffi::verbs_device_ops) -> bool {
+    let Some(layout) = layout() else {
+        return false;
+    };
+    let function = exported(layout.registration(&mut [0; 32]));
+    // SAFETY: that is the function's type in each layout, and the layout was chosen by its name.
+    let function: unsafe extern "C" fn(*const ffi::verbs_device_ops) =
+        unsafe { transmute(function) };
+    // SAFETY: the table lives as long as the process, since libibverbs never unloads a provider.
+    unsafe { function(operations) };
+    true
+}
+
+const _: () = assert!(
+    offset_of!(ffi::verbs_context, sz) + size_of::<usize>()
+        == offset_of!(ffi::verbs_context, context)
+);
+
+/// Bytes of `struct verbs_context` before the `struct ibv_context` at its end.
+fn head(layout: &Layout) -> usize {
+    layout.context_size - size_of::<ffi::ibv_context>()
+}
+
+/// Why there is no context.
+#[derive(Debug)]
+pub enum NoContext {
+    /// libibverbs has set `errno`.
+    Error,
+    /// The layout is not known.
+    Layout,
+}
+
+/// Has libibverbs allocate a zeroed context, and fill in the `ibv_context` that `T` starts with.
+///
+/// # Errors
+///
+/// [`NoContext`].
+///
+/// # Safety
+///
+/// `device` is one that libibverbs has found, and `fd` its open file, which is closed on failure.
+/// `T` is `repr(C)` and may be all zeroes but for its first member.
+pub unsafe fn allocate_context<T>(
+    device: *mut ffi::ibv_device,
+    fd: c_int,
+) -> Result<*mut T, NoContext> {
+    // Without a layout the provider is not registered, and has no devices.
+    let layout = layout().ok_or(NoContext::Layout)?;
+    // SAFETY: the file is handed over; libibverbs allocates zeroed memory and fills the context at
+    // its start.
+    let block = unsafe {
+        ffi::_verbs_init_and_alloc_context(
+            device,
+            fd,
+            // A longer context of an unknown layout does not leave its memory.
+            layout.context_size + size_of::<T>() + ROOM * size_of::<Operation>(),
+            ptr::null_mut(),
+            ffi::RDMA_DRIVER_UNKNOWN,
+        )
+    };
+    if block.is_null() {
+        return Err(NoContext::Error);
+    }
+    // SAFETY: the block is longer than the context.
+    let context = unsafe { block.byte_add(head(layout)) };
+    // SAFETY: the size is right before the part at the end, whatever is at the head.
+    let size = unsafe { *context.cast::<usize>().sub(1) };
+    if size != layout.context_size {
+        // SAFETY: libibverbs has made it, and nobody uses it.
+        unsafe {
+            ffi::verbs_uninit_context(block.cast());
+            libc::free(block);
+        }
+        return Err(NoContext::Layout);
+    }
+    Ok(context.cast())
+}
+
+/// The `struct verbs_context` that ends with `context`.
+pub fn whole(context: *mut ffi::ibv_context) -> *mut ffi::verbs_context {
+    let head = layout().map_or(0, head);
+    context.wrapping_byte_sub(head).cast()
+}
+
+/// Frees a context.
+///
+/// # Safety
+///
+/// It was made by [`allocate_context`], and nobody uses it any more.
+pub unsafe fn free_context(context: *mut ffi::ibv_context) {
+    let whole = whole(context);
+    // SAFETY: the caller's promise; libibverbs allocates with malloc.
+    unsafe {
+        ffi::verbs_uninit_context(whole);
+        libc::free(whole.cast());
+    }
+}
+
+/// The operations in the order of a layout.
+fn in_order(layout: &Layout, operations: &ffi::verbs_context_ops) -> [Operation; ROOM] {
+    // SAFETY: the structure has optional functions only.
+    let given: &[Operation; GIVEN] = unsafe { transmute(operations) };
+    let mut given = given.iter();
+    let mut ordered = [None; ROOM];
+    let mut places = ordered.iter_mut();
+    for (_, since) in layouts::operations() {
+        let operation = match since <= ffi::HEADERS {
+            true => given.next().copied().flatten(),
+            false => None,
+        };
+        if since <= layout.since {
+            if let Some(place) = places.next() {
+                *place = operation;
+            }
+        }
+    }
+    ordered
+}
+
+/// Gives a context its operations. Returns whether libibverbs has taken each for what it is, as the
+/// table that is open to programs shows. It has not if it has more operations than the layout.
+///
+/// # Safety
+///
+/// `context` is one of [`allocate_context`].
+pub unsafe fn set_operations(
+    context: *mut ffi::ibv_context,
+    operations: &ffi::verbs_context_ops,
+) -> bool {
+    let Some(layout) = layout() else {
+        return false;
+    };
+    let ordered = in_order(layout, operations);
+    // SAFETY: the table is as long as that of any libibverbs, and is copied.
+    unsafe { ffi::verbs_set_ops(whole(context), ordered.as_ptr().cast()) };
+    // SAFETY: the context is valid.
+    let taken = unsafe { &(*context).ops };
+    macro_rules! has_taken {
+        ($($operation:ident: $place:ident),*) => {
+            $(operations.$operation.is_none_or(|given| {
+                taken.$place.is_some_and(|taken| ptr::eq(taken as *const (), given as *const ()))
+            }))&&*
+        };
+    }
+    has_taken!(
+        alloc_mw: alloc_mw,
+        alloc_pd: _compat_alloc_pd,
+        create_cq: _compat_create_cq,
+        dealloc_mw: dealloc_mw,
+        dereg_mr: _compat_dereg_mr,
+        modify_qp: _compat_modify_qp,
+        poll_cq: poll_cq,
+        post_recv: post_recv,
+        post_send: post_send,
+        post_srq_recv: post_srq_recv,
+        query_qp: _compat_query_qp,
+        req_notify_cq: req_notify_cq,
+        resize_cq: _compat_resize_cq
+    )
+}
+
+/// `ibv_cmd_get_context`, without descriptors of the caller's.
+///
+/// # Safety
+///
+/// As in C.
+pub unsafe fn get_context(
+    context: *mut ffi::ibv_context,
+    command: *mut ffi::ibv_get_context,
+    command_size: usize,
+    response: *mut ffi::ib_uverbs_get_context_resp,
+    response_size: usize,
+) -> c_int {
+    let function = ffi::ibv_cmd_get_context as *const ();
+    let (context, command, response) = (whole(context).cast(), command.cast(), response.cast());
+    // SAFETY: the function has these arguments in the layout, and the caller's are right.
+    unsafe {
+        if is_since(57) {
+            let function: unsafe extern "C" fn(Any, Any, usize, Any, Any, usize) -> c_int =
+                transmute(function);
+            function(
+                context,
+                command,
+                command_size,
+                ptr::null_mut(),
+                response,
+                response_size,
+            )
+        } else {
+            let function: unsafe extern "C" fn(Any, Any, usize, Any, usize) -> c_int =
+                transmute(function);
+            function(context, command, command_size, response, response_size)
+        }
+    }
+}
+
+/// `ibv_cmd_create_cq_ex`, without attributes of the provider's and without flags.
+///
+/// # Safety
+///
+/// As in C.
+pub unsafe fn create_cq_ex(
+    context: *mut ffi::ibv_context,
+    attr: *const ffi::ibv_cq_init_attr_ex,
+    cq: *mut ffi::verbs_cq,
+    command: *mut ffi::ibv_create_cq_ex,
+    command_size: usize,
+    response: *mut ffi::ib_uverbs_ex_create_cq_resp,
+    response_size: usize,
+) -> c_int {
+    let function = ffi::ibv_cmd_create_cq_ex as *const ();
+    let (context, attr, cq): (Any, Any, Any) = (context.cast(), attr.cast_mut().cast(), cq.cast());
+    let (command, response) = (command.cast(), response.cast());
+    // SAFETY: the function has these arguments in the layout, and the caller's are right.
+    unsafe {
+        if is_since(59) {
+            let function: unsafe extern "C" fn(
+                Any,
+                Any,
+                Any,
+                Any,
+                Any,
+                usize,
+                Any,
+                usize,
+                u32,
+            ) -> c_int = transmute(function);
+            let none = ptr::null_mut();
+            function(
+                context,
+                attr,
+                none,
+                cq,
+                command,
+                command_size,
+                response,
+                response_size,
+                0,
+            )
+        } else {
+            let function: unsafe extern "C" fn(
+                Any,
+                Any,
+                Any,
+                Any,
+                usize,
+                Any,
+                usize,
+                u32,
+            ) -> c_int = transmute(function);
+            function(
+                context,
+                attr,
+                cq,
+                command,
+                command_size,
+                response,
+                response_size,
+                0,
+            )
+        }
+    }
+}
+
+/// `ibv_cmd_create_qp_ex2`, without attributes of the provider's. They come last: a libibverbs that
+/// has no such argument does not read it.
+///
+/// # Safety
+///
+/// As in C.
+pub unsafe fn create_qp_ex2(
+    context: *mut ffi::ibv_context,
+    qp: *mut ffi::verbs_qp,
+    attr: *mut ffi::ibv_qp_init_attr_ex,
+    command: *mut ffi::ibv_create_qp_ex,
+    command_size: usize,
+    response: *mut ffi::ib_uverbs_ex_create_qp_resp,
+    response_size: usize,
+) -> c_int {
+    // SAFETY: these are the arguments of the newest layout. In C's calling convention the caller
+    // removes arguments, so one at the end does no harm.
+    let function: unsafe extern "C" fn(Any, Any, Any, Any, usize, Any, usize, Any) -> c_int =
+        unsafe { transmute(ffi::ibv_cmd_create_qp_ex2 as *const ()) };
+    let (command, response) = (command.cast(), response.cast());
+    // SAFETY: the caller's arguments.
+    unsafe {
+        function(
+            context.cast(),
+            qp.cast(),
+            attr.cast(),
+            command,
+            command_size,
+            response,
+            response_size,
+            ptr::null_mut(),
+        )
+    }
+}
+
+/// `ibv_cmd_reg_dmabuf_mr`, without attributes of the provider's, which come last as those of
+/// [`create_qp_ex2`].
+///
+/// # Safety
+///
+/// As in C.
+pub unsafe fn reg_dmabuf_mr(
+    pd: *mut ffi::ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    mr: *mut ffi::verbs_mr,
+) -> c_int {
+    // SAFETY: as in `create_qp_ex2`.
+    let function: unsafe extern "C" fn(Any, u64, usize, u64, c_int, c_int, Any, Any) -> c_int =
+        unsafe { transmute(ffi::ibv_cmd_reg_dmabuf_mr as *const ()) };
+    // SAFETY: the caller's arguments.
+    unsafe {
+        function(
+            pd.cast(),
+            offset,
+            length,
+            iova,
+            fd,
+            access,
+            mr.cast(),
+            ptr::null_mut(),
+        )
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! libibverbs' structure of a QP, which has grown in its middle.
+//!
+//! Behind the functions of `struct ibv_qp_ex` is the `comp_mask` of `struct verbs_qp`. Functions
+//! were added between them under one private ABI, so the provider looks where libibverbs writes.
+
+use std::io;
+use std::mem::offset_of;
+use std::mem::size_of;
+
+use crate::builder;
+use crate::ffi;
+use crate::ffi::Zeroed;
+
+/// Offset of the first function that was added.
+const ADDED: usize = offset_of!(ffi::ibv_qp_ex, wr_abort) + size_of::<usize>();
+/// Words from there on: functions, `comp_mask`, a pointer, and room for functions to come.
+const WORDS: usize = 16;
+/// A word that libibverbs has not written.
+const UNTOUCHED: u64 = u64::MAX;
+
+/// `struct verbs_qp` of any release.
+#[repr(C, align(8))]
+pub struct VerbsQp {
+    /// An `ibv_qp`, and in a QP that has them the functions of `ibv_qp_ex`.
+    head: [u8; ADDED],
+    added: [u64; WORDS],
+}
+
+const _: () = assert!(size_of::<ffi::verbs_qp>() <= size_of::<VerbsQp>());
+const _: () = assert!(ADDED % align_of::<VerbsQp>() == 0);
+
+// SAFETY: bytes and integers.
+unsafe impl Zeroed for VerbsQp {}
+
+impl VerbsQp {
+    /// Prepares the structure for a command that creates the QP.
+    ///
+    /// # Safety
+    ///
+    /// `this` is valid and nobody else uses it.
+    pub unsafe fn prepare(this: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { (*this).added = [UNTOUCHED; WORDS] };
+    }
+
+    /// Finishes the structure after the command. With `send_ops`, the QP gets the functions of
+    /// extended QPs.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if libibverbs is too old for an operation, `EPROTONOSUPPORT` if it has not
+    /// written where it is expected to.
+    ///
+    /// # Safety
+    ///
+    /// `this` was prepared for a command that succeeded, and nobody else uses it.
+    pub unsafe fn created(this: *mut Self, send_ops: Option<u64>) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        let added = unsafe { &mut (*this).added };
+        // libibverbs has set comp_mask to zero, which has 32 bits.
+        let mask = added.iter().position(|word| *word as u32 == 0);
+        *added = [0; WORDS];
+        let mask = mask.ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTONOSUPPORT))?;
+        let Some(send_ops) = send_ops else {
+            return Ok(());
+        };
+        // In the order in which they were added.
+        let functions = [
+            (
+                ffi::IBV_QP_EX_WITH_ATOMIC_WRITE,
+                builder::atomic_write as *const (),
+            ),
+            (ffi::IBV_QP_EX_WITH_FLUSH, builder::flush as *const ()),
+        ];
+        for (index, (operation, function)) in functions.into_iter().enumerate() {
+            if index < mask {
+                added[index] = function.expose_provenance() as u64;
+            } else if send_ops & u64::from(operation) != 0 {
+                return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+            }
+        }
+        added[mask] = u64::from(ffi::VERBS_QP_EX);
+        // SAFETY: the other functions are at the head.
+        builder::install(unsafe { &mut *this.cast() });
+        Ok(())
+    }
+}
