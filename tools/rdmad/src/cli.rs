@@ -9,32 +9,18 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::bail;
-use anyhow::ensure;
-use anyhow::Context;
-use anyhow::Result;
-use clap::builder::PossibleValuesParser;
-use clap::builder::TypedValueParser;
-use clap::Parser;
-use clap::Subcommand;
-use clap::ValueEnum;
+use anyhow::{bail, ensure, Context, Result};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Parser, Subcommand, ValueEnum};
 use nix::unistd::Group;
 use sockets::Access;
-use vdev::F_ACCESS_PLATFORM;
-use vdev::F_INDIRECT_DESC;
-use vdev::F_RING_RESET;
-use vdev::F_VERSION_1;
-use verbs::LinkSpeed;
-use verbs::PathPolicy;
+use vdev::{F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_RING_RESET, F_VERSION_1};
+use verbs::{LinkSpeed, PathPolicy};
 use virtio_rdma_abi::feature::Features;
-use vswitch::DatagramPath;
-use vswitch::FaultPlan;
-use vswitch::Uplink;
-use vswitch::UplinkConfig;
+use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
 
 use crate::qemu_args::QemuArgs;
-use crate::size::mib;
-use crate::size::parse_size;
+use crate::size::{mib, parse_size};
 use crate::status::Form;
 
 /// Features of the transport, by the names that the command line uses.

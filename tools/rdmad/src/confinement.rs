@@ -6,16 +6,13 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use anyhow::Context;
-use anyhow::Result;
-use nix::sys::signal::SigSet;
-use nix::sys::signal::Signal;
+use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal};
 use sandbox::Uplinks;
 use sockets::keeper;
 use vswitch::Uplink;
 
-use crate::cli::Args;
-use crate::cli::KEEPER;
+use crate::cli::{Args, KEEPER};
 use crate::limits;
 
 /// The signals that end the daemon, from here on kept until it waits for them. No thread but the

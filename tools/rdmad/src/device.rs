@@ -2,27 +2,16 @@
 
 //! The verbs engine as a virtio device.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use dma::DmaSpace;
-use vdev::SharedMemory;
-use vdev::VirtioDevice;
-use vdev::Virtqueue;
-use vdev::TRANSPORT_FEATURES;
-use verbs::Device;
-use verbs::DeviceConfig;
-use verbs::Runtime;
-use verbs::Virtqueues;
+use vdev::{SharedMemory, VirtioDevice, Virtqueue, TRANSPORT_FEATURES};
+use verbs::{Device, DeviceConfig, Runtime, Virtqueues};
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
-use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
-use virtio_rdma_abi::ctrl::MAX_REQUEST;
-use virtio_rdma_abi::ctrl::MAX_RESPONSE;
+use virtio_rdma_abi::ctrl::{CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE};
 use virtio_rdma_abi::event::Event;
-use virtio_rdma_abi::feature::Feature;
-use virtio_rdma_abi::feature::Features;
+use virtio_rdma_abi::feature::{Feature, Features};
 use virtqueue::Split;
 use vswitch::EnginePort;
 

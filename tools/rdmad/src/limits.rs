@@ -2,12 +2,8 @@
 
 //! The limit on open files.
 
-use anyhow::Context;
-use anyhow::Result;
-use rustix::process::getrlimit;
-use rustix::process::setrlimit;
-use rustix::process::Resource;
-use rustix::process::Rlimit;
+use anyhow::{Context, Result};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use verbs::DeviceConfig;
 
 use crate::cli::Args;

@@ -7,16 +7,12 @@
 //! last ones, which say why the daemon ends, are kept.
 
 use std::collections::VecDeque;
-use std::io;
-use std::io::Write;
+use std::io::{self, Write};
 use std::mem;
 use std::sync::Arc;
-use std::sync::Condvar;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use sandbox::Kind;
 
 /// Bytes that wait for a reader at most.
@@ -59,7 +55,7 @@ impl Log {
 impl Write for Log {
     /// Queues a line, which is `line` as a whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut queue = self.0.lock();
+        let mut queue = self.0.queue.lock();
         queue.bytes += line.len();
         queue.lines.push_back(line.to_vec());
         while queue.bytes > CAPACITY {
@@ -74,30 +70,25 @@ impl Write for Log {
     /// Waits until all lines are written, but not forever.
     fn flush(&mut self) -> io::Result<()> {
         let is_busy = |queue: &mut Lines| queue.is_writing || !queue.lines.is_empty();
-        let queue = self.0.lock();
-        let waited = self.0.changed.wait_timeout_while(queue, PATIENCE, is_busy);
-        match waited.unwrap_or_else(PoisonError::into_inner).1 {
-            waited if waited.timed_out() => Err(io::ErrorKind::TimedOut.into()),
-            _ => Ok(()),
+        let mut queue = self.0.queue.lock();
+        self.0.changed.wait_while_for(&mut queue, is_busy, PATIENCE);
+        match is_busy(&mut queue) {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(()),
         }
     }
 }
 
 impl Channel {
-    fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes lines to `out` without end.
     fn write_to(&self, mut out: impl Write) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             let line = queue.take();
             queue.is_writing = line.is_some();
             self.changed.notify_all();
             let Some(line) = line else {
-                let waited = self.changed.wait(queue);
-                queue = waited.unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut queue);
                 continue;
             };
             let dropped = mem::take(&mut queue.dropped);
@@ -110,7 +101,7 @@ impl Channel {
                 );
             }
             let _ = out.write_all(&line);
-            queue = self.lock();
+            queue = self.queue.lock();
         }
     }
 }
@@ -162,7 +153,7 @@ mod tests {
         for number in 0..LINES {
             log.write_all(format!("{number:99}\n").as_bytes()).unwrap();
         }
-        assert!(log.0.lock().bytes <= CAPACITY);
+        assert!(log.0.queue.lock().bytes <= CAPACITY);
         assert!(log.flush().is_err(), "nobody reads");
         let reader = thread::spawn(|| {
             let mut lines = Vec::new();

@@ -5,18 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use dma::DmaSpace;
-use vdev::Handle;
-use vdev::Listener;
-use vdev::F_ORDER_PLATFORM;
-use verbs::DeviceConfig;
-use verbs::Runtime;
-use verbs::RuntimeConfig;
+use vdev::{Handle, Listener, F_ORDER_PLATFORM};
+use verbs::{DeviceConfig, Runtime, RuntimeConfig};
 use virtio_rdma_abi::feature::Features;
-use vswitch::PortConfig;
-use vswitch::Switch;
+use vswitch::{PortConfig, Switch};
 
 use crate::cli::Args;
 use crate::device::RdmaDevice;

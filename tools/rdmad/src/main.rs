@@ -19,21 +19,16 @@ mod size;
 mod status;
 
 use std::fs::File;
-use std::io::IsTerminal;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::error::ErrorKind;
-use clap::CommandFactory;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use nix::sys::signal::SigSet;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::Args;
-use crate::cli::Command;
-use crate::cli::Sandbox;
+use crate::cli::{Args, Command, Sandbox};
 use crate::log::Log;
 use crate::machine::Machine;
 

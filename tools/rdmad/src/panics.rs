@@ -20,8 +20,7 @@ use vswitch::pcap::PcapWriter;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 
 use crate::log::Log;
-use crate::status;
-use crate::status::Form;
+use crate::status::{self, Form};
 
 /// The port's.
 const MAC: Mac = [2, 0, 0, 0, 0, 1];

@@ -6,21 +6,15 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
-use serde::Serialize;
-use serde::Serializer;
-use verbs::DataPath;
-use verbs::Device;
-use verbs::QpStatus;
-use verbs::RuntimeStatus;
+use serde::{Serialize, Serializer};
+use verbs::{DataPath, Device, QpStatus, RuntimeStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
-use virtio_rdma_abi::ib::QpState;
-use virtio_rdma_abi::ib::QpType;
+use virtio_rdma_abi::ib::{QpState, QpType};
 use vswitch::stats::Stats;
 
 use crate::cli::Mac;
 use crate::size::mib;
-use virtio_rdma_abi::feature::Feature;
-use virtio_rdma_abi::feature::Features;
+use virtio_rdma_abi::feature::{Feature, Features};
 
 /// The daemon.
 #[derive(Debug, Serialize)]

@@ -2,8 +2,7 @@
 
 //! Sizes of memory on the command line and in the status.
 
-use anyhow::Context;
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 /// Units, each 1,024 times the one before.
 const UNITS: [char; 4] = ['K', 'M', 'G', 'T'];

@@ -7,31 +7,19 @@
 //! It looks at devices without holding their workers up.
 
 use std::collections::VecDeque;
-use std::io;
-use std::io::Read;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::bail;
-use anyhow::Context;
-use anyhow::Result;
-use rustix::event::eventfd;
-use rustix::event::poll;
-use rustix::event::EventfdFlags;
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
+use anyhow::{bail, Context, Result};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use sandbox::Kind;
-use sockets::Access;
-use sockets::SocketPath;
+use sockets::{Access, SocketPath};
 
 use crate::report::Report;
 

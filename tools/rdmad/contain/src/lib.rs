@@ -10,13 +10,11 @@
 #![forbid(unsafe_code)]
 
 use std::any::Any;
-use std::backtrace::Backtrace;
-use std::backtrace::BacktraceStatus;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::Cell;
 use std::fmt;
 use std::io::Write;
-use std::panic;
-use std::panic::AssertUnwindSafe;
+use std::panic::{self, AssertUnwindSafe};
 use std::process;
 use std::thread;
 

@@ -16,28 +16,16 @@ use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::ptr;
-use std::sync::atomic::fence;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::Once;
-use std::sync::OnceLock;
-use std::sync::PoisonError;
+use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Once, OnceLock};
 
-use rustix::event::eventfd;
-use rustix::event::EventfdFlags;
-use rustix::mm::MapFlags;
-use rustix::mm::MremapFlags;
-use rustix::mm::ProtFlags;
+use parking_lot::Mutex;
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::MmapRegion;
 
-use crate::MapError;
-use crate::PAGE_SIZE;
+use crate::{MapError, PAGE_SIZE};
 
 /// Regions that all VMs of a process map at most.
 pub(crate) const MAX_WATCHED: usize = 1 << 14;
@@ -165,7 +153,7 @@ impl Watched {
             iova: iova.wrapping_sub(lead as u64),
             loss,
         });
-        let slot = lock().take().ok_or(MapError::TooManyOfAll)?;
+        let slot = FREE.lock().take().ok_or(MapError::TooManyOfAll)?;
         SLOTS[slot].set(watch.start, watch.end, ptr::from_ref(&*watch).cast_mut());
         Ok(Self {
             part,
@@ -184,7 +172,7 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let mut slots = lock();
+        let mut slots = FREE.lock();
         SLOTS[self.slot].set(0, 0, ptr::null_mut());
         slots.free.push(self.slot);
     }
@@ -226,11 +214,6 @@ impl FreeSlots {
         USED.store(slot + 1, Ordering::Release);
         Some(slot)
     }
-}
-
-fn lock() -> MutexGuard<'static, FreeSlots> {
-    // A panic leaves the list consistent, so the poison is ignored.
-    FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Slot {

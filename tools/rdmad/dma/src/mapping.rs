@@ -4,21 +4,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use budget::Charge;
 use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::FileOffset;
-use vm_memory::VolatileMemory;
-use vm_memory::VolatileSlice;
+use vm_memory::{FileOffset, VolatileMemory, VolatileSlice};
 
-use crate::fault::Loss;
-use crate::fault::Watched;
-use crate::DmaError;
-use crate::MapError;
-use crate::PAGE_SIZE;
+use crate::fault::{Loss, Watched};
+use crate::{DmaError, MapError, PAGE_SIZE};
 
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;

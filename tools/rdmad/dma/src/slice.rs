@@ -3,15 +3,9 @@
 //! Access to a contiguous piece of guest memory.
 
 use std::ops::Deref;
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use vm_memory::AtomicInteger;
-use vm_memory::VolatileMemory;
-use vm_memory::VolatileMemoryError;
-use vm_memory::VolatileSlice;
+use vm_memory::{AtomicInteger, VolatileMemory, VolatileMemoryError, VolatileSlice};
 
 use crate::DmaError;
 

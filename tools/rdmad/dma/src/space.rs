@@ -7,23 +7,15 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::Condvar;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
 
-use arc_swap::ArcSwap;
-use arc_swap::Guard;
+use arc_swap::{ArcSwap, Guard};
 use budget::Budget;
+use parking_lot::{Condvar, Mutex};
 use vm_memory::VolatileSlice;
 
 use crate::fault::Loss;
 use crate::mapping::Mapping;
-use crate::DmaError;
-use crate::DmaSlice;
-use crate::DmaSliceMut;
-use crate::LostMemory;
-use crate::MapError;
+use crate::{DmaError, DmaSlice, DmaSliceMut, LostMemory, MapError};
 
 /// Regions in one map. A monitor uses a few; each costs a mapping and a file descriptor, which all
 /// VMs of a process share.
@@ -47,13 +39,6 @@ struct Live {
     dropped: Condvar,
 }
 
-impl Live {
-    fn count(&self) -> MutexGuard<'_, usize> {
-        // The count is right at any moment, whatever a panicking thread did.
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A map that never changes.
 struct Snapshot {
     /// Sorted by address, without overlap.
@@ -63,7 +48,7 @@ struct Snapshot {
 
 impl Snapshot {
     fn new(regions: Vec<Arc<Mapping>>, live: &Arc<Live>) -> Arc<Self> {
-        *live.count() += 1;
+        *live.count.lock() += 1;
         Arc::new(Self {
             regions,
             live: live.clone(),
@@ -80,7 +65,7 @@ impl Drop for Snapshot {
     fn drop(&mut self) {
         // First the mappings: who waits for this snapshot expects them gone.
         self.regions.clear();
-        *self.live.count() -= 1;
+        *self.live.count.lock() -= 1;
         self.live.dropped.notify_all();
     }
 }
@@ -117,7 +102,7 @@ impl DmaSpace {
         len: u64,
         writable: bool,
     ) -> Result<(), MapError> {
-        let _change = self.lock_change();
+        let _change = self.change.lock();
         let old = self.current.load_full();
         if old.regions.len() == MAX_REGIONS {
             return Err(MapError::TooMany);
@@ -158,7 +143,7 @@ impl DmaSpace {
                 offset: 0,
             });
         };
-        let _change = self.lock_change();
+        let _change = self.change.lock();
         let old = self.current.load_full();
         let start = old.position(iova);
         let inside = old.regions[start..].partition_point(|region| region.iova <= last);
@@ -181,7 +166,7 @@ impl DmaSpace {
     /// Unmaps everything. Returns when no view of an earlier map exists any more; see
     /// [`unmap`](Self::unmap).
     pub fn clear(&self) {
-        let _change = self.lock_change();
+        let _change = self.change.lock();
         self.replace_and_wait(self.current.load_full(), Vec::new());
         self.loss.clear();
     }
@@ -219,7 +204,7 @@ impl DmaSpace {
         if !self.has_lost() {
             return Ok(());
         }
-        let _change = self.lock_change();
+        let _change = self.change.lock();
         let old = self.current.load_full();
         let again = old
             .regions
@@ -254,19 +239,8 @@ impl DmaSpace {
         drop(old);
         // Only this thread makes snapshots, since it holds the change lock: with one left, that is
         // the new one.
-        let mut count = self.live.count();
-        while *count > 1 {
-            count = self
-                .live
-                .dropped
-                .wait(count)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn lock_change(&self) -> MutexGuard<'_, ()> {
-        // The lock guards no data of its own; the published snapshot is always whole.
-        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut count = self.live.count.lock();
+        self.live.dropped.wait_while(&mut count, |count| *count > 1);
     }
 }
 

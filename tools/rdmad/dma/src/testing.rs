@@ -5,8 +5,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::MemfdFlags;
-use rustix::fs::SealFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::{DmaSpace, PAGE_SIZE};
 

@@ -3,20 +3,13 @@
 //! The DMA map from outside: what is mapped, what is refused, what a change waits for.
 
 use std::fs::File;
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread;
 
-use dma::testing::guest_memory;
-use dma::testing::memfd;
-use dma::DmaError;
-use dma::DmaSpace;
-use dma::DmaView;
-use dma::MapError;
-use dma::MAX_REGIONS;
+use dma::testing::{guest_memory, memfd};
+use dma::{DmaError, DmaSpace, DmaView, MapError, MAX_REGIONS};
 use rustix::fs::SealFlags;
 
 const MIB: u64 = 1 << 20;

@@ -6,18 +6,13 @@ use std::collections::BTreeMap;
 use std::env;
 
 use libc::c_long;
-use seccompiler::BpfProgram;
-use seccompiler::SeccompAction;
-use seccompiler::SeccompCmpArgLen;
-use seccompiler::SeccompCmpOp;
-use seccompiler::SeccompCondition;
-use seccompiler::SeccompFilter;
-use seccompiler::SeccompRule;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
 
-use crate::lists;
-use crate::lists::Uplinks;
-use crate::Error;
-use crate::Kind;
+use crate::lists::{self, Uplinks};
+use crate::{Error, Kind};
 
 /// A system call that a list allows, and for which arguments.
 #[derive(Clone, Debug)]

@@ -7,21 +7,10 @@
 
 use std::path::Path;
 
-use landlock::path_beneath_rules;
-use landlock::Access;
-use landlock::AccessFs;
-use landlock::AccessNet;
-use landlock::BitFlags;
-use landlock::CompatLevel;
-use landlock::Compatible;
-use landlock::Ruleset;
-use landlock::RulesetAttr;
-use landlock::RulesetCreated;
-use landlock::RulesetCreatedAttr;
-use landlock::RulesetError;
-use landlock::RulesetStatus;
-use landlock::Scope;
-use landlock::ABI;
+use landlock::{
+    path_beneath_rules, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, ABI,
+};
 
 use crate::Error;
 

@@ -27,9 +27,7 @@ use std::sync::OnceLock;
 
 pub use self::kind::Kind;
 pub use self::lists::Uplinks;
-pub use self::threads::confine_keeper;
-pub use self::threads::confine_main;
-pub use self::threads::spawn;
+pub use self::threads::{confine_keeper, confine_main, spawn};
 
 use self::filter::Filters;
 

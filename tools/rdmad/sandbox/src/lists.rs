@@ -7,12 +7,8 @@
 
 use libc::*;
 
-use crate::filter::any;
-use crate::filter::when;
-use crate::filter::Allowed;
-use crate::filter::When::Is;
-use crate::filter::When::Lacks;
-use crate::filter::When::Null;
+use crate::filter::When::{Is, Lacks, Null};
+use crate::filter::{any, when, Allowed};
 use crate::Kind;
 
 /// `PR_SET_VMA` (C header: linux/prctl.h): the C library may name its memory.

@@ -3,13 +3,10 @@
 //! Privileges of threads.
 
 use rustix::io::Errno;
-use rustix::thread::capabilities;
-use rustix::thread::clear_ambient_capability_set;
-use rustix::thread::remove_capability_from_bounding_set;
-use rustix::thread::set_capabilities;
-use rustix::thread::set_no_new_privs;
-use rustix::thread::CapabilitySet;
-use rustix::thread::CapabilitySets;
+use rustix::thread::{
+    capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs, CapabilitySet, CapabilitySets,
+};
 
 use crate::Error;
 

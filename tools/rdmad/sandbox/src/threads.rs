@@ -9,23 +9,13 @@ use std::hint::black_box;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::thread;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 
-use rustix::thread::gettid;
-use rustix::thread::CapabilitySet;
-use rustix::thread::Pid;
+use parking_lot::Mutex;
+use rustix::thread::{gettid, CapabilitySet, Pid};
 
-use crate::filter;
-use crate::filter::Filters;
-use crate::landlocked;
-use crate::privileges;
-use crate::violation;
-use crate::Error;
-use crate::Kind;
-use crate::FILTERS;
+use crate::filter::{self, Filters};
+use crate::{landlocked, privileges, violation, Error, Kind, FILTERS};
 
 /// Threads that [`spawn`] has confined. Some may have ended.
 static CONFINED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
@@ -73,7 +63,7 @@ pub fn spawn(
 pub fn confine_main() -> Result<bool, Error> {
     let filters = FILTERS.get().expect("the sandbox is on");
     let own = gettid();
-    let confined = CONFINED.lock().unwrap_or_else(PoisonError::into_inner);
+    let confined = CONFINED.lock();
     for task in fs::read_dir("/proc/self/task").map_err(Error::Threads)? {
         let task = task.map_err(Error::Threads)?;
         let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
@@ -107,7 +97,7 @@ pub fn confine_keeper<'a>(directories: impl IntoIterator<Item = &'a Path>) -> Re
 /// Confines the calling thread. Returns whether the kernel has Landlock.
 fn confine(filters: &Filters, kind: Kind) -> Result<bool, Error> {
     violation::set_kind(kind);
-    let mut confined = CONFINED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut confined = CONFINED.lock();
     confined.push(gettid());
     drop(confined);
     privileges::drop_but(CapabilitySet::empty())?;

@@ -9,18 +9,13 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
-use std::fmt;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::event::poll;
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::stdio::stderr;
 use syscalls::Sysno;
 

@@ -3,8 +3,7 @@
 //! The daemon starts threads by `sandbox::spawn` alone.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Functions of the standard library that start a thread.
 const STARTS: [&str; 3] = ["thread::spawn(", "thread::Builder", "thread::scope("];

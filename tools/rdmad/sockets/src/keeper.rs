@@ -11,33 +11,21 @@
 //!
 //! The keeper ends with the daemon.
 
-use std::io;
-use std::io::IoSlice;
-use std::io::IoSliceMut;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::PoisonError;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::net::AddressFamily;
-use rustix::net::RecvAncillaryBuffer;
-use rustix::net::RecvAncillaryMessage;
-use rustix::net::RecvFlags;
-use rustix::net::SendAncillaryBuffer;
-use rustix::net::SendAncillaryMessage;
-use rustix::net::SendFlags;
-use rustix::net::SocketFlags;
-use rustix::net::SocketType;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
 
 /// Longest message: what is asked for, and a path.
 const MAX_MESSAGE: usize = 1 + 4096;
@@ -236,9 +224,7 @@ pub fn seal() -> io::Result<()> {
 /// Does something with the keeper, if there is one.
 fn with<T>(work: impl FnOnce(&mut Client) -> T) -> Option<T> {
     let keeper = KEEPER.get()?;
-    Some(work(
-        &mut keeper.lock().unwrap_or_else(PoisonError::into_inner),
-    ))
+    Some(work(&mut keeper.lock()))
 }
 
 /// An errand of the keeper.

@@ -14,31 +14,16 @@ mod remote;
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixDatagram;
-use std::os::unix::net::UnixListener;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::path::PathBuf;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::chmod;
-use rustix::fs::chownat;
-use rustix::fs::fchmod;
-use rustix::fs::fstat;
-use rustix::fs::open;
-use rustix::fs::openat;
-use rustix::fs::AtFlags;
-use rustix::fs::FileType;
-use rustix::fs::Gid;
-use rustix::fs::Mode;
-use rustix::fs::OFlags;
-use rustix::net::AddressFamily;
-use rustix::net::SocketAddrUnix;
-use rustix::net::SocketFlags;
-use rustix::net::SocketType;
+use rustix::fs::{
+    chmod, chownat, fchmod, fstat, open, openat, AtFlags, FileType, Gid, Mode, OFlags,
+};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
 use self::keeper::Errand;
@@ -270,8 +255,7 @@ fn failure(path: &Path, error: impl Into<io::Error>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn mode(path: &Path) -> u32 {
         fs::symlink_metadata(path).unwrap().mode() & 0o7777

@@ -10,16 +10,12 @@ use std::env;
 use std::hint::black_box;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
-use std::process::ExitCode;
-use std::process::Output;
+use std::process::{Command, ExitCode, Output};
 use std::sync::mpsc::channel;
 use std::thread::available_parallelism;
 
-use list::Act;
-use list::ACTS;
-use sandbox::Kind;
-use sandbox::Uplinks;
+use list::{Act, ACTS};
+use sandbox::{Kind, Uplinks};
 
 /// First argument of a process that tries one act.
 const ATTEMPT: &str = "attempt";
