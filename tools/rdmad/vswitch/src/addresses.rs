@@ -12,6 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use roce::net::{inspect, link_local, Content, Mac};
 
+use crate::index::PortIndex;
+
 const PROTOCOL_ICMPV6: u8 = 58;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
@@ -25,12 +27,12 @@ const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 /// The addresses of all ports.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    owners: HashMap<IpAddr, usize>,
-    ports: Vec<Port>,
+    owners: HashMap<IpAddr, PortIndex>,
+    ports: Vec<Rules>,
 }
 
 #[derive(Debug)]
-struct Port {
+struct Rules {
     mac: Mac,
     /// It may speak for its own addresses only.
     restricted: bool,
@@ -39,18 +41,18 @@ struct Port {
 impl Addresses {
     /// Adds the next port, with the addresses that were given to it.
     pub(crate) fn add(&mut self, mac: Mac, given: &[IpAddr]) {
-        let port = self.ports.len();
+        let port = PortIndex(self.ports.len());
         let own = [IpAddr::V6(link_local(mac))];
         let addresses = given.iter().chain(&own);
         self.owners.extend(addresses.map(|ip| (*ip, port)));
-        self.ports.push(Port {
+        self.ports.push(Rules {
             mac,
             restricted: !given.is_empty(),
         });
     }
 
     /// Whether the network interface of `port` may send a frame.
-    pub(crate) fn admit(&self, port: usize, frame: &[u8]) -> bool {
+    pub(crate) fn admit(&self, port: PortIndex, frame: &[u8]) -> bool {
         match inspect(frame) {
             Content::Ip {
                 src,
@@ -65,15 +67,15 @@ impl Addresses {
         }
     }
 
-    fn may_claim(&self, port: usize, address: IpAddr) -> bool {
+    fn may_claim(&self, port: PortIndex, address: IpAddr) -> bool {
         match self.owners.get(&address) {
             Some(owner) => *owner == port,
-            None => !self.ports[port].restricted,
+            None => !self.ports[port.0].restricted,
         }
     }
 
-    fn admit_arp(&self, port: usize, packet: &[u8]) -> bool {
-        let Port { mac, restricted } = self.ports[port];
+    fn admit_arp(&self, port: PortIndex, packet: &[u8]) -> bool {
+        let Rules { mac, restricted } = self.ports[port.0];
         let fields = packet
             .get(2..)
             .and_then(|packet| packet.strip_prefix(&ARP_IPV4))
@@ -93,7 +95,7 @@ impl Addresses {
         (!restricted || fields[2..8] == mac) && self.may_claim(port, claimed.into())
     }
 
-    fn admit_icmpv6(&self, port: usize, src: IpAddr, message: &[u8]) -> bool {
+    fn admit_icmpv6(&self, port: PortIndex, src: IpAddr, message: &[u8]) -> bool {
         let target = || {
             let bytes: &[u8; 16] = message.get(8..)?.first_chunk()?;
             Some(IpAddr::V6(Ipv6Addr::from(*bytes)))
@@ -104,7 +106,7 @@ impl Addresses {
             Some(&NEIGHBOUR_SOLICITATION) if src.is_unspecified() => may_claim_target(),
             Some(&NEIGHBOUR_ADVERTISEMENT) => may_claim_target(),
             // These speak for others.
-            Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.ports[port].restricted,
+            Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.ports[port.0].restricted,
             _ => true,
         }
     }
@@ -212,7 +214,7 @@ mod tests {
         ];
         let addresses = addresses();
         for (number, (frame, ours, theirs)) in cases.into_iter().enumerate() {
-            let admitted = [0, 1].map(|port| addresses.admit(port, &frame));
+            let admitted = [0, 1].map(|port| addresses.admit(PortIndex(port), &frame));
             assert_eq!(admitted, [ours, theirs], "case {number}: {frame:02x?}");
         }
     }

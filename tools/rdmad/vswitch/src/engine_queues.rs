@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
+use parking_lot::Mutex;
 use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
@@ -49,6 +50,7 @@ impl EngineQueues {
     }
 
     /// Buffers of its own frames that are in use.
+    #[cfg(feature = "testing")]
     pub(crate) fn frames(&self) -> usize {
         self.pool.in_use()
     }
@@ -84,12 +86,7 @@ impl EngineQueues {
 
     /// Whether frames to a multicast address are for the engine.
     pub(crate) fn has_joined(&self, mac: &Mac) -> bool {
-        self.joined().contains_key(mac)
-    }
-
-    fn joined(&self) -> MutexGuard<'_, HashMap<Mac, u32>> {
-        // Nothing panics while it is held.
-        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+        self.joined.lock().contains_key(mac)
     }
 
     pub(crate) fn notify(&self) {
@@ -172,11 +169,11 @@ impl FramePort for EnginePort {
 
     // Calls are counted: several groups may have one address.
     fn join(&self, mac: Mac) {
-        *self.engine.joined().entry(mac).or_default() += 1;
+        *self.engine.joined.lock().entry(mac).or_default() += 1;
     }
 
     fn leave(&self, mac: Mac) {
-        let mut joined = self.engine.joined();
+        let mut joined = self.engine.joined.lock();
         if let Some(count) = joined.get_mut(&mac) {
             *count -= 1;
             if *count == 0 {

@@ -11,13 +11,14 @@ use roce::frame::MAX_FRAME;
 use roce::net::is_roce;
 use roce::Frame;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{self, PollFd, PollFlags, Timespec};
+use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 use crate::addresses::Addresses;
 use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, Port, UplinkPort};
+use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Trouble, Waits};
 use crate::pcap::PcapWriter;
 use crate::unix_peer::UnixPeer;
@@ -32,11 +33,11 @@ const FLUSH: Duration = Duration::from_millis(100);
 
 /// The event loop with all that it moves.
 pub(crate) struct EventLoop {
-    epoll: OwnedFd,
+    pub(crate) epoll: OwnedFd,
     waker: Arc<Waker>,
     pcap: Option<PcapWriter>,
     injector: Option<Injector<Forwarding>>,
-    forwarder: Forwarder,
+    pub(crate) forwarder: Forwarder,
     /// Into which the next frame of each link is read, of its own buffers.
     spares: Vec<Frame>,
     /// The time of this round.
@@ -53,10 +54,6 @@ pub(crate) struct EventLoop {
 pub(crate) const EVENTS: usize = 64;
 
 const WAKER: u64 = u64::MAX;
-const NO_TIME: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
 
 impl EventLoop {
     pub(crate) fn new(
@@ -90,8 +87,9 @@ impl EventLoop {
             watch(source as u64, link)?;
         }
         let forwarder = Forwarder::new(ports, uplinks, addresses);
-        let origins = (0..forwarder.ports.len()).map(Origin::Net);
-        let origins = origins.chain((0..forwarder.uplinks.len()).map(Origin::Uplink));
+        let origins = (0..forwarder.ports.len()).map(|at| Origin::Net(PortIndex(at)));
+        let uplinks = (0..forwarder.uplinks.len()).map(|at| Origin::Uplink(UplinkIndex(at)));
+        let origins = origins.chain(uplinks);
         let spares = origins
             .map(|origin| {
                 forwarder
@@ -159,7 +157,7 @@ impl EventLoop {
             }
         }
         self.more = false;
-        for port in 0..self.forwarder.ports.len() {
+        for port in (0..self.forwarder.ports.len()).map(PortIndex) {
             self.more |= self.drain_engine(port);
         }
         if let Some(injector) = &mut self.injector {
@@ -189,18 +187,6 @@ impl EventLoop {
         let at = held.into_iter().chain(self.renewal).min();
         let at = at.map(|at| at.saturating_duration_since(now));
         retry.into_iter().chain(flush).chain(at).min()
-    }
-
-    /// Whether something has happened that ends a [sleep](Self::wait). Takes no event away.
-    pub(crate) fn has_events(&self) -> bool {
-        let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
-        // It fails as `wait` would, which then says so.
-        event::poll(&mut polled, Some(&NO_TIME)).map_or(true, |ready| ready > 0)
-    }
-
-    /// All that frames pass through.
-    pub(crate) const fn forwarder(&self) -> &Forwarder {
-        &self.forwarder
     }
 
     /// Has the kernel tell when there is room where frames wait for it.
@@ -259,11 +245,11 @@ impl EventLoop {
         for taken in 0.. {
             let (origin, link) = match source.checked_sub(ports) {
                 None => (
-                    Origin::Net(source),
+                    Origin::Net(PortIndex(source)),
                     self.forwarder.ports[source].net.as_mut(),
                 ),
                 Some(at) => (
-                    Origin::Uplink(at),
+                    Origin::Uplink(UplinkIndex(at)),
                     Some(&mut self.forwarder.uplinks[at].link),
                 ),
             };
@@ -314,18 +300,18 @@ impl EventLoop {
     }
 
     /// Takes frames from an engine. True if it has more.
-    fn drain_engine(&mut self, port: usize) -> bool {
+    fn drain_engine(&mut self, port: PortIndex) -> bool {
         for _ in 0..BATCH {
-            let Some(frame) = self.forwarder.ports[port].engine.next() else {
+            let Some(frame) = self.forwarder.ports[port.0].engine.next() else {
                 return false;
             };
             if link::is_valid_length(frame.len()) {
                 self.take(Origin::Engine(port), frame);
             } else {
-                self.forwarder.ports[port].counters.refused.add_one();
+                self.forwarder.ports[port.0].counters.refused.add_one();
             }
         }
-        self.forwarder.ports[port].engine.has_more()
+        self.forwarder.ports[port.0].engine.has_more()
     }
 
     /// Takes a frame: filter, learn, capture, faults, delivery.

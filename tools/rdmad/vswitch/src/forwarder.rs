@@ -11,6 +11,7 @@ use roce::{Frame, FramePool};
 
 use crate::addresses::Addresses;
 use crate::engine_queues::EngineQueues;
+use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Delivery, Link};
 use crate::mac_table::{Heard, MacTable};
 use crate::stats::Counters;
@@ -40,13 +41,13 @@ pub(crate) struct UplinkPort {
 /// Where a frame comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    Net(usize),
-    Engine(usize),
-    Uplink(usize),
+    Net(PortIndex),
+    Engine(PortIndex),
+    Uplink(UplinkIndex),
 }
 
 impl Origin {
-    const fn port(self) -> Option<usize> {
+    const fn port(self) -> Option<PortIndex> {
         match self {
             Self::Net(port) | Self::Engine(port) => Some(port),
             Self::Uplink(_) => None,
@@ -58,9 +59,9 @@ impl Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     Nowhere,
-    Net(usize),
-    Engine(usize),
-    Uplink(usize),
+    Net(PortIndex),
+    Engine(PortIndex),
+    Uplink(UplinkIndex),
     /// To all uplinks, but not back.
     Uplinks,
     /// To all uplinks and network interfaces, but not back; `engines` to those that have joined the
@@ -112,33 +113,36 @@ impl Forwarder {
 
     pub(crate) fn counters_of(&self, origin: Origin) -> &Counters {
         match origin {
-            Origin::Net(port) | Origin::Engine(port) => &self.ports[port].counters,
-            Origin::Uplink(at) => &self.uplinks[at].counters,
+            Origin::Net(port) | Origin::Engine(port) => &self.ports[port.0].counters,
+            Origin::Uplink(at) => &self.uplinks[at.0].counters,
         }
     }
 
     /// The buffers for frames from there, also for copies of what an engine sent.
     pub(crate) fn pool_of(&self, origin: Origin) -> &FramePool {
         match origin {
-            Origin::Net(port) | Origin::Engine(port) => &self.pools[port],
-            Origin::Uplink(at) => &self.pools[self.ports.len() + at],
+            Origin::Net(port) | Origin::Engine(port) => &self.pools[port.0],
+            Origin::Uplink(at) => &self.pools[self.ports.len() + at.0],
         }
     }
 
     /// Frames that are in use, of the buffers of each engine, then of each network interface and
     /// each uplink. One of the latter two is always ready for the next frame.
+    #[cfg(feature = "testing")]
     pub(crate) fn frames(&self) -> impl Iterator<Item = usize> + '_ {
         let engines = self.ports.iter().map(|port| port.engine.frames());
         engines.chain(self.pools.iter().map(FramePool::in_use))
     }
 
     /// Addresses behind uplinks that are remembered.
+    #[cfg(feature = "testing")]
     pub(crate) fn addresses(&self) -> usize {
         self.table.held()
     }
 
-    fn port_of(&self, mac: &Mac) -> Option<usize> {
-        self.ports.iter().position(|port| port.mac == *mac)
+    fn port_of(&self, mac: &Mac) -> Option<PortIndex> {
+        let at = self.ports.iter().position(|port| port.mac == *mac);
+        at.map(PortIndex)
     }
 
     /// Whether a frame may come from there: its source address fits, and it is no RoCE that
@@ -149,12 +153,12 @@ impl Forwarder {
         };
         match origin {
             Origin::Net(port) => {
-                let Port { mac, net_roce, .. } = self.ports[port];
+                let Port { mac, net_roce, .. } = self.ports[port.0];
                 source == mac
                     && (net_roce || !carries_roce(frame))
                     && self.addresses.admit(port, frame)
             }
-            Origin::Engine(port) => source == self.ports[port].mac,
+            Origin::Engine(port) => source == self.ports[port.0].mac,
             Origin::Uplink(at) => {
                 // An address of ours from outside is forged, or our own frame on its way round a
                 // loop. So is one that was heard on another uplink a moment ago.
@@ -173,13 +177,19 @@ impl Forwarder {
     }
 
     /// Tells now and then of an address that was heard on two uplinks.
-    fn complain(&mut self, [a, b, c, d, e, f]: Mac, at: usize, other: usize, now: Instant) {
+    fn complain(
+        &mut self,
+        [a, b, c, d, e, f]: Mac,
+        at: UplinkIndex,
+        other: UplinkIndex,
+        now: Instant,
+    ) {
         let recently = |at| now.saturating_duration_since(at) < COMPLAINT;
         if self.complained.is_some_and(recently) {
             return;
         }
         self.complained = Some(now);
-        let name = |uplink: usize| &self.uplinks[uplink].counters.name;
+        let name = |uplink: UplinkIndex| &self.uplinks[uplink.0].counters.name;
         tracing::warn!(
             "{}: frames from {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} refused: that address \
              is behind {}; look for a loop of the two, or for a forger",
@@ -190,7 +200,7 @@ impl Forwarder {
 
     /// Whether frames from there may have come through a router.
     pub(crate) fn is_routed(&self, origin: Origin) -> bool {
-        matches!(origin, Origin::Uplink(at) if self.uplinks[at].routed)
+        matches!(origin, Origin::Uplink(at) if self.uplinks[at.0].routed)
     }
 
     pub(crate) fn destination(
@@ -213,7 +223,7 @@ impl Forwarder {
                 Origin::Net(from) if from == port => Destination::Nowhere,
                 _ if roce => Destination::Engine(port),
                 Origin::Engine(from) if from == port => Destination::Nowhere,
-                _ if self.ports[port].net.is_some() => Destination::Net(port),
+                _ if self.ports[port.0].net.is_some() => Destination::Net(port),
                 _ => Destination::Nowhere,
             };
         }
@@ -221,7 +231,8 @@ impl Forwarder {
             Some(at) if origin == Origin::Uplink(at) => Destination::Nowhere,
             Some(at) => Destination::Uplink(at),
             None => {
-                let others = (0..self.uplinks.len()).any(|at| origin != Origin::Uplink(at));
+                let mut all = (0..self.uplinks.len()).map(UplinkIndex);
+                let others = all.any(|at| origin != Origin::Uplink(at));
                 if others {
                     Destination::Uplinks
                 } else {
@@ -242,13 +253,13 @@ impl Forwarder {
             Destination::Nowhere => {}
             Destination::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
             Destination::Net(port) => {
-                let Port { net, counters, .. } = &mut self.ports[port];
+                let Port { net, counters, .. } = &mut self.ports[port.0];
                 if let Some(link) = net {
                     count(link.send(frame, patient, now), counters);
                 }
             }
             Destination::Uplink(at) => {
-                let UplinkPort { link, counters, .. } = &mut self.uplinks[at];
+                let UplinkPort { link, counters, .. } = &mut self.uplinks[at.0];
                 count(link.send(frame, patient, now), counters);
             }
             Destination::Uplinks => self.copy_to_uplinks(origin, &frame, now),
@@ -263,15 +274,15 @@ impl Forwarder {
     }
 
     /// Takes a frame to an engine, if there was a buffer for it.
-    fn deliver_to_engine(&mut self, from: Origin, port: usize, frame: Option<Frame>) {
-        let target = &self.ports[port];
+    fn deliver_to_engine(&mut self, from: Origin, port: PortIndex, frame: Option<Frame>) {
+        let target = &self.ports[port.0];
         let deliver = |frame| match from {
             Origin::Uplink(_) => target.engine.deliver_from_uplink(frame),
             Origin::Net(_) | Origin::Engine(_) => target.engine.deliver(frame),
         };
         if frame.is_some_and(deliver) {
             target.counters.sent.add_one();
-            self.touched[port] = true;
+            self.touched[port.0] = true;
         } else {
             target.counters.dropped.add_one();
         }
@@ -284,8 +295,8 @@ impl Forwarder {
         let Some(group) = address(frame, 0) else {
             return;
         };
-        for at in 0..self.ports.len() {
-            if from != Origin::Net(at) && self.ports[at].engine.has_joined(&group) {
+        for at in (0..self.ports.len()).map(PortIndex) {
+            if from != Origin::Net(at) && self.ports[at.0].engine.has_joined(&group) {
                 let copy = self.pool_of(from).take(frame.len()).map(|mut copy| {
                     copy.copy_from_slice(frame);
                     if frame.is_routed() {
@@ -302,7 +313,7 @@ impl Forwarder {
         let pool = self.pool_of(from).clone();
         for (at, port) in self.ports.iter_mut().enumerate() {
             if let Some(link) = port.net.as_mut() {
-                if from.port() != Some(at) {
+                if from.port() != Some(PortIndex(at)) {
                     count(link.send_copy(frame, &pool, now), &port.counters);
                 }
             }
@@ -312,7 +323,7 @@ impl Forwarder {
     fn copy_to_uplinks(&mut self, from: Origin, frame: &[u8], now: Instant) {
         let pool = self.pool_of(from).clone();
         for (at, uplink) in self.uplinks.iter_mut().enumerate() {
-            if from != Origin::Uplink(at) {
+            if from != Origin::Uplink(UplinkIndex(at)) {
                 let sent = uplink.link.send_copy(frame, &pool, now);
                 count(sent, &uplink.counters);
             }

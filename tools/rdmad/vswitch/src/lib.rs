@@ -47,7 +47,9 @@ mod addresses;
 mod engine_queues;
 mod event_loop;
 mod forwarder;
+mod index;
 mod link;
+#[cfg(feature = "testing")]
 mod stepped;
 mod switch;
 mod tap;
@@ -63,5 +65,6 @@ pub mod stats;
 pub use engine_queues::EnginePort;
 pub use fault::FaultPlan;
 pub use link::{DatagramPath, Uplink};
+#[cfg(feature = "testing")]
 pub use stepped::Stepped;
 pub use switch::{Config, Error, PortConfig, Switch, UplinkConfig};

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use roce::net::Mac;
 
+use crate::index::UplinkIndex;
+
 /// How long an address that is not heard of stays known (IEEE 802.1D, recommended default).
 pub const AGEING: Duration = Duration::from_secs(300);
 
@@ -21,13 +23,13 @@ pub const CAPACITY: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    uplink: usize,
+    uplink: UplinkIndex,
     seen: Instant,
 }
 
 /// The table.
 #[derive(Debug)]
-pub struct MacTable {
+pub(crate) struct MacTable {
     entries: HashMap<Mac, Entry>,
     capacity: usize,
     uplinks: Vec<Share>,
@@ -44,16 +46,16 @@ struct Share {
 
 /// Whether an address may be where it was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub(crate) enum Heard {
     /// It may.
     There,
     /// It was heard on this uplink a moment ago.
-    Elsewhere(usize),
+    Elsewhere(UplinkIndex),
 }
 
 impl MacTable {
     /// An empty table for up to [`CAPACITY`] addresses behind each of `uplinks` uplinks.
-    pub fn new(uplinks: usize) -> Self {
+    pub(crate) fn new(uplinks: usize) -> Self {
         Self::with_capacity(uplinks, CAPACITY)
     }
 
@@ -66,11 +68,11 @@ impl MacTable {
     }
 
     /// Notes that `mac` was heard on `uplink`, one of those of the table.
-    pub fn learn(&mut self, mac: Mac, uplink: usize, now: Instant) -> Heard {
+    pub(crate) fn learn(&mut self, mac: Mac, uplink: UplinkIndex, now: Instant) -> Heard {
         let entry = Entry { uplink, seen: now };
         let Some(known) = self.entries.get_mut(&mac) else {
             if self.has_room(uplink, now) {
-                self.uplinks[uplink].entries += 1;
+                self.uplinks[uplink.0].entries += 1;
                 self.entries.insert(mac, entry);
             }
             return Heard::There;
@@ -83,9 +85,9 @@ impl MacTable {
         if now.saturating_duration_since(before.seen) < HOLD {
             return Heard::Elsewhere(before.uplink);
         }
-        self.uplinks[before.uplink].entries -= 1;
+        self.uplinks[before.uplink.0].entries -= 1;
         if self.has_room(uplink, now) {
-            self.uplinks[uplink].entries += 1;
+            self.uplinks[uplink.0].entries += 1;
             self.entries.insert(mac, entry);
         } else {
             self.entries.remove(&mac);
@@ -94,8 +96,8 @@ impl MacTable {
     }
 
     /// Whether there is room for one more address behind `uplink`, which is made if need be.
-    fn has_room(&mut self, uplink: usize, now: Instant) -> bool {
-        let share = &mut self.uplinks[uplink];
+    fn has_room(&mut self, uplink: UplinkIndex, now: Instant) -> bool {
+        let share = &mut self.uplinks[uplink.0];
         if share.entries < self.capacity {
             return true;
         }
@@ -116,12 +118,13 @@ impl MacTable {
     }
 
     /// Addresses that it holds, those that are too old to count among them.
-    pub fn held(&self) -> usize {
+    #[cfg(feature = "testing")]
+    pub(crate) fn held(&self) -> usize {
         self.entries.len()
     }
 
     /// The uplink that `mac` is behind, if known.
-    pub fn find(&self, mac: &Mac, now: Instant) -> Option<usize> {
+    pub(crate) fn find(&self, mac: &Mac, now: Instant) -> Option<UplinkIndex> {
         let entry = self.entries.get(mac)?;
         (now.duration_since(entry.seen) < AGEING).then_some(entry.uplink)
     }
@@ -131,30 +134,33 @@ impl MacTable {
 mod tests {
     use super::*;
 
+    const FIRST: UplinkIndex = UplinkIndex(0);
+    const SECOND: UplinkIndex = UplinkIndex(1);
+
     #[test]
     fn learns_moves_and_forgets() {
         let (mut table, now) = (MacTable::new(2), Instant::now());
         assert_eq!(table.find(&[2; 6], now), None);
-        assert_eq!(table.learn([2; 6], 0, now), Heard::There);
-        assert_eq!(table.find(&[2; 6], now), Some(0));
+        assert_eq!(table.learn([2; 6], FIRST, now), Heard::There);
+        assert_eq!(table.find(&[2; 6], now), Some(FIRST));
         let now = now + HOLD;
-        assert_eq!(table.learn([2; 6], 1, now), Heard::There);
-        assert_eq!(table.find(&[2; 6], now), Some(1));
+        assert_eq!(table.learn([2; 6], SECOND, now), Heard::There);
+        assert_eq!(table.find(&[2; 6], now), Some(SECOND));
         let later = now + AGEING - Duration::from_millis(1);
-        assert_eq!(table.find(&[2; 6], later), Some(1));
+        assert_eq!(table.find(&[2; 6], later), Some(SECOND));
         assert_eq!(table.find(&[2; 6], now + AGEING), None);
     }
 
     #[test]
     fn a_host_that_speaks_stays_where_it_is() {
         let (mut table, mut now) = (MacTable::new(2), Instant::now());
-        table.learn([2; 6], 0, now);
+        table.learn([2; 6], FIRST, now);
         for _ in 0..10 {
             now += HOLD / 2;
-            assert_eq!(table.learn([2; 6], 1, now), Heard::Elsewhere(0));
+            assert_eq!(table.learn([2; 6], SECOND, now), Heard::Elsewhere(FIRST));
             now += HOLD / 4;
-            assert_eq!(table.learn([2; 6], 0, now), Heard::There);
-            assert_eq!(table.find(&[2; 6], now), Some(0));
+            assert_eq!(table.learn([2; 6], FIRST, now), Heard::There);
+            assert_eq!(table.find(&[2; 6], now), Some(FIRST));
         }
     }
 
@@ -162,25 +168,25 @@ mod tests {
     fn stays_bounded() {
         let (mut table, now) = (MacTable::with_capacity(2, 2), Instant::now());
         for last in 1..=3 {
-            table.learn([2, 0, 0, 0, 0, last], 0, now);
+            table.learn([2, 0, 0, 0, 0, last], FIRST, now);
         }
         assert_eq!(table.entries.len(), 2);
         assert_eq!(table.find(&[2, 0, 0, 0, 0, 3], now), None);
         let later = now + AGEING;
-        table.learn([2, 0, 0, 0, 0, 3], 0, later);
-        assert_eq!(table.find(&[2, 0, 0, 0, 0, 3], later), Some(0));
+        table.learn([2, 0, 0, 0, 0, 3], FIRST, later);
+        assert_eq!(table.find(&[2, 0, 0, 0, 0, 3], later), Some(FIRST));
         assert_eq!(table.entries.len(), 1);
         // Addresses behind one uplink do not take the room of another.
         for last in 4..=9 {
-            table.learn([2, 0, 0, 0, 0, last], 0, later);
+            table.learn([2, 0, 0, 0, 0, last], FIRST, later);
         }
-        table.learn([2, 0, 0, 0, 1, 1], 1, later);
-        assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), Some(1));
+        table.learn([2, 0, 0, 0, 1, 1], SECOND, later);
+        assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), Some(SECOND));
         let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
         assert_eq!(shares, [2, 1]);
         // Nor does one that moves.
         let later = later + HOLD;
-        assert_eq!(table.learn([2, 0, 0, 0, 1, 1], 0, later), Heard::There);
+        assert_eq!(table.learn([2, 0, 0, 0, 1, 1], FIRST, later), Heard::There);
         assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), None);
         let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
         assert_eq!(shares, [2, 0]);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::Event;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::engine_queues::EnginePort;
 use crate::event_loop::{EventLoop, EVENTS};
@@ -56,7 +57,18 @@ impl Stepped {
 
     /// Whether its thread would be awake at `now`.
     pub fn is_awake(&self, now: Instant) -> bool {
-        self.alarm.is_some_and(|alarm| alarm <= now) || self.event_loop.has_events()
+        self.alarm.is_some_and(|alarm| alarm <= now) || self.has_events()
+    }
+
+    /// Whether something has happened that ends a sleep. Takes no event away.
+    fn has_events(&self) -> bool {
+        const NO_TIME: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut polled = [PollFd::new(&self.event_loop.epoll, PollFlags::IN)];
+        // It fails as the sleep would, which then says so.
+        poll(&mut polled, Some(&NO_TIME)).map_or(true, |ready| ready > 0)
     }
 
     /// Wakes up at `now`, does a round and falls asleep. `now` does not go back.
@@ -74,11 +86,11 @@ impl Stepped {
     /// Frames that are in use, of the buffers of each engine, then of each network interface and
     /// each uplink. One of the latter two is always ready for the next frame.
     pub fn frames(&self) -> Vec<usize> {
-        self.event_loop.forwarder().frames().collect()
+        self.event_loop.forwarder.frames().collect()
     }
 
     /// Addresses behind uplinks that are remembered.
     pub fn addresses(&self) -> usize {
-        self.event_loop.forwarder().addresses()
+        self.event_loop.forwarder.addresses()
     }
 }

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Numbers of ports and uplinks.
+
+/// The number of a port, in the order of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortIndex(pub(crate) usize);
+
+/// The number of an uplink, in the order of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UplinkIndex(pub(crate) usize);
