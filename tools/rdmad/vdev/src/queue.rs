@@ -7,29 +7,15 @@
 //! by itself asks where it is instead.
 
 use std::fmt;
-use std::sync::atomic::fence;
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{fence, AtomicU16, Ordering};
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
 
-use dma::DmaError;
-use dma::DmaSpace;
-use dma::DmaView;
-use virtqueue::Buffer;
-use virtqueue::ChainError;
-use virtqueue::Split;
-use virtqueue::F_NO_NOTIFY;
-use virtqueue::USED_ENTRY;
+use dma::{DmaError, DmaSpace, DmaView};
+use parking_lot::Mutex;
+use virtqueue::{Buffer, ChainError, Split};
 
-use crate::function_state::FunctionState;
-use crate::function_state::NO_VECTOR;
+use crate::function_state::{FunctionState, NO_VECTOR};
 use crate::later;
-
-/// `VIRTQ_AVAIL_F_NO_INTERRUPT`.
-const F_NO_INTERRUPT: u16 = 1 << 0;
 
 /// Rules that a driver broke.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +35,7 @@ pub struct Virtqueue {
     space: Arc<DmaSpace>,
     state: Arc<FunctionState>,
     vector: AtomicU16,
+    /// A ring's indices change last, after all that can fail.
     ring: Mutex<RingState>,
 }
 
@@ -109,14 +96,14 @@ impl Virtqueue {
 
     /// Whether the driver has enabled the queue.
     pub fn is_enabled(&self) -> bool {
-        self.ring().running.is_some()
+        self.ring.lock().running.is_some()
     }
 
     /// Where the queue is, if the driver has enabled it: for a device that serves it by itself. It
     /// may until [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
     /// [`VirtioDevice::reset`](crate::VirtioDevice::reset) returns.
     pub fn split(&self) -> Option<Split> {
-        Some(self.ring().running.as_ref()?.at)
+        Some(self.ring.lock().running.as_ref()?.at)
     }
 
     /// Interrupts the driver for this queue.
@@ -142,7 +129,7 @@ impl Virtqueue {
     }
 
     fn pop_unless(&self, max_input: usize, postpone: impl FnOnce() -> bool) -> Option<Request> {
-        let mut state = self.ring();
+        let mut state = self.ring.lock();
         let generation = state.generation;
         let ring = state.running.as_mut()?;
         match ring.pop(&self.space.enter(), max_input, postpone) {
@@ -181,7 +168,7 @@ impl Virtqueue {
 
     /// Answers a request. Returns whether the driver wants an interrupt.
     fn answer(&self, request: Request, output: &[u8]) -> bool {
-        let mut state = self.ring();
+        let mut state = self.ring.lock();
         if state.generation != request.generation {
             return false;
         }
@@ -212,7 +199,7 @@ impl Virtqueue {
 
     /// Starts the queue at its ring.
     pub(crate) fn start(&self, at: Split) {
-        let mut state = self.ring();
+        let mut state = self.ring.lock();
         state.generation += 1;
         state.running = Some(Ring {
             at,
@@ -224,7 +211,7 @@ impl Virtqueue {
 
     /// Stops the queue. When this returns, it accesses guest memory no more.
     pub(crate) fn stop(&self) {
-        self.ring().running = None;
+        self.ring.lock().running = None;
     }
 
     pub(crate) fn set_vector(&self, vector: u16) {
@@ -236,11 +223,6 @@ impl Virtqueue {
         self.state
             .fail(format_args!("queue {}: {error}", self.index));
     }
-
-    fn ring(&self) -> MutexGuard<'_, RingState> {
-        // A ring's indices change last, after all that can fail.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Ring {
@@ -251,7 +233,6 @@ impl Ring {
         max_input: usize,
         postpone: impl FnOnce() -> bool,
     ) -> Result<Option<Request>, QueueError> {
-        let at = self.at;
         let mut waiting = self.waiting(view)?;
         if waiting == 0 && self.quiet {
             self.set_quiet(view, false)?;
@@ -266,8 +247,7 @@ impl Ring {
         if !self.quiet {
             self.set_quiet(view, true)?;
         }
-        let entry = at.available_entry(self.next_available);
-        let head = load_u16(view, entry, Ordering::Relaxed)?;
+        let head = self.at.load_available_entry(view, self.next_available)?;
         let request = self.walk(view, head, max_input)?;
         self.next_available = self.next_available.wrapping_add(1);
         Ok(Some(request))
@@ -275,8 +255,7 @@ impl Ring {
 
     /// Number of requests that the driver made available and that were not taken.
     fn waiting(&self, view: &DmaView) -> Result<u16, QueueError> {
-        // Acquire: what the index announces was written before it.
-        let index = load_u16(view, self.at.available_index(), Ordering::Acquire)?;
+        let index = self.at.load_available_index(view)?;
         let waiting = index.wrapping_sub(self.next_available);
         if waiting > self.at.size {
             return Err(QueueError::IndexJump {
@@ -289,9 +268,7 @@ impl Ring {
 
     /// Tells the driver whether it may do without notifications.
     fn set_quiet(&mut self, view: &DmaView, quiet: bool) -> Result<(), QueueError> {
-        let flags = if quiet { F_NO_NOTIFY } else { 0 };
-        view.slice_mut(self.at.used, 2)?
-            .store_u16(0, flags.to_le(), Ordering::Relaxed)?;
+        self.at.set_quiet(view, quiet)?;
         self.quiet = quiet;
         Ok(())
     }
@@ -333,25 +310,16 @@ impl Ring {
         let written = u32::try_from(output.len() - rest.len()).unwrap_or(u32::MAX);
 
         let at = self.at;
-        let mut element = [0; USED_ENTRY as usize];
-        element[..4].copy_from_slice(&u32::from(request.head).to_le_bytes());
-        element[4..].copy_from_slice(&written.to_le_bytes());
-        view.slice_mut(at.used_entry(self.next_used), element.len())?
-            .write(0, &element)?;
+        at.store_used_entry(view, self.next_used, request.head, written)?;
         let next = self.next_used.wrapping_add(1);
-        // Release: the driver sees the answer and the element when it sees the index.
-        view.slice_mut(at.used_index(), 2)?
-            .store_u16(0, next.to_le(), Ordering::Release)?;
+        // The driver sees the answer and the entry when it sees the index.
+        at.store_used_index(view, next)?;
         self.next_used = next;
         // The driver clears the flag and reads the index; this writes the index and reads the flag.
         // With a full barrier on both sides at least one of them sees the other's write.
         fence(Ordering::SeqCst);
-        Ok(load_u16(view, at.available, Ordering::Relaxed)? & F_NO_INTERRUPT == 0)
+        Ok(at.wants_interrupts(view)?)
     }
-}
-
-fn load_u16(view: &DmaView, address: u64, order: Ordering) -> Result<u16, DmaError> {
-    Ok(u16::from_le(view.slice(address, 2)?.load_u16(0, order)?))
 }
 
 /// Appends guest memory to `input` until that is `max` long.

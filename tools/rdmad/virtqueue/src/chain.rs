@@ -2,12 +2,9 @@
 
 //! Descriptor chains.
 
-use dma::DmaError;
-use dma::DmaView;
+use dma::{DmaError, DmaView};
 
-use crate::ring::read;
-use crate::ring::write;
-use crate::ring::DESCRIPTOR;
+use crate::ring::{read, write, DESCRIPTOR};
 use crate::Split;
 
 /// `VIRTQ_DESC_F_NEXT`, `VIRTQ_DESC_F_WRITE`, `VIRTQ_DESC_F_INDIRECT`.

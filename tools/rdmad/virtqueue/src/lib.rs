@@ -12,11 +12,5 @@
 mod chain;
 mod ring;
 
-pub use chain::Buffer;
-pub use chain::Chain;
-pub use chain::ChainError;
-pub use ring::read;
-pub use ring::write;
-pub use ring::Split;
-pub use ring::F_NO_NOTIFY;
-pub use ring::USED_ENTRY;
+pub use chain::{Buffer, Chain, ChainError};
+pub use ring::{read, write, Split};

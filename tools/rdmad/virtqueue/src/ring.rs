@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Where a queue is, and bytes in guest memory.
+//! Where a queue is, its words, and bytes in guest memory.
 
-use dma::DmaError;
-use dma::DmaView;
+use std::sync::atomic::Ordering;
+
+use dma::{DmaError, DmaView};
 
 use crate::chain::Chain;
 
@@ -15,9 +16,11 @@ const RING_ENTRIES: u64 = 4;
 /// Size of an entry of the available and of the used ring.
 const AVAIL_ENTRY: u64 = 2;
 /// Size of an entry of the used ring.
-pub const USED_ENTRY: u64 = 8;
+const USED_ENTRY: u64 = 8;
 /// `VIRTQ_USED_F_NO_NOTIFY`: the driver need not notify.
-pub const F_NO_NOTIFY: u16 = 1;
+const F_NO_NOTIFY: u16 = 1 << 0;
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT`: the device need not interrupt.
+const F_NO_INTERRUPT: u16 = 1 << 0;
 
 /// A split virtqueue: number of descriptors and the DMA addresses of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,10 +72,59 @@ impl Split {
         self.used + RING_ENTRIES + USED_ENTRY * u64::from(position % self.size)
     }
 
+    /// The available ring's index. What it announces was written before it.
+    pub fn load_available_index(&self, view: &DmaView) -> Result<u16, DmaError> {
+        load(view, self.available_index(), Ordering::Acquire)
+    }
+
+    /// The head in the available ring's entry for `position`.
+    pub fn load_available_entry(&self, view: &DmaView, position: u16) -> Result<u16, DmaError> {
+        load(view, self.available_entry(position), Ordering::Relaxed)
+    }
+
+    /// Whether the driver wants interrupts.
+    pub fn wants_interrupts(&self, view: &DmaView) -> Result<bool, DmaError> {
+        Ok(load(view, self.available, Ordering::Relaxed)? & F_NO_INTERRUPT == 0)
+    }
+
+    /// Tells the driver whether it may do without notifications.
+    pub fn set_quiet(&self, view: &DmaView, quiet: bool) -> Result<(), DmaError> {
+        let flags = if quiet { F_NO_NOTIFY } else { 0 };
+        store(view, self.used, flags, Ordering::Relaxed)
+    }
+
+    /// Writes the used ring's entry for `position`: the chain at `head`, and the bytes that were
+    /// written to it.
+    pub fn store_used_entry(
+        &self,
+        view: &DmaView,
+        position: u16,
+        head: u16,
+        len: u32,
+    ) -> Result<(), DmaError> {
+        let entry = view.slice_mut(self.used_entry(position), USED_ENTRY as usize)?;
+        entry.store_u32(0, u32::from(head).to_le(), Ordering::Relaxed)?;
+        entry.store_u32(4, len.to_le(), Ordering::Relaxed)
+    }
+
+    /// Publishes the used ring's index, after all that was written before.
+    pub fn store_used_index(&self, view: &DmaView, index: u16) -> Result<(), DmaError> {
+        store(view, self.used_index(), index, Ordering::Release)
+    }
+
     /// The chain that starts at descriptor `head`.
     pub fn chain<'a>(&self, view: &'a DmaView, head: u16) -> Chain<'a> {
         Chain::new(view, self, head)
     }
+}
+
+fn load(view: &DmaView, address: u64, order: Ordering) -> Result<u16, DmaError> {
+    Ok(u16::from_le(view.slice(address, 2)?.load_u16(0, order)?))
+}
+
+fn store(view: &DmaView, address: u64, value: u16, order: Ordering) -> Result<(), DmaError> {
+    view.slice_mut(address, 2)?
+        .store_u16(0, value.to_le(), order)
 }
 
 /// Fills `bytes` from guest memory that may lie in several regions.

@@ -4,9 +4,7 @@
 
 use dma::testing::guest_memory;
 use dma::DmaSpace;
-use virtqueue::Buffer;
-use virtqueue::ChainError;
-use virtqueue::Split;
+use virtqueue::{Buffer, ChainError, Split};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;

@@ -9,11 +9,11 @@
 use std::cell::Cell;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
 
-use dma::{DmaError, DmaView};
+use dma::DmaView;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::ring::{ArmKind, ArmWord, WORK_SLOTS};
 use virtio_rdma_ring::{ArmLatch, RingError};
-use virtqueue::{Chain, ChainError, Split, F_NO_NOTIFY, USED_ENTRY};
+use virtqueue::{Chain, ChainError, Split};
 
 use crate::error::{require, Result};
 
@@ -60,8 +60,7 @@ impl VirtqueueMem {
         &self,
         view: &DmaView,
     ) -> std::result::Result<(), ChainError> {
-        virtqueue::write(view, self.split.used, &F_NO_NOTIFY.to_le_bytes())?;
-        Ok(())
+        Ok(self.split.set_quiet(view, true)?)
     }
 }
 
@@ -106,28 +105,19 @@ impl<'a> VirtqueueView<'a> {
     }
 
     fn available_index(&self) -> u16 {
-        self.attempt(|split, view| load_u16(view, split.available_index(), Ordering::Acquire))
+        self.attempt(Split::load_available_index)
     }
 
     fn available_entry(&self, position: u16) -> u16 {
-        self.attempt(|split, view| {
-            load_u16(view, split.available_entry(position), Ordering::Relaxed)
-        })
+        self.attempt(|split, view| split.load_available_entry(view, position))
     }
 
     fn store_used_entry(&self, position: u16, head: u16, len: u32) {
-        self.attempt(|split, view| {
-            let entry = view.slice_mut(split.used_entry(position), USED_ENTRY as usize)?;
-            entry.store_u32(0, u32::from(head).to_le(), Ordering::Relaxed)?;
-            entry.store_u32(4, len.to_le(), Ordering::Relaxed)
-        });
+        self.attempt(|split, view| split.store_used_entry(view, position, head, len));
     }
 
     fn store_used_index(&self, index: u16) {
-        self.attempt(|split, view| {
-            view.slice_mut(split.used_index(), 2)?
-                .store_u16(0, index.to_le(), Ordering::Release)
-        });
+        self.attempt(|split, view| split.store_used_index(view, index));
     }
 
     /// Fills `bytes` with what the chain at `head` holds, and zeroes behind it; returns how many
@@ -142,10 +132,6 @@ impl<'a> VirtqueueView<'a> {
     fn scatter(&self, head: u16, bytes: &[u8]) {
         self.attempt(|split, view| chain(split, view, head).scatter(bytes));
     }
-}
-
-fn load_u16(view: &DmaView, address: u64, order: Ordering) -> std::result::Result<u16, DmaError> {
-    Ok(u16::from_le(view.slice(address, 2)?.load_u16(0, order)?))
 }
 
 fn chain<'a>(split: &Split, view: &'a DmaView, head: u16) -> Chain<'a> {
