@@ -18,16 +18,11 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::fd::BorrowedFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
-use libc::c_long;
-use libc::c_ulong;
-use rustix::event::eventfd;
-use rustix::event::EventfdFlags;
-use rustix::event::PollFlags;
+use libc::{c_long, c_ulong};
+use rustix::event::{eventfd, EventfdFlags, PollFlags};
 
 const IOCB_CMD_POLL: u16 = 5;
 const IOCB_FLAG_RESFD: u32 = 1 << 0;

@@ -9,31 +9,21 @@ use std::sync::Arc;
 use dma::MapError;
 use rustix::io::Errno;
 use vfio_bindings::bindings::vfio;
-use vfio_user::Command;
-use vfio_user::DmaMapFlags;
-use vfio_user::DmaUnmapFlags;
 
 use crate::client_stream::ClientMessage;
 use crate::function::PciFunction;
 use crate::irq_set::IrqSet;
-use crate::message::discard;
-use crate::message::finish;
-use crate::message::finish_error;
-use crate::message::Header;
-use crate::message::Payload;
-use crate::message::Truncated;
-use crate::message::MAX_FDS;
-use crate::message::MAX_TRANSFER;
+use crate::message::{
+    discard, finish, finish_error, Command, DeviceInfo, DmaMap, DmaUnmap, Header, InfoRequest,
+    IrqInfo, Payload, RegionAccess, RegionInfo, Structure, Truncated, Version, MAP_WRITE, MAX_FDS,
+    MAX_TRANSFER, UNMAP_ALL, UNMAP_GET_DIRTY_PAGE_INFO,
+};
 use crate::pci;
 use crate::server::Signals;
 
 /// Version of the protocol.
 const MAJOR: u16 = 0;
 const MINOR: u16 = 1;
-/// Length of `struct vfio_region_info`.
-const REGION_INFO_LEN: u32 = 32;
-/// Length of the reply to DEVICE_GET_INFO and DEVICE_GET_IRQ_INFO.
-const INFO_LEN: u32 = 16;
 
 /// A command that fails.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +129,7 @@ impl Client {
 
     fn log(&self, header: Header, error: &dyn std::fmt::Display) {
         let log = &self.function.state.log;
-        match Command::n(header.command) {
+        match Command::from_number(header.command) {
             Some(command) => log.warn(format_args!("vfio-user command {command:?}: {error}")),
             None => log.warn(format_args!(
                 "vfio-user command {}: {error}",
@@ -155,23 +145,20 @@ impl Client {
         fds: Vec<OwnedFd>,
         out: &mut Vec<u8>,
     ) -> Result<Answer, CommandError> {
-        match Command::n(header.command).ok_or(CommandError::Unsupported)? {
+        match Command::from_number(header.command).ok_or(CommandError::Unsupported)? {
             Command::RegionWrite => self.region_write(payload, out)?,
             Command::RegionRead => self.region_read(payload, out)?,
             Command::Version => version(payload, out)?,
             Command::DmaMap => self.dma_map(payload, fds)?,
             Command::DmaUnmap => self.dma_unmap(payload, out)?,
-            Command::DeviceGetInfo => {
-                for word in [
-                    INFO_LEN,
-                    vfio::VFIO_DEVICE_FLAGS_PCI | vfio::VFIO_DEVICE_FLAGS_RESET,
-                    vfio::VFIO_PCI_NUM_REGIONS,
-                    // INTx, MSI and MSI-X; the device has no error or request interrupt.
-                    vfio::VFIO_PCI_MSIX_IRQ_INDEX + 1,
-                ] {
-                    out.extend_from_slice(&word.to_ne_bytes());
-                }
+            Command::DeviceGetInfo => DeviceInfo {
+                argsz: DeviceInfo::LEN as u32,
+                flags: vfio::VFIO_DEVICE_FLAGS_PCI | vfio::VFIO_DEVICE_FLAGS_RESET,
+                num_regions: vfio::VFIO_PCI_NUM_REGIONS,
+                // INTx, MSI and MSI-X; the device has no error or request interrupt.
+                num_irqs: vfio::VFIO_PCI_MSIX_IRQ_INDEX + 1,
             }
+            .encode(out),
             Command::DeviceGetRegionInfo => self.region_info(payload, out)?,
             Command::GetIrqInfo => self.irq_info(payload, out)?,
             Command::SetIrqs => self.set_irqs(payload, fds)?,
@@ -191,10 +178,14 @@ impl Client {
     }
 
     fn dma_map(&self, mut payload: Payload<'_>, fds: Vec<OwnedFd>) -> Result<(), CommandError> {
-        let _argsz = payload.u32()?;
-        let flags = DmaMapFlags::from_bits_retain(payload.u32()?);
-        let (offset, iova, len) = (payload.u64()?, payload.u64()?, payload.u64()?);
-        let writable = flags.contains(DmaMapFlags::WRITE);
+        let DmaMap {
+            flags,
+            offset,
+            iova,
+            len,
+            ..
+        } = DmaMap::decode(&mut payload)?;
+        let writable = flags & MAP_WRITE != 0;
         let result = match fds.into_iter().next() {
             Some(fd) => self.function.space.map(iova, fd, offset, len, writable),
             None => Err(MapError::NoFile),
@@ -225,15 +216,13 @@ impl Client {
         Ok(())
     }
 
-    fn dma_unmap(&self, payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        let mut fields = payload;
-        let _argsz = fields.u32()?;
-        let flags = DmaUnmapFlags::from_bits_retain(fields.u32()?);
-        let (iova, len) = (fields.u64()?, fields.u64()?);
-        if flags.contains(DmaUnmapFlags::GET_DIRTY_PAGE_INFO) {
+    fn dma_unmap(&self, mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
+        let request = DmaUnmap::decode(&mut payload)?;
+        let DmaUnmap { iova, len, .. } = request;
+        if request.flags & UNMAP_GET_DIRTY_PAGE_INFO != 0 {
             return Err(CommandError::Unsupported);
         }
-        if flags.contains(DmaUnmapFlags::UNMAP_ALL) {
+        if request.flags & UNMAP_ALL != 0 {
             self.function.space.clear();
         } else {
             let count = self.function.space.unmap(iova, len)?;
@@ -242,12 +231,12 @@ impl Client {
                 "unmapped {len:#x} bytes at DMA address {iova:#x}: {count} regions"
             );
         }
-        out.extend_from_slice(&payload.0[..payload.0.len() - fields.0.len()]);
+        request.encode(out);
         Ok(())
     }
 
     fn region_info(&self, mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        let (_argsz, _flags, index) = (payload.u32()?, payload.u32()?, payload.u32()?);
+        let InfoRequest { index, .. } = InfoRequest::decode(&mut payload)?;
         let size = match index {
             vfio::VFIO_PCI_CONFIG_REGION_INDEX => pci::CONFIG_LEN as u64,
             vfio::VFIO_PCI_BAR0_REGION_INDEX..=vfio::VFIO_PCI_BAR5_REGION_INDEX => {
@@ -262,16 +251,20 @@ impl Client {
         } else {
             vfio::VFIO_REGION_INFO_FLAG_READ | vfio::VFIO_REGION_INFO_FLAG_WRITE
         };
-        for word in [REGION_INFO_LEN, flags, index, 0] {
-            out.extend_from_slice(&word.to_ne_bytes());
-        }
-        out.extend_from_slice(&size.to_ne_bytes());
-        out.extend_from_slice(&0u64.to_ne_bytes());
+        let info = RegionInfo {
+            argsz: RegionInfo::LEN as u32,
+            flags,
+            index,
+            cap_offset: 0,
+            size,
+            offset: 0,
+        };
+        info.encode(out);
         Ok(())
     }
 
     fn irq_info(&self, mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        let (_argsz, _flags, index) = (payload.u32()?, payload.u32()?, payload.u32()?);
+        let InfoRequest { index, .. } = InfoRequest::decode(&mut payload)?;
         // Without NORESIZE: with it the client would set up all vectors anew for each that the
         // guest adds.
         let (flags, count) = match index {
@@ -282,9 +275,13 @@ impl Client {
             vfio::VFIO_PCI_INTX_IRQ_INDEX | vfio::VFIO_PCI_MSI_IRQ_INDEX => (0, 0),
             _ => return Err(CommandError::NoInterrupt),
         };
-        for word in [INFO_LEN, flags, index, count] {
-            out.extend_from_slice(&word.to_ne_bytes());
-        }
+        let info = IrqInfo {
+            argsz: IrqInfo::LEN as u32,
+            flags,
+            index,
+            count,
+        };
+        info.encode(out);
         Ok(())
     }
 
@@ -296,7 +293,7 @@ impl Client {
     }
 
     fn region_read(&self, payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        let (access, _) = Access::decode(payload, self)?;
+        let (access, _) = self.access(payload)?;
         access.encode(out);
         let at = out.len();
         out.resize(at + access.count as usize, 0);
@@ -310,7 +307,7 @@ impl Client {
     }
 
     fn region_write(&self, payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        let (access, mut payload) = Access::decode(payload, self)?;
+        let (access, mut payload) = self.access(payload)?;
         let data = payload.bytes(access.count as usize)?;
         if access.region == vfio::VFIO_PCI_CONFIG_REGION_INDEX {
             self.function.config_write(access.offset, data);
@@ -320,57 +317,37 @@ impl Client {
         access.encode(out);
         Ok(())
     }
-}
 
-/// A register access: what precedes the data.
-#[derive(Clone, Copy, Debug)]
-struct Access {
-    offset: u64,
-    region: u32,
-    count: u32,
-}
-
-impl Access {
     /// Decodes and checks an access; what follows it is its data.
-    fn decode<'a>(
+    fn access<'a>(
+        &self,
         mut payload: Payload<'a>,
-        client: &Client,
-    ) -> Result<(Self, Payload<'a>), CommandError> {
-        let access = Self {
-            offset: payload.u64()?,
-            region: payload.u32()?,
-            count: payload.u32()?,
-        };
+    ) -> Result<(RegionAccess, Payload<'a>), CommandError> {
+        let access = RegionAccess::decode(&mut payload)?;
         let len = match access.region {
             vfio::VFIO_PCI_CONFIG_REGION_INDEX => pci::CONFIG_LEN as u64,
-            bar => client.function.bar_len(bar),
+            bar => self.function.bar_len(bar),
         };
-        let inside = access
-            .offset
-            .checked_add(u64::from(access.count))
-            .is_some_and(|end| end <= len);
-        if !inside || access.count > MAX_TRANSFER {
+        let end = access.offset.checked_add(u64::from(access.count));
+        if end.is_none_or(|end| end > len) || access.count > MAX_TRANSFER {
             return Err(CommandError::Invalid("access beyond the region"));
         }
         Ok((access, payload))
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.offset.to_ne_bytes());
-        out.extend_from_slice(&self.region.to_ne_bytes());
-        out.extend_from_slice(&self.count.to_ne_bytes());
     }
 }
 
 /// Negotiates the protocol's version. The client's capabilities limit what is sent to it, which is
 /// no descriptors and no requests, so they don't matter here.
 fn version(mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
-    let (major, minor) = (payload.u16()?, payload.u16()?);
+    let Version { major, minor } = Version::decode(&mut payload)?;
     if major != MAJOR {
         return Err(CommandError::Invalid("protocol's major version is not 0"));
     }
-    out.extend_from_slice(&MAJOR.to_ne_bytes());
-    out.extend_from_slice(&minor.min(MINOR).to_ne_bytes());
+    let version = Version {
+        major: MAJOR,
+        minor: minor.min(MINOR),
+    };
+    version.encode(out);
     let capabilities = format!(
         r#"{{"capabilities":{{"max_msg_fds":{MAX_FDS},"max_data_xfer_size":{MAX_TRANSFER}}}}}"#
     );

@@ -7,26 +7,16 @@
 //! that begins in it.
 
 use std::collections::VecDeque;
-use std::io;
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::RecvAncillaryBuffer;
-use rustix::net::RecvAncillaryMessage;
-use rustix::net::RecvFlags;
-use rustix::net::ReturnFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
 
-use crate::message::Header;
-use crate::message::HEADER_LEN;
-use crate::message::MAX_FDS;
-use crate::message::MAX_MESSAGE;
+use crate::message::{Header, Payload, Structure, MAX_FDS, MAX_MESSAGE};
 
 /// The result of a read of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,17 +128,17 @@ impl ClientStream {
     /// The next message, if all of it is here.
     pub(crate) fn next(&mut self) -> Result<Option<ClientMessage<'_>>, BadLength> {
         let available = &self.buffer[self.start..self.end];
-        let Some(header) = available.first_chunk::<HEADER_LEN>().map(Header::decode) else {
+        let Ok(header) = Header::decode(&mut Payload(available)) else {
             return Ok(None);
         };
         let len = header.size as usize;
-        if !(HEADER_LEN..=MAX_MESSAGE).contains(&len) {
+        if !(Header::LEN..=MAX_MESSAGE).contains(&len) {
             return Err(BadLength(header.size));
         }
         if available.len() < len {
             return Ok(None);
         }
-        let payload = self.start + HEADER_LEN..self.start + len;
+        let payload = self.start + Header::LEN..self.start + len;
         self.start += len;
         // Another message that begins before the descriptors' end is a better owner.
         let mut fds = Vec::new();
@@ -202,14 +192,10 @@ impl AsFd for ClientStream {
 
 #[cfg(test)]
 mod tests {
-    use std::io::IoSlice;
-    use std::io::Write;
+    use std::io::{IoSlice, Write};
 
-    use rustix::event::eventfd;
-    use rustix::event::EventfdFlags;
-    use rustix::net::SendAncillaryBuffer;
-    use rustix::net::SendAncillaryMessage;
-    use rustix::net::SendFlags;
+    use rustix::event::{eventfd, EventfdFlags};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
     use super::*;
 

@@ -6,28 +6,19 @@
 //! called.
 
 use std::io;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
 
 use contain::contain;
 use dma::DmaSpace;
+use parking_lot::Mutex;
 
-use crate::common::Action;
-use crate::common::CommonConfig;
-use crate::common::COMMON_LEN;
-use crate::function_state::FunctionState;
-use crate::function_state::NO_VECTOR;
-use crate::pci;
-use crate::pci::PciConfig;
+use crate::common::{Action, CommonConfig, COMMON_LEN};
+use crate::function_state::{FunctionState, NO_VECTOR};
+use crate::pci::{self, PciConfig};
 use crate::queue::Virtqueue;
 use crate::resets::Resets;
-use crate::service::Inbox;
-use crate::service::Task;
-use crate::service::Work;
+use crate::service::{Inbox, Task, Work};
 use crate::VirtioDevice;
 
 /// A function with its device.
@@ -94,7 +85,7 @@ impl PciFunction {
 
     pub(crate) fn config_read(&self, offset: u64, data: &mut [u8]) {
         let window = {
-            let config = self.config();
+            let config = self.config.lock();
             config.read(offset, data);
             config.window(offset, data.len())
         };
@@ -105,7 +96,7 @@ impl PciFunction {
 
     pub(crate) fn config_write(&self, offset: u64, data: &[u8]) {
         let window = {
-            let mut config = self.config();
+            let mut config = self.config.lock();
             config.write(offset, data);
             config.window(offset, data.len())
         };
@@ -129,7 +120,8 @@ impl PciFunction {
             }
             0..pci::ISR_OFFSET => {
                 let image = self
-                    .registers()
+                    .registers
+                    .lock()
                     .read(self.state.generation(), self.state.needs_reset());
                 // Below the ISR register, so it fits.
                 let start = (offset as usize).min(COMMON_LEN);
@@ -199,7 +191,7 @@ impl PciFunction {
     }
 
     fn common_write(&self, offset: u64, data: &[u8]) {
-        let result = self.registers().write(offset, data);
+        let result = self.registers.lock().write(offset, data);
         match result {
             Ok(Action::None) => {}
             Ok(Action::Activate) => {
@@ -224,8 +216,8 @@ impl PciFunction {
 
     /// Resets the function as PCI does. `observer` is called when that is done, possibly at once.
     pub(crate) fn begin_function_reset(&self, observer: Box<dyn Fn() + Send>) {
-        self.config().reset();
-        if self.registers().begin_reset() {
+        self.config.lock().reset();
+        if self.registers.lock().begin_reset() {
             self.post_reset();
         }
         self.resets.observe(observer);
@@ -348,7 +340,7 @@ impl PciFunction {
             Work::Task(Task::ResetQueue(index)) => {
                 self.state.fail(format_args!("{why}"));
                 self.fail();
-                self.registers().queue_reset_done(index);
+                self.registers.lock().queue_reset_done(index);
             }
             // It was about to stop.
             Work::Fail => self.state.ask_for_reset(why),
@@ -384,7 +376,7 @@ impl PciFunction {
             return;
         }
         let (features, enabled) = {
-            let registers = self.registers();
+            let registers = self.registers.lock();
             (registers.accepted(), registers.enabled_queues())
         };
         for (queue, at) in self.queues.iter().zip(&enabled) {
@@ -418,7 +410,7 @@ impl PciFunction {
 
     fn end_reset(&self) {
         self.reset_shared();
-        self.registers().reset();
+        self.registers.lock().reset();
         tracing::debug!(port = self.state.log.name(), "device reset");
         self.resets.finish();
     }
@@ -431,7 +423,7 @@ impl PciFunction {
     }
 
     fn start_queue(&self, index: u16) {
-        let at = self.registers().enabled_queue(index);
+        let at = self.registers.lock().enabled_queue(index);
         if let (Some(at), Some(queue)) = (at, self.queues.get(usize::from(index))) {
             queue.start(at);
             self.kick(index);
@@ -443,20 +435,7 @@ impl PciFunction {
             queue.stop();
             self.device.reset_queue(index);
             queue.set_vector(NO_VECTOR);
-            self.registers().queue_reset_done(index);
+            self.registers.lock().queue_reset_done(index);
         }
     }
-
-    fn registers(&self) -> MutexGuard<'_, CommonConfig> {
-        lock(&self.registers)
-    }
-
-    fn config(&self) -> MutexGuard<'_, PciConfig> {
-        lock(&self.config)
-    }
-}
-
-/// No lock here guards anything that a panic leaves half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,13 +4,10 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, AtomicU8, Ordering};
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+
+use parking_lot::Mutex;
 
 use crate::interrupt::Interrupts;
 use crate::limiter::Limiter;
@@ -86,7 +83,7 @@ impl FunctionState {
     ///
     /// Never blocks. The service thread stops the device and only then shows DEVICE_NEEDS_RESET.
     pub(crate) fn fail(&self, why: fmt::Arguments<'_>) {
-        let mut health = self.health();
+        let mut health = self.health.lock();
         if matches!(*health, Health::Well) {
             *health = Health::Failing(why.to_string());
             self.inbox.fail();
@@ -105,7 +102,7 @@ impl FunctionState {
 
     /// Why the device is to be stopped, if it is.
     pub(crate) fn failing(&self) -> Option<String> {
-        match &*self.health() {
+        match &*self.health.lock() {
             Health::Failing(why) => Some(why.clone()),
             _ => None,
         }
@@ -113,19 +110,19 @@ impl FunctionState {
 
     /// The device has stopped: asks for a reset.
     pub(crate) fn ask_for_reset(&self, why: &str) {
-        *self.health() = Health::Failed;
+        *self.health.lock() = Health::Failed;
         self.log.warn(format_args!("device needs reset: {why}"));
         self.config_changed();
     }
 
     /// Whether the device is to be stopped or has stopped.
     pub(crate) fn has_failed(&self) -> bool {
-        !matches!(*self.health(), Health::Well)
+        !matches!(*self.health.lock(), Health::Well)
     }
 
     /// Whether the device has stopped and waits for its reset.
     pub(crate) fn needs_reset(&self) -> bool {
-        matches!(*self.health(), Health::Failed)
+        matches!(*self.health.lock(), Health::Failed)
     }
 
     pub(crate) fn generation(&self) -> u8 {
@@ -141,11 +138,6 @@ impl FunctionState {
     pub(crate) fn reset(&self) {
         self.config_vector.store(NO_VECTOR, Ordering::Release);
         self.isr.store(0, Ordering::Release);
-        *self.health() = Health::Well;
-    }
-
-    fn health(&self) -> MutexGuard<'_, Health> {
-        // A panic leaves the state consistent, so the poison is ignored.
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.health.lock() = Health::Well;
     }
 }

@@ -4,12 +4,9 @@
 //! the client's.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
-use std::os::fd::OwnedFd;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::aio::Aio;
 
@@ -102,16 +99,14 @@ impl Interrupts {
     }
 
     fn vector(&self, index: u16) -> Option<MutexGuard<'_, Vector>> {
-        let vector = self.vectors.get(usize::from(index))?;
-        Some(vector.lock().unwrap_or_else(PoisonError::into_inner))
+        self.vectors.get(usize::from(index)).map(Mutex::lock)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::eventfd;
-    use rustix::event::EventfdFlags;
+    use rustix::event::{eventfd, EventfdFlags};
 
     fn clone(fd: &OwnedFd) -> Eventfd {
         Eventfd::new(fd.try_clone().unwrap()).unwrap()

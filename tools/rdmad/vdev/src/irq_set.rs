@@ -10,12 +10,8 @@ use std::os::fd::OwnedFd;
 use vfio_bindings::bindings::vfio;
 
 use crate::client::CommandError;
-use crate::interrupt::Eventfd;
-use crate::interrupt::Interrupts;
-use crate::message::Payload;
-
-/// Length of `struct vfio_irq_set` without data.
-const LEN: u32 = 20;
+use crate::interrupt::{Eventfd, Interrupts};
+use crate::message::{IrqSetHeader, Payload, Structure};
 
 /// A client's wish for the vectors.
 #[derive(Debug)]
@@ -39,11 +35,19 @@ impl IrqSet {
         fds: Vec<OwnedFd>,
         vectors: u16,
     ) -> Result<Self, CommandError> {
-        let (len, flags, index) = (payload.u32()?, payload.u32()?, payload.u32()?);
-        let (start, count) = (payload.u32()?, payload.u32()?);
+        let IrqSetHeader {
+            argsz,
+            flags,
+            index,
+            start,
+            count,
+        } = IrqSetHeader::decode(&mut payload)?;
         let data = flags & vfio::VFIO_IRQ_SET_DATA_TYPE_MASK;
         let action = flags & vfio::VFIO_IRQ_SET_ACTION_TYPE_MASK;
-        if len < LEN || flags != data | action || data.count_ones() != 1 || action.count_ones() != 1
+        if argsz < IrqSetHeader::LEN as u32
+            || flags != data | action
+            || data.count_ones() != 1
+            || action.count_ones() != 1
         {
             return Err(CommandError::Invalid(
                 "not a length, one type of data and one action",

@@ -42,19 +42,14 @@ mod stepped;
 #[cfg(test)]
 mod testing;
 
-pub use common::F_ACCESS_PLATFORM;
-pub use common::F_INDIRECT_DESC;
-pub use common::F_ORDER_PLATFORM;
-pub use common::F_RING_RESET;
-pub use common::F_VERSION_1;
-pub use common::TRANSPORT_FEATURES;
-pub use device::SharedMemory;
-pub use device::VirtioDevice;
+pub use common::{
+    F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_ORDER_PLATFORM, F_RING_RESET, F_VERSION_1,
+    TRANSPORT_FEATURES,
+};
+pub use device::{SharedMemory, VirtioDevice};
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
-pub use queue::Request;
-pub use queue::Virtqueue;
-pub use server::Handle;
-pub use server::Listener;
+pub use queue::{Request, Virtqueue};
+pub use server::{Handle, Listener};
 #[cfg(feature = "testing")]
 pub use stepped::Stepped;

@@ -3,10 +3,9 @@
 //! Log messages that a guest or its client can cause, limited so that they can't fill the log.
 
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Messages in one [`PERIOD`].
 const BURST: u32 = 10;
@@ -65,7 +64,7 @@ impl Limiter {
 
     /// Whether a message may pass now, and how many have not since the last one that did.
     fn admit(&self, now: Instant) -> Option<u64> {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         if now.duration_since(window.start) >= PERIOD {
             window.start = now;
             window.passed = 0;

@@ -3,8 +3,6 @@
 //! Messages of the vfio-user protocol, version 0.1 (QEMU, docs/interop/vfio-user). Integers are in
 //! host order.
 
-/// Length of a message's header.
-pub(crate) const HEADER_LEN: usize = 16;
 /// Longest message that is taken, header included.
 pub(crate) const MAX_MESSAGE: usize = 0x1_0000 + 0x100;
 /// Longest register access, as told to the client.
@@ -18,27 +16,176 @@ const FLAG_REPLY: u32 = 1;
 const FLAG_NO_REPLY: u32 = 1 << 4;
 const FLAG_ERROR: u32 = 1 << 5;
 
-/// Header of a message.
+/// Commands of a client that the function knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) id: u16,
-    pub(crate) command: u16,
-    /// Length of the whole message.
-    pub(crate) size: u32,
-    flags: u32,
+pub(crate) enum Command {
+    Version = 1,
+    DmaMap,
+    DmaUnmap,
+    DeviceGetInfo,
+    DeviceGetRegionInfo,
+    GetRegionIoFds,
+    GetIrqInfo,
+    SetIrqs,
+    RegionRead,
+    RegionWrite,
+    DmaRead,
+    DmaWrite,
+    DeviceReset,
+    UserDirtyPages,
 }
 
-impl Header {
-    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Self {
-        let [i0, i1, c0, c1, s0, s1, s2, s3, f0, f1, f2, f3, ..] = *bytes;
-        Self {
-            id: u16::from_ne_bytes([i0, i1]),
-            command: u16::from_ne_bytes([c0, c1]),
-            size: u32::from_ne_bytes([s0, s1, s2, s3]),
-            flags: u32::from_ne_bytes([f0, f1, f2, f3]),
+impl Command {
+    /// By their numbers, from 1 on.
+    const ALL: [Self; 14] = [
+        Self::Version,
+        Self::DmaMap,
+        Self::DmaUnmap,
+        Self::DeviceGetInfo,
+        Self::DeviceGetRegionInfo,
+        Self::GetRegionIoFds,
+        Self::GetIrqInfo,
+        Self::SetIrqs,
+        Self::RegionRead,
+        Self::RegionWrite,
+        Self::DmaRead,
+        Self::DmaWrite,
+        Self::DeviceReset,
+        Self::UserDirtyPages,
+    ];
+
+    pub(crate) fn from_number(number: u16) -> Option<Self> {
+        let mut known = Self::ALL.into_iter();
+        known.find(|command| *command as u16 == number)
+    }
+}
+
+/// A structure of the protocol. Its fields follow each other without padding.
+pub(crate) trait Structure: Sized {
+    const LEN: usize;
+
+    fn decode(payload: &mut Payload<'_>) -> Result<Self, Truncated>;
+
+    fn encode(&self, out: &mut Vec<u8>);
+}
+
+/// Structures with their lengths.
+macro_rules! structures {
+    ($($(#[$meta:meta])* $name:ident, $len:literal: { $($field:ident: $type:ident,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) struct $name {
+            $(pub(crate) $field: $type,)*
         }
+
+        impl Structure for $name {
+            const LEN: usize = 0 $(+ size_of::<$type>())*;
+
+            fn decode(payload: &mut Payload<'_>) -> Result<Self, Truncated> {
+                Ok(Self {
+                    $($field: $type::from_ne_bytes(payload.array()?),)*
+                })
+            }
+
+            fn encode(&self, out: &mut Vec<u8>) {
+                $(out.extend_from_slice(&self.$field.to_ne_bytes());)*
+            }
+        }
+
+        const _: () = assert!($name::LEN == $len);
+    )*};
+}
+
+structures! {
+    /// Header of a message. `size` is the length of the whole message.
+    Header, 16: {
+        id: u16,
+        command: u16,
+        size: u32,
+        flags: u32,
+        error: u32,
     }
 
+    /// Begins VERSION and its reply; a JSON text follows.
+    Version, 4: {
+        major: u16,
+        minor: u16,
+    }
+
+    /// DMA_MAP.
+    DmaMap, 32: {
+        argsz: u32,
+        flags: u32,
+        offset: u64,
+        iova: u64,
+        len: u64,
+    }
+
+    /// DMA_UNMAP and its reply.
+    DmaUnmap, 24: {
+        argsz: u32,
+        flags: u32,
+        iova: u64,
+        len: u64,
+    }
+
+    /// The part of DEVICE_GET_REGION_INFO and DEVICE_GET_IRQ_INFO that counts.
+    InfoRequest, 12: {
+        argsz: u32,
+        flags: u32,
+        index: u32,
+    }
+
+    /// Reply to DEVICE_GET_INFO.
+    DeviceInfo, 16: {
+        argsz: u32,
+        flags: u32,
+        num_regions: u32,
+        num_irqs: u32,
+    }
+
+    /// Reply to DEVICE_GET_REGION_INFO, `struct vfio_region_info`.
+    RegionInfo, 32: {
+        argsz: u32,
+        flags: u32,
+        index: u32,
+        cap_offset: u32,
+        size: u64,
+        offset: u64,
+    }
+
+    /// Reply to DEVICE_GET_IRQ_INFO, `struct vfio_irq_info`.
+    IrqInfo, 16: {
+        argsz: u32,
+        flags: u32,
+        index: u32,
+        count: u32,
+    }
+
+    /// Begins SET_IRQS: `struct vfio_irq_set` without data.
+    IrqSetHeader, 20: {
+        argsz: u32,
+        flags: u32,
+        index: u32,
+        start: u32,
+        count: u32,
+    }
+
+    /// A register access: begins REGION_READ, REGION_WRITE and their replies.
+    RegionAccess, 16: {
+        offset: u64,
+        region: u32,
+        count: u32,
+    }
+}
+
+/// Flag of DMA_MAP: the device may write.
+pub(crate) const MAP_WRITE: u32 = 1 << 1;
+/// Flags of DMA_UNMAP.
+pub(crate) const UNMAP_GET_DIRTY_PAGE_INFO: u32 = 1 << 1;
+pub(crate) const UNMAP_ALL: u32 = 1 << 2;
+
+impl Header {
     pub(crate) fn is_command(&self) -> bool {
         self.flags & FLAG_TYPE == TYPE_COMMAND
     }
@@ -50,11 +197,13 @@ impl Header {
     /// Starts a reply to this message in `out`; [`finish`] completes it.
     pub(crate) fn begin_reply(&self, out: &mut Vec<u8>) -> ReplyStart {
         let start = ReplyStart(out.len());
-        out.extend_from_slice(&self.id.to_ne_bytes());
-        out.extend_from_slice(&self.command.to_ne_bytes());
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&FLAG_REPLY.to_ne_bytes());
-        out.extend_from_slice(&[0; 4]);
+        let reply = Self {
+            size: 0,
+            flags: FLAG_REPLY,
+            error: 0,
+            ..*self
+        };
+        reply.encode(out);
         start
     }
 }
@@ -78,14 +227,14 @@ pub(crate) fn finish(out: &mut [u8], start: ReplyStart) {
 
 /// Makes a reply an error without payload.
 pub(crate) fn finish_error(out: &mut Vec<u8>, start: ReplyStart, errno: i32) {
-    out.truncate(start.0 + HEADER_LEN);
+    out.truncate(start.0 + Header::LEN);
     out[start.0 + 8..start.0 + 12].copy_from_slice(&(FLAG_REPLY | FLAG_ERROR).to_ne_bytes());
     // Linux error numbers are positive.
     out[start.0 + 12..start.0 + 16].copy_from_slice(&errno.unsigned_abs().to_ne_bytes());
     finish(out, start);
 }
 
-/// Reads a payload field by field. Missing bytes make [`Truncated`].
+/// The part of a payload that was not read yet. Missing bytes make [`Truncated`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payload<'a>(pub(crate) &'a [u8]);
 
@@ -94,18 +243,6 @@ pub(crate) struct Payload<'a>(pub(crate) &'a [u8]);
 pub(crate) struct Truncated;
 
 impl<'a> Payload<'a> {
-    pub(crate) fn u16(&mut self) -> Result<u16, Truncated> {
-        self.array().map(u16::from_ne_bytes)
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, Truncated> {
-        self.array().map(u32::from_ne_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, Truncated> {
-        self.array().map(u64::from_ne_bytes)
-    }
-
     pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], Truncated> {
         let (bytes, rest) = self.0.split_at_checked(len).ok_or(Truncated)?;
         self.0 = rest;

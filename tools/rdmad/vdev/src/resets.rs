@@ -8,15 +8,13 @@
 //! were asked for until then.
 
 use std::fmt;
-use std::sync::Condvar;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+
+use parking_lot::{Condvar, Mutex};
 
 /// Counts resets.
 #[derive(Debug, Default)]
 pub(crate) struct Resets {
-    state: Mutex<Counts>,
+    counts: Mutex<Counts>,
     done: Condvar,
 }
 
@@ -37,17 +35,17 @@ impl fmt::Debug for Counts {
 impl Resets {
     /// A reset is asked for.
     pub(crate) fn request(&self) {
-        self.lock().requested += 1;
+        self.counts.lock().requested += 1;
     }
 
     /// A reset is done.
     pub(crate) fn finish(&self) {
-        let mut state = self.lock();
-        state.done += 1;
+        let mut counts = self.counts.lock();
+        counts.done += 1;
         self.done.notify_all();
-        let done = state.done;
-        if let Some((_, observer)) = state.observer.take_if(|(at, _)| *at <= done) {
-            drop(state);
+        let done = counts.done;
+        if let Some((_, observer)) = counts.observer.take_if(|(at, _)| *at <= done) {
+            drop(counts);
             observer();
         }
     }
@@ -55,38 +53,29 @@ impl Resets {
     /// Has `observer` called when all resets are done that were asked for, possibly at once, in
     /// place of any earlier one.
     pub(crate) fn observe(&self, observer: Box<dyn Fn() + Send>) {
-        let mut state = self.lock();
-        if state.done == state.requested {
-            state.observer = None;
-            drop(state);
+        let mut counts = self.counts.lock();
+        if counts.done == counts.requested {
+            counts.observer = None;
+            drop(counts);
             observer();
         } else {
-            state.observer = Some((state.requested, observer));
+            counts.observer = Some((counts.requested, observer));
         }
     }
 
     /// Waits until all resets are done that were asked for.
     pub(crate) fn wait(&self) {
-        let state = self.lock();
-        let requested = state.requested;
-        drop(
-            self.done
-                .wait_while(state, |state| state.done < requested)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        // A panic leaves the state consistent, so the poison is ignored.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut counts = self.counts.lock();
+        let requested = counts.requested;
+        self.done
+            .wait_while(&mut counts, |counts| counts.done < requested);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
 
     #[test]

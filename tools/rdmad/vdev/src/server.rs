@@ -4,36 +4,24 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::Condvar;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use contain::contain;
 use dma::DmaSpace;
-use rustix::event::eventfd;
-use rustix::event::poll;
-use rustix::event::EventfdFlags;
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use sandbox::Kind;
-use sockets::Access;
-use sockets::SocketPath;
+use sockets::{Access, SocketPath};
 
 use crate::function::PciFunction;
-use crate::session::Served;
-use crate::session::Session;
+use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
 /// How long clients wait after one could not be accepted, for want of descriptors say.
@@ -146,9 +134,9 @@ struct Ended {
 impl Ended {
     /// Waits for the end, for no longer than `patience`. Returns whether it has come.
     fn wait(&self, patience: Duration) -> bool {
-        let yes = self.yes.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(yes, patience, |yes| !*yes);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut yes = self.yes.lock();
+        self.changed.wait_while_for(&mut yes, |yes| !*yes, patience);
+        *yes
     }
 }
 
@@ -157,7 +145,7 @@ struct Ending(Arc<Ended>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        *self.0.yes.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.0.yes.lock() = true;
         self.0.changed.notify_all();
     }
 }

@@ -7,10 +7,8 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Condvar;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+
+use parking_lot::{Condvar, Mutex};
 
 /// A change of the device's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,17 +82,17 @@ impl Inbox {
     }
 
     pub(crate) fn fail(&self) {
-        self.lock().fail = true;
+        self.pending.lock().fail = true;
         self.filled.notify_one();
     }
 
     pub(crate) fn task(&self, task: Task) {
-        self.lock().tasks.push_back(task);
+        self.pending.lock().tasks.push_back(task);
         self.filled.notify_one();
     }
 
     pub(crate) fn kick(&self, queue: u16) {
-        let pending = &mut *self.lock();
+        let pending = &mut *self.pending.lock();
         if let Some(kicked @ false) = pending.kicked.get_mut(usize::from(queue)) {
             *kicked = true;
             pending.order.push_back(queue);
@@ -103,44 +101,37 @@ impl Inbox {
     }
 
     pub(crate) fn stop(&self) {
-        self.lock().stop = true;
+        self.pending.lock().stop = true;
         self.filled.notify_one();
     }
 
     /// Waits for work. A failure comes first; tasks come before kicks, so that a driver that kicks
     /// without end can still be reset.
     pub(crate) fn wait(&self) -> Work {
-        let mut pending = self.lock();
+        let mut pending = self.pending.lock();
         loop {
             if let Some(work) = pending.next() {
                 return work;
             }
-            pending = self
-                .filled
-                .wait(pending)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.filled.wait(&mut pending);
         }
     }
 
     /// The work that waits, if any.
     #[cfg(feature = "testing")]
     pub(crate) fn waiting(&self) -> Option<Work> {
-        self.lock().next()
+        self.pending.lock().next()
     }
 
     /// Whether a change of the device's state waits.
     pub(crate) fn has_tasks(&self) -> bool {
-        !self.lock().tasks.is_empty()
+        !self.pending.lock().tasks.is_empty()
     }
 
     /// Number of tasks that wait.
     #[cfg(feature = "testing")]
     pub(crate) fn tasks(&self) -> usize {
-        self.lock().tasks.len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().tasks.len()
     }
 }
 

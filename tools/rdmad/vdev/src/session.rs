@@ -3,14 +3,12 @@
 //! A client's session: its messages are carried out in order, and each is answered before the next.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use crate::client::Client;
-use crate::client_stream::ClientStream;
-use crate::client_stream::Received;
+use crate::client_stream::{ClientStream, Received};
 use crate::function::PciFunction;
 use crate::server::Signals;
 

@@ -11,8 +11,7 @@ use dma::DmaSpace;
 
 use crate::function::PciFunction;
 use crate::server::Signals;
-use crate::session::Served;
-use crate::session::Session;
+use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
 /// A function whose threads are calls.

@@ -4,9 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::SharedMemory;
-use crate::VirtioDevice;
-use crate::Virtqueue;
+use crate::{SharedMemory, VirtioDevice, Virtqueue};
 
 /// A device that does nothing.
 pub(crate) struct Nothing;

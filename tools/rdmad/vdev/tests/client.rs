@@ -4,22 +4,18 @@
 
 mod common;
 
-use std::io::Read;
-use std::io::Write;
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::waiting::wait_until;
 use common::*;
 use dma::testing::guest_memory;
-use rustix::event::eventfd;
-use rustix::event::EventfdFlags;
+use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::OFlags;
 use vfio_user::Command;
 

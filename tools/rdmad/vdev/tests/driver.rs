@@ -7,8 +7,7 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use common::waiting::wait;
-use common::waiting::wait_until;
+use common::waiting::{wait, wait_until};
 use common::*;
 use vfio_user::Command;
 

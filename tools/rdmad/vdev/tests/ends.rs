@@ -9,17 +9,9 @@ use std::sync::Mutex;
 
 use common::waiting::wait;
 use common::*;
-use rustix::process::getrlimit;
-use rustix::process::setrlimit;
-use rustix::process::Resource;
-use rustix::process::Rlimit;
-use tracing::field::Field;
-use tracing::field::Visit;
-use tracing::span;
-use tracing::Event;
-use tracing::Level;
-use tracing::Metadata;
-use tracing::Subscriber;
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use tracing::field::{Field, Visit};
+use tracing::{span, Event, Level, Metadata, Subscriber};
 
 /// The next message that is this one panics.
 static PLANTED: Mutex<Option<&str>> = Mutex::new(None);

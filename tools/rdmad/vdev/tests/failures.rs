@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 
 use common::*;
 use dma::testing::memfd;
-use rustix::fs::ftruncate;
-use rustix::fs::SealFlags;
+use rustix::fs::{ftruncate, SealFlags};
 
 const RUNNING: u8 = 15;
 const NEEDS_RESET: u8 = 64;

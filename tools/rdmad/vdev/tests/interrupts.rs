@@ -4,12 +4,10 @@
 
 mod common;
 
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use common::*;
-use rustix::event::eventfd;
-use rustix::event::EventfdFlags;
+use rustix::event::{eventfd, EventfdFlags};
 use vfio_user::Command;
 
 const EINVAL: u32 = 22;

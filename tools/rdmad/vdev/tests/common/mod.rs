@@ -4,34 +4,19 @@
 
 #![allow(dead_code)]
 
-use std::io::IoSlice;
-use std::io::Read;
-use std::io::Write;
+use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
-use std::os::fd::BorrowedFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
-use std::sync::Condvar;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use dma::DmaSpace;
-use rustix::event::eventfd;
-use rustix::event::EventfdFlags;
-use rustix::net::SendAncillaryBuffer;
-use rustix::net::SendAncillaryMessage;
-use rustix::net::SendFlags;
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sockets::Access;
-use vdev::Handle;
-use vdev::Listener;
-use vdev::SharedMemory;
-use vdev::VirtioDevice;
-use vdev::Virtqueue;
+use vdev::{Handle, Listener, SharedMemory, VirtioDevice, Virtqueue};
 use vfio_user::Command;
 
 #[path = "../../../testing/wait.rs"]
