@@ -30,7 +30,7 @@ pub(crate) fn deliver(
     let SendOp::Send { with } = wr.op else {
         return Err(WcStatus::LocQpOpErr);
     };
-    if side.pacer.is_some() {
+    if side.io.pacer.is_some() {
         let connection = Connection {
             path: to.path,
             dest_qpn: to.qpn,
@@ -38,10 +38,10 @@ pub(crate) fn deliver(
             mtu: turn.device.config().path_mtu(),
         };
         let bytes = request_size(Service::Ud, &connection, wr, 0);
-        if !side.admit(turn.now, bytes) {
+        if !side.io.admit(turn.now, bytes) {
             return Ok(false);
         }
-        if let Some(pacer) = &mut side.pacer {
+        if let Some(pacer) = &mut side.io.pacer {
             pacer.spend(bytes);
         }
         let paced = bytes as u64;
@@ -85,13 +85,13 @@ pub(crate) fn deliver(
     }
     let view = device.space.enter();
     let target = RecvTurn::new(&peer, device, &view);
-    let Ok(Some(incoming)) = target.take(&mut recv) else {
+    let Ok(Some(incoming)) = target.take_for_direct(&mut recv) else {
         return Ok(true);
     };
     // A datagram is no longer than a packet.
     let byte_len = GRH_SIZE as u32 + wr.length;
     if byte_len > incoming.length {
-        recv.incoming = Some(incoming);
+        recv.io.incoming = Some(incoming);
         return Ok(true);
     }
     let mut completion = RecvCompletion {
@@ -110,11 +110,13 @@ pub(crate) fn deliver(
     };
     let moved = {
         let length = wr.length as usize;
-        let mut from = turn.message(&side.snapshots, &wr.local, AccessFlags::NONE);
+        let mut from = turn.message(&side.io.snapshots, &wr.local, AccessFlags::NONE);
         let header = target
-            .message(&recv, &incoming.local)
+            .message(&recv.io, &incoming.local)
             .write(0, &header, length == 0);
-        let mut message = target.message(&recv, &incoming.local).skip(GRH_SIZE as u64);
+        let mut message = target
+            .message(&recv.io, &incoming.local)
+            .skip(GRH_SIZE as u64);
         header
             .map_err(Side::Target)
             .and_then(|()| transfer(&mut from, &mut message, 0, length, true))
@@ -126,7 +128,7 @@ pub(crate) fn deliver(
             target.complete(&incoming, &completion);
         }
         Err(Side::Source(_)) => {
-            recv.incoming = Some(incoming);
+            recv.io.incoming = Some(incoming);
             return Err(WcStatus::LocProtErr);
         }
         Err(Side::Target(_)) => {

@@ -34,13 +34,13 @@ impl Exchange<'_, '_, '_> {
     pub(super) fn send(&mut self, with: With) -> Result<(), Stop> {
         self.check_packets()?;
         if self.offset == 0 {
-            if self.reliable && self.recv.incoming.is_some() {
+            if self.reliable && self.recv.io.incoming.is_some() {
                 // An earlier requester of ours left a message unfinished.
                 return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
             }
             self.take()?;
         }
-        let Some(incoming) = self.recv.incoming.take() else {
+        let Some(incoming) = self.recv.io.incoming.take() else {
             return Err(Stop::Silence);
         };
         let mut completion = self.completion(false, with);
@@ -49,15 +49,15 @@ impl Exchange<'_, '_, '_> {
                 completion.status = WcStatus::LocLenErr;
                 self.target.complete(&incoming, &completion);
             } else {
-                self.recv.incoming = Some(incoming);
+                self.recv.io.incoming = Some(incoming);
             }
             return Err(self.refuse(WcStatus::RemInvReqErr, None));
         }
         let moved = {
             let mut from =
                 self.turn
-                    .message(&self.side.snapshots, &self.wr.local, AccessFlags::NONE);
-            let mut to = self.target.message(self.recv, &incoming.local);
+                    .message(&self.side.io.snapshots, &self.wr.local, AccessFlags::NONE);
+            let mut to = self.target.message(&self.recv.io, &incoming.local);
             transfer(&mut from, &mut to, self.offset.into(), self.len, self.last)
         };
         match moved {
@@ -71,9 +71,9 @@ impl Exchange<'_, '_, '_> {
                 }
                 self.target.complete(&incoming, &completion);
             }
-            Ok(()) => self.recv.incoming = Some(incoming),
+            Ok(()) => self.recv.io.incoming = Some(incoming),
             Err(Side::Source(_)) => {
-                self.recv.incoming = Some(incoming);
+                self.recv.io.incoming = Some(incoming);
                 return Err(Stop::Failed(WcStatus::LocProtErr));
             }
             Err(Side::Target(_)) => {
@@ -95,15 +95,15 @@ impl Exchange<'_, '_, '_> {
             // Before the data is in place, so that a message without a receive leaves no trace.
             self.take()?;
         }
-        let mut from = self
-            .turn
-            .message(&self.side.snapshots, &self.wr.local, AccessFlags::NONE);
+        let mut from =
+            self.turn
+                .message(&self.side.io.snapshots, &self.wr.local, AccessFlags::NONE);
         let mut to = self.target.remote(remote, AccessFlags::REMOTE_WRITE);
         let moved = transfer(&mut from, &mut to, self.offset.into(), self.len, self.last);
         if let Err(Side::Source(_)) = moved {
             return Err(Stop::Failed(WcStatus::LocProtErr));
         }
-        if let Some(incoming) = imm.and_then(|_| self.recv.incoming.take()) {
+        if let Some(incoming) = imm.and_then(|_| self.recv.io.incoming.take()) {
             if moved.is_ok() || self.reliable {
                 let mut completion = self.completion(true, imm.map_or(With::Nothing, With::Imm));
                 if moved.is_err() {
@@ -111,7 +111,7 @@ impl Exchange<'_, '_, '_> {
                 }
                 self.target.complete(&incoming, &completion);
             } else {
-                self.recv.incoming = Some(incoming);
+                self.recv.io.incoming = Some(incoming);
             }
         }
         match moved {
@@ -126,7 +126,7 @@ impl Exchange<'_, '_, '_> {
         self.check_responses()?;
         let mut from = self.target.remote(remote, AccessFlags::REMOTE_READ);
         let mut to = self.turn.message(
-            &self.side.snapshots,
+            &self.side.io.snapshots,
             &self.wr.local,
             AccessFlags::LOCAL_WRITE,
         );
@@ -148,7 +148,7 @@ impl Exchange<'_, '_, '_> {
             .atomic(remote, op)
             .map_err(|fault| self.refuse_access(fault))?;
         let mut to = self.turn.message(
-            &self.side.snapshots,
+            &self.side.io.snapshots,
             &self.wr.local,
             AccessFlags::LOCAL_WRITE,
         );
@@ -260,9 +260,9 @@ impl Exchange<'_, '_, '_> {
 
     /// Takes the receive work request of this message.
     fn take(&mut self) -> Result<(), Stop> {
-        match self.target.take(self.recv) {
+        match self.target.take_for_direct(self.recv) {
             Ok(Some(wr)) => {
-                self.recv.incoming = Some(wr);
+                self.recv.io.incoming = Some(wr);
                 Ok(())
             }
             Ok(None) => Err(match &self.recv.responder {
@@ -281,7 +281,7 @@ impl Exchange<'_, '_, '_> {
     fn refuse_access(&self, fault: Fault) -> Stop {
         match fault {
             Fault::Key => {
-                self.target.refused_key(self.recv);
+                self.target.refused_key(&self.recv.io);
                 self.refuse(WcStatus::RemAccessErr, Some(AsyncEvent::QpAccessErr))
             }
             Fault::Memory => self.refuse(WcStatus::RemOpErr, Some(AsyncEvent::QpFatal)),

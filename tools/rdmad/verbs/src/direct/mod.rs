@@ -224,7 +224,7 @@ impl Transfer {
             return TransferStep::Waits;
         }
         if let SendOp::Local { .. } = self.wr.op {
-            let executed = turn.execute_local(&side.snapshots, &self.wr.local);
+            let executed = turn.execute_local(&side.io.snapshots, &self.wr.local);
             return TransferStep::Done(executed.err().unwrap_or(WcStatus::Success));
         }
         let unreliable = turn.qp.qp_type == QpType::Uc;
@@ -351,7 +351,7 @@ impl Transfer {
             // Executed before.
             SendOp::Local { .. } => Ok(()),
         };
-        if let Some(pacer) = side.pacer.as_mut().filter(|_| moved.is_err()) {
+        if let Some(pacer) = side.io.pacer.as_mut().filter(|_| moved.is_err()) {
             pacer.give_back(spent);
         }
         moved?;
@@ -382,7 +382,7 @@ impl Transfer {
             len: limit,
             spent: 0,
         };
-        if side.pacer.is_none() {
+        if side.io.pacer.is_none() {
             return Ok(allowed);
         }
         let Some(connection) = side.connection.clone() else {
@@ -398,10 +398,10 @@ impl Transfer {
             // A frame that began to be spent on before the limit was set counts once more.
             let index = (self.done + allowed.len as u32) / span;
             let bytes = request_size(service, &connection, &self.wr, index);
-            if !side.admit(turn.now, bytes) {
+            if !side.io.admit(turn.now, bytes) {
                 break;
             }
-            if let Some(pacer) = &mut side.pacer {
+            if let Some(pacer) = &mut side.io.pacer {
                 pacer.spend(bytes);
             }
             allowed.spent += bytes;

@@ -32,7 +32,7 @@ impl Qp {
         let fetched = match side.blocked.take() {
             Some(blocked) => blocked,
             None if state != QpState::Rts => return Break(self.dry(turn, side, state, watch)),
-            None => match turn.fetch(side) {
+            None => match turn.fetch(&mut side.io, &side.attr) {
                 Ok(Some(fetched)) => fetched,
                 Ok(None) => return Break(self.dry(turn, side, state, watch)),
                 Err(_) => return self.break_queue(turn, side),
@@ -47,7 +47,7 @@ impl Qp {
             }
             Err(status) => status,
         };
-        turn.complete(&mut side.queue, &mut side.snapshots, &fetched.wr, status);
+        turn.complete(&mut side.io, &fetched.wr, status);
         if status != WcStatus::Success {
             self.fail_send(turn.device);
         }
@@ -72,12 +72,11 @@ impl Qp {
             turn.budget.charge_bytes(fetched.wr.length as usize);
             return Ok(sent);
         }
-        let Some(mut sender) = side.sender.take() else {
+        let Some(sender) = &mut side.sender else {
             return Err(WcStatus::LocQpOpErr);
         };
-        let sent = sender.send(&fetched.wr, &to, &mut SendEnv::new(turn, side));
-        side.sender = Some(sender);
-        let bytes = sent?;
+        let mut env = SendEnv::new(turn, &mut side.io);
+        let bytes = sender.send(&fetched.wr, &to, &mut env)?;
         turn.budget.charge_frames(bytes.unwrap_or(0));
         Ok(bytes.is_some())
     }
@@ -90,7 +89,7 @@ impl Qp {
         side: &SendSide,
         fetched: &Fetched,
     ) -> Result<Destination, WcStatus> {
-        let wqe = side.snapshots.get(fetched.wr.local.snapshot);
+        let wqe = side.io.snapshots.get(fetched.wr.local.snapshot);
         let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
         let datagram = Datagram::load(&header.wr);
         let path = attr::datagram_path(turn.device, self.number, &datagram)

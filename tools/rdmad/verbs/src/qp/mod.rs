@@ -40,9 +40,9 @@ use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Device;
 
 pub(crate) use modify::ForCommand;
-pub(crate) use recv::{RecvSide, RecvTurn};
+pub(crate) use recv::{RecvIo, RecvSide, RecvTurn};
 pub(crate) use remote_qp::RemoteQp;
-pub(crate) use send::{solicits, Parts, SendSide, SendTurn};
+pub(crate) use send::{solicits, SendIo, SendSide, SendTurn};
 pub(crate) use service::{ForAnswer, ForRequest, Requester, Responder};
 pub(crate) use summary::Summary;
 

@@ -136,10 +136,10 @@ impl Qp {
                 given => given.into(),
             },
         };
-        match &mut send.pacer {
-            _ if shape.rate == 0 => send.pacer = None,
+        match &mut send.io.pacer {
+            _ if shape.rate == 0 => send.io.pacer = None,
             Some(pacer) => pacer.change(shape, now),
-            None => send.pacer = Some(Pacer::new(shape, now)),
+            None => send.io.pacer = Some(Pacer::new(shape, now)),
         }
         self.summary.set_rate(shape.rate);
     }
@@ -188,11 +188,9 @@ impl Qp {
         });
         let route = DirectRoute::find(device, self.number, &connection);
         if route.is_none() {
-            let mut old = send.requester.take();
-            let packets = requester.as_mut().or(old.as_mut());
-            let room = packets.map(|packets| send.make_room(budget, packets));
-            send.requester = old;
-            room.transpose()?;
+            if let Some(packets) = requester.as_mut().or(send.requester.as_mut()) {
+                send.io.make_room(budget, packets)?;
+            }
         }
         Ok(Connected {
             connection,
@@ -269,7 +267,7 @@ impl Qp {
             }
             let view = device.space.enter();
             let turn = SendTurn::new(self, device, &view);
-            let left = left.get_or_insert(send.queue.available(&turn.queue) as usize);
+            let left = left.get_or_insert(send.io.queue.available(&turn.queue) as usize);
             let now = FLUSH_LIMIT.min(*left);
             *left -= now;
             if !turn.flush(&mut send, now).is_again() || *left == 0 {
@@ -292,7 +290,7 @@ impl Qp {
         send.stop();
         send.disarm(device, self.number);
         send.attr = QpAttr::default();
-        send.pacer = None;
+        send.io.pacer = None;
         self.summary.set_connection(None, false);
         self.summary.set_rate(0);
         RecvTurn::new(self, device, &view).reset(recv);

@@ -35,7 +35,7 @@ const MAX_VIOLATIONS: u32 = 256;
 /// State under the lock of the receive half.
 #[derive(Debug)]
 pub(crate) struct RecvSide {
-    queue: WorkConsumer,
+    pub(crate) io: RecvIo,
     /// From RTR on.
     pub(crate) responder: Option<Responder>,
     /// Charge for what the responder keeps of its peer's requests.
@@ -46,6 +46,16 @@ pub(crate) struct RecvSide {
     is_direct: bool,
     /// The Q_Key of datagrams for this QP.
     pub(crate) qkey: u32,
+    /// COMM_EST was raised or is no news any more.
+    established: bool,
+    /// QP_LAST_WQE_REACHED was raised.
+    last_wqe_reached: bool,
+}
+
+/// The part of the receive half that the machines of the services use: it is borrowed beside them.
+#[derive(Debug)]
+pub(crate) struct RecvIo {
+    queue: WorkConsumer,
     /// The receive WQE being executed; there is never more than one.
     buffer: ChargedList<u8>,
     /// Its work request, if its message comes without packets, or if it is left over from one that
@@ -53,10 +63,6 @@ pub(crate) struct RecvSide {
     pub(crate) incoming: Option<RecvWr<Received>>,
     /// The ring makes no sense: it is not looked at before RESET.
     broken: bool,
-    /// COMM_EST was raised or is no news any more.
-    established: bool,
-    /// QP_LAST_WQE_REACHED was raised.
-    last_wqe_reached: bool,
     /// Remote keys that memory refused since the QP was connected.
     violations: Cell<u32>,
 }
@@ -64,18 +70,20 @@ pub(crate) struct RecvSide {
 impl RecvSide {
     pub(super) fn new(queue: &QueueMem, buffer: ChargedList<u8>) -> Self {
         Self {
-            queue: WorkConsumer::new(queue),
+            io: RecvIo {
+                queue: WorkConsumer::new(queue),
+                buffer,
+                incoming: None,
+                broken: false,
+                violations: Cell::new(0),
+            },
             responder: None,
             answers: None,
             peer: None,
             is_direct: false,
             qkey: 0,
-            buffer,
-            incoming: None,
-            broken: false,
             established: false,
             last_wqe_reached: false,
-            violations: Cell::new(0),
         }
     }
 
@@ -85,7 +93,7 @@ impl RecvSide {
         self.responder = Some(responder);
         self.answers = answers;
         self.established = false;
-        self.violations.set(0);
+        self.io.violations.set(0);
     }
 
     /// Sets the peer. Its requests come without packets if `direct`.
@@ -99,8 +107,8 @@ impl RecvSide {
         self.responder = None;
         self.answers = None;
         self.peer = None;
-        self.incoming = None;
-        self.broken = false;
+        self.io.incoming = None;
+        self.io.broken = false;
         self.last_wqe_reached = false;
     }
 
@@ -109,7 +117,7 @@ impl RecvSide {
     pub(super) fn put_back(&mut self, qp: &Qp) {
         let Some(srq) = &qp.srq else { return };
         let held = self.responder.as_mut().and_then(Responder::drain);
-        for wr in held.into_iter().chain(self.incoming.take()) {
+        for wr in held.into_iter().chain(self.io.incoming.take()) {
             if let Origin::Srq { slot } = wr.local.origin {
                 srq.put_back(slot);
             }
@@ -188,14 +196,14 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// The buffers of the receive work request being executed.
-    pub(crate) fn message<'b>(&'b self, side: &'b RecvSide, received: &Received) -> Message<'b> {
+    pub(crate) fn message<'b>(&'b self, io: &'b RecvIo, received: &Received) -> Message<'b> {
         let pdn = match &self.qp.srq {
             Some(srq) => srq.pdn(),
             None => self.qp.pd.number(),
         };
         Message::in_sges(
             self.memory_of(pdn),
-            &side.buffer,
+            &io.buffer,
             RqHeader::SIZE,
             received.num_sge,
             AccessFlags::LOCAL_WRITE,
@@ -236,25 +244,36 @@ impl<'a> RecvTurn<'a> {
         self.qp.invalidate(self.device, rkey)
     }
 
+    /// Takes the receive work request for a message that comes without packets: first the one that
+    /// the responder holds for the next message. Errors are those of [`take`](Self::take).
+    pub(crate) fn take_for_direct(
+        &self,
+        side: &mut RecvSide,
+    ) -> Result<Option<RecvWr<Received>>, BadReceive> {
+        if let Some(held) = side.responder.as_mut().and_then(Responder::take_receive) {
+            side.io.incoming.get_or_insert(held);
+        }
+        self.take(&mut side.io)
+    }
+
     /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion
     /// or an event that tells why.
-    pub(crate) fn take(&self, side: &mut RecvSide) -> Result<Option<RecvWr<Received>>, BadReceive> {
-        let held = side.responder.as_mut().and_then(Responder::take_receive);
-        if let Some(left_over) = side.incoming.take().or(held) {
+    pub(crate) fn take(&self, io: &mut RecvIo) -> Result<Option<RecvWr<Received>>, BadReceive> {
+        if let Some(left_over) = io.incoming.take() {
             return Ok(Some(left_over));
         }
         if let Some(srq) = &self.qp.srq {
-            return self.take_shared(srq, side);
+            return self.take_shared(srq, io);
         }
         let queue = &self.queue;
-        let event = match fetch_recv(&mut side.queue, queue, &mut side.buffer, &self.qp.cap) {
+        let event = match fetch_recv(&mut io.queue, queue, &mut io.buffer, &self.qp.cap) {
             Ok(fetched) if !queue.lost() => return Ok(fetched),
             Err(BadRecv::Wqe(id)) if !queue.lost() => {
                 self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
                 None
             }
             _ => {
-                side.broken = true;
+                io.broken = true;
                 Some(AsyncEvent::QpFatal)
             }
         };
@@ -267,9 +286,9 @@ impl<'a> RecvTurn<'a> {
     fn take_shared(
         &self,
         srq: &Srq,
-        side: &mut RecvSide,
+        io: &mut RecvIo,
     ) -> Result<Option<RecvWr<Received>>, BadReceive> {
-        let event = match srq.fetch(self.device, self.view, &mut side.buffer) {
+        let event = match srq.fetch(self.device, self.view, &mut io.buffer) {
             Ok(fetched) => return Ok(fetched),
             Err(BadRecv::Wqe(id)) => {
                 self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
@@ -330,10 +349,10 @@ impl<'a> RecvTurn<'a> {
     /// Memory refused a remote key. A reliable connection ends with that. An unreliable one drops
     /// the message in silence, so its peer could try keys without end: it fails when the peer has
     /// been wrong too often.
-    pub(crate) fn refused_key(&self, side: &RecvSide) {
+    pub(crate) fn refused_key(&self, io: &RecvIo) {
         self.device.counters.add(Counter::RkeyViolations, 1);
-        let violations = side.violations.get().saturating_add(1);
-        side.violations.set(violations);
+        let violations = io.violations.get().saturating_add(1);
+        io.violations.set(violations);
         if self.qp.qp_type == QpType::Uc && violations == MAX_VIOLATIONS {
             self.qp.fail(self.device, Some(AsyncEvent::QpAccessErr));
         }
@@ -352,7 +371,7 @@ impl<'a> RecvTurn<'a> {
     /// Ends up to `limit` work requests with WR_FLUSH_ERR: first the one that was being executed.
     pub(super) fn flush(&self, side: &mut RecvSide, limit: usize) -> Parked {
         let half_filled = side.responder.as_mut().and_then(Responder::drain);
-        for wr in half_filled.into_iter().chain(side.incoming.take()) {
+        for wr in half_filled.into_iter().chain(side.io.incoming.take()) {
             self.give_back(&wr);
             self.deliver(wr.id, WcStatus::WrFlushErr, OPCODE_RECV);
         }
@@ -363,9 +382,9 @@ impl<'a> RecvTurn<'a> {
             self.completions.deliver();
             self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
-        let (queue, view) = (&mut side.queue, &self.queue);
+        let (queue, view) = (&mut side.io.queue, &self.queue);
         for _ in 0..limit {
-            if side.broken {
+            if side.io.broken {
                 break;
             }
             match fetch_flushed(queue, view) {
@@ -381,11 +400,11 @@ impl<'a> RecvTurn<'a> {
                     let posted = queue.await_doorbell(view);
                     return posted.map_or(Parked::again(), Parked::from);
                 }
-                Err(_) => side.broken = true,
+                Err(_) => side.io.broken = true,
             }
-            side.broken |= view.lost();
+            side.io.broken |= view.lost();
         }
-        match side.broken {
+        match side.io.broken {
             true => self.qp.await_command(),
             false => Parked::again(),
         }
@@ -393,14 +412,14 @@ impl<'a> RecvTurn<'a> {
 
     /// Gives all slots back without a completion.
     pub(super) fn reset(mut self, side: &mut RecvSide) {
-        if side.queue.reset(&self.queue) {
+        if side.io.queue.reset(&self.queue) {
             return;
         }
         // The entries of the used ring name what is given back.
         self.silent = true;
         // The flush is bounded by the number of slots: the owner may go on posting meanwhile, which
         // it must not before the reset has ended.
-        let slots = side.queue.slots() as usize;
+        let slots = side.io.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }
 

@@ -40,8 +40,7 @@ const DEPTH: u16 = 128;
 pub(crate) struct SendSide {
     /// All attributes as they were set.
     pub(super) attr: QpAttr,
-    pub(super) queue: WorkConsumer,
-    pub(crate) snapshots: Snapshots,
+    pub(crate) io: SendIo,
     /// Of a connection, from RTS on.
     pub(crate) requester: Option<Requester>,
     /// Of datagrams, from RTS on.
@@ -54,66 +53,59 @@ pub(crate) struct SendSide {
     pub(crate) connection: Option<Connection>,
     /// The work request that goes there now.
     pub(super) transfer: Option<Transfer>,
+    /// SQ_DRAINED was raised since the QP went to SQD.
+    pub(super) drained: bool,
+    /// The QP's entry in the runtime's timers.
+    alarm: Alarm,
+}
+
+/// The part of the send half that the machines of the services use: it is borrowed beside them.
+#[derive(Debug)]
+pub(crate) struct SendIo {
+    pub(super) queue: WorkConsumer,
+    pub(crate) snapshots: Snapshots,
     /// The ring makes no sense: it is not looked at before RESET.
     pub(super) broken: bool,
+    /// WQEs that were taken since a doorbell was asked for, or more.
+    pub(super) fetched: u32,
     /// The rate limit, if there is one.
     pub(crate) pacer: Option<Pacer>,
     /// Until when the rate limit holds the QP back.
-    pub(crate) paced: Option<Instant>,
-    /// SQ_DRAINED was raised since the QP went to SQD.
-    pub(super) drained: bool,
-    /// WQEs that were taken since a doorbell was asked for, or more.
-    pub(super) fetched: u32,
-    /// The QP's entry in the runtime's timers.
-    alarm: Alarm,
+    pub(super) paced: Option<Instant>,
 }
 
 impl SendSide {
     pub(super) fn new(queue: &QueueMem, snapshots: Snapshots) -> Self {
         Self {
             attr: QpAttr::ZERO,
-            queue: WorkConsumer::new(queue),
-            snapshots,
+            io: SendIo {
+                queue: WorkConsumer::new(queue),
+                snapshots,
+                broken: false,
+                fetched: 0,
+                pacer: None,
+                paced: None,
+            },
             requester: None,
             sender: None,
             blocked: None,
             route: None,
             connection: None,
             transfer: None,
-            broken: false,
-            pacer: None,
-            paced: None,
             drained: false,
-            fetched: 0,
             alarm: Alarm::default(),
         }
     }
 
-    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets
-    /// there is one at a time.
-    pub(super) fn make_room(
-        &mut self,
-        budget: &budget::Budget,
-        requester: &mut Requester,
-    ) -> Result<(), Exhausted> {
-        let slots = u16::try_from(self.queue.slots()).unwrap_or(DEPTH);
-        // One, if there is no SQ.
-        let depth = slots.clamp(1, DEPTH);
-        self.snapshots.make_room(budget, depth)?;
-        requester.make_room(budget, depth.into())
-    }
-
     /// Forgets all work and the connection.
     pub(super) fn stop(&mut self) {
-        self.snapshots.clear();
+        self.io.stop();
         self.requester = None;
         self.sender = None;
         self.blocked = None;
         self.route = None;
         self.connection = None;
         self.transfer = None;
-        self.paced = None;
-        self.broken = false;
     }
 
     /// Whether no work request is between its beginning and its end.
@@ -142,27 +134,11 @@ impl SendSide {
             .is_some_and(|connection| RemoteQp::of(connection).sent(arrived, device.runtime()))
     }
 
-    /// The parts of its QP that a requester needs.
-    pub(crate) fn parts(&mut self) -> Parts<'_> {
-        Parts {
-            queue: &mut self.queue,
-            snapshots: &mut self.snapshots,
-            pacer: &mut self.pacer,
-            paced: &mut self.paced,
-        }
-    }
-
-    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it
-    /// does.
-    pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
-        self.parts().admit(now, bytes)
-    }
-
     /// When the QP needs a turn even if nothing happens.
     fn deadline(&self) -> Option<Instant> {
         let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
         let requester = self.requester.as_ref().and_then(Requester::next_deadline);
-        [transfer, requester, self.paced]
+        [transfer, requester, self.io.paced]
             .into_iter()
             .flatten()
             .min()
@@ -185,21 +161,35 @@ impl SendSide {
     }
 }
 
-/// The parts of the send half that a requester uses.
-pub(crate) struct Parts<'a> {
-    pub(crate) queue: &'a mut WorkConsumer,
-    pub(crate) snapshots: &'a mut Snapshots,
-    pub(crate) pacer: &'a mut Option<Pacer>,
-    paced: &'a mut Option<Instant>,
-}
+impl SendIo {
+    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets
+    /// there is one at a time.
+    pub(super) fn make_room(
+        &mut self,
+        budget: &budget::Budget,
+        requester: &mut Requester,
+    ) -> Result<(), Exhausted> {
+        let slots = u16::try_from(self.queue.slots()).unwrap_or(DEPTH);
+        // One, if there is no SQ.
+        let depth = slots.clamp(1, DEPTH);
+        self.snapshots.make_room(budget, depth)?;
+        requester.make_room(budget, depth.into())
+    }
 
-impl Parts<'_> {
-    /// See [`SendSide::admit`].
+    /// Forgets all work.
+    fn stop(&mut self) {
+        self.snapshots.clear();
+        self.paced = None;
+        self.broken = false;
+    }
+
+    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it
+    /// does.
     #[inline]
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
         match self.pacer.as_mut().map(|pacer| pacer.admit(now, bytes)) {
             Some(Err(at)) => {
-                *self.paced = Some(at);
+                self.paced = Some(at);
                 false
             }
             Some(Ok(())) | None => true,
@@ -285,19 +275,23 @@ impl<'a> SendTurn<'a> {
     }
 
     /// Takes and checks the next WQE.
-    pub(super) fn fetch(&self, side: &mut SendSide) -> Result<Option<Fetched>, RingError> {
+    pub(super) fn fetch(
+        &self,
+        io: &mut SendIo,
+        attr: &QpAttr,
+    ) -> Result<Option<Fetched>, RingError> {
         let mut fetched = fetch_send(
-            &mut side.queue,
+            &mut io.queue,
             &self.queue,
-            &mut side.snapshots,
+            &mut io.snapshots,
             &self.keys,
             &self.rules,
-            side.attr.max_rd_atomic > 0,
+            attr.max_rd_atomic > 0,
         )?;
         if let Some(Fetched { wr, failed }) = &mut fetched {
-            side.fetched = side.fetched.saturating_add(1);
+            io.fetched = io.fetched.saturating_add(1);
             if failed.is_none() && is_registration(&wr.local) {
-                *failed = self.register(side.snapshots.get(wr.local.snapshot)).err();
+                *failed = self.register(io.snapshots.get(wr.local.snapshot)).err();
             }
         }
         Ok(fetched)
@@ -305,13 +299,7 @@ impl<'a> SendTurn<'a> {
 
     /// A work request ended, in error if the end does not succeed. Work of all kinds ends here, so
     /// it is charged here.
-    pub(crate) fn complete(
-        &self,
-        queue: &mut WorkConsumer,
-        snapshots: &mut Snapshots,
-        wr: &SendWr<Posted>,
-        mut status: WcStatus,
-    ) {
+    pub(crate) fn complete(&self, io: &mut SendIo, wr: &SendWr<Posted>, mut status: WcStatus) {
         let _ = self.budget.charge_work_request();
         let posted = &wr.local;
         if let (Some(key), WcStatus::Success) = (posted.invalidates, status) {
@@ -323,8 +311,8 @@ impl<'a> SendTurn<'a> {
         if status == WcStatus::LocProtErr {
             self.device.counters.add(Counter::LkeyViolations, 1);
         }
-        snapshots.give_back(posted.snapshot);
-        queue.complete(&self.queue, posted.slot);
+        io.snapshots.give_back(posted.snapshot);
+        io.queue.complete(&self.queue, posted.slot);
         let success = status == WcStatus::Success;
         if !self.silent && (posted.signaled || !success) {
             let mut cqe = self.qp.cqe(wr.id, status, posted.opcode);
@@ -335,29 +323,26 @@ impl<'a> SendTurn<'a> {
 
     /// Gives all slots back without a completion.
     pub(super) fn reset(mut self, side: &mut SendSide) {
-        if side.queue.reset(&self.queue) {
+        if side.io.queue.reset(&self.queue) {
             return;
         }
         // The entries of the used ring name what is given back.
         self.silent = true;
         // Work that is posted meanwhile was posted too early.
-        let slots = side.queue.slots() as usize;
+        let slots = side.io.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }
 
     /// Ends up to `limit` work requests with WR_FLUSH_ERR: first those that were being executed.
     pub(super) fn flush(&self, side: &mut SendSide, limit: usize) -> Parked {
         let SendSide {
-            queue,
-            snapshots,
+            io,
             requester,
             transfer,
             blocked,
             ..
         } = side;
-        let mut flush = |wr: &SendWr<Posted>| {
-            self.complete(queue, snapshots, wr, WcStatus::WrFlushErr);
-        };
+        let mut flush = |wr: &SendWr<Posted>| self.complete(io, wr, WcStatus::WrFlushErr);
         if let Some(transfer) = transfer.take() {
             flush(transfer.wr());
         }
@@ -368,10 +353,10 @@ impl<'a> SendTurn<'a> {
             requester.drain(|wr| flush(&wr));
         }
         for _ in 0..limit {
-            if side.broken {
+            if io.broken {
                 break;
             }
-            match fetch_flushed(&mut side.queue, &self.queue) {
+            match fetch_flushed(&mut io.queue, &self.queue) {
                 Ok(Some(_)) if self.silent => {}
                 Ok(Some(header)) => {
                     let _ = self.budget.charge_work_request();
@@ -384,14 +369,14 @@ impl<'a> SendTurn<'a> {
                     self.completions.push(cqe, true);
                 }
                 Ok(None) => {
-                    let posted = side.queue.await_doorbell(&self.queue);
+                    let posted = io.queue.await_doorbell(&self.queue);
                     return posted.map_or(Parked::again(), Parked::from);
                 }
-                Err(_) => side.broken = true,
+                Err(_) => io.broken = true,
             }
-            side.broken |= self.queue.lost();
+            io.broken |= self.queue.lost();
         }
-        match side.broken {
+        match io.broken {
             true => self.qp.await_command(),
             false => Parked::again(),
         }

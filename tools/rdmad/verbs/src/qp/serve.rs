@@ -10,7 +10,7 @@ use dma::DmaView;
 use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
-use super::{Qp, RecvTurn, Requester, SendSide, SendTurn};
+use super::{Qp, RecvSide, RecvTurn, Requester, SendSide, SendTurn};
 use crate::direct::{DirectRoute, Target, Transfer, TransferStep};
 use crate::memory::QueueView;
 use crate::runtime::Watch;
@@ -60,7 +60,7 @@ impl Qp {
     pub(crate) fn has_posted(&self, device: &Device) -> bool {
         self.send.try_lock().is_some_and(|side| {
             let view = device.space.enter();
-            side.queue.available(&QueueView::new(&self.sq, &view)) > 0
+            side.io.queue.available(&QueueView::new(&self.sq, &view)) > 0
         })
     }
 
@@ -69,7 +69,7 @@ impl Qp {
         // Answers go first: the peer waits for them.
         let (answered, cost) = self.answer(device, &view);
         let mut side = self.send.lock();
-        side.paced = None;
+        side.io.paced = None;
         if self.failure_requested.swap(false, Ordering::AcqRel) {
             self.fail(device, Some(AsyncEvent::QpFatal));
         }
@@ -81,22 +81,20 @@ impl Qp {
 
     /// Sends what the responder has to say. Returns what that cost, too.
     fn answer(&self, device: &Device, view: &DmaView) -> (Parked, usize) {
-        let mut side = self.recv.lock();
+        let RecvSide { io, responder, .. } = &mut *self.recv.lock();
         if !self.receives() && self.state() != Some(QpState::Err) {
             return (self.await_command(), 0);
         }
-        let Some(mut responder) = side.responder.take() else {
+        let Some(responder) = responder else {
             return (self.await_command(), 0);
         };
         if let Some(request) = responder.await_request() {
-            side.responder = Some(responder);
             return (request.into(), 0);
         }
         let turn = RecvTurn::new(self, device, view);
         let limit = turn.budget.left_for_frames();
-        let sent = responder.transmit(limit, &mut RecvEnv::new(&turn, &mut side));
+        let sent = responder.transmit(limit, &mut RecvEnv::new(&turn, io));
         let request = responder.await_request();
-        side.responder = Some(responder);
         let parked = match sent {
             Ok(sent) => {
                 turn.budget.charge_frames(sent.bytes);
@@ -126,13 +124,13 @@ impl Qp {
             match step {
                 // A work request that failed took the QP to ERR.
                 Continue(_) if turn.queue.lost() => {
-                    side.broken = true;
+                    side.io.broken = true;
                     self.fail(turn.device, Some(AsyncEvent::QpFatal));
                 }
                 Continue(_) if turn.budget.is_spent() => return Parked::again(),
                 Continue(_) => {}
                 Break(_) if turn.queue.lost() => {
-                    side.broken = true;
+                    side.io.broken = true;
                     self.fail(turn.device, Some(AsyncEvent::QpFatal));
                 }
                 Break(parked) => return parked,
@@ -194,7 +192,7 @@ impl Qp {
                 Some(transfer) => transfer,
                 None => {
                     let fetched = match state {
-                        QpState::Rts => turn.fetch(side),
+                        QpState::Rts => turn.fetch(&mut side.io, &side.attr),
                         _ => Ok(None),
                     };
                     match fetched {
@@ -215,7 +213,7 @@ impl Qp {
                     return Break(self.park(turn.device, side, None));
                 }
                 TransferStep::Done(status) => {
-                    turn.complete(&mut side.queue, &mut side.snapshots, transfer.wr(), status);
+                    turn.complete(&mut side.io, transfer.wr(), status);
                     if status != WcStatus::Success {
                         self.fail_send(turn.device);
                     }
@@ -237,18 +235,25 @@ impl Qp {
         watch: &Watch,
     ) -> Progress {
         let spent = turn.budget.spent();
-        let Some(mut requester) = side.requester.take() else {
+        let SendSide {
+            attr,
+            io,
+            requester: Some(requester),
+            route,
+            ..
+        } = side
+        else {
             return Break(self.dry(turn, side, state, watch));
         };
         let mut drained = false;
         let mut broken = false;
         // A message on the wire ends there before data takes another way.
         while state == QpState::Rts
-            && side.route.is_none()
+            && route.is_none()
             && requester.has_room()
-            && !side.snapshots.has_barrier()
+            && !io.snapshots.has_barrier()
         {
-            match turn.fetch(side) {
+            match turn.fetch(io, attr) {
                 Ok(Some(fetched)) => requester.post(fetched),
                 Ok(None) => {
                     drained = true;
@@ -261,15 +266,14 @@ impl Qp {
             }
         }
         requester.hold(state == QpState::Sqd);
-        let mut env = SendEnv::new(turn, side);
+        let mut env = SendEnv::new(turn, io);
         let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
         // Work requests ended that kept others from being taken.
         let goes_on = state == QpState::Rts
-            && match side.route {
+            && match route {
                 Some(_) => requester.is_empty(),
-                None => !drained && requester.has_room() && !side.snapshots.has_barrier(),
+                None => !drained && requester.has_room() && !io.snapshots.has_barrier(),
             };
-        side.requester = Some(requester);
         if broken {
             return self.break_queue(turn, side);
         }
@@ -310,10 +314,10 @@ impl Qp {
         let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
             Some(watched) => Some(watched.into()),
             None => {
-                let is_request_response = mem::take(&mut side.fetched) <= REQUEST_RESPONSE;
+                let is_request_response = mem::take(&mut side.io.fetched) <= REQUEST_RESPONSE;
                 self.is_request_response
                     .store(is_request_response, Ordering::Relaxed);
-                side.queue.await_doorbell(&turn.queue).map(Parked::from)
+                side.io.queue.await_doorbell(&turn.queue).map(Parked::from)
             }
         };
         match posted {
@@ -324,7 +328,7 @@ impl Qp {
 
     /// Parks with work that the frame port has no room for, or that the rate limit holds back.
     pub(super) fn await_room(&self, device: &Device, side: &mut SendSide) -> Parked {
-        let frames = match side.paced {
+        let frames = match side.io.paced {
             Some(_) => None,
             None => Some(device.await_frames(self.number).into()),
         };
@@ -350,7 +354,7 @@ impl Qp {
 
     /// The ring makes no sense.
     pub(super) fn break_queue(&self, turn: &SendTurn<'_>, side: &mut SendSide) -> Progress {
-        side.broken = true;
+        side.io.broken = true;
         self.fail(turn.device, Some(AsyncEvent::QpFatal));
         Continue(turn.budget.charge_work_request())
     }

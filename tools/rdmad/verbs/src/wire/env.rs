@@ -9,36 +9,33 @@ use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
 use crate::counters::Counter;
 use crate::memory::Fault;
-use crate::qp::{Parts, RecvSide, RecvTurn, SendSide, SendTurn};
+use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
 use crate::wqe::{Posted, Received};
 use crate::Device;
 
 /// A QP as its requester sees it.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
-    parts: Parts<'a>,
+    io: &'a mut SendIo,
 }
 
 impl<'a, 'b> SendEnv<'a, 'b> {
-    /// The send half `side`, whose requester was taken out.
-    pub(crate) fn new(turn: &'a SendTurn<'b>, side: &'a mut SendSide) -> Self {
-        Self {
-            turn,
-            parts: side.parts(),
-        }
+    /// For the requester of the send half that `io` is of.
+    pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
+        Self { turn, io }
     }
 }
 
 impl Output for SendEnv<'_, '_> {
     fn frame(&mut self, len: usize) -> Option<Frame> {
-        if !self.parts.admit(self.turn.now, len) {
+        if !self.io.admit(self.turn.now, len) {
             return None;
         }
         self.turn.device.frames.frame(len)
     }
 
     fn send(&mut self, frame: Frame) {
-        if let Some(pacer) = &mut self.parts.pacer {
+        if let Some(pacer) = &mut self.io.pacer {
             pacer.spend(frame.len());
             let bytes = frame.len() as u64;
             self.turn.device.counters.add(Counter::PacedBytes, bytes);
@@ -56,7 +53,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
 
     fn gather(&mut self, local: &Posted, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
         self.turn
-            .message(self.parts.snapshots, local, AccessFlags::NONE)
+            .message(&self.io.snapshots, local, AccessFlags::NONE)
             .read(offset.into(), into)
             .map_err(|_| WcStatus::LocProtErr)
     }
@@ -69,37 +66,34 @@ impl RequesterEnv for SendEnv<'_, '_> {
         last: bool,
     ) -> Result<(), WcStatus> {
         self.turn
-            .message(self.parts.snapshots, local, AccessFlags::LOCAL_WRITE)
+            .message(&self.io.snapshots, local, AccessFlags::LOCAL_WRITE)
             .write(offset.into(), from, last)
             .map_err(|_| WcStatus::LocProtErr)
     }
 
     fn execute_local(&mut self, local: &Posted) -> Result<(), WcStatus> {
-        self.turn.execute_local(self.parts.snapshots, local)
+        self.turn.execute_local(&self.io.snapshots, local)
     }
 
     fn is_slow(&self) -> bool {
-        self.parts.pacer.is_some()
+        self.io.pacer.is_some()
     }
 
     fn complete_send(&mut self, wr: SendWr<Posted>, status: WcStatus) {
-        let Parts {
-            queue, snapshots, ..
-        } = &mut self.parts;
-        self.turn.complete(queue, snapshots, &wr, status);
+        self.turn.complete(self.io, &wr, status);
     }
 }
 
 /// A QP as its responder sees it.
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
-    side: &'a mut RecvSide,
+    io: &'a mut RecvIo,
 }
 
 impl<'a, 'b> RecvEnv<'a, 'b> {
-    /// The receive half `side`, whose responder was taken out.
-    pub(crate) fn new(turn: &'a RecvTurn<'b>, side: &'a mut RecvSide) -> Self {
-        Self { turn, side }
+    /// For the responder of the receive half that `io` is of.
+    pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
+        Self { turn, io }
     }
 }
 
@@ -121,7 +115,7 @@ impl ResponderEnv for RecvEnv<'_, '_> {
     type Recv = Received;
 
     fn take_receive(&mut self) -> Result<Option<RecvWr<Received>>, BadReceive> {
-        self.turn.take(self.side)
+        self.turn.take(self.io)
     }
 
     fn scatter_recv(
@@ -132,7 +126,7 @@ impl ResponderEnv for RecvEnv<'_, '_> {
         last: bool,
     ) -> Result<(), WcStatus> {
         self.turn
-            .message(self.side, local)
+            .message(self.io, local)
             .write(offset.into(), from, last)
             .map_err(|_| WcStatus::LocProtErr)
     }
@@ -191,7 +185,7 @@ impl RecvEnv<'_, '_> {
     fn refused(&self, fault: Fault) -> RemoteFault {
         match fault {
             Fault::Key => {
-                self.turn.refused_key(self.side);
+                self.turn.refused_key(self.io);
                 RemoteFault::Access
             }
             Fault::Memory => RemoteFault::Operational,

@@ -13,7 +13,7 @@ use roce::headers::Body;
 use roce::net::ip_to_gid;
 use roce::opcode::{Service, CONGESTION_NOTIFICATION};
 use roce::packet::PacketError;
-use roce::ud::{Receiver, Verdict};
+use roce::ud::Verdict;
 use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
 use virtio_rdma_abi::number::Qpn;
@@ -23,7 +23,6 @@ use super::{Arrived, RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
 use crate::turn::Budget;
-use crate::wqe::Received;
 use crate::Device;
 
 /// The membership bit of a P_Key: full, not limited.
@@ -219,8 +218,7 @@ impl Receiving<'_> {
     /// Gives packets to the requester of a QP, as far as the budget goes. Returns how many it took.
     fn responses(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
         let device = self.device;
-        let mut side = qp.lock_send();
-        let mut requester = side.requester.take();
+        let side = &mut *qp.lock_send();
         let turn = SendTurn::at(qp, device, &self.view, self.now);
         let mut served = false;
         let mut taken = 0;
@@ -234,20 +232,19 @@ impl Receiving<'_> {
             if !self.admits(qp, &arrived.packet) {
                 continue;
             }
-            let Some(requester) = &mut requester else {
-                continue;
-            };
             if !qp.awaits_responses() || !side.is_from_peer(arrived, device) {
                 continue;
             }
-            let mut env = SendEnv::new(&turn, &mut side);
+            let Some(requester) = &mut side.requester else {
+                continue;
+            };
+            let mut env = SendEnv::new(&turn, &mut side.io);
             if let Err(error) = requester.on_packet(&arrived.packet, self.now, &mut env) {
                 qp.fail(device, error.event);
             }
             served = true;
         }
         self.budget.charge_bytes(turn.budget.spent());
-        side.requester = requester;
         if served {
             device.qp_ready(qp.number);
         }
@@ -264,31 +261,21 @@ impl Receiving<'_> {
 
     fn take_requests(&self, qp: &Qp, packets: &[Arrived<'_>]) {
         let device = self.device;
-        let mut side = qp.lock_recv();
-        let mut responder = side.responder.take();
+        let side = &mut *qp.lock_recv();
         let turn = RecvTurn::new(qp, device, &self.view);
         for arrived in packets {
-            if !self.admits(qp, &arrived.packet) {
+            if !self.admits(qp, &arrived.packet) || !qp.receives() {
                 continue;
             }
-            let Some(responder) = &mut responder else {
-                continue;
-            };
-            if !qp.receives() {
-                continue;
-            }
-            let taken = match responder {
-                Responder::Ud(receiver) => {
-                    receive_datagram(&turn, &mut side, receiver, &arrived.packet)
-                }
-                connected => receive_connected(&turn, &mut side, connected, arrived),
+            let taken = match qp.is_connected() {
+                true => receive_connected(&turn, side, arrived),
+                false => receive_datagram(&turn, side, &arrived.packet),
             };
             if let Err(error) = taken {
                 qp.fail(device, error.event);
             }
         }
-        let answers = responder.as_ref().is_some_and(Responder::has_output);
-        side.responder = responder;
+        let answers = side.responder.as_ref().is_some_and(Responder::has_output);
         if answers {
             device.qp_ready(qp.number);
         }
@@ -313,24 +300,24 @@ fn same_partition(a: u16, b: u16) -> bool {
 fn receive_connected(
     turn: &RecvTurn<'_>,
     side: &mut RecvSide,
-    responder: &mut Responder,
     arrived: &Arrived<'_>,
 ) -> Result<(), QpError> {
     if !side.is_from_peer(arrived, turn.device) {
         return Ok(());
     }
     let packet = &arrived.packet;
+    let RecvSide { io, responder, .. } = side;
     let executed = match responder {
         // A message that comes without packets is not interrupted by packets.
-        Responder::Rc(_) if side.incoming.is_some() => return Ok(()),
-        Responder::Rc(responder) => {
+        Some(Responder::Rc(_)) if io.incoming.is_some() => return Ok(()),
+        Some(Responder::Rc(responder)) => {
             let expected = responder.expected_psn();
             responder
-                .on_packet(packet, &mut RecvEnv::new(turn, side))
+                .on_packet(packet, &mut RecvEnv::new(turn, io))
                 .map(|()| responder.expected_psn() != expected)
         }
-        Responder::Uc(responder) => responder.on_packet(packet, &mut RecvEnv::new(turn, side)),
-        Responder::Ud(_) => return Ok(()),
+        Some(Responder::Uc(responder)) => responder.on_packet(packet, &mut RecvEnv::new(turn, io)),
+        Some(Responder::Ud(_)) | None => return Ok(()),
     };
     if executed? {
         turn.establish(side);
@@ -341,9 +328,11 @@ fn receive_connected(
 fn receive_datagram(
     turn: &RecvTurn<'_>,
     side: &mut RecvSide,
-    receiver: &mut Receiver<Received>,
     packet: &Packet<'_>,
 ) -> Result<(), QpError> {
+    let Some(Responder::Ud(receiver)) = &mut side.responder else {
+        return Ok(());
+    };
     let device = turn.device;
     let (to, tag) = (packet.path.addresses.dst(), packet.path.vlan);
     // A group that the QP is attached to has no entry, and is in all VLANs of the port.
@@ -354,8 +343,8 @@ fn receive_datagram(
     if !ours {
         return Ok(());
     }
-    let qkey = side.qkey;
-    if receiver.on_packet(packet, qkey, &mut RecvEnv::new(turn, side))? == Verdict::BadQkey {
+    let mut env = RecvEnv::new(turn, &mut side.io);
+    if receiver.on_packet(packet, side.qkey, &mut env)? == Verdict::BadQkey {
         device.violations.qkey.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
