@@ -7,6 +7,8 @@ mod longest;
 mod scheduler;
 mod server;
 mod sync;
+#[cfg(feature = "testing")]
+mod testing;
 mod watch;
 
 use std::io;
@@ -132,14 +134,6 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Whether QPs of this process exchange data directly. Takes effect on a QP when it next goes
-    /// to RTR or RTS.
-    pub fn set_path(&self, path: PathPolicy) {
-        self.shared
-            .direct
-            .store(path == PathPolicy::Direct, Ordering::Relaxed);
-    }
-
     /// Has a worker that is stepped do the next step of its round: begin, give one device a turn,
     /// end. Returns whether it is awake. Nothing else serves, so what happens is decided by the
     /// order of the calls.
@@ -151,27 +145,6 @@ impl Runtime {
     pub fn sleeps_over_work(&self) -> bool {
         let shared = &self.shared;
         self.crew.sleeps_on() && (shared.is_busy() || shared.scheduler.is_due())
-    }
-
-    /// Lets `time` pass on a clock that stands still. Work that is due then is left to
-    /// [steps](Self::step). On the clock of the system it sleeps.
-    pub fn pass(&self, time: Duration) {
-        self.shared.scheduler.clock.pass(time);
-    }
-
-    /// How long it is to the next deadline, if there is one.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        let Scheduler { timers, clock, .. } = &self.shared.scheduler;
-        let next = timers.next()?;
-        Some(next.saturating_duration_since(clock.now()))
-    }
-
-    /// Lets `time` pass on a clock that stands still, from one deadline to the next: each is met to
-    /// the nanosecond. Returns when all is done that was due, and what that entailed. On the clock
-    /// of the system it sleeps.
-    pub fn advance(&self, time: Duration) {
-        let shared = &self.shared;
-        shared.scheduler.advance(time, || shared.is_busy());
     }
 
     /// The status of the workers.

@@ -10,7 +10,9 @@ pub(super) use std::hint::spin_loop;
 pub(super) use std::sync::atomic::{
     fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
-pub(super) use std::thread::{sleep, yield_now, JoinHandle};
+pub(super) use std::thread::JoinHandle;
+#[cfg(feature = "testing")]
+pub(super) use std::thread::{sleep, yield_now};
 pub(super) use std::thread_local;
 
 pub(super) use parking_lot::{Condvar, Mutex};

@@ -2,24 +2,22 @@
 
 //! The time by which deadlines and rate limits go.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::sync::{self, AtomicU64, Ordering};
+use super::sync;
+#[cfg(feature = "testing")]
+use super::testing::ManualTime;
 
-/// The clock of a runtime: that of the system, or one that stands still until it is told to go on,
-/// so that a test sees exactly what happens when.
+/// The clock of a runtime: that of the system. A test may have one that stands still until it is
+/// told to go on, so that the test sees exactly what happens when.
 #[derive(Clone, Debug)]
-pub struct Clock(ClockKind);
+pub struct Clock(pub(super) ClockKind);
 
 #[derive(Clone, Debug)]
-enum ClockKind {
+pub(super) enum ClockKind {
     System,
-    Manual {
-        start: Instant,
-        /// Since `start`, in nanoseconds.
-        elapsed: Arc<AtomicU64>,
-    },
+    #[cfg(feature = "testing")]
+    Manual(ManualTime),
 }
 
 impl Default for Clock {
@@ -34,39 +32,23 @@ impl Clock {
         Self(ClockKind::System)
     }
 
-    /// A clock that stands still but for [`Runtime::advance`](crate::Runtime::advance).
-    pub fn manual() -> Self {
-        Self(ClockKind::Manual {
-            start: sync::now(),
-            elapsed: Arc::default(),
-        })
-    }
-
     /// The time.
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
             ClockKind::System => sync::now(),
-            ClockKind::Manual { start, elapsed } => {
-                *start + Duration::from_nanos(elapsed.load(Ordering::Acquire))
-            }
+            #[cfg(feature = "testing")]
+            ClockKind::Manual(time) => time.now(),
         }
     }
 
-    /// Lets `time` pass. On the clock of the system the current thread sleeps.
-    pub(crate) fn pass(&self, time: Duration) {
-        match &self.0 {
-            ClockKind::System => sync::sleep(time),
-            // Five centuries fit.
-            ClockKind::Manual { elapsed, .. } => {
-                elapsed.fetch_add(time.as_nanos() as u64, Ordering::AcqRel);
-            }
-        }
-    }
-
-    /// Whether it goes on only by [`Runtime::advance`](crate::Runtime::advance).
+    /// Whether it goes on only when it is told to.
     pub(crate) fn stands_still(&self) -> bool {
-        matches!(self.0, ClockKind::Manual { .. })
+        match &self.0 {
+            ClockKind::System => false,
+            #[cfg(feature = "testing")]
+            ClockKind::Manual(_) => true,
+        }
     }
 
     /// Until when a thread sleeps that is to act at `deadline`: for ever if the clock stands still.

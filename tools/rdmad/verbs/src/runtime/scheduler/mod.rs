@@ -22,10 +22,10 @@ mod exclusive;
 mod quiesce;
 mod ready;
 mod sleep;
+#[cfg(feature = "testing")]
+mod testing;
 mod timer;
 mod worker;
-
-use std::time::Duration;
 
 use super::sync;
 
@@ -113,41 +113,6 @@ impl Scheduler {
 
     fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
-    }
-
-    /// Lets `time` pass, from one deadline to the next on a clock that stands still, so that each
-    /// is met to the nanosecond. Returns when all is done that was due, and what that entailed: as
-    /// long as `is_busy`, there is more. On the clock of the system it sleeps.
-    pub(crate) fn advance(&self, time: Duration, is_busy: impl Fn() -> bool) {
-        if !self.clock.stands_still() {
-            return self.clock.pass(time);
-        }
-        self.settle(&is_busy);
-        let end = self.clock.now() + time;
-        loop {
-            let next = self.timers.next().map_or(end, |next| next.min(end));
-            self.clock
-                .pass(next.saturating_duration_since(self.clock.now()));
-            self.settle(&is_busy);
-            if next == end {
-                return;
-            }
-        }
-    }
-
-    /// Returns when nothing is left to do before time passes, which it does not meanwhile.
-    fn settle(&self, is_busy: impl Fn() -> bool) {
-        while !self.is_idle(&is_busy) {
-            // A worker that was about to sleep does not know that the clock went on.
-            self.sleep.wake_all();
-            sync::yield_now();
-        }
-    }
-
-    /// Whether no worker has anything to do now. A worker that is not asleep may have.
-    fn is_idle(&self, is_busy: impl Fn() -> bool) -> bool {
-        self.sleep
-            .all_sleep(self.workers, || !is_busy() && !self.is_due())
     }
 
     /// Whether a deadline is over that no worker has looked at.

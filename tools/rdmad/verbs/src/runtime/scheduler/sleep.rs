@@ -131,6 +131,7 @@ impl Sleep {
 
     /// Whether so many threads sleep, or were woken and do not run yet, and `idle` is true. None of
     /// them runs before `idle` has returned.
+    #[cfg(feature = "testing")]
     pub(super) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
         // A worker that is about to sleep and finds work instead holds the lock until it is no
         // sleeper any more.
