@@ -139,7 +139,8 @@ pub struct Args {
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,
 
-    /// Write a line to this file descriptor, a pipe, once QEMU may be started.
+    /// Write a line to this file descriptor, a pipe, once QEMU may be started. The service manager
+    /// behind NOTIFY_SOCKET is told too.
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<u32>,
 }

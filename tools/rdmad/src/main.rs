@@ -14,11 +14,11 @@ mod machine;
 #[cfg(test)]
 mod panics;
 mod qemu_args;
+mod ready;
 mod report;
 mod size;
 mod status;
 
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -31,6 +31,7 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::{Args, Command, Sandbox};
 use crate::log::Log;
 use crate::machine::Machine;
+use crate::ready::Listeners;
 
 /// The failure, and what to do.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
@@ -95,16 +96,15 @@ fn main() -> ExitCode {
 fn run(args: &Args, signals: &SigSet) -> Result<()> {
     limits::raise(args.ports.len());
     let machine = Machine::start(args)?;
-    let ready = args.ready_fd.map(Ready::open).transpose()?;
+    let listeners = Listeners::open(args.ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;
     }
     tracing::info!("ready");
-    if let Some(ready) = ready {
-        ready.tell()?;
-    }
+    listeners.ready()?;
     let signal = signals.wait().context("can't wait for signals")?;
     tracing::info!("ends by signal {}", signal as i32);
+    listeners.stopping();
     drop(machine);
     Ok(())
 }
@@ -117,31 +117,5 @@ fn end(done: Result<()>) -> ExitCode {
             eprintln!("virtio-rdmad: {error:#}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// The file descriptor that is told when the daemon is ready.
-struct Ready {
-    fd: u32,
-    pipe: File,
-}
-
-impl Ready {
-    fn open(fd: u32) -> Result<Self> {
-        // By its name, since the number alone proves nothing about who owns it.
-        let pipe = File::options()
-            .write(true)
-            .open(format!("/proc/self/fd/{fd}"))
-            .with_context(|| Self::failure(fd))?;
-        Ok(Self { fd, pipe })
-    }
-
-    fn tell(mut self) -> Result<()> {
-        let written = self.pipe.write_all(b"ready\n");
-        written.with_context(|| Self::failure(self.fd))
-    }
-
-    fn failure(fd: u32) -> String {
-        format!("can't write to file descriptor {fd}")
     }
 }

@@ -204,6 +204,7 @@ pub fn start(argument: &str) -> io::Result<()> {
     // It ends by itself, with the socket.
     Command::new("/proc/self/exe")
         .arg(argument)
+        .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
         .spawn()?;

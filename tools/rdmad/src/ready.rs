@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Listeners that the daemon tells of its readiness: a pipe, a service manager.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use anyhow::{Context, Result};
+
+/// The variable in which systemd and other service managers pass the address of their socket
+/// (sd_notify(3)).
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+
+/// A pipe and a service manager, each if there is one. Both are opened before the sandbox is
+/// complete, because it opens nothing.
+#[derive(Debug)]
+pub struct Listeners {
+    pipe: Option<Pipe>,
+    manager: Option<Manager>,
+}
+
+impl Listeners {
+    /// Opens the pipe with this number, and the socket that the environment names.
+    ///
+    /// # Errors
+    ///
+    /// The pipe can't be opened.
+    pub fn open(ready_fd: Option<u32>) -> Result<Self> {
+        let pipe = ready_fd.map(Pipe::open).transpose()?;
+        let manager = env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty());
+        let manager = manager.and_then(|name| Manager::connect(&name));
+        Ok(Self { pipe, manager })
+    }
+
+    /// Tells that QEMU may be started.
+    ///
+    /// # Errors
+    ///
+    /// The pipe takes nothing.
+    pub fn ready(&self) -> Result<()> {
+        if let Some(manager) = &self.manager {
+            manager.tell("READY=1");
+        }
+        self.pipe.as_ref().map_or(Ok(()), Pipe::tell)
+    }
+
+    /// Tells that the daemon ends.
+    pub fn stopping(&self) {
+        if let Some(manager) = &self.manager {
+            manager.tell("STOPPING=1");
+        }
+    }
+}
+
+/// The file descriptor of `--ready-fd`.
+#[derive(Debug)]
+struct Pipe {
+    fd: u32,
+    file: File,
+}
+
+impl Pipe {
+    fn open(fd: u32) -> Result<Self> {
+        // By its name, since the number alone proves nothing about who owns it.
+        let file = File::options()
+            .write(true)
+            .open(format!("/proc/self/fd/{fd}"))
+            .with_context(|| Self::failure(fd))?;
+        Ok(Self { fd, file })
+    }
+
+    fn tell(&self) -> Result<()> {
+        let written = (&self.file).write_all(b"ready\n");
+        written.with_context(|| Self::failure(self.fd))
+    }
+
+    fn failure(fd: u32) -> String {
+        format!("can't write to file descriptor {fd}")
+    }
+}
+
+/// A service manager.
+///
+/// A failure is logged and ends nothing: the variable may be inherited, with a socket that is of no
+/// concern to this daemon.
+#[derive(Debug)]
+struct Manager {
+    name: String,
+    socket: UnixDatagram,
+}
+
+impl Manager {
+    fn connect(name: &OsStr) -> Option<Self> {
+        let shown = name.to_string_lossy().into_owned();
+        let connected = address(name).and_then(|address| {
+            let socket = UnixDatagram::unbound()?;
+            socket.connect_addr(&address)?;
+            Ok(socket)
+        });
+        match connected {
+            Ok(socket) => Some(Self {
+                name: shown,
+                socket,
+            }),
+            Err(error) => {
+                warn(&shown, &error);
+                None
+            }
+        }
+    }
+
+    fn tell(&self, message: &str) {
+        if let Err(error) = self.socket.send(message.as_bytes()) {
+            warn(&self.name, &error);
+        }
+    }
+}
+
+fn warn(name: &str, error: &io::Error) {
+    tracing::warn!("can't tell the service manager ({NOTIFY_SOCKET}={name}): {error}");
+}
+
+/// The address of a Unix socket in the file system or, after an `@`, in the abstract name space.
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        [b'/', ..] => SocketAddr::from_pathname(name),
+        _ => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "neither a path nor an abstract socket",
+        )),
+    }
+}
