@@ -31,7 +31,8 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
 	shell check check-more check-debug check-pyverbs check-versions check-kernels \
 	check-rdma-core sim planted sanitize mutants pacing bench lint unit selftests fmt clean \
-	distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose loc cycles
+	distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose loc cycles install \
+	uninstall
 
 help:
 	@printf '%s\n' \
@@ -59,6 +60,7 @@ help:
 		'make module | provider | device | tools   one of them' \
 		'make module-doc   documentation of the kernel abstractions, in build/module-doc' \
 		'make lint | unit | selftests              one part of check' \
+		'make install    daemon, provider, man pages, systemd unit: DESTDIR=, PREFIX=/usr/local; uninstall' \
 		'make prose      breaches of style; BASE=COMMIT: in the subjects of later commits, too' \
 		'make loc        lines of code, comments and tests, by part' \
 		'make cycles     imports in cycles that are not allowed' \
@@ -110,6 +112,15 @@ device: setup
 
 tools: setup
 	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test --bins --examples
+
+# After "make build". tools/packages/install describes the variables.
+install:
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" SYSCONFDIR="$(SYSCONFDIR)" \
+		tools/packages/install
+
+uninstall:
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" SYSCONFDIR="$(SYSCONFDIR)" \
+		tools/packages/install --uninstall
 
 demo: build
 	@tools/testbed/demo $(VM)
