@@ -72,7 +72,7 @@ impl Split {
         self.used + RING_ENTRIES + USED_ENTRY * u64::from(position % self.size)
     }
 
-    /// The available ring's index. What it announces was written before it.
+    /// The available ring's index. The entries before it were written earlier (acquire).
     pub fn load_available_index(&self, view: &DmaView) -> Result<u16, DmaError> {
         load(view, self.available_index(), Ordering::Acquire)
     }
