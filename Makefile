@@ -29,7 +29,7 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
-	shell check check-more check-debug check-pyverbs check-versions check-kernels \
+	bundle-dir shell check check-more check-debug check-pyverbs check-versions check-kernels \
 	check-rdma-core sim planted sanitize mutants pacing bench lint unit selftests fmt clean \
 	distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose loc cycles install \
 	uninstall
@@ -56,6 +56,7 @@ help:
 		'make intree     the driver as a part of the kernel: compiled and checked there; 12 minutes' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
+		'make bundle-dir build/bundle: virtio-rdma and all that it needs, for other machines' \
 		'make build      the kernel module, the provider, the device, the tools' \
 		'make module | provider | device | tools   one of them' \
 		'make module-doc   documentation of the kernel abstractions, in build/module-doc' \
@@ -110,8 +111,20 @@ provider: setup
 device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
 
+# Static programs, which run on any root or none: the first one of a guest, the test bed and the
+# launcher.
+portable = RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet) \
+	--profile portable --target x86_64-unknown-linux-gnu
+portable_bin := $(build)/target/x86_64-unknown-linux-gnu/portable
+
 tools: setup
-	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test --bins --examples
+	$(enter) cargo build $(quiet) --release -p verbs-test --bins --examples
+	$(portable) -p testbed -p guest --bins
+	@install -t $(bin) $(portable_bin)/testbed $(portable_bin)/virtio-rdma-guest
+
+# All that `virtio-rdma` needs, in one directory that can be moved and be read-only.
+bundle-dir: module provider device tools
+	@tools/testbed/bundle $(build)/bundle
 
 # After "make build". tools/packages/install describes the variables.
 install:

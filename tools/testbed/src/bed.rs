@@ -11,13 +11,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
+use guest::proto::{Exec, User};
+use guest::setup::ROOT;
+use guest::PROGRAM;
 
+use crate::accel::Accel;
+use crate::install::{Install, Source};
 use crate::kernel_log::complaints;
 use crate::places::Places;
-use crate::proto::Exec;
 use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
 use crate::router::{Command, Event, Router};
-use crate::vm::{Accel, Shape, Vm};
+use crate::vm::{Shape, Vm};
 
 /// How often a wait looks whether it should go on.
 const POLL: Duration = Duration::from_millis(100);
@@ -81,10 +85,54 @@ impl Limits {
         if self.signal.load(Ordering::Relaxed) != 0 {
             bail!("interrupted");
         }
-        if self.until.is_some_and(|until| Instant::now() >= until) {
+        if self.is_over() {
             bail!("the time is over (--timeout)");
         }
         Ok(())
+    }
+
+    /// Whether the time is over.
+    pub fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+/// What guests are made of, and the identity of their commands.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    /// The name of this program.
+    pub name: &'static str,
+    /// Programs and files.
+    pub install: Install,
+    /// The directories that guests see.
+    pub sources: Vec<Source>,
+    /// The user of the commands, if not root.
+    pub user: Option<User>,
+    /// Variables of the commands.
+    pub env: Vec<(String, String)>,
+    /// Where logs go.
+    pub logs: Option<PathBuf>,
+}
+
+impl Ground {
+    /// Guests that see the sysroot and the checkout of this program.
+    pub fn checkout(options: &BedOptions) -> Result<Self> {
+        let env = PASSED_ON
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
+        Ok(Self {
+            name: "testbed",
+            install: Install::checkout(options.kernel.as_deref())?,
+            sources: vec![Source::new("/", ROOT, "/")],
+            user: None,
+            env: env.collect(),
+            logs: None,
+        })
+    }
+
+    /// Whether logs are still there after the run.
+    pub fn logs_stay(&self) -> bool {
+        self.logs.is_some() || self.install.checkout.is_some()
     }
 }
 
@@ -96,6 +144,7 @@ pub struct Bed {
     pub shape: Shape,
     /// How long it took until all were up.
     pub boot_time: Duration,
+    ground: Ground,
     router: Arc<Router>,
     vms: Vec<Vm>,
     /// How much of each guest's console was looked at for complaints.
@@ -108,14 +157,14 @@ pub struct Bed {
 
 impl Bed {
     /// Starts the guests and brings their network and device up.
-    pub fn start(options: &BedOptions, limits: Limits) -> Result<Self> {
+    pub fn start(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
         let began = Instant::now();
-        let places = Places::new()?;
-        let shape = shape(options, &places)?;
+        let places = Places::new(&ground.install, ground.logs.as_deref())?;
+        let shape = shape(options, &ground);
         let (daemons, wirings) = if options.device.no_device {
             (Daemons::default(), wire_directly(&places, shape.vms)?)
         } else {
-            Daemons::start(&places, shape.vms, &options.device)?
+            Daemons::start(&places, &ground.install, shape.vms, &options.device)?
         };
         let daemons = Arc::new(daemons);
         // Threads that serve a guest may outlive the bed, which ends the daemons.
@@ -124,6 +173,7 @@ impl Bed {
             places,
             shape,
             boot_time: Duration::ZERO,
+            ground,
             router: Router::new(Box::new(move |words| {
                 host.upgrade().context("it has ended")?.command(words)
             })),
@@ -154,15 +204,14 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Runs guest/up in all guests at once.
+    /// Brings network and device of all guests up at once.
     fn bring_up(&self) -> Result<()> {
-        let script = self.places.top.join("tools/testbed/guest/up");
         let running: Vec<_> = self
             .vms
             .iter()
-            .map(|vm| self.exec(vm.number, vec![script.display().to_string()]))
+            .map(|vm| (vm, self.ask(vm.number, "up")))
             .collect();
-        for (vm, command) in self.vms.iter().zip(running) {
+        for (vm, command) in running {
             let (status, output) = self.collect(&command)?;
             if status != Some(0) {
                 let what = String::from_utf8_lossy(&output);
@@ -172,27 +221,52 @@ impl Bed {
         Ok(())
     }
 
+    /// Has our program in a guest do something.
+    fn ask(&self, vm: usize, what: &str) -> Command {
+        self.router.exec(&Exec {
+            vm,
+            argv: vec![PROGRAM.into(), what.into()],
+            ..Exec::default()
+        })
+    }
+
     /// Starts a command in a guest, in the directory of the same name as this process's.
-    pub fn exec(&self, vm: usize, argv: Vec<String>) -> Command {
+    pub fn exec(&self, vm: usize, argv: Vec<String>, terminal: Option<(u16, u16)>) -> Command {
         let cwd = std::env::current_dir()
             .map(|dir| dir.display().to_string())
             .unwrap_or_default();
-        let env = PASSED_ON
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
-            .collect();
-        self.router.exec(&Exec { vm, argv, cwd, env })
+        self.router.exec(&Exec {
+            vm,
+            argv,
+            cwd,
+            env: self.ground.env.clone(),
+            user: self.ground.user.clone(),
+            terminal,
+        })
     }
 
     /// The next event of a command or link; an error when the run is to end.
     pub fn next(&self, events: &Receiver<Event>) -> Result<Event> {
         loop {
-            match events.recv_timeout(POLL) {
-                Ok(event) => return Ok(event),
-                Err(RecvTimeoutError::Timeout) => self.limits.check()?,
-                Err(RecvTimeoutError::Disconnected) => return Ok(Event::Lost),
+            match self.next_within(events, POLL) {
+                Some(event) => return Ok(event),
+                None => self.limits.check()?,
             }
         }
+    }
+
+    /// The next event, if it comes within a time.
+    pub fn next_within(&self, events: &Receiver<Event>, time: Duration) -> Option<Event> {
+        match events.recv_timeout(time) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Event::Lost),
+        }
+    }
+
+    /// What ends the run.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Waits for a command. No status when its guest ended.
@@ -203,7 +277,7 @@ impl Bed {
                 Event::Stdout(bytes) | Event::Stderr(bytes) => output.extend(bytes),
                 Event::Exit(status) => return Ok((Some(status), output)),
                 Event::Lost => return Ok((None, output)),
-                Event::Up => {}
+                Event::Up | Event::Taken(_) => {}
             }
         }
     }
@@ -249,7 +323,12 @@ impl Bed {
     }
 
     /// Ends the guests and the daemon. Returns what was wrong with them.
-    pub fn end(mut self) -> Vec<String> {
+    pub fn end(self) -> Vec<String> {
+        self.end_with_logs().0
+    }
+
+    /// The same, with the last lines of the logs.
+    pub fn end_with_logs(mut self) -> (Vec<String>, String) {
         let mut wrong = self.new_complaints();
         // A program that was asked to end is given its own time to do so.
         self.limits = Limits {
@@ -267,7 +346,7 @@ impl Bed {
         }
         // The daemon is ended after its guests, and may be by what their ends made it do.
         wrong.extend(self.new_complaints());
-        wrong
+        (wrong, log_tails(&self.places))
     }
 
     /// Adds each guest's kernel messages, which the console has no more than the warnings of, to
@@ -276,7 +355,7 @@ impl Bed {
         let running: Vec<_> = self
             .vms
             .iter()
-            .map(|vm| (vm.number, self.exec(vm.number, vec!["dmesg".into()])))
+            .map(|vm| (vm.number, self.ask(vm.number, "dmesg")))
             .collect();
         for (number, command) in running {
             let file = self.places.logs.join(format!("vm{number}.dmesg"));
@@ -292,32 +371,39 @@ impl Bed {
     }
 }
 
-fn shape(options: &BedOptions, places: &Places) -> Result<Shape> {
-    let (kernel, modules) = match &options.kernel {
-        None => (places.kernel()?, None),
-        Some(dir) => {
-            let dir = fs::canonicalize(dir).with_context(|| format!("no {}", dir.display()))?;
-            let image = ["vmlinuz", "arch/x86/boot/bzImage"]
-                .iter()
-                .map(|name| dir.join(name))
-                .find(|image| image.is_file())
-                .with_context(|| {
-                    format!("no vmlinuz or arch/x86/boot/bzImage in {}", dir.display())
-                })?;
-            let modules = dir.join("lib/modules").is_dir().then_some(dir);
-            (image, modules)
+/// The last lines of each log of the run that has any.
+fn log_tails(places: &Places) -> String {
+    let mut files: Vec<_> = fs::read_dir(&places.logs)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    files.sort();
+    let mut text = String::new();
+    for file in files {
+        let tail = tail(&file);
+        if !tail.is_empty() {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            text.extend(["--- ", &name, "\n", &tail, "\n"]);
         }
-    };
-    Ok(Shape {
+    }
+    text
+}
+
+fn shape(options: &BedOptions, ground: &Ground) -> Shape {
+    let own = ground.install.source.iter();
+    Shape {
         vms: usize::from(options.vms),
         smp: options.smp,
         mem: options.mem,
         accel: options.accel.unwrap_or_else(Accel::detect),
-        kernel,
-        modules,
+        setup: ground.install.setup.clone(),
+        sources: ground.sources.iter().chain(own).cloned().collect(),
+        install: ground.install.clone(),
         append: options.append.clone(),
         rng: options.rng,
-    })
+    }
 }
 
 /// The last line of what a program said, if that is an assertion that failed.

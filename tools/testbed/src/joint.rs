@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use clap::ValueEnum;
 
+use crate::child;
+use crate::install::Program;
+
 /// The first UDP port of the daemons.
 const FIRST_PORT: usize = 4900;
 /// How long a namespace may take to be there.
@@ -88,13 +91,13 @@ impl Joint {
     }
 
     /// A command that starts a program where the links are.
-    pub fn command(&self, program: &Path) -> Command {
+    pub fn command(&self, program: &Program) -> Result<Command> {
         match &self.namespace {
-            None => Command::new(program),
+            None => program.command(),
             Some(namespace) => {
-                let mut command = namespace.command();
-                command.arg(program);
-                command
+                let mut command = namespace.command()?;
+                command.args(program.words());
+                Ok(command)
             }
         }
     }
@@ -124,15 +127,15 @@ struct Namespace(Child);
 
 impl Namespace {
     fn new(setup: &[String]) -> Result<Self> {
-        let holder = Command::new("unshare")
-            .args(["--net", "sleep", "infinity"])
+        let holder = child::command()?
+            .args(["unshare", "--net", "sleep", "infinity"])
             .spawn()
             .context("can't start unshare")?;
         let mut namespace = Self(holder);
         namespace.await_own()?;
         for arguments in setup {
             let output = namespace
-                .command()
+                .command()?
                 .arg("ip")
                 .args(arguments.split(' '))
                 .output()
@@ -163,10 +166,12 @@ impl Namespace {
     }
 
     /// The command to which the name of a program is added that is to run there.
-    fn command(&self) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.0.id()));
+    fn command(&self) -> Result<Command> {
+        let mut command = child::command()?;
         command
+            .arg("nsenter")
+            .arg(format!("--net=/proc/{}/ns/net", self.0.id()));
+        Ok(command)
     }
 }
 

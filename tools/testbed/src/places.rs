@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Where things are: the checkout, what was built in it, a run's sockets and logs.
+//! The directories of a run: its sockets and its logs.
 
 use std::env;
 use std::fs;
@@ -11,72 +11,59 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-/// Runs whose logs are kept.
+use crate::child::Kept;
+use crate::install::Install;
+
+/// Runs whose logs a checkout keeps.
 const KEPT_LOGS: usize = 20;
+/// Bytes of a path of a Unix socket, less the longest name of ours.
+const LONGEST_DIR: usize = 107 - "/vm64.switch2".len();
 
 /// The directories of a run. Its sockets' directory is removed at the end.
 pub struct Places {
-    /// The checkout.
-    pub top: PathBuf,
-    /// This program.
-    pub program: PathBuf,
-    /// The run's sockets.
-    pub run: PathBuf,
     /// Logs of its processes.
     pub logs: PathBuf,
+    run: Kept,
 }
 
 impl Places {
-    /// Finds the checkout from where this program is, build/target/PROFILE, and makes the run's
-    /// directories.
-    pub fn new() -> Result<Self> {
-        let program = env::current_exe()?;
-        let top = program
-            .ancestors()
-            .nth(4)
-            .filter(|top| top.join("tools/testbed/guest/init").is_file())
-            .with_context(|| {
-                format!(
-                    "{} is not in the build/target of a checkout",
-                    program.display()
-                )
-            })?
-            .to_path_buf();
+    /// Makes the run's directories. `logs` is where logs go; without it a checkout keeps them for a
+    /// while, and otherwise they are removed at the end.
+    pub fn new(install: &Install, logs: Option<&Path>) -> Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let run = env::temp_dir().join(format!("testbed.{}.{count}", process::id()));
-        // The daemon refuses a directory that others may write to, as some umasks leave it.
+        let name = format!("virtio-rdma.{}.{count}", process::id());
+        let mut run = env::temp_dir().join(&name);
+        // Options of the daemon end a path at these.
+        let unfit = |text: &str| text.contains([':', ',']) || text.len() > LONGEST_DIR;
+        if run.to_str().is_none_or(unfit) {
+            run = Path::new("/tmp").join(&name);
+        }
+        // The daemon refuses a directory that others may write to, as some umasks leave it. One
+        // that is there was left by another user's run, or laid to catch this one.
         fs::DirBuilder::new()
-            .recursive(true)
             .mode(0o700)
-            .create(&run)?;
-        let logs = new_logs(&top.join("build/logs"))?;
-        Ok(Self {
-            top,
-            program,
-            run,
-            logs,
-        })
+            .create(&run)
+            .with_context(|| format!("can't make {}", run.display()))?;
+        let run = Kept::new(run)?;
+        let logs = match (logs, &install.checkout) {
+            (Some(logs), _) => {
+                fs::create_dir_all(logs).with_context(|| format!("no {}", logs.display()))?;
+                logs.to_path_buf()
+            }
+            (None, Some(top)) => new_logs(&top.join("build/logs"))?,
+            (None, None) => {
+                let logs = run.dir().join("logs");
+                fs::create_dir(&logs)?;
+                logs
+            }
+        };
+        Ok(Self { logs, run })
     }
 
-    /// Another program of the same build.
-    pub fn sibling(&self, name: &str) -> PathBuf {
-        self.program.with_file_name(name)
-    }
-
-    /// The image of the sysroot's kernel.
-    pub fn kernel(&self) -> Result<PathBuf> {
-        let release = self.top.join("build/kernel.release");
-        let release = fs::read_to_string(&release)
-            .with_context(|| format!("no {}: run `make setup`", release.display()))?;
-        let dir = Path::new("/usr/lib/modules").join(release.trim());
-        Ok(dir.join("vmlinuz.unsigned"))
-    }
-}
-
-impl Drop for Places {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.run);
+    /// The directory of the run's sockets.
+    pub fn run(&self) -> &Path {
+        self.run.dir()
     }
 }
 

@@ -14,6 +14,7 @@ use anyhow::{bail, Context, Result};
 use clap::{Args, ValueEnum};
 use rustix::process::{kill_process, Pid, Signal};
 
+use crate::install::{Install, Program};
 use crate::joint::{Joint, Uplinks};
 use crate::places::Places;
 use crate::vm::{Logged, Nic, Rdma, Wiring};
@@ -97,7 +98,7 @@ pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
     if vms > 2 {
         bail!("without the device's switch, two VMs are the most that can be joined");
     }
-    let socket = |vm| places.run.join(format!("vm{vm}.net"));
+    let socket = |vm| places.run().join(format!("vm{vm}.net"));
     Ok((1..=vms)
         .map(|vm| Wiring {
             local: socket(vm),
@@ -124,33 +125,31 @@ impl Daemons {
     /// each guest with rxe, and waits until the sockets listen.
     pub fn start(
         places: &Places,
+        install: &Install,
         vms: usize,
         options: &DeviceOptions,
     ) -> Result<(Self, Vec<Wiring>)> {
-        let program = options
-            .daemon
-            .clone()
-            .unwrap_or_else(|| places.sibling("virtio-rdmad"));
-        if !program.is_file() {
-            bail!("no {}: run `make build`", program.display());
-        }
+        let program = match &options.daemon {
+            Some(file) => Program::new(file),
+            None => install.daemon.clone(),
+        };
         let devices = vms
             .checked_sub(usize::from(options.rxe))
             .filter(|devices| *devices > 0)
             .with_context(|| format!("with --rxe {} there are too few VMs", options.rxe))?;
         let wirings: Vec<_> = (1..=vms)
             .map(|vm| Wiring {
-                local: places.run.join(format!("vm{vm}.net")),
-                remote: places.run.join(format!("vm{vm}.switch")),
+                local: places.run().join(format!("vm{vm}.net")),
+                remote: places.run().join(format!("vm{vm}.switch")),
                 mac: mac(vm),
                 rdma: if vm <= devices {
-                    Rdma::Virtio(places.run.join(format!("vm{vm}.vfio")))
+                    Rdma::Virtio(places.run().join(format!("vm{vm}.vfio")))
                 } else {
                     Rdma::Rxe
                 },
                 beside: (options.rxe_beside && vm <= devices).then(|| Nic {
-                    local: places.run.join(format!("vm{vm}.net2")),
-                    remote: places.run.join(format!("vm{vm}.switch2")),
+                    local: places.run().join(format!("vm{vm}.net2")),
+                    remote: places.run().join(format!("vm{vm}.switch2")),
                     mac: mac_beside(vm),
                 }),
             })
@@ -159,7 +158,7 @@ impl Daemons {
         let number = options.joined.map_or(1, |_| devices);
         let joint = options
             .joined
-            .map(|uplinks| Joint::new(uplinks, &places.run, number))
+            .map(|uplinks| Joint::new(uplinks, places.run(), number))
             .transpose()?;
         if let Some(pcap) = &options.pcap {
             // That of an earlier run: the daemon overwrites nothing.
@@ -173,8 +172,8 @@ impl Daemons {
         let mut running = Vec::new();
         for at in 0..number {
             let mut command = match &joint {
-                Some(joint) => joint.command(&program),
-                None => Command::new(&program),
+                Some(joint) => joint.command(&program)?,
+                None => program.command()?,
             };
             command.args(arguments(options, at));
             let mut vms = Vec::new();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::proto::{Exec, Frame, Kind};
+use guest::proto::{Exec, Frame, Kind};
 
 /// A guest that takes no byte for so long has stopped.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -29,6 +29,8 @@ pub enum Event {
     Stdout(Vec<u8>),
     /// Bytes of standard error.
     Stderr(Vec<u8>),
+    /// The command took so many bytes of its input.
+    Taken(usize),
     /// The command ended with this status.
     Exit(u8),
     /// The guest ended.
@@ -140,6 +142,7 @@ impl Router {
                     Kind::Hello => Event::Up,
                     Kind::Stdout => Event::Stdout(frame.payload),
                     Kind::Stderr => Event::Stderr(frame.payload),
+                    Kind::Taken => Event::Taken(frame.number() as usize),
                     Kind::Exit => Event::Exit(frame.status()),
                     _ => return,
                 };
@@ -242,6 +245,17 @@ impl Handle {
     pub fn input(&self, bytes: &[u8]) -> bool {
         let frame = Frame::new(Kind::Stdin, self.stream, bytes);
         self.router.send(self.vm, &frame)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, number: u32) {
+        self.router
+            .send(self.vm, &Frame::signal(self.stream, number));
+    }
+
+    /// Tells it the size of its terminal.
+    pub fn resize(&self, size: (u16, u16)) {
+        self.router.send(self.vm, &Frame::resize(self.stream, size));
     }
 
     /// Ends it.

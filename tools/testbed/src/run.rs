@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `testbed run` and `testbed shell`: one command on VM 1, with the user's input and output.
+//! One command or a shell on VM 1, with the user's input, output, signals and terminal.
 
 use std::fs;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use clap::Args;
+use guest::feed::{feed, has_input};
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use crate::bed::{Bed, BedOptions, Limits};
-use crate::proto::CHUNK;
+use crate::accel::Accel;
+use crate::bed::{Bed, BedOptions, Ground, Limits};
+use crate::junit::Recorder;
 use crate::router::{Command, Event};
 use crate::terminal::{self, Raw};
-use crate::vm::Accel;
+use crate::FAILED;
 
 /// The status where the command passed and something else did not: a guest's kernel, the daemon.
 const UNCLEAN: u8 = 99;
-/// The status where the guests could not be started or the command not be finished.
-const FAILED: u8 = 125;
+/// How often signals and the terminal's size are looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// How long a command may take to end after a signal that asked it to.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Options of `run`.
 #[derive(Args, Clone, Debug)]
@@ -33,6 +38,10 @@ pub struct RunOptions {
     /// Write a summary as JSON to a file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write the result as JUnit's XML to a file: a test case for each KTAP line of the output, or
+    /// one for the command
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
@@ -57,11 +66,13 @@ struct Summary {
 }
 
 /// Runs a command in a set of guests; returns its status, or what came between.
-pub fn run(options: &RunOptions) -> Result<u8> {
+pub fn run(options: &RunOptions, ground: Ground) -> Result<u8> {
     let began = Instant::now();
-    let signal = catch_signals()?;
+    let name = ground.name;
+    let logs_stay = ground.logs_stay();
+    let signals = catch_signals()?;
     let limits = Limits {
-        signal: Arc::clone(&signal),
+        signal: Arc::clone(&signals.end),
         until: options
             .bed
             .timeout
@@ -79,132 +90,212 @@ pub fn run(options: &RunOptions) -> Result<u8> {
         total_seconds: 0.0,
         logs: None,
     };
+    let mut recorder = options.junit.as_ref().map(|_| Recorder::default());
 
-    match Bed::start(&options.bed, limits) {
+    match Bed::start(&options.bed, ground, limits.clone()) {
         Err(error) => summary.error = Some(format!("{error:#}")),
         Ok(bed) => {
-            announce(&bed);
+            announce(name, &bed);
             summary.accel = Some(format!("{:?}", bed.shape.accel).to_lowercase());
             summary.boot_seconds = bed.boot_time.as_secs_f64();
-            summary.logs = Some(bed.places.logs.clone());
-            match stream(&bed, &bed.exec(1, options.command.clone())) {
+            summary.logs = logs_stay.then(|| bed.places.logs.clone());
+            match pass(&bed, options.command.clone(), &signals, recorder.as_mut()) {
                 Ok(status) => summary.status = Some(status),
                 Err(error) => summary.error = Some(format!("{error:#}")),
             }
-            summary.wrong = bed.end();
+            let (wrong, tails) = bed.end_with_logs();
+            summary.wrong = wrong;
+            if limits.is_over() {
+                eprint!("{tails}");
+            }
         }
     }
 
-    summary.exit = verdict(&summary, signal.load(Ordering::Relaxed));
+    summary.exit = verdict(&summary, signals.end.load(Ordering::Relaxed));
     summary.total_seconds = began.elapsed().as_secs_f64();
-    report(options, &summary)?;
+    report(name, options, &summary)?;
+    if let (Some(file), Some(recorder)) = (&options.junit, recorder) {
+        let (status, seconds) = (summary.status, summary.total_seconds);
+        let text = recorder.finish(&options.command.join(" "), status, &summary.wrong, seconds);
+        fs::write(file, text).with_context(|| format!("can't write {}", file.display()))?;
+    }
     Ok(summary.exit)
 }
 
 /// Gives an interactive shell in VM 1.
-pub fn shell(options: &BedOptions) -> Result<u8> {
-    let signal = catch_signals()?;
-    let bed = Bed::start(
-        options,
-        Limits {
-            signal,
-            until: None,
-        },
-    )?;
-    announce(&bed);
-    eprintln!("testbed: `on 2 COMMAND` runs a command in VM 2; `exit` ends the VMs");
-    let (rows, columns) = terminal::size();
-    let shell = if io::stdin().is_terminal() {
-        // The terminal's other end, and job control with it, is made by script.
-        format!("exec script -qec 'stty rows {rows} cols {columns}; exec bash -l' /dev/null")
-    } else {
-        "exec bash -l".to_owned()
+pub fn shell(options: &BedOptions, ground: Ground, shell: &[&str]) -> Result<u8> {
+    let name = ground.name;
+    let signals = catch_signals()?;
+    let limits = Limits {
+        signal: Arc::clone(&signals.end),
+        until: None,
     };
-    let raw = Raw::enter();
-    let status = stream(&bed, &bed.exec(1, vec!["sh".into(), "-c".into(), shell]));
-    drop(raw);
+    let bed = Bed::start(options, ground, limits)?;
+    announce(name, &bed);
+    eprintln!("{name}: `on 2 COMMAND` runs a command in VM 2; `exit` ends the VMs");
+    let shell = shell.iter().map(|word| (*word).to_owned()).collect();
+    let status = pass(&bed, shell, &signals, None);
     for line in bed.end() {
-        eprintln!("testbed: {line}");
+        eprintln!("{name}: {line}");
     }
     status
 }
 
-/// Notes a signal that asks this program to end, instead of ending at once.
-pub fn catch_signals() -> Result<Arc<AtomicUsize>> {
-    let signal = Arc::new(AtomicUsize::new(0));
-    for number in [SIGINT, SIGTERM, SIGHUP] {
-        let value = usize::try_from(number)?;
-        signal_hook::flag::register_usize(number, Arc::clone(&signal), value)
-            .context("can't handle signals")?;
-    }
-    Ok(signal)
+/// Signals that came, which do not end this program at once.
+pub struct Signals {
+    /// The last one that asks for the end.
+    pub end: Arc<AtomicUsize>,
+    /// The last one that the command has not been sent yet.
+    new: Arc<AtomicUsize>,
 }
 
-fn announce(bed: &Bed) {
+/// Notes signals from now on.
+pub fn catch_signals() -> Result<Signals> {
+    let (end, new) = (Arc::default(), Arc::default());
+    let note = |number, all: &[&Arc<AtomicUsize>]| -> Result<()> {
+        for one in all {
+            let value = usize::try_from(number)?;
+            signal_hook::flag::register_usize(number, Arc::clone(one), value)
+                .context("can't handle signals")?;
+        }
+        Ok(())
+    };
+    for number in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+        note(number, &[&end, &new])?;
+    }
+    for number in [SIGUSR1, SIGUSR2] {
+        note(number, &[&new])?;
+    }
+    Ok(Signals { end, new })
+}
+
+fn announce(name: &str, bed: &Bed) {
     let accel = match bed.shape.accel {
         Accel::Kvm => "KVM",
         Accel::Counted => "TCG, which counts instructions",
         Accel::Tcg => "TCG (this host can't run a guest with KVM: everything is slower)",
     };
     eprintln!(
-        "testbed: {} VMs up after {:.0} s under {accel}",
+        "{name}: {} VMs up after {:.0} s under {accel}",
         bed.shape.vms,
         bed.boot_time.as_secs_f64()
     );
 }
 
-/// Passes bytes between the user and a command until it ends.
-fn stream(bed: &Bed, command: &Command) -> Result<u8> {
-    let handle = command.handle.clone();
-    // Never joined: it may be in a read that nothing ends.
-    thread::spawn(move || {
-        let mut chunk = vec![0; CHUNK];
-        loop {
-            let length = io::stdin().read(&mut chunk).unwrap_or(0);
-            if !handle.input(&chunk[..length]) || length == 0 {
-                break;
+/// Runs a command on VM 1 and passes bytes, signals and the terminal's size between the user and it
+/// until it ends.
+fn pass(
+    bed: &Bed,
+    argv: Vec<String>,
+    signals: &Signals,
+    mut recorder: Option<&mut Recorder>,
+) -> Result<u8> {
+    let in_terminal = io::stdin().is_terminal() && io::stdout().is_terminal() && has_input();
+    let mut size = terminal::size();
+    let command = bed.exec(1, argv, in_terminal.then_some(size));
+    let taken = send_input(&command);
+    let raw = in_terminal.then(Raw::enter);
+    let mut stop: Option<Instant> = None;
+    loop {
+        let event = bed.next_within(&command.events, POLL);
+        let fed = match &event {
+            Some(Event::Stdout(bytes)) => put(io::stdout(), bytes),
+            Some(Event::Stderr(bytes)) => put(io::stderr(), bytes),
+            _ => Ok(()),
+        };
+        if let Err(error) = fed {
+            command.handle.kill();
+            let closed = error.kind() == io::ErrorKind::BrokenPipe;
+            // As a shell has it for a command whose reader is gone.
+            return if closed {
+                signal_status(SIGPIPE as usize)
+            } else {
+                Err(error.into())
+            };
+        }
+        match event {
+            Some(Event::Stdout(bytes) | Event::Stderr(bytes)) => {
+                if let Some(recorder) = &mut recorder {
+                    recorder.feed(&bytes);
+                }
+            }
+            Some(Event::Taken(length)) => {
+                let _ = taken.send(length);
+            }
+            Some(Event::Exit(status)) => return Ok(status),
+            Some(Event::Lost) => bail!("VM 1 ended before the command did"),
+            Some(Event::Up) => {}
+            None if in_terminal && terminal::size() != size => {
+                size = terminal::size();
+                command.handle.resize(size);
+            }
+            None => {}
+        }
+        let new = signals.new.swap(0, Ordering::Relaxed);
+        if new != 0 {
+            command.handle.signal(u32::try_from(new)?);
+            let ends = signals.end.load(Ordering::Relaxed) == new;
+            // A second one does not wait.
+            match stop {
+                Some(_) if ends => stop = Some(Instant::now()),
+                None if ends => stop = Some(Instant::now() + GRACE),
+                _ => {}
             }
         }
-    });
-    loop {
-        match bed.next(&command.events) {
-            Ok(Event::Stdout(bytes)) => {
-                let mut out = io::stdout();
-                out.write_all(&bytes)?;
-                out.flush()?;
-            }
-            Ok(Event::Stderr(bytes)) => io::stderr().write_all(&bytes)?,
-            Ok(Event::Exit(status)) => return Ok(status),
-            Ok(Event::Lost) => anyhow::bail!("VM 1 ended before the command did"),
-            Ok(Event::Up) => {}
-            Err(error) => {
-                command.handle.kill();
-                return Err(error);
-            }
+        let over = match stop {
+            Some(stop) if Instant::now() >= stop => Err(anyhow::anyhow!("interrupted")),
+            Some(_) => Ok(()),
+            None => bed.limits().check(),
+        };
+        // A signal that came just now is sent on first.
+        if over.is_err() && signals.new.load(Ordering::Relaxed) == 0 {
+            command.handle.kill();
+            drop(raw);
+            return over.map(|()| FAILED);
         }
     }
+}
+
+/// Sends standard input in a thread that is never joined: it may be in a read that nothing ends.
+fn send_input(command: &Command) -> mpsc::Sender<usize> {
+    let handle = command.handle.clone();
+    let (taken, lengths) = mpsc::channel();
+    if has_input() {
+        thread::spawn(move || feed(|bytes| handle.input(bytes), &mut io::stdin(), &lengths));
+    } else {
+        handle.input(&[]);
+    }
+    taken
+}
+
+fn put(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.flush()
+}
+
+fn signal_status(signal: usize) -> Result<u8> {
+    Ok(u8::try_from(128 + signal)?)
 }
 
 /// The exit status of the program: the command's status, unless something hides behind its success.
 fn verdict(summary: &Summary, signal: usize) -> u8 {
-    let unclean = !summary.wrong.is_empty();
     match summary.status {
-        _ if signal != 0 => u8::try_from(128 + signal).unwrap_or(FAILED),
-        None => FAILED,
-        Some(0) if unclean => UNCLEAN,
+        Some(0) if !summary.wrong.is_empty() => UNCLEAN,
         Some(status) => status,
+        None if signal != 0 => signal_status(signal).unwrap_or(FAILED),
+        None => FAILED,
     }
 }
 
-fn report(options: &RunOptions, summary: &Summary) -> Result<()> {
+fn report(name: &str, options: &RunOptions, summary: &Summary) -> Result<()> {
     for line in &summary.wrong {
-        eprintln!("testbed: {line}");
+        eprintln!("{name}: {line}");
     }
     if let Some(error) = &summary.error {
-        eprintln!("testbed: {error}");
+        eprintln!("{name}: {error}");
     }
     if let Some(logs) = summary.logs.as_ref().filter(|_| summary.exit != 0) {
-        eprintln!("testbed: logs are in {}", logs.display());
+        eprintln!("{name}: logs are in {}", logs.display());
     }
     if let Some(file) = &options.json {
         let text = serde_json::to_string_pretty(summary)?;

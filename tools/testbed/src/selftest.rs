@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::{Args, Parser};
 
-use crate::bed::{Bed, BedOptions, Limits};
+use crate::bed::{Bed, BedOptions, Ground, Limits};
 use crate::ktap::{Case, Outcome, Report};
 use crate::router::Event;
 
@@ -252,7 +252,7 @@ fn run_waiting(
                 if let Some((wanted, bed)) = other {
                     end(&wanted, bed);
                 }
-                Bed::start(&run.bed, limits())
+                Ground::checkout(&run.bed).and_then(|ground| Bed::start(&run.bed, ground, limits()))
             }
         };
         let mut bed = match bed {
@@ -308,7 +308,7 @@ fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, 
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let mut log = File::create(bed.places.logs.join(format!("{name}.ktap"))).ok();
     let path = std::path::absolute(program).unwrap_or_else(|_| program.to_path_buf());
-    let command = bed.exec(1, vec![path.display().to_string()]);
+    let command = bed.exec(1, vec![path.display().to_string()], None);
     // Its input ends at once.
     command.handle.input(&[]);
     let mut report = Report::default();
@@ -324,7 +324,7 @@ fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, 
                 report.feed(&bytes);
                 bytes
             }
-            Ok(Event::Up) => continue,
+            Ok(Event::Up | Event::Taken(_)) => continue,
             Ok(Event::Lost) => {
                 said = "VM 1 ended".into();
                 break None;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One virtual machine: its file system server and its QEMU.
 
-use std::env;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -13,104 +12,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use attach::{Backend, Link, Memory, Port};
-use clap::ValueEnum;
+use guest::setup::{self, Setup};
+use guest::{PORT_NAME, SETUP};
 
-use crate::agent::PORT_NAME;
+use crate::accel::Accel;
+use crate::initramfs;
+use crate::install::{Install, Source};
 use crate::places::Places;
-use crate::tsc;
+use crate::shares::serve;
 
-/// QEMU's status when a guest ends through isa-debug-exit with value 1, as guest/init does.
+/// QEMU's status when a guest ends through isa-debug-exit with value 1, as the first program does.
 const GUEST_ENDED: i32 = 3;
 /// The kernel's last message in a guest that is powered off, which QEMU ends with status 0 for as
 /// for a reset.
 const POWERED_OFF: &str = "reboot: Power down";
 /// How long a guest has to end after it was asked to.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(20);
-
-/// The accelerator that runs the guest's instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Accel {
-    /// The host's processor.
-    Kvm,
-    /// QEMU's translator.
-    Tcg,
-    /// The same, with one processor at a time and a clock that goes by what is executed: the time
-    /// stamp counter ticks once an instruction.
-    Counted,
-}
-
-/// Parameters of the kernel for an emulated processor, whose time stamp counter ticks at `tsc_khz`.
-fn emulated(tsc_khz: u64) -> String {
-    format!(
-        " init_on_alloc=1 tsc_early_khz={tsc_khz} tsc=reliable no_timer_check \
-         watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 \
-         sysctl.kernel.hung_task_timeout_secs=240"
-    )
-}
-
-impl Accel {
-    /// KVM if it can run a guest. Its device file can be there and open on a host whose processor
-    /// offers no virtualization, so both are looked at.
-    pub fn detect() -> Self {
-        let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let able = flags
-            .lines()
-            .filter(|line| line.starts_with("flags"))
-            .any(|line| line.split(' ').any(|flag| flag == "vmx" || flag == "svm"));
-        let opens = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/kvm")
-            .is_ok();
-        if able && opens {
-            Self::Kvm
-        } else {
-            Self::Tcg
-        }
-    }
-
-    fn arguments(self) -> &'static [&'static str] {
-        match self {
-            Self::Kvm => &["-accel", "kvm", "-cpu", "host"],
-            Self::Tcg => &[
-                "-accel",
-                "tcg,thread=multi",
-                // With ERMS and FSRM the kernel clears and copies pages by a string instruction
-                // that is translated byte by byte: starting a program takes more than twice as
-                // long.
-                "-cpu",
-                "max,-erms,-fsrm",
-            ],
-            Self::Counted => &[
-                "-accel",
-                "tcg,thread=single",
-                "-icount",
-                "shift=0",
-                "-cpu",
-                "max,-erms,-fsrm",
-            ],
-        }
-    }
-
-    /// Parameters of the kernel about it.
-    fn command_line(self) -> String {
-        match self {
-            Self::Kvm => String::new(),
-            // - A page that virtiofsd fills behind QEMU's back may still be cached as translated
-            //   code, unless the guest itself writes the page first.
-            // - The guest's time stamp counter is the host's. On a busy host the kernel measures it
-            //   wrongly, by a factor of 30 even, and takes it for broken when it watches it.
-            // - By that counter it gives the timer ten ticks for five interrupts, and panics
-            //   without them. Under KVM it knows not to.
-            // - Where an instruction costs twenty, what hangs is told from what is slow by a longer
-            //   wait.
-            Self::Tcg => emulated(tsc::khz()),
-            // An instruction is a nanosecond.
-            Self::Counted => emulated(1_000_000),
-        }
-    }
-}
+pub const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a wait looks again.
+pub const POLL: Duration = Duration::from_millis(20);
 
 /// How the guests are made.
 #[derive(Clone, Debug)]
@@ -123,10 +42,12 @@ pub struct Shape {
     pub mem: u32,
     /// The accelerator.
     pub accel: Accel,
-    /// The kernel image.
-    pub kernel: PathBuf,
-    /// A tree with lib/modules for this kernel, if the sysroot's does not serve.
-    pub modules: Option<PathBuf>,
+    /// Their programs and files.
+    pub install: Install,
+    /// The directories that they see.
+    pub sources: Vec<Source>,
+    /// What each is to be, but for its number and its device.
+    pub setup: Setup,
     /// More for the kernel's command line.
     pub append: String,
     /// Whether each has two virtio entropy devices, of which the second one never answers.
@@ -171,38 +92,15 @@ pub enum Rdma {
 }
 
 impl Rdma {
-    /// The name that the guest's scripts give it.
-    fn name(&self) -> &'static str {
+    /// What the guest is told of it.
+    fn name(&self) -> setup::Rdma {
         match self {
-            Self::Virtio(_) => "virtio",
-            Self::Rxe => "rxe",
-            Self::None => "none",
+            Self::Virtio(_) => setup::Rdma::Virtio,
+            Self::Rxe => setup::Rdma::Rxe,
+            Self::None => setup::Rdma::None,
         }
     }
 }
-
-/// Puts what a guest may see into the directory `$1` of a mount namespace, and starts a program:
-/// the sysroot without what is mounted over it (`/dev`, `/proc`, `/sys`, `/tmp` of the host), the
-/// checkout `$2` and the directory `$3` from which the test bed was called. All of it is read-only.
-const SHARE: &str = r#"
-set -e
-shared=$1 top=$2 called_from=$3
-shift 3
-mkdir "$shared"
-mount --bind / "$shared"
-show() {
-	mkdir -p "$shared$1"
-	mount --bind "$1" "$shared$1"
-	mount -o remount,bind,ro "$shared$1"
-}
-show "$top"
-case $called_from/ in
-"$top"/*) ;;
-*) show "$called_from" ;;
-esac
-mount -o remount,bind,ro "$shared"
-exec "$@"
-"#;
 
 /// A running guest.
 pub struct Vm {
@@ -212,8 +110,8 @@ pub struct Vm {
     pub console: PathBuf,
     /// Messages of QEMU itself.
     pub messages: PathBuf,
-    qemu: Child,
-    virtiofsd: Child,
+    qemu: Reaped,
+    _servers: Vec<Reaped>,
 }
 
 impl Vm {
@@ -224,55 +122,39 @@ impl Vm {
         number: usize,
         wiring: &Wiring,
     ) -> Result<(Self, UnixStream)> {
-        let fs_socket = places.run.join(format!("vm{number}.fs"));
-        let agent_socket = places.run.join(format!("vm{number}.agent"));
+        let agent_socket = places.run().join(format!("vm{number}.agent"));
+        let initramfs = places.run().join(format!("vm{number}.initramfs"));
         let console = places.logs.join(format!("vm{number}.console"));
         let messages = places.logs.join(format!("vm{number}.qemu"));
 
         let listener = UnixListener::bind(&agent_socket)
             .with_context(|| format!("can't bind {}", agent_socket.display()))?;
-        let shared = places.run.join(format!("vm{number}.root"));
-        let virtiofsd = Command::new("unshare")
-            // The root of the test bed is no mount point, whose propagation could be changed.
-            .args(["--net", "--mount", "--propagation", "unchanged"])
-            .args(["sh", "-c", SHARE, "sh"])
-            .args([&shared, &places.top, &env::current_dir()?])
-            .arg("/usr/libexec/virtiofsd")
-            .arg(format!("--socket-path={}", fs_socket.display()))
-            .arg("--shared-dir")
-            .arg(&shared)
-            // A guest that takes it over gets no further.
-            .args(["--readonly", "--sandbox", "chroot", "--seccomp", "kill"])
-            // An automatic mount point can't lie below the guest's overlay.
-            .args(["--no-announce-submounts", "--log-level", "warn"])
-            // Otherwise the guest reads a file again each time that it is opened: all of libc for
-            // each program that starts, and all translated code of it is thrown away. Files that
-            // change below an overlay are not to be looked at anyway.
-            .args(["--cache", "always"])
-            .logged(&places.logs.join(format!("vm{number}.virtiofsd")))?
-            .spawn()
-            .context("can't start virtiofsd")?;
-        let mut virtiofsd = Reaped(Some(virtiofsd));
-        await_socket(&fs_socket, virtiofsd.child()?)?;
-
-        let mut command = qemu(shape, number, wiring);
+        write_initramfs(&initramfs, shape, number, wiring)?;
+        let mut servers = Vec::new();
+        let mut command = qemu(shape, number, wiring)?;
+        for source in &shape.sources {
+            let server = serve(places, &shape.install, source, number)?;
+            command.args(&server.arguments);
+            servers.push(server.process);
+        }
         command
-            .args(chardev("fs", &fs_socket))
-            .args(["-device", "vhost-user-fs-pci,chardev=fs,tag=root"])
+            .arg("-initrd")
+            .arg(&initramfs)
             .args(chardev("agent", &agent_socket))
             .args(["-device", "virtio-serial-pci", "-device"])
             .arg(format!("virtserialport,chardev=agent,name={PORT_NAME}"))
-            .arg("-serial")
-            .arg(format!("file:{}", console.display()))
+            .args(["-chardev"])
+            .arg(format!("file,id=console,path={}", value(&console)))
+            .args(["-serial", "chardev:console"])
             .arg("-append")
-            .arg(command_line(places, shape, number, wiring));
+            .arg(command_line(shape));
         let qemu = command
             .logged(&messages)?
             .spawn()
             .context("can't start qemu-system-x86_64")?;
-        let mut qemu = Reaped(Some(qemu));
+        let mut qemu = Reaped::new(qemu);
 
-        let link = await_connection(&listener, qemu.child()?).with_context(|| {
+        let link = await_connection(&listener, qemu.child()).with_context(|| {
             let said = fs::read_to_string(&messages).unwrap_or_default();
             format!("QEMU of VM {number} did not start: {}", said.trim())
         })?;
@@ -280,15 +162,15 @@ impl Vm {
             number,
             console,
             messages,
-            qemu: qemu.take()?,
-            virtiofsd: virtiofsd.take()?,
+            qemu,
+            _servers: servers,
         };
         Ok((vm, link))
     }
 
     /// Whether it has not ended.
     pub fn runs(&mut self) -> bool {
-        matches!(self.qemu.try_wait(), Ok(None))
+        matches!(self.qemu.0.try_wait(), Ok(None))
     }
 
     /// Waits for a guest that was asked to end, or that a test has powered off, and ends one that
@@ -296,7 +178,7 @@ impl Vm {
     pub fn end(&mut self) -> bool {
         let until = Instant::now() + END_TIMEOUT;
         loop {
-            match self.qemu.try_wait() {
+            match self.qemu.0.try_wait() {
                 Ok(Some(status)) => {
                     return status.code() == Some(GUEST_ENDED)
                         || status.success() && self.said(POWERED_OFF);
@@ -305,7 +187,7 @@ impl Vm {
                 _ => break,
             }
         }
-        self.kill();
+        self.qemu.kill();
         false
     }
 
@@ -313,41 +195,32 @@ impl Vm {
         let console = fs::read(&self.console).unwrap_or_default();
         String::from_utf8_lossy(&console).contains(what)
     }
-
-    fn kill(&mut self) {
-        for child in [&mut self.qemu, &mut self.virtiofsd] {
-            // It may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
-impl Drop for Vm {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// A child that is ended if nobody takes it over.
-struct Reaped(Option<Child>);
+/// A child that is ended with this.
+pub struct Reaped(Child);
 
 impl Reaped {
-    fn child(&mut self) -> Result<&mut Child> {
-        self.0.as_mut().context("the process was taken over")
+    /// Takes charge of a child.
+    pub fn new(child: Child) -> Self {
+        Self(child)
     }
 
-    fn take(&mut self) -> Result<Child> {
-        self.0.take().context("the process was taken over")
+    /// The child.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    fn kill(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 impl Drop for Reaped {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.kill();
     }
 }
 
@@ -369,17 +242,26 @@ impl Logged for Command {
     }
 }
 
-fn chardev(id: &str, socket: &Path) -> [String; 2] {
-    let socket = socket.display();
+/// QEMU's arguments for a socket that it connects to.
+pub fn chardev(id: &str, socket: &Path) -> [String; 2] {
+    let socket = value(socket);
     ["-chardev".into(), format!("socket,id={id},path={socket}")]
 }
 
-fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
+/// A path in a list of `KEY=VALUE`, where a comma is written twice.
+fn value(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
     let memory = Memory {
         mib: shape.mem.into(),
         backend: Backend::Memfd,
     };
-    let mut command = Command::new("qemu-system-x86_64");
+    let mut command = shape.install.qemu.command()?;
+    if let Some(firmware) = &shape.install.firmware {
+        command.arg("-L").arg(firmware);
+    }
     command
         .arg("-name")
         .arg(format!("vm{number}"))
@@ -393,7 +275,7 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
         .args(memory.arguments().concat())
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
         .arg("-kernel")
-        .arg(&shape.kernel);
+        .arg(&shape.install.kernel);
     let link = |local: &Path, remote: &Path| Link {
         local: local.display().to_string(),
         remote: remote.display().to_string(),
@@ -434,27 +316,13 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
                 ));
         }
     }
-    command
+    Ok(command)
 }
 
-/// The kernel's command line. Parameters that it does not know itself go to the environment of
-/// guest/init.
-fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) -> String {
-    let mut line = format!(
-        "console=ttyS0 loglevel=5 panic=-1 root=root rootfstype=virtiofs ro init={} \
-         TESTBED_AGENT={} TESTBED_VM={number} TESTBED_VMS={} TESTBED_RDMA={}",
-        places.top.join("tools/testbed/guest/init").display(),
-        places.program.display(),
-        shape.vms,
-        wiring.rdma.name(),
-    );
-    if wiring.beside.is_some() {
-        line.push_str(" TESTBED_BESIDE=rxe");
-    }
+/// The kernel's command line.
+fn command_line(shape: &Shape) -> String {
+    let mut line = String::from("console=ttyS0 loglevel=5 panic=-1");
     line.push_str(&shape.accel.command_line());
-    if let Some(modules) = &shape.modules {
-        line.push_str(&format!(" TESTBED_MODULES={}", modules.display()));
-    }
     if !shape.append.is_empty() {
         line.push(' ');
         line.push_str(&shape.append);
@@ -462,18 +330,26 @@ fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) 
     line
 }
 
-fn await_socket(socket: &Path, server: &mut Child) -> Result<()> {
-    let until = Instant::now() + END_TIMEOUT;
-    while !socket.exists() {
-        if let Some(status) = server.try_wait()? {
-            bail!("the server of {} ended: {status}", socket.display());
-        }
-        if Instant::now() > until {
-            bail!("the server of {} did not start", socket.display());
-        }
-        thread::sleep(POLL);
-    }
-    Ok(())
+fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -> Result<()> {
+    let setup = Setup {
+        number,
+        vms: shape.vms,
+        shares: shape
+            .sources
+            .iter()
+            .map(|source| source.share.clone())
+            .collect(),
+        rdma: wiring.rdma.name(),
+        beside: wiring.beside.is_some(),
+        ..shape.setup.clone()
+    };
+    let program = &shape.install.guest;
+    let init = fs::read(program).with_context(|| format!("no {}", program.display()))?;
+    let setup = serde_json::to_vec(&setup)?;
+    let mut to = io::BufWriter::new(File::create(file)?);
+    initramfs::write(&mut to, &init, (SETUP, &setup))
+        .and_then(|()| io::Write::flush(&mut to))
+        .with_context(|| format!("can't write {}", file.display()))
 }
 
 fn await_connection(listener: &UnixListener, client: &mut Child) -> Result<UnixStream> {

@@ -7,6 +7,7 @@
 
 use std::io::{self, Read, Write};
 
+use rustix::process::{getegid, geteuid, getgroups};
 use serde::{Deserialize, Serialize};
 
 /// Largest payload that is accepted, a bound on what a confused peer can make this end allocate.
@@ -37,10 +38,14 @@ pub enum Kind {
     PowerOff,
     /// The command took so many bytes of its standard input: an le32.
     Taken,
+    /// Sends the command a signal: its number, an le32.
+    Signal,
+    /// The size of the command's terminal: rows and columns, an le16 each.
+    Resize,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Hello,
         Self::Exec,
         Self::Stdin,
@@ -50,6 +55,8 @@ impl Kind {
         Self::Kill,
         Self::PowerOff,
         Self::Taken,
+        Self::Signal,
+        Self::Resize,
     ];
 
     fn from_code(code: u8) -> Option<Self> {
@@ -66,8 +73,34 @@ pub struct Exec {
     pub argv: Vec<String>,
     /// Where it runs; the agent's own directory if the guest has none of that name.
     pub cwd: String,
-    /// Added to the agent's environment.
+    /// Added to the agent's environment, or all of it if there is a user.
     pub env: Vec<(String, String)>,
+    /// The user that runs it; root if there is none.
+    pub user: Option<User>,
+    /// Rows and columns of a terminal that it is to have.
+    pub terminal: Option<(u16, u16)>,
+}
+
+/// A user, as the kernel knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+}
+
+impl User {
+    /// The user of this process.
+    pub fn own() -> io::Result<Self> {
+        Ok(Self {
+            uid: geteuid().as_raw(),
+            gid: getegid().as_raw(),
+            groups: getgroups()?.iter().map(|group| group.as_raw()).collect(),
+        })
+    }
 }
 
 /// One frame.
@@ -110,10 +143,27 @@ impl Frame {
         Self::new(Kind::Taken, stream, length.to_le_bytes())
     }
 
-    /// The number of bytes that a [`Kind::Taken`] frame carries.
-    pub fn length(&self) -> usize {
+    /// The frame that sends a signal.
+    pub fn signal(stream: u32, number: u32) -> Self {
+        Self::new(Kind::Signal, stream, number.to_le_bytes())
+    }
+
+    /// The frame that tells the size of a terminal.
+    pub fn resize(stream: u32, (rows, columns): (u16, u16)) -> Self {
+        let payload = [rows.to_le_bytes(), columns.to_le_bytes()].concat();
+        Self::new(Kind::Resize, stream, payload)
+    }
+
+    /// The number that a [`Kind::Taken`] or [`Kind::Signal`] frame carries.
+    pub fn number(&self) -> u32 {
         let bytes = self.payload.first_chunk().copied().unwrap_or_default();
-        u32::from_le_bytes(bytes) as usize
+        u32::from_le_bytes(bytes)
+    }
+
+    /// Rows and columns that a [`Kind::Resize`] frame carries.
+    pub fn size(&self) -> (u16, u16) {
+        let [a, b, c, d] = self.number().to_le_bytes();
+        (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]))
     }
 
     /// The status that an [`Kind::Exit`] frame carries.
@@ -197,10 +247,20 @@ mod tests {
             argv: vec!["echo".into(), "a b\n\"".into()],
             cwd: "/x".into(),
             env: vec![("K".into(), "V=1".into())],
+            user: Some(User::own().unwrap()),
+            terminal: Some((24, 300)),
         };
         let frame = Frame::exec(3, &exec);
         let got: Exec = serde_json::from_slice(&frame.payload).unwrap();
         assert_eq!((got.vm, got.argv, got.cwd), (2, exec.argv, exec.cwd));
         assert_eq!(got.env, exec.env);
+        assert_eq!((got.user, got.terminal), (exec.user, exec.terminal));
+    }
+
+    #[test]
+    fn sizes_and_signals_survive_the_link() {
+        assert_eq!(Frame::resize(3, (24, 300)).size(), (24, 300));
+        assert_eq!(Frame::signal(3, 15).number(), 15);
+        assert_eq!(Frame::taken(3, 1 << 14).number(), 1 << 14);
     }
 }

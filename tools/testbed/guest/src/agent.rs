@@ -4,12 +4,13 @@
 //! It talks over a virtio-serial port, so it works whatever the state of the network under test is.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,21 +18,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use guest::proto::{Frame, Kind, CHUNK};
+use guest::PORT_NAME;
 use rustix::process::{kill_process_group, Pid, Signal};
 
-use crate::proto::{Exec, Frame, Kind, CHUNK};
+use crate::spawn::{resize, spawn, Running};
 
-/// The name of the virtio-serial port, which the host gives it.
-pub const PORT_NAME: &str = "testbed";
 /// Where `on` finds the agent.
-pub const SOCKET: &str = "/run/testbed.sock";
+pub const SOCKET: &str = "/run/virtio-rdma/agent";
 /// How long output is awaited that a command's own children may still hold open after it ended.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Purposes of the frames of a stream, on arrival from the host.
 enum Stream {
-    /// A command of this guest: its process group, and the queue of its standard input.
-    Command { group: Pid, stdin: Sender<Vec<u8>> },
+    /// A command of this guest: its process group, the queue of its standard input, and its
+    /// terminal if it has one.
+    Command {
+        group: Pid,
+        stdin: Sender<Vec<u8>>,
+        terminal: Option<File>,
+    },
     /// An `on` of this guest: the queue of what it is sent.
     Client(Sender<Frame>),
 }
@@ -61,6 +67,7 @@ pub fn run() -> Result<()> {
     });
 
     let listener = UnixListener::bind(SOCKET).with_context(|| format!("can't bind {SOCKET}"))?;
+    fs::set_permissions(SOCKET, Permissions::from_mode(0o666))?;
     let server = Arc::clone(&agent);
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
@@ -110,6 +117,21 @@ impl Agent {
             (Some(Stream::Command { group, .. }), Kind::Kill) => {
                 let _ = kill_process_group(*group, Signal::KILL);
             }
+            (Some(Stream::Command { group, .. }), Kind::Signal) => {
+                let number = i32::try_from(frame.number()).unwrap_or(0);
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    let _ = kill_process_group(*group, signal);
+                }
+            }
+            (
+                Some(Stream::Command {
+                    terminal: Some(terminal),
+                    ..
+                }),
+                Kind::Resize,
+            ) => {
+                let _ = resize(terminal, frame.size());
+            }
             (Some(Stream::Client(queue)), kind) => {
                 let stream = frame.stream;
                 let _ = queue.send(frame);
@@ -128,11 +150,11 @@ impl Agent {
             .map_err(|error| (2, error.to_string()))
             .and_then(|exec| spawn(&exec));
         match started {
-            Ok(child) => {
+            Ok(running) => {
                 let agent = Arc::clone(self);
                 // Registered before the next frame is read, which may be for this stream.
-                let stdin = agent.register(stream, &child);
-                thread::spawn(move || agent.attend(stream, child, stdin));
+                let stdin = agent.register(stream, &running);
+                thread::spawn(move || agent.attend(stream, running, stdin));
             }
             Err((status, what)) => {
                 let text = format!("testbed: {what}\n");
@@ -142,38 +164,42 @@ impl Agent {
         }
     }
 
-    fn register(&self, stream: u32, child: &Child) -> mpsc::Receiver<Vec<u8>> {
+    fn register(&self, stream: u32, running: &Running) -> mpsc::Receiver<Vec<u8>> {
         let (stdin, queue) = mpsc::channel();
+        let terminal = running.terminal.as_ref();
         lock(&self.streams).insert(
             stream,
             Stream::Command {
-                group: Pid::from_child(child),
+                group: Pid::from_child(&running.child),
                 stdin,
+                terminal: terminal.and_then(|terminal| terminal.try_clone().ok()),
             },
         );
         queue
     }
 
     /// Moves a command's bytes until it ends, then reports how.
-    fn attend(self: Arc<Self>, stream: u32, mut child: Child, stdin: mpsc::Receiver<Vec<u8>>) {
-        if let Some(mut pipe) = child.stdin.take() {
-            let agent = Arc::clone(&self);
-            thread::spawn(move || {
-                for bytes in stdin {
-                    if bytes.is_empty() || pipe.write_all(&bytes).is_err() {
-                        break;
-                    }
-                    let _ = agent.send(&Frame::taken(stream, bytes.len()));
-                }
-            });
-        }
+    fn attend(self: Arc<Self>, stream: u32, running: Running, stdin: mpsc::Receiver<Vec<u8>>) {
+        let Running {
+            mut child,
+            terminal,
+        } = running;
         let (done, ended) = mpsc::channel();
+        if let Some(terminal) = terminal {
+            if let Ok(output) = terminal.try_clone() {
+                self.pump(output, Kind::Stdout, stream, done.clone());
+            }
+            self.pour(terminal, stream, stdin);
+        } else if let Some(pipe) = child.stdin.take() {
+            self.pour(pipe, stream, stdin);
+        }
         if let Some(pipe) = child.stdout.take() {
             self.pump(pipe, Kind::Stdout, stream, done.clone());
         }
         if let Some(pipe) = child.stderr.take() {
-            self.pump(pipe, Kind::Stderr, stream, done);
+            self.pump(pipe, Kind::Stderr, stream, done.clone());
         }
+        drop(done);
         let status = child.wait().map_or(255, shell_status);
         // Gone from the table first: the group's number may be given to another process.
         lock(&self.streams).remove(&stream);
@@ -183,6 +209,24 @@ impl Agent {
             .is_ok()
         {}
         let _ = self.send(&Frame::exit(stream, status));
+    }
+
+    /// Gives a command what it is sent. No bytes end its input; a terminal's never ends.
+    fn pour(
+        self: &Arc<Self>,
+        mut to: impl Write + Send + 'static,
+        stream: u32,
+        stdin: mpsc::Receiver<Vec<u8>>,
+    ) {
+        let agent = Arc::clone(self);
+        thread::spawn(move || {
+            for bytes in stdin {
+                if bytes.is_empty() || to.write_all(&bytes).is_err() {
+                    break;
+                }
+                let _ = agent.send(&Frame::taken(stream, bytes.len()));
+            }
+        });
     }
 
     fn pump(
@@ -231,31 +275,6 @@ impl Agent {
             let _ = self.send(&Frame::new(Kind::Kill, stream, []));
         }
     }
-}
-
-fn spawn(exec: &Exec) -> Result<Child, (u8, String)> {
-    let Some((program, arguments)) = exec.argv.split_first() else {
-        return Err((2, "no command".into()));
-    };
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .envs(exec.env.iter().cloned())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    if fs::metadata(&exec.cwd).is_ok_and(|at| at.is_dir()) {
-        command.current_dir(&exec.cwd);
-    }
-    command.spawn().map_err(|error| {
-        // Status that a shell gives for a command that is not there, or can't be run.
-        let status = match error.kind() {
-            io::ErrorKind::NotFound => 127,
-            _ => 126,
-        };
-        (status, format!("can't run {program}: {error}"))
-    })
 }
 
 fn shell_status(status: ExitStatus) -> u8 {

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Process 1 of a guest: lays an overlay over the root that the host shares, starts the agent in
+//! it, and ends the guest when the agent ends.
+
+use std::ffi::{CStr, CString};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{symlink, DirBuilderExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use guest::setup::{relative, Setup, Share, ROOT, UPPER};
+use guest::{HOME, PROGRAM, SETUP};
+use rustix::mount::{mount, mount_move, MountFlags};
+use rustix::process::{chdir, chroot, setrlimit, wait, Pid, Resource, Rlimit, WaitOptions};
+
+use crate::modules;
+
+/// Where shares are mounted until there is the root that they belong into.
+const SHARES: &str = "/shares";
+/// Where the root is made.
+const NEW_ROOT: &str = "/new";
+/// The port of QEMU's isa-debug-exit, the one way to end a guest that depends neither on ACPI nor
+/// on the state of its file systems.
+const EXIT_PORT: u64 = 0xf4;
+/// The open files that a process has, and may ask for, as systemd has it.
+const FILES: (u64, u64) = (1024, 524_288);
+
+/// Never returns: process 1 must not end.
+pub fn run() -> ! {
+    if let Err(error) = start() {
+        eprintln!("init: {error:#}");
+    }
+    power_off();
+    loop {
+        thread::sleep(Duration::from_secs(60));
+    }
+}
+
+fn power_off() {
+    let port = OpenOptions::new().write(true).open("/dev/port");
+    let written = port.and_then(|mut port| {
+        port.seek(SeekFrom::Start(EXIT_PORT))?;
+        port.write_all(&[1])
+    });
+    if let Err(error) = written {
+        eprintln!("init: can't end the guest: {error}");
+    }
+}
+
+fn start() -> Result<()> {
+    file_system("proc", Path::new("/proc"), "")?;
+    file_system("devtmpfs", Path::new("/dev"), "")?;
+    let text = fs::read_to_string(SETUP).with_context(|| format!("no {SETUP}"))?;
+    let setup: Setup = serde_json::from_str(&text).with_context(|| SETUP.to_owned())?;
+
+    for share in &setup.shares {
+        mount_share(share)?;
+    }
+    let modules = Path::new(SHARES).join(&setup.modules.share);
+    modules::load(
+        &modules.join(relative(&setup.modules.path)),
+        &["overlay".into()],
+    )?;
+    lay_overlay(&setup)?;
+    fill_root(&setup)?;
+    keep_program(&text)?;
+    enter_root()?;
+
+    // RDMA pins memory; the default limit is for desktops.
+    limit(Resource::Memlock, None, None)?;
+    limit(Resource::Nofile, Some(FILES.0), Some(FILES.1))?;
+    limit(Resource::Core, Some(0), Some(0))?;
+    run_agent(&setup)
+}
+
+fn limit(resource: Resource, current: Option<u64>, maximum: Option<u64>) -> Result<()> {
+    setrlimit(resource, Rlimit { current, maximum }).context("can't set a limit")
+}
+
+fn file_system(kind: &str, at: &Path, options: &str) -> Result<()> {
+    if !at.is_dir() {
+        fs::create_dir_all(at).with_context(|| format!("can't make {}", at.display()))?;
+    }
+    let data = CString::new(options)?;
+    mount(kind, at, kind, MountFlags::empty(), data.as_c_str())
+        .with_context(|| format!("can't mount {kind} on {}", at.display()))
+}
+
+fn mount_share(share: &Share) -> Result<()> {
+    let at = Path::new(SHARES).join(&share.tag);
+    fs::create_dir_all(&at)?;
+    let flags = match share.writable {
+        true => MountFlags::empty(),
+        false => MountFlags::RDONLY,
+    };
+    mount(&share.tag, &at, "virtiofs", flags, None::<&CStr>)
+        .with_context(|| format!("can't mount the share {}", share.tag))
+}
+
+/// Writes go to memory, or to the share that keeps them.
+fn lay_overlay(setup: &Setup) -> Result<()> {
+    let kept = setup.shares.iter().any(|share| share.tag == UPPER);
+    let layers = if kept {
+        Path::new(SHARES).join(UPPER)
+    } else {
+        let layers = PathBuf::from("/layers");
+        file_system("tmpfs", &layers, "mode=755")?;
+        layers
+    };
+    let (upper, work) = (layers.join("upper"), layers.join("work"));
+    for dir in [&upper, &work] {
+        fs::create_dir_all(dir)?;
+    }
+    let mut options = format!(
+        "lowerdir={SHARES}/{ROOT},upperdir={},workdir={}",
+        upper.display(),
+        work.display()
+    );
+    if kept {
+        // The host's directory belongs to a user, who can't set trusted attributes.
+        options.push_str(",userxattr");
+    }
+    file_system("overlay", Path::new(NEW_ROOT), &options)
+}
+
+/// Mounts what belongs into the root.
+fn fill_root(setup: &Setup) -> Result<()> {
+    let root = Path::new(NEW_ROOT);
+    for (kind, at, options) in [
+        ("proc", "proc", ""),
+        ("sysfs", "sys", ""),
+        ("devtmpfs", "dev", ""),
+        ("devpts", "dev/pts", "ptmxmode=666,mode=620,gid=5"),
+        ("tmpfs", "dev/shm", "mode=1777"),
+        ("tmpfs", "run", "mode=755"),
+        ("tracefs", "sys/kernel/tracing", ""),
+        ("debugfs", "sys/kernel/debug", ""),
+    ] {
+        file_system(kind, &root.join(at), options)?;
+    }
+    for at in &setup.empty {
+        file_system("tmpfs", &root.join(relative(at)), "mode=1777")?;
+    }
+    for (link, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ] {
+        symlink(target, root.join("dev").join(link))?;
+    }
+    let own = |share: &&Share| share.tag == ROOT || share.tag == UPPER;
+    for share in setup.shares.iter().filter(|share| !own(share)) {
+        let at = root.join(relative(&share.at));
+        DirBuilder::new().recursive(true).mode(0o755).create(&at)?;
+        mount_move(Path::new(SHARES).join(&share.tag), &at)
+            .with_context(|| format!("can't move the share {}", share.tag))?;
+    }
+    Ok(())
+}
+
+/// Puts this program and its setup where commands find them.
+fn keep_program(setup: &str) -> Result<()> {
+    let inside = |path: &str| Path::new(NEW_ROOT).join(relative(Path::new(path)));
+    fs::create_dir_all(inside(HOME))?;
+    fs::copy("/init", inside(PROGRAM)).context("can't copy /init")?;
+    fs::write(inside(SETUP), setup)?;
+    let on = inside("/usr/bin/on");
+    if let Some(dir) = on.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    // A root that was shared before has it.
+    let _ = fs::remove_file(&on);
+    symlink(PROGRAM, &on).context("can't link on")
+}
+
+/// What was mounted in the initramfs stays there, out of sight. It can't be pivoted away.
+fn enter_root() -> Result<()> {
+    chdir(NEW_ROOT)?;
+    mount_move(".", "/")?;
+    chroot(".")?;
+    chdir("/")?;
+    Ok(())
+}
+
+/// Runs the agent and collects every process that has lost its parent.
+fn run_agent(setup: &Setup) -> Result<()> {
+    let home = if Path::new("/root").is_dir() {
+        "/root"
+    } else {
+        "/"
+    };
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let agent = Command::new(PROGRAM)
+        .arg("agent")
+        .env_clear()
+        .envs([("PATH", path), ("HOME", home), ("LANG", "C.UTF-8")])
+        .envs(setup.env.iter().cloned())
+        .current_dir(home)
+        .spawn()
+        .with_context(|| format!("can't start {PROGRAM}"))?;
+    let agent = Pid::from_child(&agent);
+    loop {
+        match wait(WaitOptions::empty())? {
+            Some((pid, _)) if pid == agent => return Ok(()),
+            _ => {}
+        }
+    }
+}

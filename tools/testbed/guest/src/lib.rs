@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What the host and the program in a guest have in common.
+#![forbid(unsafe_code)]
+
+pub mod feed;
+pub mod proto;
+pub mod setup;
+
+/// The directory of this program in a guest.
+pub const HOME: &str = "/run/virtio-rdma";
+/// The program itself there.
+pub const PROGRAM: &str = "/run/virtio-rdma/guest";
+/// The guest's [`setup::Setup`] there, and in the initramfs.
+pub const SETUP: &str = "/run/virtio-rdma/setup.json";
+/// The directory of links to programs of ours that come with their own libraries.
+pub const TOOLS: &str = "/run/virtio-rdma/bin";
+/// The name of the virtio-serial port between host and agent.
+pub const PORT_NAME: &str = "testbed";

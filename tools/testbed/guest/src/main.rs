@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The one program of ours in a guest. Linked statically, so that it runs whatever the root is.
+//!
+//! As the kernel's first process it makes the root and starts the agent. By the name `on` it runs a
+//! command in another guest.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod init;
+mod messages;
+mod modules;
+mod netlink;
+mod on;
+mod spawn;
+mod tools;
+mod up;
+
+use std::env;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{bail, Context, Result};
+use rustix::process::{getpid, ioctl_tiocsctty, setsid};
+use rustix::stdio::stdin;
+
+/// The status of `on` that could not reach the other guest's agent, or was used wrongly.
+const FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let mut words: Vec<String> = env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let called = words.first().cloned().unwrap_or_default();
+    let name = Path::new(&called).file_name().unwrap_or_default();
+    let name = name.to_string_lossy().into_owned();
+    words.drain(..1.min(words.len()));
+    if name == "init" && getpid().is_init() {
+        init::run();
+    }
+    let result = match name.as_str() {
+        "on" => on::main(&words),
+        "guest" => command(&words),
+        _ => tools::run(&name, &words),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("{name}: {error:#}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn command(words: &[String]) -> Result<u8> {
+    match words {
+        [word] if word == "agent" => agent::run().map(|()| 0),
+        [word] if word == "up" => up::run().map(|()| 0),
+        [word] if word == "dmesg" => messages::show().map(|()| 0),
+        [word, program, arguments @ ..] if word == "terminal" => {
+            // Job control and Ctrl-C want a session whose terminal this is.
+            setsid()?;
+            ioctl_tiocsctty(stdin()).context("standard input is no terminal")?;
+            let error = Command::new(program).args(arguments).exec();
+            eprintln!("can't run {program}: {error}");
+            Ok(spawn::cannot_run(&error))
+        }
+        _ => bail!("this program is started by the host"),
+    }
+}

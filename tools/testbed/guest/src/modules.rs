@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Loads modules of the kernel, as modprobe does: a root need not have that.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use rustix::system::finit_module;
+
+/// Flag of finit_module(2): the kernel decompresses the file.
+const COMPRESSED: i32 = 4;
+
+/// Loads modules of a directory with modules.dep, and before each those that it needs.
+pub fn load(dir: &Path, names: &[String]) -> Result<()> {
+    let list = dir.join("modules.dep");
+    let list = fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))?;
+    let known = parse(&list);
+    for name in names {
+        let files = known
+            .get(&plain(name))
+            .with_context(|| format!("no module {name} in {}", dir.display()))?;
+        // The last one needs nothing.
+        for file in files.iter().rev() {
+            insert(&dir.join(file))?;
+        }
+    }
+    Ok(())
+}
+
+/// Loads one module, unless it is there.
+pub fn insert(file: &Path) -> Result<()> {
+    let open = File::open(file).with_context(|| format!("no {}", file.display()))?;
+    let flags = match file.extension() {
+        Some(ending) if ending != "ko" => COMPRESSED,
+        _ => 0,
+    };
+    match finit_module(&open, c"", flags) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("can't load {}", file.display())),
+    }
+}
+
+/// Each module's file, and those of all that it needs behind it.
+fn parse(list: &str) -> HashMap<String, Vec<&str>> {
+    list.lines()
+        .filter_map(|line| {
+            let (file, needed) = line.split_once(':')?;
+            let name = file.rsplit('/').next()?.split('.').next()?;
+            let files = [file].into_iter().chain(needed.split_whitespace());
+            Some((plain(name), files.collect()))
+        })
+        .collect()
+}
+
+/// The kernel takes both signs for one.
+fn plain(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_with_what_they_need() {
+        let known = parse("kernel/a/iw-cm.ko.xz: kernel/b.ko\nkernel/b.ko:\n");
+        assert_eq!(known["iw_cm"], ["kernel/a/iw-cm.ko.xz", "kernel/b.ko"]);
+        assert_eq!(known["b"], ["kernel/b.ko"]);
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `on N COMMAND` in a guest: runs a command in another one.
+
+use std::env;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{bail, Context, Result};
+use guest::feed::{feed, has_input};
+use guest::proto::{Exec, Frame, Kind, User};
+
+use crate::agent::SOCKET;
+
+/// What `on` says to wrong arguments.
+const USAGE: &str = "usage: on [-n] VM COMMAND [ARGUMENT...]
+Runs a command on another VM. Standard input, output, error and the status are the command's own.
+  VM  its number: or its name, and then a shell there runs the words, as ssh does
+  -n  no standard input, this one's is left unread
+`on 0 daemon kill VM` kills the daemon that has a VM's device.";
+
+/// Does what the words ask for, and returns the command's status.
+pub fn main(words: &[String]) -> Result<u8> {
+    let (input, words) = match words {
+        [first, rest @ ..] if first == "-n" || first == "--no-input" => (false, rest),
+        _ => (true, words),
+    };
+    let [vm, command @ ..] = words else {
+        bail!("{USAGE}");
+    };
+    let (Some((vm, by_name)), [_, ..]) = (number(vm), command) else {
+        bail!("{USAGE}");
+    };
+    let argv = match by_name {
+        true => vec!["sh".into(), "-c".into(), command.join(" ")],
+        false => command.to_vec(),
+    };
+    run(vm, argv, input)
+}
+
+/// The number of a VM, and whether it was given by a name or an address.
+fn number(vm: &str) -> Option<(usize, bool)> {
+    if let Ok(number) = vm.parse() {
+        return Some((number, false));
+    }
+    let digits = ["vm", "10.9.0."]
+        .iter()
+        .find_map(|before| vm.strip_prefix(before))?;
+    Some((digits.parse().ok()?, true))
+}
+
+/// Runs a command in guest `vm` and returns its status. With `input` it reads this one's standard
+/// input, else none.
+fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
+    let mut agent = UnixStream::connect(SOCKET)
+        .with_context(|| format!("no agent at {SOCKET}: `on` works in a guest"))?;
+    let cwd = env::current_dir()
+        .map(|dir| dir.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();
+    let exec = Exec {
+        vm,
+        argv,
+        cwd,
+        env: env::vars_os()
+            .map(|(name, value)| (text(name), text(value)))
+            .collect(),
+        user: Some(User::own()?),
+        terminal: None,
+    };
+    Frame::exec(0, &exec).write(&mut agent)?;
+
+    let mut sender = agent.try_clone()?;
+    let (taken, lengths) = mpsc::channel();
+    let mut send = move |bytes: &[u8]| Frame::new(Kind::Stdin, 0, bytes).write(&mut sender).is_ok();
+    if input && has_input() {
+        // Never joined: it may be in a read that nothing ends.
+        thread::spawn(move || feed(send, &mut io::stdin(), &lengths));
+    } else {
+        send(&[]);
+    }
+
+    loop {
+        let frame = Frame::read(&mut agent).context("the agent ended")?;
+        match frame.kind {
+            Kind::Stdout => {
+                let mut out = io::stdout();
+                out.write_all(&frame.payload)?;
+                out.flush()?;
+            }
+            Kind::Stderr => io::stderr().write_all(&frame.payload)?,
+            Kind::Taken => {
+                // The input may have ended.
+                let _ = taken.send(frame.number() as usize);
+            }
+            Kind::Exit => return Ok(frame.status()),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_have_numbers_names_and_addresses() {
+        assert_eq!(number("2"), Some((2, false)));
+        assert_eq!(number("vm12"), Some((12, true)));
+        assert_eq!(number("10.9.0.3"), Some((3, true)));
+        assert_eq!(number("vm"), None);
+        assert_eq!(number("ls"), None);
+    }
+}

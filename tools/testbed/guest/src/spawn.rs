@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Starts a command as a user, with pipes or a terminal of its own.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use guest::proto::{Exec, User};
+use guest::PROGRAM;
+use rustix::process::{Gid, Uid};
+use rustix::pty::{grantpt, ioctl_tiocgptpeer, openpt, unlockpt, OpenptFlags};
+use rustix::termios::{tcsetwinsize, Winsize};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+/// A command that runs.
+pub struct Running {
+    /// Its process, the first of a group.
+    pub child: Child,
+    /// The other end of its terminal, if it has one.
+    pub terminal: Option<File>,
+}
+
+/// The status that a shell gives for a command that is not there, or can't be run.
+pub fn cannot_run(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        _ => 126,
+    }
+}
+
+/// Starts a command. An error is a status and what it means.
+pub fn spawn(exec: &Exec) -> Result<Running, (u8, String)> {
+    let Some((program, arguments)) = exec.argv.split_first() else {
+        return Err((2, "no command".into()));
+    };
+    let started = as_user(exec.user.as_ref(), || match exec.terminal {
+        Some(size) => in_terminal(exec, size),
+        None => {
+            let mut command = Command::new(program);
+            let child = prepared(&mut command, exec)
+                .args(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .process_group(0)
+                .spawn()?;
+            Ok(Running {
+                child,
+                terminal: None,
+            })
+        }
+    });
+    started.map_err(|error| (cannot_run(&error), format!("can't run {program}: {error}")))
+}
+
+/// A new thread has the identity of a user, and so has the child that it starts: a change of the
+/// whole process could not be taken back.
+fn as_user(
+    user: Option<&User>,
+    start: impl FnOnce() -> io::Result<Running> + Send,
+) -> io::Result<Running> {
+    let Some(user) = user.filter(|user| user.uid != 0) else {
+        return start();
+    };
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let groups: Vec<_> = user
+                .groups
+                .iter()
+                .map(|group| Gid::from_raw(*group))
+                .collect();
+            set_thread_groups(&groups)?;
+            let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+            set_thread_res_gid(gid, gid, gid)?;
+            set_thread_res_uid(uid, uid, uid)?;
+            start()
+        });
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+    })
+}
+
+fn prepared<'a>(command: &'a mut Command, exec: &Exec) -> &'a mut Command {
+    if exec.user.is_some() {
+        command.env_clear();
+    }
+    if fs::metadata(&exec.cwd).is_ok_and(|at| at.is_dir()) {
+        command.current_dir(&exec.cwd);
+    }
+    command.envs(exec.env.iter().cloned())
+}
+
+/// Opened as the user, the terminal is the user's.
+fn in_terminal(exec: &Exec, size: (u16, u16)) -> io::Result<Running> {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let terminal = openpt(flags)?;
+    grantpt(&terminal)?;
+    unlockpt(&terminal)?;
+    let inner: OwnedFd = ioctl_tiocgptpeer(&terminal, flags)?;
+    resize(&terminal, size)?;
+    let mut command = Command::new(PROGRAM);
+    let child = prepared(&mut command, exec)
+        .arg("terminal")
+        .args(&exec.argv)
+        .stdin(inner.try_clone()?)
+        .stdout(inner.try_clone()?)
+        .stderr(inner)
+        .spawn()?;
+    Ok(Running {
+        child,
+        terminal: Some(File::from(terminal)),
+    })
+}
+
+/// Tells a terminal its size: rows and columns.
+pub fn resize(terminal: impl std::os::fd::AsFd, (rows, columns): (u16, u16)) -> io::Result<()> {
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    Ok(tcsetwinsize(terminal, size)?)
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! RDMA programs of ours for roots that have none. They come with their own C library, so each is
+//! started by the loader of that.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use guest::setup::Setup;
+use guest::{HOME, PROGRAM, SETUP, TOOLS};
+
+use crate::spawn;
+
+/// Makes a link to this program for each tool.
+pub fn install(setup: &Setup) -> Result<()> {
+    let Some(tools) = &setup.tools else {
+        return Ok(());
+    };
+    let programs = setup.path(tools).join("exe");
+    let names = fs::read_dir(&programs).with_context(|| format!("no {}", programs.display()))?;
+    fs::create_dir_all(TOOLS)?;
+    for name in names.flatten() {
+        symlink(PROGRAM, Path::new(TOOLS).join(name.file_name()))?;
+    }
+    // Where the tools' libibverbs looks, if the root's does not look there too.
+    let here = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs");
+    if !here.is_dir() {
+        fs::create_dir_all(here)?;
+        for entry in fs::read_dir(setup.path(&setup.provider))?.flatten() {
+            symlink(entry.path(), here.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Becomes the tool of a name.
+pub fn run(name: &str, words: &[String]) -> Result<u8> {
+    let setup = fs::read_to_string(SETUP).with_context(|| format!("{HOME} is not set up"))?;
+    let setup: Setup = serde_json::from_str(&setup)?;
+    let tools = setup.tools.as_ref().context("no tools in this guest")?;
+    let tools = setup.path(tools);
+    let lib = tools.join("lib");
+    let error = Command::new(lib.join("ld-linux-x86-64.so.2"))
+        .arg("--library-path")
+        .arg(&lib)
+        .args(["--argv0", name])
+        .arg(tools.join("exe").join(name))
+        .args(words)
+        .exec();
+    eprintln!("can't run {name}: {error}");
+    Ok(spawn::cannot_run(&error))
+}

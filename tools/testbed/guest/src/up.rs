@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Brings a guest up: its name, its network, its RDMA device and the provider for that.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use guest::setup::{Rdma, Setup};
+use guest::SETUP;
+use rustix::system::{sethostname, uname};
+
+use crate::{modules, netlink, tools};
+
+/// How often the device is looked for, which the kernel makes while the module is loaded.
+const TRIES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(200);
+/// Directories where libraries are, of which those are served that a root has.
+const LIBRARIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+
+/// Brings this guest up.
+pub fn run() -> Result<()> {
+    let setup = fs::read_to_string(SETUP).with_context(|| format!("no {SETUP}"))?;
+    let setup: Setup = serde_json::from_str(&setup)?;
+    name_hosts(&setup)?;
+    let tree = setup.path(&setup.modules);
+    show_modules(&tree)?;
+    modules::load(&tree, &needed(&setup))?;
+    bring_network_up(&setup)?;
+    match setup.rdma {
+        Rdma::None => {}
+        Rdma::Rxe => netlink::add_rxe("rxe0", "eth0")?,
+        Rdma::Virtio => {
+            install_provider(&setup.path(&setup.provider))?;
+            modules::insert(&setup.path(&setup.module))?;
+            await_device()?;
+        }
+    }
+    if setup.beside {
+        // Both interfaces are on one switch: each answers for its own addresses alone.
+        for name in ["arp_ignore", "arp_announce"] {
+            let value = if name == "arp_ignore" { "1" } else { "2" };
+            fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value)?;
+        }
+        modules::load(&tree, &["rdma_rxe".into()])?;
+        netlink::add_address("eth1", Ipv4Addr::new(10, 8, 0, octet(&setup)?).into(), 24)?;
+        netlink::set_up("eth1")?;
+        netlink::add_rxe("rxe1", "eth1")?;
+    }
+    tools::install(&setup)
+}
+
+fn octet(setup: &Setup) -> Result<u8> {
+    u8::try_from(setup.number).context("VMs have numbers below 256")
+}
+
+/// Modules of the kernel that a guest has from the start.
+fn needed(setup: &Setup) -> Vec<String> {
+    let mut names = vec!["virtio_net"];
+    if setup.rdma != Rdma::None {
+        names.extend(["ib_uverbs", "rdma_ucm", "ib_umad"]);
+    }
+    if setup.rdma == Rdma::Rxe {
+        names.push("rdma_rxe");
+    }
+    names.into_iter().map(str::to_owned).collect()
+}
+
+fn name_hosts(setup: &Setup) -> Result<()> {
+    sethostname(format!("vm{}", setup.number).as_bytes())?;
+    let mut hosts = String::from("127.0.0.1 localhost\n::1 localhost\n");
+    for vm in 1..=setup.vms {
+        writeln!(hosts, "10.9.0.{vm} vm{vm}\nfd09::{vm:x} vm{vm}-6")?;
+    }
+    fs::create_dir_all("/etc")?;
+    fs::write("/etc/hosts", hosts).context("can't write /etc/hosts")
+}
+
+fn bring_network_up(setup: &Setup) -> Result<()> {
+    let number = octet(setup)?;
+    netlink::set_up("lo")?;
+    netlink::add_address("eth0", Ipv4Addr::new(10, 9, 0, number).into(), 24)?;
+    let v6 = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, number.into());
+    netlink::add_address("eth0", v6.into(), 64)?;
+    netlink::set_up("eth0")
+}
+
+/// Lets modprobe and the kernel find the modules, where the root's own are of another kernel.
+fn show_modules(tree: &Path) -> Result<()> {
+    let parent = Path::new("/usr/lib/modules");
+    let system = uname();
+    let release = system.release().to_str().context("kernel release")?;
+    let at = parent.join(release);
+    if at.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(parent)?;
+    symlink(tree, &at).with_context(|| format!("can't link {}", at.display()))
+}
+
+/// Lets libibverbs find the provider, of which there may be several with different numbers of its
+/// private interface: in the directory that a distribution has for them, or else by a path, to which
+/// it adds its own number.
+fn install_provider(dir: &Path) -> Result<()> {
+    let library = dir.join("libvirtio_rdma.so.1");
+    if !library.is_file() {
+        bail!("no {}: run `make provider`", library.display());
+    }
+    let mut driver = dir.join("libvirtio_rdma").display().to_string();
+    for place in LIBRARIES.map(Path::new).iter().filter(|at| at.is_dir()) {
+        // For programs that are linked with it.
+        link_into(place, &library)?;
+        let providers = place.join("libibverbs");
+        if !providers.is_dir() {
+            continue;
+        }
+        for entry in fs::read_dir(dir)?.flatten() {
+            if entry.file_name().to_string_lossy().contains("-rdmav") {
+                link_into(&providers, &entry.path())?;
+            }
+        }
+        driver = "virtio_rdma".into();
+    }
+    let drivers = Path::new("/etc/libibverbs.d");
+    fs::create_dir_all(drivers)?;
+    fs::write(
+        drivers.join("virtio_rdma.driver"),
+        format!("driver {driver}\n"),
+    )?;
+    Ok(())
+}
+
+fn link_into(dir: &Path, file: &Path) -> Result<()> {
+    let link = dir.join(file.file_name().unwrap_or_default());
+    let _ = fs::remove_file(&link);
+    symlink(file, &link).with_context(|| format!("can't link {}", link.display()))
+}
+
+fn await_device() -> Result<()> {
+    for _ in 0..TRIES {
+        let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
+        if devices.count() > 0 {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
+    }
+    let ids: Vec<_> = fs::read_dir("/sys/bus/virtio/devices")?
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path().join("device")).ok())
+        .map(|id| id.trim().to_owned())
+        .collect();
+    bail!("the module made no RDMA device of {}", ids.join(" "))
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The command line of `testbed`.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::bed::{BedOptions, Ground};
+use crate::run::{self, RunOptions};
+use crate::selftest::{self, TestOptions};
+
+/// Boots virtual machines joined by an RDMA device and runs commands in them
+#[derive(Parser)]
+#[command(name = "testbed", version, max_term_width = 100)]
+struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Run a command on VM 1 and end with its status
+    ///
+    /// The command reaches the other VMs by `on N COMMAND`. All VMs see the sysroot and this
+    /// checkout, and keep what they write to themselves. Status 125: the VMs could not be started
+    /// or the command was not finished; 99: it passed, but a guest's kernel complained.
+    Run(RunOptions),
+    /// Run test programs that report in KTAP
+    ///
+    /// Each runs on VM 1, several in one set of VMs. A program says what VMs it wants by comment
+    /// lines "testbed: OPTIONS" with the options of `run`, and runs once for each such line. A
+    /// complaint of a guest's kernel fails the program that ran at that time.
+    Test(TestOptions),
+    /// Give a shell on VM 1
+    Shell(BedOptions),
+}
+
+/// Does what the command line asks for.
+pub fn main() -> Result<u8> {
+    match Options::parse().action {
+        Action::Run(options) => {
+            let ground = Ground::checkout(&options.bed)?;
+            run::run(&options, ground)
+        }
+        Action::Test(options) => {
+            run::catch_signals().and_then(|signals| selftest::run(&options, signals.end))
+        }
+        Action::Shell(options) => {
+            let ground = Ground::checkout(&options)?;
+            run::shell(&options, ground, &["bash", "-l"])
+        }
+    }
+}

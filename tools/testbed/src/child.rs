@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Ties processes and files to this one, so that nothing is left of it, even if it is killed.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::process::{parent_id, CommandExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{bail, Context, Result};
+use rustix::process::{set_parent_process_death_signal, setsid, Signal};
+
+/// The word that makes this program start another one that ends with its parent.
+pub const CHILD: &str = "child";
+/// The word that makes this program remove a directory when its parent has ended.
+pub const KEEPER: &str = "keeper";
+
+/// A command to which a program and its arguments are added. It is killed when the thread ends that
+/// starts it.
+pub fn command() -> Result<Command> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg(CHILD).arg(std::process::id().to_string());
+    Ok(command)
+}
+
+/// Becomes the program of the words, which begin with the number of its parent.
+pub fn become_program(words: &[OsString]) -> Result<u8> {
+    let [parent, program, arguments @ ..] = words else {
+        bail!("{CHILD} PARENT PROGRAM [ARGUMENT...]");
+    };
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have ended before the signal was asked for.
+    if parent.to_str() != Some(&parent_id().to_string()) {
+        bail!("the parent has ended");
+    }
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("can't start {}", Path::new(program).display()))
+}
+
+/// Waits for the end of standard input and removes a directory.
+pub fn keep(words: &[OsString]) -> Result<u8> {
+    let [dir] = words else {
+        bail!("{KEEPER} DIRECTORY");
+    };
+    // Out of reach of the terminal's signals.
+    setsid()?;
+    let mut all = Vec::new();
+    io::stdin().read_to_end(&mut all)?;
+    fs::remove_dir_all(dir)?;
+    Ok(0)
+}
+
+/// A directory that is removed when this is dropped, or when this process is killed.
+pub struct Kept {
+    dir: PathBuf,
+    keeper: Child,
+}
+
+impl Kept {
+    /// Takes charge of a directory.
+    pub fn new(dir: PathBuf) -> Result<Self> {
+        let keeper = Command::new(env::current_exe()?)
+            .arg(KEEPER)
+            .arg(&dir)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("can't start the keeper of the run's files")?;
+        Ok(Self { dir, keeper })
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}

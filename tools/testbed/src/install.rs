@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Where the programs and files are that machines are made of: in a checkout and its sysroot, or in
+//! a bundle.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+use guest::setup::{Place, Setup, Share, ROOT};
+
+use crate::child;
+
+/// The tag of the share with a bundle's files for guests, and where guests see it.
+const BUNDLE: (&str, &str) = ("bundle", "/run/virtio-rdma/bundle");
+/// The loader of a bundle's programs.
+const LOADER: &str = "lib/ld-linux-x86-64.so.2";
+
+/// A program and how it is started.
+#[derive(Clone, Debug)]
+pub struct Program(Vec<OsString>);
+
+impl Program {
+    /// A program of the system that this one runs on.
+    pub fn new(path: impl Into<OsString>) -> Self {
+        Self(vec![path.into()])
+    }
+
+    /// A program of a bundle, which has its libraries there, whatever the system has.
+    fn bundled(bundle: &Path, name: &str) -> Self {
+        Self(vec![
+            bundle.join(LOADER).into(),
+            "--library-path".into(),
+            bundle.join("lib").into(),
+            "--argv0".into(),
+            name.into(),
+            bundle.join("libexec").join(name).into(),
+        ])
+    }
+
+    /// A command that the program's end is bound to this process's.
+    pub fn command(&self) -> Result<Command> {
+        let mut command = child::command()?;
+        command.args(&self.0);
+        Ok(command)
+    }
+
+    /// Words that start it.
+    pub fn words(&self) -> &[OsString] {
+        &self.0
+    }
+}
+
+/// A directory that guests are to see.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The directory of this system.
+    pub dir: PathBuf,
+    /// What guests know of it.
+    pub share: Share,
+    /// Whether each guest has one of its own below the directory: its name is that of the guest.
+    pub apart: bool,
+}
+
+impl Source {
+    /// A directory that guests only read.
+    pub fn new(dir: impl Into<PathBuf>, tag: &str, at: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            share: Share {
+                tag: tag.to_owned(),
+                at: at.into(),
+                writable: false,
+            },
+            apart: false,
+        }
+    }
+}
+
+/// The files of a checkout or a bundle.
+#[derive(Clone, Debug)]
+pub struct Install {
+    /// The checkout's top, if it is one. Its guests see the sysroot in which this program runs.
+    pub checkout: Option<PathBuf>,
+    /// QEMU.
+    pub qemu: Program,
+    /// The server of virtiofs.
+    pub virtiofsd: Program,
+    /// The device's daemon.
+    pub daemon: Program,
+    /// The directory of QEMU's firmware, if QEMU does not find it by itself.
+    pub firmware: Option<PathBuf>,
+    /// The first program of a guest.
+    pub guest: PathBuf,
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// Where guests find the files for them.
+    pub setup: Setup,
+    /// The share with these files, if they are not in the root.
+    pub source: Option<Source>,
+}
+
+impl Install {
+    /// The checkout in whose build/target/PROFILE this program is. `kernel` is a directory with
+    /// another kernel than the sysroot's, and its modules.
+    pub fn checkout(kernel: Option<&Path>) -> Result<Self> {
+        let program = env::current_exe()?;
+        let top = program
+            .ancestors()
+            .nth(4)
+            .filter(|top| top.join("tools/testbed/guest/demo").is_file())
+            .with_context(|| {
+                format!(
+                    "{} is not in the build/target of a checkout",
+                    program.display()
+                )
+            })?;
+        let built = top.join("build");
+        let in_root = |path: PathBuf| Place::new(ROOT, path);
+        let mut setup = Setup {
+            provider: in_root(built.join("provider")),
+            ..Setup::default()
+        };
+        let (image, tree) = match kernel {
+            None => stock_kernel(&built)?,
+            Some(dir) => {
+                let dir = fs::canonicalize(dir).with_context(|| format!("no {}", dir.display()))?;
+                let found = other_kernel(&dir)?;
+                setup.module = in_root(dir.join("module/virtio_rdma.ko"));
+                setup
+                    .env
+                    .push(("TESTBED_MODULES".into(), dir.display().to_string()));
+                found
+            }
+        };
+        if kernel.is_none() {
+            setup.module = in_root(built.join("module/virtio_rdma.ko"));
+        }
+        setup.modules = in_root(tree);
+        setup.empty = vec!["/tmp".into()];
+        let guest = program.with_file_name("virtio-rdma-guest");
+        if !guest.is_file() {
+            bail!("no {}: run `make tools`", guest.display());
+        }
+        Ok(Self {
+            checkout: Some(top.to_path_buf()),
+            qemu: Program::new("qemu-system-x86_64"),
+            virtiofsd: Program::new("/usr/libexec/virtiofsd"),
+            daemon: Program::new(program.with_file_name("virtio-rdmad")),
+            firmware: None,
+            guest,
+            kernel: image,
+            setup,
+            source: None,
+        })
+    }
+
+    /// The bundle in whose bin this program is.
+    pub fn bundle() -> Result<Self> {
+        let program = env::current_exe()?;
+        let bundle = program
+            .ancestors()
+            .nth(2)
+            .filter(|bundle| bundle.join(LOADER).is_file())
+            .with_context(|| format!("{} is not in the bin of a bundle", program.display()))?;
+        let (tag, at) = BUNDLE;
+        let files = bundle.join("guest");
+        let place = |path: &Path| Place::new(tag, path);
+        let tree = only_entry(&files.join("modules"))?;
+        Ok(Self {
+            checkout: None,
+            qemu: Program::bundled(bundle, "qemu-system-x86_64"),
+            virtiofsd: Program::bundled(bundle, "virtiofsd"),
+            // Linked statically: it starts itself again, which a loader would be in the way of.
+            daemon: Program::new(bundle.join("libexec/virtio-rdmad")),
+            firmware: Some(bundle.join("share/firmware")),
+            guest: bundle.join("libexec/virtio-rdma-guest"),
+            kernel: bundle.join("share/vmlinuz"),
+            setup: Setup {
+                modules: place(&Path::new("modules").join(&tree)),
+                module: place(Path::new("virtio_rdma.ko")),
+                provider: place(Path::new("provider")),
+                ..Setup::default()
+            },
+            source: Some(Source::new(files, tag, at)),
+        })
+    }
+
+    /// The directory of a bundle's files for guests.
+    pub fn files(&self) -> Result<&Path> {
+        let source = self.source.as_ref().context("this is no bundle")?;
+        Ok(&source.dir)
+    }
+}
+
+/// The sysroot's kernel and its modules.
+fn stock_kernel(built: &Path) -> Result<(PathBuf, PathBuf)> {
+    let release = built.join("kernel.release");
+    let release = fs::read_to_string(&release)
+        .with_context(|| format!("no {}: run `make setup`", release.display()))?;
+    let tree = Path::new("/usr/lib/modules").join(release.trim());
+    Ok((tree.join("vmlinuz.unsigned"), tree))
+}
+
+/// The kernel in a directory, and its modules there, or else the sysroot's.
+fn other_kernel(dir: &Path) -> Result<(PathBuf, PathBuf)> {
+    let image = ["vmlinuz", "arch/x86/boot/bzImage"]
+        .iter()
+        .map(|name| dir.join(name))
+        .find(|image| image.is_file())
+        .with_context(|| format!("no vmlinuz or arch/x86/boot/bzImage in {}", dir.display()))?;
+    let modules = dir.join("lib/modules");
+    let tree = modules.join(only_entry(&modules)?);
+    Ok((image, tree))
+}
+
+fn only_entry(dir: &Path) -> Result<OsString> {
+    let mut entries = fs::read_dir(dir).with_context(|| format!("no {}", dir.display()))?;
+    let entry = entries.next().context("it is empty");
+    let entry = entry.with_context(|| dir.display().to_string())??;
+    Ok(entry.file_name())
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A command's result as JUnit's XML, which CI systems read.
+
+use crate::ktap::{Case, Outcome, Report};
+
+/// The most of a command's output that a report has of a failure.
+const OUTPUT: usize = 64 << 10;
+
+/// Takes a command's output.
+#[derive(Default)]
+pub struct Recorder {
+    report: Report,
+    output: Vec<u8>,
+}
+
+impl Recorder {
+    /// Takes bytes of standard output or error.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.report.feed(bytes);
+        self.output.extend(bytes);
+        if self.output.len() > 2 * OUTPUT {
+            self.output.drain(..self.output.len() - OUTPUT);
+        }
+    }
+
+    /// The report of a command that took some seconds and ended with a status, or did not end. A
+    /// command that reports in KTAP has a test case for each of its tests, another one is a test
+    /// case itself.
+    pub fn finish(
+        mut self,
+        name: &str,
+        status: Option<u8>,
+        wrong: &[String],
+        seconds: f64,
+    ) -> String {
+        let mut cases = if self.report.cases.is_empty() {
+            let outcome = match status {
+                Some(0) => Outcome::Passed,
+                other => Outcome::Failed(self.said(other)),
+            };
+            vec![Case {
+                name: name.to_owned(),
+                outcome,
+            }]
+        } else {
+            self.report.finish(name, status)
+        };
+        cases.extend(wrong.iter().map(|line| Case {
+            name: "kernel log".into(),
+            outcome: Outcome::Failed(vec![line.clone()]),
+        }));
+        xml(name, &cases, seconds)
+    }
+
+    fn said(&mut self, status: Option<u8>) -> Vec<String> {
+        let status = status.map_or("it did not end".into(), |status| format!("status {status}"));
+        let start = self.output.len().saturating_sub(OUTPUT);
+        let output = String::from_utf8_lossy(&self.output[start..]);
+        [status]
+            .into_iter()
+            .chain(output.lines().map(str::to_owned))
+            .collect()
+    }
+}
+
+fn xml(name: &str, cases: &[Case], seconds: f64) -> String {
+    let count = |is: fn(&Outcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
+    let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+    let name = escape(name);
+    let mut text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"{name}\" \
+         tests=\"{}\" failures=\"{failed}\" skipped=\"{skipped}\" time=\"{seconds:.3}\">\n",
+        cases.len()
+    );
+    for case in cases {
+        let head = format!(
+            "<testcase classname=\"{name}\" name=\"{}\"",
+            escape(&case.name)
+        );
+        match &case.outcome {
+            Outcome::Passed => text += &format!("{head}/>\n"),
+            Outcome::Skipped(why) => {
+                let why = escape(why);
+                text += &format!("{head}><skipped message=\"{why}\"/></testcase>\n");
+            }
+            Outcome::Failed(remarks) => {
+                let first = escape(remarks.first().map_or("", |line| line));
+                let all = escape(&remarks.join("\n"));
+                text +=
+                    &format!("{head}><failure message=\"{first}\">{all}</failure></testcase>\n");
+            }
+        }
+    }
+    text + "</testsuite>\n</testsuites>\n"
+}
+
+/// Text as XML 1.0 can hold it: other control characters have no form there.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' | '\t' => escaped.push(c),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_one_case() {
+        let mut recorder = Recorder::default();
+        recorder.feed(b"a < b\x1b[0m\n");
+        let text = recorder.finish("sh -c \"x\"", Some(3), &[], 1.5);
+        assert!(text.contains("tests=\"1\" failures=\"1\" skipped=\"0\" time=\"1.500\""));
+        assert!(text.contains("name=\"sh -c &quot;x&quot;\""));
+        assert!(text.contains("message=\"status 3\">status 3\na &lt; b\u{fffd}[0m</failure>"));
+    }
+
+    #[test]
+    fn tests_of_ktap_are_cases_and_kernels_too() {
+        let mut recorder = Recorder::default();
+        recorder.feed(b"KTAP version 1\n1..2\nok 1 one\nok 2 two # SKIP no\n");
+        let wrong = ["VM 1: BUG: x".to_owned()];
+        let text = recorder.finish("t", Some(0), &wrong, 0.0);
+        assert!(text.contains("tests=\"3\" failures=\"1\" skipped=\"1\""));
+        assert!(text.contains("<testcase classname=\"t\" name=\"one\"/>"));
+        assert!(text.contains("<skipped message=\"no\"/>"));
+        assert!(text.contains("BUG: x"));
+    }
+
+    #[test]
+    fn output_is_bounded() {
+        let mut recorder = Recorder::default();
+        for _ in 0..100 {
+            recorder.feed(&[b'x'; 8 << 10]);
+        }
+        assert!(recorder.output.len() <= 2 * OUTPUT);
+        assert!(recorder.finish("t", None, &[], 0.0).len() < 2 * OUTPUT);
+    }
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The command line of `virtio-rdma`.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+use clap::{Args, Parser, Subcommand};
+use guest::proto::User;
+use guest::setup::{Place, ROOT, UPPER};
+use guest::TOOLS;
+
+use crate::accel::Accel;
+use crate::bed::{BedOptions, Ground};
+use crate::install::{Install, Source};
+use crate::machine;
+use crate::rdmad::{DataPath, DeviceOptions};
+use crate::root::Root;
+use crate::run::{self, RunOptions};
+
+/// The tag of the working directory.
+const WORK: &str = "work";
+
+/// Runs commands in virtual machines that are joined by RDMA, without RDMA hardware
+#[derive(Parser)]
+#[command(name = "virtio-rdma", version, max_term_width = 100)]
+struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Run a command on VM 1 and end with its status
+    ///
+    /// The VMs have this system's files, or those of another root, and keep what they write to
+    /// themselves. The command runs as the same user, in the same directory and environment, and
+    /// reaches the other VMs by `on N COMMAND`. Status 125: the VMs could not be started or the
+    /// command was not finished; 99: it passed, but a guest's kernel complained.
+    Run {
+        #[command(flatten)]
+        machines: Machines,
+        /// Write a summary as JSON to a file
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+        /// Write the result as JUnit's XML to a file
+        ///
+        /// A test case for each KTAP line of the output, or one for the command.
+        #[arg(long, value_name = "FILE")]
+        junit: Option<PathBuf>,
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Give a shell on VM 1
+    Shell {
+        #[command(flatten)]
+        machines: Machines,
+    },
+    /// Tell what this machine lacks, and the command that mends it
+    Check {
+        #[command(flatten)]
+        machines: Machines,
+    },
+}
+
+/// Options of the VMs.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Virtual machines")]
+struct Machines {
+    /// How many VMs are started
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(1..=64))]
+    vms: u8,
+    /// Processors of each
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=64))]
+    smp: u32,
+    /// Memory of each: MiB, or with a suffix M or G
+    #[arg(long, value_name = "SIZE", default_value = "1024", value_parser = mebibytes)]
+    mem: u32,
+    /// The VMs' root: a directory with an unpacked image, for example
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Keep what VM N changes in its root in DIR/vmN, and begin with that the next time
+    #[arg(long, value_name = "DIR")]
+    overlay: Option<PathBuf>,
+    /// The VMs write to this working directory itself
+    #[arg(long)]
+    rw: bool,
+    /// Put RDMA programs with libraries of their own first in PATH: perftest, ibv_devinfo ...
+    #[arg(long)]
+    tools: bool,
+    /// Seconds after which everything is ended and the end of all logs is shown
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Keep the logs of VMs and daemon in a directory
+    #[arg(long, value_name = "DIR")]
+    artifacts: Option<PathBuf>,
+    /// Accelerator of the VMs, if it is not to be found out
+    #[arg(long, value_name = "ACCEL")]
+    accel: Option<Accel>,
+    /// So many of the VMs, the last ones, have Linux's rdma_rxe instead of this device
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    rxe: u8,
+    /// How two VMs exchange data
+    #[arg(long, value_name = "PATH")]
+    path: Option<DataPath>,
+    /// Faults of the packets between the VMs: drop=0.01,seed=7,... They imply --path wire
+    #[arg(long, value_name = "FAULTS")]
+    faults: Option<String>,
+    /// Write the packets between the VMs to a file
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+}
+
+fn mebibytes(text: &str) -> Result<u32> {
+    let (digits, factor) = match text.strip_suffix(['G', 'g']) {
+        Some(digits) => (digits, 1024),
+        None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
+    };
+    let number: u32 = digits.parse().context("not a size: 512, 512M and 2G are")?;
+    number
+        .checked_mul(factor)
+        .filter(|size| *size >= 128)
+        .context("128 MiB are the least")
+}
+
+impl Machines {
+    fn bed(&self) -> BedOptions {
+        let path = match &self.faults {
+            Some(_) => self.path.or(Some(DataPath::Wire)),
+            None => self.path,
+        };
+        BedOptions {
+            vms: self.vms,
+            smp: self.smp,
+            mem: self.mem,
+            kernel: None,
+            accel: self.accel,
+            append: String::new(),
+            rng: false,
+            timeout: self.timeout,
+            allow_warnings: false,
+            device: DeviceOptions {
+                rxe: self.rxe,
+                path,
+                faults: self.faults.clone(),
+                pcap: self.pcap.clone(),
+                ..DeviceOptions::default()
+            },
+        }
+    }
+
+    /// VMs with the caller's root, user, directory and environment.
+    fn ground(&self) -> Result<Ground> {
+        let mut install = Install::bundle()?;
+        let root = directory(&self.root)?;
+        let mut sources = vec![Source::new(&root, ROOT, "/")];
+        let writable = |mut source: Source, apart| {
+            source.share.writable = true;
+            source.apart = apart;
+            source
+        };
+        if let Some(dir) = &self.overlay {
+            fs::create_dir_all(dir).with_context(|| format!("can't make {}", dir.display()))?;
+            let source = Source::new(directory(dir)?, UPPER, "/");
+            sources.push(writable(source, true));
+        }
+        if self.rw {
+            let dir = env::current_dir().context("no working directory")?;
+            if dir == Path::new("/") {
+                bail!("--rw: the working directory is the root: change to another one");
+            }
+            sources.push(writable(Source::new(&dir, WORK, &dir), false));
+        }
+        let mut env = caller_env();
+        if self.tools {
+            let tools = install.files()?.join("tools");
+            if !tools.is_dir() {
+                bail!("--tools: no {}: this bundle has none", tools.display());
+            }
+            install.setup.tools = Some(Place {
+                share: install.setup.provider.share.clone(),
+                path: "tools".into(),
+            });
+            put_first(&mut env, TOOLS);
+        } else if let Some(what) = self.root_lacks(&install)? {
+            eprintln!("virtio-rdma: {}: {what}", root.display());
+        }
+        Ok(Ground {
+            name: "virtio-rdma",
+            install,
+            sources,
+            user: Some(User::own()?),
+            env,
+            logs: self.artifacts.clone(),
+        })
+    }
+
+    fn root_lacks(&self, install: &Install) -> Result<Option<String>> {
+        let providers = install.files()?.join("provider");
+        Ok(Root::look(&self.root).lacks(&providers))
+    }
+}
+
+fn directory(dir: &Path) -> Result<PathBuf> {
+    let full = fs::canonicalize(dir).with_context(|| format!("no {}", dir.display()))?;
+    if !full.is_dir() {
+        bail!("{} is no directory", dir.display());
+    }
+    Ok(full)
+}
+
+/// The caller's variables that are text.
+fn caller_env() -> Vec<(String, String)> {
+    env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+fn put_first(env: &mut Vec<(String, String)>, dir: &str) {
+    match env.iter_mut().find(|(name, _)| name == "PATH") {
+        Some((_, path)) => *path = format!("{dir}:{path}"),
+        None => env.push(("PATH".into(), format!("{dir}:/usr/bin:/bin"))),
+    }
+}
+
+/// Does what the command line asks for.
+pub fn main() -> Result<u8> {
+    match Options::parse().action {
+        Action::Run {
+            machines,
+            json,
+            junit,
+            command,
+        } => {
+            let options = RunOptions {
+                bed: machines.bed(),
+                json,
+                junit,
+                command,
+            };
+            run::run(&options, machines.ground()?)
+        }
+        Action::Shell { machines } => {
+            let shell = env::var("SHELL").unwrap_or_else(|_| "/bin/sh".into());
+            run::shell(&machines.bed(), machines.ground()?, &[&shell])
+        }
+        Action::Check { machines } => {
+            let lacks = machines.root_lacks(&Install::bundle()?)?;
+            let needed = u64::from(machines.vms) * u64::from(machines.mem);
+            Ok(machine::check(needed, &machines.root, lacks))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(mebibytes("512").unwrap(), 512);
+        assert_eq!(mebibytes("300M").unwrap(), 300);
+        assert_eq!(mebibytes("2G").unwrap(), 2048);
+        for wrong in ["", "G", "2T", "64", "4194304G"] {
+            assert!(mebibytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tools_come_first() {
+        let mut env = vec![("PATH".to_owned(), "/bin".to_owned())];
+        put_first(&mut env, "/t");
+        assert_eq!(env[0].1, "/t:/bin");
+        env.clear();
+        put_first(&mut env, "/t");
+        assert!(env[0].1.starts_with("/t:"));
+    }
+
+    #[test]
+    fn faults_are_those_of_packets() {
+        let options = |words: &str| {
+            let words = format!("virtio-rdma shell {words}");
+            match Options::parse_from(words.split_whitespace()).action {
+                Action::Shell { machines } => machines.bed().device,
+                _ => unreachable!("a shell was asked for"),
+            }
+        };
+        assert_eq!(options("--faults drop=0.1").path, Some(DataPath::Wire));
+        assert_eq!(
+            options("--path direct --faults drop=0.1").path,
+            Some(DataPath::Direct)
+        );
+        assert_eq!(options("").path, None);
+    }
+}

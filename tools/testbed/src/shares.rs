@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The servers of a guest's shares.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{bail, Context, Result};
+use rustix::process::{getegid, geteuid};
+
+use crate::install::{Install, Source};
+use crate::places::Places;
+use crate::vm::{chardev, Logged, Reaped, END_TIMEOUT, POLL};
+
+/// Puts what a guest of a checkout may see into the directory `$1` of a mount namespace, and starts
+/// a program: the sysroot without what is mounted over it (`/dev`, `/proc`, `/sys`, `/tmp` of the
+/// host), the checkout `$2` and the directory `$3` from which the test bed was called. All of it is
+/// read-only.
+const SYSROOT: &str = r#"
+set -e
+shared=$1 top=$2 called_from=$3
+shift 3
+mkdir "$shared"
+mount --bind / "$shared"
+show() {
+	mkdir -p "$shared$1"
+	mount --bind "$1" "$shared$1"
+	mount -o remount,bind,ro "$shared$1"
+}
+show "$top"
+case $called_from/ in
+"$top"/*) ;;
+*) show "$called_from" ;;
+esac
+mount -o remount,bind,ro "$shared"
+exec "$@"
+"#;
+
+/// A server, and QEMU's arguments for its device.
+pub struct Server {
+    /// The process.
+    pub process: Reaped,
+    /// The arguments.
+    pub arguments: Vec<String>,
+}
+
+/// Starts the server of a source for guest `number`.
+pub fn serve(places: &Places, install: &Install, source: &Source, number: usize) -> Result<Server> {
+    let tag = &source.share.tag;
+    let socket = places.run().join(format!("vm{number}.{tag}"));
+    let log = places.logs.join(format!("vm{number}.{tag}.virtiofsd"));
+    let (mut command, dir) = match &install.checkout {
+        Some(top) => confined(places, install, top, number)?,
+        None => (install.virtiofsd.command()?, source_dir(source, number)?),
+    };
+    command
+        .arg(format!("--socket-path={}", socket.display()))
+        .arg("--shared-dir")
+        .arg(&dir)
+        // A guest that takes it over gets no further.
+        .args(["--seccomp", "kill"])
+        // An automatic mount point can't lie below the guest's overlay.
+        .args(["--no-announce-submounts", "--log-level", "warn"])
+        .args([
+            "--sandbox",
+            if install.checkout.is_some() {
+                "chroot"
+            } else {
+                "none"
+            },
+        ]);
+    if source.share.writable {
+        // The host may change it too.
+        command.args(["--cache", "auto", "--xattr"]);
+        command.args(as_one_user());
+    } else {
+        // Otherwise the guest reads a file again each time that it is opened: all of libc for each
+        // program that starts, and all translated code of it is thrown away. Files that change
+        // below an overlay are not to be looked at anyway.
+        command.args(["--readonly", "--cache", "always"]);
+    }
+    let process = command
+        .logged(&log)?
+        .spawn()
+        .context("can't start virtiofsd")?;
+    let mut process = Reaped::new(process);
+    await_socket(&socket, process.child()).with_context(|| {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        format!("virtiofsd of {}: {}", dir.display(), said.trim())
+    })?;
+    let id = format!("fs-{tag}");
+    let [option, value] = chardev(&id, &socket);
+    let device = format!("vhost-user-fs-pci,chardev={id},tag={tag}");
+    Ok(Server {
+        process,
+        arguments: vec![option, value, "-device".into(), device],
+    })
+}
+
+/// A server of the sysroot and the checkout in a mount namespace, and the directory that it serves.
+fn confined(
+    places: &Places,
+    install: &Install,
+    top: &Path,
+    number: usize,
+) -> Result<(Command, PathBuf)> {
+    let shared = places.run().join(format!("vm{number}.root.d"));
+    let mut command = crate::child::command()?;
+    command
+        .arg("unshare")
+        // The root of the test bed is no mount point, whose propagation could be changed.
+        .args(["--net", "--mount", "--propagation", "unchanged"])
+        .args(["sh", "-c", SYSROOT, "sh"])
+        .args([shared.as_path(), top, env::current_dir()?.as_path()])
+        .args(install.virtiofsd.words());
+    Ok((command, shared))
+}
+
+fn source_dir(source: &Source, number: usize) -> Result<PathBuf> {
+    if !source.apart {
+        return Ok(source.dir.clone());
+    }
+    let dir = source.dir.join(format!("vm{number}"));
+    fs::create_dir_all(&dir).with_context(|| format!("can't make {}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Arguments by which every user of a guest writes as this process's user, who can write as nobody
+/// else.
+fn as_one_user() -> Vec<String> {
+    let (uid, gid) = (geteuid(), getegid());
+    if uid.is_root() {
+        return Vec::new();
+    }
+    [("uid", uid.as_raw()), ("gid", gid.as_raw())]
+        .into_iter()
+        .flat_map(|(what, id)| {
+            [
+                format!("--translate-{what}"),
+                format!("squash-guest:0:{id}:{}", u32::MAX),
+            ]
+        })
+        .collect()
+}
+
+fn await_socket(socket: &Path, server: &mut Child) -> Result<()> {
+    let until = Instant::now() + END_TIMEOUT;
+    while !socket.exists() {
+        if let Some(status) = server.try_wait()? {
+            bail!("it ended: {status}");
+        }
+        if Instant::now() > until {
+            bail!("it did not start");
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
