@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# shellcheck shell=bash
+#
+# What tests of `virtio-rdma` have in common. They run on the host, on the bundle that `make
+# bundle-dir` made, as an ordinary user: root gives its rights up for each run. A test is a function
+# whose commands must all succeed; run_tests reports in KTAP.
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+export LC_ALL=C
+# Longer than an emulated machine takes on a busy host; only what hangs meets it.
+PATIENCE=600
+
+fail() {
+	printf '%s\n' "$*"
+	exit 1
+}
+
+until_ok() {
+	local end=$((SECONDS + PATIENCE))
+	until "$@"; do
+		((SECONDS < end)) || fail "still fails: $*"
+		sleep 0.2
+	done
+}
+
+# Words before a command that an ordinary user is to run.
+as_user=()
+if ((EUID == 0)); then
+	as_user=(setpriv --reuid 1000 --regid 1000 --clear-groups)
+fi
+
+virtio_rdma() {
+	"${as_user[@]}" "$bundle/bin/virtio-rdma" "$@"
+}
+
+# Nothing of a run is left: no file in its TMPDIR, no process that names it.
+nothing_left() {
+	local file
+	[[ -z $(ls -A "$TMPDIR") ]] || return 1
+	for file in /proc/[0-9]*/cmdline; do
+		if { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -qF "$TMPDIR/"; then
+			return 1
+		fi
+	done
+}
+
+# A command that runs and has said so: its process is $launcher.
+start_command() {
+	"${as_user[@]}" "$bundle/bin/virtio-rdma" run "$@" -- sh -c 'echo started; exec sleep 3600' \
+		</dev/null >"$work/out" 2>"$work/err" &
+	launcher=$!
+	until_ok grep -q started "$work/out"
+}
+
+# Waits for $launcher; its status is $status.
+await_launcher() {
+	status=0
+	# shellcheck disable=SC2034 # for the tests
+	wait "$launcher" || status=$?
+}
+
+run_tests() {
+	local name number=0 failed=0
+	# A path with a blank is as good as any.
+	bundle="$(mktemp -d)/a bundle"
+	work=$(mktemp -d)
+	export TMPDIR=$work/tmp
+	# shellcheck disable=SC2064 # the paths of now
+	trap "rm -rf '$work' '${bundle%/*}'" EXIT
+	cp -a --reflink=auto "$top/build/bundle" "$bundle"
+	chmod 755 "${bundle%/*}"
+	mkdir "$TMPDIR" "$work/dir"
+	chmod 755 "$work"
+	chmod 777 "$TMPDIR" "$work/dir"
+	cd "$work/dir" || exit 1
+	printf 'KTAP version 1\n1..%d\n' $#
+	for name in "$@"; do
+		((++number))
+		# In the background, where errexit holds whatever the caller tests.
+		(
+			set -e
+			"$name"
+		) >"$work/log" 2>&1 &
+		if wait $!; then
+			printf 'ok %d %s\n' "$number" "${name#test_}"
+		else
+			((++failed))
+			sed 's/^/# /' "$work/log" "$work/err" 2>/dev/null
+			printf 'not ok %d %s\n' "$number" "${name#test_}"
+		fi
+	done
+	printf 'selftests: %d passed, %d failed, 0 skipped\n' $(($# - failed)) "$failed"
+	((failed == 0))
+}

@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# `virtio-rdma run`: streams, status, user and directory of the command, `on`, signals, and that
+# nothing is left.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Input is random bytes, so that nothing of it can be taken for text. The caller's file is read, one
+# that the command writes is not the caller's.
+test_command_is_at_home() {
+	local status=0
+	head -c 3M /dev/urandom >"$work/random"
+	echo hello >"$work/dir/file"
+	FLAVOUR='a b' virtio_rdma run -- sh -c '
+		sha256sum
+		cat file
+		touch new
+		echo "$(id -u) $FLAVOUR $PWD $(hostname) $(on 2 hostname) $(on vm2 "echo \$((1 + 1))")"
+		test -e /sys/class/infiniband/virtio_rdma0
+		on 2 sh -c "test -e /sys/class/infiniband/virtio_rdma0; cat >&2; exit 7" <file
+	' <"$work/random" >"$work/out" 2>"$work/err" || status=$?
+	((status == 7))
+	local uid=$EUID
+	((uid != 0)) || uid=1000
+	diff "$work/out" - <<-OUT
+		$(sha256sum <"$work/random")
+		hello
+		$uid a b $work/dir vm1 vm2 2
+	OUT
+	grep -q '^virtio-rdma: 2 VMs up' "$work/err"
+	grep -qx hello "$work/err"
+	[[ ! -e $work/dir/new ]]
+	nothing_left
+}
+
+test_interrupted() {
+	start_command --vms 1
+	kill -INT "$launcher"
+	await_launcher
+	((status == 130))
+	nothing_left
+}
+
+test_killed() {
+	start_command
+	kill -KILL "$launcher"
+	await_launcher
+	((status == 137))
+	until_ok nothing_left
+}
+
+run_tests test_command_is_at_home test_interrupted test_killed
