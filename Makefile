@@ -111,19 +111,21 @@ provider: setup
 device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
 
-# Static programs, which run on any root or none: the first one of a guest, the test bed and the
-# launcher.
-portable = RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet) \
-	--profile portable --target x86_64-unknown-linux-gnu
-portable_bin := $(build)/target/x86_64-unknown-linux-gnu/portable
+# Linked statically: such programs run on any root.
+static := RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet) \
+	--target x86_64-unknown-linux-gnu
+portable := $(static) --profile portable
 
 tools: setup
-	$(enter) cargo build $(quiet) --release -p verbs-test --bins --examples
-	$(portable) -p testbed -p guest --bins
-	@install -t $(bin) $(portable_bin)/testbed $(portable_bin)/virtio-rdma-guest
+	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test --bins --examples
+	$(portable) -p guest
+	@install -t $(bin) $(build)/target/x86_64-unknown-linux-gnu/portable/virtio-rdma-guest
 
-# All that `virtio-rdma` needs, in one directory that can be moved and be read-only.
-bundle-dir: module provider device tools
+# All that `virtio-rdma` needs, in one directory that can be moved and be read-only. The daemon
+# starts itself again, so it can't be started by a loader of its own.
+bundle-dir: module provider tools
+	$(static) --release -p virtio-rdmad
+	$(portable) -p testbed --bin virtio-rdma
 	@tools/testbed/bundle $(build)/bundle
 
 # After "make build". tools/packages/install describes the variables.
