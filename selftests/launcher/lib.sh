@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # shellcheck shell=bash
 #
-# What tests of `virtio-rdma` have in common. They run on the host, on the bundle that `make
-# bundle-dir` made, as an ordinary user: root gives its rights up for each run. A test is a function
-# whose commands must all succeed; run_tests reports in KTAP.
+# Functions that tests of `virtio-rdma` have in common. They run on the host, on the bundle that
+# `make bundle-dir` made, as an ordinary user: root gives its rights up for each run. A test is a
+# function whose commands must all succeed; run_tests reports in KTAP.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 export LC_ALL=C

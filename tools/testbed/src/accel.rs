@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What runs the guests' instructions, and what their kernels are told about it.
+//! The accelerators of guests, and parameters of the kernel for each.
 
 use std::fs::{self, OpenOptions};
 

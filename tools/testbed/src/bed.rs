@@ -97,7 +97,7 @@ impl Limits {
     }
 }
 
-/// What guests are made of, and the identity of their commands.
+/// The files that guests are made of, and the identity of their commands.
 #[derive(Clone, Debug)]
 pub struct Ground {
     /// The name of this program.
@@ -264,7 +264,7 @@ impl Bed {
         }
     }
 
-    /// What ends the run.
+    /// The limits of the run.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -58,7 +58,7 @@ impl Program {
 pub struct Source {
     /// The directory of this system.
     pub dir: PathBuf,
-    /// What guests know of it.
+    /// Its name and place in guests.
     pub share: Share,
     /// Whether each guest has one of its own below the directory: its name is that of the guest.
     pub apart: bool,

@@ -15,7 +15,7 @@ const FILES: u64 = 4096;
 /// MiB of each run beside the guests' memory.
 const OVERHEAD: u64 = 256;
 
-/// What was found about one thing.
+/// The result of one check.
 enum Finding {
     Fine(String),
     /// It works, but not as well as it could.

@@ -39,8 +39,8 @@ impl Places {
         if run.to_str().is_none_or(unfit) {
             run = Path::new("/tmp").join(&name);
         }
-        // The daemon refuses a directory that others may write to, as some umasks leave it. One
-        // that is there was left by another user's run, or laid to catch this one.
+        // The daemon refuses a directory that others may write to, as some umasks leave it. An
+        // existing directory of that name is an error: another user may have made it.
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&run)

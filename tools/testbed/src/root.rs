@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a root file system has of RDMA's user space.
+//! RDMA's user space in a root file system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const LIBRARIES: [&str; 6] = [
     "usr/lib",
     "lib",
 ];
-/// What stands in libibverbs before the number of its interface to providers.
+/// The text in libibverbs before the number of its interface to providers.
 const SUFFIX: &[u8] = b"-rdmav";
 
 /// A root file system.
@@ -42,8 +42,8 @@ impl Root {
         }
     }
 
-    /// What keeps programs of the root from finding the device with one of the providers in a
-    /// directory, and what to do. None if nothing does.
+    /// The reason why programs of the root can't find the device with the providers in a
+    /// directory, and what to do. None if they can.
     pub fn lacks(&self, providers: &Path) -> Option<String> {
         if !self.has_glibc {
             return Some(

@@ -46,7 +46,7 @@ pub struct Shape {
     pub install: Install,
     /// The directories that they see.
     pub sources: Vec<Source>,
-    /// What each is to be, but for its number and its device.
+    /// The description of each, but for its number and its device.
     pub setup: Setup,
     /// More for the kernel's command line.
     pub append: String,
@@ -92,7 +92,7 @@ pub enum Rdma {
 }
 
 impl Rdma {
-    /// What the guest is told of it.
+    /// The device's name in the guest's description.
     fn name(&self) -> setup::Rdma {
         match self {
             Self::Virtio(_) => setup::Rdma::Virtio,

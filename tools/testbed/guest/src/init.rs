@@ -178,7 +178,7 @@ fn keep_program(setup: &str) -> Result<()> {
     symlink(PROGRAM, &on).context("can't link on")
 }
 
-/// What was mounted in the initramfs stays there, out of sight. It can't be pivoted away.
+/// Mounts in the initramfs stay there, out of sight. It can't be pivoted away.
 fn enter_root() -> Result<()> {
     chdir(NEW_ROOT)?;
     mount_move(".", "/")?;

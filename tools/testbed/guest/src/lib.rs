@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the host and the program in a guest have in common.
+//! Types and constants that the host and the program in a guest share.
 #![forbid(unsafe_code)]
 
 pub mod feed;

@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_kernel_answers() {
-        // Whoever runs the tests: an index that nothing has.
+        // No interface has this index, so the request fails with any rights.
         let mut body = vec![0; 4];
         body.extend(0x7fff_fff0u32.to_ne_bytes());
         body.extend([0; 8]);

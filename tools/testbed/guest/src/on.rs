@@ -13,7 +13,7 @@ use guest::proto::{Exec, Frame, Kind, User};
 
 use crate::agent::SOCKET;
 
-/// What `on` says to wrong arguments.
+/// The answer to wrong arguments.
 const USAGE: &str = "usage: on [-n] VM COMMAND [ARGUMENT...]
 Runs a command on another VM. Standard input, output, error and the status are the command's own.
   VM  its number: or its name, and then a shell there runs the words, as ssh does

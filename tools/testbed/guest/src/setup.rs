@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a guest is to be: the host puts it beside the guest's first program, as JSON.
+//! The description of a guest: the host puts it beside the first program, as JSON.
 
 use std::path::{Path, PathBuf};
 

@@ -103,8 +103,8 @@ fn show_modules(tree: &Path) -> Result<()> {
 }
 
 /// Lets libibverbs find the provider, of which there may be several with different numbers of its
-/// private interface: in the directory that a distribution has for them, or else by a path, to which
-/// it adds its own number.
+/// private interface: in the directory that a distribution has for them, or else by a path, to
+/// which it adds its own number.
 fn install_provider(dir: &Path) -> Result<()> {
     let library = dir.join("libvirtio_rdma.so.1");
     if !library.is_file() {
