@@ -88,7 +88,8 @@ fn every_opcode_of_a_type_becomes_its_wqe() {
         let flags = ffi::IBV_SEND_SIGNALED
             | ffi::IBV_SEND_SOLICITED
             | ffi::IBV_SEND_FENCE
-            | ffi::IBV_SEND_IP_CSUM;
+            | ffi::IBV_SEND_IP_CSUM
+            | (1 << 31);
         let mut wr = send_wr(1, opcode, flags, &mut sges);
         wr.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm);
         assert_eq!(post_send(&qp, &mut wr).0, 0);

@@ -19,9 +19,9 @@ use crate::wire::*;
 /// A message of several packets, from two SGEs into two others. Its receiver sleeps until the
 /// completion event.
 // abi
-// abi
-// abi, R-1143, R-1144, R-1147
-// abi: R-1148, R-1149, R-1157
+// abi
+// abi, R-1143
+// abi: R-1144, R-1147, R-1148, R-1149, R-1157
 #[test]
 fn a_send_wakes_its_receiver() {
     between(|mut a, mut b| {
@@ -170,8 +170,7 @@ fn a_qp_starts_again() {
     });
 }
 
-/// Work requests may be posted in any state. They wait until the QP is in one that serves them, or
-/// RESET takes them back.
+/// Work requests wait until the QP is in a state that serves them. RESET takes them back.
 // abi: R-209, R-1150
 #[test]
 fn work_waits_for_its_state() {
@@ -197,9 +196,39 @@ fn work_waits_for_its_state() {
             assert_eq!(a.send_cq.wait().wr_id, 10 + number);
             assert_eq!(b.recv_cq.wait().wr_id, 20 + number);
         }
+        a.modify(state::SQD, 0, &[0; 129]).unwrap();
+        b.post_receive(&receive(23, &[]));
+        a.post_send(&send(13));
+        assert_eq!(a.state(), Ok(state::SQD));
+        assert_eq!((a.send_cq.poll(), b.recv_cq.poll()), (None, None));
+        a.modify(state::RTS, 0, &[0; 129]).unwrap();
+        assert_eq!(a.send_cq.wait().wr_id, 13);
+        assert_eq!(b.recv_cq.wait().wr_id, 23);
         for cq in [&mut a.send_cq, &mut b.recv_cq] {
             assert_eq!(cq.poll(), None);
         }
+        a.end();
+        b.end();
+    });
+}
+
+/// ERR flushes work requests that no state has served.
+// abi: R-202, R-1150
+#[test]
+fn waiting_work_is_flushed() {
+    apart(PLAIN, PLAIN, |mut a, b| {
+        for wr_id in [10, 11] {
+            a.post_send(&Send::new(opcode::SEND, wr_id).with(&[]));
+            a.post_receive(&receive(10 + wr_id, &[]));
+        }
+        a.modify(state::ERR, 0, &[0; 129]).unwrap();
+        for wr_id in [10, 11] {
+            let flushed = a.send_cq.wait().failure();
+            assert_eq!(flushed, (wr_id, WR_FLUSH_ERR, a.qpn(), false));
+            let flushed = a.recv_cq.wait().failure();
+            assert_eq!(flushed, (10 + wr_id, WR_FLUSH_ERR, a.qpn(), true));
+        }
+        assert_eq!((a.send_cq.poll(), a.recv_cq.poll()), (None, None));
         a.end();
         b.end();
     });

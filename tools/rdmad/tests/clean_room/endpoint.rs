@@ -84,7 +84,7 @@ impl Endpoint {
         add_gid(&mut driver, gid).unwrap();
         let pd = driver.command(command::CREATE_PD, &[], 4).unwrap();
         let pd = le32(&pd, 0);
-        let region = Region::new(&mut driver, pd);
+        let region = Region::new(&mut driver, pd, depth);
         let send_cq = completion_queue(&mut driver, depth, SEND_COOKIE);
         let recv_cq = completion_queue(&mut driver, depth, RECEIVE_COOKIE);
         let srq = options

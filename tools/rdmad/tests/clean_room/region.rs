@@ -32,7 +32,9 @@ pub struct Region {
 }
 
 impl Region {
-    pub fn new(driver: &mut Driver, pd: u32) -> Region {
+    /// An MR whose page list is flat, or with `depth` 1 has two levels where page sizes were
+    /// negotiated.
+    pub fn new(driver: &mut Driver, pd: u32, depth: u8) -> Region {
         let extent = Extent::new(&driver.memory, OFFSET + u64::from(LEN));
         let has_page_size = driver.features & MR_PAGES != 0;
         // The offset in the first page is that of one of the two.
@@ -42,7 +44,8 @@ impl Region {
         };
         let has_windows = driver.features & MEM_WINDOWS != 0;
         let bind = if has_windows { MW_BIND } else { 0 };
-        let list = extent.list(0);
+        let depth = if has_page_size { depth } else { 0 };
+        let list = extent.list(depth);
         let mut request = Fields::default()
             .le32(pd)
             .le32(LOCAL_WRITE | bind | rights(driver.features))
@@ -52,7 +55,7 @@ impl Region {
             .le64(list.address())
             .le32(extent.pages.len() as u32);
         if has_page_size {
-            request = request.u8(12).u8(0).zeroes(52);
+            request = request.u8(12).u8(depth).zeroes(52);
         }
         let response = driver
             .command(command::REG_USER_MR, &request.0, 12)

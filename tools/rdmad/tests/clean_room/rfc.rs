@@ -118,7 +118,7 @@ impl Side {
         let mtu = active_mtu(&mut driver);
         add_gid(&mut driver, gid).unwrap();
         let pd = le32(&driver.command(command::CREATE_PD, &[], 4).unwrap(), 0);
-        let region = Region::new(&mut driver, pd);
+        let region = Region::new(&mut driver, pd, 0);
         let cqs = [0, 1].map(|cqn| {
             let mut cq = Queue::new(&mut driver, 1 + cqn);
             for _ in 0..ENTRIES / 2 {

@@ -87,6 +87,7 @@ pub mod state {
     pub const INIT: u8 = 1;
     pub const RTR: u8 = 2;
     pub const RTS: u8 = 3;
+    pub const SQD: u8 = 4;
     pub const ERR: u8 = 6;
 }
 
