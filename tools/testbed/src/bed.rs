@@ -323,12 +323,13 @@ impl Bed {
     }
 
     /// Ends the guests and the daemon. Returns what was wrong with them.
-    pub fn end(self) -> Vec<String> {
-        self.end_with_logs().0
+    pub fn end(mut self) -> Vec<String> {
+        self.end_guests()
     }
 
-    /// The same, with the last lines of the logs.
-    pub fn end_with_logs(mut self) -> (Vec<String>, String) {
+    /// Ends the guests, whose logs stay for [`log_tails`](Self::log_tails). Returns what was wrong
+    /// with them and the daemon.
+    pub fn end_guests(&mut self) -> Vec<String> {
         let mut wrong = self.new_complaints();
         // A program that was asked to end is given its own time to do so.
         self.limits = Limits {
@@ -346,7 +347,27 @@ impl Bed {
         }
         // The daemon is ended after its guests, and may be by what their ends made it do.
         wrong.extend(self.new_complaints());
-        (wrong, log_tails(&self.places))
+        wrong
+    }
+
+    /// The last lines of each log of the run that has any.
+    pub fn log_tails(&self) -> String {
+        let mut files: Vec<_> = fs::read_dir(&self.places.logs)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        files.sort();
+        let mut text = String::new();
+        for file in files {
+            let tail = tail(&file);
+            if !tail.is_empty() {
+                let name = file.file_name().unwrap_or_default().to_string_lossy();
+                text.extend(["--- ", &name, "\n", &tail, "\n"]);
+            }
+        }
+        text
     }
 
     /// Adds each guest's kernel messages, which the console has no more than the warnings of, to
@@ -369,26 +390,6 @@ impl Bed {
             }
         }
     }
-}
-
-/// The last lines of each log of the run that has any.
-fn log_tails(places: &Places) -> String {
-    let mut files: Vec<_> = fs::read_dir(&places.logs)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
-    files.sort();
-    let mut text = String::new();
-    for file in files {
-        let tail = tail(&file);
-        if !tail.is_empty() {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            text.extend(["--- ", &name, "\n", &tail, "\n"]);
-        }
-    }
-    text
 }
 
 fn shape(options: &BedOptions, ground: &Ground) -> Shape {

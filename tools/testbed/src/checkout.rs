@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::bed::{BedOptions, Ground};
-use crate::run::{self, RunOptions};
+use crate::run::{self, Job};
 use crate::selftest::{self, TestOptions};
 
 /// Boots virtual machines joined by an RDMA device and runs commands in them
@@ -23,7 +23,12 @@ enum Action {
     /// The command reaches the other VMs by `on N COMMAND`. All VMs see the sysroot and this
     /// checkout, and keep what they write to themselves. Status 125: the VMs could not be started
     /// or the command was not finished; 99: it passed, but a guest's kernel complained.
-    Run(RunOptions),
+    Run {
+        #[command(flatten)]
+        bed: BedOptions,
+        #[command(flatten)]
+        job: Job,
+    },
     /// Run test programs that report in KTAP
     ///
     /// Each runs on VM 1, several in one set of VMs. A program says what VMs it wants by comment
@@ -37,9 +42,9 @@ enum Action {
 /// Does what the command line asks for.
 pub fn main() -> Result<u8> {
     match Options::parse().action {
-        Action::Run(options) => {
-            let ground = Ground::checkout(&options.bed)?;
-            run::run(&options, ground)
+        Action::Run { bed, job } => {
+            let ground = Ground::checkout(&bed)?;
+            run::run(&bed, ground, &job)
         }
         Action::Test(options) => {
             run::catch_signals().and_then(|signals| selftest::run(&options, signals.end))

@@ -123,21 +123,21 @@ impl Install {
             provider: in_root(built.join("provider")),
             ..Setup::default()
         };
-        let (image, tree) = match kernel {
-            None => stock_kernel(&built)?,
+        let (image, tree, ours) = match kernel {
+            None => {
+                let (image, tree) = stock_kernel(&built)?;
+                (image, tree, built)
+            }
             Some(dir) => {
                 let dir = fs::canonicalize(dir).with_context(|| format!("no {}", dir.display()))?;
-                let found = other_kernel(&dir)?;
-                setup.module = in_root(dir.join("module/virtio_rdma.ko"));
+                let (image, tree) = other_kernel(&dir)?;
                 setup
                     .env
                     .push(("TESTBED_MODULES".into(), dir.display().to_string()));
-                found
+                (image, tree, dir)
             }
         };
-        if kernel.is_none() {
-            setup.module = in_root(built.join("module/virtio_rdma.ko"));
-        }
+        setup.module = in_root(ours.join("module/virtio_rdma.ko"));
         setup.modules = in_root(tree);
         setup.empty = vec!["/tmp".into()];
         let guest = program.with_file_name("virtio-rdma-guest");

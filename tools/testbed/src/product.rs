@@ -17,7 +17,7 @@ use crate::install::{Install, Source};
 use crate::machine;
 use crate::rdmad::{DataPath, DeviceOptions};
 use crate::root::Root;
-use crate::run::{self, RunOptions};
+use crate::run::{self, Job};
 
 /// The tag of the working directory.
 const WORK: &str = "work";
@@ -41,17 +41,8 @@ enum Action {
     Run {
         #[command(flatten)]
         machines: Machines,
-        /// Write a summary as JSON to a file
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
-        /// Write the result as JUnit's XML to a file
-        ///
-        /// A test case for each KTAP line of the output, or one for the command.
-        #[arg(long, value_name = "FILE")]
-        junit: Option<PathBuf>,
-        /// The command and its arguments
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-        command: Vec<String>,
+        #[command(flatten)]
+        job: Job,
     },
     /// Give a shell on VM 1
     Shell {
@@ -230,20 +221,7 @@ fn put_first(env: &mut Vec<(String, String)>, dir: &str) {
 /// Does what the command line asks for.
 pub fn main() -> Result<u8> {
     match Options::parse().action {
-        Action::Run {
-            machines,
-            json,
-            junit,
-            command,
-        } => {
-            let options = RunOptions {
-                bed: machines.bed(),
-                json,
-                junit,
-                command,
-            };
-            run::run(&options, machines.ground()?)
-        }
+        Action::Run { machines, job } => run::run(&machines.bed(), machines.ground()?, &job),
         Action::Shell { machines } => {
             let shell = env::var("SHELL").unwrap_or_else(|_| "/bin/sh".into());
             run::shell(&machines.bed(), machines.ground()?, &[&shell])

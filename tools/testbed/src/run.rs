@@ -30,16 +30,15 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long a command may take to end after a signal that asked it to.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Options of `run`.
+/// A command, and the reports on it.
 #[derive(Args, Clone, Debug)]
-pub struct RunOptions {
-    #[command(flatten)]
-    pub bed: BedOptions,
+pub struct Job {
     /// Write a summary as JSON to a file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the result as JUnit's XML to a file: a test case for each KTAP line of the output, or
-    /// one for the command
+    /// Write the result as JUnit's XML to a file
+    ///
+    /// A test case for each KTAP line of the output, or one for the command.
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
     /// The command and its arguments
@@ -66,7 +65,7 @@ struct Summary {
 }
 
 /// Runs a command in a set of guests; returns its status, or what came between.
-pub fn run(options: &RunOptions, ground: Ground) -> Result<u8> {
+pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
     let began = Instant::now();
     let name = ground.name;
     let logs_stay = ground.logs_stay();
@@ -74,49 +73,47 @@ pub fn run(options: &RunOptions, ground: Ground) -> Result<u8> {
     let limits = Limits {
         signal: Arc::clone(&signals.end),
         until: options
-            .bed
             .timeout
             .map(|seconds| began + Duration::from_secs(seconds)),
     };
     let mut summary = Summary {
-        command: options.command.clone(),
+        command: job.command.clone(),
         status: None,
         exit: FAILED,
         error: None,
         wrong: Vec::new(),
-        vms: options.bed.vms,
+        vms: options.vms,
         accel: None,
         boot_seconds: 0.0,
         total_seconds: 0.0,
         logs: None,
     };
-    let mut recorder = options.junit.as_ref().map(|_| Recorder::default());
+    let mut recorder = job.junit.as_ref().map(|_| Recorder::default());
 
-    match Bed::start(&options.bed, ground, limits.clone()) {
+    match Bed::start(options, ground, limits.clone()) {
         Err(error) => summary.error = Some(format!("{error:#}")),
-        Ok(bed) => {
+        Ok(mut bed) => {
             announce(name, &bed);
             summary.accel = Some(format!("{:?}", bed.shape.accel).to_lowercase());
             summary.boot_seconds = bed.boot_time.as_secs_f64();
             summary.logs = logs_stay.then(|| bed.places.logs.clone());
-            match pass(&bed, options.command.clone(), &signals, recorder.as_mut()) {
+            match pass(&bed, job.command.clone(), &signals, recorder.as_mut()) {
                 Ok(status) => summary.status = Some(status),
                 Err(error) => summary.error = Some(format!("{error:#}")),
             }
-            let (wrong, tails) = bed.end_with_logs();
-            summary.wrong = wrong;
+            summary.wrong = bed.end_guests();
             if limits.is_over() {
-                eprint!("{tails}");
+                eprint!("{}", bed.log_tails());
             }
         }
     }
 
     summary.exit = verdict(&summary, signals.end.load(Ordering::Relaxed));
     summary.total_seconds = began.elapsed().as_secs_f64();
-    report(name, options, &summary)?;
-    if let (Some(file), Some(recorder)) = (&options.junit, recorder) {
+    report(name, job, &summary)?;
+    if let (Some(file), Some(recorder)) = (&job.junit, recorder) {
         let (status, seconds) = (summary.status, summary.total_seconds);
-        let text = recorder.finish(&options.command.join(" "), status, &summary.wrong, seconds);
+        let text = recorder.finish(&job.command.join(" "), status, &summary.wrong, seconds);
         fs::write(file, text).with_context(|| format!("can't write {}", file.display()))?;
     }
     Ok(summary.exit)
@@ -287,7 +284,7 @@ fn verdict(summary: &Summary, signal: usize) -> u8 {
     }
 }
 
-fn report(name: &str, options: &RunOptions, summary: &Summary) -> Result<()> {
+fn report(name: &str, job: &Job, summary: &Summary) -> Result<()> {
     for line in &summary.wrong {
         eprintln!("{name}: {line}");
     }
@@ -297,7 +294,7 @@ fn report(name: &str, options: &RunOptions, summary: &Summary) -> Result<()> {
     if let Some(logs) = summary.logs.as_ref().filter(|_| summary.exit != 0) {
         eprintln!("{name}: logs are in {}", logs.display());
     }
-    if let Some(file) = &options.json {
+    if let Some(file) = &job.json {
         let text = serde_json::to_string_pretty(summary)?;
         fs::write(file, text + "\n").with_context(|| format!("can't write {}", file.display()))?;
     }

@@ -52,9 +52,15 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
     let tag = &source.share.tag;
     let socket = places.run().join(format!("vm{number}.{tag}"));
     let log = places.logs.join(format!("vm{number}.{tag}.virtiofsd"));
-    let (mut command, dir) = match &install.checkout {
-        Some(top) => confined(places, install, top, number)?,
-        None => (install.virtiofsd.command()?, source_dir(source, number)?),
+    let (mut command, dir, sandbox) = match &install.checkout {
+        Some(top) => {
+            let (command, dir) = confined(places, install, top, number)?;
+            (command, dir, "chroot")
+        }
+        None => {
+            let dir = source_dir(source, number)?;
+            (install.virtiofsd.command()?, dir, "none")
+        }
     };
     command
         .arg(format!("--socket-path={}", socket.display()))
@@ -64,14 +70,7 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
         .args(["--seccomp", "kill"])
         // An automatic mount point can't lie below the guest's overlay.
         .args(["--no-announce-submounts", "--log-level", "warn"])
-        .args([
-            "--sandbox",
-            if install.checkout.is_some() {
-                "chroot"
-            } else {
-                "none"
-            },
-        ]);
+        .args(["--sandbox", sandbox]);
     if source.share.writable {
         // The host may change it too.
         command.args(["--cache", "auto", "--xattr"]);

@@ -93,9 +93,10 @@ fn file_system(kind: &str, at: &Path, options: &str) -> Result<()> {
 fn mount_share(share: &Share) -> Result<()> {
     let at = Path::new(SHARES).join(&share.tag);
     fs::create_dir_all(&at)?;
-    let flags = match share.writable {
-        true => MountFlags::empty(),
-        false => MountFlags::RDONLY,
+    let flags = if share.writable {
+        MountFlags::empty()
+    } else {
+        MountFlags::RDONLY
     };
     mount(&share.tag, &at, "virtiofs", flags, None::<&CStr>)
         .with_context(|| format!("can't mount the share {}", share.tag))

@@ -42,8 +42,7 @@ pub fn run() -> Result<()> {
     }
     if setup.beside {
         // Both interfaces are on one switch: each answers for its own addresses alone.
-        for name in ["arp_ignore", "arp_announce"] {
-            let value = if name == "arp_ignore" { "1" } else { "2" };
+        for (name, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
             fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value)?;
         }
         modules::load(&tree, &["rdma_rxe".into()])?;
