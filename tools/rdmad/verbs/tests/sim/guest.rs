@@ -32,7 +32,7 @@ const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature:
 pub struct Guest {
     pub vm: Vm,
     pub port: Arc<Port>,
-    /// That of the runtime.
+    /// The clock of the runtime.
     pub clock: Clock,
     pd: Cell<Pdn>,
     /// Buffers for events that there are in all.
