@@ -9,7 +9,6 @@ use std::fs::File;
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 use std::os::fd::FromRawFd;
-use std::os::fd::RawFd;
 use std::os::unix::fs::FileExt;
 
 use libc::c_int;
@@ -188,8 +187,11 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens a context. The error is `errno`. The descriptor is that of its file.
-    pub fn new() -> (Result<Self, Option<i32>>, RawFd) {
+    /// Opens a context. The error is `errno`.
+    ///
+    /// Whether the context's file was closed is told by the command `close`. The descriptor's number
+    /// doesn't tell it: another thread may have got that number since.
+    pub fn new() -> Result<Self, Option<i32>> {
         // SAFETY: a C structure of integers and pointers.
         let ibv = unsafe { std::mem::zeroed() };
         let abi_version = kernel(|kernel| kernel.spoken.oldest);
@@ -201,15 +203,14 @@ impl Opened {
         let context = unsafe { alloc_context(ibv, fd, std::ptr::null_mut()) };
         let error = std::io::Error::last_os_error().raw_os_error();
         if context.is_null() {
-            return (Err(error), fd);
+            return Err(error);
         }
         // SAFETY: the context is valid.
         let context = unsafe { end_of(context) };
-        let opened = Self {
+        Ok(Self {
             context,
             _device: device,
-        };
-        (Ok(opened), fd)
+        })
     }
 }
 
