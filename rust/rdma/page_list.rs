@@ -43,9 +43,9 @@ impl PageList {
     /// piece.
     pub const MAX_PAGES: usize = (4 << 20) / size_of::<u64>();
 
-    /// Number of addresses for which there is contiguous memory even when it is fragmented: the
-    /// page allocator makes pieces of up to 8 pages (`PAGE_ALLOC_COSTLY_ORDER`) whatever it takes.
-    pub const EASY_PAGES: usize = 8 * PAGE_SIZE / size_of::<u64>();
+    /// Number of addresses that one page holds. A longer list needs contiguous memory: when that
+    /// is fragmented, the page allocator kills processes to make pieces of up to 8 pages.
+    pub const EASY_PAGES: usize = PAGE_SIZE / size_of::<u64>();
 
     /// Copies `count` addresses out of `pages`.
     ///
@@ -156,17 +156,21 @@ pub struct MappedPages {
 }
 
 impl MappedPages {
+    /// Greatest number of addresses: as many as 8 pages hold, which the page allocator makes in one
+    /// piece whatever it takes (`PAGE_ALLOC_COSTLY_ORDER`).
+    pub const MAX_PAGES: usize = 8 * PAGE_SIZE / size_of::<u64>();
+
     /// An empty list for up to `max_pages` addresses.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for no pages, `E2BIG` beyond [`PageList::EASY_PAGES`], `ENOMEM`.
+    /// `EINVAL` for no pages, `E2BIG` beyond [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM`.
     pub fn new(device: &device::Device<Bound>, max_pages: u32) -> Result<Self> {
         let max_pages = usize::try_from(max_pages)?;
         if max_pages == 0 {
             return Err(EINVAL);
         }
-        if max_pages > PageList::EASY_PAGES {
+        if max_pages > Self::MAX_PAGES {
             return Err(E2BIG);
         }
         // INVARIANT: Nobody has accessed it yet.

@@ -50,7 +50,7 @@ suite! { rust_rdma_memory {
         let too_many = PageList::MAX_PAGES + 1;
         let list = PageList::new(host.device(), too_many, 0..);
         check!(list.is_err_and(|error| error == E2BIG));
-        let too_many = u32::try_from(PageList::EASY_PAGES)? + 1;
+        let too_many = u32::try_from(MappedPages::MAX_PAGES)? + 1;
         check!(MappedPages::new(host.device(), too_many).is_err_and(|error| error == E2BIG));
         check!(MappedPages::new(host.device(), 0).is_err_and(|error| error == EINVAL));
         check!(MappedPages::new(host.device(), too_many - 1)?.count() == 0);
@@ -60,7 +60,7 @@ suite! { rust_rdma_memory {
         let host = Host::new(c"rdma_test")?;
         let device = host.device();
         let entries = PageDirectory::BLOCK / size_of::<u64>();
-        for count in [1, entries, entries + 1, PageList::EASY_PAGES + 1] {
+        for count in [1, entries, entries + 1, 8 * entries + 1] {
             let directory = PageDirectory::new(device, count, 0..count as u64)?;
             check!(directory.dma_address() % PageDirectory::BLOCK as u64 == 0);
             let short = PageDirectory::new(device, count, 0..count as u64 - 1);

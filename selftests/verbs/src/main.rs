@@ -8,6 +8,7 @@
 //! of the device but its name: they run on any RoCEv2 device that libibverbs knows.
 
 mod endpoint;
+mod fragments;
 mod ktap;
 mod mappings;
 mod pattern;

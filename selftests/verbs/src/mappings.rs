@@ -6,10 +6,11 @@
 //! They are found as any program could find them, in `/proc/self/smaps`: both are mappings of the
 //! uverbs device, a ring of pages of memory, a doorbell page of registers.
 
-use std::fs;
+use std::fs::{self, File};
 use std::marker::PhantomData;
+use std::os::unix::fs::FileExt;
 
-use anyhow::{Context as _, Result};
+use anyhow::{ensure, Context as _, Result};
 
 use crate::endpoint::Endpoint;
 use crate::rdma::Context;
@@ -31,6 +32,34 @@ impl Mapping<'_> {
         self.length
     }
 
+    /// Address of its first byte.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Numbers of the page frames that it consists of. Only root is told of them.
+    pub fn frames(&self) -> Result<Vec<u64>> {
+        const PAGE: usize = 4096;
+        // An entry of /proc/self/pagemap: the frame in bits 0 to 54, and whether there is one.
+        const FRAME: u64 = (1 << 55) - 1;
+        const PRESENT: u64 = 1 << 63;
+        let mut entries = vec![0; self.length / PAGE * 8];
+        File::open("/proc/self/pagemap")?
+            .read_exact_at(&mut entries, (self.start / PAGE * 8) as u64)?;
+        let entries = entries.chunks_exact(8).map(|bytes| {
+            let entry = bytes
+                .iter()
+                .rev()
+                .fold(0, |entry, byte| (entry << 8) | u64::from(*byte));
+            ensure!(
+                entry & PRESENT != 0 && entry & FRAME != 0,
+                "no frame: {entry:#x}"
+            );
+            Ok(entry & FRAME)
+        });
+        entries.collect()
+    }
+
     /// Offset in the file that is mapped.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -50,6 +79,14 @@ impl Mapping<'_> {
             )
         }?;
         Ok(())
+    }
+
+    /// The 32 bits at `offset`, which is a multiple of 4.
+    pub fn load(&self, offset: usize) -> u32 {
+        assert!(offset % 4 == 0 && offset + 4 <= self.length);
+        let source = (self.start + offset) as *const u32;
+        // SAFETY: As in `store`.
+        unsafe { source.read_volatile() }
     }
 
     /// Stores 32 bits at `offset`, which is a multiple of 4.
@@ -102,8 +139,8 @@ pub struct Mappings<'a> {
 }
 
 impl<'a> Mappings<'a> {
-    /// Looks for the mappings behind the queues of `end`.
-    pub fn find(_end: &'a Endpoint) -> Result<Self> {
+    /// Looks for the mappings behind the queues of this process, `queues` among them.
+    pub fn find<T>(_queues: &'a T) -> Result<Self> {
         let mut found = Self {
             rings: Vec::new(),
             doorbells: Vec::new(),

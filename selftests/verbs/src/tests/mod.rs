@@ -18,6 +18,7 @@ mod memory;
 mod pacing;
 mod placement;
 mod queues;
+mod scattered;
 mod sges;
 mod shared;
 mod soak;
@@ -214,6 +215,7 @@ pub const ALL: &[Test] = &[
     special("memory_gigabytes", memory::gigabytes),
     special("dmabuf_moves", dmabufs::moves),
     special("limits", limits::limits),
+    special("scattered_rings", scattered::rings),
     special("soak", soak::soak),
     special("quiet", soak::quiet),
     special("hostile_rings", hostile::rings),

@@ -36,7 +36,10 @@ use crate::{
             DeviceEvent,
             PortEvent, //
         },
-        page_list::PageList,
+        page_list::{
+            MappedPages,
+            PageList, //
+        },
         user_memory::total_pages, //
     },
     targets::{
@@ -177,7 +180,7 @@ impl IbDevice {
     /// Most pages of an MR that is registered by work requests.
     pub(super) fn max_fast_reg_pages(&self) -> u32 {
         let limits = self.device.limits();
-        limits.max_fast_reg_pages(PageList::EASY_PAGES as u32)
+        limits.max_fast_reg_pages(MappedPages::MAX_PAGES as u32)
     }
 }
 

@@ -1,0 +1,14 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Queues in memory that is fragmented down to single pages: their rings need no long runs.
+# more: --path direct --mem 600
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+test_single_pages() {
+	start_server
+	client client vm2 scattered_rings
+}
+
+run_tests test_single_pages

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Fragmented memory of this machine: the free pages lie between pages that can't be moved.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use anyhow::{ensure, Context as _, Result};
+use rustix::pipe::{fcntl_setpipe_size, pipe_with, PipeFlags};
+use rustix::process::{getrlimit, setrlimit, Resource};
+
+/// Size of a page.
+const PAGE: usize = 4096;
+/// Pages that a pipe holds: as many as one may by default.
+const PIPE_PAGES: usize = 256;
+
+/// Free memory of the machine, in bytes.
+fn free_memory() -> Result<usize> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemFree:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    Ok(kib.context("no MemFree")?.parse::<usize>()? << 10)
+}
+
+/// A pipe of [`PIPE_PAGES`] pages.
+fn pipe() -> Result<[OwnedFd; 2]> {
+    let (reader, writer) = pipe_with(PipeFlags::NONBLOCK).context("make a pipe")?;
+    fcntl_setpipe_size(&writer, PIPE_PAGES * PAGE).context("enlarge a pipe")?;
+    Ok([reader, writer])
+}
+
+/// Pages that separate free ones.
+///
+/// They are the content of pipes: the kernel moves pages of processes and files to make room for
+/// longer runs, but those of a pipe stay where they are.
+pub struct Fragments {
+    _pipes: Vec<[OwnedFd; 2]>,
+}
+
+impl Fragments {
+    /// Takes the free memory but for `reserve` bytes, page by page, and frees every second page.
+    pub fn new(reserve: usize) -> Result<Self> {
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit).context("open more files")?;
+        let page = [0; PAGE];
+        let (mut kept, mut freed) = (Vec::new(), Vec::new());
+        while free_memory()? > reserve {
+            let pair = [pipe()?, pipe()?];
+            for _ in 0..PIPE_PAGES {
+                for [_, writer] in &pair {
+                    let written = rustix::io::write(writer, &page).context("fill a pipe")?;
+                    ensure!(written == PAGE, "{written} bytes in a pipe");
+                }
+            }
+            let [first, second] = pair;
+            kept.push(first);
+            freed.push(second);
+        }
+        println!(
+            "# {} MiB of single pages",
+            (freed.len() * PIPE_PAGES * PAGE) >> 20
+        );
+        Ok(Self { _pipes: kept })
+    }
+}
