@@ -36,6 +36,7 @@ test_garbage_in_rings() { beside_traffic hostile_rings; }
 test_unmapped_rings() { beside_traffic hostile_unmapped; }
 test_doorbell_storm() { beside_traffic hostile_doorbell; }
 test_other_mappings() { beside_traffic hostile_mappings; }
+test_opcode_of_the_kernel() { beside_traffic hostile_registration; }
 
 # Killed in the middle of its work, a process leaves nothing behind.
 test_killed_in_flight() {
@@ -53,4 +54,4 @@ test_killed_in_flight() {
 }
 
 run_tests test_garbage_in_rings test_unmapped_rings test_doorbell_storm test_other_mappings \
-	test_killed_in_flight
+	test_opcode_of_the_kernel test_killed_in_flight

@@ -289,7 +289,7 @@ impl Qp {
         })
     }
 
-    /// To `state` with no other attribute: RESET or ERR.
+    /// To `state` with no other attribute: RESET, SQD, ERR, or from SQD to RTS.
     pub fn to_state(&self, state: QpState) -> Result<()> {
         self.modify(|attr| {
             attr.qp_state = state;

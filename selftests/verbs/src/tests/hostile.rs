@@ -4,18 +4,22 @@
 //! them beside others that must not notice. They pass when the process can still destroy what it
 //! made and connect again.
 
+use std::rc::Rc;
 use std::thread;
 
 use anyhow::{ensure, Context as _, Result};
 
-use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::ib::{SendFlags, WrOpcode};
+use virtio_rdma_abi::number::{MrNumber, Qpn};
 use virtio_rdma_abi::ring::Doorbell;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{Member, Reg, RegPages, SqHeader};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::mappings::{can_map, Mappings};
 use crate::pattern::Random;
-use crate::rdma::{Mr, Op, SendWr};
-use crate::session::Session;
+use crate::rdma::{access, ffi, Cq, Mr, Op, Pd, Qp, SendWr};
+use crate::session::{Session, LIMIT};
 
 const STORES: usize = 20_000;
 
@@ -196,4 +200,66 @@ pub fn mappings(session: &mut Session) -> Result<()> {
         }
     }
     session.peer.meet()
+}
+
+/// Replaces a work request, before the device executes it, by a registration, which only the kernel
+/// may post. The driver has marked the QP as one of a process.
+// abi: R-518
+pub fn registration(session: &mut Session) -> Result<()> {
+    let options = Options::default();
+    let pd = Pd::new(&session.context)?;
+    let cq = Cq::new(&session.context, options.caps.send_wr, None)?;
+    let qp = Rc::new(Qp::new(&pd, &cq, &cq, options.caps)?);
+    let mr = Mr::new(&pd, 4096, access::ALL)?;
+    Endpoint::link(session, &qp, &options)?;
+    if session.active() {
+        // Work that is posted now waits in the queue.
+        qp.to_state(ffi::IBV_QPS_SQD)?;
+        qp.send(&SendWr::new(1, Op::Send, &[]))?;
+        let posted = SqHeader {
+            send_flags: SendFlags::SIGNALED,
+            opcode: WrOpcode::Send.value(),
+            ..SqHeader::ZERO
+        };
+        let mut registration = SqHeader {
+            opcode: WrOpcode::RegMr.value(),
+            ..posted
+        };
+        let pages = RegPages {
+            base: Reg {
+                mrn: MrNumber::new(mr.rkey() >> 8),
+                key: mr.rkey(),
+                ..Reg::ZERO
+            },
+            ..RegPages::ZERO
+        };
+        pages.store(&mut registration.wr);
+        let (posted, registration) = (words(&posted), words(&registration));
+        let mappings = Mappings::find(&qp)?;
+        let mut found = 0;
+        for ring in mappings.rings() {
+            let offsets = |words: &[u32]| (0..words.len()).map(|index| index * 4);
+            if offsets(&posted)
+                .zip(&posted)
+                .all(|(at, word)| ring.load(at) == *word)
+            {
+                found += 1;
+                for (at, word) in offsets(&registration).zip(&registration) {
+                    ring.store(at, *word);
+                }
+            }
+        }
+        ensure!(found == 1, "{found} rings have the work request");
+        qp.to_state(ffi::IBV_QPS_RTS)?;
+        // On a QP of the kernel it would be IBV_WC_MW_BIND_ERR: the MR is not one for it.
+        cq.wait(1, LIMIT)?[0].expect(ffi::IBV_WC_LOC_QP_OP_ERR)?;
+    }
+    session.peer.meet()
+}
+
+/// The whole words of a WQE's header.
+fn words(header: &SqHeader) -> Vec<u32> {
+    let mut bytes = [0; SqHeader::SIZE];
+    header.put(&mut bytes);
+    bytes.chunks_exact(4).map(u32::get).collect()
 }

@@ -222,4 +222,5 @@ pub const ALL: &[Test] = &[
     special("hostile_unmapped", hostile::unmapped),
     special("hostile_doorbell", hostile::doorbell),
     special("hostile_mappings", hostile::mappings),
+    special("hostile_registration", hostile::registration),
 ];
