@@ -170,9 +170,7 @@ fn error_of<T>(object: *mut T) -> Option<i32> {
 
 #[test]
 fn a_context_without_its_doorbell_page_is_closed() {
-    let calls = fails(0, || {
-        Opened::new().err().flatten()
-    });
+    let calls = fails(0, || Opened::new().err().flatten());
     assert_eq!(calls, ["open", "close"]);
 }
 

@@ -189,8 +189,8 @@ pub struct Opened {
 impl Opened {
     /// Opens a context. The error is `errno`.
     ///
-    /// Whether the context's file was closed is told by the command `close`. The descriptor's number
-    /// doesn't tell it: another thread may have got that number since.
+    /// Whether the context's file was closed is told by the command `close`. The number of the
+    /// descriptor doesn't tell it: another thread may have got that number since.
     pub fn new() -> Result<Self, Option<i32>> {
         // SAFETY: a C structure of integers and pointers.
         let ibv = unsafe { std::mem::zeroed() };
