@@ -32,7 +32,7 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	bundle-dir shell check check-more check-debug check-pyverbs check-versions check-kernels \
 	check-rdma-core sim planted sanitize mutants pacing bench lint unit selftests fmt clean \
 	distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose loc cycles install \
-	uninstall
+	uninstall packages
 
 help:
 	@printf '%s\n' \
@@ -61,7 +61,8 @@ help:
 		'make module | provider | device | tools   one of them' \
 		'make module-doc   documentation of the kernel abstractions, in build/module-doc' \
 		'make lint | unit | selftests              one part of check' \
-		'make install    daemon, provider, man pages, systemd unit: DESTDIR=, PREFIX=/usr/local; uninstall' \
+		'make install    daemon, provider, module source, systemd unit: DESTDIR=, PREFIX=/usr/local; uninstall' \
+		'make packages   Debian packages of daemon, provider and module, in build/debian/debs' \
 		'make prose      breaches of style; BASE=COMMIT: in the subjects of later commits, too' \
 		'make loc        lines of code, comments and tests, by part' \
 		'make cycles     imports in cycles that are not allowed' \
@@ -136,6 +137,9 @@ install:
 uninstall:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" SYSCONFDIR="$(SYSCONFDIR)" \
 		tools/packages/install --uninstall
+
+packages: provider device
+	@tools/packages/build
 
 demo: build
 	@tools/testbed/demo $(VM)
