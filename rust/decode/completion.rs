@@ -32,7 +32,7 @@ pub fn wr_id(place: u32, position: u32) -> u64 {
 /// The place and the position in a [`wr_id`].
 #[inline]
 pub fn split_wr_id(wr_id: u64) -> (usize, u32) {
-    // LOSSY: The high half is the place, the low half the position.
+    // CAST: The high half is the place, the low half the position.
     ((wr_id >> 32) as usize, wr_id as u32)
 }
 

@@ -31,7 +31,7 @@ impl Cookie {
     /// Reads a cookie. The caller compares the generation with that of the entry.
     #[inline]
     pub fn decode(cookie: u64) -> Self {
-        // LOSSY: The halves of the cookie.
+        // CAST: The halves of the cookie.
         let (index, generation) = (cookie as u32, (cookie >> 32) as u32);
         if generation == Self::DEVICE.generation {
             return Self::DEVICE;

@@ -15,7 +15,7 @@ use super::{
         Pd,
         ProtectionDomains, //
     },
-    qp_attr::Path,
+    qp_attr::AhAttr,
     Udata, //
 };
 use crate::bindings;
@@ -40,7 +40,7 @@ pub trait AddressHandles: ProtectionDomains {
     fn create_user_ah(pd: &Pd<Self>, init: &AhInitAttr<'_>, udata: &Udata<'_>) -> Result<Self::Ah>;
 
     /// The path of an AH.
-    fn query_ah(ah: &Ah<Self>) -> Path;
+    fn query_ah(ah: &Ah<Self>) -> AhAttr;
 }
 
 /// Attributes of an AH that a consumer asks for.
@@ -52,12 +52,12 @@ pub trait AddressHandles: ProtectionDomains {
 ///
 /// /// The GID of the peer, if the path begins at the port that it names.
 /// fn destination(init: &AhInitAttr<'_>) -> Result<[u8; 16]> {
-///     let path = init.path();
-///     (init.source().port() == path.port_num).then_some(path.dgid).ok_or(EINVAL)
+///     let attr = init.attr();
+///     (init.source().port() == attr.port_num).then_some(attr.dgid).ok_or(EINVAL)
 /// }
 /// ```
 pub struct AhInitAttr<'a> {
-    path: Path,
+    attr: AhAttr,
     source: GidEntry<'a>,
 }
 
@@ -67,19 +67,19 @@ impl<'a> AhInitAttr<'a> {
     /// `raw` is valid for `'a`, and so is the GID table's entry that it names.
     unsafe fn from_raw(raw: *const bindings::rdma_ah_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
-        let attr: &'a bindings::rdma_ah_attr = unsafe { &*(*raw).ah_attr };
-        let path = Path::from_raw(attr)?;
-        if attr.grh.sgid_attr.is_null() {
+        let raw: &'a bindings::rdma_ah_attr = unsafe { &*(*raw).ah_attr };
+        let attr = AhAttr::from_raw(raw)?;
+        if raw.grh.sgid_attr.is_null() {
             return Err(EINVAL);
         }
         // SAFETY: By the safety requirements.
-        let source = unsafe { GidEntry::from_raw(attr.grh.sgid_attr) };
-        Ok(Self { path, source })
+        let source = unsafe { GidEntry::from_raw(raw.grh.sgid_attr) };
+        Ok(Self { attr, source })
     }
 
     /// The path, whose MAC address is resolved.
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn attr(&self) -> &AhAttr {
+        &self.attr
     }
 
     /// The source address. Its index belongs to no other address as long as the AH exists, but the
@@ -154,11 +154,11 @@ pub(super) unsafe extern "C" fn query<T: AddressHandles>(
     attr: *mut bindings::rdma_ah_attr,
 ) -> c_int {
     // SAFETY: By the function's safety requirements.
-    let path = T::query_ah(unsafe { Ah::<T>::from_raw(ah) });
+    let queried = T::query_ah(unsafe { Ah::<T>::from_raw(ah) });
     // SAFETY: By the function's safety requirements. Zeroes are a valid value of the structure.
     unsafe {
         attr.write_bytes(0, 1);
-        path.write(&mut *attr);
+        queried.write(&mut *attr);
     }
     0
 }

@@ -263,7 +263,7 @@ impl<T: UserContexts> Clone for Mappings<T> {
 unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
     // SAFETY: By the safety requirements. The core has set the offset and will not change it.
     let page = unsafe { (*(*entry.as_ptr()).c.get()).start_pgoff };
-    // LOSSY: Widening.
+    // CAST: Widening.
     MmapOffset((page as u64) << PAGE_SHIFT)
 }
 

@@ -16,7 +16,7 @@
 //! | devices, registration | [`device`], [`operations`], [`attributes`], [`port`], [`gid`] |
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
 //! | objects | [`object`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
-//! | work of kernel clients | [`work_request`], [`work_completion`] |
+//! | work of kernel clients | [`wr`], [`wc`] |
 //! | memory | [`umem`], [`user_memory`], [`dmabuf`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
 //! | what administrators see | [`stats`], [`restrack`] |
@@ -86,8 +86,8 @@ pub mod udata;
 pub mod umem;
 pub mod user_memory;
 mod user_pages;
-pub mod work_completion;
-pub mod work_request;
+pub mod wc;
+pub mod wr;
 
 pub use device::Device;
 pub use device::DeviceRef;

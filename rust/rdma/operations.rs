@@ -22,8 +22,8 @@ use super::{
     srq,
     stats,
     ucontext,
-    work_completion,
-    work_request,
+    wc,
+    wr,
     Driver, //
 };
 use crate::bindings;
@@ -186,13 +186,13 @@ impl<T: Driver> Operations<T> {
     /// Adds posting, polling and arming by kernel clients.
     pub const fn with_kernel_queues(mut self) -> Self
     where
-        T: work_request::KernelQueuePairs + work_completion::KernelCompletionQueues,
+        T: wr::KernelQueuePairs + wc::KernelCompletionQueues,
     {
         self = self.with_queues();
-        self.table.post_send = Some(work_request::post_send::<T>);
-        self.table.post_recv = Some(work_request::post_recv::<T>);
-        self.table.poll_cq = Some(work_completion::poll_cq::<T>);
-        self.table.req_notify_cq = Some(work_completion::req_notify_cq::<T>);
+        self.table.post_send = Some(wr::post_send::<T>);
+        self.table.post_recv = Some(wr::post_recv::<T>);
+        self.table.poll_cq = Some(wc::poll_cq::<T>);
+        self.table.req_notify_cq = Some(wc::req_notify_cq::<T>);
         self
     }
 

@@ -98,7 +98,7 @@ impl QpCap {
 /// The path to a peer on Ethernet: `struct rdma_ah_attr`.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
-pub struct Path {
+pub struct AhAttr {
     /// In network byte order.
     pub dgid: [u8; 16],
     pub flow_label: u32,
@@ -112,7 +112,7 @@ pub struct Path {
     pub dmac: [u8; 6],
 }
 
-impl Path {
+impl AhAttr {
     /// A flow label has 20 bits.
     const FLOW_LABEL: u32 = 0xf_ffff;
 
@@ -124,7 +124,7 @@ impl Path {
         if !has_route || raw.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
             return Err(EINVAL);
         }
-        let mut path = Self {
+        let mut attr = Self {
             // SAFETY: All bytes of a GID are initialised.
             dgid: unsafe { raw.grh.dgid.raw },
             flow_label: raw.grh.flow_label & Self::FLOW_LABEL,
@@ -132,9 +132,9 @@ impl Path {
             dmac: unsafe { raw.__bindgen_anon_1.roce.dmac },
             ..Self::default()
         };
-        copy_fields!(raw.grh => path; sgid_index, hop_limit, traffic_class);
-        copy_fields!(raw => path; sl, static_rate, port_num);
-        Ok(path)
+        copy_fields!(raw.grh => attr; sgid_index, hop_limit, traffic_class);
+        copy_fields!(raw => attr; sl, static_rate, port_num);
+        Ok(attr)
     }
 
     pub(super) fn write(&self, raw: &mut bindings::rdma_ah_attr) {
@@ -168,7 +168,7 @@ pub struct QpAttr {
     /// Bits of `enum ib_access_flags`.
     pub qp_access_flags: u32,
     pub cap: QpCap,
-    pub path: Path,
+    pub ah_attr: AhAttr,
     pub pkey_index: u16,
     pub en_sqd_async_notify: bool,
     pub sq_draining: bool,
@@ -209,7 +209,7 @@ impl QpAttr {
     fn write(&self, raw: &mut bindings::ib_qp_attr) {
         raw.qp_access_flags = c_int::from_ne_bytes(self.qp_access_flags.to_ne_bytes());
         self.cap.write(&mut raw.cap);
-        self.path.write(&mut raw.ah_attr);
+        self.ah_attr.write(&mut raw.ah_attr);
         raw.en_sqd_async_notify = self.en_sqd_async_notify.into();
         raw.sq_draining = self.sq_draining.into();
         copy_same!(self => raw);
@@ -256,7 +256,7 @@ impl<'a> QpModification<'a> {
     pub fn attr(&self) -> Result<QpAttr> {
         let mut attr = QpAttr::from_raw(self.raw)?;
         if self.mask.contains(QpAttrMask::PATH) {
-            attr.path = Path::from_raw(&self.raw.ah_attr)?;
+            attr.ah_attr = AhAttr::from_raw(&self.raw.ah_attr)?;
         }
         Ok(attr)
     }

@@ -229,7 +229,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
 
     /// Pages have 2ⁿ bytes.
     pub fn page_shift(&self) -> u8 {
-        // LOSSY: Less than the number of bits of an address.
+        // CAST: Less than the number of bits of an address.
         self.page_shift as u8
     }
 

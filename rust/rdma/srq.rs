@@ -26,9 +26,9 @@ use super::{
         self,
         Udata, //
     },
-    work_request::{
+    wr::{
         recv_list,
-        RecvRequests, //
+        RecvWrs, //
     }, //
 };
 use crate::bindings;
@@ -71,7 +71,7 @@ pub trait SharedReceiveQueues: ModifyQueuePairs + UserContexts {
 
     /// Posts receive work requests of a kernel client until one is refused. Requests that were
     /// posted before it stay posted. Called in any context and at the same time for one SRQ.
-    fn post_srq_recv(srq: &Srq<Self>, requests: &mut RecvRequests<'_>) -> Result;
+    fn post_srq_recv(srq: &Srq<Self>, requests: &mut RecvWrs<'_>) -> Result;
 }
 
 /// Sizes and limit of an SRQ.

@@ -62,7 +62,7 @@ impl ArmLatch {
         let mut overdue = false;
         if word != self.word {
             self.word = word;
-            // LOSSY: the low bits are the position in the ring.
+            // CAST: the low bits are the position in the ring.
             let behind = (self.position as u32).wrapping_sub(arm.position);
             overdue = behind > self.slots;
             self.from = self.position.saturating_sub(u64::from(behind));

@@ -106,7 +106,7 @@ impl OwnRings {
 
     /// The event queue of a completion vector, as CREATE_CQ takes it.
     pub(crate) fn event_queue(&self, vector: u32) -> u32 {
-        // LOSSY: There are 1,024 at most. Never zero, but where the compiler cannot know it, it
+        // CAST: There are 1,024 at most. Never zero, but where the compiler cannot know it, it
         // leaves a panic behind.
         let index = vector.checked_rem(self.event_queues.len() as u32);
         u32::from(FIRST_EVENT_QUEUE) + index.unwrap_or(0)

@@ -135,7 +135,7 @@ impl Registers for DoorbellPage {
     }
 
     fn page(&self) -> usize {
-        // LOSSY: Within the region, whose length was checked.
+        // CAST: Within the region, whose length was checked.
         self.index as usize * self.doorbells.stride
     }
 }

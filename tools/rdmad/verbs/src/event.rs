@@ -37,7 +37,7 @@ pub(crate) struct EventQueue(pub u16);
 
 impl Number for EventQueue {
     fn new(value: u32) -> Self {
-        // LOSSY: Numbers of virtqueues have 16 bits.
+        // CAST: Numbers of virtqueues have 16 bits.
         Self(value as u16)
     }
     fn get(self) -> u32 {

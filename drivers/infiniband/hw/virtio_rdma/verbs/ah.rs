@@ -24,7 +24,7 @@ use crate::{
         },
         gid::GidType,
         pd::Pd,
-        qp_attr::Path,
+        qp_attr::AhAttr,
         Udata, //
     }, //
 };
@@ -51,27 +51,27 @@ impl Ah {
 /// `EINVAL` if the port, the source GID, the service level or the flow label is none that the
 /// device has.
 fn encode(pdn: Pdn, init: &AhInitAttr<'_>) -> Result<AddressVector> {
-    let (path, source) = (init.path(), init.source());
-    if source.port() != path.port_num || source.gid_type()? != GidType::RoceV2 {
+    let (attr, source) = (init.attr(), init.source());
+    if source.port() != attr.port_num || source.gid_type()? != GidType::RoceV2 {
         return Err(EINVAL);
     }
     Ok(AddressVector {
-        port: check_port(path.port_num)?.into(),
+        port: check_port(attr.port_num)?.into(),
         pdn,
-        sl_tclass_flowlabel: AddressVector::pack(path.sl, path.traffic_class, path.flow_label)
+        sl_tclass_flowlabel: AddressVector::pack(attr.sl, attr.traffic_class, attr.flow_label)
             .ok_or(EINVAL)?,
-        dgid: path.dgid,
+        dgid: attr.dgid,
         gid_index: u8::try_from(source.index())?,
-        static_rate: path.static_rate,
-        hop_limit: path.hop_limit,
-        dmac: path.dmac,
+        static_rate: attr.static_rate,
+        hop_limit: attr.hop_limit,
+        dmac: attr.dmac,
         ..AddressVector::default()
     })
 }
 
 /// The path of an address vector.
-fn decode(av: &AddressVector) -> Path {
-    Path {
+fn decode(av: &AddressVector) -> AhAttr {
+    AhAttr {
         dgid: av.dgid,
         flow_label: av.flow_label(),
         sgid_index: av.gid_index,
@@ -105,7 +105,7 @@ impl AddressHandles for IbDevice {
         Ok(ah)
     }
 
-    fn query_ah(ah: &rdma::ah::Ah<Self>) -> Path {
+    fn query_ah(ah: &rdma::ah::Ah<Self>) -> AhAttr {
         decode(&ah.av)
     }
 }

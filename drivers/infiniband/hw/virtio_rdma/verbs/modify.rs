@@ -23,7 +23,6 @@ use crate::{
         number::Qpn,
         qp::{
             self,
-            AhAttr,
             GlobalRoute, //
         },
         uverbs::ModifyQpReq, //
@@ -34,8 +33,8 @@ use crate::{
         self,
         event::QpEvent,
         qp_attr::{
+            AhAttr,
             ModifyQueuePairs,
-            Path,
             QpAttr,
             QpCap,
             QpModification,
@@ -226,7 +225,7 @@ fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Res
         PKEY_INDEX: pkey_index = from.pkey_index;
         PORT: port_num = u8::try_from(from.port_num)?;
         QKEY: qkey = from.qkey;
-        AV: ah_attr = encode_path(&from.path)?;
+        AV: ah_attr = encode_ah_attr(&from.ah_attr)?;
         PATH_MTU: path_mtu = number(from.path_mtu, Mtu::try_from)?.value();
         TIMEOUT: timeout = from.timeout;
         RETRY_CNT: retry_cnt = from.retry_cnt;
@@ -248,8 +247,8 @@ fn number<T, E>(value: u32, known: impl FnOnce(u8) -> Result<T, E>) -> Result<T>
     known(u8::try_from(value)?).map_err(|_| EINVAL)
 }
 
-fn encode_path(from: &Path) -> Result<AhAttr> {
-    Ok(AhAttr {
+fn encode_ah_attr(from: &AhAttr) -> Result<qp::AhAttr> {
+    Ok(qp::AhAttr {
         grh: GlobalRoute {
             dgid: from.dgid,
             flow_label: from.flow_label,
@@ -268,7 +267,7 @@ fn encode_path(from: &Path) -> Result<AhAttr> {
 /// Attributes as the verbs have them.
 fn decode_attr(from: &qp::QpAttr, cap: &QpCap) -> QpAttr {
     let state = u32::from(from.qp_state);
-    let path = &from.ah_attr;
+    let ah_attr = &from.ah_attr;
     QpAttr {
         qp_state: state,
         cur_qp_state: state,
@@ -280,16 +279,16 @@ fn decode_attr(from: &qp::QpAttr, cap: &QpCap) -> QpAttr {
         dest_qp_num: from.dest_qp_num.get(),
         qp_access_flags: from.qp_access_flags.0,
         cap: *cap,
-        path: Path {
-            dgid: path.grh.dgid,
-            flow_label: path.grh.flow_label,
-            sgid_index: path.grh.sgid_index,
-            hop_limit: path.grh.hop_limit,
-            traffic_class: path.grh.traffic_class,
-            sl: path.sl,
-            static_rate: path.static_rate,
-            port_num: path.port_num.into(),
-            dmac: path.dmac,
+        ah_attr: AhAttr {
+            dgid: ah_attr.grh.dgid,
+            flow_label: ah_attr.grh.flow_label,
+            sgid_index: ah_attr.grh.sgid_index,
+            hop_limit: ah_attr.grh.hop_limit,
+            traffic_class: ah_attr.grh.traffic_class,
+            sl: ah_attr.sl,
+            static_rate: ah_attr.static_rate,
+            port_num: ah_attr.port_num.into(),
+            dmac: ah_attr.dmac,
         },
         pkey_index: from.pkey_index,
         en_sqd_async_notify: from.en_sqd_async_notify != 0,

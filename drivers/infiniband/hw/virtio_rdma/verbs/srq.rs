@@ -47,7 +47,7 @@ use crate::{
             SrqModification, //
         },
         ucontext::Context,
-        work_request::RecvRequests,
+        wr::RecvWrs,
         Udata, //
     },
     targets::{
@@ -160,7 +160,7 @@ fn check(device: &Device, attr: &SrqAttr) -> Result<u32> {
 
 /// Bytes of the longest WQE.
 fn slot_size(max_sge: u32) -> usize {
-    // LOSSY: Widening.
+    // CAST: Widening.
     rq_wqe_size(max_sge as usize)
 }
 
@@ -302,7 +302,7 @@ impl SharedReceiveQueues for IbDevice {
         })
     }
 
-    fn post_srq_recv(srq: &rdma::srq::Srq<Self>, requests: &mut RecvRequests<'_>) -> Result {
+    fn post_srq_recv(srq: &rdma::srq::Srq<Self>, requests: &mut RecvWrs<'_>) -> Result {
         let bus = srq.device().bound_device();
         srq.kernel()?.post(&srq.device, bus, requests)
     }

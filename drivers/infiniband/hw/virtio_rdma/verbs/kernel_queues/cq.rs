@@ -32,7 +32,7 @@ use crate::{
     rdma::{
         cq::CqConsumer,
         event::CqEvent,
-        work_completion::Notify, //
+        wc::Notify, //
     },
     targets::EventTarget,
     transport::CqVirtqueue, //

@@ -24,10 +24,10 @@ use crate::{
         mr::FastReg,
         qp::QpType,
         qp_attr::QpState,
-        work_request::{
+        wr::{
             RemoteMemory,
             SendOperation,
-            SendRequest, //
+            SendWr, //
         }, //
     },
     verbs::{
@@ -54,7 +54,7 @@ assert_same! {
 #[inline]
 pub(super) fn encode(
     qp: &Qp,
-    request: &SendRequest<'_, IbDevice>,
+    request: &SendWr<'_, IbDevice>,
     wr_id: u64,
     wqe: &mut Wqe<'_>,
 ) -> Result<usize> {
@@ -133,11 +133,7 @@ impl Encoded {
 
 /// Writes what is the operation's own, the union at the end of the header.
 #[inline]
-fn put_operation(
-    qp: &Qp,
-    request: &SendRequest<'_, IbDevice>,
-    wqe: &mut Wqe<'_>,
-) -> Result<Encoded> {
+fn put_operation(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result<Encoded> {
     let is_rc = qp.qp_type() == QpType::Rc;
     let is_connected = !qp.qp_type().is_datagram();
     let limits = qp.device().limits();
@@ -203,7 +199,7 @@ fn put_operation(
 }
 
 /// Writes where a SEND goes, if it is a datagram.
-fn datagram(request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result {
+fn datagram(request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result {
     let Some(datagram) = request.datagram()? else {
         return Ok(());
     };
@@ -221,11 +217,7 @@ fn datagram(request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result {
 
 /// Writes the payload of a request behind the header, and returns the length of the WQE.
 #[inline(never)]
-fn inline_payload(
-    qp: &Qp,
-    request: &SendRequest<'_, IbDevice>,
-    wqe: &mut Wqe<'_>,
-) -> Result<usize> {
+fn inline_payload(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result<usize> {
     let length = request
         .sges()
         .iter()

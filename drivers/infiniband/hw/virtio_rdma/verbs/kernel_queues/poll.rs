@@ -37,15 +37,15 @@ use crate::{
     device::Device,
     rdma::{
         cq::Cq,
-        work_completion::{
+        wc::{
             Completions,
             DatagramSource,
             Extra,
             KernelCompletionQueues,
             Notify,
+            Wc, //
             WcOpcode,
             WcStatus,
-            WorkCompletion, //
         }, //
     },
     verbs::device::IbDevice, //
@@ -211,13 +211,7 @@ fn deliver_shared(
 impl Client {
     /// The completion of a work request that was posted, if the CQE can be true of it.
     #[inline(always)]
-    fn completion(
-        &self,
-        cqe: &Cqe,
-        outcome: Outcome,
-        posted: &Posted,
-        pkeys: u16,
-    ) -> Result<WorkCompletion> {
+    fn completion(&self, cqe: &Cqe, outcome: Outcome, posted: &Posted, pkeys: u16) -> Result<Wc> {
         let request = Request {
             service: self.service,
             is_process: self.is_process,
@@ -231,8 +225,8 @@ impl Client {
 
 /// A completion as clients get it.
 #[inline(always)]
-fn work_completion(wr_id: u64, from: &Completion) -> Result<WorkCompletion> {
-    Ok(WorkCompletion {
+fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
+    Ok(Wc {
         wr_id,
         status: WcStatus::try_from(u32::from(from.status.value()))?,
         opcode: match from.operation {
@@ -284,7 +278,7 @@ fn flush(
                 DoorbellKind::Rq => WcOpcode::Recv,
                 _ => WcOpcode::Send,
             };
-            let flushed = WorkCompletion {
+            let flushed = Wc {
                 wr_id: posted.wr_id,
                 status: WcStatus::WR_FLUSH_ERR,
                 opcode,

@@ -15,12 +15,12 @@ use crate::{
     rdma::{
         self,
         qp_attr::QpState,
-        work_request::{
+        wr::{
             KernelQueuePairs,
-            RecvRequest,
-            RecvRequests,
-            SendRequest,
-            SendRequests, //
+            RecvWr,
+            RecvWrs,
+            SendWr,
+            SendWrs, //
         }, //
     },
     verbs::{
@@ -32,7 +32,7 @@ use kernel::prelude::*;
 
 impl KernelQueuePairs for IbDevice {
     #[inline]
-    fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result {
+    fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendWrs<'_, Self>) -> Result {
         let queue = qp.kernel()?.send.as_ref();
         post(qp, queue, requests, |state, request| {
             if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
@@ -43,7 +43,7 @@ impl KernelQueuePairs for IbDevice {
     }
 
     #[inline]
-    fn post_recv(qp: &rdma::qp::Qp<Self>, requests: &mut RecvRequests<'_>) -> Result {
+    fn post_recv(qp: &rdma::qp::Qp<Self>, requests: &mut RecvWrs<'_>) -> Result {
         let kernel = qp.kernel()?;
         if kernel.shared.is_some() {
             // Receives are posted to the SRQ.
@@ -87,7 +87,7 @@ fn post<R>(
 }
 
 #[inline]
-fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> Result {
+fn send(qp: &Qp, state: &mut WorkState, request: &SendWr<'_, IbDevice>) -> Result {
     let posted = state.post(request.wr_id(), |wr_id, wqe| {
         encode(qp, request, wr_id, wqe)
     });
@@ -95,7 +95,7 @@ fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> 
 }
 
 #[inline]
-fn recv(qp: &Qp, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
+fn recv(qp: &Qp, state: &mut WorkState, request: &RecvWr<'_>) -> Result {
     let sges = request.sges();
     let num_sge = u32::try_from(sges.len())?;
     if num_sge > qp.cap().max_recv_sge {

@@ -24,9 +24,9 @@ use crate::{
     },
     decode::completion,
     device::Device,
-    rdma::work_request::{
-        RecvRequest,
-        RecvRequests, //
+    rdma::wr::{
+        RecvWr,
+        RecvWrs, //
     },
     ring::{
         RingError,
@@ -100,7 +100,7 @@ impl KernelSrq {
         &self,
         device: &Device,
         bus: &device::Device<Bound>,
-        requests: &mut RecvRequests<'_>,
+        requests: &mut RecvWrs<'_>,
     ) -> Result {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -115,7 +115,7 @@ impl KernelSrq {
     }
 
     /// Writes the WQE of a work request to a slot.
-    fn fill(&self, state: &mut State, request: &RecvRequest<'_>) -> Result {
+    fn fill(&self, state: &mut State, request: &RecvWr<'_>) -> Result {
         let sges = request.sges();
         if sges.len() > self.max_sge {
             return Err(EINVAL);

@@ -10,7 +10,7 @@ use crate::{
     },
     rdma::{
         queue_memory::Span,
-        work_request, //
+        wr, //
     }, //
 };
 
@@ -72,7 +72,7 @@ impl<'a> Wqe<'a> {
 
     /// Writes SGEs from `offset` on, and returns the length of the WQE, which ends with them.
     #[inline]
-    pub(super) fn put_sges(&mut self, mut offset: usize, sges: &[work_request::Sge]) -> usize {
+    pub(super) fn put_sges(&mut self, mut offset: usize, sges: &[wr::Sge]) -> usize {
         for sge in sges {
             let sge = Sge {
                 addr: sge.addr(),

@@ -336,7 +336,7 @@ fn cap(init: &Init<'_>) -> QpCap {
 /// Of the send queue and of the receive queue, how many work requests it has room for and how many
 /// bytes the longest WQE has. A send request may be inline without a byte.
 fn sizes(cap: &QpCap) -> [(u32, usize); 2] {
-    // LOSSY: Widening, all of them.
+    // CAST: Widening, all of them.
     let send = sq_wqe_size(cap.max_send_sge as usize);
     let send = send.max(INLINE_OFFSET + cap.max_inline_data as usize);
     let recv = rq_wqe_size(cap.max_recv_sge as usize);

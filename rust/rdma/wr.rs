@@ -32,11 +32,11 @@ use kernel::prelude::*;
 pub trait KernelQueuePairs: ModifyQueuePairs + AddressHandles + FastRegistration {
     /// Posts send work requests until one is refused. Requests that were posted before it stay
     /// posted.
-    fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result;
+    fn post_send(qp: &Qp<Self>, requests: &mut SendWrs<'_, Self>) -> Result;
 
     /// Posts receive work requests until one is refused. Requests that were posted before it stay
     /// posted.
-    fn post_recv(qp: &Qp<Self>, requests: &mut RecvRequests<'_>) -> Result;
+    fn post_recv(qp: &Qp<Self>, requests: &mut RecvWrs<'_>) -> Result;
 }
 
 /// A scatter/gather element.
@@ -169,10 +169,10 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::work_request::{KernelQueuePairs, SendOperation, SendRequest};
+/// use crate::rdma::wr::{KernelQueuePairs, SendOperation, SendWr};
 ///
 /// /// Bytes that a work request sends, of a device that knows only SENDs.
-/// fn length<T: KernelQueuePairs>(request: &SendRequest<'_, T>) -> Result<u32> {
+/// fn length<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<u32> {
 ///     match request.operation()? {
 ///         SendOperation::Send => Ok(request.sges().iter().map(|sge| sge.length()).sum()),
 ///         _ => Err(EOPNOTSUPP),
@@ -185,7 +185,7 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
 /// For SENDs that is `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`. The MR of
 /// a REG_MR is of a device of `T`.
-pub struct SendRequest<'a, T: KernelQueuePairs> {
+pub struct SendWr<'a, T: KernelQueuePairs> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,
     /// Whether a kernel client posts it, so that inline payload is in the kernel.
@@ -193,7 +193,7 @@ pub struct SendRequest<'a, T: KernelQueuePairs> {
     _driver: PhantomData<&'a Ah<T>>,
 }
 
-impl<'a, T: KernelQueuePairs> SendRequest<'a, T> {
+impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
     /// Id.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
@@ -340,7 +340,7 @@ impl<'a> Inline<'a> {
 ///
 /// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was
 /// returned last.
-pub struct SendRequests<'a, T: KernelQueuePairs> {
+pub struct SendWrs<'a, T: KernelQueuePairs> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
     /// Whether the list is for a datagram QP.
@@ -350,17 +350,17 @@ pub struct SendRequests<'a, T: KernelQueuePairs> {
     _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
 }
 
-impl<'a, T: KernelQueuePairs> Iterator for SendRequests<'a, T> {
-    type Item = SendRequest<'a, T>;
+impl<'a, T: KernelQueuePairs> Iterator for SendWrs<'a, T> {
+    type Item = SendWr<'a, T>;
 
-    fn next(&mut self) -> Option<SendRequest<'a, T>> {
+    fn next(&mut self) -> Option<SendWr<'a, T>> {
         // SAFETY: By the type invariants.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
         // INVARIANT: The client promises a valid list of requests, each in the structure that its
         // opcode and the type of the QP imply.
-        Some(SendRequest {
+        Some(SendWr {
             raw,
             is_datagram: self.is_datagram,
             is_kernel: self.is_kernel,
@@ -374,11 +374,11 @@ impl<'a, T: KernelQueuePairs> Iterator for SendRequests<'a, T> {
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, with its list.
-pub struct RecvRequest<'a> {
+pub struct RecvWr<'a> {
     raw: &'a bindings::ib_recv_wr,
 }
 
-impl<'a> RecvRequest<'a> {
+impl<'a> RecvWr<'a> {
     /// Id.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
@@ -397,10 +397,10 @@ impl<'a> RecvRequest<'a> {
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::work_request::{RecvRequest, RecvRequests};
+/// use crate::rdma::wr::{RecvWr, RecvWrs};
 ///
 /// /// Posts work requests until one has more than one SGE.
-/// fn post(requests: &mut RecvRequests<'_>, mut put: impl FnMut(RecvRequest<'_>)) -> Result {
+/// fn post(requests: &mut RecvWrs<'_>, mut put: impl FnMut(RecvWr<'_>)) -> Result {
 ///     requests.try_for_each(|request| match request.sges().len() {
 ///         0 | 1 => Ok(put(request)),
 ///         _ => Err(EINVAL),
@@ -412,22 +412,22 @@ impl<'a> RecvRequest<'a> {
 ///
 /// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was
 /// returned last.
-pub struct RecvRequests<'a> {
+pub struct RecvWrs<'a> {
     next: *const bindings::ib_recv_wr,
     last: *const bindings::ib_recv_wr,
     _list: PhantomData<&'a bindings::ib_recv_wr>,
 }
 
-impl<'a> Iterator for RecvRequests<'a> {
-    type Item = RecvRequest<'a>;
+impl<'a> Iterator for RecvWrs<'a> {
+    type Item = RecvWr<'a>;
 
-    fn next(&mut self) -> Option<RecvRequest<'a>> {
+    fn next(&mut self) -> Option<RecvWr<'a>> {
         // SAFETY: By the type invariants.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
         // INVARIANT: The client promises a valid list of requests.
-        Some(RecvRequest { raw })
+        Some(RecvWr { raw })
     }
 }
 
@@ -444,7 +444,7 @@ pub(super) unsafe extern "C" fn post_send<T: KernelQueuePairs>(
     let (qp_type, uobject) = unsafe { ((*qp).qp_type, (*qp).uobject) };
     let qp_type = QpType::try_from(qp_type);
     // INVARIANT: By the function's safety requirements.
-    let mut requests = SendRequests::<T> {
+    let mut requests = SendWrs::<T> {
         next: list,
         last: list,
         is_datagram: qp_type.is_ok_and(QpType::is_datagram),
@@ -487,10 +487,10 @@ pub(super) unsafe extern "C" fn post_recv<T: KernelQueuePairs>(
 pub(super) unsafe fn recv_list(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,
-    post: impl FnOnce(&mut RecvRequests<'_>) -> Result,
+    post: impl FnOnce(&mut RecvWrs<'_>) -> Result,
 ) -> c_int {
     // INVARIANT: By the function's safety requirements.
-    let mut requests = RecvRequests {
+    let mut requests = RecvWrs {
         next: list,
         last: list,
         _list: PhantomData,

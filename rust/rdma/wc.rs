@@ -71,7 +71,7 @@ pub enum WcOpcode {
 }
 
 /// A work completion.
-pub struct WorkCompletion {
+pub struct Wc {
     /// Id of the work request.
     pub wr_id: u64,
     /// Outcome.
@@ -123,13 +123,13 @@ pub struct DatagramSource {
 /// ```
 /// use crate::rdma::{
 ///     qp::QpConsumer,
-///     work_completion::{Completions, Extra, WcOpcode, WcStatus, WorkCompletion},
+///     wc::{Completions, Extra, WcOpcode, WcStatus, Wc},
 /// };
 ///
 /// /// Completes a send work request as flushed, if there is room.
 /// fn flush(completions: &mut Completions<'_>, consumer: &QpConsumer, wr_id: u64) {
 ///     if let Some(slot) = completions.slot(consumer) {
-///         slot.write(&WorkCompletion {
+///         slot.write(&Wc {
 ///             wr_id,
 ///             status: WcStatus::WR_FLUSH_ERR,
 ///             opcode: WcOpcode::Send,
@@ -186,7 +186,7 @@ impl Slot<'_, '_> {
     /// Adds a completion.
     // Else the completion is laid out in memory twice.
     #[inline(always)]
-    pub fn write(self, completion: &WorkCompletion) {
+    pub fn write(self, completion: &Wc) {
         let mut wc = bindings::ib_wc {
             status: completion.status.0,
             opcode: completion.opcode as bindings::ib_wc_opcode,
