@@ -54,6 +54,8 @@ test_what_is_written_stays() {
 test_another_root() {
 	local root=$work/dir/root file
 	mkdir -p "$root/etc"
+	# Neither this directory nor one that the user may enter is there.
+	mkdir -m 700 "$root/root"
 	for file in /bin/sh $(ldd /bin/sh | grep -o '/lib[^ ]*'); do
 		mkdir -p "$root$(dirname "$file")"
 		cp -L "$file" "$root$file"
@@ -67,6 +69,7 @@ test_another_root() {
 		fail "the root has files of the host"
 	fi
 	virtio_rdma run --root "$root" --tools -- /bin/sh -c '
+		on 2 /bin/sh -c "cd ."
 		on -n 2 ib_write_bw -x 1 -F >/dev/null &
 		while ! on -n 2 ss -Hltn "sport = :18515" | { read -r _; }; do :; done
 		ib_write_bw -x 1 -F -n 100 vm2

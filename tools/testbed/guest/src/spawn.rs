@@ -88,10 +88,24 @@ fn prepared<'a>(command: &'a mut Command, exec: &Exec) -> &'a mut Command {
     if exec.user.is_some() {
         command.env_clear();
     }
-    if fs::metadata(&exec.cwd).is_ok_and(|at| at.is_dir()) {
-        command.current_dir(&exec.cwd);
+    if let Some(dir) = directory(exec) {
+        command.current_dir(dir);
     }
     command.envs(exec.env.iter().cloned())
+}
+
+/// The directory in which a command starts. A root may lack that of the caller, and the user may
+/// have no access to the agent's.
+fn directory(exec: &Exec) -> Option<&str> {
+    let is_there = |dir: &&str| fs::metadata(dir).is_ok_and(|at| at.is_dir());
+    let home = exec.env.iter().find(|(name, _)| name == "HOME");
+    let home = home.map(|(_, home)| home.as_str());
+    let fallback = exec.user.is_some().then_some("/");
+    Some(exec.cwd.as_str())
+        .into_iter()
+        .chain(home)
+        .chain(fallback)
+        .find(is_there)
 }
 
 /// Opened as the user, the terminal is the user's.
@@ -125,4 +139,26 @@ pub fn resize(terminal: impl std::os::fd::AsFd, (rows, columns): (u16, u16)) -> 
         ws_ypixel: 0,
     };
     Ok(tcsetwinsize(terminal, size)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_start_where_they_may() {
+        let mut exec = Exec {
+            cwd: "/usr".into(),
+            env: vec![("HOME".into(), "/etc".into())],
+            user: Some(User::default()),
+            ..Exec::default()
+        };
+        assert_eq!(directory(&exec), Some("/usr"));
+        exec.cwd = "/not there".into();
+        assert_eq!(directory(&exec), Some("/etc"));
+        exec.env.clear();
+        assert_eq!(directory(&exec), Some("/"));
+        exec.user = None;
+        assert_eq!(directory(&exec), None);
+    }
 }
