@@ -17,7 +17,7 @@ use crate::install::Install;
 /// Runs whose logs a checkout keeps.
 const KEPT_LOGS: usize = 20;
 /// Bytes of a path of a Unix socket, less the longest name of ours.
-const LONGEST_DIR: usize = 107 - "/vm64.switch2".len();
+const LONGEST_DIR: usize = 107 - "/vm64p8.switch".len();
 
 /// The directories of a run. Its sockets' directory is removed at the end.
 pub struct Places {

@@ -95,6 +95,11 @@ struct Machines {
     /// So many of the VMs, the last ones, have Linux's rdma_rxe instead of this device
     #[arg(long, value_name = "N", default_value_t = 0)]
     rxe: u8,
+    /// Ports of each VM, which are devices of their own
+    ///
+    /// Port P of VM N has the address 10.9.(P-1).N and, from the second on, the name vmN-pP.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    ports: Option<u8>,
     /// How two VMs exchange data
     #[arg(long, value_name = "PATH")]
     path: Option<DataPath>,
@@ -136,6 +141,7 @@ impl Machines {
             allow_warnings: false,
             device: DeviceOptions {
                 rxe: self.rxe,
+                ports: self.ports,
                 path,
                 faults: self.faults.clone(),
                 pcap: self.pcap.clone(),

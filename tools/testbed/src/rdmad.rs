@@ -44,9 +44,14 @@ pub struct DeviceOptions {
     /// device's switch
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rxe: u8,
+    /// Ports of each VM, which are devices of their own (default 1)
+    ///
+    /// Port P of VM N has the address 10.9.(P-1).N and, from the second on, the name vmN-pP.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub ports: Option<u8>,
     /// The VMs have rdma_rxe too, on a second network interface at the same switch: both devices in
     /// one machine
-    #[arg(long)]
+    #[arg(long, conflicts_with = "ports")]
     pub rxe_beside: bool,
     /// A daemon for each VM, joined by uplinks of this kind, instead of one for all
     #[arg(long, value_name = "KIND")]
@@ -83,14 +88,33 @@ pub struct DeviceOptions {
     pub daemon: Option<PathBuf>,
 }
 
-/// The address of guest `vm`'s network interface and of its RDMA port.
-fn mac(vm: usize) -> String {
-    format!("52:54:00:09:00:{vm:02x}")
+/// The address of a port of guest `vm` and of its network interface.
+fn mac(vm: usize, port: u8) -> String {
+    format!("52:54:00:09:{:02x}:{vm:02x}", port - 1)
 }
 
-/// The address of its second network interface.
+/// The address of the network interface beside.
 fn mac_beside(vm: usize) -> String {
     format!("52:54:00:0a:00:{vm:02x}")
+}
+
+/// The name of a port of guest `vm`, at the daemon and in names of sockets.
+fn name(vm: usize, port: u8) -> String {
+    match port {
+        1 => format!("vm{vm}"),
+        _ => format!("vm{vm}p{port}"),
+    }
+}
+
+/// A network interface at the daemon, and the socket of the device beside it.
+fn interface(places: &Places, vm: usize, port: u8) -> (Nic, PathBuf) {
+    let socket = |kind| places.run().join(format!("{}.{kind}", name(vm, port)));
+    let nic = Nic {
+        local: socket("net"),
+        remote: socket("switch"),
+        mac: mac(vm, port),
+    };
+    (nic, socket("vfio"))
 }
 
 /// Joins guests without a daemon: each sends to the other, or nowhere if it is alone.
@@ -101,10 +125,13 @@ pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
     let socket = |vm| places.run().join(format!("vm{vm}.net"));
     Ok((1..=vms)
         .map(|vm| Wiring {
-            local: socket(vm),
-            remote: socket(3 - vm),
-            mac: mac(vm),
+            nic: Nic {
+                local: socket(vm),
+                remote: socket(3 - vm),
+                mac: mac(vm, 1),
+            },
             rdma: Rdma::None,
+            further: Vec::new(),
             beside: None,
         })
         .collect())
@@ -137,21 +164,29 @@ impl Daemons {
             .checked_sub(usize::from(options.rxe))
             .filter(|devices| *devices > 0)
             .with_context(|| format!("with --rxe {} there are too few VMs", options.rxe))?;
+        let ports = options.ports.unwrap_or(1);
         let wirings: Vec<_> = (1..=vms)
-            .map(|vm| Wiring {
-                local: places.run().join(format!("vm{vm}.net")),
-                remote: places.run().join(format!("vm{vm}.switch")),
-                mac: mac(vm),
-                rdma: if vm <= devices {
-                    Rdma::Virtio(places.run().join(format!("vm{vm}.vfio")))
-                } else {
-                    Rdma::Rxe
-                },
-                beside: (options.rxe_beside && vm <= devices).then(|| Nic {
-                    local: places.run().join(format!("vm{vm}.net2")),
-                    remote: places.run().join(format!("vm{vm}.switch2")),
-                    mac: mac_beside(vm),
-                }),
+            .map(|vm| {
+                let has_device = vm <= devices;
+                let (nic, vfio) = interface(places, vm, 1);
+                let beside = has_device && options.rxe_beside;
+                Wiring {
+                    nic,
+                    rdma: if has_device {
+                        Rdma::Virtio(vfio)
+                    } else {
+                        Rdma::Rxe
+                    },
+                    further: (2..=ports)
+                        .filter(|_| has_device)
+                        .map(|port| interface(places, vm, port))
+                        .collect(),
+                    beside: beside.then(|| Nic {
+                        local: places.run().join(format!("vm{vm}.net2")),
+                        remote: places.run().join(format!("vm{vm}.switch2")),
+                        mac: mac_beside(vm),
+                    }),
+                }
             })
             .collect();
 
@@ -180,7 +215,7 @@ impl Daemons {
             for (wiring, vm) in wirings.iter().zip(1..) {
                 // Guests without the device are at the last one.
                 if number == 1 || vm.min(number) == at + 1 {
-                    command.args(port(vm, wiring));
+                    command.args(places_at_switch(vm, wiring));
                     if let Some(nic) = &wiring.beside {
                         command
                             .arg("--uplink")
@@ -340,24 +375,28 @@ fn violations(log: &str) -> Vec<String> {
         .collect()
 }
 
-/// A guest's place on the switch as the daemon sees it, which binds what QEMU sends to.
-fn port(vm: usize, wiring: &Wiring) -> [String; 2] {
-    let (bind, peer) = (wiring.remote.display(), wiring.local.display());
-    match &wiring.rdma {
-        Rdma::Virtio(vfio) => [
-            "--port".into(),
-            format!(
-                "vm{vm},net={bind}:{peer},mac={},vfio={}",
-                wiring.mac,
-                vfio.display()
-            ),
-        ],
+/// A guest's places on the switch as the daemon sees them, which binds what QEMU sends to.
+fn places_at_switch(vm: usize, wiring: &Wiring) -> Vec<String> {
+    let first = match &wiring.rdma {
+        Rdma::Virtio(vfio) => port(&name(vm, 1), &wiring.nic, vfio),
         // At a port of the device's the switch would keep RoCE frames from the network function.
         Rdma::Rxe | Rdma::None => [
             "--uplink".into(),
-            unix_uplink(&wiring.remote, &wiring.local),
+            unix_uplink(&wiring.nic.remote, &wiring.nic.local),
         ],
-    }
+    };
+    let further = wiring.further.iter().zip(2..);
+    let further = further.map(|((nic, vfio), number)| port(&name(vm, number), nic, vfio));
+    [first].into_iter().chain(further).flatten().collect()
+}
+
+fn port(name: &str, nic: &Nic, vfio: &Path) -> [String; 2] {
+    let (bind, peer) = (nic.remote.display(), nic.local.display());
+    let (mac, vfio) = (&nic.mac, vfio.display());
+    [
+        "--port".into(),
+        format!("{name},net={bind}:{peer},mac={mac},vfio={vfio}"),
+    ]
 }
 
 fn unix_uplink(bind: &Path, peer: &Path) -> String {
@@ -466,20 +505,27 @@ mod tests {
 
     #[test]
     fn a_port_binds_what_qemu_sends_to() {
-        let wiring = |rdma| Wiring {
+        let nic = |port| Nic {
             local: "/q".into(),
             remote: "/d".into(),
-            mac: mac(10),
-            rdma,
+            mac: mac(10, port),
+        };
+        let mut wiring = Wiring {
+            nic: nic(1),
+            rdma: Rdma::Rxe,
+            further: Vec::new(),
             beside: None,
         };
         assert_eq!(
-            port(10, &wiring(Rdma::Virtio("/v".into()))).join(" "),
-            "--port vm10,net=/d:/q,mac=52:54:00:09:00:0a,vfio=/v"
-        );
-        assert_eq!(
-            port(11, &wiring(Rdma::Rxe)).join(" "),
+            places_at_switch(10, &wiring).join(" "),
             "--uplink unix:/d:/q"
+        );
+        wiring.rdma = Rdma::Virtio("/v".into());
+        wiring.further.push((nic(2), "/w".into()));
+        assert_eq!(
+            places_at_switch(10, &wiring).join(" "),
+            "--port vm10,net=/d:/q,mac=52:54:00:09:00:0a,vfio=/v \
+             --port vm10p2,net=/d:/q,mac=52:54:00:09:01:0a,vfio=/w"
         );
     }
 }

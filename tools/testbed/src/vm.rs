@@ -23,6 +23,8 @@ use crate::shares::serve;
 
 /// QEMU's status when a guest ends through isa-debug-exit with value 1, as the first program does.
 const GUEST_ENDED: i32 = 3;
+/// The slot of the first port. The others follow.
+const FIRST_SLOT: u8 = 5;
 /// The kernel's last message in a guest that is powered off, which QEMU ends with status 0 for as
 /// for a reset.
 const POWERED_OFF: &str = "reboot: Power down";
@@ -57,14 +59,12 @@ pub struct Shape {
 /// Where a guest's network and RDMA device come from.
 #[derive(Clone, Debug)]
 pub struct Wiring {
-    /// The datagram socket that QEMU binds.
-    pub local: PathBuf,
-    /// The socket that it sends to.
-    pub remote: PathBuf,
-    /// The network interface's address.
-    pub mac: String,
+    /// Its network interface.
+    pub nic: Nic,
     /// Its RDMA device.
     pub rdma: Rdma,
+    /// Further network interfaces, and the sockets of their RDMA devices.
+    pub further: Vec<(Nic, PathBuf)>,
     /// A second network interface, for rdma_rxe beside that device.
     pub beside: Option<Nic>,
 }
@@ -78,6 +78,22 @@ pub struct Nic {
     pub remote: PathBuf,
     /// Its address.
     pub mac: String,
+}
+
+impl Nic {
+    fn link(&self) -> Link {
+        Link {
+            local: self.local.display().to_string(),
+            remote: self.remote.display().to_string(),
+        }
+    }
+
+    /// QEMU's arguments for the interface alone.
+    fn arguments(&self, id: &str, slot: u8) -> Vec<String> {
+        let address = format!("{slot:x}.0");
+        let arguments = self.link().interface(id, &self.mac, &address, false);
+        arguments.concat()
+    }
 }
 
 /// A guest's RDMA device.
@@ -276,29 +292,26 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
         .arg("-kernel")
         .arg(&shape.install.kernel);
-    let link = |local: &Path, remote: &Path| Link {
-        local: local.display().to_string(),
-        remote: remote.display().to_string(),
+    let first = match &wiring.rdma {
+        Rdma::Virtio(vfio) => Some((&wiring.nic, vfio)),
+        Rdma::Rxe | Rdma::None => {
+            command.args(wiring.nic.arguments("rnet", FIRST_SLOT));
+            None
+        }
     };
-    let net = link(&wiring.local, &wiring.remote);
-    match &wiring.rdma {
-        Rdma::Virtio(vfio) => {
-            let port = Port {
-                vfio: vfio.display().to_string(),
-                link: Some(net),
-                mac: wiring.mac.clone(),
-                slot: 5,
-            };
-            command.args(port.arguments().concat());
-        }
-        _ => {
-            command.args(net.interface("rnet", &wiring.mac, "5.0", false).concat());
-        }
+    let further = wiring.further.iter().map(|(nic, vfio)| (nic, vfio));
+    for ((nic, vfio), slot) in first.into_iter().chain(further).zip(FIRST_SLOT..) {
+        let port = Port {
+            vfio: vfio.display().to_string(),
+            link: Some(nic.link()),
+            mac: nic.mac.clone(),
+            slot,
+        };
+        command.args(port.arguments().concat());
     }
     if let Some(nic) = &wiring.beside {
         // In a slot of its own, where the driver does not take it for the device's.
-        let net = link(&nic.local, &nic.remote);
-        command.args(net.interface("net2", &nic.mac, "6.0", false).concat());
+        command.args(nic.arguments("net2", FIRST_SLOT + 1));
     }
     if shape.rng {
         command
@@ -340,6 +353,7 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
             .map(|source| source.share.clone())
             .collect(),
         rdma: wiring.rdma.name(),
+        ports: 1 + wiring.further.len(),
         beside: wiring.beside.is_some(),
         ..shape.setup.clone()
     };

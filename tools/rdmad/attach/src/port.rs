@@ -53,7 +53,9 @@ impl Port {
         let mut arguments = Vec::new();
         if let Some(link) = &self.link {
             let address = format!("{slot:x}.0");
-            arguments.extend(link.interface("rnet", &self.mac, &address, true));
+            // A VM may have several ports, each in a slot of its own.
+            let id = format!("rnet{slot:x}");
+            arguments.extend(link.interface(&id, &self.mac, &address, true));
         }
         let function = u8::from(self.link.is_some());
         // Only the JSON form of -device takes the address of a socket.
@@ -97,11 +99,11 @@ mod tests {
         };
         assert_eq!(
             backend[1],
-            "dgram,id=rnet,local.type=unix,local.path=a.qemu,remote.type=unix,remote.path=a.net"
+            "dgram,id=rnet1d,local.type=unix,local.path=a.qemu,remote.type=unix,remote.path=a.net"
         );
         assert_eq!(
             interface[1],
-            "virtio-net-pci,netdev=rnet,mac=52:54:00:09:00:01,bus=pcie.0,addr=1d.0,\
+            "virtio-net-pci,netdev=rnet1d,mac=52:54:00:09:00:01,bus=pcie.0,addr=1d.0,\
              multifunction=on,romfile="
         );
         let expected = json!({

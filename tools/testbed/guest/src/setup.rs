@@ -31,6 +31,8 @@ pub struct Setup {
     pub tools: Option<Place>,
     /// Its RDMA device.
     pub rdma: Rdma,
+    /// Its network interfaces, each with such a device.
+    pub ports: usize,
     /// Whether rxe is on a second network interface too.
     pub beside: bool,
     /// Variables of every command.

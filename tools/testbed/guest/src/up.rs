@@ -37,14 +37,10 @@ pub fn run() -> Result<()> {
         Rdma::Virtio => {
             install_provider(&setup.path(&setup.provider))?;
             modules::insert(&setup.path(&setup.module))?;
-            await_device()?;
+            await_devices(setup.ports)?;
         }
     }
     if setup.beside {
-        // Both interfaces are on one switch: each answers for its own addresses alone.
-        for (name, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
-            fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value)?;
-        }
         modules::load(&tree, &["rdma_rxe".into()])?;
         netlink::add_address("eth1", Ipv4Addr::new(10, 8, 0, octet(&setup)?).into(), 24)?;
         netlink::set_up("eth1")?;
@@ -74,6 +70,9 @@ fn name_hosts(setup: &Setup) -> Result<()> {
     let mut hosts = String::from("127.0.0.1 localhost\n::1 localhost\n");
     for vm in 1..=setup.vms {
         writeln!(hosts, "10.9.0.{vm} vm{vm}\nfd09::{vm:x} vm{vm}-6")?;
+        for port in 1..setup.ports {
+            writeln!(hosts, "10.9.{port}.{vm} vm{vm}-p{}", port + 1)?;
+        }
     }
     fs::create_dir_all("/etc")?;
     fs::write("/etc/hosts", hosts).context("can't write /etc/hosts")
@@ -82,10 +81,20 @@ fn name_hosts(setup: &Setup) -> Result<()> {
 fn bring_network_up(setup: &Setup) -> Result<()> {
     let number = octet(setup)?;
     netlink::set_up("lo")?;
-    netlink::add_address("eth0", Ipv4Addr::new(10, 9, 0, number).into(), 24)?;
-    let v6 = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, number.into());
-    netlink::add_address("eth0", v6.into(), 64)?;
-    netlink::set_up("eth0")
+    if setup.beside || setup.ports > 1 {
+        // All interfaces are on one switch: each answers for its own addresses alone.
+        for (name, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
+            fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value)?;
+        }
+    }
+    for (port, at) in (0..setup.ports).zip(0..) {
+        let interface = format!("eth{port}");
+        netlink::add_address(&interface, Ipv4Addr::new(10, 9, at, number).into(), 24)?;
+        let v6 = Ipv6Addr::new(0xfd09, 0, 0, at.into(), 0, 0, 0, number.into());
+        netlink::add_address(&interface, v6.into(), 64)?;
+        netlink::set_up(&interface)?;
+    }
+    Ok(())
 }
 
 /// Lets modprobe and the kernel find the modules, where the root's own are of another kernel.
@@ -139,10 +148,10 @@ fn link_into(dir: &Path, file: &Path) -> Result<()> {
     symlink(file, &link).with_context(|| format!("can't link {}", link.display()))
 }
 
-fn await_device() -> Result<()> {
+fn await_devices(number: usize) -> Result<()> {
     for _ in 0..TRIES {
         let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
-        if devices.count() > 0 {
+        if devices.count() >= number {
             return Ok(());
         }
         thread::sleep(PAUSE);
@@ -152,5 +161,8 @@ fn await_device() -> Result<()> {
         .filter_map(|entry| fs::read_to_string(entry.path().join("device")).ok())
         .map(|id| id.trim().to_owned())
         .collect();
-    bail!("the module made no RDMA device of {}", ids.join(" "))
+    bail!(
+        "the module did not make {number} RDMA devices of {}",
+        ids.join(" ")
+    )
 }
