@@ -142,7 +142,7 @@ packages: provider device
 	@tools/packages/build
 
 demo: build
-	@tools/testbed/demo $(VM)
+	@$(testbed) demo $(VM)
 
 shell: build
 	@$(testbed) shell $(VM)

@@ -78,6 +78,40 @@ test_another_root() {
 	nothing_left
 }
 
+# A set of devices for each VM, one more on the same switch.
+test_several_ports() {
+	virtio_rdma run --ports 2 --tools -- sh -c '
+		ibv_devices | grep -c virtio_rdma
+		on -n 2 ib_write_bw -d virtio_rdma1 -x 1 -F >/dev/null &
+		while ! on -n 2 ss -Hltn "sport = :18515" | { read -r _; }; do :; done
+		ib_write_bw -d virtio_rdma1 -x 1 -F -n 100 vm2-p2
+		wait' </dev/null >"$work/out" 2>"$work/err"
+	grep -qx 2 "$work/out"
+	grep -q '#bytes' "$work/out"
+	nothing_left
+}
+
+# The caller's terminal has a size, and the command's is one of its own.
+test_terminal() {
+	local status=0
+	cat >"$work/dir/in-terminal" <<-IN
+		stty rows 33 cols 99
+		"$bundle/bin/virtio-rdma" run --vms 1 -- sh -c 'test -t 0 && stty size; exit 6'
+	IN
+	"${as_user[@]}" script -qec "sh $work/dir/in-terminal" /dev/null </dev/zero \
+		>"$work/out" 2>"$work/err" || status=$?
+	((status == 6))
+	grep -q '^33 99' "$work/out"
+	nothing_left
+}
+
+test_demo() {
+	virtio_rdma demo </dev/null >"$work/out" 2>"$work/err"
+	grep -q 'state ACTIVE' "$work/out"
+	(($(grep -c '^ib_.*_bw  *[0-9.]*  *[0-9.]*  MiB/s$' "$work/out") == 3))
+	nothing_left
+}
+
 test_reports() {
 	local status=0
 	virtio_rdma run --vms 1 --junit "$work/dir/junit.xml" --json "$work/dir/run.json" -- \
@@ -98,4 +132,4 @@ test_machine_is_checked() {
 }
 
 run_tests test_side_by_side test_time_is_over test_what_is_written_stays test_another_root \
-	test_reports test_machine_is_checked
+	test_several_ports test_terminal test_demo test_reports test_machine_is_checked

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The command line of `testbed`.
 
-use anyhow::Result;
+use std::ffi::OsString;
+
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use crate::bed::{BedOptions, Ground};
+use crate::demo::demo;
+use crate::install::{Install, DEMO};
 use crate::run::{self, Job};
 use crate::selftest::{self, TestOptions};
 
@@ -37,6 +41,12 @@ enum Action {
     Test(TestOptions),
     /// Give a shell on VM 1
     Shell(BedOptions),
+    /// Show two VMs at work
+    Demo {
+        /// Options of `run`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
 }
 
 /// Does what the command line asks for.
@@ -52,6 +62,11 @@ pub fn main() -> Result<u8> {
         Action::Shell(options) => {
             let ground = Ground::checkout(&options)?;
             run::shell(&options, ground, &["bash", "-l"])
+        }
+        Action::Demo { options } => {
+            let install = Install::checkout(None)?;
+            let top = install.checkout.context("no checkout")?;
+            demo(&top.join(DEMO), &options)
         }
     }
 }

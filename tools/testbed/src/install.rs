@@ -18,6 +18,9 @@ const BUNDLE: (&str, &str) = ("bundle", "/run/virtio-rdma/bundle");
 /// The loader of a bundle's programs.
 const LOADER: &str = "lib/ld-linux-x86-64.so.2";
 
+/// The guests' part of the demo, in a checkout.
+pub const DEMO: &str = "tools/testbed/guest/demo";
+
 /// A program and how it is started.
 #[derive(Clone, Debug)]
 pub struct Program(Vec<OsString>);
@@ -110,7 +113,7 @@ impl Install {
         let top = program
             .ancestors()
             .nth(4)
-            .filter(|top| top.join("tools/testbed/guest/demo").is_file())
+            .filter(|top| top.join(DEMO).is_file())
             .with_context(|| {
                 format!(
                     "{} is not in the build/target of a checkout",
@@ -190,8 +193,16 @@ impl Install {
 
     /// The directory of a bundle's files for guests.
     pub fn files(&self) -> Result<&Path> {
-        let source = self.source.as_ref().context("this is no bundle")?;
-        Ok(&source.dir)
+        Ok(&self.bundled()?.dir)
+    }
+
+    /// The same directory, as guests see it.
+    pub fn files_in_guest(&self) -> Result<&Path> {
+        Ok(&self.bundled()?.share.at)
+    }
+
+    fn bundled(&self) -> Result<&Source> {
+        self.source.as_ref().context("this is no bundle")
     }
 }
 

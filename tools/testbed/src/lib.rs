@@ -7,6 +7,7 @@ mod accel;
 mod bed;
 mod checkout;
 mod child;
+mod demo;
 mod initramfs;
 mod install;
 mod joint;

@@ -2,6 +2,7 @@
 //! The command line of `virtio-rdma`.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use guest::TOOLS;
 
 use crate::accel::Accel;
 use crate::bed::{BedOptions, Ground};
+use crate::demo::demo;
 use crate::install::{Install, Source};
 use crate::machine;
 use crate::rdmad::{DataPath, DeviceOptions};
@@ -48,6 +50,12 @@ enum Action {
     Shell {
         #[command(flatten)]
         machines: Machines,
+    },
+    /// Show two VMs at work: their devices, ibv_rc_pingpong, perftest by both data paths
+    Demo {
+        /// Options of `run`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
     },
     /// Tell what this machine lacks, and the command that mends it
     Check {
@@ -231,6 +239,14 @@ pub fn main() -> Result<u8> {
         Action::Shell { machines } => {
             let shell = env::var("SHELL").unwrap_or_else(|_| "/bin/sh".into());
             run::shell(&machines.bed(), machines.ground()?, &[&shell])
+        }
+        Action::Demo { mut options } => {
+            let install = Install::bundle()?;
+            let script = install.files_in_guest()?.join("demo");
+            if !options.iter().any(|option| option == "--tools") {
+                options.push("--tools".into());
+            }
+            demo(&script, &options)
         }
         Action::Check { machines } => {
             let lacks = machines.root_lacks(&Install::bundle()?)?;
