@@ -29,10 +29,10 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
-	bundle-dir shell check check-more check-debug check-pyverbs check-versions check-kernels \
-	check-rdma-core sim planted sanitize mutants pacing bench lint unit selftests fmt clean \
-	distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree prose loc cycles install \
-	uninstall packages
+	bundle-dir bundle bundle-sources shell check check-more check-debug check-pyverbs \
+	check-versions check-kernels check-rdma-core sim planted sanitize mutants pacing bench \
+	lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree \
+	prose loc cycles install uninstall packages
 
 help:
 	@printf '%s\n' \
@@ -57,6 +57,7 @@ help:
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make bundle-dir build/bundle: virtio-rdma and all that it needs, for other machines' \
+		'make bundle     the same as an archive; bundle-sources: what must be published beside it' \
 		'make build      the kernel module, the provider, the device, the tools' \
 		'make module | provider | device | tools   one of them' \
 		'make module-doc   documentation of the kernel abstractions, in build/module-doc' \
@@ -128,6 +129,15 @@ bundle-dir: module provider tools
 	$(static) --release -p virtio-rdmad
 	$(portable) -p testbed --bin virtio-rdma
 	@tools/testbed/bundle $(build)/bundle
+
+archive = $(build)/virtio-rdma-$(shell tools/packages/version)-x86_64.tar.xz
+
+bundle: bundle-dir
+	@tools/testbed/bundle --archive $(build)/bundle $(archive)
+
+# The source of all that the bundle has: to be published beside it.
+bundle-sources:
+	@tools/testbed/bundle --sources $(build)/bundle $(build)/bundle-sources
 
 # After "make build". tools/packages/install describes the variables.
 install:

@@ -1,0 +1,84 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The archive that `make bundle` made: its sums, its size, what it says of its parts, that it works
+# where nobody can write, and that the same directory gives the same bytes.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# The archive as a user unpacks it: "$bundle" of the other tests is a copy of the directory.
+unpack() {
+	local archives=("$top"/build/virtio-rdma-*-x86_64.tar.xz)
+	[[ -f ${archives[0]} ]] || fail 'no archive: run "make bundle"'
+	tar -C "$work/dir" -xf "${archives[0]}"
+	local unpacked=("$work"/dir/virtio-rdma-*)
+	bundle=${unpacked[0]}
+}
+
+test_archive() {
+	(cd "$top/build" && sha256sum --check --quiet -- *-x86_64.tar.xz.sha256)
+	local file
+	for file in "$top"/build/virtio-rdma-*-x86_64.tar.xz; do
+		(($(stat -c %s "$file") < 200 << 20))
+	done
+	unpack
+	(cd "$bundle" && sha256sum --check --quiet SHA256SUMS)
+	# Each file has its line.
+	diff <(cd "$bundle" && find . -type f ! -name SHA256SUMS | sort) \
+		<(sed 's/^[^ ]*  //' "$bundle/SHA256SUMS" | sort)
+}
+
+test_documents() {
+	local name
+	python3 -c '
+import json, pathlib, sys
+share = pathlib.Path(sys.argv[1]) / "share"
+document = json.loads((share / "virtio-rdma.spdx.json").read_text())
+parts = document["packages"]
+names = {part["SPDXID"] for part in parts}
+assert len(names) == len(parts) > 50
+for relation in document["relationships"]:
+    assert relation["relatedSpdxElement"] in names, relation
+sources = set((share / "sources.list").read_text().splitlines())
+for part in parts:
+    kind = part["SPDXID"].split("-")[1]
+    if kind == "deb":
+        assert (share / "licenses" / part["name"]).stat().st_size > 100, part
+        assert part["sourceInfo"].removeprefix("Debian source package ") in sources, part
+    if kind == "crate":
+        assert part["licenseDeclared"] != "NOASSERTION", part
+        assert list((share / "licenses").glob(part["name"] + "-*")), part
+' "$bundle"
+	for name in glibc linux qemu rdma-core rust-virtiofsd; do
+		grep -q "^$name " "$bundle/share/SOURCES" || fail "no source of $name"
+	done
+}
+
+test_read_only() {
+	mkdir -p "$work/a place"
+	unpack
+	mv "$bundle" "$work/a place/"
+	bundle="$work/a place/${bundle##*/}"
+	chmod -R a-w "$bundle"
+	virtio_rdma check >"$work/out"
+	grep -q '^ok   memory' "$work/out"
+	virtio_rdma run --vms 1 --tools -- ibv_devinfo </dev/null >"$work/out" 2>"$work/err"
+	grep -q PORT_ACTIVE "$work/out"
+	nothing_left
+	# For its removal.
+	chmod -R u+w "$bundle"
+}
+
+# Neither dates nor the order of files matter, nor who unpacked them.
+test_same_bytes() {
+	mkdir "$work/1" "$work/2"
+	touch "$work/1/a" "$work/1/b"
+	touch -d 2001-01-01 "$work/2/b" "$work/2/a"
+	chmod 666 "$work/2/a"
+	"$top/tools/testbed/bundle" --archive "$work/1" "$work/x.tar.xz"
+	mv "$work/x.tar.xz" "$work/first"
+	"$top/tools/testbed/bundle" --archive "$work/2" "$work/x.tar.xz"
+	cmp "$work/first" "$work/x.tar.xz"
+}
+
+run_tests test_archive test_documents test_read_only test_same_bytes
