@@ -1,0 +1,79 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The recipes of Documentation/ci: the steps of each, as an ordinary user whose environment has no
+# more than a runner gives it, on the archive that `make bundle` made.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+ci=$top/Documentation/ci
+
+# The blocks of text of a key in a file of YAML, each ended by a NUL byte: blocks KEY FILE
+blocks() {
+	awk -v key="$1" '
+		function indent(line) { match(line, /^ */); return RLENGTH }
+		inside && (NF == 0 || indent($0) > from) {
+			if (!depth) depth = indent($0)
+			print substr($0, depth + 1)
+			next
+		}
+		inside { printf "%c", 0; inside = 0 }
+		$0 ~ "^ *(- )?" key " *[|]$" { inside = 1; from = indent($0); depth = 0 }
+		END { if (inside) printf "%c", 0 }' "$2"
+}
+
+# Runs a command in a new directory of the user's.
+in_project() {
+	rm -rf "$work/dir/project"
+	mkdir -p "$work/dir/project" "$work/dir/home" "$work/dir/temp"
+	chmod 777 "$work"/dir/*/
+	cd "$work/dir/project"
+	"${as_user[@]}" env -i PATH=/usr/bin:/bin HOME="$work/dir/home" TMPDIR="$TMPDIR" \
+		ARCHIVE="$archive" SHA256="$sum" "$@" </dev/null >"$work/out" 2>"$work/err"
+}
+
+# Both VMs have an active port, and the files for CI are there.
+is_fine() {
+	(($(grep -c PORT_ACTIVE "$work/out") == 2))
+	grep -q '<testsuite' virtio-rdma.xml
+	[[ -s virtio-rdma-logs/vm2.console ]]
+	nothing_left
+}
+
+test_plain() {
+	in_project OPTIONS=--tools TEST='ibv_devinfo; on 2 ibv_devinfo' "$ci/plain.sh"
+	is_fine
+}
+
+test_github() {
+	local steps script command
+	mapfile -d '' steps < <(blocks run: "$ci/action.yml")
+	((${#steps[@]} == 3))
+	script=$(printf '(\n%s)\n' "${steps[@]}")
+	mapfile -d '' command < <(blocks run: "$ci/github.yml")
+	in_project OPTIONS=--tools COMMAND="${command[0]}" RUNNER_TEMP="$work/dir/temp" \
+		GITHUB_ACTION_PATH="$ci" bash --noprofile --norc -eo pipefail -c "$script"
+	is_fine
+}
+
+test_gitlab() {
+	local script
+	mapfile -d '' script < <(blocks - "$ci/gitlab.yml")
+	((${#script[@]} == 1))
+	in_project bash -eo pipefail -c "${script[0]}"
+	is_fine
+}
+
+test_wrong_sum() {
+	local status=0
+	in_project "$ci/unpack" "$archive" "${sum//[0-9]/0}" "$work/dir/home/wrong" || status=$?
+	((status != 0))
+	[[ ! -e $work/dir/home/wrong ]]
+}
+
+archives=("$top"/build/virtio-rdma-*-x86_64.tar.xz)
+archive=${archives[0]}
+[[ -f $archive ]] || fail 'no archive: run "make bundle"'
+sum=$(sha256sum "$archive")
+sum=${sum%% *}
+run_tests test_plain test_github test_gitlab test_wrong_sum
