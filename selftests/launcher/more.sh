@@ -91,6 +91,21 @@ test_several_ports() {
 	nothing_left
 }
 
+# The last VM has Linux's device, in a root without its provider.
+test_rxe() {
+	virtio_rdma run --rxe 1 --tools -- sh -c '
+		on 2 ibv_devinfo
+		gid=/sys/class/infiniband/rxe0/ports/1/gids
+		gid=$(on 2 sh -c "grep -l ffff:0a09 $gid/*")
+		on -n 2 ib_write_bw -x "${gid##*/}" -F >/dev/null &
+		while ! on -n 2 ss -Hltn "sport = :18515" | { read -r _; }; do kill -0 $!; done
+		ib_write_bw -x 1 -F -n 100 vm2
+		wait' </dev/null >"$work/out" 2>"$work/err"
+	grep -q 'hca_id:.rxe0' "$work/out"
+	grep -q '#bytes' "$work/out"
+	nothing_left
+}
+
 # The caller's terminal has a size, and the command's is one of its own.
 test_terminal() {
 	local status=0
@@ -132,4 +147,4 @@ test_machine_is_checked() {
 }
 
 run_tests test_side_by_side test_time_is_over test_what_is_written_stays test_another_root \
-	test_several_ports test_terminal test_demo test_reports test_machine_is_checked
+	test_several_ports test_rxe test_terminal test_demo test_reports test_machine_is_checked

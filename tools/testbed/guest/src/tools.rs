@@ -25,12 +25,24 @@ pub fn install(setup: &Setup) -> Result<()> {
     for name in names.flatten() {
         symlink(PROGRAM, Path::new(TOOLS).join(name.file_name()))?;
     }
-    // Where the tools' libibverbs looks, if the root's does not look there too.
-    let here = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs");
-    if !here.is_dir() {
-        fs::create_dir_all(here)?;
-        for entry in fs::read_dir(setup.path(&setup.provider))?.flatten() {
-            symlink(entry.path(), here.join(entry.file_name()))?;
+    // Where the tools' libibverbs looks for providers and their names: rxe's comes with the tools.
+    let tools = setup.path(tools);
+    let providers = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs");
+    for from in [setup.path(&setup.provider), tools.join("provider")] {
+        link_missing(&from, providers)?;
+    }
+    link_missing(&tools.join("drivers"), Path::new("/etc/libibverbs.d"))
+}
+
+/// Makes a link to each file of a directory, but for those that the root has.
+fn link_missing(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("can't make {}", to.display()))?;
+    let entries = fs::read_dir(from).with_context(|| format!("no {}", from.display()))?;
+    for entry in entries.flatten() {
+        let link = to.join(entry.file_name());
+        if fs::symlink_metadata(&link).is_err() {
+            symlink(entry.path(), &link)
+                .with_context(|| format!("can't link {}", link.display()))?;
         }
     }
     Ok(())
