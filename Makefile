@@ -32,7 +32,7 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	bundle-dir bundle bundle-sources shell check check-more check-debug check-pyverbs \
 	check-versions check-kernels check-rdma-core sim planted sanitize mutants pacing bench \
 	lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree \
-	prose loc cycles install uninstall packages
+	prose loc cycles install uninstall packages check-packages
 
 help:
 	@printf '%s\n' \
@@ -64,6 +64,7 @@ help:
 		'make lint | unit | selftests              one part of check' \
 		'make install    daemon, provider, module source, systemd unit: DESTDIR=, PREFIX=/usr/local; uninstall' \
 		'make packages   Debian packages of daemon, provider and module, in build/debian/debs' \
+		'make check-packages    installs them in a Debian system, boots it, tries libvirt; downloads 1 GB' \
 		'make prose      breaches of style; BASE=COMMIT: in the subjects of later commits, too' \
 		'make loc        lines of code, comments and tests, by part' \
 		'make cycles     imports in cycles that are not allowed' \
@@ -150,6 +151,11 @@ uninstall:
 
 packages: provider device
 	@tools/packages/build
+
+# SUITE=testing: the kernel of that.
+check-packages: packages
+	@tools/packages/check $(SUITE)
+	@tools/packages/test-libvirt
 
 demo: build
 	@$(testbed) demo $(VM)
