@@ -593,7 +593,7 @@ pub unsafe extern "C" fn post_recv(
     let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
     let status = qp.post_recv(&mut list);
     if status != 0 {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's pointer.
         unsafe { bad_wr.write(list.first()) };
     }
     status

@@ -33,7 +33,7 @@ fn receive(byte_len: u32) -> Cqe {
 
 fn send(opcode: WrOpcode, byte_len: u32) -> Cqe {
     Cqe {
-        // There are no more than a byte counts.
+        // Every opcode fits in a byte.
         opcode: opcode.value() as u8,
         byte_len,
         ..Cqe::default()

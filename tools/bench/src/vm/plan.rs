@@ -27,7 +27,7 @@ pub enum Case {
         device: Which,
         /// Bytes of a message.
         size: u64,
-        /// Whether both sides sleep until one comes.
+        /// Whether both sides sleep until a message arrives.
         events: bool,
     },
     /// A TCP connection.

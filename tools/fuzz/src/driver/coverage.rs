@@ -16,7 +16,7 @@ use anyhow::{ensure, Context, Result};
 use super::engine::{build, TRIPLE};
 use super::lines::Lines;
 
-/// Percents of the lines of a parser that its targets have to reach.
+/// Minimum line coverage of a parser by its fuzz targets, in percent.
 const LEAST: f64 = 90.0;
 
 /// Code that takes bytes from another party.

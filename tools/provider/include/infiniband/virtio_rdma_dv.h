@@ -17,7 +17,7 @@
 #define VIRTIO_RDMA_DV_VERSION_MAJOR 1
 #define VIRTIO_RDMA_DV_VERSION_MINOR 0
 
-/* Bytes of the name of a peer, with the one that ends it. */
+/* Bytes of the name of a peer, terminating NUL included. */
 #define VIRTIO_RDMA_DV_PEER_NAME_MAX 64
 
 #ifdef __cplusplus

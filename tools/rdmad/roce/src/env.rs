@@ -39,7 +39,7 @@ pub trait Output {
     fn frame(&mut self, len: usize) -> Option<Frame>;
     /// Sends a complete frame. It may get lost like any other.
     fn send(&mut self, frame: Frame);
-    /// Counts, if the environment does.
+    /// Counts an incident, if the environment keeps counters.
     fn count(&mut self, what: Incident) {
         let _ = what;
     }

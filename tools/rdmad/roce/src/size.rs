@@ -29,8 +29,8 @@ pub fn frame_span(op: &SendOp, mtu: Mtu) -> u32 {
 /// A range of memory. Headers are as long whatever they say.
 const SOME_RANGE: Remote = Remote { va: 0, rkey: 0 };
 
-/// Bytes of frame number `index` of those that a requester of `service` carries `wr` out with; 0 if
-/// it takes none.
+/// Bytes of frame number `index` with which a requester of `service` executes `wr`; 0 if there is
+/// no such frame.
 pub fn request_size<L>(
     service: Service,
     connection: &Connection,

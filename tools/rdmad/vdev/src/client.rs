@@ -336,8 +336,8 @@ impl Client {
     }
 }
 
-/// Negotiates the protocol's version. The client's capabilities limit what is sent to it, which is
-/// no descriptors and no requests, so they don't matter here.
+/// Negotiates the protocol's version. The client's capabilities limit the descriptors and requests
+/// that are sent to it. This server sends neither, so it ignores the capabilities.
 fn version(mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
     let Version { major, minor } = Version::decode(&mut payload)?;
     if major != MAJOR {

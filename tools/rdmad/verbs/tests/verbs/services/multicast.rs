@@ -134,7 +134,7 @@ fn datagrams_to_a_group_reach_all_members() {
         for outsider in &outsiders {
             outsider.expect(7, &sender, group(2), b"other");
         }
-        // Nobody who takes it is no error.
+        // A multicast that nobody receives is not an error.
         sender.send(group(3), b"nobody");
         assert!(members.iter().all(|member| member.cq.poll().is_none()));
     });
