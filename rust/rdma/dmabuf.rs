@@ -150,8 +150,8 @@ impl LockedDmabuf {
     ///
     /// # Safety
     ///
-    /// `raw` is made for `device` and the caller's, allocated as the core does it. Its reservation
-    /// is locked. It is pinned and mapped before anything but its end is asked of the result.
+    /// `raw` is made for `device` and belongs to the caller, allocated as the core allocates it.
+    /// Its reservation is locked. Until it is pinned and mapped, the result is only dropped.
     pub unsafe fn from_raw<T: Driver>(
         device: &Device<T>,
         raw: NonNull<bindings::ib_umem_dmabuf>,

@@ -293,8 +293,8 @@ pub(super) unsafe extern "C" fn create<T: QueuePairs>(
 /// # Safety
 ///
 /// Called by the core as `create_qp` of a device of `T`: `qp` is allocated and not in use, `attr`
-/// valid and writable, `udata` null for a kernel client, else valid and part of the attributes of a
-/// user space verb.
+/// valid and writable, `udata` null for a kernel client, else valid and part of a
+/// `struct uverbs_attr_bundle`.
 pub(super) unsafe extern "C" fn create_any<T: UserQueuePairs>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,

@@ -213,7 +213,7 @@ static int data(int gid_index)
 	here = reg(plain.pd, (uintptr_t)buffer, SIZE, RIGHTS);
 	check(here);
 
-	/* The other side reads and writes memory of the peer by the address that it has there. */
+	/* Remote operations address the peer's memory by the peer's own addresses. */
 	run(&plain, IBV_WR_RDMA_READ, here, (uintptr_t)buffer, SIZE, there, START);
 	for (at = 0; at < SIZE; at++)
 		check(buffer[at] == first(at, 7));

@@ -91,7 +91,7 @@ pub fn pass(runtime: &Runtime) -> bool {
     next.is_some()
 }
 
-/// Has the workers do all that there is, deadlines included.
+/// Runs the workers until no work is left, deadlines included.
 pub fn settle(runtime: &Runtime) {
     work(runtime);
     for _ in 0..DEADLINES {

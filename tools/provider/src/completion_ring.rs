@@ -678,7 +678,7 @@ impl CompletionRing {
         arming.arm.event_received();
         let ring = &arming.ring;
         let (produced, seen) = (ring.produced(), ring.seen.load(Ordering::Relaxed));
-        // Any other position makes no sense: polling reports it.
+        // An impossible position is left to polling, which reports it.
         if produced.wrapping_sub(seen) <= ring.map.layout().slots() {
             // On failure, a poller has just stored a position at least as new.
             let _ =
@@ -818,7 +818,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Prepares for a QP.
+    /// Reserves room for the deferred message of a QP.
     ///
     /// # Errors
     ///

@@ -31,7 +31,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 const MAX_REQUEST: usize = 16;
 /// Clients at a time. One more takes the place of the one that is there for longest.
 const MAX_CLIENTS: usize = 16;
-/// How long clients wait after one could not be accepted, for want of descriptors say.
+/// Pause before the next client after one could not be accepted, for example for lack of
+/// descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Form of an answer.

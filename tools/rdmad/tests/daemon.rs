@@ -177,7 +177,7 @@ fn a_withheld_feature_is_not_offered() {
     let (features, queues) = offered(&[]);
     let transport = Features(1 << F_INDIRECT_DESC);
     assert_eq!(features, Features::ALL.union(transport));
-    // The control queue, 64 CQs and 64 pairs: a driver may still decline the bit.
+    // The control queue, 64 CQs and 64 pairs: a driver may still decline `RING_ADDR`.
     assert_eq!(queues, 1 + 64 + 2 * 64);
     let (without, same) = offered(&["--withhold", "ring-addr"]);
     let of_rings = [Feature::RingAddr, Feature::Srq, Feature::ResizeCq];

@@ -18,7 +18,8 @@ const CRATES: &[(&str, &str)] = &[
     ("tools/rdmad/verbs/src/lib.rs", "tools/rdmad/verbs/src"),
 ];
 
-/// The crates whose folders are looked at: the root, and how many leading folders name a folder.
+/// The crates whose folders are looked at: the root file of each, and how many path components of a
+/// module stand for its folder.
 const FOLDERS: &[(&str, usize)] = &[("drivers/infiniband/hw/virtio_rdma/main.rs", 2)];
 
 /// The list of allowed uses, below the top of the checkout.

@@ -72,7 +72,7 @@ pub struct Options {
     /// Subjects to measure, instead of all
     #[arg(long, value_name = "SUBJECT", value_enum, value_delimiter = ',')]
     pub only: Vec<Subject>,
-    /// The name of our device's figures: how the machines' devices are joined
+    /// Name under which figures of virtio-rdma appear: how the devices of the machines are joined
     #[arg(long, value_name = "NAME", default_value = "direct")]
     pub configuration: String,
     /// Suffix to the names of rxe and TCP, where they run in several sets of machines

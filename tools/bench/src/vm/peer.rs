@@ -114,7 +114,7 @@ impl Peer {
         }
     }
 
-    /// Waits for its end. Returns its output, and whether it ended well.
+    /// Waits until the command ends. Returns its output, and whether it succeeded.
     pub fn finish(&mut self, kill: bool) -> Result<(bool, String)> {
         match self.ask(&Request::Finish { kill })? {
             Answer::Ended { good, printed } => Ok((good, printed)),

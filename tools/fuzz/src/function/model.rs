@@ -137,7 +137,7 @@ impl Function {
         self.raise(self.common.config_vector, true);
     }
 
-    /// A queue interrupts, or perhaps does.
+    /// A queue raises its interrupt; it may but need not where that is not `certain`.
     pub fn queue_interrupts(&mut self, queue: usize, certain: bool) {
         self.raise(self.common.queues[queue].vector, certain);
     }

@@ -2,8 +2,8 @@
 
 //! System calls that each kind of thread may make.
 //!
-//! A descriptor that a thread has may be used: what can be had anew is limited. So `write` stands
-//! here without conditions, and `open` not at all.
+//! The lists limit how a thread gets new descriptors, not how it uses those that it has. So `write`
+//! stands here without conditions, and `open` not at all.
 
 use libc::*;
 

@@ -20,7 +20,7 @@ const ISR_CONFIG: u8 = 1 << 1;
 /// `VIRTIO_MSI_NO_VECTOR`.
 pub(crate) const NO_VECTOR: u16 = 0xffff;
 
-/// Whether the device can go on.
+/// Whether the device works or has failed.
 #[derive(Debug, Default)]
 enum Health {
     #[default]

@@ -100,7 +100,7 @@ impl IrqSet {
         }
     }
 
-    /// Carries it out. Fails when a vector that was pending can't be raised.
+    /// Executes the request. Fails when a vector that was pending can't be raised.
     pub(crate) fn apply(self, interrupts: &Interrupts, trigger: impl Fn(u16)) -> io::Result<()> {
         match self {
             Self::Nothing => {}

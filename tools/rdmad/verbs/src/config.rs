@@ -41,9 +41,9 @@ const EVENT_QUEUE_SIZE: u32 = 1024;
 /// timers, events that wait, windows of a QP.
 pub(crate) const BOOKKEEPING: usize = 256;
 
-/// Rate limits in kb/s: at the least, the longest packet takes a third of a second,
+/// Rate limits in kb/s. At the lowest one, the longest packet takes a third of a second.
 pub(crate) const RATE_LIMITS: RangeInclusive<u32> = 100..=100_000_000;
-/// with bursts in bytes of up to what a QP moves in a turn.
+/// Largest burst of a rate limit in bytes: what a QP moves in a turn.
 pub(crate) const MAX_BURST: u32 = 1 << 20;
 
 /// Bytes that a device may allocate for its VM unless told otherwise.

@@ -134,7 +134,7 @@ pub(crate) struct Link {
     stalled: bool,
     /// The interface is not there.
     gone: bool,
-    /// When an error was told.
+    /// When an error was last logged.
     complained: Option<Instant>,
     /// The event that the frames in the backlog wait for.
     waits: Waits,

@@ -283,7 +283,7 @@ impl<'w> Sim<'w> {
         for _ in 0..ENDLESS {
             let mut moved = self.work();
             moved |= self.deliver_all();
-            // One after the other, if there are few buffers.
+            // If there are few buffers, the events arrive one after the other.
             while self.take_events() {
                 moved |= self.work();
             }

@@ -148,7 +148,7 @@ fn a_driver_that_takes_all_it_can_get() {
         assert!((10..40).contains(&qps.len()), "{} QPs", qps.len());
         made.push((cq, qps, Rest::take(vm)));
     }
-    // The other VM has its own.
+    // The other VM has a memory limit of its own.
     let pair = Pair::new(&world);
     for id in 0..20 {
         pair.qb.post_recv(id, &[sge(&pair.mb, 0, 64)]);

@@ -69,7 +69,7 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     wait("a frame to be refused", || {
         (daemon.switch.stats()[1].refused == 1).then_some(())
     });
-    // The engine of that VM is heard, and its datagram is the first.
+    // Datagrams of that VM's engine arrive, and this one is the first.
     let data = b.mr(64);
     theirs.post(&Wr::new(1, WrOpcode::Send).local(&data, 0, 64).to(&gsi));
     let cqe = cq_a.expect(9, WcStatus::Success);

@@ -25,7 +25,7 @@ const LIMIT: EventKind = EventKind::Async(AsyncEvent::SrqLimitReached);
 const LAST: EventKind = EventKind::Async(AsyncEvent::QpLastWqeReached);
 const SRQ_ERR: EventKind = EventKind::Async(AsyncEvent::SrqErr);
 
-/// Two QPs of A, each connected to one of B, of which both take their receives from one SRQ.
+/// Two QPs of A, each connected to a QP of B. Both QPs of B take their receives from one SRQ.
 struct Bench<'vm> {
     a: &'vm Vm,
     b: &'vm Vm,

@@ -208,7 +208,7 @@ impl KernelCq {
     /// Work requests were posted to a QP of the CQ, or the QP was stopped. Wakes a consumer that
     /// has to flush them.
     pub(super) fn posted(&self) {
-        // Not for a CQ that works: its consumer would find nothing.
+        // While the CQ works, there is nothing to flush: its consumer would find nothing.
         if self.device.has_losses() && self.state.lock().left(&self.device).is_some() {
             self.wake();
         }

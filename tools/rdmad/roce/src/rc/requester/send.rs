@@ -26,7 +26,8 @@ struct Next {
     length: u32,
     /// The payload, if it is in the work request itself.
     word: Option<[u8; 8]>,
-    /// Packet to be sent after this one. A READ request takes the place of all its responses.
+    /// Position of the packet after this one. A READ request takes the positions of all its
+    /// responses.
     end: u64,
 }
 

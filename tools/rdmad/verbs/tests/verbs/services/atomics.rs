@@ -206,7 +206,7 @@ fn nothing_is_lost_between_qps_and_cpu() {
             wait("the CPU to count", || {
                 counted.load(Ordering::Relaxed).then_some(())
             });
-            // Before anything can fail: the scope waits for the CPU.
+            // Set before an unwrap can panic: the scope joins the thread of the CPU.
             done.store(true, Ordering::Relaxed);
             let by_cpu = cpu.join().unwrap();
             for result in added {
