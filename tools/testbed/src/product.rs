@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use guest::proto::User;
 use guest::setup::{Place, ROOT, UPPER};
 use guest::TOOLS;
+use rustix::process::geteuid;
 
 use crate::accel::Accel;
 use crate::bed::{BedOptions, Ground};
@@ -82,7 +83,7 @@ struct Machines {
     /// The VMs' root: a directory with an unpacked image, for example
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Keep what VM N changes in its root in DIR/vmN, and begin with that the next time
+    /// Keep what VM N changes in its root in DIR/vmN, and begin with that the next time (root only)
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
     /// The VMs write to this working directory itself
@@ -169,6 +170,13 @@ impl Machines {
             source
         };
         if let Some(dir) = &self.overlay {
+            if !geteuid().is_root() {
+                bail!(
+                    "--overlay: only root can keep changes of a VM: overlayfs makes a directory \
+                     that nobody may open, which a server of another user can't serve. Use --rw \
+                     for the working directory"
+                );
+            }
             fs::create_dir_all(dir).with_context(|| format!("can't make {}", dir.display()))?;
             let source = Source::new(directory(dir)?, UPPER, "/");
             sources.push(writable(source, true));
