@@ -10,6 +10,7 @@ use std::thread;
 
 use guest::proto::{Exec, User};
 use guest::PROGRAM;
+use rustix::fs::{access, Access};
 use rustix::process::{Gid, Uid};
 use rustix::pty::{grantpt, ioctl_tiocgptpeer, openpt, unlockpt, OpenptFlags};
 use rustix::termios::{tcsetwinsize, Winsize};
@@ -97,7 +98,9 @@ fn prepared<'a>(command: &'a mut Command, exec: &Exec) -> &'a mut Command {
 /// The directory in which a command starts. A root may lack that of the caller, and the user may
 /// have no access to the agent's.
 fn directory(exec: &Exec) -> Option<&str> {
-    let is_there = |dir: &&str| fs::metadata(dir).is_ok_and(|at| at.is_dir());
+    let is_there = |dir: &&str| {
+        fs::metadata(dir).is_ok_and(|at| at.is_dir()) && access(*dir, Access::EXEC_OK).is_ok()
+    };
     let home = exec.env.iter().find(|(name, _)| name == "HOME");
     let home = home.map(|(_, home)| home.as_str());
     let fallback = exec.user.is_some().then_some("/");
