@@ -10,8 +10,8 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
-use super::pace::{Pacer, Shape};
-use super::serve::FLUSH_LIMIT;
+use super::send::{Pacer, Shape};
+use super::turn::FLUSH_LIMIT;
 use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
 use crate::config::MAX_BURST;
 use crate::direct::DirectRoute;

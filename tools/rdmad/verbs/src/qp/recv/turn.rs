@@ -1,153 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The receive half of a QP.
+//! The receive half in a turn: receives are taken and ended, and memory is reached for the peer.
 
-use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
-use budget::{Charge, ChargedList};
 use dma::DmaView;
 use roce::env::BadReceive;
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, With};
-use roce::Connection;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus};
 use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wqe::RqHeader;
 
-use super::{Qp, RemoteQp, Responder};
+use super::{RecvIo, RecvSide};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
-use crate::memory::{
-    Fault, KeyFault, KeyUser, Keys, Memory, Message, QueueMem, QueueView, WorkConsumer,
-};
+use crate::memory::{Fault, KeyFault, KeyUser, Keys, Memory, Message, QueueView};
+use crate::qp::{Qp, Responder};
 use crate::srq::Srq;
 use crate::turn::{Budget, Parked};
-use crate::wire::Arrived;
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Origin, Received};
 use crate::Device;
 
 /// Remote keys that the peer of an unreliable connection may get wrong: as many as a key has
 /// variants.
 const MAX_VIOLATIONS: u32 = 256;
-
-/// State under the lock of the receive half.
-#[derive(Debug)]
-pub(crate) struct RecvSide {
-    pub(crate) io: RecvIo,
-    /// From RTR on.
-    pub(crate) responder: Option<Responder>,
-    /// Charge for what the responder keeps of its peer's requests.
-    answers: Option<Charge>,
-    /// The peer that the QP is connected to, from RTR on.
-    peer: Option<RemoteQp>,
-    /// The peer's requests come without packets.
-    is_direct: bool,
-    /// The Q_Key of datagrams for this QP.
-    pub(crate) qkey: u32,
-    /// COMM_EST was raised or is no news any more.
-    established: bool,
-    /// QP_LAST_WQE_REACHED was raised.
-    last_wqe_reached: bool,
-}
-
-/// The part of the receive half that the machines of the services use: it is borrowed beside them.
-#[derive(Debug)]
-pub(crate) struct RecvIo {
-    queue: WorkConsumer,
-    /// The receive WQE being executed; there is never more than one.
-    buffer: ChargedList<u8>,
-    /// Its work request, if its message comes without packets, or if it is left over from one that
-    /// did not fit or did not come to its end.
-    pub(crate) incoming: Option<RecvWr<Received>>,
-    /// The ring makes no sense: it is not looked at before RESET.
-    broken: bool,
-    /// Remote keys that memory refused since the QP was connected.
-    violations: Cell<u32>,
-}
-
-impl RecvSide {
-    pub(super) fn new(queue: &QueueMem, buffer: ChargedList<u8>) -> Self {
-        Self {
-            io: RecvIo {
-                queue: WorkConsumer::new(queue),
-                buffer,
-                incoming: None,
-                broken: false,
-                violations: Cell::new(0),
-            },
-            responder: None,
-            answers: None,
-            peer: None,
-            is_direct: false,
-            qkey: 0,
-            established: false,
-            last_wqe_reached: false,
-        }
-    }
-
-    /// Starts to receive. `answers` is charged for what the responder keeps of its peer's requests,
-    /// if it does.
-    pub(super) fn start(&mut self, responder: Responder, answers: Option<Charge>) {
-        self.responder = Some(responder);
-        self.answers = answers;
-        self.established = false;
-        self.io.violations.set(0);
-    }
-
-    /// Sets the peer. Its requests come without packets if `direct`.
-    pub(super) fn set_peer(&mut self, connection: &Connection, direct: bool) {
-        self.peer = Some(RemoteQp::of(connection));
-        self.is_direct = direct;
-    }
-
-    /// Forgets all work and the connection.
-    pub(super) fn stop(&mut self) {
-        self.responder = None;
-        self.answers = None;
-        self.peer = None;
-        self.io.incoming = None;
-        self.io.broken = false;
-        self.last_wqe_reached = false;
-    }
-
-    /// Gives what was taken from the SRQ, and did not come to its end, back to it: the QP goes to
-    /// RESET or is destroyed.
-    pub(super) fn put_back(&mut self, qp: &Qp) {
-        let Some(srq) = &qp.srq else { return };
-        let held = self.responder.as_mut().and_then(Responder::drain);
-        for wr in held.into_iter().chain(self.io.incoming.take()) {
-            if let Origin::Srq { slot } = wr.local.origin {
-                srq.put_back(slot);
-            }
-        }
-    }
-
-    /// COMM_EST would be no news any more: the QP can send.
-    pub(super) fn set_established(&mut self) {
-        self.established = true;
-    }
-
-    /// The responder, if the QP is connected to `peer`.
-    pub(crate) fn responder_for(&mut self, peer: &RemoteQp) -> Option<&mut Responder> {
-        if self.peer.as_ref() == Some(peer) {
-            self.responder.as_mut()
-        } else {
-            None
-        }
-    }
-
-    /// Whether a packet is a request of the peer. On the direct path none is: both ends decide for
-    /// that path by the same rule, so packets come from another sender.
-    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
-        !self.is_direct
-            && self
-                .peer
-                .as_ref()
-                .is_some_and(|peer| peer.sent(arrived, device.runtime()))
-    }
-}
 
 /// The receive half in the hands of a worker.
 pub(crate) struct RecvTurn<'a> {
@@ -369,7 +247,7 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// Ends up to `limit` work requests with WR_FLUSH_ERR: first the one that was being executed.
-    pub(super) fn flush(&self, side: &mut RecvSide, limit: usize) -> Parked {
+    pub(in crate::qp) fn flush(&self, side: &mut RecvSide, limit: usize) -> Parked {
         let half_filled = side.responder.as_mut().and_then(Responder::drain);
         for wr in half_filled.into_iter().chain(side.io.incoming.take()) {
             self.give_back(&wr);
@@ -411,7 +289,7 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// Gives all slots back without a completion.
-    pub(super) fn reset(mut self, side: &mut RecvSide) {
+    pub(in crate::qp) fn reset(mut self, side: &mut RecvSide) {
         if side.io.queue.reset(&self.queue) {
             return;
         }

@@ -1,201 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The send half of a QP.
+//! The send half in a turn: work requests are taken, executed and ended.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use budget::Exhausted;
 use dma::DmaView;
 use roce::work::SendWr;
-use roce::{ud, Connection};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
-use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
-use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::RingError;
 
 use super::keys::is_registration;
-use super::pace::Pacer;
-use super::{Qp, RemoteQp, Requester};
+use super::{SendIo, SendSide};
 use crate::counters::Counter;
 use crate::cq::Completions;
-use crate::direct::{DirectRoute, Transfer};
-use crate::memory::{Keys, Memory, Message, QueueMem, QueueView, WorkConsumer};
-use crate::runtime::{Alarm, Until};
+use crate::memory::{Keys, Memory, Message, QueueView};
+use crate::qp::Qp;
 use crate::turn::{Budget, Parked};
-use crate::wire::Arrived;
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, Posted, SendRules,
     Snapshots,
 };
 use crate::Device;
-
-/// WQEs that are executed at a time, so that packets of many small messages can be on their way.
-const DEPTH: u16 = 128;
-
-/// State under the lock of the send half.
-#[derive(Debug)]
-pub(crate) struct SendSide {
-    /// All attributes as they were set.
-    pub(super) attr: QpAttr,
-    pub(crate) io: SendIo,
-    /// Of a connection, from RTS on.
-    pub(crate) requester: Option<Requester>,
-    /// Of datagrams, from RTS on.
-    pub(crate) sender: Option<ud::Sender>,
-    /// A datagram that waits for room in the frame port.
-    pub(super) blocked: Option<Fetched>,
-    /// The way to the peer, if data goes there without packets.
-    pub(crate) route: Option<DirectRoute>,
-    /// From RTR on.
-    pub(crate) connection: Option<Connection>,
-    /// The work request that goes there now.
-    pub(super) transfer: Option<Transfer>,
-    /// SQ_DRAINED was raised since the QP went to SQD.
-    pub(super) drained: bool,
-    /// The QP's entry in the runtime's timers.
-    alarm: Alarm,
-}
-
-/// The part of the send half that the machines of the services use: it is borrowed beside them.
-#[derive(Debug)]
-pub(crate) struct SendIo {
-    pub(super) queue: WorkConsumer,
-    pub(crate) snapshots: Snapshots,
-    /// The ring makes no sense: it is not looked at before RESET.
-    pub(super) broken: bool,
-    /// WQEs that were taken since a doorbell was asked for, or more.
-    pub(super) fetched: u32,
-    /// The rate limit, if there is one.
-    pub(crate) pacer: Option<Pacer>,
-    /// Until when the rate limit holds the QP back.
-    pub(super) paced: Option<Instant>,
-}
-
-impl SendSide {
-    pub(super) fn new(queue: &QueueMem, snapshots: Snapshots) -> Self {
-        Self {
-            attr: QpAttr::ZERO,
-            io: SendIo {
-                queue: WorkConsumer::new(queue),
-                snapshots,
-                broken: false,
-                fetched: 0,
-                pacer: None,
-                paced: None,
-            },
-            requester: None,
-            sender: None,
-            blocked: None,
-            route: None,
-            connection: None,
-            transfer: None,
-            drained: false,
-            alarm: Alarm::default(),
-        }
-    }
-
-    /// Forgets all work and the connection.
-    pub(super) fn stop(&mut self) {
-        self.io.stop();
-        self.requester = None;
-        self.sender = None;
-        self.blocked = None;
-        self.route = None;
-        self.connection = None;
-        self.transfer = None;
-    }
-
-    /// Whether no work request is between its beginning and its end.
-    pub(super) fn is_drained(&self) -> bool {
-        self.transfer.is_none()
-            && self.blocked.is_none()
-            && self.requester.as_ref().is_none_or(Requester::is_drained)
-    }
-
-    /// Whether every work request that was taken has ended.
-    pub(super) fn is_empty(&self) -> bool {
-        self.transfer.is_none()
-            && self.blocked.is_none()
-            && self.requester.as_ref().is_none_or(Requester::is_empty)
-    }
-
-    /// Attributes as they were set.
-    pub(crate) fn attr(&self) -> &QpAttr {
-        &self.attr
-    }
-
-    /// Whether a packet is from the peer.
-    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
-        self.connection
-            .as_ref()
-            .is_some_and(|connection| RemoteQp::of(connection).sent(arrived, device.runtime()))
-    }
-
-    /// When the QP needs a turn even if nothing happens.
-    fn deadline(&self) -> Option<Instant> {
-        let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
-        let requester = self.requester.as_ref().and_then(Requester::next_deadline);
-        [transfer, requester, self.io.paced]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// Has the runtime's timers know the deadline, if there is one.
-    pub(super) fn arm(&mut self, device: &Device, qp: &Qp) -> Option<Until> {
-        if qp.timer_expired.swap(false, Ordering::AcqRel) {
-            self.alarm.expired();
-        }
-        let deadline = self.deadline()?;
-        let key = device.key(qp.number);
-        Some(self.alarm.set(&device.runtime().scheduler, key, deadline))
-    }
-
-    /// Takes the QP's entry out of the timers.
-    pub(super) fn disarm(&mut self, device: &Device, qpn: Qpn) {
-        self.alarm
-            .clear(&device.runtime().scheduler, device.key(qpn));
-    }
-}
-
-impl SendIo {
-    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets
-    /// there is one at a time.
-    pub(super) fn make_room(
-        &mut self,
-        budget: &budget::Budget,
-        requester: &mut Requester,
-    ) -> Result<(), Exhausted> {
-        let slots = u16::try_from(self.queue.slots()).unwrap_or(DEPTH);
-        // One, if there is no SQ.
-        let depth = slots.clamp(1, DEPTH);
-        self.snapshots.make_room(budget, depth)?;
-        requester.make_room(budget, depth.into())
-    }
-
-    /// Forgets all work.
-    fn stop(&mut self) {
-        self.snapshots.clear();
-        self.paced = None;
-        self.broken = false;
-    }
-
-    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it
-    /// does.
-    #[inline]
-    pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
-        match self.pacer.as_mut().map(|pacer| pacer.admit(now, bytes)) {
-            Some(Err(at)) => {
-                self.paced = Some(at);
-                false
-            }
-            Some(Ok(())) | None => true,
-        }
-    }
-}
 
 /// The send half in the hands of a worker.
 pub(crate) struct SendTurn<'a> {
@@ -275,7 +102,7 @@ impl<'a> SendTurn<'a> {
     }
 
     /// Takes and checks the next WQE.
-    pub(super) fn fetch(
+    pub(in crate::qp) fn fetch(
         &self,
         io: &mut SendIo,
         attr: &QpAttr,
@@ -322,7 +149,7 @@ impl<'a> SendTurn<'a> {
     }
 
     /// Gives all slots back without a completion.
-    pub(super) fn reset(mut self, side: &mut SendSide) {
+    pub(in crate::qp) fn reset(mut self, side: &mut SendSide) {
         if side.io.queue.reset(&self.queue) {
             return;
         }
@@ -334,7 +161,7 @@ impl<'a> SendTurn<'a> {
     }
 
     /// Ends up to `limit` work requests with WR_FLUSH_ERR: first those that were being executed.
-    pub(super) fn flush(&self, side: &mut SendSide, limit: usize) -> Parked {
+    pub(in crate::qp) fn flush(&self, side: &mut SendSide, limit: usize) -> Parked {
         let SendSide {
             io,
             requester,

@@ -9,9 +9,9 @@ use virtio_rdma_abi::ib::{QpState, WcStatus, DEFAULT_PKEY};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
 
-use super::serve::Progress;
-use super::{attr, Qp, SendSide, SendTurn};
+use super::Progress;
 use crate::direct;
+use crate::qp::{attr, Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
 use crate::wire::SendEnv;
 use crate::wqe::Fetched;

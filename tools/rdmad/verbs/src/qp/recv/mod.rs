@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The receive half of a QP.
+
+mod turn;
+
+use std::cell::Cell;
+
+use budget::{Charge, ChargedList};
+use roce::work::RecvWr;
+use roce::Connection;
+
+use super::{Qp, RemoteQp, Responder};
+use crate::memory::{QueueMem, WorkConsumer};
+use crate::wire::Arrived;
+use crate::wqe::{Origin, Received};
+use crate::Device;
+
+pub(crate) use turn::RecvTurn;
+
+/// State under the lock of the receive half.
+#[derive(Debug)]
+pub(crate) struct RecvSide {
+    pub(crate) io: RecvIo,
+    /// From RTR on.
+    pub(crate) responder: Option<Responder>,
+    /// Charge for what the responder keeps of its peer's requests.
+    answers: Option<Charge>,
+    /// The peer that the QP is connected to, from RTR on.
+    peer: Option<RemoteQp>,
+    /// The peer's requests come without packets.
+    is_direct: bool,
+    /// The Q_Key of datagrams for this QP.
+    pub(crate) qkey: u32,
+    /// COMM_EST was raised or is no news any more.
+    established: bool,
+    /// QP_LAST_WQE_REACHED was raised.
+    last_wqe_reached: bool,
+}
+
+/// The part of the receive half that the machines of the services use: it is borrowed beside them.
+#[derive(Debug)]
+pub(crate) struct RecvIo {
+    queue: WorkConsumer,
+    /// The receive WQE being executed; there is never more than one.
+    buffer: ChargedList<u8>,
+    /// Its work request, if its message comes without packets, or if it is left over from one that
+    /// did not fit or did not come to its end.
+    pub(crate) incoming: Option<RecvWr<Received>>,
+    /// The ring makes no sense: it is not looked at before RESET.
+    broken: bool,
+    /// Remote keys that memory refused since the QP was connected.
+    violations: Cell<u32>,
+}
+
+impl RecvSide {
+    pub(in crate::qp) fn new(queue: &QueueMem, buffer: ChargedList<u8>) -> Self {
+        Self {
+            io: RecvIo {
+                queue: WorkConsumer::new(queue),
+                buffer,
+                incoming: None,
+                broken: false,
+                violations: Cell::new(0),
+            },
+            responder: None,
+            answers: None,
+            peer: None,
+            is_direct: false,
+            qkey: 0,
+            established: false,
+            last_wqe_reached: false,
+        }
+    }
+
+    /// Starts to receive. `answers` is charged for what the responder keeps of its peer's requests,
+    /// if it does.
+    pub(in crate::qp) fn start(&mut self, responder: Responder, answers: Option<Charge>) {
+        self.responder = Some(responder);
+        self.answers = answers;
+        self.established = false;
+        self.io.violations.set(0);
+    }
+
+    /// Sets the peer. Its requests come without packets if `direct`.
+    pub(in crate::qp) fn set_peer(&mut self, connection: &Connection, direct: bool) {
+        self.peer = Some(RemoteQp::of(connection));
+        self.is_direct = direct;
+    }
+
+    /// Forgets all work and the connection.
+    pub(in crate::qp) fn stop(&mut self) {
+        self.responder = None;
+        self.answers = None;
+        self.peer = None;
+        self.io.incoming = None;
+        self.io.broken = false;
+        self.last_wqe_reached = false;
+    }
+
+    /// Gives what was taken from the SRQ, and did not come to its end, back to it: the QP goes to
+    /// RESET or is destroyed.
+    pub(in crate::qp) fn put_back(&mut self, qp: &Qp) {
+        let Some(srq) = &qp.srq else { return };
+        let held = self.responder.as_mut().and_then(Responder::drain);
+        for wr in held.into_iter().chain(self.io.incoming.take()) {
+            if let Origin::Srq { slot } = wr.local.origin {
+                srq.put_back(slot);
+            }
+        }
+    }
+
+    /// COMM_EST would be no news any more: the QP can send.
+    pub(in crate::qp) fn set_established(&mut self) {
+        self.established = true;
+    }
+
+    /// The responder, if the QP is connected to `peer`.
+    pub(crate) fn responder_for(&mut self, peer: &RemoteQp) -> Option<&mut Responder> {
+        if self.peer.as_ref() == Some(peer) {
+            self.responder.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// Whether a packet is a request of the peer. On the direct path none is: both ends decide for
+    /// that path by the same rule, so packets come from another sender.
+    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
+        !self.is_direct
+            && self
+                .peer
+                .as_ref()
+                .is_some_and(|peer| peer.sent(arrived, device.runtime()))
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The send half of a QP.
+
+mod keys;
+mod pace;
+mod turn;
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use budget::Exhausted;
+use roce::{ud, Connection};
+use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::wire::Wire;
+
+use super::{Qp, RemoteQp, Requester};
+use crate::direct::{DirectRoute, Transfer};
+use crate::memory::{QueueMem, WorkConsumer};
+use crate::runtime::{Alarm, Until};
+use crate::wire::Arrived;
+use crate::wqe::{Fetched, Snapshots};
+use crate::Device;
+
+pub(super) use pace::{Pacer, Shape};
+pub(crate) use turn::{solicits, SendTurn};
+
+/// WQEs that are executed at a time, so that packets of many small messages can be on their way.
+const DEPTH: u16 = 128;
+
+/// State under the lock of the send half.
+#[derive(Debug)]
+pub(crate) struct SendSide {
+    /// All attributes as they were set.
+    pub(in crate::qp) attr: QpAttr,
+    pub(crate) io: SendIo,
+    /// Of a connection, from RTS on.
+    pub(crate) requester: Option<Requester>,
+    /// Of datagrams, from RTS on.
+    pub(crate) sender: Option<ud::Sender>,
+    /// A datagram that waits for room in the frame port.
+    pub(in crate::qp) blocked: Option<Fetched>,
+    /// The way to the peer, if data goes there without packets.
+    pub(crate) route: Option<DirectRoute>,
+    /// From RTR on.
+    pub(crate) connection: Option<Connection>,
+    /// The work request that goes there now.
+    pub(in crate::qp) transfer: Option<Transfer>,
+    /// SQ_DRAINED was raised since the QP went to SQD.
+    pub(in crate::qp) drained: bool,
+    /// The QP's entry in the runtime's timers.
+    alarm: Alarm,
+}
+
+/// The part of the send half that the machines of the services use: it is borrowed beside them.
+#[derive(Debug)]
+pub(crate) struct SendIo {
+    pub(in crate::qp) queue: WorkConsumer,
+    pub(crate) snapshots: Snapshots,
+    /// The ring makes no sense: it is not looked at before RESET.
+    pub(in crate::qp) broken: bool,
+    /// WQEs that were taken since a doorbell was asked for, or more.
+    pub(in crate::qp) fetched: u32,
+    /// The rate limit, if there is one.
+    pub(crate) pacer: Option<Pacer>,
+    /// Until when the rate limit holds the QP back.
+    pub(in crate::qp) paced: Option<Instant>,
+}
+
+impl SendSide {
+    pub(in crate::qp) fn new(queue: &QueueMem, snapshots: Snapshots) -> Self {
+        Self {
+            attr: QpAttr::ZERO,
+            io: SendIo {
+                queue: WorkConsumer::new(queue),
+                snapshots,
+                broken: false,
+                fetched: 0,
+                pacer: None,
+                paced: None,
+            },
+            requester: None,
+            sender: None,
+            blocked: None,
+            route: None,
+            connection: None,
+            transfer: None,
+            drained: false,
+            alarm: Alarm::default(),
+        }
+    }
+
+    /// Forgets all work and the connection.
+    pub(in crate::qp) fn stop(&mut self) {
+        self.io.stop();
+        self.requester = None;
+        self.sender = None;
+        self.blocked = None;
+        self.route = None;
+        self.connection = None;
+        self.transfer = None;
+    }
+
+    /// Whether no work request is between its beginning and its end.
+    pub(in crate::qp) fn is_drained(&self) -> bool {
+        self.transfer.is_none()
+            && self.blocked.is_none()
+            && self.requester.as_ref().is_none_or(Requester::is_drained)
+    }
+
+    /// Whether every work request that was taken has ended.
+    pub(in crate::qp) fn is_empty(&self) -> bool {
+        self.transfer.is_none()
+            && self.blocked.is_none()
+            && self.requester.as_ref().is_none_or(Requester::is_empty)
+    }
+
+    /// Attributes as they were set.
+    pub(crate) fn attr(&self) -> &QpAttr {
+        &self.attr
+    }
+
+    /// Whether a packet is from the peer.
+    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|connection| RemoteQp::of(connection).sent(arrived, device.runtime()))
+    }
+
+    /// When the QP needs a turn even if nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
+        let requester = self.requester.as_ref().and_then(Requester::next_deadline);
+        [transfer, requester, self.io.paced]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Has the runtime's timers know the deadline, if there is one.
+    pub(in crate::qp) fn arm(&mut self, device: &Device, qp: &Qp) -> Option<Until> {
+        if qp.timer_expired.swap(false, Ordering::AcqRel) {
+            self.alarm.expired();
+        }
+        let deadline = self.deadline()?;
+        let key = device.key(qp.number);
+        Some(self.alarm.set(&device.runtime().scheduler, key, deadline))
+    }
+
+    /// Takes the QP's entry out of the timers.
+    pub(in crate::qp) fn disarm(&mut self, device: &Device, qpn: Qpn) {
+        self.alarm
+            .clear(&device.runtime().scheduler, device.key(qpn));
+    }
+}
+
+impl SendIo {
+    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets
+    /// there is one at a time.
+    pub(in crate::qp) fn make_room(
+        &mut self,
+        budget: &budget::Budget,
+        requester: &mut Requester,
+    ) -> Result<(), Exhausted> {
+        let slots = u16::try_from(self.queue.slots()).unwrap_or(DEPTH);
+        // One, if there is no SQ.
+        let depth = slots.clamp(1, DEPTH);
+        self.snapshots.make_room(budget, depth)?;
+        requester.make_room(budget, depth.into())
+    }
+
+    /// Forgets all work.
+    fn stop(&mut self) {
+        self.snapshots.clear();
+        self.paced = None;
+        self.broken = false;
+    }
+
+    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it
+    /// does.
+    #[inline]
+    pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
+        match self.pacer.as_mut().map(|pacer| pacer.admit(now, bytes)) {
+            Some(Err(at)) => {
+                self.paced = Some(at);
+                false
+            }
+            Some(Ok(())) | None => true,
+        }
+    }
+}

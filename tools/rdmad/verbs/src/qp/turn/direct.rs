@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The direct path in a turn: data goes to the peer without packets.
+use std::ops::ControlFlow::{Break, Continue};
+
+use virtio_rdma_abi::ib::{QpState, WcStatus};
+
+use super::Progress;
+use crate::direct::{DirectRoute, Target, Transfer, TransferStep};
+use crate::qp::{Qp, SendSide, SendTurn};
+use crate::runtime::Watch;
+
+impl Qp {
+    /// Executes WQEs whose data goes to the peer without packets, with the peer at hand until
+    /// something is in the way.
+    pub(super) fn send_direct(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        watch: &Watch,
+    ) -> Progress {
+        let spent = turn.budget.spent();
+        let end = side.route.as_ref().and_then(DirectRoute::end);
+        let view = end.as_ref().map(|(device, _)| device.space.enter());
+        let mut target = match (&side.route, &end, &view) {
+            (Some(route), Some((device, qp)), Some(view)) => {
+                Target::new(self, route, device, qp, view)
+            }
+            _ => None,
+        };
+        while !turn.budget.is_spent() && self.state() == Some(state) {
+            let mut transfer = match side.transfer.take() {
+                Some(transfer) => transfer,
+                None => {
+                    let fetched = match state {
+                        QpState::Rts => turn.fetch(&mut side.io, &side.attr),
+                        _ => Ok(None),
+                    };
+                    match fetched {
+                        Ok(Some(fetched)) => Transfer::new(fetched, side.attr()),
+                        Ok(None) => {
+                            // Others may have the peer meanwhile.
+                            drop(target);
+                            return Break(self.dry(turn, side, state, watch));
+                        }
+                        Err(_) => return self.break_queue(turn, side),
+                    }
+                }
+            };
+            match transfer.step(turn, side, target.as_mut()) {
+                TransferStep::Moved => side.transfer = Some(transfer),
+                TransferStep::Waits => {
+                    side.transfer = Some(transfer);
+                    return Break(self.park(turn.device, side, None));
+                }
+                TransferStep::Done(status) => {
+                    turn.complete(&mut side.io, transfer.wr(), status);
+                    if status != WcStatus::Success {
+                        self.fail_send(turn.device);
+                    }
+                }
+            }
+            if turn.queue.lost() {
+                break;
+            }
+        }
+        Continue(turn.budget.charged_since(spent))
+    }
+}

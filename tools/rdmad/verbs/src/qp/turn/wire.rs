@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The wire path in a turn: the requester sends packets.
+use std::ops::ControlFlow::{Break, Continue};
+
+use roce::Pause;
+use virtio_rdma_abi::ib::QpState;
+
+use super::Progress;
+use crate::qp::{Qp, SendSide, SendTurn};
+use crate::runtime::Watch;
+use crate::wire::SendEnv;
+
+impl Qp {
+    /// Gives WQEs to the requester and has it send packets.
+    pub(super) fn send_wire(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        watch: &Watch,
+    ) -> Progress {
+        let spent = turn.budget.spent();
+        let SendSide {
+            attr,
+            io,
+            requester: Some(requester),
+            route,
+            ..
+        } = side
+        else {
+            return Break(self.dry(turn, side, state, watch));
+        };
+        let mut drained = false;
+        let mut broken = false;
+        // A message on the wire ends there before data takes another way.
+        while state == QpState::Rts
+            && route.is_none()
+            && requester.has_room()
+            && !io.snapshots.has_barrier()
+        {
+            match turn.fetch(io, attr) {
+                Ok(Some(fetched)) => requester.post(fetched),
+                Ok(None) => {
+                    drained = true;
+                    break;
+                }
+                Err(_) => {
+                    broken = true;
+                    break;
+                }
+            }
+        }
+        requester.hold(state == QpState::Sqd);
+        let mut env = SendEnv::new(turn, io);
+        let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
+        // Work requests ended that kept others from being taken.
+        let goes_on = state == QpState::Rts
+            && match route {
+                Some(_) => requester.is_empty(),
+                None => !drained && requester.has_room() && !io.snapshots.has_barrier(),
+            };
+        if broken {
+            return self.break_queue(turn, side);
+        }
+        let Ok(sent) = sent else {
+            // A completion tells what happened.
+            self.fail_send(turn.device);
+            return Continue(turn.budget.charged_since(spent));
+        };
+        turn.budget.charge_frames(sent.bytes);
+        match sent.pause {
+            Pause::Budget => Continue(turn.budget.charged_since(spent)),
+            Pause::NoFrame => Break(self.await_room(turn.device, side)),
+            Pause::Idle if goes_on => Continue(turn.budget.charged_since(spent)),
+            Pause::Idle if drained || state != QpState::Rts => {
+                Break(self.dry(turn, side, state, watch))
+            }
+            Pause::Idle => Break(self.park(turn.device, side, None)),
+        }
+    }
+}
