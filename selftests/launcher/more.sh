@@ -114,20 +114,6 @@ test_rxe() {
 	nothing_left
 }
 
-# The caller's terminal has a size, and the command's is one of its own.
-test_terminal() {
-	local status=0
-	cat >"$work/dir/in-terminal" <<-IN
-		stty rows 33 cols 99
-		"$bundle/bin/virtio-rdma" run --vms 1 -- sh -c 'test -t 0 && stty size; exit 6'
-	IN
-	"${as_user[@]}" script -qec "sh $work/dir/in-terminal" /dev/null </dev/zero \
-		>"$work/out" 2>"$work/err" || status=$?
-	((status == 6))
-	grep -q '^33 99' "$work/out"
-	nothing_left
-}
-
 test_demo() {
 	virtio_rdma demo </dev/null >"$work/out" 2>"$work/err"
 	grep -q 'state ACTIVE' "$work/out"
@@ -155,4 +141,4 @@ test_machine_is_checked() {
 }
 
 run_tests test_side_by_side test_time_is_over test_what_is_written_stays test_another_root \
-	test_several_ports test_rxe test_terminal test_demo test_reports test_machine_is_checked
+	test_several_ports test_rxe test_demo test_reports test_machine_is_checked
