@@ -12,11 +12,15 @@ use rustix::system::finit_module;
 /// Flag of finit_module(2): the kernel decompresses the file.
 const COMPRESSED: i32 = 4;
 
-/// Loads modules of a directory with modules.dep, and before each those that it needs.
+/// Loads modules of a directory with modules.dep, and before each those that it needs. Those that
+/// are part of the kernel's image by modules.builtin are there already.
 pub fn load(dir: &Path, names: &[String]) -> Result<()> {
-    let list = dir.join("modules.dep");
-    let list = fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))?;
-    let known = parse(&list);
+    let read = |name| {
+        let list = dir.join(name);
+        fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))
+    };
+    let (list, built_in) = (read("modules.dep")?, read("modules.builtin")?);
+    let known = parse(&list, &built_in);
     for name in names {
         let files = known
             .get(&plain(name))
@@ -42,16 +46,22 @@ pub fn insert(file: &Path) -> Result<()> {
     }
 }
 
-/// Each module's file, and those of all that it needs behind it.
-fn parse(list: &str) -> HashMap<String, Vec<&str>> {
-    list.lines()
-        .filter_map(|line| {
-            let (file, needed) = line.split_once(':')?;
-            let name = file.rsplit('/').next()?.split('.').next()?;
-            let files = [file].into_iter().chain(needed.split_whitespace());
-            Some((plain(name), files.collect()))
-        })
-        .collect()
+/// Each module's file, and those of all that it needs behind it. Modules that are built in have no
+/// files.
+fn parse<'a>(list: &'a str, built_in: &str) -> HashMap<String, Vec<&'a str>> {
+    let loadable = list.lines().filter_map(|line| {
+        let (file, needed) = line.split_once(':')?;
+        let files = [file].into_iter().chain(needed.split_whitespace());
+        Some((name(file), files.collect()))
+    });
+    let built_in = built_in.lines().map(|file| (name(file), Vec::new()));
+    built_in.chain(loadable).collect()
+}
+
+/// Name of the module in a file.
+fn name(file: &str) -> String {
+    let last = file.rsplit('/').next().unwrap_or(file);
+    plain(last.split('.').next().unwrap_or(last))
 }
 
 /// The kernel takes both signs for one.
@@ -65,8 +75,15 @@ mod tests {
 
     #[test]
     fn modules_come_with_what_they_need() {
-        let known = parse("kernel/a/iw-cm.ko.xz: kernel/b.ko\nkernel/b.ko:\n");
+        let known = parse("kernel/a/iw-cm.ko.xz: kernel/b.ko\nkernel/b.ko:\n", "");
         assert_eq!(known["iw_cm"], ["kernel/a/iw-cm.ko.xz", "kernel/b.ko"]);
         assert_eq!(known["b"], ["kernel/b.ko"]);
+    }
+
+    #[test]
+    fn modules_that_are_built_in_have_no_file() {
+        let known = parse("kernel/b.ko:\n", "kernel/fs/over-lay.ko\n");
+        assert_eq!(known["over_lay"], [""; 0]);
+        assert!(!known.contains_key("c"));
     }
 }
