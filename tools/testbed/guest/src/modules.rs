@@ -12,8 +12,8 @@ use rustix::system::finit_module;
 /// Flag of finit_module(2): the kernel decompresses the file.
 const COMPRESSED: i32 = 4;
 
-/// Loads modules of a directory with modules.dep, and before each those that it needs. Those that
-/// are part of the kernel's image by modules.builtin are there already.
+/// Loads modules of a directory with modules.dep, and before each those that it needs. Modules of
+/// modules.builtin are part of the kernel's image.
 pub fn load(dir: &Path, names: &[String]) -> Result<()> {
     let read = |name| {
         let list = dir.join(name);
