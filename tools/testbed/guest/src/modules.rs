@@ -13,13 +13,12 @@ use rustix::system::finit_module;
 const COMPRESSED: i32 = 4;
 
 /// Loads modules of a directory with modules.dep, and before each those that it needs. Modules of
-/// modules.builtin are part of the kernel's image.
+/// modules.builtin, where there is one, are part of the kernel's image.
 pub fn load(dir: &Path, names: &[String]) -> Result<()> {
-    let read = |name| {
-        let list = dir.join(name);
-        fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))
-    };
-    let (list, built_in) = (read("modules.dep")?, read("modules.builtin")?);
+    let list = dir.join("modules.dep");
+    let list = fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))?;
+    // Without it, a module that is built in is reported as missing.
+    let built_in = fs::read_to_string(dir.join("modules.builtin")).unwrap_or_default();
     let known = parse(&list, &built_in);
     for name in names {
         let files = known
