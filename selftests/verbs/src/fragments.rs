@@ -9,8 +9,8 @@ use anyhow::{ensure, Context as _, Result};
 use rustix::pipe::{fcntl_setpipe_size, pipe_with, PipeFlags};
 use rustix::process::{getrlimit, setrlimit, Resource};
 
-/// Size of a page.
-const PAGE: usize = 4096;
+use crate::mappings::PAGE;
+
 /// Pages that a pipe holds: as many as one may by default.
 const PIPE_PAGES: usize = 256;
 

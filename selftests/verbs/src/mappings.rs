@@ -17,6 +17,9 @@ use crate::rdma::Context;
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::Doorbell;
 
+/// Size of a page.
+pub const PAGE: usize = 4096;
+
 /// A mapping of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping<'a> {
@@ -39,7 +42,6 @@ impl Mapping<'_> {
 
     /// Numbers of the page frames that it consists of. Only root is told of them.
     pub fn frames(&self) -> Result<Vec<u64>> {
-        const PAGE: usize = 4096;
         // An entry of /proc/self/pagemap: the frame in bits 0 to 54, and whether there is one.
         const FRAME: u64 = (1 << 55) - 1;
         const PRESENT: u64 = 1 << 63;
@@ -180,7 +182,7 @@ impl<'a> Mappings<'a> {
             }
         }
         // Other providers map more than a doorbell page.
-        found.doorbells.retain(|mapping| mapping.length == 4096);
+        found.doorbells.retain(|mapping| mapping.length == PAGE);
         Ok(found)
     }
 

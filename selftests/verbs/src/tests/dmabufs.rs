@@ -8,11 +8,11 @@ use std::os::fd::AsFd;
 use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
+use crate::mappings::PAGE;
 use crate::pattern::{bytes, compare};
 use crate::rdma::{access, ffi, DmabufMr, Exporter, Op, Pd, Udmabuf};
 use crate::session::{errno, refused, Session};
 
-const PAGE: usize = 4096;
 const LENGTH: usize = 64 * PAGE;
 /// Where the region starts: in the buffer, and in work requests.
 const OFFSET: u64 = PAGE as u64 + 100;
