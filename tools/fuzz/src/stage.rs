@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use verbs::{Clock, Limits, PathPolicy, Runtime, RuntimeConfig};
+use verbs::{Clock, Limits, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
 
@@ -52,7 +52,7 @@ fn config(path: PathPolicy) -> RuntimeConfig {
         workers: Some(WORKERS),
         path,
         clock: Clock::manual(),
-        stepped: true,
+        worker_kind: WorkerKind::Stepped,
         secret: Some(7),
         ..RuntimeConfig::default()
     }

@@ -175,9 +175,10 @@ pub struct StatusArgs {
 impl StatusArgs {
     /// The form that was asked for.
     pub fn form(&self) -> Form {
-        match self.json {
-            true => Form::Json,
-            false => Form::Text,
+        if self.json {
+            Form::Json
+        } else {
+            Form::Text
         }
     }
 }

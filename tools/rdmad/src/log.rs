@@ -72,10 +72,10 @@ impl Write for Log {
         let is_busy = |queue: &mut Lines| queue.is_writing || !queue.lines.is_empty();
         let mut queue = self.0.queue.lock();
         self.0.changed.wait_while_for(&mut queue, is_busy, PATIENCE);
-        match is_busy(&mut queue) {
-            true => Err(io::ErrorKind::TimedOut.into()),
-            false => Ok(()),
+        if is_busy(&mut queue) {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        Ok(())
     }
 }
 

@@ -64,9 +64,10 @@ impl Machine {
 
         let withheld = args.withheld.iter();
         let withheld = withheld.fold(Features::NONE, |all, features| all.union(*features));
-        let more = match args.order_platform {
-            true => Features(1 << F_ORDER_PLATFORM),
-            false => Features::NONE,
+        let more = if args.order_platform {
+            Features(1 << F_ORDER_PLATFORM)
+        } else {
+            Features::NONE
         };
         let mut servers = Vec::with_capacity(args.ports.len());
         let mut engines_by_name = Vec::with_capacity(args.ports.len());

@@ -134,9 +134,10 @@ fn all(memory: &Memory, port: &Port) -> Vec<Argument> {
 
 fn port(args: &PortArgs, slot: u8, absolute: bool) -> Result<Port> {
     let text = |path: &PathBuf| -> Result<String> {
-        let path = match absolute {
-            true => path::absolute(path).context("the working directory is gone")?,
-            false => path.clone(),
+        let path = if absolute {
+            path::absolute(path).context("the working directory is gone")?
+        } else {
+            path.clone()
         };
         let text = path.to_str();
         Ok(text

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use verbs::{DataPath, Device, QpStatus, RuntimeStatus};
+use verbs::{DataPath, Device, MemoryStatus, QpStatus, RuntimeStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
 use vswitch::stats::Stats;
@@ -72,8 +72,8 @@ struct Memory {
     limit: u64,
 }
 
-impl From<(u64, u64)> for Memory {
-    fn from((used, limit): (u64, u64)) -> Self {
+impl From<MemoryStatus> for Memory {
+    fn from(MemoryStatus { used, limit }: MemoryStatus) -> Self {
         Self { used, limit }
     }
 }
@@ -181,8 +181,8 @@ impl From<&QpStatus> for Qp {
                 QpState::Err => "ERR",
             },
             owner: if qp.user { "user" } else { "kernel" },
-            peer: qp.peer.map(|(qpn, _)| qpn.get()),
-            path: qp.peer.map(|(_, path)| match path {
+            peer: qp.peer.map(|peer| peer.qpn.get()),
+            path: qp.peer.map(|peer| match peer.path {
                 DataPath::Direct => "direct",
                 DataPath::Wire => "wire",
             }),

@@ -72,10 +72,11 @@ pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'stati
         let mut text = format!("thread '{name}' {info}\n");
         let backtrace = Backtrace::capture();
         if backtrace.status() == BacktraceStatus::Captured {
-            text += &match sandbox::is_on() {
+            text += &if sandbox::is_on() {
                 // It would be read from files, which are closed by now.
-                true => "no backtrace in the sandbox: --sandbox none gives one\n".to_owned(),
-                false => format!("{backtrace}\n"),
+                "no backtrace in the sandbox: --sandbox none gives one\n".to_owned()
+            } else {
+                format!("{backtrace}\n")
             };
         }
         // A thread that is about to end has no such variable any more.

@@ -310,9 +310,10 @@ impl DmaView {
     pub fn piece_mut(&self, iova: u64, max: usize) -> Result<DmaSliceMut<'_>, DmaError> {
         let region = self.region(iova)?;
         let memory = region.slice(iova, region.rest(iova).min(max))?;
-        match region.writable {
-            true => Ok(DmaSliceMut::new(memory)),
-            false => Err(DmaError::ReadOnly { iova }),
+        if region.writable {
+            Ok(DmaSliceMut::new(memory))
+        } else {
+            Err(DmaError::ReadOnly { iova })
         }
     }
 

@@ -123,9 +123,10 @@ impl Buffers {
     /// Takes a buffer back, and gives out those that are to be freed.
     fn give_back(&mut self, bytes: Box<[u8]>) -> Vec<Box<[u8]>> {
         let [short, long] = &mut self.free;
-        match bytes.len() == LENGTHS[0] {
-            true => short.push(bytes),
-            false => long.push(bytes),
+        if bytes.len() == LENGTHS[0] {
+            short.push(bytes);
+        } else {
+            long.push(bytes);
         }
         if short.len() + long.len() < self.allocated || long.len() <= KEPT {
             return Vec::new();

@@ -32,11 +32,14 @@ pub enum Position {
 impl Position {
     /// The position of a packet that starts its message, ends it, both or neither.
     pub const fn of(first: bool, last: bool) -> Self {
-        match (first, last) {
-            (true, true) => Self::Only,
-            (true, false) => Self::First,
-            (false, false) => Self::Middle,
-            (false, true) => Self::Last,
+        if first && last {
+            Self::Only
+        } else if first {
+            Self::First
+        } else if last {
+            Self::Last
+        } else {
+            Self::Middle
         }
     }
 

@@ -105,9 +105,12 @@ impl FlushOp {
 
     /// The rights that it takes.
     pub fn access(&self) -> AccessFlags {
-        let right = |flag, right| match self.types.contains(flag) {
-            true => right,
-            false => AccessFlags::NONE,
+        let right = |flag, right| {
+            if self.types.contains(flag) {
+                right
+            } else {
+                AccessFlags::NONE
+            }
         };
         right(FlushTypes::GLOBAL, AccessFlags::FLUSH_GLOBAL)
             | right(FlushTypes::PERSISTENT, AccessFlags::FLUSH_PERSISTENT)

@@ -249,13 +249,14 @@ impl Device {
         };
         match doorbell {
             Doorbell::Sq(qpn) => {
-                let rung = |qp: &Qp| (qp.doorbell_page == page).then(|| qp.is_request_response());
+                let rung =
+                    |qp: &Qp| (qp.init.doorbell_page == page).then(|| qp.is_request_response());
                 if let Some(is_request_response) = self.qps.with(qpn, rung).flatten() {
                     self.posted(qpn, is_request_response);
                 }
             }
             Doorbell::Rq(qpn) => {
-                if self.qps.with(qpn, |qp| qp.doorbell_page == page) == Some(true) {
+                if self.qps.with(qpn, |qp| qp.init.doorbell_page == page) == Some(true) {
                     self.qp_ready(qpn);
                 }
             }
@@ -551,7 +552,7 @@ impl Device {
     fn serve_frames(self: &Arc<Self>) {
         self.blocked.take_all(|qpn| self.qp_ready(qpn));
         let taken = self.receiving.run(|| crate::wire::receive(self));
-        if taken.is_some_and(|(more, again)| more || again) {
+        if taken.is_some_and(|taken| taken.result || taken.again) {
             self.frames_ready();
         }
     }

@@ -54,6 +54,6 @@ mod wqe;
 pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY};
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
-pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig};
-pub use status::{DataPath, DeviceStatus, QpStatus, RuntimeStatus};
+pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
+pub use status::{DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus};
 pub use virtqueues::Virtqueues;

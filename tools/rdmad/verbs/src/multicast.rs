@@ -85,9 +85,10 @@ impl Groups {
         let mut ended = Vec::new();
         let mut left = Members::with_capacity(groups.len());
         for (mgid, members) in groups.iter() {
-            let members = match members.contains(&qpn) {
-                true => without(members, qpn),
-                false => members.clone(),
+            let members = if members.contains(&qpn) {
+                without(members, qpn)
+            } else {
+                members.clone()
             };
             if members.is_empty() {
                 ended.push(*mgid);

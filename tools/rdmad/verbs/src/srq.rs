@@ -6,7 +6,7 @@ use budget::Charge;
 use dma::DmaView;
 use parking_lot::Mutex;
 use roce::work::RecvWr;
-use virtio_rdma_abi::ctrl::{RspQuerySrq, SrqAttrMask};
+use virtio_rdma_abi::ctrl::RspQuerySrq;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::{Pdn, Srqn};
@@ -36,6 +36,13 @@ pub(crate) struct Srq {
     /// QPs that take their receives from here.
     pub(crate) users: Users,
     _charge: Charge,
+}
+
+/// A ring that an SRQ moves to.
+pub(crate) struct NewRing {
+    pub ring: RingMem,
+    /// Work requests that the SRQ holds there.
+    pub max_wr: u32,
 }
 
 #[derive(Debug)]
@@ -176,20 +183,16 @@ impl Srq {
     pub(crate) fn modify(
         &self,
         device: &Device,
-        mask: SrqAttrMask,
-        (max_wr, new_ring): (u32, Option<RingMem>),
-        limit: u32,
+        new: Option<NewRing>,
+        limit: Option<u32>,
     ) -> Result<()> {
         let view = device.space.enter();
         let mut guard = self.inner.lock();
         let SrqInner { mem, queue } = &mut *guard;
         require(queue.state == SrqState::Live)?;
-        let bound = match mask.contains(SrqAttrMask::MAX_WR) {
-            true => max_wr,
-            false => queue.max_wr,
-        };
-        require(!mask.contains(SrqAttrMask::LIMIT) || limit <= bound)?;
-        if let Some(ring) = new_ring {
+        let bound = new.as_ref().map_or(queue.max_wr, |new| new.max_wr);
+        require(limit.is_none_or(|limit| limit <= bound))?;
+        if let Some(NewRing { max_wr, ring }) = new {
             let (old, new) = (*mem.layout(), *ring.layout());
             // Slots keep their numbers.
             require(new.slots() >= old.slots() && new.slot_shift() >= old.slot_shift())?;
@@ -197,7 +200,7 @@ impl Srq {
             queue.max_wr = max_wr;
             *mem = ring;
         }
-        if mask.contains(SrqAttrMask::LIMIT) {
+        if let Some(limit) = limit {
             queue.limit = limit;
             self.check_limit(queue, &RingView::new(mem, &view), device);
         }

@@ -22,6 +22,24 @@ pub enum DataPath {
     Wire,
 }
 
+/// The peer of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// QPN.
+    pub qpn: Qpn,
+    /// The way there.
+    pub path: DataPath,
+}
+
+/// Bytes of memory that are used, and how many may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryStatus {
+    /// Bytes that are used.
+    pub used: u64,
+    /// Bytes that may be used.
+    pub limit: u64,
+}
+
 /// A QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpStatus {
@@ -33,8 +51,8 @@ pub struct QpStatus {
     pub state: QpState,
     /// Whether its queues belong to a process of the guest, not to its kernel.
     pub user: bool,
-    /// QPN of the peer and the way there, of a connection.
-    pub peer: Option<(Qpn, DataPath)>,
+    /// Peer of a connection.
+    pub peer: Option<PeerStatus>,
     /// Rate limit in kb/s, if there is one.
     pub rate_limit: Option<u32>,
 }
@@ -58,10 +76,10 @@ pub struct DeviceStatus {
     pub refused_gids: u64,
     /// QPs, in the order of their numbers.
     pub qps: Vec<QpStatus>,
-    /// Bytes that are allocated for the VM or set aside for it, and their limit.
-    pub memory: (u64, u64),
-    /// Bytes of guest memory that are mapped, and their limit.
-    pub guest_memory: (u64, u64),
+    /// Memory that is allocated for the VM or set aside for it.
+    pub memory: MemoryStatus,
+    /// Guest memory that is mapped.
+    pub guest_memory: MemoryStatus,
     /// Counters.
     pub counters: RspQueryCounters,
 }
@@ -86,6 +104,7 @@ pub struct RuntimeStatus {
 impl Device {
     /// The status of the device.
     pub fn status(&self) -> DeviceStatus {
+        let (mapped, mappable) = self.space.mapped();
         DeviceStatus {
             mac: self.mac(),
             link: self.link_is_up(),
@@ -98,22 +117,24 @@ impl Device {
                 .qps
                 .iter()
                 .filter_map(|qp| {
-                    let path = match qp.summary.is_direct() {
-                        true => DataPath::Direct,
-                        false => DataPath::Wire,
-                    };
                     Some(QpStatus {
                         qpn: qp.number,
-                        qp_type: qp.qp_type,
+                        qp_type: qp.init.qp_type,
                         state: qp.state()?,
-                        user: qp.user,
-                        peer: qp.summary.peer().map(|peer| (peer, path)),
+                        user: qp.init.user,
+                        peer: qp.summary.peer(),
                         rate_limit: Some(qp.summary.rate()).filter(|&rate| rate != 0),
                     })
                 })
                 .collect(),
-            memory: (self.budget().used(), self.budget().limit()),
-            guest_memory: self.space.mapped(),
+            memory: MemoryStatus {
+                used: self.budget().used(),
+                limit: self.budget().limit(),
+            },
+            guest_memory: MemoryStatus {
+                used: mapped,
+                limit: mappable,
+            },
             counters: self.counters(),
         }
     }

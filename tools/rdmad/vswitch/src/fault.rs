@@ -155,23 +155,24 @@ impl<T: Copy> Injector<T> {
                 body[bit / 8] ^= 1 << (bit % 8);
             }
             let copy = if duplicate { frame.duplicate() } else { None };
-            let hold = match (reorder, delay) {
-                _ if self.held.len() >= HELD_LIMIT => None,
-                (true, _) => Some((self.passed + 1 + span % REORDER_SPAN, now + REORDER_LIMIT)),
-                (_, true) => Some((
-                    u64::MAX,
-                    now + Duration::from_millis(1 + wait % DELAY_LIMIT),
-                )),
-                _ => None,
-            };
-            match hold {
-                Some((after, at)) => self.held.push(Held {
-                    after,
-                    at,
+            if self.held.len() >= HELD_LIMIT {
+                emit(tag, frame);
+            } else if reorder {
+                self.held.push(Held {
+                    after: self.passed + 1 + span % REORDER_SPAN,
+                    at: now + REORDER_LIMIT,
                     tag,
                     frame,
-                }),
-                None => emit(tag, frame),
+                });
+            } else if delay {
+                self.held.push(Held {
+                    after: u64::MAX,
+                    at: now + Duration::from_millis(1 + wait % DELAY_LIMIT),
+                    tag,
+                    frame,
+                });
+            } else {
+                emit(tag, frame);
             }
             if let Some(copy) = copy {
                 emit(tag, copy);

@@ -180,9 +180,10 @@ impl<L> Requester<L> {
             .or(never_fits.then_some(WcStatus::LocQpOpErr));
         let local = matches!(wr.op, SendOp::Local { .. });
         let first = self.posted;
-        let end = match local {
-            true => first,
-            false => first + u64::from(packets(wr.length, self.connection.mtu)),
+        let end = if local {
+            first
+        } else {
+            first + u64::from(packets(wr.length, self.connection.mtu))
         };
         let pending = Pending {
             wr,

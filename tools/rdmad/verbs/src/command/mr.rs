@@ -105,9 +105,10 @@ impl Device {
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
         // While one list is registered, MAP_MR_SG may set the next. It reads that one before it
         // replaces another.
-        let (lists, maps) = match self.has_feature(Feature::RegPages) {
-            true => (1, 1),
-            false => (2, 3),
+        let (lists, maps) = if self.has_feature(Feature::RegPages) {
+            (1, 1)
+        } else {
+            (2, 3)
         };
         let charge = self.mrs.charge(lists * u64::from(cmd.max_num_sg))?;
         self.mrs

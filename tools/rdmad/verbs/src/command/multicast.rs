@@ -13,7 +13,7 @@ impl Device {
     pub(super) fn attach_mcast(&self, cmd: CmdAttachMcast) -> Result<Empty> {
         let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
         // Management datagrams have one receiver.
-        require(qp.qp_type == QpType::Ud)?;
+        require(qp.init.qp_type == QpType::Ud)?;
         self.attach_to(cmd.mgid, cmd.qpn)?;
         Ok(DONE)
     }

@@ -24,22 +24,30 @@ use crate::table::Reserved;
 use crate::wqe::{max_rq_wqe, max_sq_wqe};
 use crate::Device;
 
+/// The number and the queues of a QP that is created.
+struct Queues<'a> {
+    reserved: Reserved<'a, Qpn, Qp>,
+    sq: QueueMem,
+    rq: QueueMem,
+}
+
 impl Device {
     /// A QP whose queues are in memory that the driver brings along.
     pub(super) fn create_qp_rings(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
         require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;
         let queues = |qp_type, cap: &QpCap| {
             let limit = self.config().limits.max_qp_wr;
-            let queue = |ring: &RingAddr, max_wr, wqe| match (*ring == RingAddr::ZERO, max_wr) {
-                (true, 0) => Ok(QueueMem::Absent),
-                _ => self
-                    .queue(RingKind::Work, ring, limit, max_wr, wqe)
-                    .map(QueueMem::Own),
+            let queue = |ring: &RingAddr, max_wr, wqe| {
+                if *ring == RingAddr::ZERO && max_wr == 0 {
+                    return Ok(QueueMem::Absent);
+                }
+                self.queue(RingKind::Work, ring, limit, max_wr, wqe)
+                    .map(QueueMem::Own)
             };
             let sq = queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
             let rq = queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?;
             let reserved = self.number(qp_type, || self.qps.reserve())?;
-            Ok((reserved, sq, rq))
+            Ok(Queues { reserved, sq, rq })
         };
         self.create_qp(&cmd.base, queues, cmd.doorbell_page, cmd.cookie)
     }
@@ -63,7 +71,7 @@ impl Device {
             let take = |queue| rfc_queues.take(queue).map(QueueMem::Virtqueue);
             let sq = take(numbers.sq(reserved.number()))?;
             let rq = take(numbers.rq(reserved.number()))?;
-            Ok((reserved, sq, rq))
+            Ok(Queues { reserved, sq, rq })
         };
         self.create_qp(&cmd, queues, NO_DOORBELL_PAGE, 0)
     }
@@ -83,7 +91,7 @@ impl Device {
     fn create_qp<'a>(
         &self,
         base: &CmdCreateQp,
-        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qpn, Qp>, QueueMem, QueueMem)>,
+        queues: impl FnOnce(QpType, &QpCap) -> Result<Queues<'a>>,
         doorbell_page: u32,
         cookie: u64,
     ) -> Result<RspCreateQp> {
@@ -116,7 +124,7 @@ impl Device {
         let send_cq = self.cqs.get(base.send_cqn).ok_or(Errno::INVAL)?;
         let recv_cq = self.cqs.get(base.recv_cqn).ok_or(Errno::INVAL)?;
         let srq = self.srq_of(base, qp_type, &cap)?;
-        let (reserved, sq, rq) = queues(qp_type, &cap)?;
+        let Queues { reserved, sq, rq } = queues(qp_type, &cap)?;
         let init = QpInit {
             qp_type,
             user,

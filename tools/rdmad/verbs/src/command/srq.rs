@@ -15,7 +15,7 @@ use virtio_rdma_abi::wqe::rq_wqe_size;
 
 use super::DONE;
 use crate::error::{require, Errno, Result};
-use crate::srq::{Srq, SrqInit};
+use crate::srq::{NewRing, Srq, SrqInit};
 use crate::Device;
 
 impl Device {
@@ -56,19 +56,17 @@ impl Device {
         let ring = if mask.contains(SrqAttrMask::MAX_WR) {
             let limit = self.config().limits.max_srq_wr;
             require((1..=limit).contains(&cmd.max_wr))?;
-            Some(self.queue(
-                RingKind::Shared,
-                &cmd.ring,
-                limit,
-                cmd.max_wr,
-                srq.max_wqe(),
-            )?)
+            let max_wr = cmd.max_wr;
+            let wqe = srq.max_wqe();
+            let ring = self.queue(RingKind::Shared, &cmd.ring, limit, max_wr, wqe)?;
+            Some(NewRing { max_wr, ring })
         } else {
             require(cmd.max_wr == 0 && cmd.ring == RingAddr::ZERO)?;
             None
         };
         require(mask.contains(SrqAttrMask::LIMIT) || cmd.limit == 0)?;
-        srq.modify(self, mask, (cmd.max_wr, ring), cmd.limit)?;
+        let limit = mask.contains(SrqAttrMask::LIMIT).then_some(cmd.limit);
+        srq.modify(self, ring, limit)?;
         Ok(DONE)
     }
 

@@ -18,15 +18,23 @@ use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
 use crate::wqe::Posted;
 use crate::{Borrowed, Device};
 
-/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Returns whether it is sent,
-/// which the rate limit may hold back. Fails only for reasons of the sender.
+/// The result of an attempt to send a datagram.
+pub(crate) enum DatagramStep {
+    /// It is sent, whether its receiver took it or not.
+    Sent,
+    /// The rate limit holds it back, or the frame port is full.
+    Waits,
+}
+
+/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Fails only for reasons of the
+/// sender.
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,
     wr: &SendWr<Posted>,
     to: &Destination,
     device: &Device,
-) -> Result<bool, WcStatus> {
+) -> Result<DatagramStep, WcStatus> {
     let SendOp::Send { with } = wr.op else {
         return Err(WcStatus::LocQpOpErr);
     };
@@ -39,7 +47,7 @@ pub(crate) fn deliver(
         };
         let bytes = request_size(Service::Ud, &connection, wr, 0);
         if !side.io.admit(turn.now, bytes) {
-            return Ok(false);
+            return Ok(DatagramStep::Waits);
         }
         if let Some(pacer) = &mut side.io.pacer {
             pacer.spend(bytes);
@@ -69,30 +77,30 @@ pub(crate) fn deliver(
             .gids
             .contains(ip_to_gid(to.path.addresses.dst()), to.path.vlan)
     {
-        return Ok(true);
+        return Ok(DatagramStep::Sent);
     }
     let Some(peer) = device.qps.get(to.qpn).filter(|peer| !peer.is_connected()) else {
-        return Ok(true);
+        return Ok(DatagramStep::Sent);
     };
     let _borrowed = Borrowed::new(device, peer.number);
     let mut recv = peer.lock_recv();
     if !peer.receives() {
-        return Ok(true);
+        return Ok(DatagramStep::Sent);
     }
     if recv.qkey != to.qkey {
         device.violations.qkey.fetch_add(1, Ordering::Relaxed);
-        return Ok(true);
+        return Ok(DatagramStep::Sent);
     }
     let view = device.space.enter();
     let target = RecvTurn::new(&peer, device, &view);
     let Ok(Some(incoming)) = target.take_for_direct(&mut recv) else {
-        return Ok(true);
+        return Ok(DatagramStep::Sent);
     };
     // A datagram is no longer than a packet.
     let byte_len = GRH_SIZE as u32 + wr.length;
     if byte_len > incoming.length {
         recv.io.incoming = Some(incoming);
-        return Ok(true);
+        return Ok(DatagramStep::Sent);
     }
     let mut completion = RecvCompletion {
         status: WcStatus::Success,
@@ -137,5 +145,5 @@ pub(crate) fn deliver(
             peer.fail(device, None);
         }
     }
-    Ok(true)
+    Ok(DatagramStep::Sent)
 }

@@ -32,7 +32,7 @@ use virtio_rdma_abi::ib::{QpType, WcStatus};
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 
-pub(crate) use self::datagram::deliver;
+pub(crate) use self::datagram::{deliver, DatagramStep};
 use self::exchange::Exchange;
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
@@ -49,6 +49,12 @@ pub(crate) struct DirectRoute {
     us: RemoteQp,
 }
 
+/// The device and the QP at the end of a route.
+pub(crate) struct RouteEnd {
+    pub device: Arc<Device>,
+    pub qp: Arc<Qp>,
+}
+
 impl DirectRoute {
     /// The way that `connection` of QP `qpn` takes, or `None` if it needs packets.
     pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
@@ -61,14 +67,14 @@ impl DirectRoute {
         })
     }
 
-    /// The device and the QP at its end, if they are there.
-    pub(crate) fn end(&self) -> Option<(Arc<Device>, Arc<Qp>)> {
+    /// Its end, if it is there.
+    pub(crate) fn end(&self) -> Option<RouteEnd> {
         let device = self
             .device
             .upgrade()
             .filter(|device| !device.has_failed())?;
         let qp = device.qps.get(self.qpn)?;
-        Some((device, qp))
+        Some(RouteEnd { device, qp })
     }
 
     /// Gives the peer a turn: what it waits for may have come.
@@ -90,16 +96,15 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Locks the receive half of `qp`, if it is connected to `from`, which `route` begins at, by
-    /// the same service.
+    /// Locks the receive half of the QP at the end of `route`, if it is connected to `from`, at
+    /// which the route begins, by the same service.
     pub(crate) fn new(
         from: &Qp,
         route: &DirectRoute,
-        device: &'a Device,
-        qp: &'a Qp,
+        RouteEnd { device, qp }: &'a RouteEnd,
         view: &'a DmaView,
     ) -> Option<Self> {
-        if qp.qp_type != from.qp_type {
+        if qp.init.qp_type != from.init.qp_type {
             return None;
         }
         let mut recv = qp.lock_recv();
@@ -227,7 +232,7 @@ impl Transfer {
             let executed = turn.execute_local(&side.io.snapshots, &self.wr.local);
             return TransferStep::Done(executed.err().unwrap_or(WcStatus::Success));
         }
-        let unreliable = turn.qp.qp_type == QpType::Uc;
+        let unreliable = turn.qp.init.qp_type == QpType::Uc;
         let moved = match target {
             Some(target) => self.exchange(turn, side, target),
             None => Err(Stop::Silence),
@@ -335,7 +340,7 @@ impl Transfer {
             len,
             last,
             mtu: *mtu,
-            reliable: turn.qp.qp_type != QpType::Uc,
+            reliable: turn.qp.init.qp_type != QpType::Uc,
             turn,
             side,
             target,
@@ -388,7 +393,7 @@ impl Transfer {
         let Some(connection) = side.connection.clone() else {
             return Ok(allowed);
         };
-        let service = match turn.qp.qp_type {
+        let service = match turn.qp.init.qp_type {
             QpType::Uc => Service::Uc,
             _ => Service::Rc,
         };

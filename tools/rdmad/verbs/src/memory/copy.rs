@@ -423,9 +423,10 @@ pub(crate) fn transfer(
                     // The rest of the message is at hand.
                     return copy_end(&source, &target, body_left);
                 }
-                let target = match target.len() > body_left {
-                    true => first(&target, body_left)?,
-                    false => target,
+                let target = if target.len() > body_left {
+                    first(&target, body_left)?
+                } else {
+                    target
                 };
                 source.copy_to(&target)
             }

@@ -233,11 +233,11 @@ pub(super) fn reach(space: &DmaSpace, mut iova: u64, len: u64, write: bool) -> R
     let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
     while rest > 0 {
         let now = view.contiguous(iova, rest).map_err(fault)?;
-        match write {
-            true => view.slice_mut(iova, now).map(|_| ()),
-            false => view.slice(iova, now).map(|_| ()),
+        if write {
+            view.slice_mut(iova, now).map_err(fault)?;
+        } else {
+            view.slice(iova, now).map_err(fault)?;
         }
-        .map_err(fault)?;
         iova += now as u64;
         rest -= now;
     }

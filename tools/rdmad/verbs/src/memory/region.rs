@@ -182,8 +182,9 @@ impl Region {
 
 /// The address of the first byte in work requests.
 fn based(access: AccessFlags, base: u64) -> u64 {
-    match access.contains(AccessFlags::ZERO_BASED) {
-        true => 0,
-        false => base,
+    if access.contains(AccessFlags::ZERO_BASED) {
+        0
+    } else {
+        base
     }
 }

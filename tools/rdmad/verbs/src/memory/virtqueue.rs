@@ -290,9 +290,10 @@ impl VirtqueueCq {
     pub(super) fn request_notify(&mut self, view: &VirtqueueView<'_>, flags: NotifyFlags) {
         // Another thread may sleep for any completion: its wish is not narrowed.
         if self.arm.kind != ArmKind::Next {
-            self.arm.kind = match flags.contains(NotifyFlags::NEXT_COMPLETION) {
-                true => ArmKind::Next,
-                false => ArmKind::Solicited,
+            self.arm.kind = if flags.contains(NotifyFlags::NEXT_COMPLETION) {
+                ArmKind::Next
+            } else {
+                ArmKind::Solicited
             };
         }
         let available = u32::from(self.buffers.available(view));

@@ -59,25 +59,8 @@ pub(crate) use summary::Summary;
 pub(crate) struct Qp {
     /// QPN.
     pub number: Qpn,
-    /// Doorbell page that rings its queues.
-    pub doorbell_page: u32,
-    /// Type.
-    pub qp_type: QpType,
-    /// Its queues belong to a process.
-    pub user: bool,
-    /// It does not receive what it sends to a multicast group.
-    pub blocks_loopback: bool,
-    /// Every send work request produces a CQE.
-    signal_all: bool,
-    cap: QpCap,
-    cookie: u64,
-    pd: PdUse,
-    send_cq: Arc<Cq>,
-    recv_cq: Arc<Cq>,
-    sq: QueueMem,
-    rq: QueueMem,
-    /// Where receives come from, of a QP that has no RQ for that.
-    srq: Option<Arc<Srq>>,
+    /// Properties that it has from its creation on.
+    pub init: QpInit,
     /// A [`QpState`] or [`DESTROYED`].
     state: AtomicU8,
     /// A CQ died: go to ERR.
@@ -100,7 +83,8 @@ pub(crate) struct Qp {
 /// State of a QP that is no more: nothing of its may be touched.
 const DESTROYED: u8 = u8::MAX;
 
-/// Attributes of a new QP.
+/// Properties that a QP has from its creation on.
+#[derive(Debug)]
 pub(crate) struct QpInit {
     /// Type.
     pub qp_type: QpType,
@@ -126,7 +110,7 @@ pub(crate) struct QpInit {
     pub sq: QueueMem,
     /// RQ.
     pub rq: QueueMem,
-    /// SRQ, if it has one.
+    /// SRQ from which its receives come. Such a QP has no RQ.
     pub srq: Option<Arc<Srq>>,
 }
 
@@ -147,16 +131,6 @@ impl Qp {
         }
         Ok(Self {
             number,
-            doorbell_page: init.doorbell_page,
-            qp_type: init.qp_type,
-            user: init.user,
-            blocks_loopback: init.blocks_loopback,
-            signal_all: init.signal_all,
-            cap: init.cap,
-            cookie: init.cookie,
-            pd: init.pd,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
             state: AtomicU8::new(QpState::Reset.value()),
             failure_requested: AtomicBool::new(false),
             timer_expired: AtomicBool::new(false),
@@ -166,9 +140,7 @@ impl Qp {
             windows: Mutex::default(),
             send: Mutex::new(SendSide::new(&init.sq, snapshots)),
             recv: Mutex::new(RecvSide::new(&init.rq, buffer)),
-            sq: init.sq,
-            rq: init.rq,
-            srq: init.srq,
+            init,
             _charge: charge,
         })
     }
@@ -182,7 +154,7 @@ impl Qp {
     /// Whether it sends to one peer, not to whom each work request names.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(self.qp_type, QpType::Rc | QpType::Uc)
+        matches!(self.init.qp_type, QpType::Rc | QpType::Uc)
     }
 
     /// Whether requests of the peer are executed.
@@ -204,7 +176,7 @@ impl Qp {
     #[inline]
     pub(crate) fn key_user(&self) -> KeyUser {
         KeyUser {
-            pdn: self.pd.number(),
+            pdn: self.init.pd.number(),
             qpn: self.number,
         }
     }
@@ -282,7 +254,7 @@ impl Qp {
     /// to SQE, where they still receive. The QP's next turn flushes what else was posted. The
     /// caller holds the lock of the send half.
     pub(crate) fn fail_send(&self, device: &Device) {
-        if self.qp_type == QpType::Rc {
+        if self.init.qp_type == QpType::Rc {
             return self.fail(device, None);
         }
         self.leave(device, QpState::Sqe, None, |state| {
@@ -320,13 +292,13 @@ impl Qp {
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device
             .events()
-            .asynchronous(EventSource::Qp(self.number), event, self.cookie);
+            .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
     }
 
     /// The driver has reset virtqueue `number`, which is one of its queues: turns that begin from
     /// now on don't access it.
     pub(crate) fn virtqueue_reset(&self, number: u16) {
-        [&self.sq, &self.rq]
+        [&self.init.sq, &self.init.rq]
             .into_iter()
             .filter_map(QueueMem::as_virtqueue)
             .filter(|queue| queue.number() == number)
@@ -343,9 +315,9 @@ impl Qp {
             send.disarm(device, self.number);
             recv.put_back(self);
         }
-        self.send_cq.users.detach(self.number);
-        self.recv_cq.users.detach(self.number);
-        if let Some(srq) = &self.srq {
+        self.init.send_cq.users.detach(self.number);
+        self.init.recv_cq.users.detach(self.number);
+        if let Some(srq) = &self.init.srq {
             srq.users.detach(self.number);
         }
         device

@@ -16,6 +16,7 @@ use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide,
 use crate::config::MAX_BURST;
 use crate::direct::DirectRoute;
 use crate::error::{require, Errno, Result};
+use crate::status::{DataPath, PeerStatus};
 use crate::turn::Parked;
 use crate::wqe::Received;
 use crate::Device;
@@ -28,6 +29,13 @@ struct Connected {
     requester: Option<Requester>,
     /// For a responder that starts.
     answers: Option<Charge>,
+}
+
+/// A step of the state table.
+#[derive(Clone, Copy)]
+struct Step {
+    current: QpState,
+    next: QpState,
 }
 
 /// A command changes the QP's state: each gives it a turn.
@@ -51,12 +59,13 @@ impl Qp {
         if mask.contains(QpAttrMask::CUR_STATE) {
             require(new.cur_qp_state == current.value())?;
         }
-        let next = match mask.contains(QpAttrMask::STATE) {
-            true => QpState::try_from(new.qp_state).map_err(|_| Errno::INVAL)?,
-            false => current,
+        let next = if mask.contains(QpAttrMask::STATE) {
+            QpState::try_from(new.qp_state).map_err(|_| Errno::INVAL)?
+        } else {
+            current
         };
         let rate_limits = device.has_feature(Feature::RateLimit);
-        state::check(self.qp_type, current, next, mask, rate_limits)?;
+        state::check(self.init.qp_type, current, next, mask, rate_limits)?;
         attr::validate(device, mask, new)?;
         if current == QpState::Sqd && next == QpState::Sqd {
             // Work that is still under way uses the attributes (IBTA 10.3.1.5).
@@ -74,7 +83,7 @@ impl Qp {
                 Some(connection) if !mask.contains(QpAttrMask::AV) => Some(connection.clone()),
                 _ => Some(attr::connection(device, self.number, &attributes)?),
             };
-            let step = (current, next);
+            let step = Step { current, next };
             let connected = connection
                 .map(|connection| self.prepare(device, &mut send, connection, &attributes, step))
                 .transpose()?;
@@ -113,7 +122,7 @@ impl Qp {
     ) -> Result<()> {
         let mut send = self.send.lock();
         // Management is not to be held back.
-        require(self.qp_type != QpType::Gsi)?;
+        require(self.init.qp_type != QpType::Gsi)?;
         require(matches!(self.state(), Some(QpState::Rts | QpState::Sqd)))?;
         attr::validate_rate(rate)?;
         // Without a limit, burst and packet length mean nothing.
@@ -152,7 +161,7 @@ impl Qp {
             qp_state: state.value(),
             cur_qp_state: state.value(),
             sq_draining: u8::from(state == QpState::Sqd && !send.is_drained()),
-            cap: self.cap,
+            cap: self.init.cap,
             ..send.attr
         })
     }
@@ -165,10 +174,10 @@ impl Qp {
         send: &mut SendSide,
         connection: Connection,
         attr: &QpAttr,
-        (current, next): (QpState, QpState),
+        Step { current, next }: Step,
     ) -> Result<Connected> {
         let budget = device.budget();
-        let answers = match (self.qp_type, next) {
+        let answers = match (self.init.qp_type, next) {
             (QpType::Rc, QpState::Rtr) => {
                 let limit = device.config().limits.max_rd_atomic;
                 let bytes = rc::Responder::<Received>::queues(limit);
@@ -184,7 +193,7 @@ impl Qp {
         };
         let mut requester = sq_psn.map(|sq_psn| {
             let attr = QpAttr { sq_psn, ..*attr };
-            Requester::new(self.qp_type, connection.clone(), &attr)
+            Requester::new(self.init.qp_type, connection.clone(), &attr)
         });
         let route = DirectRoute::find(device, self.number, &connection);
         if route.is_none() {
@@ -216,12 +225,16 @@ impl Qp {
             answers,
         } = connected;
         if next == QpState::Rtr {
-            let responder = Responder::connected(self.qp_type, connection.clone(), attr);
+            let responder = Responder::connected(self.init.qp_type, connection.clone(), attr);
             recv.start(responder, answers);
         } else if let Some(responder) = &mut recv.responder {
             responder.update(attr, connection.path);
         }
-        recv.set_peer(&connection, route.is_some());
+        let path = match &route {
+            Some(_) => DataPath::Direct,
+            None => DataPath::Wire,
+        };
+        recv.set_peer(&connection, path);
         match (requester, &mut send.requester) {
             (Some(new), _) => {
                 send.requester = Some(new);
@@ -230,8 +243,10 @@ impl Qp {
             (None, Some(requester)) => requester.update(attr, connection.path),
             (None, None) => {}
         }
-        self.summary
-            .set_connection(Some(connection.dest_qpn), route.is_some());
+        self.summary.set_peer(Some(PeerStatus {
+            qpn: connection.dest_qpn,
+            path,
+        }));
         send.connection = Some(connection);
         send.route = route;
     }
@@ -243,10 +258,10 @@ impl Qp {
         send: &mut SendSide,
         recv: &mut RecvSide,
         attr: &QpAttr,
-        step: (QpState, QpState),
+        Step { current, next }: Step,
     ) {
         recv.qkey = attr.qkey;
-        match step {
+        match (current, next) {
             (_, QpState::Rtr) => recv.start(Responder::Ud(ud::Receiver::default()), None),
             (QpState::Rtr, QpState::Rts) => {
                 let mtu = device.config().path_mtu();
@@ -291,7 +306,7 @@ impl Qp {
         send.disarm(device, self.number);
         send.attr = QpAttr::default();
         send.io.pacer = None;
-        self.summary.set_connection(None, false);
+        self.summary.set_peer(None);
         self.summary.set_rate(0);
         RecvTurn::new(self, device, &view).reset(recv);
         recv.put_back(self);

@@ -228,9 +228,10 @@ pub(crate) fn check(
     mask: QpAttrMask,
     rate_limits: bool,
 ) -> Result<()> {
-    let unsupported = match rate_limits {
-        true => UNSUPPORTED,
-        false => UNSUPPORTED.union(Mask::RATE_LIMIT),
+    let unsupported = if rate_limits {
+        UNSUPPORTED
+    } else {
+        UNSUPPORTED.union(Mask::RATE_LIMIT)
     };
     let given = mask.without(QpAttrMask::STATE);
     if matches!(to, Reset | Failed) {

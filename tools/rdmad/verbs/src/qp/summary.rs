@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use virtio_rdma_abi::number::Qpn;
 
+use crate::status::{DataPath, PeerStatus};
+
 /// Copies of what the halves of a QP know, each as it stood at some moment.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
@@ -18,10 +20,11 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Notes the connection: QPN of the peer, if there is one, and whether data goes there without
-    /// packets.
-    pub(super) fn set_connection(&self, peer: Option<Qpn>, direct: bool) {
-        self.peer.store(peer.map_or(0, Qpn::get), Ordering::Relaxed);
+    /// Notes the peer of a connection, if there is one.
+    pub(super) fn set_peer(&self, peer: Option<PeerStatus>) {
+        let qpn = peer.map_or(0, |peer| peer.qpn.get());
+        let direct = peer.is_some_and(|peer| peer.path == DataPath::Direct);
+        self.peer.store(qpn, Ordering::Relaxed);
         self.direct.store(direct, Ordering::Relaxed);
     }
 
@@ -30,15 +33,18 @@ impl Summary {
         self.rate.store(rate, Ordering::Relaxed);
     }
 
-    /// QPN of the peer of a connection.
-    pub(crate) fn peer(&self) -> Option<Qpn> {
-        let peer = self.peer.load(Ordering::Relaxed);
-        (peer != 0).then_some(Qpn::new(peer))
-    }
-
-    /// Whether data goes to the peer without packets.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.direct.load(Ordering::Relaxed)
+    /// The peer of a connection.
+    pub(crate) fn peer(&self) -> Option<PeerStatus> {
+        let qpn = self.peer.load(Ordering::Relaxed);
+        let path = if self.direct.load(Ordering::Relaxed) {
+            DataPath::Direct
+        } else {
+            DataPath::Wire
+        };
+        (qpn != 0).then_some(PeerStatus {
+            qpn: Qpn::new(qpn),
+            path,
+        })
     }
 
     /// Rate limit in kb/s, 0 for none.

@@ -21,8 +21,8 @@ use parking_lot::Mutex;
 use virtio_rdma_abi::number::PortId;
 
 use self::longest::Longest;
-pub use self::scheduler::Clock;
 pub(crate) use self::scheduler::{shard, Alarm, Exclusive, IdleGap, QpKey, ReadySet, Until};
+pub use self::scheduler::{Clock, WorkerKind};
 use self::scheduler::{Crew, Scheduler, SchedulerConfig};
 use self::server::Server;
 pub(crate) use self::watch::{Watch, Watched};
@@ -60,8 +60,8 @@ pub struct RuntimeConfig {
     pub at_once: bool,
     /// The clock that timers and rate limits go by.
     pub clock: Clock,
-    /// Whether workers are no threads, but do what [`Runtime::step`] tells them to.
-    pub stepped: bool,
+    /// What runs the workers.
+    pub worker_kind: WorkerKind,
     /// The secret by which the numbers of objects and their keys are drawn; unknown unless told.
     /// Runs that must repeat themselves tell it.
     pub secret: Option<u64>,
@@ -96,7 +96,7 @@ impl Runtime {
             poll,
             at_once,
             clock,
-            stepped,
+            worker_kind,
             secret,
         } = config;
         let workers = workers.unwrap_or_else(|| {
@@ -108,13 +108,14 @@ impl Runtime {
             devices: ArcSwap::default(),
             next_port: Mutex::new(PortId::new(1)),
             direct: AtomicBool::new(path == PathPolicy::Direct),
-            poll: match clock.stands_still() {
-                true => Duration::ZERO,
-                false => poll,
+            poll: if clock.stands_still() {
+                Duration::ZERO
+            } else {
+                poll
             },
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
-                stepped,
+                worker_kind,
                 at_once,
                 clock,
             }),
@@ -124,7 +125,7 @@ impl Runtime {
         });
         let mut runtime = Self {
             shared,
-            crew: Crew::new(stepped),
+            crew: Crew::new(worker_kind),
         };
         for worker in 0..workers {
             runtime

@@ -75,30 +75,33 @@ struct Receiving<'a> {
     budget: Budget,
 }
 
-/// The half of a QP that a packet is for.
+/// Where a packet goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Recipient {
-    qpn: Qpn,
-    half: Half,
-    is_group: bool,
-}
-
-/// A half of a QP.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Half {
-    Requester,
-    Responder,
+enum Recipient {
+    /// The send half of a QP.
+    Requester(Qpn),
+    /// The receive half of a QP.
+    Responder(Qpn),
+    /// The QPs that are attached to the multicast group.
+    Group,
+    /// The packet has a group's address and a QP's number, or the reverse.
+    Nobody,
 }
 
 impl Recipient {
     fn of(packet: &Packet<'_>) -> Self {
-        Self {
-            qpn: packet.headers.bth.dest_qpn,
-            half: match packet.headers.body {
-                Body::Response(_) => Half::Requester,
-                Body::Request(_) | Body::Uc(_) | Body::Ud { .. } => Half::Responder,
-            },
-            is_group: packet.path.addresses.dst().is_multicast(),
+        let qpn = packet.headers.bth.dest_qpn;
+        if packet.path.addresses.dst().is_multicast() {
+            return if qpn == MULTICAST_QPN {
+                Self::Group
+            } else {
+                Self::Nobody
+            };
+        }
+        match packet.headers.body {
+            _ if qpn == MULTICAST_QPN => Self::Nobody,
+            Body::Response(_) => Self::Requester(qpn),
+            Body::Request(_) | Body::Uc(_) | Body::Ud { .. } => Self::Responder(qpn),
         }
     }
 }
@@ -123,16 +126,17 @@ impl Receiving<'_> {
             let to = Recipient::of(&first.packet);
             let follow = |arrived: &&Arrived<'_>| Recipient::of(&arrived.packet) == to;
             let run = &left[..left.iter().take_while(follow).count()];
-            let taken = match (to.qpn, to.is_group) {
-                (MULTICAST_QPN, true) => self.datagram_for_group(first),
-                (MULTICAST_QPN, false) | (_, true) => self.ignore(run),
-                (qpn, false) => match self.device.qps.get(qpn) {
-                    Some(qp) => match to.half {
-                        Half::Requester => self.responses(&qp, run),
-                        Half::Responder => self.requests(&qp, run),
-                    },
+            let taken = match to {
+                Recipient::Requester(qpn) => match self.device.qps.get(qpn) {
+                    Some(qp) => self.responses(&qp, run),
                     None => self.ignore(run),
                 },
+                Recipient::Responder(qpn) => match self.device.qps.get(qpn) {
+                    Some(qp) => self.requests(&qp, run),
+                    None => self.ignore(run),
+                },
+                Recipient::Group => self.datagram_for_group(first),
+                Recipient::Nobody => self.ignore(run),
             };
             left = &left[taken..];
         }
@@ -196,7 +200,7 @@ impl Receiving<'_> {
             let Some(qp) = device.qps.get(qpn) else {
                 continue;
             };
-            if !(echo && qp.blocks_loopback) {
+            if !(echo && qp.init.blocks_loopback) {
                 self.take_requests(&qp, slice::from_ref(arrived));
             }
         }
@@ -205,7 +209,7 @@ impl Receiving<'_> {
 
     /// Whether a packet is of the QP's transport service and partition.
     fn admits(&self, qp: &Qp, packet: &Packet<'_>) -> bool {
-        if packet.headers.body.service() != service(qp.qp_type) {
+        if packet.headers.body.service() != service(qp.init.qp_type) {
             return false;
         }
         let is_ours = same_partition(packet.headers.bth.pkey, DEFAULT_PKEY);
@@ -267,9 +271,12 @@ impl Receiving<'_> {
             if !self.admits(qp, &arrived.packet) || !qp.receives() {
                 continue;
             }
-            let taken = match qp.is_connected() {
-                true => receive_connected(&turn, side, arrived),
-                false => receive_datagram(&turn, side, &arrived.packet),
+            let taken = match side.responder {
+                Some(Responder::Rc(_) | Responder::Uc(_)) => {
+                    receive_connected(&turn, side, arrived)
+                }
+                Some(Responder::Ud(_)) => receive_datagram(&turn, side, &arrived.packet),
+                None => Ok(()),
             };
             if let Err(error) = taken {
                 qp.fail(device, error.event);
@@ -336,9 +343,10 @@ fn receive_datagram(
     let device = turn.device;
     let (to, tag) = (packet.path.addresses.dst(), packet.path.vlan);
     // A group that the QP is attached to has no entry, and is in all VLANs of the port.
-    let ours = match to.is_multicast() {
-        true => device.gids.have_vlan(tag),
-        false => device.gids.contains(ip_to_gid(to), tag),
+    let ours = if to.is_multicast() {
+        device.gids.have_vlan(tag)
+    } else {
+        device.gids.contains(ip_to_gid(to), tag)
     };
     if !ours {
         return Ok(());

@@ -51,9 +51,9 @@ fn turns_are_exclusive_and_complete() {
                 seen
             };
             let mut last = None;
-            while let Some((seen, again)) = exclusive.run(turn) {
-                last = Some(seen);
-                if !again {
+            while let Some(turn) = exclusive.run(turn) {
+                last = Some(turn.result);
+                if !turn.again {
                     break;
                 }
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use virtio_rdma_abi::number::{PortId, Qpn};
 
 use crate::scheduler::{
-    Alarm, Clock, Crew, Next, QpKey, ReadySet, Scheduler, SchedulerConfig, Work,
+    Alarm, Clock, Crew, Next, QpKey, ReadySet, Scheduler, SchedulerConfig, Work, WorkerKind,
 };
 use crate::sync::{check, spawn, Condvar, Mutex};
 
@@ -32,7 +32,7 @@ impl Model {
         let model = Arc::new(Self {
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
-                stepped: false,
+                worker_kind: WorkerKind::Threads,
                 at_once: false,
                 clock,
             }),
@@ -40,7 +40,7 @@ impl Model {
             served: Mutex::new(0),
             more: Condvar::new(),
         });
-        let mut crew = Crew::new(false);
+        let mut crew = Crew::new(WorkerKind::Threads);
         for _ in 0..workers {
             let worked = false;
             let model = model.clone();

@@ -37,7 +37,7 @@ impl Guest {
             cqs: status.cqs,
             mrs: status.mrs,
             qps: status.qps.len(),
-            memory: status.memory.0,
+            memory: status.memory.used,
         }
     }
 

@@ -9,7 +9,7 @@ use std::panic::{self, AssertUnwindSafe, Location, PanicHookInfo};
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs::{Clock, PathPolicy, Runtime, RuntimeConfig};
+use verbs::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
 
 use crate::choices::Choices;
 use crate::connection::Connection;
@@ -85,7 +85,7 @@ pub fn run(choices: &mut Choices) {
         workers: Some(workers),
         at_once: choices.once_in(3),
         clock: clock.clone(),
-        stepped: true,
+        worker_kind: WorkerKind::Stepped,
         secret: Some(7),
         ..RuntimeConfig::default()
     })

@@ -3,7 +3,7 @@
 //! Memory that a driver can make the device allocate is limited, whatever the driver asks for, and
 //! comes back.
 
-use verbs::{Limits, PathPolicy};
+use verbs::{Limits, MemoryStatus, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
@@ -32,7 +32,7 @@ fn world(vms: usize, path: PathPolicy) -> World {
 }
 
 fn used(vm: &Vm) -> u64 {
-    let (used, limit) = vm.device.status().memory;
+    let MemoryStatus { used, limit } = vm.device.status().memory;
     assert_eq!(limit, MEMORY);
     assert!(used <= limit, "{used} of {limit} bytes");
     used
@@ -409,7 +409,7 @@ fn sixty_four_drivers(limits: Limits) {
     let mut charged = 0;
     for vm in &world.vms[2..] {
         let used = || {
-            let (used, limit) = vm.device.status().memory;
+            let MemoryStatus { used, limit } = vm.device.status().memory;
             assert!(limit == memory && used <= limit, "{used} of {limit}");
             used
         };

@@ -2,7 +2,7 @@
 
 //! Acts between two steps of a worker, and in one.
 
-use verbs::{Clock, Limits, RuntimeConfig};
+use verbs::{Clock, Limits, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ctrl::CmdCreateMr;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
@@ -20,7 +20,7 @@ fn stepped() -> World {
     let config = RuntimeConfig {
         workers: Some(1),
         clock: Clock::manual(),
-        stepped: true,
+        worker_kind: WorkerKind::Stepped,
         ..RuntimeConfig::default()
     };
     World::with_config(2, config, Limits::default())

@@ -12,6 +12,7 @@ use roce::Connection;
 
 use super::{Qp, RemoteQp, Responder};
 use crate::memory::{QueueMem, WorkConsumer};
+use crate::status::DataPath;
 use crate::wire::Arrived;
 use crate::wqe::{Origin, Received};
 use crate::Device;
@@ -28,8 +29,8 @@ pub(crate) struct RecvSide {
     answers: Option<Charge>,
     /// The peer that the QP is connected to, from RTR on.
     peer: Option<RemoteQp>,
-    /// The peer's requests come without packets.
-    is_direct: bool,
+    /// The way of the peer's requests.
+    path: DataPath,
     /// The Q_Key of datagrams for this QP.
     pub(crate) qkey: u32,
     /// COMM_EST was raised or is no news any more.
@@ -66,7 +67,7 @@ impl RecvSide {
             responder: None,
             answers: None,
             peer: None,
-            is_direct: false,
+            path: DataPath::Wire,
             qkey: 0,
             established: false,
             last_wqe_reached: false,
@@ -82,10 +83,10 @@ impl RecvSide {
         self.io.violations.set(0);
     }
 
-    /// Sets the peer. Its requests come without packets if `direct`.
-    pub(in crate::qp) fn set_peer(&mut self, connection: &Connection, direct: bool) {
+    /// Sets the peer, whose requests come by `path`.
+    pub(in crate::qp) fn set_peer(&mut self, connection: &Connection, path: DataPath) {
         self.peer = Some(RemoteQp::of(connection));
-        self.is_direct = direct;
+        self.path = path;
     }
 
     /// Forgets all work and the connection.
@@ -101,7 +102,7 @@ impl RecvSide {
     /// Gives what was taken from the SRQ, and did not come to its end, back to it: the QP goes to
     /// RESET or is destroyed.
     pub(in crate::qp) fn put_back(&mut self, qp: &Qp) {
-        let Some(srq) = &qp.srq else { return };
+        let Some(srq) = &qp.init.srq else { return };
         let held = self.responder.as_mut().and_then(Responder::drain);
         for wr in held.into_iter().chain(self.io.incoming.take()) {
             if let Origin::Srq { slot } = wr.local.origin {
@@ -127,7 +128,7 @@ impl RecvSide {
     /// Whether a packet is a request of the peer. On the direct path none is: both ends decide for
     /// that path by the same rule, so packets come from another sender.
     pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
-        !self.is_direct
+        self.path == DataPath::Wire
             && self
                 .peer
                 .as_ref()

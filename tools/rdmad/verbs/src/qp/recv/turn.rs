@@ -49,17 +49,17 @@ impl<'a> RecvTurn<'a> {
             qp,
             device,
             view,
-            queue: QueueView::new(&qp.rq, view),
+            queue: QueueView::new(&qp.init.rq, view),
             budget: Budget::default(),
             keys: Keys::new(&device.mrs),
-            completions: Completions::new(&qp.recv_cq, device, view),
+            completions: Completions::new(&qp.init.recv_cq, device, view),
             silent: false,
         }
     }
 
     /// The memory that local and remote keys open.
     pub(crate) fn memory(&self) -> Memory<'_> {
-        self.memory_of(self.qp.pd.number())
+        self.memory_of(self.qp.init.pd.number())
     }
 
     fn memory_of(&self, pdn: Pdn) -> Memory<'_> {
@@ -75,9 +75,9 @@ impl<'a> RecvTurn<'a> {
 
     /// The buffers of the receive work request being executed.
     pub(crate) fn message<'b>(&'b self, io: &'b RecvIo, received: &Received) -> Message<'b> {
-        let pdn = match &self.qp.srq {
+        let pdn = match &self.qp.init.srq {
             Some(srq) => srq.pdn(),
-            None => self.qp.pd.number(),
+            None => self.qp.init.pd.number(),
         };
         Message::in_sges(
             self.memory_of(pdn),
@@ -140,11 +140,11 @@ impl<'a> RecvTurn<'a> {
         if let Some(left_over) = io.incoming.take() {
             return Ok(Some(left_over));
         }
-        if let Some(srq) = &self.qp.srq {
+        if let Some(srq) = &self.qp.init.srq {
             return self.take_shared(srq, io);
         }
         let queue = &self.queue;
-        let event = match fetch_recv(&mut io.queue, queue, &mut io.buffer, &self.qp.cap) {
+        let event = match fetch_recv(&mut io.queue, queue, &mut io.buffer, &self.qp.init.cap) {
             Ok(fetched) if !queue.lost() => return Ok(fetched),
             Err(BadRecv::Wqe(id)) if !queue.lost() => {
                 self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
@@ -180,7 +180,7 @@ impl<'a> RecvTurn<'a> {
 
     /// Gives the slot of a work request that ended back to the SRQ that it came from.
     fn give_back(&self, wr: &RecvWr<Received>) {
-        if let (Some(srq), Origin::Srq { .. }) = (&self.qp.srq, wr.local.origin) {
+        if let (Some(srq), Origin::Srq { .. }) = (&self.qp.init.srq, wr.local.origin) {
             srq.complete();
         }
     }
@@ -231,7 +231,7 @@ impl<'a> RecvTurn<'a> {
         self.device.counters.add(Counter::RkeyViolations, 1);
         let violations = io.violations.get().saturating_add(1);
         io.violations.set(violations);
-        if self.qp.qp_type == QpType::Uc && violations == MAX_VIOLATIONS {
+        if self.qp.init.qp_type == QpType::Uc && violations == MAX_VIOLATIONS {
             self.qp.fail(self.device, Some(AsyncEvent::QpAccessErr));
         }
     }
@@ -254,7 +254,7 @@ impl<'a> RecvTurn<'a> {
             self.deliver(wr.id, WcStatus::WrFlushErr, OPCODE_RECV);
         }
         // Receives of the SRQ are for its other QPs.
-        if self.qp.srq.is_some() && !side.last_wqe_reached {
+        if self.qp.init.srq.is_some() && !side.last_wqe_reached {
             side.last_wqe_reached = true;
             // Its consumer polls the CQ in answer.
             self.completions.deliver();
@@ -282,9 +282,10 @@ impl<'a> RecvTurn<'a> {
             }
             side.io.broken |= view.lost();
         }
-        match side.io.broken {
-            true => self.qp.await_command(),
-            false => Parked::again(),
+        if side.io.broken {
+            self.qp.await_command()
+        } else {
+            Parked::again()
         }
     }
 

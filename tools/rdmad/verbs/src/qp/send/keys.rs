@@ -32,9 +32,10 @@ impl SendTurn<'_> {
     /// Executes a REG_MR that was just taken.
     pub(super) fn register(&self, wqe: &[u8]) -> std::result::Result<(), WcStatus> {
         let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
-        let wanted = match self.device.has_feature(Feature::RegPages) {
-            true => self.with_pages(&RegPages::load(&header.wr)),
-            false => registration(&Reg::load(&header.wr), None),
+        let wanted = if self.device.has_feature(Feature::RegPages) {
+            self.with_pages(&RegPages::load(&header.wr))
+        } else {
+            registration(&Reg::load(&header.wr), None)
         };
         wanted
             .ok()
@@ -104,7 +105,7 @@ impl SendTurn<'_> {
     }
 
     fn pdn(&self) -> Pdn {
-        self.qp.pd.number()
+        self.qp.init.pd.number()
     }
 }
 

@@ -56,20 +56,20 @@ impl<'a> SendTurn<'a> {
             qp,
             device,
             view,
-            queue: QueueView::new(&qp.sq, view),
+            queue: QueueView::new(&qp.init.sq, view),
             now,
             budget: Budget::default(),
             rules: SendRules {
-                qp_type: qp.qp_type,
-                user: qp.user,
-                cap: &qp.cap,
-                pdn: qp.pd.number(),
-                signal_all: qp.signal_all,
+                qp_type: qp.init.qp_type,
+                user: qp.init.user,
+                cap: &qp.init.cap,
+                pdn: qp.init.pd.number(),
+                signal_all: qp.init.signal_all,
                 features: device.negotiated(),
-                max_message: max_message(qp.qp_type, mtu),
+                max_message: max_message(qp.init.qp_type, mtu),
             },
             keys: Keys::new(&device.mrs),
-            completions: Completions::new(&qp.send_cq, device, view),
+            completions: Completions::new(&qp.init.send_cq, device, view),
             silent: false,
         }
     }
@@ -203,9 +203,10 @@ impl<'a> SendTurn<'a> {
             }
             io.broken |= self.queue.lost();
         }
-        match io.broken {
-            true => self.qp.await_command(),
-            false => Parked::again(),
+        if io.broken {
+            self.qp.await_command()
+        } else {
+            Parked::again()
         }
     }
 }

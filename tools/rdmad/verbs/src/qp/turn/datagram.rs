@@ -10,7 +10,7 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
 
 use super::Progress;
-use crate::direct;
+use crate::direct::{self, DatagramStep};
 use crate::qp::{attr, Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
 use crate::wire::SendEnv;
@@ -40,8 +40,8 @@ impl Qp {
         };
         let spent = turn.budget.spent();
         let status = match self.deliver(turn, side, &fetched) {
-            Ok(true) => WcStatus::Success,
-            Ok(false) => {
+            Ok(DatagramStep::Sent) => WcStatus::Success,
+            Ok(DatagramStep::Waits) => {
                 side.blocked = Some(fetched);
                 return Break(self.await_room(turn.device, side));
             }
@@ -54,14 +54,13 @@ impl Qp {
         Continue(turn.budget.charged_since(spent))
     }
 
-    /// Sends a datagram. Returns whether it is sent, for which the frame port may be too full or
-    /// the rate limit reached.
+    /// Sends a datagram.
     fn deliver(
         &self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
         fetched: &Fetched,
-    ) -> Result<bool, WcStatus> {
+    ) -> Result<DatagramStep, WcStatus> {
         if let Some(status) = fetched.failed {
             return Err(status);
         }
@@ -77,8 +76,13 @@ impl Qp {
         };
         let mut env = SendEnv::new(turn, &mut side.io);
         let bytes = sender.send(&fetched.wr, &to, &mut env)?;
-        turn.budget.charge_frames(bytes.unwrap_or(0));
-        Ok(bytes.is_some())
+        Ok(match bytes {
+            Some(bytes) => {
+                turn.budget.charge_frames(bytes);
+                DatagramStep::Sent
+            }
+            None => DatagramStep::Waits,
+        })
     }
 
     /// Where a work request wants its datagram to go. PD and port of its address vector are

@@ -22,11 +22,9 @@ impl Qp {
     ) -> Progress {
         let spent = turn.budget.spent();
         let end = side.route.as_ref().and_then(DirectRoute::end);
-        let view = end.as_ref().map(|(device, _)| device.space.enter());
+        let view = end.as_ref().map(|end| end.device.space.enter());
         let mut target = match (&side.route, &end, &view) {
-            (Some(route), Some((device, qp)), Some(view)) => {
-                Target::new(self, route, device, qp, view)
-            }
+            (Some(route), Some(end), Some(view)) => Target::new(self, route, end, view),
             _ => None,
         };
         while !turn.budget.is_spent() && self.state() == Some(state) {

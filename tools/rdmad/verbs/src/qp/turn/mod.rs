@@ -30,6 +30,13 @@ use crate::Device;
 /// Work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
 
+/// The turn of a responder.
+struct Answered {
+    parked: Parked,
+    /// Cost of what it sent.
+    cost: usize,
+}
+
 /// The result of a step of the send half: either something was done and charged, and there may be
 /// more; or why not.
 type Progress = ControlFlow<Parked, Charged>;
@@ -37,10 +44,10 @@ type Progress = ControlFlow<Parked, Charged>;
 impl Qp {
     /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
     pub(crate) fn serve(&self, device: &Device, watch: &Watch) {
-        let Some((parked, again)) = self.serving.run(|| self.turn(device, watch)) else {
+        let Some(turn) = self.serving.run(|| self.turn(device, watch)) else {
             return;
         };
-        if again || parked.is_again() {
+        if turn.again || turn.result.is_again() {
             device.qp_ready(self.number);
         }
     }
@@ -67,14 +74,17 @@ impl Qp {
     pub(crate) fn has_posted(&self, device: &Device) -> bool {
         self.send.try_lock().is_some_and(|side| {
             let view = device.space.enter();
-            side.io.queue.available(&QueueView::new(&self.sq, &view)) > 0
+            side.io
+                .queue
+                .available(&QueueView::new(&self.init.sq, &view))
+                > 0
         })
     }
 
     fn turn(&self, device: &Device, watch: &Watch) -> Parked {
         let view = device.space.enter();
         // Answers go first: the peer waits for them.
-        let (answered, cost) = self.answer(device, &view);
+        let answered = self.answer(device, &view);
         let mut side = self.send.lock();
         side.io.paced = None;
         if self.failure_requested.swap(false, Ordering::AcqRel) {
@@ -82,21 +92,24 @@ impl Qp {
         }
         let turn = SendTurn::new(self, device, &view);
         let sent = self.send_half(&turn, &mut side, watch);
-        device.runtime().note_turn(cost + turn.budget.spent());
-        answered.and(sent)
+        device
+            .runtime()
+            .note_turn(answered.cost + turn.budget.spent());
+        answered.parked.and(sent)
     }
 
-    /// Sends what the responder has to say. Returns what that cost, too.
-    fn answer(&self, device: &Device, view: &DmaView) -> (Parked, usize) {
+    /// Sends what the responder has to say.
+    fn answer(&self, device: &Device, view: &DmaView) -> Answered {
+        let nothing = |parked| Answered { parked, cost: 0 };
         let RecvSide { io, responder, .. } = &mut *self.recv.lock();
         if !self.receives() && self.state() != Some(QpState::Err) {
-            return (self.await_command(), 0);
+            return nothing(self.await_command());
         }
         let Some(responder) = responder else {
-            return (self.await_command(), 0);
+            return nothing(self.await_command());
         };
         if let Some(request) = responder.await_request() {
-            return (request.into(), 0);
+            return nothing(request.into());
         }
         let turn = RecvTurn::new(self, device, view);
         let limit = turn.budget.left_for_frames();
@@ -117,7 +130,10 @@ impl Qp {
                 Parked::again()
             }
         };
-        (parked, turn.budget.spent())
+        Answered {
+            parked,
+            cost: turn.budget.spent(),
+        }
     }
 
     /// Executes or flushes work of the SQ, and flushes that of the RQ behind it.

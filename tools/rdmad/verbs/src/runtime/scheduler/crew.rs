@@ -7,6 +7,16 @@ use std::io;
 use super::sync::{spawn, JoinHandle, Mutex};
 use super::worker::{Work, Worker};
 
+/// What runs the workers of a runtime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkerKind {
+    /// Each is a thread.
+    #[default]
+    Threads,
+    /// They do what [`Runtime::step`](crate::Runtime::step) tells them to.
+    Stepped,
+}
+
 /// The workers of a runtime.
 pub(crate) enum Crew<W> {
     /// Each is a thread.
@@ -17,10 +27,10 @@ pub(crate) enum Crew<W> {
 
 impl<W: Work> Crew<W> {
     /// Nobody yet.
-    pub(crate) fn new(stepped: bool) -> Self {
-        match stepped {
-            true => Self::Steps(Mutex::new(Vec::new())),
-            false => Self::Threads(Vec::new()),
+    pub(crate) fn new(kind: WorkerKind) -> Self {
+        match kind {
+            WorkerKind::Threads => Self::Threads(Vec::new()),
+            WorkerKind::Stepped => Self::Steps(Mutex::new(Vec::new())),
         }
     }
 

@@ -14,10 +14,17 @@ const AGAIN: u8 = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive(AtomicU8);
 
+/// A turn that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ended<T> {
+    pub result: T,
+    /// Another worker came meanwhile, so there may be more to do.
+    pub again: bool,
+}
+
 impl Exclusive {
-    /// Takes a turn. Returns its result, and whether there may be more to do because another worker
-    /// came meanwhile; `None` if another worker is at it, which will know that one came.
-    pub(crate) fn run<T>(&self, turn: impl FnOnce() -> T) -> Option<(T, bool)> {
+    /// Takes a turn; `None` if another worker is at it, which will know that one came.
+    pub(crate) fn run<T>(&self, turn: impl FnOnce() -> T) -> Option<Ended<T>> {
         while self.0.fetch_or(BUSY, Ordering::AcqRel) & BUSY != 0 {
             if self.0.fetch_or(AGAIN, Ordering::AcqRel) & BUSY != 0 {
                 return None;
@@ -28,7 +35,7 @@ impl Exclusive {
         let busy = Busy(&self.0);
         let result = turn();
         let again = busy.end();
-        Some((result, again))
+        Some(Ended { result, again })
     }
 }
 
@@ -54,13 +61,17 @@ impl Drop for Busy<'_> {
 mod tests {
     use super::*;
 
+    const fn ended<T>(result: T, again: bool) -> Option<Ended<T>> {
+        Some(Ended { result, again })
+    }
+
     #[test]
     fn turns_do_not_overlap_and_no_request_is_lost() {
         let exclusive = Exclusive::default();
-        assert_eq!(exclusive.run(|| 5), Some((5, false)));
+        assert_eq!(exclusive.run(|| 5), ended(5, false));
         let nested = exclusive.run(|| (exclusive.run(|| ()), exclusive.run(|| ())));
-        assert_eq!(nested, Some(((None, None), true)));
-        assert_eq!(exclusive.run(|| ()), Some(((), false)));
+        assert_eq!(nested, ended((None, None), true));
+        assert_eq!(exclusive.run(|| ()), ended((), false));
     }
 
     #[test]
@@ -68,7 +79,7 @@ mod tests {
         let exclusive = Exclusive::default();
         let panics = || exclusive.run(|| panic!("in a turn"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-        assert_eq!(exclusive.run(|| 5), Some((5, false)));
+        assert_eq!(exclusive.run(|| 5), ended(5, false));
     }
 
     #[test]
@@ -86,7 +97,7 @@ mod tests {
                             seen.store(asked.load(Ordering::SeqCst), Ordering::SeqCst);
                             inside.fetch_sub(1, Ordering::SeqCst);
                         };
-                        while exclusive.run(turn).is_some_and(|(_, again)| again) {}
+                        while exclusive.run(turn).is_some_and(|ended| ended.again) {}
                     }
                 });
             }

@@ -32,6 +32,7 @@ use super::sync;
 pub(crate) use self::at_once::IdleGap;
 pub use self::clock::Clock;
 pub(crate) use self::crew::Crew;
+pub use self::crew::WorkerKind;
 pub(crate) use self::exclusive::Exclusive;
 pub(crate) use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
@@ -44,8 +45,8 @@ pub(crate) use self::worker::{shard, Next, Work};
 pub(crate) struct SchedulerConfig {
     /// Workers, at least one.
     pub workers: usize,
-    /// Whether they are stepped.
-    pub stepped: bool,
+    /// What runs them.
+    pub worker_kind: WorkerKind,
     /// Whether a thread that rings a doorbell may do the work itself.
     pub at_once: bool,
     /// The clock that timers go by.
@@ -69,7 +70,7 @@ impl Scheduler {
     pub(crate) fn new(config: SchedulerConfig) -> Self {
         let SchedulerConfig {
             workers,
-            stepped,
+            worker_kind,
             at_once,
             clock,
         } = config;
@@ -77,7 +78,7 @@ impl Scheduler {
             timers: Timers::new(clock.now()),
             clock,
             quiesce: Quiesce::new(workers),
-            sleep: Sleep::new(stepped),
+            sleep: Sleep::new(worker_kind),
             stopped: AtomicBool::new(false),
             workers,
             at_once,

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use super::sync::{fence, AtomicUsize, Condvar, Mutex, Ordering};
-use super::Clock;
+use super::{Clock, WorkerKind};
 
 /// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy
 /// device costs little.
@@ -33,14 +33,14 @@ pub(super) struct Nap {
 }
 
 impl Sleep {
-    /// For workers that are threads, or `stepped`.
-    pub(super) fn new(stepped: bool) -> Self {
+    /// For workers of this kind.
+    pub(super) fn new(kind: WorkerKind) -> Self {
         Self {
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
-            bell: match stepped {
-                true => Bell::Steps(AtomicUsize::new(0)),
-                false => Bell::Threads(Condvar::new()),
+            bell: match kind {
+                WorkerKind::Threads => Bell::Threads(Condvar::new()),
+                WorkerKind::Stepped => Bell::Steps(AtomicUsize::new(0)),
             },
         }
     }

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use verbs::{Clock, DataPath, Limits, PathPolicy, QpStatus, RuntimeConfig};
+use verbs::{Clock, DataPath, Limits, PathPolicy, PeerStatus, QpStatus, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::config::{RateLimitConfig, RATE_LIMIT_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::CmdSetRateLimit;
 use virtio_rdma_abi::feature::Feature;
@@ -227,7 +227,10 @@ fn a_limit_changes_and_goes_while_data_flows() {
                 qp_type: QpType::Rc,
                 state: QpState::Rts,
                 user: true,
-                peer: Some((pair.qb.qpn, way)),
+                peer: Some(PeerStatus {
+                    qpn: pair.qb.qpn,
+                    path: way,
+                }),
                 rate_limit: Some(rate),
             };
             assert_eq!(status.qps, [seen]);
@@ -427,7 +430,7 @@ fn on_the_wall_clock() {
 fn after_a_pause_the_rate_is_slept_for() {
     let config = RuntimeConfig {
         clock: Clock::manual(),
-        stepped: true,
+        worker_kind: WorkerKind::Stepped,
         ..RuntimeConfig::default()
     };
     let world = World::with_config(2, config, Limits::default());
