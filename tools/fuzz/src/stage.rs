@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use verbs::{Clock, Limits, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
+use verbs::{Clock, Limits, MemoryStatus, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
 
@@ -110,14 +110,14 @@ pub fn is_sound(runtime: &Runtime, vms: &[Vm]) {
     assert!(status.longest_turn <= limit, "{status:?}");
     for vm in vms {
         assert_eq!(vm.sink.failure(), None);
-        let (used, limit) = vm.device.status().memory;
+        let MemoryStatus { used, limit } = vm.device.status().memory;
         assert!(used <= limit, "{used} of {limit} bytes");
     }
 }
 
 /// Bytes that a device has allocated.
 pub fn memory(vm: &Vm) -> u64 {
-    vm.device.status().memory.0
+    vm.device.status().memory.used
 }
 
 /// A connection that works, whatever others do.

@@ -24,7 +24,7 @@ pub struct Report {
     /// Threads that serve the devices.
     workers: Workers,
     /// Ports, as the command line has them.
-    pub ports: Vec<Port>,
+    pub ports: Vec<PortReport>,
     /// Frames at the switch, of ports and then of uplinks.
     pub switch: Vec<Frames>,
 }
@@ -43,7 +43,7 @@ struct Workers {
 
 /// A port and its device.
 #[derive(Debug, Serialize)]
-pub struct Port {
+pub struct PortReport {
     name: String,
     mac: String,
     /// Whether the link is up.
@@ -58,34 +58,34 @@ pub struct Port {
     /// Addresses that the driver asked for and the port may not have.
     refused_gids: u64,
     /// Memory that is allocated for the VM.
-    memory: Memory,
+    memory: MemoryReport,
     /// The VM's own memory that is mapped.
-    guest_memory: Memory,
-    qps: Vec<Qp>,
+    guest_memory: MemoryReport,
+    qps: Vec<QpReport>,
     counters: Counters,
 }
 
 /// Bytes of memory and their limit.
 #[derive(Debug, Serialize)]
-struct Memory {
+struct MemoryReport {
     used: u64,
     limit: u64,
 }
 
-impl From<MemoryStatus> for Memory {
+impl From<MemoryStatus> for MemoryReport {
     fn from(MemoryStatus { used, limit }: MemoryStatus) -> Self {
         Self { used, limit }
     }
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for MemoryReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", mib(self.used), mib(self.limit))
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Qp {
+struct QpReport {
     qpn: u32,
     #[serde(rename = "type")]
     qp_type: &'static str,
@@ -121,7 +121,7 @@ impl Report {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workers: Workers::from(workers),
-            ports: devices.into_iter().map(Port::new).collect(),
+            ports: devices.into_iter().map(PortReport::new).collect(),
             switch: switch.into_iter().map(Frames::from).collect(),
         }
     }
@@ -139,7 +139,7 @@ impl From<RuntimeStatus> for Workers {
     }
 }
 
-impl Port {
+impl PortReport {
     fn new((name, device): (&str, &Device)) -> Self {
         let status = device.status();
         Self {
@@ -154,13 +154,13 @@ impl Port {
             refused_gids: status.refused_gids,
             memory: status.memory.into(),
             guest_memory: status.guest_memory.into(),
-            qps: status.qps.iter().map(Qp::from).collect(),
+            qps: status.qps.iter().map(QpReport::from).collect(),
             counters: Counters(status.counters),
         }
     }
 }
 
-impl From<&QpStatus> for Qp {
+impl From<&QpStatus> for QpReport {
     fn from(qp: &QpStatus) -> Self {
         Self {
             qpn: qp.qpn.get(),
@@ -264,7 +264,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl fmt::Display for Port {
+impl fmt::Display for PortReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = if self.link { "up" } else { "down" };
         write!(f, "port {}  {}  link {link}", self.name, self.mac)?;

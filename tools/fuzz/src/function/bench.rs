@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use dma::DmaSpace;
-use vdev::Stepped;
+use vdev::SteppedFunction;
 
 use super::common::Task;
 use super::device::{Call, Echo, QUEUES};
@@ -13,7 +13,7 @@ use super::model::{Function, VIRTIO};
 
 /// A function, and the guest memory that it reaches.
 pub struct Bench {
-    pub stepped: Stepped,
+    pub stepped: SteppedFunction,
     pub device: Arc<Echo>,
     pub space: Arc<DmaSpace>,
     initial: [u8; 256],
@@ -37,7 +37,7 @@ impl Bench {
     pub fn new(limit: u64) -> Self {
         let device = Arc::new(Echo::default());
         let space = Arc::new(DmaSpace::with_limit(limit));
-        let stepped = Stepped::new(device.clone(), space.clone()).expect("a function");
+        let stepped = SteppedFunction::new(device.clone(), space.clone()).expect("a function");
         let mut initial = [0; 256];
         stepped.config_read(0, &mut initial);
         Self {

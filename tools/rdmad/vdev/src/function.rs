@@ -18,7 +18,7 @@ use crate::function_state::{FunctionState, NO_VECTOR};
 use crate::pci::{self, PciConfig};
 use crate::queue::Virtqueue;
 use crate::resets::Resets;
-use crate::service::{Inbox, Task, Work};
+use crate::service::{Inbox, ServiceWork, Task};
 use crate::VirtioDevice;
 
 /// A function with its device.
@@ -275,7 +275,7 @@ impl PciFunction {
         let mut active = false;
         loop {
             let work = self.inbox.wait();
-            if work == Work::Stop {
+            if work == ServiceWork::Stop {
                 return;
             }
             self.execute_contained(work, &mut active);
@@ -297,29 +297,29 @@ impl PciFunction {
         self.inbox.tasks()
     }
 
-    fn execute_contained(&self, work: Work, active: &mut bool) {
+    fn execute_contained(&self, work: ServiceWork, active: &mut bool) {
         if let Err(panicked) = contain(|| self.execute(work, active)) {
             self.end_panicked(work, &panicked.to_string());
         }
     }
 
-    fn execute(&self, work: Work, active: &mut bool) {
+    fn execute(&self, work: ServiceWork, active: &mut bool) {
         match work {
-            Work::Stop => {}
-            Work::Fail => self.fail(),
+            ServiceWork::Stop => {}
+            ServiceWork::Fail => self.fail(),
             // A device that has failed begins nothing before its reset.
-            Work::Task(Task::StartQueue(_)) if self.state.has_failed() => {}
-            Work::Task(Task::Activate) => {
+            ServiceWork::Task(Task::StartQueue(_)) if self.state.has_failed() => {}
+            ServiceWork::Task(Task::Activate) => {
                 self.activate();
                 *active = true;
             }
-            Work::Task(Task::Reset) => {
+            ServiceWork::Task(Task::Reset) => {
                 *active = false;
                 self.reset();
             }
-            Work::Task(Task::StartQueue(index)) => self.start_queue(index),
-            Work::Task(Task::ResetQueue(index)) => self.reset_queue(index),
-            Work::Serve(index) => {
+            ServiceWork::Task(Task::StartQueue(index)) => self.start_queue(index),
+            ServiceWork::Task(Task::ResetQueue(index)) => self.reset_queue(index),
+            ServiceWork::Serve(index) => {
                 let queue = &self.queues[usize::from(index)];
                 if *active && queue.is_enabled() && self.device.serve(queue) {
                     self.inbox.kick(index);
@@ -330,20 +330,20 @@ impl PciFunction {
 
     /// Brings work that panicked to its end, so that the client is not kept waiting: the device has
     /// failed.
-    fn end_panicked(&self, work: Work, why: &str) {
+    fn end_panicked(&self, work: ServiceWork, why: &str) {
         match work {
             // The driver learns of it when it sets the device up.
-            Work::Task(Task::Reset) => {
+            ServiceWork::Task(Task::Reset) => {
                 self.stop_device(why);
                 self.end_reset();
             }
-            Work::Task(Task::ResetQueue(index)) => {
+            ServiceWork::Task(Task::ResetQueue(index)) => {
                 self.state.fail(format_args!("{why}"));
                 self.fail();
                 self.registers.lock().queue_reset_done(index);
             }
             // It was about to stop.
-            Work::Fail => self.state.ask_for_reset(why),
+            ServiceWork::Fail => self.state.ask_for_reset(why),
             _ => self.state.fail(format_args!("{why}")),
         }
     }

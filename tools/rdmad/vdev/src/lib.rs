@@ -49,7 +49,7 @@ pub use common::{
 pub use device::{SharedMemory, VirtioDevice};
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
-pub use queue::{Request, Virtqueue};
+pub use queue::{AvailableBuffer, Virtqueue};
 pub use server::{Handle, Listener};
 #[cfg(feature = "testing")]
-pub use stepped::Stepped;
+pub use stepped::SteppedFunction;

@@ -58,7 +58,7 @@ struct Ring {
 
 /// A request that the driver made available.
 #[derive(Debug)]
-pub struct Request {
+pub struct AvailableBuffer {
     head: u16,
     generation: u64,
     input: Vec<u8>,
@@ -66,7 +66,7 @@ pub struct Request {
     output: Vec<(u64, u32)>,
 }
 
-impl Request {
+impl AvailableBuffer {
     /// The driver's bytes, up to the limit that was given to [`Virtqueue::pop`].
     pub fn input(&self) -> &[u8] {
         &self.input
@@ -116,7 +116,7 @@ impl Virtqueue {
     ///
     /// The driver notifies of new requests only after there was none: a device that keeps requests
     /// for later is not told of more as long as it has not run out of them.
-    pub fn pop(&self, max_input: usize) -> Option<Request> {
+    pub fn pop(&self, max_input: usize) -> Option<AvailableBuffer> {
         self.pop_unless(max_input, || false)
     }
 
@@ -124,16 +124,20 @@ impl Virtqueue {
     /// [`VirtioDevice::serve`](crate::VirtioDevice::serve): a request may need a queue that the
     /// driver has enabled before. While the service thread has such a change to make, there is no
     /// request, and the queue is served again after the change.
-    pub fn pop_in_order(&self, max_input: usize) -> Option<Request> {
+    pub fn pop_in_order(&self, max_input: usize) -> Option<AvailableBuffer> {
         self.pop_unless(max_input, || self.state.postpone(self.index))
     }
 
-    fn pop_unless(&self, max_input: usize, postpone: impl FnOnce() -> bool) -> Option<Request> {
+    fn pop_unless(
+        &self,
+        max_input: usize,
+        postpone: impl FnOnce() -> bool,
+    ) -> Option<AvailableBuffer> {
         let mut state = self.ring.lock();
         let generation = state.generation;
         let ring = state.running.as_mut()?;
         match ring.pop(&self.space.enter(), max_input, postpone) {
-            Ok(request) => request.map(|request| Request {
+            Ok(request) => request.map(|request| AvailableBuffer {
                 generation,
                 ..request
             }),
@@ -146,7 +150,7 @@ impl Virtqueue {
 
     /// Answers a request with the part of `output` that it has room for and gives it back to the
     /// driver. A request from before a reset is void and dropped.
-    pub fn push(&self, request: Request, output: &[u8]) {
+    pub fn push(&self, request: AvailableBuffer, output: &[u8]) {
         if self.answer(request, output) {
             self.interrupt();
         }
@@ -154,7 +158,7 @@ impl Virtqueue {
 
     /// As [`push`](Self::push), but leaves the interrupt to
     /// [`send_interrupts`](crate::send_interrupts).
-    pub fn push_later(self: &Arc<Self>, request: Request, output: &[u8]) {
+    pub fn push_later(self: &Arc<Self>, request: AvailableBuffer, output: &[u8]) {
         if self.answer(request, output) {
             later::interrupt(self);
         }
@@ -167,7 +171,7 @@ impl Virtqueue {
     }
 
     /// Answers a request. Returns whether the driver wants an interrupt.
-    fn answer(&self, request: Request, output: &[u8]) -> bool {
+    fn answer(&self, request: AvailableBuffer, output: &[u8]) -> bool {
         let mut state = self.ring.lock();
         if state.generation != request.generation {
             return false;
@@ -232,7 +236,7 @@ impl Ring {
         view: &DmaView,
         max_input: usize,
         postpone: impl FnOnce() -> bool,
-    ) -> Result<Option<Request>, QueueError> {
+    ) -> Result<Option<AvailableBuffer>, QueueError> {
         let mut waiting = self.waiting(view)?;
         if waiting == 0 && self.quiet {
             self.set_quiet(view, false)?;
@@ -274,8 +278,13 @@ impl Ring {
     }
 
     /// Collects a chain.
-    fn walk(&self, view: &DmaView, head: u16, max_input: usize) -> Result<Request, QueueError> {
-        let mut request = Request {
+    fn walk(
+        &self,
+        view: &DmaView,
+        head: u16,
+        max_input: usize,
+    ) -> Result<AvailableBuffer, QueueError> {
+        let mut request = AvailableBuffer {
             head,
             generation: 0,
             input: Vec::new(),
@@ -296,7 +305,7 @@ impl Ring {
     fn push(
         &mut self,
         view: &DmaView,
-        request: &Request,
+        request: &AvailableBuffer,
         output: &[u8],
     ) -> Result<bool, QueueError> {
         let mut rest = output;

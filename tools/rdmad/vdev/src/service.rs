@@ -25,7 +25,7 @@ pub(crate) enum Task {
 
 /// The next piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum ServiceWork {
     /// Stop the device if it has failed.
     Fail,
     Task(Task),
@@ -51,19 +51,19 @@ struct Pending {
 }
 
 impl Pending {
-    fn next(&mut self) -> Option<Work> {
+    fn next(&mut self) -> Option<ServiceWork> {
         if mem::take(&mut self.fail) {
-            return Some(Work::Fail);
+            return Some(ServiceWork::Fail);
         }
         if let Some(task) = self.tasks.pop_front() {
-            return Some(Work::Task(task));
+            return Some(ServiceWork::Task(task));
         }
         if self.stop {
-            return Some(Work::Stop);
+            return Some(ServiceWork::Stop);
         }
         let queue = self.order.pop_front()?;
         self.kicked[usize::from(queue)] = false;
-        Some(Work::Serve(queue))
+        Some(ServiceWork::Serve(queue))
     }
 }
 
@@ -107,7 +107,7 @@ impl Inbox {
 
     /// Waits for work. A failure comes first; tasks come before kicks, so that a driver that kicks
     /// without end can still be reset.
-    pub(crate) fn wait(&self) -> Work {
+    pub(crate) fn wait(&self) -> ServiceWork {
         let mut pending = self.pending.lock();
         loop {
             if let Some(work) = pending.next() {
@@ -119,7 +119,7 @@ impl Inbox {
 
     /// The work that waits, if any.
     #[cfg(feature = "testing")]
-    pub(crate) fn waiting(&self) -> Option<Work> {
+    pub(crate) fn waiting(&self) -> Option<ServiceWork> {
         self.pending.lock().next()
     }
 
@@ -150,13 +150,13 @@ mod tests {
         inbox.task(Task::Reset);
         inbox.fail();
         inbox.fail();
-        assert_eq!(inbox.wait(), Work::Fail);
-        assert_eq!(inbox.wait(), Work::Task(Task::Reset));
-        assert_eq!(inbox.wait(), Work::Serve(2));
+        assert_eq!(inbox.wait(), ServiceWork::Fail);
+        assert_eq!(inbox.wait(), ServiceWork::Task(Task::Reset));
+        assert_eq!(inbox.wait(), ServiceWork::Serve(2));
         inbox.kick(2);
-        assert_eq!(inbox.wait(), Work::Serve(0));
-        assert_eq!(inbox.wait(), Work::Serve(2));
+        assert_eq!(inbox.wait(), ServiceWork::Serve(0));
+        assert_eq!(inbox.wait(), ServiceWork::Serve(2));
         inbox.stop();
-        assert_eq!(inbox.wait(), Work::Stop);
+        assert_eq!(inbox.wait(), ServiceWork::Stop);
     }
 }

@@ -15,7 +15,7 @@ use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
 /// A function whose threads are calls.
-pub struct Stepped {
+pub struct SteppedFunction {
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
     session: Option<Session>,
@@ -23,7 +23,7 @@ pub struct Stepped {
     active: bool,
 }
 
-impl Stepped {
+impl SteppedFunction {
     /// Makes `device`, whose guest memory will be in `space`, a function.
     pub fn new(device: Arc<dyn VirtioDevice>, space: Arc<DmaSpace>) -> io::Result<Self> {
         Ok(Self {

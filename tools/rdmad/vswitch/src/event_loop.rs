@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::addresses::Addresses;
 use crate::fault::{FaultPlan, Injector};
-use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, Port, UplinkPort};
+use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort, UplinkPort};
 use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Trouble, Waits};
 use crate::pcap::PcapWriter;
@@ -57,7 +57,7 @@ const WAKER: u64 = u64::MAX;
 
 impl EventLoop {
     pub(crate) fn new(
-        ports: Vec<Port>,
+        ports: Vec<SwitchPort>,
         uplinks: Vec<UplinkPort>,
         addresses: Addresses,
         pcap: Option<PcapWriter>,

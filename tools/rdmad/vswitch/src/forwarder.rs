@@ -21,7 +21,7 @@ use crate::unix_peer::UnixPeer;
 const COMPLAINT: Duration = Duration::from_secs(60);
 
 /// A virtual machine.
-pub(crate) struct Port {
+pub(crate) struct SwitchPort {
     pub(crate) mac: Mac,
     pub(crate) net: Option<Link>,
     /// Whether RoCE from `net` is forwarded.
@@ -80,7 +80,7 @@ pub(crate) struct Forwarding {
 
 /// All that frames come from and go to, and what is known of the way.
 pub(crate) struct Forwarder {
-    pub(crate) ports: Vec<Port>,
+    pub(crate) ports: Vec<SwitchPort>,
     pub(crate) uplinks: Vec<UplinkPort>,
     table: MacTable,
     /// When an address on two uplinks was last told.
@@ -94,7 +94,11 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    pub(crate) fn new(ports: Vec<Port>, uplinks: Vec<UplinkPort>, addresses: Addresses) -> Self {
+    pub(crate) fn new(
+        ports: Vec<SwitchPort>,
+        uplinks: Vec<UplinkPort>,
+        addresses: Addresses,
+    ) -> Self {
         Self {
             pools: link::pools(ports.len(), uplinks.len()),
             table: MacTable::new(uplinks.len()),
@@ -153,7 +157,7 @@ impl Forwarder {
         };
         match origin {
             Origin::Net(port) => {
-                let Port { mac, net_roce, .. } = self.ports[port.0];
+                let SwitchPort { mac, net_roce, .. } = self.ports[port.0];
                 source == mac
                     && (net_roce || !carries_roce(frame))
                     && self.addresses.admit(port, frame)
@@ -253,7 +257,7 @@ impl Forwarder {
             Destination::Nowhere => {}
             Destination::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
             Destination::Net(port) => {
-                let Port { net, counters, .. } = &mut self.ports[port.0];
+                let SwitchPort { net, counters, .. } = &mut self.ports[port.0];
                 if let Some(link) = net {
                     count(link.send(frame, patient, now), counters);
                 }

@@ -66,5 +66,5 @@ pub use engine_queues::EnginePort;
 pub use fault::FaultPlan;
 pub use link::{DatagramPath, Uplink};
 #[cfg(feature = "testing")]
-pub use stepped::Stepped;
+pub use stepped::SteppedSwitch;
 pub use switch::{Config, Error, PortConfig, Switch, UplinkConfig};

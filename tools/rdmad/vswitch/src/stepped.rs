@@ -12,10 +12,10 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use crate::engine_queues::EnginePort;
 use crate::event_loop::{EventLoop, EVENTS};
 use crate::stats::{Counters, Stats};
-use crate::switch::{snapshots, Config, Error, Parts};
+use crate::switch::{snapshots, Config, Error, SwitchParts};
 
 /// A switch whose thread is calls.
-pub struct Stepped {
+pub struct SteppedSwitch {
     event_loop: EventLoop,
     events: Vec<Event>,
     counters: Vec<Arc<Counters>>,
@@ -23,19 +23,19 @@ pub struct Stepped {
     alarm: Option<Instant>,
 }
 
-impl Stepped {
+impl SteppedSwitch {
     /// Opens all sockets and files at `now`, and falls asleep. The engine ports are in the order of
     /// the configured ports.
     ///
     /// # Errors
     /// As those of [`Switch::start`](crate::Switch::start).
     pub fn new(config: Config, now: Instant) -> Result<(Self, Vec<EnginePort>), Error> {
-        let Parts {
+        let SwitchParts {
             event_loop,
             waker: _,
             counters,
             engines,
-        } = Parts::open(config, now)?;
+        } = SwitchParts::open(config, now)?;
         let mut switch = Self {
             event_loop,
             events: Vec::with_capacity(EVENTS),

@@ -18,7 +18,7 @@ use crate::addresses::Addresses;
 use crate::engine_queues::{EnginePort, EngineQueues, Neighbour};
 use crate::event_loop::EventLoop;
 use crate::fault::FaultPlan;
-use crate::forwarder::{Port, UplinkPort};
+use crate::forwarder::{SwitchPort, UplinkPort};
 use crate::link::{DatagramPath, Link, Uplink};
 use crate::pcap::PcapWriter;
 use crate::stats::{Counters, Stats};
@@ -107,12 +107,12 @@ impl Switch {
     /// Opens all sockets and files and starts the thread. The engine ports are in the order of the
     /// configured ports.
     pub fn start(config: Config) -> Result<(Self, Vec<EnginePort>), Error> {
-        let Parts {
+        let SwitchParts {
             event_loop,
             waker,
             counters,
             engines,
-        } = Parts::open(config, Instant::now())?;
+        } = SwitchParts::open(config, Instant::now())?;
         let thread = sandbox::spawn(Kind::Switch, "vswitch", move || event_loop.run())?;
         let switch = Self {
             waker,
@@ -135,7 +135,7 @@ pub(crate) fn snapshots(counters: &[Arc<Counters>]) -> Vec<Stats> {
 }
 
 /// Parts of a switch, for any caller that has it do its rounds.
-pub(crate) struct Parts {
+pub(crate) struct SwitchParts {
     pub(crate) event_loop: EventLoop,
     pub(crate) waker: Arc<Waker>,
     /// Of all ports, then of all uplinks.
@@ -144,7 +144,7 @@ pub(crate) struct Parts {
     pub(crate) engines: Vec<EnginePort>,
 }
 
-impl Parts {
+impl SwitchParts {
     /// Opens all sockets and files at `now`.
     pub(crate) fn open(config: Config, now: Instant) -> Result<Self, Error> {
         let waker = Arc::new(Waker::new().map_err(io::Error::from)?);
@@ -166,7 +166,7 @@ impl Parts {
                 .map_err(|error| Error::Net(counters.name.clone(), error))?;
             addresses.add(port.mac, &port.addresses);
             let engine = Arc::new(EngineQueues::new(waker.clone(), counters.clone()));
-            ports.push(Port {
+            ports.push(SwitchPort {
                 mac: port.mac,
                 net,
                 net_roce: port.net_roce,

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use common::*;
 use roce::FramePort;
 use tempfile::TempDir;
-use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Stepped, Uplink};
+use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
 
 /// A switch with one port without a network interface, the far ends of its uplinks, and their home.
-fn switch(now: Instant) -> (Stepped, EnginePort, [UnixDatagram; 2], TempDir) {
+fn switch(now: Instant) -> (SteppedSwitch, EnginePort, [UnixDatagram; 2], TempDir) {
     let dir = TempDir::new().unwrap();
     let mut config = Config::default();
     config.ports.push(PortConfig {
@@ -30,7 +30,7 @@ fn switch(now: Instant) -> (Stepped, EnginePort, [UnixDatagram; 2], TempDir) {
             .push(Uplink::Unix(DatagramPath { local, remote }).into());
         far
     });
-    let (switch, mut engines) = Stepped::new(config, now).unwrap();
+    let (switch, mut engines) = SteppedSwitch::new(config, now).unwrap();
     for (far, name) in fars.iter().zip(["a", "b"]) {
         far.connect(dir.path().join(format!("{name}.switch")))
             .unwrap();

@@ -21,7 +21,9 @@ use std::time::{Duration, Instant};
 use roce::FramePort;
 use tempfile::TempDir;
 use vswitch::mac_table::{CAPACITY, HOLD};
-use vswitch::{Config, DatagramPath, EnginePort, Error, PortConfig, Stepped, Uplink, UplinkConfig};
+use vswitch::{
+    Config, DatagramPath, EnginePort, Error, PortConfig, SteppedSwitch, Uplink, UplinkConfig,
+};
 
 use self::claims::SECOND;
 use self::far::Far;
@@ -71,7 +73,7 @@ pub fn run(data: &[u8]) {
 
 struct World {
     now: Instant,
-    switch: Stepped,
+    switch: SteppedSwitch,
     engines: Vec<EnginePort>,
     /// Whether engine 0 was told of frames.
     told: Arc<AtomicBool>,
@@ -140,7 +142,7 @@ impl World {
         let (fars, switch, engines) = loop {
             let udp = [free_address(), free_address()];
             let (config, fars) = config(dir.path(), udp, &ledger);
-            match Stepped::new(config, now) {
+            match SteppedSwitch::new(config, now) {
                 Ok((switch, engines)) => break (fars, switch, engines),
                 // Another process was faster.
                 Err(Error::Uplink(Uplink::Udp { .. }, _)) => {}
@@ -342,7 +344,7 @@ impl World {
 
     /// A round, which is short.
     fn round(&mut self) {
-        let taken = |switch: &Stepped| {
+        let taken = |switch: &SteppedSwitch| {
             let stats = switch.stats().into_iter();
             let taken = stats.map(|stats| stats.received + stats.refused + stats.errors);
             taken.collect::<Vec<u64>>()

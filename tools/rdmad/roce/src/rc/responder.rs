@@ -9,9 +9,9 @@
 
 mod answer;
 mod atomic;
+mod executed;
 mod flush;
 mod job;
-mod memory;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -29,8 +29,8 @@ use crate::packet::Packet;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, FlushOp, Mtu, RecvWr};
 
+use self::executed::ExecutedRequests;
 use self::job::{Answer, Job};
-use self::memory::Memory;
 use self::message::RequestInProgress;
 use super::ResponderAttr;
 
@@ -85,8 +85,8 @@ pub struct Responder<R> {
     /// Answers to the last atomic operations and atomic WRITEs with their PSNs, for duplicates.
     results: VecDeque<(Psn, Answer)>,
     /// The last READs and FLUSHes, for duplicates.
-    reads: Memory,
-    flushes: Memory,
+    reads: ExecutedRequests,
+    flushes: ExecutedRequests,
     ack_pending: bool,
     nak: Option<Syndrome>,
     /// A NAK asked for the expected packet; until it arrives, later ones are dropped without
@@ -102,7 +102,7 @@ impl<R> Responder<R> {
         let limit = max_rd_atomic as usize;
         let jobs = (limit + flush::WAITING).next_power_of_two();
         let results = limit.next_power_of_two();
-        jobs * size_of::<Job>() + results * size_of::<(Psn, Answer)>() + 2 * Memory::SIZE
+        jobs * size_of::<Job>() + results * size_of::<(Psn, Answer)>() + 2 * ExecutedRequests::SIZE
     }
 
     /// A responder that expects its first packet.
@@ -115,8 +115,8 @@ impl<R> Responder<R> {
             message: None,
             jobs: VecDeque::new(),
             results: VecDeque::new(),
-            reads: Memory::default(),
-            flushes: Memory::default(),
+            reads: ExecutedRequests::default(),
+            flushes: ExecutedRequests::default(),
             ack_pending: false,
             nak: None,
             awaiting: false,

@@ -4,17 +4,17 @@
 //!
 //! [`state`], [`attr`], [`modify`] and [`summary`] say how a QP is set up, and [`remote_qp`] names
 //! its other end. [`send`] and [`recv`] are its halves with their rings; the machines of the
-//! transport services stand behind [`service`]. A worker serves it by [`turn`].
+//! transport services stand behind [`service`]. A worker serves it by [`serve`].
 
 mod attr;
 mod modify;
 mod recv;
 mod remote_qp;
 mod send;
+mod serve;
 mod service;
 mod state;
 mod summary;
-mod turn;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

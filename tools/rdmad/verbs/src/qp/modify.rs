@@ -11,7 +11,7 @@ use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
 use super::send::{Pacer, Shape};
-use super::turn::FLUSH_LIMIT;
+use super::serve::FLUSH_LIMIT;
 use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
 use crate::config::MAX_BURST;
 use crate::direct::DirectRoute;

@@ -60,7 +60,7 @@ pub struct RuntimeConfig {
     pub at_once: bool,
     /// The clock that timers and rate limits go by.
     pub clock: Clock,
-    /// What runs the workers.
+    /// The way in which the workers run.
     pub worker_kind: WorkerKind,
     /// The secret by which the numbers of objects and their keys are drawn; unknown unless told.
     /// Runs that must repeat themselves tell it.

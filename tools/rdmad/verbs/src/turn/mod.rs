@@ -24,7 +24,7 @@ const RECEIVED_FRAME: usize = TURN / 64;
 
 /// The rest of a turn's budget.
 #[derive(Debug, Default)]
-pub(crate) struct Budget {
+pub(crate) struct TurnBudget {
     spent: Cell<usize>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Budget {
 #[must_use]
 pub(crate) struct Charged(());
 
-impl Budget {
+impl TurnBudget {
     /// The cost so far. The last step of a turn may exceed the budget.
     pub(crate) fn spent(&self) -> usize {
         self.spent.get()
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn everything_costs_and_the_last_step_may_exceed() {
-        let budget = Budget::default();
+        let budget = TurnBudget::default();
         assert_eq!(budget.left_for_frames(), 1 << 16);
         let _ = budget.charge_work_request();
         assert_eq!(budget.left(), TURN - 1024);

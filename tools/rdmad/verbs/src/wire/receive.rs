@@ -22,7 +22,7 @@ use super::leftover::FRAMES_AT_ONCE;
 use super::{Arrived, RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
-use crate::turn::Budget;
+use crate::turn::TurnBudget;
 use crate::Device;
 
 /// The membership bit of a P_Key: full, not limited.
@@ -34,7 +34,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
         device,
         view: device.space.enter(),
         now: device.runtime().scheduler.clock.now(),
-        budget: Budget::default(),
+        budget: TurnBudget::default(),
     };
     let mut frames = device.leftover.take();
     let mut seen = frames.len();
@@ -57,7 +57,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
 /// Drops frames that came for a device that has failed. Returns whether there may be more.
 pub(crate) fn drop_frames(device: &Device) -> bool {
     drop(device.leftover.take());
-    let budget = Budget::default();
+    let budget = TurnBudget::default();
     while !budget.is_spent() && device.frames.receive().is_some() {
         budget.charge_received();
     }
@@ -72,7 +72,7 @@ struct Receiving<'a> {
     /// When the turn began.
     now: Instant,
     /// Budget that is left of it.
-    budget: Budget,
+    budget: TurnBudget,
 }
 
 /// Where a packet goes.

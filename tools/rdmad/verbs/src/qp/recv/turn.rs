@@ -19,7 +19,7 @@ use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, KeyUser, Keys, Memory, Message, QueueView};
 use crate::qp::{Qp, Responder};
 use crate::srq::Srq;
-use crate::turn::{Budget, Parked};
+use crate::turn::{Parked, TurnBudget};
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Origin, Received};
 use crate::Device;
 
@@ -34,7 +34,7 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) view: &'a DmaView,
     queue: QueueView<'a>,
     /// Budget that is left of the turn.
-    pub(crate) budget: Budget,
+    pub(crate) budget: TurnBudget,
     keys: Keys<'a>,
     /// Completions that its CQ has yet to get.
     pub(crate) completions: Completions<'a>,
@@ -50,7 +50,7 @@ impl<'a> RecvTurn<'a> {
             device,
             view,
             queue: QueueView::new(&qp.init.rq, view),
-            budget: Budget::default(),
+            budget: TurnBudget::default(),
             keys: Keys::new(&device.mrs),
             completions: Completions::new(&qp.init.recv_cq, device, view),
             silent: false,

@@ -17,7 +17,7 @@ use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::memory::{Keys, Memory, Message, QueueView};
 use crate::qp::Qp;
-use crate::turn::{Budget, Parked};
+use crate::turn::{Parked, TurnBudget};
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, Posted, SendRules,
     Snapshots,
@@ -33,7 +33,7 @@ pub(crate) struct SendTurn<'a> {
     /// When the turn began.
     pub(crate) now: Instant,
     /// Budget that is left of the turn.
-    pub(crate) budget: Budget,
+    pub(crate) budget: TurnBudget,
     keys: Keys<'a>,
     /// Rules for WQEs.
     rules: SendRules<'a>,
@@ -58,7 +58,7 @@ impl<'a> SendTurn<'a> {
             view,
             queue: QueueView::new(&qp.init.sq, view),
             now,
-            budget: Budget::default(),
+            budget: TurnBudget::default(),
             rules: SendRules {
                 qp_type: qp.init.qp_type,
                 user: qp.init.user,

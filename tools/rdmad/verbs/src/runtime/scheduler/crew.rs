@@ -6,16 +6,7 @@ use std::io;
 
 use super::sync::{spawn, JoinHandle, Mutex};
 use super::worker::{Work, Worker};
-
-/// What runs the workers of a runtime.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WorkerKind {
-    /// Each is a thread.
-    #[default]
-    Threads,
-    /// They do what [`Runtime::step`](crate::Runtime::step) tells them to.
-    Stepped,
-}
+use super::worker_kind::WorkerKind;
 
 /// The workers of a runtime.
 pub(crate) enum Crew<W> {

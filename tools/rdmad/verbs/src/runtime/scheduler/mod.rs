@@ -26,13 +26,13 @@ mod sleep;
 mod testing;
 mod timer;
 mod worker;
+mod worker_kind;
 
 use super::sync;
 
 pub(crate) use self::at_once::IdleGap;
 pub use self::clock::Clock;
 pub(crate) use self::crew::Crew;
-pub use self::crew::WorkerKind;
 pub(crate) use self::exclusive::Exclusive;
 pub(crate) use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
@@ -40,12 +40,13 @@ use self::sleep::Sleep;
 use self::sync::{AtomicBool, Ordering};
 pub(crate) use self::timer::{Alarm, QpKey, Timers, Until};
 pub(crate) use self::worker::{shard, Next, Work};
+pub use self::worker_kind::WorkerKind;
 
 /// How a [`Scheduler`] is made.
 pub(crate) struct SchedulerConfig {
     /// Workers, at least one.
     pub workers: usize,
-    /// What runs them.
+    /// The way in which they run.
     pub worker_kind: WorkerKind,
     /// Whether a thread that rings a doorbell may do the work itself.
     pub at_once: bool,

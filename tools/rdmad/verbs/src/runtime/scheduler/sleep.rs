@@ -5,7 +5,8 @@
 use std::time::Instant;
 
 use super::sync::{fence, AtomicUsize, Condvar, Mutex, Ordering};
-use super::{Clock, WorkerKind};
+use super::worker_kind::WorkerKind;
+use super::Clock;
 
 /// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy
 /// device costs little.

@@ -13,9 +13,9 @@ const LIMIT: usize = WINDOW as usize;
 
 /// The PSNs of the last requests: the first of each, and how many.
 #[derive(Debug, Default)]
-pub(super) struct Memory(VecDeque<(Psn, u32)>);
+pub(super) struct ExecutedRequests(VecDeque<(Psn, u32)>);
 
-impl Memory {
+impl ExecutedRequests {
     /// Bytes that are allocated at most.
     pub(super) const SIZE: usize = LIMIT * size_of::<(Psn, u32)>();
 
