@@ -170,6 +170,10 @@ pub struct StatusArgs {
     /// As JSON.
     #[arg(long)]
     json: bool,
+
+    /// As OpenMetrics, for Prometheus.
+    #[arg(long, conflicts_with = "json")]
+    metrics: bool,
 }
 
 impl StatusArgs {
@@ -177,6 +181,8 @@ impl StatusArgs {
     pub fn form(&self) -> Form {
         if self.json {
             Form::Json
+        } else if self.metrics {
+            Form::Metrics
         } else {
             Form::Text
         }

@@ -11,6 +11,7 @@ mod device;
 mod limits;
 mod log;
 mod machine;
+mod metrics;
 #[cfg(test)]
 mod panics;
 mod qemu_args;

@@ -5,9 +5,10 @@
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use verbs::{DataPath, Device, MemoryStatus, QpStatus, RuntimeStatus};
+use verbs::{DataPath, Device, MemoryStatus, QpStatus, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
 use vswitch::stats::Stats;
@@ -22,7 +23,7 @@ pub struct Report {
     /// Version of the daemon.
     pub version: &'static str,
     /// Threads that serve the devices.
-    workers: Workers,
+    pub workers: Workers,
     /// Ports, as the command line has them.
     pub ports: Vec<PortReport>,
     /// Frames at the switch, of ports and then of uplinks.
@@ -31,45 +32,55 @@ pub struct Report {
 
 /// Threads that serve the devices.
 #[derive(Debug, Serialize)]
-struct Workers {
+pub struct Workers {
     count: usize,
     /// Budget of each half of a QP for a turn; a unit is the copy of one byte.
-    turn_budget: u64,
+    pub turn_budget: u64,
     /// Cost of the longest turn.
     longest_turn: u64,
     /// The longest time that a worker needed to give each device one turn.
     longest_round_us: u64,
+    pub each: Vec<Worker>,
+}
+
+/// One of these threads.
+#[derive(Debug, Serialize)]
+pub struct Worker {
+    /// Time of the rounds in which there was work.
+    pub busy_us: u64,
+    pub longest_turn: u64,
+    pub longest_round_us: u64,
 }
 
 /// A port and its device.
 #[derive(Debug, Serialize)]
 pub struct PortReport {
-    name: String,
-    mac: String,
+    pub name: String,
+    pub mac: String,
     /// Whether the link is up.
-    link: bool,
+    pub link: bool,
     /// Whether a driver has set the device up.
-    driver: bool,
+    pub driver: bool,
     /// Names of the features of the device type that are in force.
     features: Vec<&'static str>,
-    pds: usize,
-    cqs: usize,
-    mrs: usize,
+    pub pds: usize,
+    pub cqs: usize,
+    pub mrs: usize,
     /// Addresses that the driver asked for and the port may not have.
-    refused_gids: u64,
+    pub refused_gids: u64,
     /// Memory that is allocated for the VM.
-    memory: MemoryReport,
+    pub memory: MemoryReport,
     /// The VM's own memory that is mapped.
-    guest_memory: MemoryReport,
-    qps: Vec<QpReport>,
-    counters: Counters,
+    pub guest_memory: MemoryReport,
+    pub qps: Vec<QpReport>,
+    pub counters: Counters,
 }
 
 /// Bytes of memory and their limit.
 #[derive(Debug, Serialize)]
-struct MemoryReport {
-    used: u64,
-    limit: u64,
+pub struct MemoryReport {
+    pub used: u64,
+    pub limit: u64,
 }
 
 impl From<MemoryStatus> for MemoryReport {
@@ -85,11 +96,11 @@ impl fmt::Display for MemoryReport {
 }
 
 #[derive(Debug, Serialize)]
-struct QpReport {
+pub struct QpReport {
     qpn: u32,
     #[serde(rename = "type")]
-    qp_type: &'static str,
-    state: &'static str,
+    pub qp_type: &'static str,
+    pub state: &'static str,
     /// The poster: `user` or `kernel`.
     owner: &'static str,
     /// QPN of the peer of a connection.
@@ -102,13 +113,13 @@ struct QpReport {
 /// Frames of a port or uplink at the switch.
 #[derive(Debug, Serialize)]
 pub struct Frames {
-    name: String,
-    received: u64,
-    sent: u64,
-    refused: u64,
-    no_route: u64,
-    dropped: u64,
-    errors: u64,
+    pub name: String,
+    pub received: u64,
+    pub sent: u64,
+    pub refused: u64,
+    pub no_route: u64,
+    pub dropped: u64,
+    pub errors: u64,
 }
 
 impl Report {
@@ -129,12 +140,29 @@ impl Report {
 
 impl From<RuntimeStatus> for Workers {
     fn from(status: RuntimeStatus) -> Self {
+        let each = Vec::from_iter(status.workers.iter().map(Worker::from));
         Self {
-            count: status.workers,
+            count: each.len(),
             turn_budget: status.turn_budget,
             longest_turn: status.longest_turn,
-            // Longer than half a million years does not fit.
-            longest_round_us: status.longest_round.as_micros() as u64,
+            longest_round_us: each
+                .iter()
+                .map(|worker| worker.longest_round_us)
+                .max()
+                .unwrap_or(0),
+            each,
+        }
+    }
+}
+
+impl From<&WorkerStatus> for Worker {
+    fn from(status: &WorkerStatus) -> Self {
+        // Longer than half a million years does not fit.
+        let microseconds = |time: Duration| time.as_micros() as u64;
+        Self {
+            busy_us: microseconds(status.busy),
+            longest_turn: status.longest_turn,
+            longest_round_us: microseconds(status.longest_round),
         }
     }
 }
@@ -207,7 +235,7 @@ impl From<Stats> for Frames {
 
 /// The counters of QUERY_COUNTERS.
 #[derive(Debug)]
-struct Counters(RspQueryCounters);
+pub struct Counters(pub RspQueryCounters);
 
 impl Counters {
     /// All, with their names.
@@ -231,10 +259,12 @@ impl Serialize for Counters {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "virtio-rdmad {}", self.version)?;
+        let busy: u64 = self.workers.each.iter().map(|worker| worker.busy_us).sum();
         writeln!(
             f,
-            "workers {}  longest turn {} (budget {})  longest round {} us",
+            "workers {}  busy {:.1} s  longest turn {} (budget {})  longest round {} us",
             self.workers.count,
+            busy as f64 / 1e6,
             self.workers.longest_turn,
             self.workers.turn_budget,
             self.workers.longest_round_us

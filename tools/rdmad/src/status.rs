@@ -2,7 +2,7 @@
 
 //! The status of a running daemon: a socket that tells it, and the command that asks for it.
 //!
-//! A client writes one word, `text` or `json`, and gets the answer until the end of the stream. The
+//! A client writes one word, `text`, `json` or `metrics`, and gets the answer until the end of the stream. The
 //! daemon has one thread for this, which serves its clients side by side: none waits for another.
 //! It looks at devices without holding their workers up.
 
@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use sandbox::Kind;
 use sockets::{Access, SocketPath};
 
+use crate::metrics;
 use crate::report::Report;
 
 /// How long a client may take to ask and to read the answer.
@@ -42,6 +43,8 @@ pub enum Form {
     Text,
     /// JSON.
     Json,
+    /// OpenMetrics.
+    Metrics,
 }
 
 impl Form {
@@ -49,11 +52,12 @@ impl Form {
         match self {
             Self::Text => "text",
             Self::Json => "json",
+            Self::Metrics => "metrics",
         }
     }
 
     fn of(word: &[u8]) -> Option<Self> {
-        [Self::Text, Self::Json]
+        [Self::Text, Self::Json, Self::Metrics]
             .into_iter()
             .find(|form| form.word().as_bytes() == word)
     }
@@ -207,6 +211,7 @@ impl Client {
             let text = match Form::of(&self.request) {
                 Some(Form::Text) => look().to_string(),
                 Some(Form::Json) => serde_json::to_string(&look())? + "\n",
+                Some(Form::Metrics) => metrics::text(look()),
                 None => return Err(io::Error::other("unknown request")),
             };
             self.answer = Some(text.into_bytes().into());

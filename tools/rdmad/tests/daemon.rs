@@ -4,6 +4,7 @@
 
 mod process;
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -214,7 +215,7 @@ fn status(socket: &Path, more: &[&str]) -> Output {
 }
 
 #[test]
-fn the_status_is_told_as_text_and_as_json() {
+fn the_status_is_told_in_each_form() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
     let path = socket.display().to_string();
@@ -258,6 +259,37 @@ fn the_status_is_told_as_text_and_as_json() {
     assert!(workers["count"].as_u64() >= Some(1));
     assert_eq!(workers["longest_turn"], 0, "nothing was done");
     assert_eq!(workers["turn_budget"], 1 << 20);
+    assert_eq!(workers["each"][0]["busy_us"], 0);
+    let metrics = status(&socket, &["--metrics"]);
+    assert!(metrics.status.success());
+    let samples = parsed(&metrics.stdout);
+    let value = |sample: &str| {
+        samples
+            .get(sample)
+            .unwrap_or_else(|| panic!("no {sample}: {samples:?}"))
+    };
+    assert_eq!(value("virtio_rdmad_port_link_up{port=a}"), "1.0");
+    assert_eq!(value("virtio_rdmad_port_driver_up{port=a}"), "0.0");
+    assert_eq!(value("virtio_rdmad_port_objects{kind=qp,port=a}"), "0.0");
+    assert_eq!(
+        value("virtio_rdmad_port_memory_limit_bytes{port=a}"),
+        "536870912.0"
+    );
+    assert_eq!(value("virtio_rdmad_port_tx_packets_total{port=a}"), "0.0");
+    assert_eq!(
+        value("virtio_rdmad_worker_busy_seconds_total{worker=0}"),
+        "0.0"
+    );
+    assert_eq!(
+        value("virtio_rdmad_switch_dropped_frames_total{link=a}"),
+        "0.0"
+    );
+    assert_eq!(value("virtio_rdmad_turn_budget{}"), "1048576.0");
+    let build = format!(
+        "virtio_rdmad_build_info{{version={}}}",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(value(&build), "1.0");
 
     // Clients that say nothing, or nonsense, or that do not listen, hold up nobody for long.
     let mut nonsense = UnixStream::connect(&socket).unwrap();
@@ -279,6 +311,33 @@ fn the_status_is_told_as_text_and_as_json() {
     assert!(!end(start(), Signal::KILL));
     assert!(socket.exists());
     assert!(end(start(), Signal::TERM));
+}
+
+/// Samples of metrics with their values, as Prometheus's own parser of OpenMetrics reads them.
+fn parsed(metrics: &[u8]) -> HashMap<String, String> {
+    const PARSER: &str = "
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as families
+for family in families(sys.stdin.read()):
+    for sample in family.samples:
+        labels = ','.join(f'{name}={sample.labels[name]}' for name in sorted(sample.labels))
+        print(f'{sample.name}{{{labels}}}', float(sample.value))
+";
+    let mut parser = Command::new("python3")
+        .args(["-c", PARSER])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    parser.stdin.take().unwrap().write_all(metrics).unwrap();
+    let output = parser.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let sample = |line: &str| {
+        line.rsplit_once(' ')
+            .map(|(name, value)| (name.into(), value.into()))
+    };
+    lines.lines().filter_map(sample).collect()
 }
 
 /// File descriptors below `limit` that a daemon has. It may have inherited others.

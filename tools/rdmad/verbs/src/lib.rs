@@ -55,5 +55,7 @@ pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY};
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
 pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
-pub use status::{DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus};
+pub use status::{
+    DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus, WorkerStatus,
+};
 pub use virtqueues::Virtqueues;

@@ -84,18 +84,27 @@ pub struct DeviceStatus {
     pub counters: RspQueryCounters,
 }
 
-/// The workers of a runtime.
+/// The work of one worker so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerStatus {
+    /// Time of the rounds in which there was work.
+    pub busy: Duration,
+    /// Cost of its longest turn.
+    pub longest_turn: u64,
+    /// The longest time that it needed to give each device one turn.
+    pub longest_round: Duration,
+}
+
+/// The workers of a runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// Number of workers.
-    pub workers: usize,
+    /// The workers.
+    pub workers: Vec<WorkerStatus>,
     /// The budget of each half of a QP for a turn. A unit is the copy of one byte. The last step
     /// may exceed it.
     pub turn_budget: u64,
-    /// Cost of the longest turn.
+    /// Cost of the longest turn, also of threads that are no workers.
     pub longest_turn: u64,
-    /// The longest time that a worker needed to give each device one turn.
-    pub longest_round: Duration,
     /// How often a thread waited for the turns that were going on, since it took something away
     /// that they may use.
     pub grace_periods: u64,

@@ -3,13 +3,13 @@
 //! The part that the devices of one process share: worker threads, timers, and the way from a MAC
 //! address to a device.
 
-mod longest;
 mod scheduler;
 mod server;
 mod sync;
 #[cfg(feature = "testing")]
 mod testing;
 mod watch;
+mod worker_load;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,12 +20,12 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use virtio_rdma_abi::number::PortId;
 
-use self::longest::Longest;
 pub(crate) use self::scheduler::{shard, Alarm, Exclusive, IdleGap, QpKey, ReadySet, Until};
 pub use self::scheduler::{Clock, WorkerKind};
 use self::scheduler::{Crew, Scheduler, SchedulerConfig};
 use self::server::Server;
 pub(crate) use self::watch::{Watch, Watched};
+use self::worker_load::WorkerLoads;
 use crate::address_leases::AddressLeases;
 use crate::shuffle::Secret;
 use crate::status::RuntimeStatus;
@@ -84,7 +84,7 @@ pub(crate) struct SharedRuntime {
     pub(crate) scheduler: Scheduler,
     pub(crate) address_leases: AddressLeases,
     pub(crate) secret: Secret,
-    longest: Longest,
+    loads: WorkerLoads,
 }
 
 impl Runtime {
@@ -121,7 +121,7 @@ impl Runtime {
             }),
             address_leases: AddressLeases::default(),
             secret: Secret::new(secret),
-            longest: Longest::new(workers),
+            loads: WorkerLoads::new(workers),
         });
         let mut runtime = Self {
             shared,
@@ -150,12 +150,10 @@ impl Runtime {
 
     /// The status of the workers.
     pub fn status(&self) -> RuntimeStatus {
-        let (longest_turn, longest_round) = self.shared.longest.longest();
         RuntimeStatus {
-            workers: self.shared.scheduler.workers(),
+            workers: self.shared.loads.of_workers(),
             turn_budget: TURN as u64,
-            longest_turn,
-            longest_round,
+            longest_turn: self.shared.loads.longest_turn(),
             grace_periods: self.shared.scheduler.quiesce.periods(),
         }
     }
@@ -221,7 +219,7 @@ impl SharedRuntime {
     /// A turn of the current thread ended that cost so much.
     #[inline]
     pub(crate) fn note_turn(&self, cost: usize) {
-        self.longest.note_turn(shard(), cost);
+        self.loads.note_turn(shard(), cost);
     }
 
     /// Whether any device has something to do for a worker.

@@ -85,7 +85,7 @@ impl Work for Server {
     fn begin(&mut self, now: Instant) {
         if let Some(began) = self.began {
             let time = now.saturating_duration_since(began);
-            self.shared.longest.note_round(shard(), time);
+            self.shared.loads.note_round(shard(), time);
         }
         self.began = Some(now);
         self.worked = false;

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The status as metrics, in the text format of OpenMetrics.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use virtio_rdma_abi::ctrl::RspQueryCounters;
+
+use crate::report::{Frames, PortReport, Report, Worker};
+
+/// All names begin with it.
+const PREFIX: &str = "virtio_rdmad";
+
+/// A report as OpenMetrics.
+pub fn text(report: Report) -> String {
+    let mut registry = Registry::with_prefix(PREFIX);
+    registry.register_collector(Box::new(report));
+    let mut text = String::new();
+    // A string takes everything.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+impl Collector for Report {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families(encoder);
+        families.info(
+            "build",
+            "Version of the daemon",
+            [("version", self.version)],
+        )?;
+        workers(&mut families, self)?;
+        ports(&mut families, &self.ports)?;
+        switch(&mut families, &self.switch)
+    }
+}
+
+fn workers(families: &mut Families<'_>, report: &Report) -> fmt::Result {
+    let workers = &report.workers;
+    let seconds = |microseconds: u64| microseconds as f64 / 1e6;
+    let each = |value: fn(&Worker) -> u64| {
+        let numbered = workers.each.iter().enumerate();
+        numbered.map(move |(number, worker)| ([("worker", number)], value(worker)))
+    };
+    families.counter(
+        "worker_busy",
+        "Time of the rounds in which there was work",
+        Some(Unit::Seconds),
+        each(|worker| worker.busy_us).map(|(labels, busy)| (labels, seconds(busy))),
+    )?;
+    families.gauge(
+        "worker_longest_round",
+        "Longest time that giving each device a turn took",
+        Some(Unit::Seconds),
+        each(|worker| worker.longest_round_us).map(|(labels, time)| (labels, seconds(time))),
+    )?;
+    families.gauge(
+        "worker_longest_turn",
+        "Cost of the longest turn, in copied bytes",
+        None,
+        each(|worker| worker.longest_turn),
+    )?;
+    families.gauge(
+        "turn_budget",
+        "Cost of a turn to be kept to, in copied bytes",
+        None,
+        [([("", ""); 0], workers.turn_budget)],
+    )
+}
+
+fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
+    let labels = || ports.iter().map(|port| [("port", &*port.name)]);
+    let each = |value: fn(&PortReport) -> u64| labels().zip(ports.iter().map(value));
+    families.gauge(
+        "port_link_up",
+        "Whether the link is up",
+        None,
+        each(|port| port.link.into()),
+    )?;
+    families.gauge(
+        "port_driver_up",
+        "Whether a driver has set the device up",
+        None,
+        each(|port| port.driver.into()),
+    )?;
+    let objects = ports.iter().flat_map(|port| {
+        let counts = [
+            ("pd", port.pds),
+            ("cq", port.cqs),
+            ("mr", port.mrs),
+            ("qp", port.qps.len()),
+        ];
+        // An address has no more bits.
+        counts.map(|(kind, count)| ([("port", &*port.name), ("kind", kind)], count as u64))
+    });
+    families.gauge("port_objects", "Objects of the VM", None, objects)?;
+    families.gauge(
+        "port_memory",
+        "Memory that is allocated for the VM",
+        Some(Unit::Bytes),
+        each(|port| port.memory.used),
+    )?;
+    families.gauge(
+        "port_memory_limit",
+        "Its limit",
+        Some(Unit::Bytes),
+        each(|port| port.memory.limit),
+    )?;
+    families.gauge(
+        "port_guest_memory",
+        "Memory of the VM that is mapped",
+        Some(Unit::Bytes),
+        each(|port| port.guest_memory.used),
+    )?;
+    families.gauge(
+        "port_guest_memory_limit",
+        "Its limit",
+        Some(Unit::Bytes),
+        each(|port| port.guest_memory.limit),
+    )?;
+    families.counter(
+        "port_refused_gids",
+        "Addresses that the driver asked for and the port may not have",
+        None,
+        each(|port| port.refused_gids),
+    )?;
+    for (number, name) in RspQueryCounters::NAMES.iter().enumerate() {
+        let name = name.to_string_lossy();
+        let counts = ports.iter().map(|port| port.counters.0.values()[number]);
+        let samples = labels().zip(counts);
+        families.counter(
+            &format!("port_{name}"),
+            &format!("Counter {name} of the device, as the VM sees it too"),
+            None,
+            samples,
+        )?;
+    }
+    Ok(())
+}
+
+fn switch(families: &mut Families<'_>, links: &[Frames]) -> fmt::Result {
+    let each = |value: fn(&Frames) -> u64| {
+        links
+            .iter()
+            .map(move |link| ([("link", &*link.name)], value(link)))
+    };
+    families.counter(
+        "switch_received_frames",
+        "Frames accepted from here",
+        None,
+        each(|link| link.received),
+    )?;
+    families.counter(
+        "switch_sent_frames",
+        "Frames delivered here",
+        None,
+        each(|link| link.sent),
+    )?;
+    families.counter(
+        "switch_refused_frames",
+        "Frames refused from here: of a wrong length or source, or RoCE of a network interface",
+        None,
+        each(|link| link.refused),
+    )?;
+    families.counter(
+        "switch_unroutable_frames",
+        "Frames from here that had nowhere to go",
+        None,
+        each(|link| link.no_route),
+    )?;
+    families.counter(
+        "switch_dropped_frames",
+        "Frames for here that found the receiver full or absent",
+        None,
+        each(|link| link.dropped),
+    )?;
+    families.counter(
+        "switch_socket_errors",
+        "Errors of the socket while frames were read",
+        None,
+        each(|link| link.errors),
+    )
+}
+
+/// Families of metrics, in the order in which they are written.
+struct Families<'a>(DescriptorEncoder<'a>);
+
+impl Families<'_> {
+    fn info(&mut self, name: &str, help: &str, labels: impl EncodeLabelSet) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Info)?;
+        family.encode_info(&labels)
+    }
+
+    fn counter<L: EncodeLabelSet, V: EncodeCounterValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        samples: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let mut family =
+            self.0
+                .encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        for (labels, value) in samples {
+            let mut sample = family.encode_family(&labels)?;
+            sample.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn gauge<L: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        samples: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+}

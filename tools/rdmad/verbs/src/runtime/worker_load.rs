@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The work of each worker so far, for the status.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use crate::status::WorkerStatus;
+
+/// The loads of all workers. Each worker notes its own; other threads share the first entry.
+#[derive(Debug)]
+pub(super) struct WorkerLoads(Box<[CachePadded<Load>]>);
+
+#[derive(Debug, Default)]
+struct Load {
+    /// The greatest cost of a turn.
+    longest_turn: AtomicU64,
+    /// The longest time, in nanoseconds, from one look at all devices to the next.
+    longest_round: AtomicU64,
+    /// The time of all rounds with work, in nanoseconds.
+    busy: AtomicU64,
+}
+
+impl WorkerLoads {
+    /// Of `workers` workers that did nothing yet.
+    pub(super) fn new(workers: usize) -> Self {
+        Self((0..=workers).map(|_| CachePadded::default()).collect())
+    }
+
+    /// A turn of `shard` cost so much.
+    #[inline]
+    pub(super) fn note_turn(&self, shard: usize, cost: usize) {
+        raise(&self.0[shard].longest_turn, cost as u64);
+    }
+
+    /// A round of `shard` with work took so long.
+    #[inline]
+    pub(super) fn note_round(&self, shard: usize, time: Duration) {
+        // Five centuries fit.
+        let time = time.as_nanos() as u64;
+        let load = &self.0[shard];
+        raise(&load.longest_round, time);
+        load.busy.fetch_add(time, Ordering::Relaxed);
+    }
+
+    /// The greatest cost of a turn, whoever took it.
+    pub(super) fn longest_turn(&self) -> u64 {
+        let costs = self.0.iter().map(|load| &load.longest_turn);
+        let costs = costs.map(|cost| cost.load(Ordering::Relaxed));
+        costs.max().unwrap_or(0)
+    }
+
+    /// The workers, in the order of their numbers.
+    pub(super) fn of_workers(&self) -> Vec<WorkerStatus> {
+        let nanoseconds = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
+        let workers = self.0.iter().skip(1);
+        let statuses = workers.map(|load| WorkerStatus {
+            busy: nanoseconds(&load.busy),
+            longest_turn: load.longest_turn.load(Ordering::Relaxed),
+            longest_round: nanoseconds(&load.longest_round),
+        });
+        statuses.collect()
+    }
+}
+
+/// The line stays shared by all that read it as long as nothing is longer.
+#[inline]
+fn raise(longest: &AtomicU64, value: u64) {
+    if value > longest.load(Ordering::Relaxed) {
+        longest.fetch_max(value, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_has_its_own() {
+        let loads = WorkerLoads::new(2);
+        loads.note_turn(0, 11);
+        loads.note_turn(1, 5);
+        loads.note_turn(2, 9);
+        loads.note_turn(2, 7);
+        loads.note_round(1, Duration::from_micros(3));
+        loads.note_round(1, Duration::from_micros(2));
+        let expected = [
+            WorkerStatus {
+                busy: Duration::from_micros(5),
+                longest_turn: 5,
+                longest_round: Duration::from_micros(3),
+            },
+            WorkerStatus {
+                longest_turn: 9,
+                ..WorkerStatus::default()
+            },
+        ];
+        assert_eq!(loads.of_workers(), expected);
+        assert_eq!(
+            loads.longest_turn(),
+            11,
+            "a thread that is no worker took it"
+        );
+    }
+}
