@@ -2,9 +2,9 @@
 
 //! The status of a running daemon: a socket that tells it, and the command that asks for it.
 //!
-//! A client writes one word, `text`, `json` or `metrics`, and gets the answer until the end of the stream. The
-//! daemon has one thread for this, which serves its clients side by side: none waits for another.
-//! It looks at devices without holding their workers up.
+//! A client writes one word, `text`, `json` or `metrics`, and gets the answer until the end of the
+//! stream. The daemon has one thread for this, which serves its clients side by side: none waits
+//! for another. It looks at devices without holding their workers up.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
