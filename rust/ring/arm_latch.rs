@@ -24,6 +24,25 @@ pub struct ArmLatch {
     fired: u32,
 }
 
+/// Where a device serves a completion ring, and what it has answered: what it needs to go on in
+/// another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArmLatchState {
+    /// The producer's position, in 64 bits.
+    pub position: u64,
+    /// Position after the last solicited completion.
+    pub solicited: u64,
+    /// The arm word that `from` belongs to.
+    pub word: u64,
+    /// Position of the first completion that qualifies.
+    pub from: u64,
+    /// Sequence of the last event.
+    pub fired: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
 impl ArmLatch {
     /// The latch of a CQ of `slots` slots, whose next completion has position `position`.
     pub const fn starting_at(slots: u32, position: u32) -> Self {
@@ -35,6 +54,30 @@ impl ArmLatch {
             word: 0,
             from: 0,
             fired: 0,
+        }
+    }
+
+    /// The latch of a CQ of `slots` slots that goes on from `state`.
+    pub(super) const fn resumed(slots: u32, state: &ArmLatchState) -> Self {
+        Self {
+            slots,
+            position: state.position,
+            solicited: state.solicited,
+            word: state.word,
+            from: state.from,
+            fired: state.fired,
+        }
+    }
+
+    /// The state to go on from.
+    pub(super) const fn state(&self) -> ArmLatchState {
+        ArmLatchState {
+            position: self.position,
+            solicited: self.solicited,
+            word: self.word,
+            from: self.from,
+            fired: self.fired,
+            reserved: 0,
         }
     }
 

@@ -4,6 +4,7 @@
 
 use super::abi::ring::RingLayout;
 use super::ArmLatch;
+use super::ArmLatchState;
 use super::RingError;
 use super::RingMemory;
 
@@ -35,6 +36,26 @@ impl DeviceCq {
             published: position,
             consumed: position,
         }
+    }
+
+    /// The device side of a ring that was served up to `state`.
+    pub const fn resumed(layout: RingLayout, state: &ArmLatchState) -> Self {
+        // CAST: the low bits are the position in the ring.
+        let produced = state.position as u32;
+        Self {
+            latch: ArmLatch::resumed(layout.slots(), state),
+            produced,
+            published: produced,
+            // The ring counts as full until the consumer's position is read.
+            consumed: produced.wrapping_sub(layout.slots()),
+            layout,
+        }
+    }
+
+    /// The state to go on from, once all CQEs are published.
+    pub fn state(&self) -> ArmLatchState {
+        debug_assert_eq!(self.published, self.produced);
+        self.latch.state()
     }
 
     /// Goes on in another ring, of which the layout is this, from its beginning. CQEs that were

@@ -20,6 +20,24 @@ pub struct DeviceQueue {
     awaits_doorbell: bool,
 }
 
+/// Where a device serves a ring: what it needs to go on in another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DevicePositions {
+    /// Number of work requests that are done since the queue began.
+    pub done: u32,
+    /// Position of the next work request.
+    pub next: u32,
+}
+
+impl DevicePositions {
+    /// Number of work requests that were fetched and are not done.
+    #[inline]
+    pub const fn outstanding(&self) -> u32 {
+        self.next.wrapping_sub(self.done)
+    }
+}
+
 impl DeviceQueue {
     /// The device side of a ring that is all zeroes.
     pub const fn new(layout: RingLayout) -> Self {
@@ -35,6 +53,23 @@ impl DeviceQueue {
             done: position,
             // The zeroed word asks for the doorbell of position 0.
             awaits_doorbell: true,
+        }
+    }
+
+    /// The device side of a ring that was served up to `positions`.
+    pub const fn resumed(layout: RingLayout, positions: DevicePositions) -> Self {
+        Self {
+            done: positions.done,
+            ..Self::starting_at(layout, positions.next)
+        }
+    }
+
+    /// Where the ring is served.
+    #[inline]
+    pub const fn positions(&self) -> DevicePositions {
+        DevicePositions {
+            done: self.done,
+            next: self.next,
         }
     }
 

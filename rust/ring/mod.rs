@@ -37,11 +37,11 @@ use super::abi;
 use abi::ring::RingLayout;
 
 pub use arm::{Arm, Armed};
-pub use arm_latch::ArmLatch;
+pub use arm_latch::{ArmLatch, ArmLatchState};
 pub use completion_consumer::CompletionConsumer;
 pub use completion_queue::CompletionQueue;
 pub use device_cq::DeviceCq;
-pub use device_queue::DeviceQueue;
+pub use device_queue::{DevicePositions, DeviceQueue};
 pub use device_shared_queue::DeviceSharedQueue;
 pub use error::RingError;
 pub use memory::RingMemory;

@@ -20,9 +20,11 @@
 //! | [`mod@env`] | what the state machines need of the engine around them |
 //! | [`size`] | how long frames are that are not built |
 //! | [`rc`], [`uc`], [`ud`] | the transport services |
+//! | [`committed`] | the part of their state that outlives a process |
 
 #![forbid(unsafe_code)]
 
+pub mod committed;
 mod connection;
 pub mod env;
 pub mod frame;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! PendingCqe queues.
+//! Completion queues.
 
 use std::cell::{Cell, RefCell};
 use std::thread;
@@ -171,6 +171,15 @@ impl Cq {
             );
             drop(inner);
             self.users.fail(device);
+        }
+    }
+
+    /// Drops its device side and makes it anew of its committed state.
+    #[cfg(feature = "testing")]
+    pub(crate) fn rebuild(&self) {
+        let mut inner = self.inner.lock();
+        if inner.state == CqState::Live {
+            inner.queue.rebuild();
         }
     }
 

@@ -23,8 +23,8 @@ use crate::work::AccessFlags;
 
 pub(crate) use requester::READ_PACKETS;
 
-pub use requester::Requester;
-pub use responder::Responder;
+pub use requester::{Requester, RequesterState};
+pub use responder::{Responder, ResponderState};
 pub use timer::{ack_timeout, rnr_delay};
 
 /// Packets that a requester keeps unacknowledged, READ responses on their way included.

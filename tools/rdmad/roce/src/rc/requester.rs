@@ -15,6 +15,7 @@
 //! Operations on local keys stand in the queue like the rest, but take no PSN: they are executed
 //! where the next packet would be sent, and passed over when what follows is repeated.
 
+mod committed;
 mod response;
 mod send;
 
@@ -28,6 +29,7 @@ use crate::net::Path;
 use crate::psn::Psn;
 use crate::work::{packets, SendFlags, SendOp, SendWr, WcStatus, ATOMIC_SIZE, MAX_MESSAGE};
 
+pub use self::committed::RequesterState;
 use super::timer::ack_timeout;
 use super::{RequesterAttr, WINDOW};
 
@@ -50,6 +52,11 @@ impl<L> Pending<L> {
     /// Whether it ends with an answer of its own: all but SENDs, WRITEs and what is local.
     const fn is_answered(&self) -> bool {
         is_answered(&self.wr.op)
+    }
+
+    /// Whether it is an operation on local keys, executed or not.
+    const fn is_local(&self) -> bool {
+        matches!(self.wr.op, SendOp::Local { .. })
     }
 
     /// End of the READ request that packet `at` belongs to.
@@ -178,6 +185,11 @@ impl<L> Requester<L> {
         let failed = failed
             .or((!fits).then_some(WcStatus::LocLenErr))
             .or(never_fits.then_some(WcStatus::LocQpOpErr));
+        self.append(wr, failed)
+    }
+
+    /// Queues a work request that was checked.
+    fn append(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
         let local = matches!(wr.op, SendOp::Local { .. });
         let first = self.posted;
         let end = if local {

@@ -9,6 +9,7 @@
 
 mod answer;
 mod atomic;
+mod committed;
 mod executed;
 mod flush;
 mod job;
@@ -29,6 +30,7 @@ use crate::packet::Packet;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, FlushOp, Mtu, RecvWr};
 
+pub use self::committed::ResponderState;
 use self::executed::ExecutedRequests;
 use self::job::{Answer, Job};
 use self::message::RequestInProgress;

@@ -14,5 +14,5 @@
 mod requester;
 mod responder;
 
-pub use requester::Requester;
-pub use responder::Responder;
+pub use requester::{Requester, RequesterState};
+pub use responder::{Responder, ResponderState};

@@ -2,6 +2,8 @@
 
 //! The requester of an unreliable connection.
 
+mod committed;
+
 use budget::{Budget, ChargedQueue, Exhausted};
 
 use crate::connection::{ident, Connection, Pause, QpError, Sent};
@@ -12,6 +14,8 @@ use crate::packet::{build, frame_size};
 use crate::psn::Psn;
 use crate::segment::segment;
 use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
+
+pub use self::committed::RequesterState;
 
 /// Sends the work requests of one QP. `L` finds the local memory of a work request.
 #[derive(Debug)]

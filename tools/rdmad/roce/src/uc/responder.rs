@@ -7,12 +7,16 @@
 //! expected PSN follows it. A message that can't be taken for another reason is dropped in the same
 //! way. The receive that a dropped SEND had taken is used for the next one that needs it.
 
+mod committed;
+
 use crate::connection::QpError;
 use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
 use crate::headers::{Body, Part, Reth, SendPart, WritePart};
 use crate::packet::{fits, Packet};
 use crate::psn::Psn;
 use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, MAX_MESSAGE};
+
+pub use self::committed::ResponderState;
 
 /// A message of which the last packet has not arrived.
 #[derive(Clone, Copy, Debug)]

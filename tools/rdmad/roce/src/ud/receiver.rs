@@ -50,6 +50,24 @@ impl<R> Receiver<R> {
         self.recv.take()
     }
 
+    /// The receive that is held for the next datagram.
+    pub fn held(&self) -> Option<&RecvWr<R>> {
+        self.recv.as_ref()
+    }
+
+    /// Whether it has stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.dead
+    }
+
+    /// A receiver that goes on with the receive that another one held, or that has stopped.
+    pub fn restored(recv: Option<RecvWr<R>>, is_stopped: bool) -> Self {
+        Self {
+            recv,
+            dead: is_stopped,
+        }
+    }
+
     /// Stops, and takes back a receive that is held.
     pub fn drain(&mut self) -> Option<RecvWr<R>> {
         self.dead = true;

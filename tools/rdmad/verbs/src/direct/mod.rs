@@ -14,6 +14,8 @@
 //! the requester does not know. A datagram is a message that is looked at once, in the turn in
 //! which it is sent.
 
+#[cfg(feature = "testing")]
+mod committed;
 mod datagram;
 mod exchange;
 
@@ -32,6 +34,8 @@ use virtio_rdma_abi::ib::{QpType, WcStatus};
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 
+#[cfg(feature = "testing")]
+pub(crate) use self::committed::TransferState;
 pub(crate) use self::datagram::{deliver, DatagramStep};
 use self::exchange::Exchange;
 use crate::counters::Counter;

@@ -52,6 +52,17 @@ impl CompletionProducer {
         }
     }
 
+    /// Drops the producer of an own ring and makes it anew of its committed state. All CQEs are
+    /// published.
+    #[cfg(feature = "testing")]
+    pub(crate) fn rebuild(&mut self) {
+        if let Self::Own { mem, ring } = self {
+            let state = ring.state();
+            *ring = DeviceCq::resumed(*mem.layout(), &state);
+            assert_eq!(ring.state(), state);
+        }
+    }
+
     /// Access to it through `view`.
     #[inline]
     pub(crate) fn enter<'a>(&'a mut self, view: &'a DmaView) -> CompletionView<'a> {

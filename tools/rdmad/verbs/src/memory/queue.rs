@@ -4,6 +4,8 @@
 //! mode), or nowhere.
 
 use dma::DmaView;
+#[cfg(feature = "testing")]
+use virtio_rdma_ring::DevicePositions;
 use virtio_rdma_ring::{DeviceQueue, RingError};
 
 use super::virtqueue::{VirtqueueConsumer, VirtqueueMem, VirtqueueView};
@@ -110,6 +112,32 @@ impl WorkConsumer {
             QueueMem::Virtqueue(queue) => Self::Virtqueue(VirtqueueConsumer::new(queue)),
             QueueMem::Absent => Self::Absent,
         }
+    }
+
+    /// Where an own ring is served, or `None` of a virtqueue.
+    #[cfg(feature = "testing")]
+    pub(crate) fn commit(&self) -> Option<DevicePositions> {
+        match self {
+            Self::Own(queue) => Some(queue.positions()),
+            Self::Virtqueue(_) => None,
+            Self::Absent => Some(DevicePositions::default()),
+        }
+    }
+
+    /// The consumer of a queue that was served up to `positions`, which are those of an own ring.
+    #[cfg(feature = "testing")]
+    pub(crate) fn resumed(queue: &QueueMem, positions: DevicePositions) -> Self {
+        match queue {
+            QueueMem::Own(ring) => Self::Own(DeviceQueue::resumed(*ring.layout(), positions)),
+            QueueMem::Virtqueue(_) | QueueMem::Absent => Self::new(queue),
+        }
+    }
+
+    /// WQEs of an own ring that were fetched and are not done.
+    #[cfg(feature = "testing")]
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = Slot> {
+        let positions = self.commit().unwrap_or_default();
+        (0..positions.outstanding()).map(move |index| Slot(positions.done.wrapping_add(index)))
     }
 
     /// Number of slots.

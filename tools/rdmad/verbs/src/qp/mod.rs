@@ -7,6 +7,8 @@
 //! transport services stand behind [`service`]. A worker serves it by [`serve`].
 
 mod attr;
+#[cfg(feature = "testing")]
+mod committed;
 mod modify;
 mod recv;
 mod remote_qp;

@@ -5,6 +5,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use roce::committed::Epoch;
+
 use super::{PathPolicy, Runtime};
 
 impl Runtime {
@@ -13,6 +15,18 @@ impl Runtime {
     pub fn set_path(&self, path: PathPolicy) {
         let direct = path == PathPolicy::Direct;
         self.shared.direct.store(direct, Ordering::Relaxed);
+    }
+
+    /// Drops both halves of every QP and the device side of every CQ, and makes them anew of their
+    /// committed state. Not within a turn of a worker.
+    pub fn rebuild(&self) {
+        let epoch = Epoch::new(self.shared.scheduler.timers.start());
+        for device in self.shared.devices.load().iter() {
+            for qp in device.qps.iter() {
+                qp.rebuild(device, epoch);
+            }
+            device.cqs.iter().for_each(|cq| cq.rebuild());
+        }
     }
 
     /// Lets `time` pass on a clock that stands still. Work that is due then is left to

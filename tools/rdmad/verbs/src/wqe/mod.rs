@@ -13,6 +13,8 @@ use virtio_rdma_ring::RingError;
 
 use crate::memory::{QueueView, WorkConsumer};
 
+#[cfg(feature = "testing")]
+pub(crate) use send::fetch_again;
 pub(crate) use send::{
     completion_opcode, fetch_send, max_message, Data, Fetched, Posted, SendRules,
 };
@@ -67,6 +69,20 @@ impl Snapshots {
             .rev()
             .for_each(|index| self.give_back(index));
         Ok(())
+    }
+
+    /// Takes the room for one WQE, without a copy in it, and leaves none.
+    #[cfg(feature = "testing")]
+    pub(crate) fn take_room(&mut self, budget: &Budget) -> Self {
+        let nothing = Self {
+            bytes: ChargedList::new(budget, 0),
+            stride: self.stride,
+            free: ChargedQueue::default(),
+            barrier: None,
+        };
+        let mut room = std::mem::replace(self, nothing);
+        room.clear();
+        room
     }
 
     /// Forgets all copies and keeps room for one WQE.

@@ -11,7 +11,7 @@ use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
-    sq_wqe_size, Atomic, AtomicWrite, Flush, Member, Rdma, SqHeader, INLINE_OFFSET,
+    sq_wqe_size, Atomic, AtomicWrite, Flush, Member, Rdma, Sge, SqHeader, INLINE_OFFSET,
 };
 use virtio_rdma_ring::RingError;
 
@@ -109,12 +109,45 @@ pub(crate) fn fetch_send(
             return other.map(|_| None);
         }
     };
-    let wqe = snapshots.get_mut(snapshot);
-    let present = view.read_wqe(slot, wqe, FIRST_OF_SEND, send_size);
+    let check = |sge: &Sge, access| {
+        keys.check(sge.lkey, rules.pdn, sge.addr, sge.length.into(), access)
+            .map_err(|_| WcStatus::LocProtErr)
+    };
+    let fetched = read_send(slot, snapshot, view, snapshots, check, rules, reads);
     if view.lost() {
         snapshots.give_back(snapshot);
         return Err(RingError::BadSlot);
     }
+    Ok(Some(fetched))
+}
+
+/// Reads a WQE once more that was taken from `slot` and has not ended. Its keys were checked then.
+#[cfg(feature = "testing")]
+pub(crate) fn fetch_again(
+    slot: Slot,
+    view: &QueueView<'_>,
+    snapshots: &mut Snapshots,
+    rules: &SendRules<'_>,
+    reads: bool,
+) -> Fetched {
+    let snapshot = snapshots.take().expect("there is room");
+    let check = |_: &Sge, _| Ok(());
+    read_send(slot, snapshot, view, snapshots, check, rules, reads)
+}
+
+/// Copies the WQE in `slot` to `snapshot` and checks it, the keys of its SGEs by `check`.
+#[inline]
+fn read_send(
+    slot: Slot,
+    snapshot: u16,
+    view: &QueueView<'_>,
+    snapshots: &mut Snapshots,
+    check: impl Fn(&Sge, AccessFlags) -> Result<(), WcStatus>,
+    rules: &SendRules<'_>,
+    reads: bool,
+) -> Fetched {
+    let wqe = snapshots.get_mut(snapshot);
+    let present = view.read_wqe(slot, wqe, FIRST_OF_SEND, send_size);
     let wqe = snapshots.get(snapshot);
     let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
     let mut wr = SendWr {
@@ -133,11 +166,11 @@ pub(crate) fn fetch_send(
             invalidates: None,
         },
     };
-    let failed = check_send(&mut wr, &header, &wqe[..present], keys, rules, reads).err();
+    let failed = check_send(&mut wr, &header, &wqe[..present], check, rules, reads).err();
     if wr.op == LOCAL_INV || wr.local.invalidates.is_some() {
         snapshots.barrier = Some(snapshot);
     }
-    Ok(Some(Fetched { wr, failed }))
+    Fetched { wr, failed }
 }
 
 /// The opcode of the CQE of a send WQE: its own, if there is such a one. It must not look like that
@@ -152,7 +185,7 @@ fn check_send(
     wr: &mut SendWr<Posted>,
     header: &SqHeader,
     wqe: &[u8],
-    keys: &Keys<'_>,
+    check: impl Fn(&Sge, AccessFlags) -> Result<(), WcStatus>,
     rules: &SendRules<'_>,
     reads: bool,
 ) -> Result<(), WcStatus> {
@@ -216,7 +249,7 @@ fn check_send(
         } else {
             AccessFlags::NONE
         };
-        check_sges(wqe, header.num_sge, keys, rules.pdn, access)?
+        check_sges(wqe, header.num_sge, check, access)?
     };
     let fits = match wr.op {
         SendOp::Atomic { .. } => length == u64::from(ATOMIC_SIZE),
@@ -233,8 +266,7 @@ fn check_send(
 fn check_sges(
     wqe: &[u8],
     num_sge: u32,
-    keys: &Keys<'_>,
-    pdn: Pdn,
+    check: impl Fn(&Sge, AccessFlags) -> Result<(), WcStatus>,
     access: AccessFlags,
 ) -> Result<u64, WcStatus> {
     let mut length = 0;
@@ -242,8 +274,7 @@ fn check_sges(
         let sge = sge(wqe, SqHeader::SIZE, index);
         length += u64::from(sge.length);
         if sge.length > 0 {
-            keys.check(sge.lkey, pdn, sge.addr, sge.length.into(), access)
-                .map_err(|_| WcStatus::LocProtErr)?;
+            check(&sge, access)?;
         }
     }
     Ok(length)

@@ -35,13 +35,15 @@ use std::sync::Mutex;
 use std::thread;
 
 use choices::Choices;
-use run::Failure;
+use run::{Engine, Failure};
 
 /// Queues lie in memory of the driver.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;
 
 /// Seeds that are run unless `SIM_SEEDS` says otherwise.
 const SEEDS: Range<u64> = 0..1000;
+/// The same with an engine that is rebuilt, which takes longer.
+const REBUILT_SEEDS: Range<u64> = 0..100;
 /// Steps of each unless `SIM_STEPS` says otherwise.
 const STEPS: usize = 400;
 
@@ -50,9 +52,12 @@ fn number<T: FromStr>(text: &str) -> T {
     number.unwrap_or_else(|_| panic!("{text} is no number"))
 }
 
-fn seeds() -> Range<u64> {
+fn seeds(engine: Engine) -> Range<u64> {
     let Ok(text) = env::var("SIM_SEEDS") else {
-        return SEEDS;
+        return match engine {
+            Engine::Kept => SEEDS,
+            Engine::Rebuilt => REBUILT_SEEDS,
+        };
     };
     let parts = text.split_once("..");
     let (first, end) = parts.expect("SIM_SEEDS is FIRST..END");
@@ -64,7 +69,7 @@ fn steps() -> usize {
 }
 
 /// The first of the seeds that are known to fail, and why. Each processor runs some.
-fn find_failure(seeds: Range<u64>, steps: usize) -> Option<(u64, Failure)> {
+fn find_failure(seeds: Range<u64>, steps: usize, engine: Engine) -> Option<(u64, Failure)> {
     let next = AtomicU64::new(seeds.start);
     let found: Mutex<Option<(u64, Failure)>> = Mutex::new(None);
     thread::scope(|scope| {
@@ -75,7 +80,7 @@ fn find_failure(seeds: Range<u64>, steps: usize) -> Option<(u64, Failure)> {
                     if seed >= seeds.end {
                         break;
                     }
-                    if let Err(why) = run::guarded(&mut Choices::drawn(seed, steps)) {
+                    if let Err(why) = run::guarded(&mut Choices::drawn(seed, steps), engine) {
                         let mut found = found.lock().unwrap();
                         if found.as_ref().is_none_or(|(first, _)| seed < *first) {
                             *found = Some((seed, why));
@@ -90,26 +95,33 @@ fn find_failure(seeds: Range<u64>, steps: usize) -> Option<(u64, Failure)> {
 
 #[test]
 fn every_seed_ends_well() {
+    for engine in [Engine::Kept, Engine::Rebuilt] {
+        ends_well(engine);
+    }
+}
+
+fn ends_well(engine: Engine) {
     let steps = steps();
     let print = panic::take_hook();
     panic::set_hook(Box::new(run::note_place));
-    let Some((seed, why)) = find_failure(seeds(), steps) else {
+    let Some((seed, why)) = find_failure(seeds(engine), steps, engine) else {
         panic::set_hook(print);
         return;
     };
-    eprintln!("seed {seed} failed: {} ({})", why.why, why.place);
+    let Failure { why: text, place } = &why;
+    eprintln!("seed {seed} failed, engine {engine:?}: {text} ({place})");
     let end = seed + 1;
     eprintln!("again: SIM_STEPS={steps} make sim SEEDS={seed}..{end}");
     let mut choices = Choices::drawn(seed, steps);
-    let repeated = run::guarded(&mut choices);
+    let repeated = run::guarded(&mut choices, engine);
     assert_eq!(
         repeated,
         Err(why.clone()),
         "it did not fail in the same way again"
     );
-    let least = shrink::shrink(choices.taken(), &why.place);
+    let least = shrink::shrink(choices.taken(), &why.place, engine);
     eprintln!("{} steps are enough: {least:?}", least.len());
     panic::set_hook(print);
-    run::run(&mut Choices::given(&least));
+    run::run(&mut Choices::given(&least), engine);
     unreachable!("what was made shorter fails");
 }

@@ -46,8 +46,8 @@ pub fn note_place(panic: &PanicHookInfo<'_>) {
 }
 
 /// Runs to the end, or to its failure, with [`note_place`] as the panic hook.
-pub fn guarded(choices: &mut Choices) -> Result<(), Failure> {
-    let done = panic::catch_unwind(AssertUnwindSafe(|| run(choices)));
+pub fn guarded(choices: &mut Choices, engine: Engine) -> Result<(), Failure> {
+    let done = panic::catch_unwind(AssertUnwindSafe(|| run(choices, engine)));
     done.map_err(|why| {
         let text = why.downcast_ref::<String>().cloned();
         let text = text.or_else(|| why.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -58,8 +58,18 @@ pub fn guarded(choices: &mut Choices) -> Result<(), Failure> {
     })
 }
 
+/// The fate of QPs and CQs after each step of a worker.
+#[derive(Clone, Copy, Debug)]
+pub enum Engine {
+    /// They go on.
+    Kept,
+    /// They are dropped, and made anew of their committed state.
+    Rebuilt,
+}
+
 struct Sim<'w> {
     runtime: &'w Runtime,
+    engine: Engine,
     net: &'w Net,
     guests: &'w [Guest],
     workers: usize,
@@ -78,7 +88,7 @@ struct Placed<'w> {
 }
 
 /// Runs to the end.
-pub fn run(choices: &mut Choices) {
+pub fn run(choices: &mut Choices, engine: Engine) {
     let workers = 1 + choices.below(3);
     let clock = Clock::manual();
     let runtime = Runtime::new(RuntimeConfig {
@@ -97,6 +107,7 @@ pub fn run(choices: &mut Choices) {
         .collect();
     let mut sim = Sim {
         runtime: &runtime,
+        engine,
         net: &net,
         guests: &guests,
         workers,
@@ -148,7 +159,7 @@ impl<'w> Sim<'w> {
         match choices.below(36) {
             0..=9 => {
                 let worker = choices.below(self.workers);
-                self.runtime.step(worker);
+                self.turn(worker);
             }
             10..=26 => {
                 let at = choices.below(self.parties.len());
@@ -221,7 +232,7 @@ impl<'w> Sim<'w> {
         }
         for _ in 0..choices.below(4) {
             self.frames(choices);
-            self.runtime.step(choices.below(self.workers));
+            self.turn(choices.below(self.workers));
         }
         guest.take_address();
     }
@@ -359,6 +370,16 @@ impl<'w> Sim<'w> {
         any
     }
 
+    /// Has a worker take a step. Returns whether it is awake.
+    fn turn(&self, worker: usize) -> bool {
+        let is_awake = self.runtime.step(worker);
+        // A worker that sleeps has served nothing.
+        if is_awake && matches!(self.engine, Engine::Rebuilt) {
+            self.runtime.rebuild();
+        }
+        is_awake
+    }
+
     /// Takes the events that there are. Returns whether there were any.
     fn take_events(&mut self) -> bool {
         let guests = self.guests.iter();
@@ -375,7 +396,7 @@ impl<'w> Sim<'w> {
         loop {
             let before = steps;
             for at in 0..self.workers {
-                while self.runtime.step((self.first + at) % self.workers) {
+                while self.turn((self.first + at) % self.workers) {
                     steps += 1;
                     assert!(steps < ENDLESS, "the workers never sleep");
                 }

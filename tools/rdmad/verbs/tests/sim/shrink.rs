@@ -3,20 +3,20 @@
 //! Makes a failing run short.
 
 use crate::choices::{Choices, Step};
-use crate::run::{self, Failure};
+use crate::run::{self, Engine, Failure};
 
 /// Runs that are tried at most.
 const TRIES: usize = 2000;
 
 /// A run that fails at `place` with as few steps as can be found, from one that does. Its first
 /// step is kept.
-pub fn shrink(steps: &[Step], place: &str) -> Vec<Step> {
+pub fn shrink(steps: &[Step], place: &str, engine: Engine) -> Vec<Step> {
     let mut best = steps.to_vec();
     let mut tries = 0;
     let mut fails = |steps: &[Step]| {
         tries += 1;
         let fails_there = |why: Failure| why.place == place;
-        tries < TRIES && run::guarded(&mut Choices::given(steps)).is_err_and(fails_there)
+        tries < TRIES && run::guarded(&mut Choices::given(steps), engine).is_err_and(fails_there)
     };
     let mut size = best.len() / 2;
     while size > 0 {

@@ -33,6 +33,11 @@ impl ExecutedRequests {
         self.0.push_back((psn, count));
     }
 
+    /// The requests, from the oldest on: first PSN and number of PSNs.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Psn, u32)> + '_ {
+        self.0.iter().copied()
+    }
+
     /// Whether one request covered these PSNs.
     pub(super) fn covers(&self, psn: Psn, count: u32) -> bool {
         self.0.iter().rev().any(|&(first, length)| {

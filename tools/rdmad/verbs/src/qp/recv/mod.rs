@@ -26,32 +26,32 @@ pub(crate) struct RecvSide {
     /// From RTR on.
     pub(crate) responder: Option<Responder>,
     /// Charge for what the responder keeps of its peer's requests.
-    answers: Option<Charge>,
+    pub(in crate::qp) answers: Option<Charge>,
     /// The peer that the QP is connected to, from RTR on.
-    peer: Option<RemoteQp>,
+    pub(in crate::qp) peer: Option<RemoteQp>,
     /// The way of the peer's requests.
-    path: DataPath,
+    pub(in crate::qp) path: DataPath,
     /// The Q_Key of datagrams for this QP.
     pub(crate) qkey: u32,
     /// COMM_EST was raised or is no news any more.
-    established: bool,
+    pub(in crate::qp) established: bool,
     /// QP_LAST_WQE_REACHED was raised.
-    last_wqe_reached: bool,
+    pub(in crate::qp) last_wqe_reached: bool,
 }
 
 /// The part of the receive half that the machines of the services use: it is borrowed beside them.
 #[derive(Debug)]
 pub(crate) struct RecvIo {
-    queue: WorkConsumer,
+    pub(in crate::qp) queue: WorkConsumer,
     /// The receive WQE being executed; there is never more than one.
-    buffer: ChargedList<u8>,
+    pub(in crate::qp) buffer: ChargedList<u8>,
     /// Its work request, if its message comes without packets, or if it is left over from one that
     /// did not fit or did not come to its end.
     pub(crate) incoming: Option<RecvWr<Received>>,
     /// The ring makes no sense: it is not looked at before RESET.
-    broken: bool,
+    pub(in crate::qp) broken: bool,
     /// Remote keys that memory refused since the QP was connected.
-    violations: Cell<u32>,
+    pub(in crate::qp) violations: Cell<u32>,
 }
 
 impl RecvSide {

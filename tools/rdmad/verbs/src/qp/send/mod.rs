@@ -23,6 +23,8 @@ use crate::wire::Arrived;
 use crate::wqe::{Fetched, Snapshots};
 use crate::Device;
 
+#[cfg(feature = "testing")]
+pub(super) use pace::PacerState;
 pub(super) use pace::{Pacer, Shape};
 pub(crate) use turn::{solicits, SendTurn};
 
@@ -50,7 +52,7 @@ pub(crate) struct SendSide {
     /// SQ_DRAINED was raised since the QP went to SQD.
     pub(in crate::qp) drained: bool,
     /// The QP's entry in the runtime's timers.
-    alarm: Alarm,
+    pub(in crate::qp) alarm: Alarm,
 }
 
 /// The part of the send half that the machines of the services use: it is borrowed beside them.

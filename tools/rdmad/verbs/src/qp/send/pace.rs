@@ -7,7 +7,13 @@
 //! counted exactly, in fractions of a byte, and takes no timer of its own: a QP that has to wait
 //! says until when, as one that waits for an answer does.
 
+#[cfg(feature = "testing")]
+mod committed;
+
 use std::time::{Duration, Instant};
+
+#[cfg(feature = "testing")]
+pub(in crate::qp) use self::committed::PacerState;
 
 /// Credit for one byte. A rate of 1 kb/s earns 1 a nanosecond.
 const BYTE: u64 = 8_000_000;

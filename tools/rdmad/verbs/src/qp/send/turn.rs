@@ -18,6 +18,8 @@ use crate::cq::Completions;
 use crate::memory::{Keys, Memory, Message, QueueView};
 use crate::qp::Qp;
 use crate::turn::{Parked, TurnBudget};
+#[cfg(feature = "testing")]
+use crate::wqe::fetch_again;
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, Posted, SendRules,
     Snapshots,
@@ -122,6 +124,16 @@ impl<'a> SendTurn<'a> {
             }
         }
         Ok(fetched)
+    }
+
+    /// Takes and checks the WQEs once more that were taken and have not ended, but for their keys:
+    /// what these open was checked when the WQEs were first taken.
+    #[cfg(feature = "testing")]
+    pub(in crate::qp) fn fetch_again(&self, io: &mut SendIo, attr: &QpAttr) -> Vec<Fetched> {
+        let slots = io.queue.outstanding();
+        let reads = attr.max_rd_atomic > 0;
+        let again = |slot| fetch_again(slot, &self.queue, &mut io.snapshots, &self.rules, reads);
+        slots.map(again).collect()
     }
 
     /// A work request ended, in error if the end does not succeed. Work of all kinds ends here, so

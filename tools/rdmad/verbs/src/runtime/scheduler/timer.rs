@@ -44,6 +44,12 @@ impl Timers {
         }
     }
 
+    /// The time before all deadlines.
+    #[cfg(feature = "testing")]
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
     /// Replaces a QP's deadline `old` by `new`. Returns whether `new` is now the first of all.
     pub(crate) fn change(&self, key: QpKey, old: Option<Instant>, new: Option<Instant>) -> bool {
         let mut deadlines = self.deadlines.lock();

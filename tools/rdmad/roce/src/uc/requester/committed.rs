@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The committed state of a requester.
+
+use crate::committed::FailedWork;
+use crate::psn::Psn;
+use crate::work::SendWr;
+
+use super::Requester;
+
+/// The state of a [`Requester`] beside its connection and work requests.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequesterState {
+    /// Work request that can't be executed.
+    pub failed: FailedWork,
+    /// Packets of the oldest work request that are sent.
+    pub index: u32,
+    /// PSN of the next packet.
+    pub next: u32,
+    /// 1 if the QP has failed.
+    pub dead: u8,
+    /// 1 if no work request begins.
+    pub held: u8,
+    /// 0.
+    pub reserved: [u8; 2],
+}
+
+impl<L> Requester<L> {
+    /// The state to go on from in another process.
+    pub fn commit(&self) -> RequesterState {
+        RequesterState {
+            failed: FailedWork::first(self.queue.iter().map(|(_, failed)| *failed)),
+            index: self.index,
+            next: self.next.value(),
+            dead: self.dead.into(),
+            held: self.held.into(),
+            reserved: [0; 2],
+        }
+    }
+
+    /// Has a new requester, which has room for `work`, go on from `state`. `work` are all work
+    /// requests that have not ended.
+    pub fn restore(&mut self, state: &RequesterState, work: impl IntoIterator<Item = SendWr<L>>) {
+        for (index, wr) in work.into_iter().enumerate() {
+            let appended = self.queue.push_back((wr, state.failed.status(index)));
+            debug_assert!(appended.is_ok(), "there is room");
+        }
+        self.index = state.index;
+        self.next = Psn::new(state.next);
+        self.dead = state.dead != 0;
+        self.held = state.held != 0;
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The committed state of a transfer.
+
+use roce::committed::Epoch;
+use roce::work::SendWr;
+use virtio_rdma_abi::ib::WcStatus;
+
+use super::{Transfer, Wait};
+use crate::wqe::Posted;
+
+/// The state of a [`Transfer`] beside its work request. Times are as in [`Epoch`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TransferState {
+    /// End of the wait, or `roce::committed::NONE`.
+    pub deadline: u64,
+    /// Bytes that are transferred.
+    pub done: u32,
+    /// Status that the work request ends with, or 0 if it is executed.
+    pub failed: u8,
+    /// Transport retries that are left.
+    pub retries: u8,
+    /// RNR retries that are left.
+    pub rnr_retries: u8,
+    /// [`NOTHING`], [`PAUSE`] or [`ANSWER`].
+    pub wait: u8,
+}
+
+const NOTHING: u8 = 0;
+const PAUSE: u8 = 1;
+const ANSWER: u8 = 2;
+
+impl Transfer {
+    /// The state to go on from in another process.
+    pub(crate) fn commit(&self, epoch: Epoch) -> TransferState {
+        TransferState {
+            deadline: epoch.nanos(self.deadline()),
+            done: self.done,
+            failed: self.failed.map_or(0, WcStatus::value),
+            retries: self.retries,
+            rnr_retries: self.rnr_retries,
+            wait: match self.wait {
+                Wait::Nothing => NOTHING,
+                Wait::Pause(_) => PAUSE,
+                Wait::Answer(_) => ANSWER,
+            },
+        }
+    }
+
+    /// The transfer of `wr` that goes on from `state`.
+    pub(crate) fn restored(wr: SendWr<Posted>, state: &TransferState, epoch: Epoch) -> Self {
+        let deadline = epoch.instant(state.deadline);
+        Self {
+            wr,
+            failed: match state.failed {
+                0 => None,
+                status => Some(WcStatus::try_from(status).unwrap_or(WcStatus::GeneralErr)),
+            },
+            done: state.done,
+            retries: state.retries,
+            rnr_retries: state.rnr_retries,
+            wait: match (state.wait, deadline) {
+                (PAUSE, Some(at)) => Wait::Pause(at),
+                (ANSWER, at) => Wait::Answer(at),
+                _ => Wait::Nothing,
+            },
+        }
+    }
+}
