@@ -92,6 +92,7 @@ struct RecvState {
 }
 
 /// The machine that receives.
+#[allow(clippy::large_enum_variant)] // It is plain: nothing of it is behind a pointer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecvMachine {
