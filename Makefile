@@ -153,7 +153,7 @@ packages: provider device
 	@tools/packages/build
 
 # SUITE=testing: the kernel of that.
-check-packages: packages
+check-packages: packages tools
 	@tools/packages/check $(SUITE)
 	@tools/packages/test-libvirt
 

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use crate::accel::Accel;
 use crate::bed::{BedOptions, Ground};
 use crate::demo::demo;
 use crate::install::{Install, DEMO};
@@ -41,6 +42,8 @@ enum Action {
     Test(TestOptions),
     /// Give a shell on VM 1
     Shell(BedOptions),
+    /// Print QEMU's arguments for a processor, and in a second line the kernel's parameters for it
+    Processor,
     /// Show two VMs at work
     Demo {
         /// Options of `run`
@@ -62,6 +65,12 @@ pub fn main() -> Result<u8> {
         Action::Shell(options) => {
             let ground = Ground::checkout(&options)?;
             run::shell(&options, ground, &["bash", "-l"])
+        }
+        Action::Processor => {
+            let accel = Accel::detect();
+            println!("{}", accel.arguments().join(" "));
+            println!("{}", accel.command_line().trim());
+            Ok(0)
         }
         Action::Demo { options } => {
             let install = Install::checkout(None)?;
