@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod hosts;
 mod init;
 mod messages;
 mod modules;

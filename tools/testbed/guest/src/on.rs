@@ -2,6 +2,7 @@
 //! `on N COMMAND` in a guest: runs a command in another one.
 
 use std::env;
+use std::fs;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
@@ -10,13 +11,17 @@ use std::thread;
 use anyhow::{bail, Context, Result};
 use guest::feed::{feed, has_input};
 use guest::proto::{Exec, Frame, Kind, User};
+use guest::setup::Setup;
+use guest::SETUP;
 
 use crate::agent::SOCKET;
+use crate::hosts::{find, hosts};
 
 /// The answer to wrong arguments.
 const USAGE: &str = "usage: on [-n] VM COMMAND [ARGUMENT...]
 Runs a command on another VM. Standard input, output, error and the status are the command's own.
-  VM  its number: or its name, and then a shell there runs the words, as ssh does
+  VM  its number; or a name or address of it, as in /etc/hosts, and then a shell there runs the
+      words, as ssh does
   -n  no standard input, this one's is left unread
 `on 0 daemon kill VM` kills the daemon that has a VM's device.";
 
@@ -29,25 +34,19 @@ pub fn main(words: &[String]) -> Result<u8> {
     let [vm, command @ ..] = words else {
         bail!("{USAGE}");
     };
-    let (Some((vm, by_name)), [_, ..]) = (number(vm), command) else {
+    if command.is_empty() {
         bail!("{USAGE}");
-    };
-    let argv = match by_name {
-        true => vec!["sh".into(), "-c".into(), command.join(" ")],
-        false => command.to_vec(),
-    };
-    run(vm, argv, input)
-}
-
-/// The number of a VM, and whether it was given by a name or an address.
-fn number(vm: &str) -> Option<(usize, bool)> {
-    if let Ok(number) = vm.parse() {
-        return Some((number, false));
     }
-    let digits = ["vm", "10.9.0."]
-        .iter()
-        .find_map(|before| vm.strip_prefix(before))?;
-    Some((digits.parse().ok()?, true))
+    if let Ok(number) = vm.parse() {
+        return run(number, command.to_vec(), input);
+    }
+    let setup = fs::read_to_string(SETUP).context("`on` works in a guest")?;
+    let setup: Setup = serde_json::from_str(&setup)?;
+    let Some(number) = find(&hosts(setup.vms, setup.ports)?, vm) else {
+        bail!("no VM has the name {vm}: see /etc/hosts\n{USAGE}");
+    };
+    let words = ["sh", "-c", &command.join(" ")].map(str::to_owned);
+    run(number, words.to_vec(), input)
 }
 
 /// Runs a command in guest `vm` and returns its status. With `input` it reads this one's standard
@@ -97,19 +96,5 @@ fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
             Kind::Exit => return Ok(frame.status()),
             _ => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn machines_have_numbers_names_and_addresses() {
-        assert_eq!(number("2"), Some((2, false)));
-        assert_eq!(number("vm12"), Some((12, true)));
-        assert_eq!(number("10.9.0.3"), Some((3, true)));
-        assert_eq!(number("vm"), None);
-        assert_eq!(number("ls"), None);
     }
 }

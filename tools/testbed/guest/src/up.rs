@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::thread;
@@ -14,6 +14,7 @@ use guest::setup::{Rdma, Setup};
 use guest::SETUP;
 use rustix::system::{sethostname, uname};
 
+use crate::hosts::{addresses, hosts};
 use crate::{modules, netlink, tools};
 
 /// How often the device is looked for, which the kernel makes while the module is loaded.
@@ -42,15 +43,12 @@ pub fn run() -> Result<()> {
     }
     if setup.beside {
         modules::load(&tree, &["rdma_rxe".into()])?;
-        netlink::add_address("eth1", Ipv4Addr::new(10, 8, 0, octet(&setup)?).into(), 24)?;
+        let number = u8::try_from(setup.number).context("VMs have numbers below 256")?;
+        netlink::add_address("eth1", Ipv4Addr::new(10, 8, 0, number).into(), 24)?;
         netlink::set_up("eth1")?;
         netlink::add_rxe("rxe1", "eth1")?;
     }
     tools::install(&setup)
-}
-
-fn octet(setup: &Setup) -> Result<u8> {
-    u8::try_from(setup.number).context("VMs have numbers below 256")
 }
 
 /// Modules of the kernel that a guest has from the start.
@@ -67,19 +65,15 @@ fn needed(setup: &Setup) -> Vec<String> {
 
 fn name_hosts(setup: &Setup) -> Result<()> {
     sethostname(format!("vm{}", setup.number).as_bytes())?;
-    let mut hosts = String::from("127.0.0.1 localhost\n::1 localhost\n");
-    for vm in 1..=setup.vms {
-        writeln!(hosts, "10.9.0.{vm} vm{vm}\nfd09::{vm:x} vm{vm}-6")?;
-        for port in 1..setup.ports {
-            writeln!(hosts, "10.9.{port}.{vm} vm{vm}-p{}", port + 1)?;
-        }
+    let mut lines = String::from("127.0.0.1 localhost\n::1 localhost\n");
+    for host in hosts(setup.vms, setup.ports)? {
+        writeln!(lines, "{} {}", host.address, host.name)?;
     }
     fs::create_dir_all("/etc")?;
-    fs::write("/etc/hosts", hosts).context("can't write /etc/hosts")
+    fs::write("/etc/hosts", lines).context("can't write /etc/hosts")
 }
 
 fn bring_network_up(setup: &Setup) -> Result<()> {
-    let number = octet(setup)?;
     netlink::set_up("lo")?;
     if setup.beside || setup.ports > 1 {
         // All interfaces are on one switch: each answers for its own addresses alone.
@@ -87,10 +81,10 @@ fn bring_network_up(setup: &Setup) -> Result<()> {
             fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value)?;
         }
     }
-    for (port, at) in (0..setup.ports).zip(0..) {
+    for port in 0..setup.ports {
         let interface = format!("eth{port}");
-        netlink::add_address(&interface, Ipv4Addr::new(10, 9, at, number).into(), 24)?;
-        let v6 = Ipv6Addr::new(0xfd09, 0, 0, at.into(), 0, 0, 0, number.into());
+        let (v4, v6) = addresses(setup.number, port)?;
+        netlink::add_address(&interface, v4.into(), 24)?;
         netlink::add_address(&interface, v6.into(), 64)?;
         netlink::set_up(&interface)?;
     }
