@@ -3,7 +3,8 @@
 #
 # Functions that tests of `virtio-rdma` have in common. They run on the host, on the bundle that
 # `make bundle-dir` made, as an ordinary user: root gives its rights up for each run. A test is a
-# function whose commands must all succeed; run_tests reports in KTAP.
+# function whose commands must all succeed; run_tests reports in KTAP. TESTS="NAME..." are those to
+# run.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 export LC_ALL=C
@@ -61,6 +62,10 @@ await_launcher() {
 
 run_tests() {
 	local name number=0 failed=0
+	if [[ -n ${TESTS:-} ]]; then
+		# shellcheck disable=SC2086 # words
+		set -- $TESTS
+	fi
 	# A path with a blank is as good as any.
 	bundle="$(mktemp -d)/a bundle"
 	work=$(mktemp -d)

@@ -110,6 +110,8 @@ pub struct Ground {
     pub user: Option<User>,
     /// Variables of the commands.
     pub env: Vec<(String, String)>,
+    /// The directory of disks that keep what guests change in their root.
+    pub overlay: Option<PathBuf>,
     /// Where logs go.
     pub logs: Option<PathBuf>,
 }
@@ -126,6 +128,7 @@ impl Ground {
             sources: vec![Source::new("/", ROOT, "/")],
             user: None,
             env: env.collect(),
+            overlay: None,
             logs: None,
         })
     }
@@ -402,6 +405,7 @@ fn shape(options: &BedOptions, ground: &Ground) -> Shape {
         setup: ground.install.setup.clone(),
         sources: ground.sources.iter().chain(own).cloned().collect(),
         install: ground.install.clone(),
+        overlay: ground.overlay.clone(),
         append: options.append.clone(),
         rng: options.rng,
     }

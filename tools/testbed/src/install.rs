@@ -63,8 +63,6 @@ pub struct Source {
     pub dir: PathBuf,
     /// Its name and place in guests.
     pub share: Share,
-    /// Whether each guest has one of its own below the directory: its name is that of the guest.
-    pub apart: bool,
 }
 
 impl Source {
@@ -77,7 +75,6 @@ impl Source {
                 at: at.into(),
                 writable: false,
             },
-            apart: false,
         }
     }
 }
@@ -93,6 +90,8 @@ pub struct Install {
     pub virtiofsd: Program,
     /// The device's daemon.
     pub daemon: Program,
+    /// The program that makes file systems.
+    pub mke2fs: Program,
     /// The directory of QEMU's firmware, if QEMU does not find it by itself.
     pub firmware: Option<PathBuf>,
     /// The first program of a guest.
@@ -152,6 +151,7 @@ impl Install {
             qemu: Program::new("qemu-system-x86_64"),
             virtiofsd: Program::new("/usr/libexec/virtiofsd"),
             daemon: Program::new(program.with_file_name("virtio-rdmad")),
+            mke2fs: Program::new("/usr/sbin/mke2fs"),
             firmware: None,
             guest,
             kernel: image,
@@ -178,6 +178,7 @@ impl Install {
             virtiofsd: Program::bundled(bundle, "virtiofsd"),
             // Linked statically: it starts itself again, which a loader would be in the way of.
             daemon: Program::new(bundle.join("libexec/virtio-rdmad")),
+            mke2fs: Program::bundled(bundle, "mke2fs"),
             firmware: Some(bundle.join("share/firmware")),
             guest: bundle.join("libexec/virtio-rdma-guest"),
             kernel: bundle.join("share/vmlinuz"),

@@ -8,6 +8,7 @@ mod bed;
 mod checkout;
 mod child;
 mod demo;
+mod disk;
 mod initramfs;
 mod install;
 mod joint;

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{bail, Context, Result};
 use clap::{Args, Parser, Subcommand};
 use guest::proto::User;
-use guest::setup::{Place, ROOT, UPPER};
+use guest::setup::{Place, ROOT};
 use guest::TOOLS;
-use rustix::process::geteuid;
 
 use crate::accel::Accel;
 use crate::bed::{BedOptions, Ground};
@@ -83,7 +82,7 @@ struct Machines {
     /// The VMs' root: a directory with an unpacked image, for example
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Keep what VM N changes in its root in DIR/vmN, and begin with that the next time (root only)
+    /// Keep what VM N changes in its root on a disk, DIR/vmN.img, and begin with that the next time
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
     /// The VMs write to this working directory itself
@@ -164,29 +163,14 @@ impl Machines {
         let mut install = Install::bundle()?;
         let root = directory(&self.root)?;
         let mut sources = vec![Source::new(&root, ROOT, "/")];
-        let writable = |mut source: Source, apart| {
-            source.share.writable = true;
-            source.apart = apart;
-            source
-        };
-        if let Some(dir) = &self.overlay {
-            if !geteuid().is_root() {
-                bail!(
-                    "--overlay: only root can keep changes of a VM: overlayfs makes a directory \
-                     that nobody may open, which a server of another user can't serve. Use --rw \
-                     for the working directory"
-                );
-            }
-            fs::create_dir_all(dir).with_context(|| format!("can't make {}", dir.display()))?;
-            let source = Source::new(directory(dir)?, UPPER, "/");
-            sources.push(writable(source, true));
-        }
         if self.rw {
             let dir = env::current_dir().context("no working directory")?;
             if dir == Path::new("/") {
                 bail!("--rw: the working directory is the root: change to another one");
             }
-            sources.push(writable(Source::new(&dir, WORK, &dir), false));
+            let mut source = Source::new(&dir, WORK, &dir);
+            source.share.writable = true;
+            sources.push(source);
         }
         let mut env = caller_env();
         if self.tools {
@@ -208,6 +192,7 @@ impl Machines {
             sources,
             user: Some(User::own()?),
             env,
+            overlay: self.overlay.clone(),
             logs: self.artifacts.clone(),
         })
     }

@@ -57,10 +57,7 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
             let (command, dir) = confined(places, install, top, number)?;
             (command, dir, "chroot")
         }
-        None => {
-            let dir = source_dir(source, number)?;
-            (install.virtiofsd.command()?, dir, "none")
-        }
+        None => (install.virtiofsd.command()?, source.dir.clone(), "none"),
     };
     command
         .arg(format!("--socket-path={}", socket.display()))
@@ -116,15 +113,6 @@ fn confined(
         .args([shared.as_path(), top, env::current_dir()?.as_path()])
         .args(install.virtiofsd.words());
     Ok((command, shared))
-}
-
-fn source_dir(source: &Source, number: usize) -> Result<PathBuf> {
-    if !source.apart {
-        return Ok(source.dir.clone());
-    }
-    let dir = source.dir.join(format!("vm{number}"));
-    fs::create_dir_all(&dir).with_context(|| format!("can't make {}", dir.display()))?;
-    Ok(dir)
 }
 
 /// Arguments by which every user of a guest writes as this process's user, who can write as nobody

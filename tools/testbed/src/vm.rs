@@ -16,6 +16,7 @@ use guest::setup::{self, Setup};
 use guest::{PORT_NAME, SETUP};
 
 use crate::accel::Accel;
+use crate::disk::Disk;
 use crate::initramfs;
 use crate::install::{Install, Source};
 use crate::places::Places;
@@ -50,6 +51,8 @@ pub struct Shape {
     pub sources: Vec<Source>,
     /// The description of each, but for its number and its device.
     pub setup: Setup,
+    /// The directory of the disks that keep what they change in their root.
+    pub overlay: Option<PathBuf>,
     /// More for the kernel's command line.
     pub append: String,
     /// Whether each has two virtio entropy devices, of which the second one never answers.
@@ -128,6 +131,7 @@ pub struct Vm {
     pub messages: PathBuf,
     qemu: Reaped,
     _servers: Vec<Reaped>,
+    _disk: Option<Disk>,
 }
 
 impl Vm {
@@ -143,6 +147,9 @@ impl Vm {
         let console = places.logs.join(format!("vm{number}.console"));
         let messages = places.logs.join(format!("vm{number}.qemu"));
 
+        let overlay = shape.overlay.as_deref();
+        let disk = overlay.map(|dir| Disk::open(&shape.install.mke2fs, dir, number));
+        let disk = disk.transpose()?;
         let listener = UnixListener::bind(&agent_socket)
             .with_context(|| format!("can't bind {}", agent_socket.display()))?;
         write_initramfs(&initramfs, shape, number, wiring)?;
@@ -152,6 +159,9 @@ impl Vm {
             let server = serve(places, &shape.install, source, number)?;
             command.args(&server.arguments);
             servers.push(server.process);
+        }
+        if let Some(disk) = &disk {
+            command.args(disk.arguments());
         }
         command
             .arg("-initrd")
@@ -180,6 +190,7 @@ impl Vm {
             messages,
             qemu,
             _servers: servers,
+            _disk: disk,
         };
         Ok((vm, link))
     }
@@ -265,7 +276,7 @@ pub fn chardev(id: &str, socket: &Path) -> [String; 2] {
 }
 
 /// A path in a list of `KEY=VALUE`, where a comma is written twice.
-fn value(path: &Path) -> String {
+pub fn value(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
@@ -352,6 +363,7 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
             .iter()
             .map(|source| source.share.clone())
             .collect(),
+        disk: shape.overlay.is_some(),
         rdma: wiring.rdma.name(),
         ports: 1 + wiring.further.len(),
         beside: wiring.beside.is_some(),

@@ -6,21 +6,24 @@ use std::ffi::{CStr, CString};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{symlink, DirBuilderExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use guest::setup::{relative, Setup, Share, ROOT, UPPER};
+use guest::setup::{relative, Setup, Share, ROOT};
 use guest::{HOME, PROGRAM, SETUP};
 use rustix::mount::{mount, mount_move, MountFlags};
 use rustix::process::{chdir, chroot, setrlimit, wait, Pid, Resource, Rlimit, WaitOptions};
 
+use crate::disk::Disk;
 use crate::modules;
 
 /// Where shares are mounted until there is the root that they belong into.
 const SHARES: &str = "/shares";
+/// Where the file system is mounted that has the changes of the root.
+const LAYERS: &str = "/layers";
 /// Where the root is made.
 const NEW_ROOT: &str = "/new";
 /// The port of QEMU's isa-debug-exit, the one way to end a guest that depends neither on ACPI nor
@@ -61,11 +64,16 @@ fn start() -> Result<()> {
         mount_share(share)?;
     }
     let modules = Path::new(SHARES).join(&setup.modules.share);
-    modules::load(
-        &modules.join(relative(&setup.modules.path)),
-        &["overlay".into()],
-    )?;
-    lay_overlay(&setup)?;
+    let modules = modules.join(relative(&setup.modules.path));
+    modules::load(&modules, &["overlay".into()])?;
+    let layers = Path::new(LAYERS);
+    let disk = if setup.disk {
+        Some(Disk::mount(&modules, layers)?)
+    } else {
+        file_system("tmpfs", layers, "mode=755")?;
+        None
+    };
+    lay_overlay(layers)?;
     fill_root(&setup)?;
     keep_program(&text)?;
     enter_root()?;
@@ -74,7 +82,11 @@ fn start() -> Result<()> {
     limit(Resource::Memlock, None, None)?;
     limit(Resource::Nofile, Some(FILES.0), Some(FILES.1))?;
     limit(Resource::Core, Some(0), Some(0))?;
-    run_agent(&setup)
+    let ended = run_agent(&setup);
+    if let Some(disk) = disk {
+        disk.settle();
+    }
+    ended
 }
 
 fn limit(resource: Resource, current: Option<u64>, maximum: Option<u64>) -> Result<()> {
@@ -102,29 +114,17 @@ fn mount_share(share: &Share) -> Result<()> {
         .with_context(|| format!("can't mount the share {}", share.tag))
 }
 
-/// Writes go to memory, or to the share that keeps them.
-fn lay_overlay(setup: &Setup) -> Result<()> {
-    let kept = setup.shares.iter().any(|share| share.tag == UPPER);
-    let layers = if kept {
-        Path::new(SHARES).join(UPPER)
-    } else {
-        let layers = PathBuf::from("/layers");
-        file_system("tmpfs", &layers, "mode=755")?;
-        layers
-    };
+/// Makes the root, whose changes go to a file system that is mounted at `layers`.
+fn lay_overlay(layers: &Path) -> Result<()> {
     let (upper, work) = (layers.join("upper"), layers.join("work"));
     for dir in [&upper, &work] {
         fs::create_dir_all(dir)?;
     }
-    let mut options = format!(
+    let options = format!(
         "lowerdir={SHARES}/{ROOT},upperdir={},workdir={}",
         upper.display(),
         work.display()
     );
-    if kept {
-        // The host's directory belongs to a user, who can't set trusted attributes.
-        options.push_str(",userxattr");
-    }
     file_system("overlay", Path::new(NEW_ROOT), &options)
 }
 
@@ -154,8 +154,7 @@ fn fill_root(setup: &Setup) -> Result<()> {
     ] {
         symlink(target, root.join("dev").join(link))?;
     }
-    let own = |share: &&Share| share.tag == ROOT || share.tag == UPPER;
-    for share in setup.shares.iter().filter(|share| !own(share)) {
+    for share in setup.shares.iter().filter(|share| share.tag != ROOT) {
         let at = root.join(relative(&share.at));
         DirBuilder::new().recursive(true).mode(0o755).create(&at)?;
         mount_move(Path::new(SHARES).join(&share.tag), &at)

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod disk;
 mod hosts;
 mod init;
 mod messages;

@@ -7,8 +7,6 @@ use serde::{Deserialize, Serialize};
 
 /// The tag of the share that is the root.
 pub const ROOT: &str = "root";
-/// The tag of the share that keeps what the guest changes in the root.
-pub const UPPER: &str = "upper";
 
 /// A guest.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -19,6 +17,8 @@ pub struct Setup {
     pub vms: usize,
     /// The host's directories that it has. One is the root.
     pub shares: Vec<Share>,
+    /// Whether it has a disk that keeps what it changes in the root. Else that is in memory.
+    pub disk: bool,
     /// Directories that begin empty and are in memory.
     pub empty: Vec<PathBuf>,
     /// The directory with modules.dep of its kernel.

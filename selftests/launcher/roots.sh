@@ -1,0 +1,89 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# `virtio-rdma run`: other roots, and changes that are kept.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Whether file systems were unmounted: an ext4 that may need its journal has a bit set.
+is_clean() {
+	local disk bits
+	for disk in "$@"; do
+		bits=$(od -An -tu1 -j $((0x460)) -N1 "$disk")
+		((!(bits & 4))) || fail "$disk was not unmounted"
+	done
+}
+
+test_working_directory() {
+	virtio_rdma run --vms 1 --rw -- sh -c 'echo x >here; mkdir sub; ln -s here sub/link' </dev/null
+	[[ $(<"$work/dir/here") == x && -L $work/dir/sub/link ]]
+	nothing_left
+}
+
+# Each VM has changes of its own, which leave the files of the host alone.
+test_overlay() {
+	local keep=$work/dir/keep
+	echo x >"$work/dir/there"
+	chmod 666 "$work/dir/there"
+	virtio_rdma run --overlay "$keep" -- \
+		sh -c 'echo kept >/tmp/kept; rm there; on 2 sh -c "test -e there"' </dev/null
+	[[ -e $work/dir/there ]]
+	is_clean "$keep"/vm[12].img
+	virtio_rdma run --overlay "$keep" -- \
+		sh -c 'cat /tmp/kept; ! test -e there; on 2 sh -c "! test -e /tmp/kept"' \
+		</dev/null >"$work/out"
+	[[ $(<"$work/out") == kept ]]
+	nothing_left
+}
+
+# Programs that still write are ended before the disk is unmounted.
+test_overlay_after_all_ends() {
+	local keep=$work/dir/keep status=0
+	virtio_rdma run --vms 1 --overlay "$keep" --timeout 120 -- \
+		sh -c 'echo 1 >/tmp/first; while :; do echo x; done >/tmp/second' \
+		</dev/null 2>"$work/err" || status=$?
+	((status == 125))
+	is_clean "$keep/vm1.img"
+	# A run that is killed leaves the journal to the next one.
+	start_command --vms 1 --overlay "$keep"
+	status=0
+	virtio_rdma run --vms 1 --overlay "$keep" -- true </dev/null 2>"$work/err" || status=$?
+	((status == 125))
+	grep -q 'another run uses .*/vm1.img' "$work/err"
+	kill -KILL "$launcher"
+	await_launcher
+	until_ok nothing_left
+	virtio_rdma run --vms 1 --overlay "$keep" -- cat /tmp/first </dev/null >"$work/out"
+	[[ $(<"$work/out") == 1 ]]
+}
+
+# The root is an unpacked image without libibverbs: a shell and its libraries.
+test_another_root() {
+	local root=$work/dir/root file
+	mkdir -p "$root/etc"
+	# Neither this directory nor one that the user may enter is there.
+	mkdir -m 700 "$root/root"
+	for file in /bin/sh $(ldd /bin/sh | grep -o '/lib[^ ]*'); do
+		mkdir -p "$root$(dirname "$file")"
+		cp -L "$file" "$root$file"
+	done
+	virtio_rdma run --vms 1 --root "$root" -- /bin/sh -c 'echo here; echo /etc/* >&2' \
+		</dev/null >"$work/out" 2>"$work/err"
+	[[ $(<"$work/out") == here ]]
+	grep -q 'has no libibverbs' "$work/err"
+	grep -qF '/etc/hosts /etc/libibverbs.d' "$work/err"
+	if grep -q passwd "$work/err"; then
+		fail "the root has files of the host"
+	fi
+	virtio_rdma run --root "$root" --tools -- /bin/sh -c '
+		on 2 /bin/sh -c "cd ."
+		on -n 2 ib_write_bw -x 1 -F >/dev/null &
+		while ! on -n 2 ss -Hltn "sport = :18515" | { read -r _; }; do kill -0 $! || exit; done
+		ib_write_bw -x 1 -F -n 100 vm2
+		wait' </dev/null >"$work/out" 2>"$work/err"
+	grep -q '#bytes' "$work/out"
+	nothing_left
+}
+
+run_tests test_working_directory test_overlay test_overlay_after_all_ends \
+	test_another_root

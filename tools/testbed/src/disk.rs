@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The disk on which a guest keeps what it changes in its root: a file of the caller's.
+//!
+//! A directory would not do: overlayfs needs attributes and modes that only root can give to files
+//! of the host.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
+
+use crate::install::Program;
+use crate::vm::value;
+
+/// The size of a disk. Its file takes no more than what the guest has written.
+const SIZE: &str = "16G";
+/// Where ext4 has its mark, and the mark.
+const MARK: (u64, [u8; 2]) = (0x438, [0x53, 0xef]);
+
+/// A disk that no other run can take.
+#[derive(Debug)]
+pub struct Disk {
+    file: PathBuf,
+    _lock: File,
+}
+
+impl Disk {
+    /// Takes the disk of guest `number` in a directory, and makes it the first time.
+    pub fn open(mke2fs: &Program, dir: &Path, number: usize) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("can't make {}", dir.display()))?;
+        let file = dir.join(format!("vm{number}.img"));
+        let disk = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&file)
+            .with_context(|| format!("--overlay: can't open {}", file.display()))?;
+        match flock(&disk, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => bail!(
+                "--overlay: another run uses {}: wait for its end, or give another directory",
+                file.display()
+            ),
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("--overlay: can't lock {}", file.display()))
+            }
+        }
+        if disk.metadata()?.len() == 0 {
+            format(mke2fs, &file)
+                .with_context(|| format!("--overlay: no file system on {}", file.display()))?;
+        } else if !is_formatted(&disk) {
+            bail!(
+                "--overlay: {} is no disk of an earlier run, or was never finished: remove it, or \
+                 give another directory",
+                file.display()
+            );
+        }
+        Ok(Self { file, _lock: disk })
+    }
+
+    /// QEMU's arguments for it.
+    pub fn arguments(&self) -> [String; 4] {
+        // A lock of QEMU's own would be at odds with this program's where they are of one kind.
+        let file = format!(
+            "if=none,id=disk,format=raw,discard=unmap,file.locking=off,file={}",
+            value(&self.file)
+        );
+        ["-drive", &file, "-device", "virtio-blk-pci,drive=disk"].map(str::to_owned)
+    }
+}
+
+fn format(mke2fs: &Program, file: &Path) -> Result<()> {
+    let output = mke2fs
+        .command()?
+        // The system's own settings may ask for what the guest's kernel lacks. Without any, the
+        // program has its own.
+        .env("MKE2FS_CONFIG", "/nonexistent")
+        .args(["-q", "-F", "-t", "ext4", "-m", "0"])
+        .args(["-E", "assume_storage_prezeroed=1"])
+        .arg(file)
+        .arg(SIZE)
+        .output()
+        .context("can't start mke2fs")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("mke2fs: {}: {}", output.status, said.trim());
+    }
+    Ok(())
+}
+
+fn is_formatted(disk: &File) -> bool {
+    let (at, mark) = MARK;
+    let mut found = [0; 2];
+    disk.read_exact_at(&mut found, at).is_ok() && found == mark
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that is removed at the end.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let name = format!("disk.{name}.{}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            fs::create_dir(&dir).unwrap();
+            Self(dir)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn put(dir: &Dir, content: &[u8]) -> Program {
+        fs::write(dir.0.join("vm1.img"), content).unwrap();
+        // It would be an error to start it.
+        Program::new("/none")
+    }
+
+    #[test]
+    fn a_disk_has_one_user() {
+        let dir = Dir::new("user");
+        let mut content = vec![0; 0x440];
+        content[0x438..0x43a].copy_from_slice(&MARK.1);
+        let mke2fs = put(&dir, &content);
+        let disk = Disk::open(&mke2fs, &dir.0, 1).unwrap();
+        let error = Disk::open(&mke2fs, &dir.0, 1).unwrap_err().to_string();
+        assert!(error.contains("another run uses"), "{error}");
+        drop(disk);
+        Disk::open(&mke2fs, &dir.0, 1).unwrap();
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let dir = Dir::new("other");
+        let mke2fs = put(&dir, b"my own image");
+        let error = Disk::open(&mke2fs, &dir.0, 1).unwrap_err().to_string();
+        assert!(error.contains("no disk of an earlier run"), "{error}");
+        assert_eq!(fs::read(dir.0.join("vm1.img")).unwrap(), b"my own image");
+    }
+}
