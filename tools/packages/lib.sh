@@ -27,10 +27,6 @@ die() {
 	exit 1
 }
 
-has_kvm() {
-	grep -qE '\b(vmx|svm)\b' /proc/cpuinfo && [[ -w /dev/kvm ]]
-}
-
 # Starts the device of "$port" and waits until it is ready. The test stops it.
 start_device() {
 	mkfifo "$run/ready"
