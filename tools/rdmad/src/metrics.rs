@@ -11,7 +11,6 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 
 use crate::report::{Frames, PortReport, Report, Worker};
@@ -110,7 +109,7 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
     )?;
     families.gauge(
         "port_memory_limit",
-        "Its limit",
+        "Limit of that memory",
         Some(Unit::Bytes),
         each(|port| port.memory.limit),
     )?;
@@ -122,7 +121,7 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
     )?;
     families.gauge(
         "port_guest_memory_limit",
-        "Its limit",
+        "Limit of that memory",
         Some(Unit::Bytes),
         each(|port| port.guest_memory.limit),
     )?;

@@ -40,6 +40,7 @@ pub struct Workers {
     longest_turn: u64,
     /// The longest time that a worker needed to give each device one turn.
     longest_round_us: u64,
+    /// The single threads, in the order of their numbers.
     pub each: Vec<Worker>,
 }
 
@@ -56,7 +57,7 @@ pub struct Worker {
 #[derive(Debug, Serialize)]
 pub struct PortReport {
     pub name: String,
-    pub mac: String,
+    mac: String,
     /// Whether the link is up.
     pub link: bool,
     /// Whether a driver has set the device up.
@@ -99,8 +100,8 @@ impl fmt::Display for MemoryReport {
 pub struct QpReport {
     qpn: u32,
     #[serde(rename = "type")]
-    pub qp_type: &'static str,
-    pub state: &'static str,
+    qp_type: &'static str,
+    state: &'static str,
     /// The poster: `user` or `kernel`.
     owner: &'static str,
     /// QPN of the peer of a connection.
