@@ -39,7 +39,7 @@ help:
 		'make setup      the sysroot: compilers, kernel, QEMU, rdma-core; 3 to 6 minutes and 5 GB, once' \
 		'make demo       two virtual machines with an RDMA link between them, and what it does' \
 		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
-		'make check      lints, unit tests, module build, tests in machines; half an hour' \
+		'make check      lints, unit tests, module build, tests in machines; 40 minutes' \
 		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
