@@ -16,6 +16,7 @@
 //! where the next packet would be sent, and passed over when what follows is repeated.
 
 mod committed;
+mod probe;
 mod response;
 mod send;
 
@@ -30,6 +31,7 @@ use crate::psn::Psn;
 use crate::work::{packets, SendFlags, SendOp, SendWr, WcStatus, ATOMIC_SIZE, MAX_MESSAGE};
 
 pub use self::committed::RequesterState;
+use self::probe::{Probe, Prober};
 use super::timer::ack_timeout;
 use super::{RequesterAttr, WINDOW};
 
@@ -57,6 +59,11 @@ impl<L> Pending<L> {
     /// Whether it is an operation on local keys, executed or not.
     const fn is_local(&self) -> bool {
         matches!(self.wr.op, SendOp::Local { .. })
+    }
+
+    /// Beginning of the READ request that packet `at` belongs to.
+    fn request_start(&self, at: u64) -> u64 {
+        at - (at - self.first) % READ_PACKETS
     }
 
     /// End of the READ request that packet `at` belongs to.
@@ -98,6 +105,7 @@ pub struct Requester<L> {
     went_back: Option<u64>,
     /// When to go back for lack of an answer.
     ack_deadline: Option<Instant>,
+    prober: Prober,
     /// End of the pause that an RNR NAK asked for.
     rnr_deadline: Option<Instant>,
     dead: bool,
@@ -122,6 +130,7 @@ impl<L> Requester<L> {
             rnr_retries: attr.rnr_retry,
             went_back: None,
             ack_deadline: None,
+            prober: Prober::default(),
             rnr_deadline: None,
             dead: false,
             held: false,
@@ -253,7 +262,8 @@ impl<L> Requester<L> {
 
     /// When [`on_timer`](Self::on_timer) is to be called at the latest, if nothing else happens.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.rnr_deadline.or(self.ack_deadline)
+        let answer = self.ack_deadline.into_iter().chain(self.prober.deadline());
+        self.rnr_deadline.or(answer.min())
     }
 
     /// Lets time pass. Call [`transmit`](Self::transmit) afterwards.
@@ -269,7 +279,12 @@ impl<L> Requester<L> {
             // The reason to go back before is long past.
             self.went_back = None;
             env.count(Incident::Timeout);
-            self.go_back(env)?;
+            return self.go_back(env);
+        }
+        match self.prober.due(now) {
+            Some(Probe::Last) => self.rewind_last(),
+            Some(Probe::All) => self.rewind(),
+            None => {}
         }
         Ok(())
     }
@@ -352,15 +367,35 @@ impl<L> Requester<L> {
             return Err(self.fail(WcStatus::RetryExcErr, env));
         };
         self.retries = left;
+        self.ack_deadline = None;
         self.rewind();
         Ok(())
     }
 
+    /// Has everything that is not acknowledged sent again.
     fn rewind(&mut self) {
         self.next = self.una;
         self.cursor = 0;
         self.unanswered = 0;
-        self.ack_deadline = None;
+        self.prober.repeat();
+    }
+
+    /// Has the last packet sent again: of a READ the request, for what is left of it.
+    fn rewind_last(&mut self) {
+        let sent = self.queue.range(..self.queue.len().min(self.cursor + 1));
+        let last = sent
+            .enumerate()
+            .rev()
+            .find(|(_, pending)| pending.first < self.next && !pending.is_local());
+        let Some((cursor, pending)) = last else {
+            return;
+        };
+        self.next = match pending.wr.op {
+            SendOp::Read { .. } => pending.request_start(self.next - 1).max(self.una),
+            _ => self.next - 1,
+        };
+        self.unanswered -= u32::from(pending.is_answered() && self.unanswered > 0);
+        self.cursor = cursor;
     }
 
     /// Ends the oldest work request in error, and the connection with it.
@@ -375,6 +410,7 @@ impl<L> Requester<L> {
     fn stop(&mut self) {
         self.dead = true;
         self.ack_deadline = None;
+        self.prober.rest();
         self.rnr_deadline = None;
     }
 

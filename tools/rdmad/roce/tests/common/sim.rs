@@ -44,7 +44,7 @@ pub struct Faults {
     pub corrupt: u64,
 }
 
-/// Latency of the channel.
+/// Latency of the channel, unless a test changes it.
 const LATENCY: Duration = Duration::from_micros(20);
 
 struct InFlight {
@@ -60,6 +60,8 @@ pub struct Sim {
     pub start: Instant,
     pub rng: Rng,
     pub faults: Faults,
+    /// Time of a frame from one end to the other.
+    pub latency: Duration,
     /// Bytes that an endpoint sends in one go.
     pub budget: usize,
     /// Every frame that was sent, before faults, with the sender's index.
@@ -83,6 +85,7 @@ impl Sim {
             start: now,
             rng,
             faults,
+            latency: LATENCY,
             budget: 16 << 10,
             log: Vec::new(),
             in_flight: Vec::new(),
@@ -104,7 +107,7 @@ impl Sim {
             } else {
                 0
             };
-            let at = self.now + LATENCY + Duration::from_micros(late);
+            let at = self.now + self.latency + Duration::from_micros(late);
             self.in_flight.push(InFlight {
                 at,
                 to,

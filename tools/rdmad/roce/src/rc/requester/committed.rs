@@ -8,7 +8,7 @@ use crate::work::SendWr;
 use super::Requester;
 
 /// The state of a [`Requester`] beside its connection, attributes and work requests. Packets count
-/// from 0, times as in [`Epoch`].
+/// from 0, times as in [`Epoch`]. Round trips are not kept: they are learned anew.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequesterState {

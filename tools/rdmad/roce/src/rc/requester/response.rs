@@ -198,6 +198,7 @@ impl<L> Requester<L> {
             self.next = una;
         }
         self.restore_retries();
+        self.prober.progress(una, now);
         self.rnr_deadline = None;
         self.ack_deadline = None;
         if self.una < self.next {
@@ -221,6 +222,7 @@ impl<L> Requester<L> {
             };
             self.rnr_retries = left;
         }
+        self.ack_deadline = None;
         self.rewind();
         self.rnr_deadline = Some(now + rnr_delay(timer));
         Ok(())

@@ -69,7 +69,7 @@ impl<L> Requester<L> {
             if bytes >= budget {
                 break Pause::Budget;
             }
-            let Some(size) = self.send(&next, env) else {
+            let Some(size) = self.send(&next, now, env) else {
                 break Pause::NoFrame;
             };
             bytes += size;
@@ -77,12 +77,23 @@ impl<L> Requester<L> {
                 self.start_ack_timer(now);
             }
         };
+        let waits = matches!(pause, Pause::Idle) && self.ack_deadline.is_some();
+        if waits && self.una < self.next {
+            self.prober.wait(bytes > 0, now);
+        } else {
+            self.prober.rest();
+        }
         Ok(Sent { bytes, pause })
     }
 
     /// Sends a packet. Returns the bytes sent, none if local memory refused its payload, or `None`
     /// without a frame buffer.
-    fn send<E: RequesterEnv<Send = L>>(&mut self, next: &Next, env: &mut E) -> Option<usize> {
+    fn send<E: RequesterEnv<Send = L>>(
+        &mut self,
+        next: &Next,
+        now: Instant,
+        env: &mut E,
+    ) -> Option<usize> {
         let path = &self.connection.path;
         let length = next.length as usize;
         let psn = next.headers.bth.psn;
@@ -105,6 +116,9 @@ impl<L> Requester<L> {
         }
         if self.next < self.sent {
             env.count(Incident::Retransmission);
+        } else if next.headers.bth.ack_req {
+            // Of a READ, the first response is as good as any.
+            self.prober.asks(self.next + 1, now);
         }
         self.next = next.end;
         self.sent = self.sent.max(next.end);
@@ -166,8 +180,8 @@ impl<L> Requester<L> {
             SendOp::Send { .. } | SendOp::Write { .. } => {
                 let segment = segment(self.connection.mtu, wr, index)?;
                 // The first packet of a repetition asks too: what follows may be held up for longer
-                // than the peer waits.
-                let repeats = at == self.una && at < self.sent;
+                // than the peer waits. So does the last one, which may be a probe.
+                let repeats = at < self.sent && (at == self.una || at + 1 == self.sent);
                 let mut bth = self.connection.bth(psn);
                 bth.solicited = segment.solicited;
                 bth.ack_req = ask
