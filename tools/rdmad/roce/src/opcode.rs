@@ -2,7 +2,8 @@
 
 //! Transport services, and the place of a packet in its message (IBTA 9.2.1).
 
-/// A congestion notification (annex A17), which belongs to no transport service.
+/// A congestion notification (annex A17). Its transport service is its own, but here it counts as
+/// one of reliable connections, since no others react to it.
 pub const CONGESTION_NOTIFICATION: u8 = 0x81;
 
 /// Transport service of a packet.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Headers that a path puts around packets, and marks of congestion, which change nothing.
+//! Headers that a path puts around packets, and marks of congestion, which change no result.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -11,9 +11,9 @@ use common::endpoint::Settings;
 use common::setup::{at, sim, statuses, SEND};
 use common::sim::Sim;
 use proptest::prelude::*;
+use roce::headers::{Body, Response};
 use roce::icrc::Icrc;
-use roce::net::{flow_label, udp_source_port, vlan_id, vlan_priority, vlan_tag, Addresses};
-use roce::packet::PacketError;
+use roce::net::{flow_label, udp_source_port, vlan_id, vlan_priority, vlan_tag, Addresses, Ecn};
 use roce::work::{AtomicOp, SendOp, WcStatus};
 use roce::{Packet, Path};
 use virtio_rdma_abi::number::Qpn;
@@ -58,10 +58,15 @@ fn bytes_of_an_ipv6_path() {
     };
     let frame = one_frame(path);
     assert_eq!(frame[12..14], [0x86, 0xdd]);
-    assert_eq!(frame[14..22], [0x6b, 0x89, 0x12, 0x34, 0, 24, 17, 1]);
+    // The class of the path, but for its ECN field.
+    assert_eq!(frame[14..22], [0x6b, 0xa9, 0x12, 0x34, 0, 24, 17, 1]);
     // 0x1234 ^ (0x91234 >> 14).
     assert_eq!(frame[54..56], [0xd2, 0x10]);
-    assert_eq!(Packet::parse(&frame).unwrap().path, path);
+    let sent = Path {
+        traffic_class: 0xba,
+        ..path
+    };
+    assert_eq!(Packet::parse(&frame).unwrap().path, sent);
 }
 
 /// The frame of an empty SEND along `path`.
@@ -157,11 +162,9 @@ fn notification(qpn: u8) -> Vec<u8> {
 }
 
 #[test]
-fn congestion_notifications_are_ignored() {
-    assert_eq!(
-        Packet::parse(&notification(1)),
-        Err(PacketError::Opcode(0x81))
-    );
+fn congestion_notifications_change_no_result() {
+    let body = Packet::parse(&notification(1)).map(|packet| packet.headers.body);
+    assert_eq!(body, Ok(Body::Response(Response::Congestion)));
     let mut sim = sim(Settings::default());
     let expected = post_everything(&mut sim);
     exchange(&mut sim, |sim, to, frame| {
@@ -203,6 +206,10 @@ proptest! {
         };
         prop_assert!(path.src_port >= 0xc000);
         let frame = one_frame(path);
-        prop_assert_eq!(Packet::parse(&frame).map(|packet| packet.path), Ok(path));
+        let sent = Path {
+            traffic_class: Ecn::Capable.within(traffic_class),
+            ..path
+        };
+        prop_assert_eq!(Packet::parse(&frame).map(|packet| packet.path), Ok(sent));
     }
 }

@@ -156,8 +156,9 @@ fn sim_of_small_packets() -> Sim {
         timeout: 20,
         ..Settings::default()
     });
+    // The window is large enough for all of the READ's requests then.
     for id in 0..4 {
-        sim.ends[0].post(id, write(at(0)), vec![0..8]);
+        sim.ends[0].post(id, write(at(0)), vec![0..100 * 256]);
         sim.run();
     }
     sim.log.clear();

@@ -14,7 +14,7 @@ use common::setup::{at, local, sealed, sent, sim, statuses, write, LEN, SEND};
 use common::sim::Sim;
 use roce::env::Incident;
 use roce::headers::{Aeth, Body, Bth, Headers, NakCode, Request, Response, SendPart, Syndrome};
-use roce::rc::{RequesterAttr, ResponderAttr, WINDOW};
+use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::{Packet, Path, Pause, Psn};
 use virtio_rdma_abi::number::Qpn;
@@ -52,21 +52,24 @@ fn answer(sim: &mut Sim, ahead: u32, syndrome: Syndrome) {
 const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
 
 #[test]
-fn a_window_of_packets_is_sent_and_every_32nd_asks() {
+fn a_window_doubles_and_four_of_its_packets_ask() {
     let mut sim = small_packets();
     sim.ends[0].post(0, write(at(0)), vec![0..LONG]);
     let first = sent(&mut sim, 0);
-    assert_eq!(first.len(), WINDOW as usize);
-    assert_eq!(asking(&first), [31, 63, 95, 127]);
-    // One more fits, which fills the window again.
+    assert_eq!(first.len(), 32);
+    assert_eq!(asking(&first), [7, 15, 23, 31]);
+    // One more fits, which fills the window again, and one by which it grows.
     answer(&mut sim, 0, Syndrome::ACK);
-    assert_eq!(asking(&sent(&mut sim, 0)), [0]);
-    answer(&mut sim, 128, Syndrome::ACK);
+    assert_eq!(asking(&sent(&mut sim, 0)), [1]);
+    answer(&mut sim, 33, Syndrome::ACK);
+    let second = sent(&mut sim, 0);
+    assert_eq!(second.len(), 66);
+    answer(&mut sim, 99, Syndrome::ACK);
     let rest = sent(&mut sim, 0);
-    assert_eq!(rest.len(), 71);
+    assert_eq!(rest.len(), 100, "of a full window of 128");
     assert_eq!(
         asking(&rest),
-        [30, 62, 70],
+        [27, 59, 91, 99],
         "the last one of the message too"
     );
 }
@@ -74,12 +77,26 @@ fn a_window_of_packets_is_sent_and_every_32nd_asks() {
 #[test]
 fn a_read_waits_for_room_for_its_responses() {
     let mut sim = small_packets();
-    sim.ends[0].post(0, write(at(0)), vec![0..100 * 256]);
+    for last in [31, 95] {
+        sim.ends[0].post(0, write(at(0)), vec![0..100 * 256]);
+        sent(&mut sim, 0);
+        answer(&mut sim, last, Syndrome::ACK);
+    }
     sim.ends[0].post(1, SendOp::Read { remote: at(0) }, vec![0..64 * 256]);
-    assert_eq!(sent(&mut sim, 0).len(), 100);
-    answer(&mut sim, 34, Syndrome::ACK);
+    assert_eq!(sent(&mut sim, 0).len(), 104);
+    answer(&mut sim, 134, Syndrome::ACK);
     assert_eq!(sent(&mut sim, 0).len(), 0, "room for 63 of 64");
-    answer(&mut sim, 35, Syndrome::ACK);
+    answer(&mut sim, 135, Syndrome::ACK);
+    assert_eq!(sent(&mut sim, 0).len(), 1);
+}
+
+#[test]
+fn a_read_that_is_longer_than_the_window_goes_alone() {
+    let mut sim = small_packets();
+    sim.ends[0].post(0, write(at(0)), vec![0..8]);
+    sim.ends[0].post(1, SendOp::Read { remote: at(0) }, vec![0..64 * 256]);
+    assert_eq!(sent(&mut sim, 0).len(), 1);
+    answer(&mut sim, 0, Syndrome::ACK);
     assert_eq!(sent(&mut sim, 0).len(), 1);
 }
 
@@ -94,7 +111,7 @@ fn a_gap_is_repeated_at_once_and_once() {
     let psns = |frames| bths(frames).iter().map(|bth| bth.psn).collect::<Vec<_>>();
     assert_eq!(psns(&again)[..6], psns(&frames)[4..]);
     assert_eq!(again.len(), 7, "what is posted by now follows");
-    assert_eq!(asking(&again), [0, 5, 6], "the first one asks too");
+    assert_eq!(asking(&again), [0, 3, 5, 6], "the first one asks too");
     let incidents = &sim.ends[0].world.incidents;
     let repeated = incidents
         .iter()
@@ -121,7 +138,11 @@ fn a_lost_answer_is_asked_for_before_a_later_error_counts() {
 
 #[test]
 fn an_answer_in_time_is_waited_for_since_the_oldest_packet() {
-    let mut sim = sim(Settings::default());
+    // A timeout of 2 ms, before the first probe.
+    let mut sim = sim(Settings {
+        timeout: 8,
+        ..Settings::default()
+    });
     sim.ends[0].post(0, write(at(0)), local());
     sent(&mut sim, 0);
     let deadline = sim.ends[0].requester.next_deadline();

@@ -17,6 +17,7 @@ use roce::net::Addresses;
 use roce::rc::{Responder, ResponderAttr};
 use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
+use std::time::Instant;
 use virtio_rdma_abi::number::Qpn;
 
 /// Memory that admits everything and remembers it.
@@ -192,7 +193,10 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
                     env.bytes.entry(va).or_insert(byte);
                 }
             }
-            assert_eq!(responder.on_packet(request, &mut env), Ok(()));
+            assert_eq!(
+                responder.on_packet(request, Instant::now(), &mut env),
+                Ok(())
+            );
             assert_eq!(
                 responder.transmit(usize::MAX, &mut env).unwrap().pause,
                 Pause::Idle

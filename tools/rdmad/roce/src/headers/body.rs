@@ -3,7 +3,7 @@
 //! Opcodes and extended transport headers (IBTA 9.2.1, table 38): an opcode says which extended
 //! headers follow the BTH, so one value holds both.
 
-use crate::opcode::Service;
+use crate::opcode::{Service, CONGESTION_NOTIFICATION};
 use crate::work::{AtomicOp, FlushLevel, FlushOp, Remote};
 
 use super::bytes::{Reader, Writer};
@@ -85,6 +85,8 @@ pub enum Response {
     Ack(Aeth),
     /// The answer to an atomic operation, with the original value of the word.
     Atomic(Aeth, u64),
+    /// Packets of the requester meet congestion (IBTA A17.9.3).
+    Congestion,
 }
 
 /// High 3 bits of an opcode: the transport service.
@@ -101,6 +103,9 @@ const COMPARE_SWAP: u8 = 0x13;
 const FETCH_ADD: u8 = 0x14;
 const FLUSH: u8 = 0x1c;
 const ATOMIC_WRITE: u8 = 0x1d;
+
+/// Reserved bytes behind the BTH of a congestion notification.
+const CONGESTION_SIZE: usize = 16;
 
 /// Why the headers behind a BTH are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,12 +147,17 @@ impl Body {
             Self::Response(Response::Read(ReadPart::Middle)) => 0,
             Self::Response(Response::Read(_) | Response::Ack(_)) => Aeth::SIZE,
             Self::Response(Response::Atomic(..)) => Aeth::SIZE + size_of::<u64>(),
+            Self::Response(Response::Congestion) => CONGESTION_SIZE,
             Self::Ud { imm, .. } => Deth::SIZE + imm_size(imm),
         }
     }
 
     /// Reads the extended headers that `opcode` calls for; `reader` is at what follows them then.
     pub(crate) fn decode(opcode: u8, reader: &mut Reader<'_>) -> Result<Self, BadBody> {
+        if opcode == CONGESTION_NOTIFICATION {
+            let _reserved: [u8; CONGESTION_SIZE] = array(reader)?;
+            return Ok(Self::Response(Response::Congestion));
+        }
         let operation = opcode & !SERVICE_MASK;
         match opcode & SERVICE_MASK {
             RC => Self::decode_rc(operation, reader),
@@ -206,7 +216,7 @@ impl Body {
     fn encode(&self, writer: &mut Writer<'_>) -> u8 {
         match self {
             Self::Request(request) => RC | request.encode(writer),
-            Self::Response(response) => RC | response.encode(writer),
+            Self::Response(response) => response.encode(writer),
             Self::Uc(part) => UC | part.encode(writer),
             Self::Ud { deth, imm } => {
                 writer.put(deth.encode());
@@ -296,15 +306,19 @@ impl From<WritePart> for Request {
 impl Response {
     fn encode(&self, writer: &mut Writer<'_>) -> u8 {
         match self {
-            Self::Read(part) => part.encode(writer),
+            Self::Read(part) => RC | part.encode(writer),
             Self::Ack(aeth) => {
                 writer.put(aeth.encode());
-                ACK
+                RC | ACK
             }
             Self::Atomic(aeth, original) => {
                 writer.put(aeth.encode());
                 writer.put(original.to_be_bytes());
-                ATOMIC_ACK
+                RC | ATOMIC_ACK
+            }
+            Self::Congestion => {
+                writer.put([0; CONGESTION_SIZE]);
+                CONGESTION_NOTIFICATION
             }
         }
     }
@@ -348,7 +362,7 @@ mod tests {
             assert_eq!(again, Ok(body));
             known += 1;
         }
-        assert_eq!(known, 25 + 12 + 2, "RC, UC, UD");
+        assert_eq!(known, 25 + 12 + 2 + 1, "RC, UC, UD, congestion");
     }
 
     #[test]
@@ -366,7 +380,7 @@ mod tests {
 
     #[test]
     fn services_have_their_own_operations() {
-        for opcode in [0x15, 0x2c, 0x36, 0x44, 0x60, 0x6a, 0x81] {
+        for opcode in [0x15, 0x2c, 0x36, 0x44, 0x60, 0x6a, 0x80, 0x82] {
             let decoded = Body::decode(opcode, &mut Reader::new(&EXTENDED));
             assert_eq!(decoded, Err(BadBody::Opcode), "{opcode:#x}");
         }

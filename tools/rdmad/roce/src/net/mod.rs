@@ -4,6 +4,7 @@
 
 mod checksum;
 mod derive;
+mod ecn;
 mod inspect;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,6 +19,7 @@ pub use self::derive::{
     flow_label, gid_to_ip, ip_to_gid, link_local, multicast_mac, udp_source_port, vlan_id,
     vlan_priority, vlan_tag,
 };
+pub use self::ecn::{mark, Ecn};
 pub use self::inspect::{carries_roce, inspect, Content};
 
 /// UDP destination port of RoCEv2.

@@ -15,6 +15,7 @@
 //! flushes it. [`Responder::transmit`] still has the NAK that tells the peer why: call it until
 //! [`Responder::has_output`] is false.
 
+mod congestion;
 mod requester;
 mod responder;
 mod timer;

@@ -32,6 +32,7 @@ use crate::work::{packets, SendFlags, SendOp, SendWr, WcStatus, ATOMIC_SIZE, MAX
 
 pub use self::committed::RequesterState;
 use self::probe::{Probe, Prober};
+use super::congestion::{capable, CongestionWindow};
 use super::timer::ack_timeout;
 use super::{RequesterAttr, WINDOW};
 
@@ -106,6 +107,7 @@ pub struct Requester<L> {
     /// When to go back for lack of an answer.
     ack_deadline: Option<Instant>,
     prober: Prober,
+    window: CongestionWindow,
     /// End of the pause that an RNR NAK asked for.
     rnr_deadline: Option<Instant>,
     dead: bool,
@@ -115,7 +117,8 @@ pub struct Requester<L> {
 
 impl<L> Requester<L> {
     /// A requester, which takes work requests when there is [room](Self::make_room) for them.
-    pub fn new(connection: Connection, attr: RequesterAttr) -> Self {
+    pub fn new(mut connection: Connection, attr: RequesterAttr) -> Self {
+        connection.path = capable(connection.path);
         Self {
             connection,
             attr,
@@ -131,6 +134,7 @@ impl<L> Requester<L> {
             went_back: None,
             ack_deadline: None,
             prober: Prober::default(),
+            window: CongestionWindow::new(),
             rnr_deadline: None,
             dead: false,
             held: false,
@@ -251,7 +255,7 @@ impl<L> Requester<L> {
 
     /// Changes the path that packets take.
     pub fn set_path(&mut self, path: Path) {
-        self.connection.path = path;
+        self.connection.path = capable(path);
     }
 
     /// Ends the connection and takes back what has not ended, in the order of posting.
@@ -283,7 +287,10 @@ impl<L> Requester<L> {
         }
         match self.prober.due(now) {
             Some(Probe::Last) => self.rewind_last(),
-            Some(Probe::All) => self.rewind(),
+            Some(Probe::All) => {
+                self.window.lost(self.una, self.sent);
+                self.rewind();
+            }
             None => {}
         }
         Ok(())
@@ -368,6 +375,7 @@ impl<L> Requester<L> {
         };
         self.retries = left;
         self.ack_deadline = None;
+        self.window.lost(self.una, self.sent);
         self.rewind();
         Ok(())
     }

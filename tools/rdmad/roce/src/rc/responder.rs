@@ -18,6 +18,7 @@ mod message;
 mod tests;
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use virtio_rdma_abi::ib::MASK_24;
 
@@ -34,6 +35,7 @@ pub use self::committed::ResponderState;
 use self::executed::ExecutedRequests;
 use self::job::{Answer, Job};
 use self::message::RequestInProgress;
+use super::congestion::{capable, Notifier};
 use super::ResponderAttr;
 
 /// Why a request is not executed.
@@ -94,6 +96,8 @@ pub struct Responder<R> {
     /// A NAK asked for the expected packet; until it arrives, later ones are dropped without
     /// another NAK.
     awaiting: bool,
+    /// Apart, since few connections ever meet congestion.
+    notifier: Box<Notifier>,
     dead: bool,
 }
 
@@ -108,7 +112,8 @@ impl<R> Responder<R> {
     }
 
     /// A responder that expects its first packet.
-    pub fn new(connection: Connection, attr: ResponderAttr) -> Self {
+    pub fn new(mut connection: Connection, attr: ResponderAttr) -> Self {
+        connection.path = capable(connection.path);
         Self {
             connection,
             attr,
@@ -122,6 +127,7 @@ impl<R> Responder<R> {
             ack_pending: false,
             nak: None,
             awaiting: false,
+            notifier: Box::default(),
             dead: false,
         }
     }
@@ -141,7 +147,7 @@ impl<R> Responder<R> {
 
     /// Changes the path that answers take.
     pub fn set_path(&mut self, path: Path) {
-        self.connection.path = path;
+        self.connection.path = capable(path);
     }
 
     /// Path MTU.
@@ -177,13 +183,14 @@ impl<R> Responder<R> {
 
     /// Whether [`transmit`](Self::transmit) has something to send.
     pub fn has_output(&self) -> bool {
-        !self.jobs.is_empty() || self.nak.is_some() || self.ack_pending
+        !self.jobs.is_empty() || self.nak.is_some() || self.ack_pending || self.notifier.is_owed()
     }
 
     /// Takes a request of this connection. Any other packet is ignored.
     pub fn on_packet<E: ResponderEnv<Recv = R>>(
         &mut self,
         packet: &Packet<'_>,
+        now: Instant,
         env: &mut E,
     ) -> Result<(), QpError> {
         let Body::Request(request) = packet.headers.body else {
@@ -192,6 +199,7 @@ impl<R> Responder<R> {
         if self.dead {
             return Ok(());
         }
+        self.notifier.note(&packet.path, now);
         let distance = packet.headers.bth.psn.since(self.expected);
         if distance > 0 {
             env.count(Incident::OutOfSequence);

@@ -392,7 +392,7 @@ impl Endpoint {
         let result = if let Body::Response(_) = packet.headers.body {
             self.requester.on_packet(&packet, now, &mut self.world)
         } else {
-            self.responder.on_packet(&packet, &mut self.world)
+            self.responder.on_packet(&packet, now, &mut self.world)
         };
         self.note(result);
     }

@@ -3,6 +3,7 @@
 //! Shared by the integration tests.
 #![allow(dead_code)]
 
+pub mod bottleneck;
 pub mod capture;
 pub mod endpoint;
 pub mod line;

@@ -11,8 +11,7 @@ use arrayvec::ArrayVec;
 use dma::DmaView;
 use roce::headers::Body;
 use roce::net::ip_to_gid;
-use roce::opcode::{Service, CONGESTION_NOTIFICATION};
-use roce::packet::PacketError;
+use roce::opcode::Service;
 use roce::ud::Verdict;
 use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
@@ -169,8 +168,6 @@ impl Receiving<'_> {
                     is_routed: frame.is_routed(),
                 })
             }
-            // Nothing is wrong with it, but nothing here slows down for it either.
-            Err(PacketError::Opcode(CONGESTION_NOTIFICATION)) => None,
             Err(error) => {
                 tracing::trace!(%error, "frame dropped");
                 if !seen {
@@ -273,7 +270,7 @@ impl Receiving<'_> {
             }
             let taken = match side.responder {
                 Some(Responder::Rc(_) | Responder::Uc(_)) => {
-                    receive_connected(&turn, side, arrived)
+                    receive_connected(&turn, side, arrived, self.now)
                 }
                 Some(Responder::Ud(_)) => receive_datagram(&turn, side, &arrived.packet),
                 None => Ok(()),
@@ -308,6 +305,7 @@ fn receive_connected(
     turn: &RecvTurn<'_>,
     side: &mut RecvSide,
     arrived: &Arrived<'_>,
+    now: Instant,
 ) -> Result<(), QpError> {
     if !side.is_from_peer(arrived, turn.device) {
         return Ok(());
@@ -320,7 +318,7 @@ fn receive_connected(
         Some(Responder::Rc(responder)) => {
             let expected = responder.expected_psn();
             responder
-                .on_packet(packet, &mut RecvEnv::new(turn, io))
+                .on_packet(packet, now, &mut RecvEnv::new(turn, io))
                 .map(|()| responder.expected_psn() != expected)
         }
         Some(Responder::Uc(responder)) => responder.on_packet(packet, &mut RecvEnv::new(turn, io)),

@@ -246,8 +246,9 @@ fn datagrams_to_a_large_group_take_many_turns() {
 /// One acknowledgement ends all work requests before it, so few of them fill a turn.
 #[test]
 fn acknowledgements_of_much_work_take_many_turns() {
-    const QPS: usize = 48;
-    const COUNT: u32 = 100;
+    const QPS: usize = 160;
+    // They fit into the window of a new connection.
+    const COUNT: u32 = 30;
     let config = RuntimeConfig {
         workers: Some(1),
         clock: Clock::manual(),
@@ -255,7 +256,7 @@ fn acknowledgements_of_much_work_take_many_turns() {
     };
     let world = World::with_config(1, config, Limits::default());
     let vm = &world.vms[0];
-    let cq = Cq::new(vm, 64);
+    let cq = Cq::new(vm, 256);
     let options = Options {
         slots: 128,
         ..Options::default()

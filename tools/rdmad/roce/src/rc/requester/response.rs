@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::connection::QpError;
 use crate::env::{Incident, RequesterEnv};
 use crate::headers::{Aeth, Body, NakCode, ReadPart, Response, Syndrome};
+use crate::net::Ecn;
 use crate::opcode::Position;
 use crate::packet::Packet;
 use crate::rc::timer::rnr_delay;
@@ -30,6 +31,10 @@ impl<L> Requester<L> {
         if self.dead {
             return Ok(());
         }
+        let is_marked = Ecn::of(packet.path.traffic_class) == Ecn::Congestion;
+        if is_marked || response == Response::Congestion {
+            self.window.notified(self.una, self.sent);
+        }
         let distance = packet.headers.bth.psn.since(self.psn(self.una));
         let Ok(distance) = u64::try_from(distance) else {
             return Ok(());
@@ -47,7 +52,7 @@ impl<L> Requester<L> {
             },
             Response::Read(part) if part.aeth().is_none_or(|aeth| aeth.is_ack()) => (at, None),
             Response::Atomic(aeth, _) if aeth.is_ack() => (at, None),
-            Response::Read(_) | Response::Atomic(..) => return Ok(()),
+            Response::Read(_) | Response::Atomic(..) | Response::Congestion => return Ok(()),
         };
         self.acknowledge(end, now, env)?;
         if let Some(incident) = incident {
@@ -64,6 +69,7 @@ impl<L> Requester<L> {
                 Syndrome::Rnr(timer) => self.not_ready(timer, now, env),
                 Syndrome::Nak(code) => self.refused(code, env),
             },
+            Response::Congestion => Ok(()),
         }
     }
 
@@ -193,6 +199,7 @@ impl<L> Requester<L> {
 
     /// Moves `una` forward to `una`.
     fn progress(&mut self, una: u64, now: Instant) {
+        self.window.progress(una - self.una);
         self.una = una;
         if self.next < una {
             self.next = una;

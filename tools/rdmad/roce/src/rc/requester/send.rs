@@ -9,14 +9,10 @@ use crate::env::{Incident, RequesterEnv};
 use crate::headers::{Headers, Request};
 use crate::packet::{build, frame_size};
 use crate::psn::Psn;
-use crate::rc::WINDOW;
 use crate::segment::segment;
 use crate::work::{SendOp, ATOMIC_SIZE};
 
 use super::{is_answered, Requester};
-
-/// An acknowledgement is asked for at least once in so many packets.
-const ACK_INTERVAL: u64 = WINDOW as u64 / 4;
 
 /// The packet to send next.
 struct Next {
@@ -131,7 +127,8 @@ impl<L> Requester<L> {
     /// The next packet, if one may be sent now. `ask` says that each asks for an acknowledgement.
     fn choose(&mut self, ask: bool) -> Option<Next> {
         let (at, in_flight) = (self.next, self.next - self.una);
-        let room = u64::from(WINDOW)
+        let window = self.window.packets();
+        let room = window
             .checked_sub(in_flight)
             .filter(|&room| room > 0 && !self.dead)?;
         let pending = self
@@ -152,7 +149,8 @@ impl<L> Requester<L> {
         match wr.op {
             SendOp::Read { remote } => {
                 let end = pending.request_end(at);
-                if end - at > room {
+                // A window smaller than a request is that of one request at a time.
+                if end - at > room && in_flight > 0 {
                     return None;
                 }
                 let offset = index * mtu;
@@ -188,7 +186,7 @@ impl<L> Requester<L> {
                     || segment.last
                     || repeats
                     || room == 1
-                    || at % ACK_INTERVAL == ACK_INTERVAL - 1;
+                    || (at + 1) % self.window.ack_interval() == 0;
                 Some(Next {
                     headers: Headers::new(bth, Request::Part(segment.part)),
                     offset: segment.offset,

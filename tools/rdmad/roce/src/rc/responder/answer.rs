@@ -7,8 +7,10 @@ use std::convert::Infallible;
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, ResponderEnv};
 use crate::headers::{Aeth, Headers, ReadPart, Response, Syndrome};
+use crate::net::{Ecn, Path};
 use crate::opcode::Position;
 use crate::packet::{build, frame_size};
+use crate::psn::Psn;
 
 use super::job::Answer;
 use super::{nak_of, Responder};
@@ -29,7 +31,9 @@ impl<R> Responder<R> {
             if bytes >= budget {
                 break Pause::Budget;
             }
-            let sent = if self.jobs.is_empty() {
+            let sent = if self.notifier.is_owed() {
+                self.send_notification(env)
+            } else if self.jobs.is_empty() {
                 self.send_ack(env)
             } else {
                 self.send_response(env)?
@@ -115,6 +119,20 @@ impl<R> Responder<R> {
         Ok(Some(size))
     }
 
+    /// Tells the requester that its packets meet congestion.
+    fn send_notification<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Option<usize> {
+        let mut bth = self.connection.bth(Psn::new(0));
+        bth.becn = true;
+        let headers = Headers::new(bth, Response::Congestion);
+        let path = Path {
+            traffic_class: Ecn::NotCapable.within(self.connection.path.traffic_class),
+            ..self.connection.path
+        };
+        let size = self.send_bare(&path, &headers, env)?;
+        self.notifier.sent();
+        Some(size)
+    }
+
     /// Sends the pending NAK or acknowledgement.
     fn send_ack<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Option<usize> {
         let (syndrome, psn) = match self.nak {
@@ -126,14 +144,7 @@ impl<R> Responder<R> {
             msn: self.msn,
         };
         let headers = Headers::new(self.connection.bth(psn), Response::Ack(aeth));
-        let path = &self.connection.path;
-        let size = frame_size(path, &headers.body, 0);
-        let mut frame = env.frame(size)?;
-        let built: Result<(), Infallible> =
-            build(&mut frame, path, ident(psn), &headers, 0, |_| Ok(()));
-        match built {
-            Ok(()) => env.send(frame),
-        }
+        let size = self.send_bare(&self.connection.path, &headers, env)?;
         match self.nak {
             Some(Syndrome::Rnr(_)) => env.count(Incident::RnrNakSent),
             Some(Syndrome::Nak(_)) => env.count(Incident::NakSent),
@@ -141,6 +152,23 @@ impl<R> Responder<R> {
         }
         self.nak = None;
         self.ack_pending = false;
+        Some(size)
+    }
+
+    /// Sends a packet without payload.
+    fn send_bare<E: ResponderEnv<Recv = R>>(
+        &self,
+        path: &Path,
+        headers: &Headers,
+        env: &mut E,
+    ) -> Option<usize> {
+        let size = frame_size(path, &headers.body, 0);
+        let mut frame = env.frame(size)?;
+        let id = ident(headers.bth.psn);
+        let built: Result<(), Infallible> = build(&mut frame, path, id, headers, 0, |_| Ok(()));
+        match built {
+            Ok(()) => env.send(frame),
+        }
         Some(size)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::net::Ipv6Addr;
 
-use roce::net::Addresses;
+use roce::net::{Addresses, Ecn};
 use roce::{FramePort, Packet, Path};
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan};
@@ -113,7 +113,10 @@ fn packets_leave_as_their_address_vector_says() {
         let expected = Path {
             // The priority is in the upper 3 bits.
             vlan: Some(0xa123),
-            traffic_class: TRAFFIC_CLASS,
+            traffic_class: match qp_type {
+                QpType::Rc => Ecn::Capable.within(TRAFFIC_CLASS),
+                _ => TRAFFIC_CLASS,
+            },
             flow_label: FLOW_LABEL,
             hop_limit: HOP_LIMIT,
             // 0xc000 | (0x1234 ^ (0x91234 >> 14)).

@@ -4,8 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::headers::{Bth, Headers, Request, SendPart};
-use roce::opcode::CONGESTION_NOTIFICATION;
+use roce::headers::{Bth, Headers, Request, Response, SendPart};
 use roce::work::With;
 use roce::Psn;
 use verbs::PathPolicy;
@@ -176,12 +175,9 @@ fn losses() {
         (pair.b.counters().duplicates == before + 1).then_some(())
     });
     // A congestion notification is no bad packet.
-    let psn = Psn::new(0);
-    let send = Request::from(SendPart::Only(With::Nothing));
-    let headers = Headers::new(Bth::new(0xffff, pair.qb.qpn, psn), send);
-    let mut notification = frame(pair.a, pair.b, &headers, &[]);
-    // Ethernet, IPv4 and UDP are ahead of it.
-    notification[14 + 20 + 8] = CONGESTION_NOTIFICATION;
+    let bth = Bth::new(0xffff, pair.qb.qpn, Psn::new(0));
+    let headers = Headers::new(bth, Response::Congestion);
+    let notification = frame(pair.a, pair.b, &headers, &[]);
     world.net.inject(pair.b.mac, &notification);
     world.net.inject(pair.b.mac, &[0; 60]);
     wait("a bad packet", || {
