@@ -19,6 +19,7 @@ use verbs::{LinkSpeed, PathPolicy};
 use virtio_rdma_abi::feature::Features;
 use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
 
+use crate::ctl::CtlArgs;
 use crate::qemu_args::QemuArgs;
 use crate::size::{mib, parse_size};
 use crate::status::Form;
@@ -139,6 +140,15 @@ pub struct Args {
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,
 
+    /// Be controlled at this socket: see the command ctl. Its permissions are 600, or 660 with
+    /// --ctl-group.
+    #[arg(long, value_name = "SOCKET")]
+    pub ctl: Option<PathBuf>,
+
+    /// Group of users who may control the daemon, by its name or number.
+    #[arg(long, value_name = "GROUP", value_parser = parse_group, requires = "ctl")]
+    pub ctl_group: Option<u32>,
+
     /// Write a line to this file descriptor, a pipe, once QEMU may be started. The service manager
     /// behind NOTIFY_SOCKET is told too.
     #[arg(long, value_name = "N")]
@@ -153,6 +163,8 @@ pub const KEEPER: &str = "keeper";
 pub enum Command {
     /// Show the ports, QPs and counters of a running daemon.
     Status(StatusArgs),
+    /// Control a running daemon: its ports and its log.
+    Ctl(CtlArgs),
     /// Print what attaches a VM to a port: arguments of QEMU, or XML for libvirt.
     QemuArgs(QemuArgs),
     /// Use paths for a daemon that may not do so itself, which starts this.
@@ -263,14 +275,16 @@ impl Args {
 
     /// Users who may connect to the sockets.
     pub fn access(&self) -> Access {
-        let default = match self.socket_group {
-            Some(_) => 0o660,
-            None => Access::default().mode,
-        };
+        let access = access_of(self.socket_group);
         Access {
-            mode: self.socket_mode.unwrap_or(default),
-            group: self.socket_group,
+            mode: self.socket_mode.unwrap_or(access.mode),
+            ..access
         }
+    }
+
+    /// Users who may connect to the control socket.
+    pub fn ctl_access(&self) -> Access {
+        access_of(self.ctl_group)
     }
 
     /// Rules that the parser can't see in one argument alone.
@@ -290,8 +304,12 @@ impl Args {
                 );
             }
         }
-        if let Some(path) = &self.status {
-            paths.insert(path);
+        for path in [&self.status, &self.ctl].into_iter().flatten() {
+            ensure!(
+                paths.insert(path),
+                "two sockets have the path {}",
+                path.display()
+            );
         }
         let mapped = self.ports.iter().map(|port| self.guest_memory(port));
         ensure!(
@@ -327,6 +345,15 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// The owner's access to a socket, and that of a group.
+fn access_of(group: Option<u32>) -> Access {
+    let mode = match group {
+        Some(_) => 0o660,
+        None => Access::default().mode,
+    };
+    Access { mode, group }
 }
 
 /// A distance of doorbell pages, as a shift.

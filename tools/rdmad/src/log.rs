@@ -14,11 +14,32 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use sandbox::Kind;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::reload;
 
 /// Bytes that wait for a reader at most.
 const CAPACITY: usize = 1 << 20;
 /// How long an end of the process waits for lines to be written.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Changes which lines the log has.
+pub struct Level(Box<dyn Fn(LevelFilter) -> Result<(), reload::Error> + Send>);
+
+impl Level {
+    /// Changes it by `set`.
+    pub fn new(set: impl Fn(LevelFilter) -> Result<(), reload::Error> + Send + 'static) -> Self {
+        Self(Box::new(set))
+    }
+
+    /// From now on the log has lines of this level and above.
+    ///
+    /// # Errors
+    ///
+    /// There is no log any more.
+    pub fn set(&self, level: LevelFilter) -> Result<(), reload::Error> {
+        (self.0)(level)
+    }
+}
 
 /// Takes lines, without waiting. Clones write to the same log.
 #[derive(Clone)]

@@ -7,28 +7,32 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use dma::DmaSpace;
-use vdev::{Handle, Listener, F_ORDER_PLATFORM};
+use vdev::{Listener, F_ORDER_PLATFORM};
 use verbs::{DeviceConfig, Runtime, RuntimeConfig};
 use virtio_rdma_abi::feature::Features;
 use vswitch::{PortConfig, Switch};
 
 use crate::cli::Args;
+use crate::control::Control;
 use crate::device::RdmaDevice;
-use crate::report::Report;
-use crate::status;
+use crate::line_server::Server;
+use crate::log::Level;
+use crate::ports::{Port, Ports};
+use crate::status::Status;
 
 /// All that runs. Dropping it ends everything, from the guests' side down.
 pub struct Machine {
-    /// Looks at all that follows.
-    _status: Option<status::Server>,
-    _servers: Vec<Handle>,
+    /// These look at all that follows.
+    _status: Option<Server>,
+    _control: Option<Server>,
+    ports: Arc<Ports>,
     _runtime: Arc<Runtime>,
     _switch: Arc<Switch>,
 }
 
 impl Machine {
-    /// Opens all sockets and starts to serve.
-    pub fn start(args: &Args) -> Result<Self> {
+    /// Opens all sockets and starts to serve. `level` is that of the log.
+    pub fn start(args: &Args, level: Level) -> Result<Self> {
         // First, since this is what tells whether another daemon runs already.
         let access = args.access();
         let listeners = args
@@ -69,8 +73,7 @@ impl Machine {
         } else {
             Features::NONE
         };
-        let mut servers = Vec::with_capacity(args.ports.len());
-        let mut engines_by_name = Vec::with_capacity(args.ports.len());
+        let running = Arc::new(Ports::default());
         for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {
             let space = Arc::new(DmaSpace::with_limit(args.guest_memory(port)));
             let mut config = DeviceConfig {
@@ -81,31 +84,46 @@ impl Machine {
             config.limits.memory = port.memory.unwrap_or(args.memory);
             config.limits.doorbell_shift = args.doorbell_stride;
             let device = RdmaDevice::new(config, withheld, more, space.clone(), &runtime, engine);
-            engines_by_name.push((port.name.clone(), device.engine().clone()));
+            let engine = device.engine().clone();
             let server = listener
                 .start(&port.name, Arc::new(device), space)
                 .with_context(|| format!("port {}: can't start its threads", port.name))?;
             tracing::info!(port = port.name, mac = %port.mac, "listens at {}", port.vfio.display());
-            servers.push(server);
+            running.push(Port::new(port.clone(), engine, server));
         }
         let switch = Arc::new(switch);
         let status = match &args.status {
             Some(path) => {
-                let (switch, runtime) = (switch.clone(), runtime.clone());
-                let look = move || {
-                    let devices = engines_by_name.iter();
-                    let devices = devices.map(|(name, device)| (name.as_str(), &**device));
-                    Report::new(runtime.status(), devices, switch.stats())
+                let (ports, switch, runtime) = (running.clone(), switch.clone(), runtime.clone());
+                let look = move || ports.report(runtime.status(), switch.stats());
+                Some(Server::start(path, &access, Status(look))?)
+            }
+            None => None,
+        };
+        let control = match &args.ctl {
+            Some(path) => {
+                let control = Control {
+                    ports: running.clone(),
+                    level,
+                    has_group: args.ctl_group.is_some(),
                 };
-                Some(status::Server::start(path, &access, look)?)
+                Some(Server::start(path, &args.ctl_access(), control)?)
             }
             None => None,
         };
         Ok(Self {
             _status: status,
-            _servers: servers,
+            _control: control,
+            ports: running,
             _runtime: runtime,
             _switch: switch,
         })
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The status and the control have them too.
+        self.ports.clear();
     }
 }

@@ -7,13 +7,17 @@
 
 mod cli;
 mod confinement;
+mod control;
+mod ctl;
 mod device;
 mod limits;
+mod line_server;
 mod log;
 mod machine;
 mod metrics;
 #[cfg(test)]
 mod panics;
+mod ports;
 mod qemu_args;
 mod ready;
 mod report;
@@ -30,7 +34,7 @@ use nix::sys::signal::SigSet;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Args, Command, Sandbox};
-use crate::log::Log;
+use crate::log::{Level, Log};
 use crate::machine::Machine;
 use crate::ready::Listeners;
 
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
                 &mut std::io::stdout(),
             ));
         }
+        Some(Command::Ctl(args)) => return end(ctl::run(args, &mut std::io::stdout())),
         Some(Command::QemuArgs(args)) => {
             return end(qemu_args::show(args, &mut std::io::stdout()));
         }
@@ -77,12 +82,15 @@ fn main() -> ExitCode {
     let (of_panics, of_events) = (log.clone(), log.clone());
     contain::end_process_on_panic(move || of_panics.clone());
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || of_events.clone())
         .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    let status = match run(&args, &signals) {
+        .with_filter_reloading();
+    let filter = subscriber.reload_handle();
+    subscriber.init();
+    let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
+    let status = match run(&args, &signals, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -94,9 +102,9 @@ fn main() -> ExitCode {
     status
 }
 
-fn run(args: &Args, signals: &SigSet) -> Result<()> {
+fn run(args: &Args, signals: &SigSet, level: Level) -> Result<()> {
     limits::raise(args.ports.len());
-    let machine = Machine::start(args)?;
+    let machine = Machine::start(args, level)?;
     let listeners = Listeners::open(args.ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;

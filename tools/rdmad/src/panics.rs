@@ -19,8 +19,9 @@ use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::PcapWriter;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 
+use crate::line_server::Server;
 use crate::log::Log;
-use crate::status::{self, Form};
+use crate::status::{self, Form, Status};
 
 /// The port's.
 const MAC: Mac = [2, 0, 0, 0, 0, 1];
@@ -63,7 +64,8 @@ fn of_the_status_thread() {
     contain::end_process_on_panic(io::stderr);
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
-    let _server = status::Server::start(&socket, &Access::default(), || panic!("planted")).unwrap();
+    let status = Status(|| panic!("planted"));
+    let _server = Server::start(&socket, &Access::default(), status).unwrap();
     // The process ends before the thread closes its end.
     let _ = status::show(&socket, Form::Text, &mut Vec::new());
 }

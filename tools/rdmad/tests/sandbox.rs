@@ -28,6 +28,7 @@ fn start(dir: &Path, more: &[&str]) -> Daemon {
     command
         .args(["--port", &port, "--ready-fd", "1"])
         .args(["--status", &at("status"), "--pcap", &at("pcap")])
+        .args(["--ctl", &at("ctl")])
         .args(["--workers", "2"])
         .args(more);
     Daemon::start(command)
@@ -57,6 +58,7 @@ fn every_thread_is_confined() {
     let expected = [
         "a-service",
         "a-socket",
+        "control",
         "log",
         "pcap",
         "status",

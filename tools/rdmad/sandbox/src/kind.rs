@@ -24,13 +24,15 @@ pub enum Kind {
     Capture,
     /// Tells the status of the daemon.
     Status,
+    /// Has the daemon do what its administrator asks for.
+    Control,
     /// The only thread of a process of its own, which uses paths for the daemon.
     Keeper,
 }
 
 impl Kind {
     /// The kinds of the daemon's own threads, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Main,
         Self::Log,
         Self::Worker,
@@ -39,6 +41,7 @@ impl Kind {
         Self::Switch,
         Self::Capture,
         Self::Status,
+        Self::Control,
     ];
 
     /// Its name.
@@ -52,6 +55,7 @@ impl Kind {
             Self::Switch => "switch",
             Self::Capture => "capture",
             Self::Status => "status",
+            Self::Control => "control",
             Self::Keeper => "keeper",
         }
     }

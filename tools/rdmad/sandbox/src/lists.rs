@@ -34,6 +34,7 @@ pub(crate) fn of(kind: Kind, uplinks: Uplinks) -> Vec<Allowed> {
         Kind::Switch => switch(uplinks),
         Kind::Capture => vec![any(SYS_write)],
         Kind::Status => status(),
+        Kind::Control => control(),
         Kind::Keeper => return keeper(),
     };
     [all(), own].concat()
@@ -170,6 +171,14 @@ fn clients() -> Vec<Allowed> {
     ]
 }
 
+/// Asks for the user at the other end of a socket.
+fn credentials() -> Allowed {
+    when(
+        SYS_getsockopt,
+        &[Is(1, SOL_SOCKET as u32), Is(2, SO_PEERCRED as u32)],
+    )
+}
+
 /// Asks the keeper to run an errand.
 fn errands() -> Vec<Allowed> {
     vec![any(SYS_recvfrom), when(SYS_sendto, &[Null(4)])]
@@ -204,10 +213,7 @@ fn service() -> Vec<Allowed> {
 fn socket() -> Vec<Allowed> {
     let own = vec![
         any(SYS_recvmsg),
-        when(
-            SYS_getsockopt,
-            &[Is(1, SOL_SOCKET as u32), Is(2, SO_PEERCRED as u32)],
-        ),
+        credentials(),
         // Whether a client's descriptor is an eventfd.
         #[cfg(target_arch = "x86_64")]
         any(SYS_readlink),
@@ -252,4 +258,9 @@ fn switch(uplinks: Uplinks) -> Vec<Allowed> {
 
 fn status() -> Vec<Allowed> {
     [events(), clients()].concat()
+}
+
+fn control() -> Vec<Allowed> {
+    let own = vec![credentials(), any(SYS_geteuid)];
+    [own, events(), clients()].concat()
 }

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Control of a running daemon: requests, and what they do.
+//!
+//! A client writes a request as one line of JSON and reads a [`Reply`]. The users who may connect
+//! are those of the socket. Without a group of its own it is for the daemon's user and root alone,
+//! whatever permissions somebody gave the socket later.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use anyhow::{bail, ensure, Context, Result};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use sandbox::Kind;
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::line_server::Answers;
+use crate::log::Level;
+use crate::ports::{PortState, Ports};
+
+/// Bytes of a request at most.
+pub const MAX_REQUEST: usize = 4096;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Lists the ports.
+    Ports {},
+    /// Changes which lines the log has.
+    LogLevel {
+        /// The least severity: off, error, warn, info, debug or trace.
+        level: String,
+    },
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// It was done.
+    Done,
+    /// Why nothing was done.
+    Error(String),
+    /// All ports.
+    Ports(Vec<PortState>),
+}
+
+/// Answers requests.
+pub struct Control {
+    /// What requests look at and change.
+    pub ports: Arc<Ports>,
+    /// The level of the log.
+    pub level: Level,
+    /// Whether users who are neither root nor the daemon's may connect, as far as the permissions
+    /// of the socket let them.
+    pub has_group: bool,
+}
+
+impl Control {
+    fn reply(&mut self, client: &UnixStream, request: &[u8]) -> Result<Reply> {
+        self.check(client)?;
+        ensure!(
+            request.len() <= MAX_REQUEST,
+            "the request is longer than {MAX_REQUEST} bytes"
+        );
+        let request = serde_json::from_slice(request).context("not a request")?;
+        match request {
+            Request::Ports {} => Ok(Reply::Ports(self.ports.states())),
+            Request::LogLevel { level } => {
+                let level: LevelFilter = match level.parse() {
+                    Ok(level) => level,
+                    Err(_) => bail!(
+                        "{level:?} is no level of the log: off, error, warn, info, debug or trace"
+                    ),
+                };
+                self.level.set(level)?;
+                tracing::info!("the level of the log is {level}");
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    /// Whether the client's user may control the daemon.
+    fn check(&self, client: &UnixStream) -> Result<()> {
+        let user = socket_peercred(client).context("can't tell who asks")?.uid;
+        ensure!(
+            self.has_group || user.is_root() || user == geteuid(),
+            "user {} may not control the daemon (--ctl-group)",
+            user.as_raw()
+        );
+        Ok(())
+    }
+}
+
+impl Answers for Control {
+    const KIND: Kind = Kind::Control;
+    const MAX_REQUEST: usize = MAX_REQUEST;
+
+    fn answer(&mut self, client: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
+        let reply = self.reply(client, request).unwrap_or_else(|error| {
+            let error = format!("{error:#}");
+            tracing::warn!("control: {error}");
+            Reply::Error(error)
+        });
+        let mut line = serde_json::to_vec(&reply)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+}

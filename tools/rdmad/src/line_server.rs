@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A socket whose clients write one line each and get an answer until the end of the stream.
+//!
+//! One thread serves the clients side by side: none waits for another. Requests, clients and their
+//! time are bounded.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use sandbox::Kind;
+use sockets::{Access, SocketPath};
+
+/// How long a client may take to ask and to read the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client of ours waits for an answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// Clients at a time. One more takes the place of the one that is there for longest.
+pub const MAX_CLIENTS: usize = 16;
+/// Bytes of a request that are read at a time.
+const PIECE: usize = 4096;
+/// Pause before the next client after one could not be accepted, for example for lack of
+/// descriptors.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a server answers.
+pub trait Answers: Send + 'static {
+    /// The thread that serves.
+    const KIND: Kind;
+    /// Bytes of a request at most, its end of line not among them.
+    const MAX_REQUEST: usize;
+
+    /// Answers a request, which may be one byte longer than [`MAX_REQUEST`](Self::MAX_REQUEST) and
+    /// is incomplete then.
+    ///
+    /// # Errors
+    ///
+    /// The client gets no answer.
+    fn answer(&mut self, client: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>>;
+}
+
+/// The thread that serves. Dropping it ends the thread and removes the socket.
+pub struct Server {
+    _socket: SocketPath,
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at `path`, where the socket of a daemon that was killed may lie.
+    pub fn start<A: Answers>(path: &Path, access: &Access, mut answers: A) -> Result<Self> {
+        let name = A::KIND.name();
+        let (listener, socket) = sockets::listen(path, access).context(name)?;
+        listener.set_nonblocking(true).context(name)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = Arc::new(eventfd(0, flags).context(name)?);
+        let stopped = stop.clone();
+        let thread = sandbox::spawn(A::KIND, name, move || {
+            if let Err(error) = serve(&listener, &stopped, &mut answers) {
+                tracing::error!("the {name} socket is not served any more: {error}");
+            }
+        })
+        .with_context(|| format!("can't start the {name} thread"))?;
+        Ok(Self {
+            _socket: socket,
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nobody else has it, so its counter is not full.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; if it panicked, that was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sends a request to the server at `socket` and copies its answer to `to`. Returns how long it is.
+pub fn ask(socket: &Path, request: &str, to: &mut impl Write) -> io::Result<u64> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    writeln!(stream, "{request}")?;
+    io::copy(&mut stream, to)
+}
+
+/// Serves clients until `stop` can be read.
+fn serve<A: Answers>(listener: &UnixListener, stop: &OwnedFd, answers: &mut A) -> io::Result<()> {
+    let mut clients: VecDeque<Client> = VecDeque::new();
+    let mut paused: Option<Instant> = None;
+    loop {
+        let now = Instant::now();
+        paused = paused.filter(|until| *until > now);
+        clients.retain(|client| client.until > now);
+        let accepting = match paused {
+            Some(_) => PollFlags::empty(),
+            None => PollFlags::IN,
+        };
+        let mut fds = vec![
+            PollFd::new(stop, PollFlags::IN),
+            PollFd::new(listener, accepting),
+        ];
+        fds.extend(clients.iter().map(Client::waits));
+        let next = clients.iter().map(|client| client.until).chain(paused);
+        let wait = next.min().map(|at| at.saturating_duration_since(now));
+        let wait = wait.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut fds, wait.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] {
+            return Ok(());
+        }
+        let mut ready_clients = ready[2..].iter();
+        clients.retain_mut(|client| {
+            let ready = ready_clients.next() == Some(&true);
+            !ready || client.go_on(answers)
+        });
+        if ready[1] {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    if clients.len() == MAX_CLIENTS {
+                        clients.pop_front();
+                    }
+                    clients.extend(Client::new(stream));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    tracing::debug!(%error, "{} client not accepted", A::KIND);
+                    paused = Some(Instant::now() + PAUSE);
+                }
+            }
+        }
+    }
+}
+
+/// A client that asks.
+struct Client {
+    stream: UnixStream,
+    request: Vec<u8>,
+    /// The rest of the answer, once there was a request.
+    answer: Option<VecDeque<u8>>,
+    until: Instant,
+}
+
+impl Client {
+    fn new(stream: UnixStream) -> Option<Self> {
+        stream.set_nonblocking(true).ok()?;
+        Some(Self {
+            stream,
+            request: Vec::new(),
+            answer: None,
+            until: Instant::now() + PATIENCE,
+        })
+    }
+
+    fn waits(&self) -> PollFd<'_> {
+        let flags = match self.answer {
+            None => PollFlags::IN,
+            Some(_) => PollFlags::OUT,
+        };
+        PollFd::new(&self.stream, flags)
+    }
+
+    /// Goes on as far as that needs no waiting. Returns whether there is more to do.
+    fn go_on(&mut self, answers: &mut impl Answers) -> bool {
+        match self.try_go_on(answers) {
+            Ok(more) => more,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Err(error) => {
+                tracing::debug!(%error, "client not answered");
+                false
+            }
+        }
+    }
+
+    fn try_go_on<A: Answers>(&mut self, answers: &mut A) -> io::Result<bool> {
+        if self.answer.is_none() {
+            // One piece, so that a client that writes without end holds nobody up.
+            let mut piece = [0; PIECE];
+            let read = self.stream.read(&mut piece)?;
+            let line = piece[..read].iter().position(|byte| *byte == b'\n');
+            self.request.extend(&piece[..line.unwrap_or(read)]);
+            // The rest is read, or the answer would get lost with it.
+            self.request.truncate(A::MAX_REQUEST + 1);
+            if read > 0 && line.is_none() {
+                return Ok(true);
+            }
+            let answer = answers.answer(&self.stream, &self.request)?;
+            self.answer = Some(answer.into());
+        }
+        let answer = self.answer.get_or_insert_default();
+        while !answer.is_empty() {
+            let (next, _) = answer.as_slices();
+            let written = self.stream.write(next)?;
+            answer.drain(..written);
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says the request as often as told.
+    struct Echo(usize);
+
+    impl Answers for Echo {
+        const KIND: Kind = Kind::Status;
+        const MAX_REQUEST: usize = 8;
+
+        fn answer(&mut self, _: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
+            Ok(request.repeat(self.0))
+        }
+    }
+
+    fn said(path: &Path, request: &str) -> Vec<u8> {
+        let mut answer = Vec::new();
+        ask(path, request, &mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn clients_that_do_not_ask_or_read_hold_nobody_up() {
+        // More than the socket holds.
+        const LONG: usize = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let server = Server::start(&path, &Access::default(), Echo(LONG)).unwrap();
+        let silent = UnixStream::connect(&path).unwrap();
+        let mut deaf = UnixStream::connect(&path).unwrap();
+        deaf.write_all(b"x\n").unwrap();
+        assert_eq!(said(&path, "y").len(), LONG);
+        // The end waits for neither.
+        drop(server);
+        assert!(!path.exists());
+        drop((silent, deaf));
+    }
+
+    #[test]
+    fn clients_are_bounded_and_the_last_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let _server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
+        let silent: Vec<_> = (0..3 * MAX_CLIENTS)
+            .map(|_| UnixStream::connect(&path).unwrap())
+            .collect();
+        assert_eq!(said(&path, "yes"), b"yes");
+        drop(silent);
+    }
+
+    #[test]
+    fn requests_are_bounded_and_come_in_pieces() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let _server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
+        assert_eq!(said(&path, "12345678"), b"12345678");
+        assert_eq!(said(&path, "12\n34"), b"12");
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"1234").unwrap();
+        stream.write_all(&[b'5'; 3 * PIECE]).unwrap();
+        stream.write_all(b"\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert_eq!(
+            answer, b"123455555",
+            "one byte more tells that it is longer"
+        );
+    }
+
+    #[test]
+    fn the_end_does_not_need_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
+        // Another daemon's by now.
+        std::fs::remove_file(&path).unwrap();
+        let other = UnixListener::bind(&path).unwrap();
+        drop(server);
+        other.set_nonblocking(true).unwrap();
+        assert!(other.accept().is_err(), "nobody has connected");
+    }
+}

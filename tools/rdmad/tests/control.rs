@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The program under control, in its sandbox.
+
+mod process;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use process::Daemon;
+use rustix::process::{getgid, kill_process, Pid, Signal};
+
+/// Starts a daemon with port a, which is controlled at `dir`/ctl.
+fn start(dir: &Path, more: &[&str]) -> Daemon {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    command
+        .args(["--port", &port(dir, "a", 1), "--ctl", &at("ctl")])
+        .args(["--ready-fd", "1"])
+        .args(more)
+        .env_remove("RUST_LOG")
+        .stderr(Stdio::piped());
+    Daemon::start(command)
+}
+
+fn port(dir: &Path, name: &str, number: u8) -> String {
+    let vfio = dir.join(format!("{name}.vfio"));
+    format!(
+        "{name},vfio={},mac=52:54:00:09:00:{number:02x}",
+        vfio.display()
+    )
+}
+
+/// Runs a command of ctl.
+fn ctl(dir: &Path, command: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["ctl", "--socket"])
+        .arg(dir.join("ctl"))
+        .args(command)
+        .output()
+        .unwrap()
+}
+
+/// What a command that succeeds prints.
+fn done(dir: &Path, command: &[&str]) -> String {
+    let output = ctl(dir, command);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The complaint of a command that fails.
+fn refused(dir: &Path, command: &[&str]) -> String {
+    let output = ctl(dir, command);
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The answer to a request as it is.
+fn answer(dir: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(dir.join("ctl")).unwrap();
+    stream.write_all(request).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Ends a daemon and returns its log.
+fn log(mut daemon: Daemon) -> String {
+    let stderr = daemon.0.stderr.take().unwrap();
+    kill_process(Pid::from_child(&daemon.0), Signal::TERM).unwrap();
+    assert!(daemon.0.wait().unwrap().success());
+    std::io::read_to_string(stderr).unwrap()
+}
+
+#[test]
+fn ports_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), &["--port", &port(dir.path(), "b", 2)]);
+    let text = done(dir.path(), &["ports"]);
+    let names: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(names, ["a", "b"], "{text}");
+    assert!(text.contains("52:54:00:09:00:02"), "{text}");
+    let json = done(dir.path(), &["--json", "ports"]);
+    assert!(json.starts_with("{\"ports\":[{\"name\":\"a\","), "{json}");
+    assert!(!log(daemon).contains("refused system call"));
+}
+
+#[test]
+fn the_level_of_the_log_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), &[]);
+    assert_eq!(done(dir.path(), &["log-level", "warn"]), "");
+    // Silent now.
+    drop(UnixStream::connect(dir.path().join("a.vfio")).unwrap());
+    let error = refused(dir.path(), &["log-level", "loud"]);
+    assert!(error.contains("\"loud\" is no level of the log"), "{error}");
+    done(dir.path(), &["log-level", "info"]);
+    let log = log(daemon);
+    assert!(log.contains("ready"), "{log}");
+    assert!(log.contains("the level of the log is info"), "{log}");
+    assert!(!log.contains("the level of the log is warn"), "{log}");
+}
+
+#[test]
+fn bad_requests_get_a_sentence_and_lose_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &[]);
+    let long = vec![b' '; 5000];
+    for (request, complaint) in [
+        (&b"\n"[..], "not a request"),
+        (b"ports\n", "not a request"),
+        (b"{\"command\":\"fly\"}\n", "unknown variant"),
+        (b"{\"command\":\"log-level\"}\n", "missing field"),
+        (b"{\"command\":\"ports\",\"more\":1}\n", "unknown field"),
+        (b"\xff\xff\n", "not a request"),
+        (&long, "longer than 4096 bytes"),
+    ] {
+        let answer = answer(dir.path(), request);
+        assert!(answer.starts_with("{\"error\":\""), "{answer}");
+        assert!(answer.contains(complaint), "{answer}");
+        assert_eq!(answer.lines().count(), 1);
+    }
+    let ports = answer(dir.path(), b"{\"command\":\"ports\"}");
+    assert!(ports.starts_with("{\"ports\":"), "{ports}");
+}
+
+#[test]
+fn the_socket_is_private_unless_a_group_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = || {
+        let meta = fs::symlink_metadata(dir.path().join("ctl")).unwrap();
+        meta.permissions().mode() & 0o777
+    };
+    let daemon = start(dir.path(), &["--socket-mode", "666"]);
+    assert_eq!(mode(), 0o600, "the modes of other sockets do not count");
+    log(daemon);
+    let group = getgid().as_raw().to_string();
+    let _daemon = start(dir.path(), &["--ctl-group", &group]);
+    assert_eq!(mode(), 0o660);
+}
