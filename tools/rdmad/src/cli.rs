@@ -15,12 +15,13 @@ use clap::{Parser, Subcommand, ValueEnum};
 use nix::unistd::Group;
 use sockets::Access;
 use vdev::{F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_RING_RESET, F_VERSION_1};
-use verbs::{LinkSpeed, PathPolicy};
+use verbs::{LinkSpeed, PathPolicy, PortRates};
 use virtio_rdma_abi::feature::Features;
 use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
 
 use crate::ctl::CtlArgs;
 use crate::qemu_args::QemuArgs;
+use crate::rates::{parse_bytes, parse_messages};
 use crate::size::{mib, parse_size};
 use crate::status::Form;
 
@@ -59,6 +60,9 @@ pub struct Args {
     /// net-roce=on forwards RoCE from the VM's network interface, which else is dropped: RoCE of
     /// this MAC address is that of the RDMA device. memory=SIZE limits what the daemon allocates
     /// for the port, guest-memory=SIZE (1T) what it maps of the VM's own memory.
+    ///
+    /// rate=BYTES[:BURST] and messages=COUNT[:BURST] limit what the QPs of the VM send in a second,
+    /// all together.
     #[arg(
         long = "port",
         required = true,
@@ -249,6 +253,8 @@ pub struct PortArgs {
     pub guest_memory: Option<u64>,
     /// The speed that the port tells.
     pub speed: LinkSpeed,
+    /// Limits of what the QPs send.
+    pub rates: PortRates,
 }
 
 /// Least limit on the memory of a port: twice what its tables and frames take.
@@ -402,6 +408,7 @@ impl FromStr for PortArgs {
         let (mut speed, mut net_roce) = (None, None);
         let mut addresses = Vec::new();
         let (mut memory, mut guest_memory) = (None, None);
+        let mut rates = PortRates::default();
         for part in parts {
             let (key, value) = part
                 .split_once('=')
@@ -421,9 +428,11 @@ impl FromStr for PortArgs {
                 "speed" => speed.replace(parse_speed(value)?).is_some(),
                 "memory" => memory.replace(parse_memory(value)?).is_some(),
                 "guest-memory" => guest_memory.replace(parse_size(value)?).is_some(),
+                "rate" => rates.bytes.replace(parse_bytes(value)?).is_some(),
+                "messages" => rates.messages.replace(parse_messages(value)?).is_some(),
                 _ => bail!(
-                    "unknown key {key:?}; \
-                     there are vfio, net, mac, speed, ip, net-roce, memory and guest-memory"
+                    "unknown key {key:?}; there are vfio, net, mac, speed, ip, net-roce, memory, \
+                     guest-memory, rate and messages"
                 ),
             };
             ensure!(!repeated, "{key} is given twice");
@@ -438,6 +447,7 @@ impl FromStr for PortArgs {
             memory,
             guest_memory,
             speed: speed.unwrap_or_default(),
+            rates,
         })
     }
 }
@@ -571,6 +581,7 @@ impl fmt::Display for Mac {
 
 #[cfg(test)]
 mod tests {
+    use verbs::Rate;
     use virtio_rdma_abi::feature::Feature;
 
     use super::*;
@@ -607,6 +618,7 @@ mod tests {
                 memory: None,
                 guest_memory: None,
                 speed: LinkSpeed::default(),
+                rates: PortRates::default(),
             }]
         );
         assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
@@ -634,13 +646,21 @@ mod tests {
             .replace("/a.", "/b.")
             .replace("a,", "b,")
             .replace(":01", ":02");
-        let limited = format!("{second},memory=512M,guest-memory=64T");
+        let limits = "memory=512M,guest-memory=64T,rate=100M:1M,messages=5000";
+        let limited = format!("{second},{limits}");
         let args = parse(&["--port", PORT, "--port", &limited, "--memory", "1G"]).unwrap();
         assert_eq!(args.memory, 1 << 30);
         assert_eq!(
             (args.ports[0].memory, args.ports[1].memory),
             (None, Some(512 << 20))
         );
+        assert_eq!(args.ports[0].rates, PortRates::default());
+        let rate = |per_second, burst| Some(Rate { per_second, burst });
+        let rates = PortRates {
+            bytes: rate(100 << 20, Some(1 << 20)),
+            messages: rate(5000, None),
+        };
+        assert_eq!(args.ports[1].rates, rates);
         let mapped: Vec<u64> = args
             .ports
             .iter()
@@ -652,6 +672,9 @@ mod tests {
             ("memory=63M", "needs 64M"),
             ("guest-memory=96T", "than the 96T"),
             ("guest-memory=x", "not a size"),
+            ("rate=0", "lets nothing through"),
+            ("rate=1M,rate=1M", "given twice"),
+            ("messages=1M", "not a number"),
         ] {
             let port = format!("{second},{limit}");
             let error = parse(&["--port", PORT, "--port", &port]).unwrap_err();

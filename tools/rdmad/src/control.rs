@@ -20,6 +20,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::line_server::Answers;
 use crate::log::Level;
 use crate::ports::{PortState, Ports};
+use crate::rates::{self, parse_bytes, parse_messages};
 
 /// Bytes of a request at most.
 pub const MAX_REQUEST: usize = 4096;
@@ -30,6 +31,15 @@ pub const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// Lists the ports.
     Ports {},
+    /// Changes the limits of a port. One that is not named stays.
+    Limit {
+        /// Name of the port.
+        port: String,
+        /// Bytes a second: as the key rate of a port, or none.
+        rate: Option<String>,
+        /// Messages a second: as the key messages of a port, or none.
+        messages: Option<String>,
+    },
     /// Changes which lines the log has.
     LogLevel {
         /// The least severity: off, error, warn, info, debug or trace.
@@ -70,6 +80,26 @@ impl Control {
         let request = serde_json::from_slice(request).context("not a request")?;
         match request {
             Request::Ports {} => Ok(Reply::Ports(self.ports.states())),
+            Request::Limit {
+                port,
+                rate,
+                messages,
+            } => {
+                let bytes = rate.map(|text| rates::parse_or_none(&text, parse_bytes));
+                let messages = messages.map(|text| rates::parse_or_none(&text, parse_messages));
+                let (bytes, messages) = (bytes.transpose()?, messages.transpose()?);
+                let rates = self.ports.limit(&port, |rates| {
+                    rates.bytes = bytes.unwrap_or(rates.bytes);
+                    rates.messages = messages.unwrap_or(rates.messages);
+                })?;
+                tracing::info!(
+                    port,
+                    "limits: {} bytes/s, {} messages/s",
+                    rates::text(rates.bytes),
+                    rates::text(rates.messages)
+                );
+                Ok(Reply::Done)
+            }
             Request::LogLevel { level } => {
                 let level: LevelFilter = match level.parse() {
                     Ok(level) => level,

@@ -31,6 +31,23 @@ pub struct CtlArgs {
 enum Command {
     /// List the ports.
     Ports,
+    /// Change the limits of a port. A limit that is not named stays.
+    Limit {
+        /// Name of the port.
+        port: String,
+
+        /// Bytes a second and, by default those of 5 ms, bytes of a burst; or none.
+        #[arg(long, value_name = "BYTES[:BURST]|none")]
+        rate: Option<String>,
+
+        /// Messages a second and, by default those of 5 ms, messages of a burst; or none.
+        #[arg(
+            long,
+            value_name = "COUNT[:BURST]|none",
+            required_unless_present = "rate"
+        )]
+        messages: Option<String>,
+    },
     /// Change which lines the daemon's log has.
     LogLevel {
         /// The least severity: off, error, warn, info, debug or trace.
@@ -42,6 +59,15 @@ impl Command {
     fn request(&self) -> Request {
         match self {
             Self::Ports => Request::Ports {},
+            Self::Limit {
+                port,
+                rate,
+                messages,
+            } => Request::Limit {
+                port: port.clone(),
+                rate: rate.clone(),
+                messages: messages.clone(),
+            },
             Self::LogLevel { level } => Request::LogLevel {
                 level: level.clone(),
             },

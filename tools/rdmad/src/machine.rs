@@ -79,6 +79,7 @@ impl Machine {
             let mut config = DeviceConfig {
                 addresses: port.addresses.clone(),
                 speed: port.speed,
+                rates: port.rates,
                 ..DeviceConfig::new(port.mac.0)
             };
             config.limits.memory = port.memory.unwrap_or(args.memory);

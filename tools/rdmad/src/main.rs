@@ -19,6 +19,7 @@ mod metrics;
 mod panics;
 mod ports;
 mod qemu_args;
+mod rates;
 mod ready;
 mod report;
 mod size;

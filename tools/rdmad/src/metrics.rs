@@ -125,6 +125,27 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
         Some(Unit::Bytes),
         each(|port| port.guest_memory.limit),
     )?;
+    let limits = || {
+        ports.iter().flat_map(|port| {
+            let limits = [
+                ("bytes", &port.limits.bytes),
+                ("messages", &port.limits.messages),
+            ];
+            limits.map(|(kind, limit)| ([("port", &*port.name), ("kind", kind)], limit))
+        })
+    };
+    families.gauge(
+        "port_limit",
+        "Limit of what the QPs send in a second, in bytes or messages",
+        None,
+        limits().filter_map(|(labels, limit)| Some((labels, limit.per_second?))),
+    )?;
+    families.counter(
+        "port_throttled",
+        "Time for which a limit held work back",
+        Some(Unit::Seconds),
+        limits().map(|(labels, limit)| (labels, limit.throttled_us as f64 / 1e6)),
+    )?;
     families.counter(
         "port_refused_gids",
         "Addresses that the driver asked for and the port may not have",

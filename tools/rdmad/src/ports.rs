@@ -6,14 +6,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use vdev::Handle;
-use verbs::{Device, RuntimeStatus};
+use verbs::{Device, PortRates, RuntimeStatus};
 use virtio_rdma_abi::feature::Features;
 use vswitch::stats::Stats;
 
 use crate::cli::PortArgs;
+use crate::rates;
 use crate::report::Report;
 
 /// A port and what serves it. Dropping it ends its threads.
@@ -51,6 +53,10 @@ pub struct PortState {
     pub vfio: PathBuf,
     /// Whether a driver has set the device up.
     pub driver: bool,
+    /// Limit of bytes a second, or none.
+    pub rate: String,
+    /// Limit of messages a second, or none.
+    pub messages: String,
 }
 
 impl Ports {
@@ -67,8 +73,20 @@ impl Ports {
             mac: port.args.mac.to_string(),
             vfio: port.args.vfio.clone(),
             driver: port.engine.status().features != Features::NONE,
+            rate: rates::text(port.args.rates.bytes),
+            messages: rates::text(port.args.rates.messages),
         };
         ports.iter().map(state).collect()
+    }
+
+    /// Changes the limits of the port with this name. Returns the new ones.
+    pub fn limit(&self, name: &str, change: impl FnOnce(&mut PortRates)) -> Result<PortRates> {
+        let mut ports = self.0.lock();
+        let port = ports.iter_mut().find(|port| port.args.name == name);
+        let port = port.with_context(|| format!("there is no port {name:?}"))?;
+        change(&mut port.args.rates);
+        port.engine.set_rates(port.args.rates);
+        Ok(port.args.rates)
     }
 
     /// A look at all ports, with the workers and the switch.
@@ -90,8 +108,17 @@ impl fmt::Display for PortState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = if self.driver { "driver" } else { "no driver" };
         let Self {
-            name, mac, vfio, ..
+            name,
+            mac,
+            vfio,
+            rate,
+            messages,
+            ..
         } = self;
-        write!(f, "{name:<16} {mac}  {driver:<9}  {}", vfio.display())
+        write!(
+            f,
+            "{name:<16} {mac}  {driver:<9}  rate {rate:<12}  messages {messages:<12}  {}",
+            vfio.display()
+        )
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use verbs::{DataPath, Device, MemoryStatus, QpStatus, RuntimeStatus, WorkerStatus};
+use verbs::{DataPath, Device, MemoryStatus, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
 use vswitch::stats::Stats;
@@ -74,7 +74,42 @@ pub struct PortReport {
     /// The VM's own memory that is mapped.
     pub guest_memory: MemoryReport,
     pub qps: Vec<QpReport>,
+    /// Limits that the QPs share.
+    pub limits: LimitsReport,
     pub counters: Counters,
+}
+
+/// Limits of a port.
+#[derive(Debug, Serialize)]
+pub struct LimitsReport {
+    pub bytes: LimitReport,
+    pub messages: LimitReport,
+}
+
+/// A limit of a port.
+#[derive(Debug, Serialize)]
+pub struct LimitReport {
+    /// Bytes or messages a second; without a limit, none.
+    pub per_second: Option<u64>,
+    /// Bytes or messages of a burst, if told.
+    burst: Option<u64>,
+    /// How long work was held back.
+    pub throttled_us: u64,
+}
+
+impl LimitReport {
+    fn new(rate: Option<Rate>, throttled: Duration) -> Self {
+        Self {
+            per_second: rate.map(|rate| rate.per_second),
+            burst: rate.and_then(|rate| rate.burst),
+            throttled_us: microseconds(throttled),
+        }
+    }
+}
+
+/// Longer than half a million years does not fit.
+fn microseconds(time: Duration) -> u64 {
+    time.as_micros() as u64
 }
 
 /// Bytes of memory and their limit.
@@ -158,8 +193,6 @@ impl From<RuntimeStatus> for Workers {
 
 impl From<&WorkerStatus> for Worker {
     fn from(status: &WorkerStatus) -> Self {
-        // Longer than half a million years does not fit.
-        let microseconds = |time: Duration| time.as_micros() as u64;
         Self {
             busy_us: microseconds(status.busy),
             longest_turn: status.longest_turn,
@@ -184,6 +217,10 @@ impl PortReport {
             memory: status.memory.into(),
             guest_memory: status.guest_memory.into(),
             qps: status.qps.iter().map(QpReport::from).collect(),
+            limits: LimitsReport {
+                bytes: LimitReport::new(status.rates.bytes, status.throttled.bytes),
+                messages: LimitReport::new(status.rates.messages, status.throttled.messages),
+            },
             counters: Counters(status.counters),
         }
     }
@@ -319,6 +356,18 @@ impl fmt::Display for PortReport {
             "  memory {}, guest memory {}",
             self.memory, self.guest_memory
         )?;
+        for (unit, limit) in [
+            ("bytes", &self.limits.bytes),
+            ("messages", &self.limits.messages),
+        ] {
+            if let Some(per_second) = limit.per_second {
+                let throttled = limit.throttled_us as f64 / 1e6;
+                writeln!(
+                    f,
+                    "  limit {per_second} {unit}/s, held back {throttled:.1} s"
+                )?;
+            }
+        }
         if !self.qps.is_empty() {
             writeln!(
                 f,

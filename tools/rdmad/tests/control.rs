@@ -147,3 +147,41 @@ fn the_socket_is_private_unless_a_group_has_it() {
     let _daemon = start(dir.path(), &["--ctl-group", &group]);
     assert_eq!(mode(), 0o660);
 }
+
+#[test]
+fn limits_change_while_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let status = dir.path().join("status").display().to_string();
+    let _daemon = start(dir.path(), &["--status", &status]);
+    let limits = || {
+        let text = done(dir.path(), &["--json", "ports"]);
+        let at = text.find("\"rate\"").unwrap();
+        text[at..].trim_end_matches("}]}\n").to_owned()
+    };
+    assert_eq!(limits(), "\"rate\":\"none\",\"messages\":\"none\"");
+    let both = ["limit", "a", "--rate", "100M:64K", "--messages", "5000"];
+    done(dir.path(), &both);
+    let limited = "\"rate\":\"104857600:65536\",\"messages\":\"5000\"";
+    assert_eq!(limits(), limited);
+    let metrics = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["status", "--metrics", "--socket", &status])
+        .output()
+        .unwrap();
+    let metrics = String::from_utf8(metrics.stdout).unwrap();
+    let limit = "virtio_rdmad_port_limit{port=\"a\",kind=\"bytes\"} 104857600";
+    assert!(metrics.contains(limit), "{metrics}");
+    let throttled = "virtio_rdmad_port_throttled_seconds_total{port=\"a\",kind=\"messages\"} 0.0";
+    assert!(metrics.contains(throttled), "{metrics}");
+    for (command, complaint) in [
+        (&["limit", "b", "--rate", "1M"][..], "no port \"b\""),
+        (&["limit", "a", "--rate", "0"], "lets nothing through"),
+        (&["limit", "a", "--messages", "1K"], "not a number"),
+        (&["limit", "a"], "required"),
+    ] {
+        let error = refused(dir.path(), command);
+        assert!(error.contains(complaint), "{error}");
+    }
+    assert_eq!(limits(), limited, "what is refused changes nothing");
+    done(dir.path(), &["limit", "a", "--rate", "none"]);
+    assert_eq!(limits(), "\"rate\":\"none\",\"messages\":\"5000\"");
+}

@@ -14,6 +14,8 @@ use virtio_rdma_abi::queues::{QueueNumbers, Role};
 use virtio_rdma_abi::ring::{CQ_SLOTS, DOORBELL_SHIFT_RANGE};
 use virtio_rdma_abi::wire::Wire;
 
+use crate::port_pace::PortRates;
+
 /// Vendor id: virtio's, as PCI has it. 0 would be no id.
 const VENDOR_ID: u32 = 0x1af4;
 /// Part id and hardware version of this implementation.
@@ -224,6 +226,8 @@ pub struct DeviceConfig {
     pub speed: LinkSpeed,
     /// Limits.
     pub limits: Limits,
+    /// Limits of what its QPs send together.
+    pub rates: PortRates,
 }
 
 /// Speed of a link, as the lanes that verbs know.
@@ -277,6 +281,7 @@ impl DeviceConfig {
             addresses: Vec::new(),
             speed: LinkSpeed::default(),
             limits: Limits::default(),
+            rates: PortRates::default(),
         }
     }
 

@@ -28,6 +28,7 @@ use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::multicast::Groups;
 use crate::pd::Pd;
+use crate::port_pace::{PortPacer, PortRates};
 use crate::qp::Qp;
 use crate::rfc_queues::RfcQueues;
 use crate::runtime::{Exclusive, IdleGap, QpKey, ReadySet, Runtime, SharedRuntime, Watch};
@@ -92,6 +93,8 @@ pub struct Device {
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
     pub(crate) counters: Counters,
+    /// Limits that its QPs share.
+    pub(crate) pacer: PortPacer,
     ready_qps: ReadySet<Qpn>,
     ready_cqs: ReadySet<Cqn>,
     /// Virtqueues of events that have buffers again.
@@ -177,6 +180,7 @@ impl Device {
                 groups: Groups::default(),
                 violations: Violations::default(),
                 counters: Counters::new(runtime.shared().scheduler.workers()),
+                pacer: PortPacer::new(config.rates, runtime.shared().scheduler.clock.now()),
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
@@ -332,6 +336,15 @@ impl Device {
     pub fn frames_ready(&self) {
         if !self.has_frames.swap(true, Ordering::AcqRel) {
             self.runtime.scheduler.wake();
+        }
+    }
+
+    /// Gives the port other limits. QPs that the old ones hold back look at the new ones.
+    pub fn set_rates(&self, rates: PortRates) {
+        self.pacer
+            .change(rates, self.runtime.scheduler.clock.now());
+        for qp in self.qps.iter() {
+            self.qp_ready(qp.number);
         }
     }
 

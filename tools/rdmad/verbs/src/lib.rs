@@ -20,6 +20,7 @@
 //! | `virtqueues`, `rfc_queues` | virtqueues of the device, and those that are queues in RFC mode |
 //! | `event` | events that wait for buffers |
 //! | `runtime` | workers, ready sets, timers, the clock |
+//! | `port_pace` | limits of a port, which its QPs share |
 //! | `counters`, `status` | what can be seen of a device from outside |
 //! | `config`, `table`, `users`, `error` | limits, numbered objects, who uses them, errno |
 
@@ -38,6 +39,7 @@ mod gid;
 mod memory;
 mod multicast;
 mod pd;
+mod port_pace;
 mod qp;
 mod rfc_queues;
 mod runtime;
@@ -54,6 +56,7 @@ mod wqe;
 pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY};
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
+pub use port_pace::{PortRates, Rate, Throttled};
 pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
 pub use status::{
     DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus, WorkerStatus,

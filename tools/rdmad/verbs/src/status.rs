@@ -11,6 +11,7 @@ use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{QpState, QpType};
 use virtio_rdma_abi::number::Qpn;
 
+use crate::port_pace::{PortRates, Throttled};
 use crate::Device;
 
 /// The way of data to the peer of a connection.
@@ -80,6 +81,10 @@ pub struct DeviceStatus {
     pub memory: MemoryStatus,
     /// Guest memory that is mapped.
     pub guest_memory: MemoryStatus,
+    /// Limits that the QPs share.
+    pub rates: PortRates,
+    /// How long these have held work back.
+    pub throttled: Throttled,
     /// Counters.
     pub counters: RspQueryCounters,
 }
@@ -144,6 +149,8 @@ impl Device {
                 used: mapped,
                 limit: mappable,
             },
+            rates: self.pacer.rates(),
+            throttled: self.pacer.throttled(self.runtime().scheduler.clock.now()),
             counters: self.counters(),
         }
     }

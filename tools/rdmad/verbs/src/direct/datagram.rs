@@ -38,6 +38,12 @@ pub(crate) fn deliver(
     let SendOp::Send { with } = wr.op else {
         return Err(WcStatus::LocQpOpErr);
     };
+    let port = &turn.device.pacer;
+    let length = wr.length as usize;
+    let taken = port.take_bytes(turn.now, &mut side.io.port, length, length);
+    if side.io.passes(taken).is_none() {
+        return Ok(DatagramStep::Waits);
+    }
     if side.io.pacer.is_some() {
         let connection = Connection {
             path: to.path,
@@ -47,6 +53,7 @@ pub(crate) fn deliver(
         };
         let bytes = request_size(Service::Ud, &connection, wr, 0);
         if !side.io.admit(turn.now, bytes) {
+            port.give_bytes_back(&mut side.io.port, length);
             return Ok(DatagramStep::Waits);
         }
         if let Some(pacer) = &mut side.io.pacer {

@@ -332,7 +332,16 @@ impl Transfer {
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,
             _ => (left as usize).min(turn.budget.left()),
         };
-        let Allowance { len, spent } = self.allowance(turn, side, limit)?;
+        let port = &turn.device.pacer;
+        let limit = self.port_allowance(turn, side, limit)?;
+        let Allowance { len, spent } = match self.allowance(turn, side, limit) {
+            Ok(allowed) => allowed,
+            Err(stop) => {
+                port.give_bytes_back(&mut side.io.port, limit);
+                return Err(stop);
+            }
+        };
+        port.give_bytes_back(&mut side.io.port, limit - len);
         let last = len == left as usize;
         if len > DELIVER_BEFORE_COPY_OF {
             turn.completions.deliver();
@@ -363,6 +372,9 @@ impl Transfer {
         if let Some(pacer) = side.io.pacer.as_mut().filter(|_| moved.is_err()) {
             pacer.give_back(spent);
         }
+        if moved.is_err() {
+            port.give_bytes_back(&mut side.io.port, len);
+        }
         moved?;
         self.count(turn, target, len, spent, last);
         turn.budget.charge_bytes(len);
@@ -380,6 +392,23 @@ impl Transfer {
 }
 
 impl Transfer {
+    /// How much of up to `limit` bytes the port's limit lets through, which is spent.
+    fn port_allowance(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        limit: usize,
+    ) -> Result<usize, Stop> {
+        let least = match self.wr.op {
+            // Not to be divided.
+            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => limit,
+            _ => limit.min(1),
+        };
+        let port = &turn.device.pacer;
+        let taken = port.take_bytes(turn.now, &mut side.io.port, least, limit);
+        side.io.passes(taken).ok_or(Stop::Paced)
+    }
+
     /// How much of up to `limit` bytes the rate limit lets through, which is spent.
     fn allowance(
         &self,

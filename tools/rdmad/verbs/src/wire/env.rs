@@ -31,7 +31,14 @@ impl Output for SendEnv<'_, '_> {
         if !self.io.admit(self.turn.now, len) {
             return None;
         }
-        self.turn.device.frames.frame(len)
+        let SendTurn { device, now, .. } = self.turn;
+        let taken = device.pacer.take_bytes(*now, &mut self.io.port, len, len);
+        self.io.passes(taken)?;
+        let frame = device.frames.frame(len);
+        if frame.is_none() {
+            device.pacer.give_bytes_back(&mut self.io.port, len);
+        }
+        frame
     }
 
     fn send(&mut self, frame: Frame) {
@@ -76,7 +83,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
     }
 
     fn is_slow(&self) -> bool {
-        self.io.pacer.is_some()
+        self.io.pacer.is_some() || self.turn.device.pacer.has_limits()
     }
 
     fn complete_send(&mut self, wr: SendWr<Posted>, status: WcStatus) {

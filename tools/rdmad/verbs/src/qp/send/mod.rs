@@ -18,6 +18,7 @@ use virtio_rdma_abi::wire::Wire;
 use super::{Qp, RemoteQp, Requester};
 use crate::direct::{DirectRoute, Transfer};
 use crate::memory::{QueueMem, WorkConsumer};
+use crate::port_pace::PortShare;
 use crate::runtime::{Alarm, Until};
 use crate::wire::Arrived;
 use crate::wqe::{Fetched, Snapshots};
@@ -26,6 +27,7 @@ use crate::Device;
 #[cfg(feature = "testing")]
 pub(super) use pace::PacerState;
 pub(super) use pace::{Pacer, Shape};
+pub(super) use turn::Next;
 pub(crate) use turn::{solicits, SendTurn};
 
 /// WQEs that are executed at a time, so that packets of many small messages can be on their way.
@@ -66,7 +68,9 @@ pub(crate) struct SendIo {
     pub(in crate::qp) fetched: u32,
     /// The rate limit, if there is one.
     pub(crate) pacer: Option<Pacer>,
-    /// Until when the rate limit holds the QP back.
+    /// What it has booked of the port's limits.
+    pub(crate) port: PortShare,
+    /// Until when a rate limit holds the QP back.
     pub(in crate::qp) paced: Option<Instant>,
 }
 
@@ -80,6 +84,7 @@ impl SendSide {
                 broken: false,
                 fetched: 0,
                 pacer: None,
+                port: PortShare::default(),
                 paced: None,
             },
             requester: None,
@@ -179,16 +184,23 @@ impl SendIo {
         self.broken = false;
     }
 
-    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it
-    /// does.
+    /// Whether the QP's rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when
+    /// it does.
     #[inline]
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
-        match self.pacer.as_mut().map(|pacer| pacer.admit(now, bytes)) {
-            Some(Err(at)) => {
+        let admitted = self.pacer.as_mut().map(|pacer| pacer.admit(now, bytes));
+        self.passes(admitted.unwrap_or(Ok(()))).is_some()
+    }
+
+    /// Has the QP get a turn at the time that a limit tells, if one does.
+    #[inline]
+    pub(crate) fn passes<T>(&mut self, admitted: Result<T, Instant>) -> Option<T> {
+        match admitted {
+            Ok(admitted) => Some(admitted),
+            Err(at) => {
                 self.paced = Some(at);
-                false
+                None
             }
-            Some(Ok(())) | None => true,
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use dma::DmaView;
-use roce::work::SendWr;
+use roce::work::{SendOp, SendWr};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
@@ -25,6 +25,16 @@ use crate::wqe::{
     Snapshots,
 };
 use crate::Device;
+
+/// The next WQE.
+pub(in crate::qp) enum Next {
+    /// This one.
+    Fetched(Fetched),
+    /// None is there.
+    Nothing,
+    /// The port's limit holds it back.
+    Held,
+}
 
 /// The send half in the hands of a worker.
 pub(crate) struct SendTurn<'a> {
@@ -103,8 +113,27 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// Takes and checks the next WQE.
+    /// Takes and checks the next WQE, unless the port's limit holds it back: then the QP gets a turn
+    /// when the limit does not.
     pub(in crate::qp) fn fetch(
+        &self,
+        io: &mut SendIo,
+        attr: &QpAttr,
+    ) -> Result<Next, RingError> {
+        let port = &self.device.pacer;
+        let taken = port.take_message(self.now, &mut io.port);
+        if io.passes(taken).is_none() {
+            return Ok(Next::Held);
+        }
+        let fetched = self.take(io, attr);
+        let begins = |fetched: &Fetched| !matches!(fetched.wr.op, SendOp::Local { .. });
+        if !matches!(&fetched, Ok(Some(fetched)) if begins(fetched)) {
+            port.give_message_back(&mut io.port);
+        }
+        Ok(fetched?.map_or(Next::Nothing, Next::Fetched))
+    }
+
+    fn take(
         &self,
         io: &mut SendIo,
         attr: &QpAttr,

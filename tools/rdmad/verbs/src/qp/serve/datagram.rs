@@ -11,6 +11,7 @@ use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
 
 use super::Progress;
 use crate::direct::{self, DatagramStep};
+use crate::qp::send::Next;
 use crate::qp::{attr, Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
 use crate::wire::SendEnv;
@@ -33,8 +34,9 @@ impl Qp {
             Some(blocked) => blocked,
             None if state != QpState::Rts => return Break(self.dry(turn, side, state, watch)),
             None => match turn.fetch(&mut side.io, &side.attr) {
-                Ok(Some(fetched)) => fetched,
-                Ok(None) => return Break(self.dry(turn, side, state, watch)),
+                Ok(Next::Fetched(fetched)) => fetched,
+                Ok(Next::Held) => return Break(self.park(turn.device, side, None)),
+                Ok(Next::Nothing) => return Break(self.dry(turn, side, state, watch)),
                 Err(_) => return self.break_queue(turn, side),
             },
         };

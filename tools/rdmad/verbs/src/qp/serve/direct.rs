@@ -7,6 +7,7 @@ use virtio_rdma_abi::ib::{QpState, WcStatus};
 
 use super::Progress;
 use crate::direct::{DirectRoute, Target, Transfer, TransferStep};
+use crate::qp::send::Next;
 use crate::qp::{Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
 
@@ -33,11 +34,15 @@ impl Qp {
                 None => {
                     let fetched = match state {
                         QpState::Rts => turn.fetch(&mut side.io, &side.attr),
-                        _ => Ok(None),
+                        _ => Ok(Next::Nothing),
                     };
                     match fetched {
-                        Ok(Some(fetched)) => Transfer::new(fetched, side.attr()),
-                        Ok(None) => {
+                        Ok(Next::Fetched(fetched)) => Transfer::new(fetched, side.attr()),
+                        Ok(Next::Held) => {
+                            drop(target);
+                            return Break(self.park(turn.device, side, None));
+                        }
+                        Ok(Next::Nothing) => {
                             // Others may have the peer meanwhile.
                             drop(target);
                             return Break(self.dry(turn, side, state, watch));

@@ -3,10 +3,12 @@
 //! The wire path in a turn: the requester sends packets.
 use std::ops::ControlFlow::{Break, Continue};
 
+use roce::work::SendOp;
 use roce::Pause;
 use virtio_rdma_abi::ib::QpState;
 
 use super::Progress;
+use crate::qp::send::Next;
 use crate::qp::{Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
 use crate::wire::SendEnv;
@@ -33,6 +35,7 @@ impl Qp {
         };
         let mut drained = false;
         let mut broken = false;
+        let mut held = false;
         // A message on the wire ends there before data takes another way.
         while state == QpState::Rts
             && route.is_none()
@@ -40,8 +43,19 @@ impl Qp {
             && !io.snapshots.has_barrier()
         {
             match turn.fetch(io, attr) {
-                Ok(Some(fetched)) => requester.post(fetched),
-                Ok(None) => {
+                Ok(Next::Fetched(fetched)) => {
+                    if let SendOp::Read { .. } = fetched.wr.op {
+                        // What the peer sends for it is this port's as well.
+                        let length = fetched.wr.length.into();
+                        turn.device.pacer.owe_bytes(&mut io.port, length);
+                    }
+                    requester.post(fetched);
+                }
+                Ok(Next::Held) => {
+                    held = true;
+                    break;
+                }
+                Ok(Next::Nothing) => {
                     drained = true;
                     break;
                 }
@@ -56,6 +70,7 @@ impl Qp {
         let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
         // Work requests ended that kept others from being taken.
         let goes_on = state == QpState::Rts
+            && !held
             && match route {
                 Some(_) => requester.is_empty(),
                 None => !drained && requester.has_room() && !io.snapshots.has_barrier(),

@@ -13,6 +13,7 @@ mod multicast;
 mod opcodes;
 mod pacing;
 mod placement;
+mod port_pacing;
 mod uc;
 mod ud;
 mod vlan;

@@ -21,13 +21,13 @@ use crate::harness::*;
 const EINVAL: u8 = 22;
 const EOPNOTSUPP: u8 = 95;
 
-const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 /// Bytes of a message but for datagrams.
-const MESSAGE: u32 = 8192;
+pub(super) const MESSAGE: u32 = 8192;
 /// Work requests that are kept in the SQ.
-const DEPTH: u64 = 32;
+pub(super) const DEPTH: u64 = 32;
 
-fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
+pub(super) fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
     let config = RuntimeConfig {
         path,
         clock,
@@ -52,15 +52,15 @@ fn limit(qp: &Qp<'_>, rate_limit: u32, max_burst_size: u32, packet: u16) -> Resu
 }
 
 /// A QP that always has something to send.
-struct Load<'a, 'vm> {
+pub(super) struct Load<'a, 'vm> {
     pair: &'a Pair<'vm>,
-    wr: Wr,
+    pub(super) wr: Wr,
     posted: u64,
-    completed: u64,
+    pub(super) completed: u64,
 }
 
 impl<'a, 'vm> Load<'a, 'vm> {
-    fn new(pair: &'a Pair<'vm>) -> Self {
+    pub(super) fn new(pair: &'a Pair<'vm>) -> Self {
         let wr = match pair.qa.options.qp_type {
             // Nobody takes them.
             QpType::Ud => pair.wr(0, WrOpcode::Send, 1000),
@@ -74,12 +74,17 @@ impl<'a, 'vm> Load<'a, 'vm> {
         }
     }
 
-    /// Takes completions and fills the SQ up.
-    fn refill(&mut self) {
+    /// Takes completions.
+    pub(super) fn collect(&mut self) {
         while let Some(cqe) = self.pair.cq_a.poll() {
             assert_eq!(cqe.status, WcStatus::Success.value(), "{cqe:?}");
             self.completed += 1;
         }
+    }
+
+    /// Takes completions and fills the SQ up.
+    pub(super) fn refill(&mut self) {
+        self.collect();
         let used = self.posted - self.completed;
         if used < DEPTH {
             for _ in used..DEPTH {
