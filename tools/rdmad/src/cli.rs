@@ -63,6 +63,9 @@ pub struct Args {
     ///
     /// rate=BYTES[:BURST] and messages=COUNT[:BURST] limit what the QPs of the VM send in a second,
     /// all together.
+    ///
+    /// group=NAME puts the VM into an isolation group: it reaches the VMs of this group alone, and
+    /// what is behind uplinks. VMs without are a group too.
     #[arg(
         long = "port",
         required = true,
@@ -255,6 +258,8 @@ pub struct PortArgs {
     pub speed: LinkSpeed,
     /// Limits of what the QPs send.
     pub rates: PortRates,
+    /// Isolation group, if it is in one that has a name.
+    pub group: Option<String>,
 }
 
 /// Least limit on the memory of a port: twice what its tables and frames take.
@@ -277,6 +282,17 @@ impl Args {
     pub fn guest_memory(&self, port: &PortArgs) -> u64 {
         let share = ALL_GUEST_MEMORY / self.ports.len().max(1) as u64;
         port.guest_memory.unwrap_or(share.min(GUEST_MEMORY))
+    }
+
+    /// The number of the port's isolation group; 0 is that of ports without one that has a name.
+    pub fn group(&self, port: &PortArgs) -> u32 {
+        let Some(group) = &port.group else {
+            return 0;
+        };
+        let mut names = self.ports.iter().map(|port| port.group.as_ref());
+        let first = names.position(|name| name == Some(group));
+        // The port is one of them, and there are fewer than a u32 counts.
+        first.map_or(0, |at| at as u32 + 1)
     }
 
     /// Users who may connect to the sockets.
@@ -397,18 +413,12 @@ impl FromStr for PortArgs {
     fn from_str(text: &str) -> Result<Self> {
         let mut parts = text.split(',');
         let name = parts.next().unwrap_or_default();
-        ensure!(
-            !name.is_empty()
-                && name
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
-            "the name {name:?} must be of letters, digits, '-', '_' and '.'"
-        );
+        check_name(name)?;
         let (mut vfio, mut net, mut mac) = (None, None, None);
         let (mut speed, mut net_roce) = (None, None);
         let mut addresses = Vec::new();
         let (mut memory, mut guest_memory) = (None, None);
-        let mut rates = PortRates::default();
+        let (mut rates, mut group) = (PortRates::default(), None);
         for part in parts {
             let (key, value) = part
                 .split_once('=')
@@ -428,11 +438,15 @@ impl FromStr for PortArgs {
                 "speed" => speed.replace(parse_speed(value)?).is_some(),
                 "memory" => memory.replace(parse_memory(value)?).is_some(),
                 "guest-memory" => guest_memory.replace(parse_size(value)?).is_some(),
+                "group" => {
+                    check_name(value)?;
+                    group.replace(value.to_owned()).is_some()
+                }
                 "rate" => rates.bytes.replace(parse_bytes(value)?).is_some(),
                 "messages" => rates.messages.replace(parse_messages(value)?).is_some(),
                 _ => bail!(
                     "unknown key {key:?}; there are vfio, net, mac, speed, ip, net-roce, memory, \
-                     guest-memory, rate and messages"
+                     guest-memory, rate, messages and group"
                 ),
             };
             ensure!(!repeated, "{key} is given twice");
@@ -448,8 +462,20 @@ impl FromStr for PortArgs {
             guest_memory,
             speed: speed.unwrap_or_default(),
             rates,
+            group,
         })
     }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    ensure!(
+        !name.is_empty()
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
+        "the name {name:?} must be of letters, digits, '-', '_' and '.'"
+    );
+    Ok(())
 }
 
 fn parse_address(text: &str) -> Result<IpAddr> {
@@ -619,6 +645,7 @@ mod tests {
                 guest_memory: None,
                 speed: LinkSpeed::default(),
                 rates: PortRates::default(),
+                group: None,
             }]
         );
         assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
@@ -680,6 +707,23 @@ mod tests {
             let error = parse(&["--port", PORT, "--port", &port]).unwrap_err();
             assert!(format!("{error:#}").contains(complaint), "{error:#}");
         }
+    }
+
+    #[test]
+    fn groups_have_numbers() {
+        let port =
+            |n: u8, group: &str| format!("p{n},vfio=/run/{n},mac=52:54:00:09:00:0{n}{group}");
+        let groups = ["", ",group=x", ",group=y", "", ",group=x"];
+        let ports: Vec<_> = (1..).zip(groups).map(|(n, group)| port(n, group)).collect();
+        let args: Vec<_> = ports.iter().flat_map(|port| ["--port", port]).collect();
+        let args = parse(&args).unwrap();
+        let numbers: Vec<_> = args.ports.iter().map(|port| args.group(port)).collect();
+        assert_eq!(numbers, [0, 2, 3, 0, 2]);
+        let wrong = parse(&["--port", &port(1, ",group=a b")]).unwrap_err();
+        assert!(
+            format!("{wrong:#}").contains("must be of letters"),
+            "{wrong:#}"
+        );
     }
 
     #[test]

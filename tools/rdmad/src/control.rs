@@ -31,7 +31,7 @@ pub const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// Lists the ports.
     Ports {},
-    /// Changes the limits of a port. One that is not named stays.
+    /// Changes the limits of a port. A limit that is not named stays.
     Limit {
         /// Name of the port.
         port: String,
@@ -61,7 +61,7 @@ pub enum Reply {
 
 /// Answers requests.
 pub struct Control {
-    /// What requests look at and change.
+    /// The ports, which requests look at and change.
     pub ports: Arc<Ports>,
     /// The level of the log.
     pub level: Level,

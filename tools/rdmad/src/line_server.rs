@@ -32,7 +32,7 @@ const PIECE: usize = 4096;
 /// descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a server answers.
+/// Answers of a server.
 pub trait Answers: Send + 'static {
     /// The thread that serves.
     const KIND: Kind;

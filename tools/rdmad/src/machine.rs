@@ -48,6 +48,7 @@ impl Machine {
             net: port.net.clone(),
             addresses: port.addresses.clone(),
             net_roce: port.net_roce,
+            group: args.group(port),
         });
         let (switch, engines) = Switch::start(vswitch::Config {
             ports: ports.collect(),
@@ -80,6 +81,7 @@ impl Machine {
                 addresses: port.addresses.clone(),
                 speed: port.speed,
                 rates: port.rates,
+                group: args.group(port),
                 ..DeviceConfig::new(port.mac.0)
             };
             config.limits.memory = port.memory.unwrap_or(args.memory);

@@ -53,6 +53,8 @@ pub struct PortState {
     pub vfio: PathBuf,
     /// Whether a driver has set the device up.
     pub driver: bool,
+    /// Isolation group, if it has one with a name.
+    pub group: Option<String>,
     /// Limit of bytes a second, or none.
     pub rate: String,
     /// Limit of messages a second, or none.
@@ -73,6 +75,7 @@ impl Ports {
             mac: port.args.mac.to_string(),
             vfio: port.args.vfio.clone(),
             driver: port.engine.status().features != Features::NONE,
+            group: port.args.group.clone(),
             rate: rates::text(port.args.rates.bytes),
             messages: rates::text(port.args.rates.messages),
         };
@@ -113,11 +116,13 @@ impl fmt::Display for PortState {
             vfio,
             rate,
             messages,
+            group,
             ..
         } = self;
+        let group = group.as_deref().unwrap_or("-");
         write!(
             f,
-            "{name:<16} {mac}  {driver:<9}  rate {rate:<12}  messages {messages:<12}  {}",
+            "{name:<16} {mac}  {driver:<9}  group {group:<8}  rate {rate:<12}  messages {messages:<12}  {}",
             vfio.display()
         )
     }

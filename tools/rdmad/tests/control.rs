@@ -46,7 +46,7 @@ fn ctl(dir: &Path, command: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What a command that succeeds prints.
+/// The output of a command that succeeds.
 fn done(dir: &Path, command: &[&str]) -> String {
     let output = ctl(dir, command);
     assert!(output.status.success(), "{output:?}");

@@ -228,6 +228,8 @@ pub struct DeviceConfig {
     pub limits: Limits,
     /// Limits of what its QPs send together.
     pub rates: PortRates,
+    /// Its isolation group: data goes directly to devices of the same group alone.
+    pub group: u32,
 }
 
 /// Speed of a link, as the lanes that verbs know.
@@ -282,6 +284,7 @@ impl DeviceConfig {
             speed: LinkSpeed::default(),
             limits: Limits::default(),
             rates: PortRates::default(),
+            group: 0,
         }
     }
 

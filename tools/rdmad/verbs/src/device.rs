@@ -339,15 +339,6 @@ impl Device {
         }
     }
 
-    /// Gives the port other limits. QPs that the old ones hold back look at the new ones.
-    pub fn set_rates(&self, rates: PortRates) {
-        self.pacer
-            .change(rates, self.runtime.scheduler.clock.now());
-        for qp in self.qps.iter() {
-            self.qp_ready(qp.number);
-        }
-    }
-
     /// The link came up or went down.
     pub fn set_link(&self, up: bool) {
         if self.link.swap(up, Ordering::AcqRel) != up {
@@ -359,6 +350,14 @@ impl Device {
             self.events
                 .asynchronous(EventSource::Port, event, PORT.into());
             self.virtqueues.send_interrupts();
+        }
+    }
+
+    /// Gives the port other limits. QPs that the old ones hold back look at the new ones.
+    pub fn set_rates(&self, rates: PortRates) {
+        self.pacer.change(rates, self.runtime.scheduler.clock.now());
+        for qp in self.qps.iter() {
+            self.qp_ready(qp.number);
         }
     }
 

@@ -3,8 +3,8 @@
 //! Limits of a port: bytes and messages a second, which its QPs share.
 //!
 //! There is a token bucket for each. A QP that finds too little books a portion: the bucket goes
-//! into debt by it, and the QP parks until the debt is paid. So QPs are served in the order in which
-//! they came, each for one portion, and one that comes too early learns the time that it has.
+//! into debt by it, and the QP parks until the debt is paid. So QPs are served in the order of
+//! their bookings, each for one portion. A QP that comes too early learns its time again.
 //!
 //! Without limits, a QP reads one flag here and nothing else.
 
@@ -34,8 +34,9 @@ pub struct Rate {
     pub burst: Option<u64>,
 }
 
-/// The limits of a port. What it sends counts: to other ports of the process the bytes of messages,
-/// elsewhere those of frames. A READ counts at the port that asks for it, and local work nowhere.
+/// The limits of a port, for its requests. To other ports of the process the bytes of messages
+/// count and elsewhere those of frames. A READ counts at the port that asks for it, and local work
+/// nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortRates {
     /// Bytes a second.
@@ -53,14 +54,14 @@ pub struct Throttled {
     pub messages: Duration,
 }
 
-/// What a QP has booked.
+/// The bookings of a QP.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PortShare {
     bytes: Share,
     messages: Share,
 }
 
-/// What a QP has booked of a bucket.
+/// The booking of a QP at a bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     /// The limit by which it did.
@@ -68,7 +69,7 @@ struct Share {
     /// When it may spend it; any time if there is none.
     at: Option<Instant>,
     left: u64,
-    /// What it has to pay before it spends more.
+    /// Credit that the QP has to pay before it spends more.
     owed: u64,
 }
 
@@ -102,7 +103,7 @@ impl PortPacer {
         pacer
     }
 
-    /// Goes on with other limits. What was booked is void.
+    /// Goes on with other limits. Bookings are void.
     pub(crate) fn change(&self, rates: PortRates, now: Instant) {
         let buckets = &mut *self.buckets.lock();
         buckets.rates = rates;
@@ -246,7 +247,7 @@ impl Bucket {
         };
     }
 
-    /// What the rate carries in `time`, which is less than a second.
+    /// The bytes or messages that the rate carries in `time`, less than a second.
     fn carried(&self, time: Duration) -> u64 {
         // Less than the rate.
         (u128::from(self.rate) * time.as_nanos() / UNIT.unsigned_abs()) as u64
@@ -299,7 +300,7 @@ impl Bucket {
         Err(at)
     }
 
-    /// What was booked by another limit is void.
+    /// Bookings by another limit are void.
     fn renew(&self, share: &mut Share) {
         if share.version != self.version {
             *share = Share {
@@ -322,7 +323,7 @@ impl Bucket {
     fn fill(&mut self, now: Instant) {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
         let most = (self.capacity - self.credit).max(0);
-        // What does not fit is more than the bucket holds.
+        // A sum that does not fit is more than the bucket holds.
         let earned = i128::try_from(nanos.saturating_mul(self.rate.into())).unwrap_or(most);
         self.credit += earned.min(most);
         self.at = self.at.max(now);

@@ -107,7 +107,8 @@ pub(crate) struct Neighbour {
 pub struct EnginePort {
     pub(crate) mac: Mac,
     pub(crate) engine: Arc<EngineQueues>,
-    /// All engines, itself among them, unless every frame is for the switch's thread to look at.
+    /// All engines of its group, itself among them, unless every frame is for the switch's thread
+    /// to look at.
     pub(crate) neighbours: Arc<[Neighbour]>,
 }
 

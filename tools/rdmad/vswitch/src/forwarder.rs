@@ -26,6 +26,8 @@ pub(crate) struct SwitchPort {
     pub(crate) net: Option<Link>,
     /// Whether RoCE from `net` is forwarded.
     pub(crate) net_roce: bool,
+    /// Isolation group.
+    pub(crate) group: u32,
     pub(crate) engine: Arc<EngineQueues>,
     pub(crate) counters: Arc<Counters>,
 }
@@ -144,6 +146,12 @@ impl Forwarder {
         self.table.held()
     }
 
+    /// Whether frames from there may reach the port: it is no port of another group.
+    fn reaches(&self, origin: Origin, to: PortIndex) -> bool {
+        let from = origin.port();
+        from.is_none_or(|from| self.ports[from.0].group == self.ports[to.0].group)
+    }
+
     fn port_of(&self, mac: &Mac) -> Option<PortIndex> {
         let at = self.ports.iter().position(|port| port.mac == *mac);
         at.map(PortIndex)
@@ -221,6 +229,9 @@ impl Forwarder {
             return Destination::Multicast { engines: roce };
         }
         if let Some(port) = self.port_of(&to) {
+            if !self.reaches(origin, port) {
+                return Destination::Nowhere;
+            }
             // To itself a virtual machine sends over its engine alone; its network interface has a
             // loopback.
             return match origin {
@@ -300,7 +311,10 @@ impl Forwarder {
             return;
         };
         for at in (0..self.ports.len()).map(PortIndex) {
-            if from != Origin::Net(at) && self.ports[at.0].engine.has_joined(&group) {
+            if from != Origin::Net(at)
+                && self.reaches(from, at)
+                && self.ports[at.0].engine.has_joined(&group)
+            {
                 let copy = self.pool_of(from).take(frame.len()).map(|mut copy| {
                     copy.copy_from_slice(frame);
                     if frame.is_routed() {
@@ -315,8 +329,10 @@ impl Forwarder {
 
     fn copy_to_nets(&mut self, from: Origin, frame: &[u8], now: Instant) {
         let pool = self.pool_of(from).clone();
+        let group = from.port().map(|from| self.ports[from.0].group);
         for (at, port) in self.ports.iter_mut().enumerate() {
-            if let Some(link) = port.net.as_mut() {
+            let reached = group.is_none_or(|group| group == port.group);
+            if let Some(link) = port.net.as_mut().filter(|_| reached) {
                 if from.port() != Some(PortIndex(at)) {
                     count(link.send_copy(frame, &pool, now), &port.counters);
                 }

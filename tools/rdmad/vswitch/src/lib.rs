@@ -26,6 +26,7 @@
 //! - RoCEv2 to a multicast address also goes to the engines that have joined it, the sender itself
 //!   among them. It goes to the network interfaces all the same: a virtual machine may have an
 //!   engine in its network stack.
+//! - Ports of different isolation groups do not reach one another. Uplinks are in all groups.
 //! - Frames of an engine enter as frames of its virtual machine. They may be addressed to that same
 //!   machine.
 //!

@@ -2,6 +2,7 @@
 
 //! Setting the switch up and stopping it.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ pub struct PortConfig {
     pub addresses: Vec<IpAddr>,
     /// Whether RoCE from its network interface is forwarded. Its engine speaks RoCE in any case.
     pub net_roce: bool,
+    /// Its isolation group: ports of different groups do not reach one another. Uplinks are in all.
+    pub group: u32,
 }
 
 /// An uplink and what is behind it.
@@ -170,6 +173,7 @@ impl SwitchParts {
                 mac: port.mac,
                 net,
                 net_roce: port.net_roce,
+                group: port.group,
                 engine,
                 counters,
             });
@@ -192,20 +196,23 @@ impl SwitchParts {
         };
         // Frames that are captured or meet faults pass through one thread.
         let direct = pcap.is_none() && config.faults.is_none();
-        let neighbours: Arc<[Neighbour]> = ports
-            .iter()
-            .filter(|_| direct)
-            .map(|port| Neighbour {
+        let mut groups: HashMap<u32, Vec<Neighbour>> = HashMap::new();
+        for port in ports.iter().filter(|_| direct) {
+            groups.entry(port.group).or_default().push(Neighbour {
                 mac: port.mac,
                 engine: port.engine.clone(),
-            })
+            });
+        }
+        let groups: HashMap<u32, Arc<[Neighbour]>> = groups
+            .into_iter()
+            .map(|(group, neighbours)| (group, neighbours.into()))
             .collect();
         let engines = ports
             .iter()
             .map(|port| EnginePort {
                 mac: port.mac,
                 engine: port.engine.clone(),
-                neighbours: neighbours.clone(),
+                neighbours: groups.get(&port.group).cloned().unwrap_or_default(),
             })
             .collect();
         let counters = ports

@@ -321,3 +321,50 @@ fn jumbo_frames_pass_and_longer_ones_do_not() {
     assert_eq!(rig.nets[1].receive(), long);
     rig.counts(0, |stats| stats.refused, 1);
 }
+
+#[test]
+fn ports_of_different_groups_do_not_reach_one_another() {
+    const GROUP: roce::net::Mac = [0x33, 0x33, 0, 0, 0, 1];
+    // With a capture all frames pass through the switch's thread, else the sender decides.
+    for captured in [false, true] {
+        let rig = Rig::with(4, 1, |config| {
+            for (port, group) in config.ports.iter_mut().zip([1, 1, 2, 0]) {
+                port.group = group;
+            }
+            if captured {
+                let dir = config.ports[0].net.as_ref().unwrap().local.parent();
+                config.pcap = Some(dir.unwrap().join("pcap"));
+            }
+        });
+        for (engine, _) in &rig.engines {
+            engine.join(GROUP);
+        }
+        for other in [2, 3] {
+            rig.nets[0].send(&frame(mac(other), mac(0), "no"));
+            rig.engine_send(0, &roce(mac(other), mac(0), 1));
+        }
+        rig.nets[0].send(&frame(BROADCAST, mac(0), "to all"));
+        rig.engine_send(0, &roce(GROUP, mac(0), 2));
+        rig.engine_send(0, &roce(mac(1), mac(0), 3));
+        // Its own group and what is outside get them.
+        let from_net = |far: &Far| loop {
+            let received = far.receive();
+            if received.ends_with(b"to all") {
+                return;
+            }
+        };
+        from_net(&rig.nets[1]);
+        from_net(&rig.uplinks[0]);
+        for _ in [2, 3] {
+            rig.engine_receive(1);
+        }
+        // The others get what comes from outside, and nothing before that.
+        for other in [2, 3] {
+            rig.uplinks[0].send(&frame(mac(other), OUTSIDE, "outside"));
+            assert!(rig.nets[other].receive().ends_with(b"outside"));
+            rig.uplinks[0].send(&roce(mac(other), OUTSIDE, 9));
+            assert_eq!(*rig.engine_receive(other), roce(mac(other), OUTSIDE, 9));
+        }
+        rig.counts(0, |stats| stats.no_route, 4);
+    }
+}

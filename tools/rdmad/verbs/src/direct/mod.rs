@@ -62,7 +62,10 @@ pub(crate) struct RouteEnd {
 impl DirectRoute {
     /// The way that `connection` of QP `qpn` takes, or `None` if it needs packets.
     pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
-        let peer = device.runtime().direct_peer(connection.path.dst_mac)?;
+        let group = device.config().group;
+        let peer = device
+            .runtime()
+            .direct_peer(group, connection.path.dst_mac)?;
         Some(Self {
             device: Arc::downgrade(&peer),
             qpn: connection.dest_qpn,

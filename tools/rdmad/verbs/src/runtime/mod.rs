@@ -199,8 +199,9 @@ impl SharedRuntime {
         self.scheduler.quiesce.synchronize();
     }
 
-    /// The device whose port has this MAC address, if QPs exchange data directly.
-    pub(crate) fn direct_peer(&self, mac: [u8; 6]) -> Option<Arc<Device>> {
+    /// The device whose port has this MAC address, if its QPs exchange data directly with those of
+    /// isolation group `group`.
+    pub(crate) fn direct_peer(&self, group: u32, mac: [u8; 6]) -> Option<Arc<Device>> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
         }
@@ -208,6 +209,7 @@ impl SharedRuntime {
             .load()
             .iter()
             .find(|device| device.mac() == mac)
+            .filter(|device| device.config().group == group)
             .cloned()
     }
 

@@ -68,7 +68,7 @@ pub(crate) struct SendIo {
     pub(in crate::qp) fetched: u32,
     /// The rate limit, if there is one.
     pub(crate) pacer: Option<Pacer>,
-    /// What it has booked of the port's limits.
+    /// Its bookings at the limits of the port.
     pub(crate) port: PortShare,
     /// Until when a rate limit holds the QP back.
     pub(in crate::qp) paced: Option<Instant>,

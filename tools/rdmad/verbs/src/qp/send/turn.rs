@@ -113,13 +113,9 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// Takes and checks the next WQE, unless the port's limit holds it back: then the QP gets a turn
-    /// when the limit does not.
-    pub(in crate::qp) fn fetch(
-        &self,
-        io: &mut SendIo,
-        attr: &QpAttr,
-    ) -> Result<Next, RingError> {
+    /// Takes and checks the next WQE, unless the port's limit holds it back. Then the QP gets a
+    /// turn later.
+    pub(in crate::qp) fn fetch(&self, io: &mut SendIo, attr: &QpAttr) -> Result<Next, RingError> {
         let port = &self.device.pacer;
         let taken = port.take_message(self.now, &mut io.port);
         if io.passes(taken).is_none() {
@@ -133,11 +129,7 @@ impl<'a> SendTurn<'a> {
         Ok(fetched?.map_or(Next::Nothing, Next::Fetched))
     }
 
-    fn take(
-        &self,
-        io: &mut SendIo,
-        attr: &QpAttr,
-    ) -> Result<Option<Fetched>, RingError> {
+    fn take(&self, io: &mut SendIo, attr: &QpAttr) -> Result<Option<Fetched>, RingError> {
         let mut fetched = fetch_send(
             &mut io.queue,
             &self.queue,

@@ -68,7 +68,8 @@ impl Qp {
         }
         let to = self.destination(turn, side, fetched)?;
         // A group's Ethernet address is no port's.
-        if let Some(peer) = turn.device.runtime().direct_peer(to.path.dst_mac) {
+        let group = turn.device.config().group;
+        if let Some(peer) = turn.device.runtime().direct_peer(group, to.path.dst_mac) {
             let sent = direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
             turn.budget.charge_bytes(fetched.wr.length as usize);
             return Ok(sent);

@@ -45,7 +45,7 @@ impl Qp {
             match turn.fetch(io, attr) {
                 Ok(Next::Fetched(fetched)) => {
                     if let SendOp::Read { .. } = fetched.wr.op {
-                        // What the peer sends for it is this port's as well.
+                        // The answer of the peer counts at this port as well.
                         let length = fetched.wr.length.into();
                         turn.device.pacer.owe_bytes(&mut io.port, length);
                     }

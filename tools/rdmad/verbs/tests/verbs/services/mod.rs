@@ -7,6 +7,7 @@ mod atomics;
 mod bursts;
 mod counters;
 mod flush;
+mod groups;
 mod gsi;
 mod keys;
 mod multicast;

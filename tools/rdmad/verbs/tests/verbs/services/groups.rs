@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Isolation groups: data goes directly within a group alone. The switch decides whether packets
+//! reach another group.
+
+use std::sync::Arc;
+
+use verbs::{DataPath, DeviceConfig, Runtime, RuntimeConfig};
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
+
+use crate::harness::*;
+
+/// VMs of these groups, numbered from 1, and what is between them.
+fn world<const N: usize>(groups: [u32; N]) -> World {
+    let net = Arc::new(Net::default());
+    let runtime = Runtime::new(RuntimeConfig {
+        workers: Some(2),
+        ..RuntimeConfig::default()
+    })
+    .unwrap();
+    let vms = (1..).zip(groups).map(|(n, group)| {
+        let port = net.port(mac(n));
+        let config = DeviceConfig {
+            group,
+            ..DeviceConfig::new(mac(n))
+        };
+        let vm = Vm::with_config(n, &runtime, port.clone(), config);
+        port.attach(&vm.device);
+        vm
+    });
+    let vms = vms.collect();
+    let world = World { vms, net, runtime };
+    world.negotiate(&[Feature::Counters]);
+    world
+}
+
+/// Writes from one VM to another. Returns the way of the connection.
+fn written(a: &Vm, b: &Vm) -> DataPath {
+    let pair = Pair::between([a, b], Options::default(), Options::default());
+    pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
+    assert_eq!(pair.cq_a.next().status, WcStatus::Success.value());
+    let status = a.device.status();
+    let qp = status.qps.iter().find(|qp| qp.qpn == pair.qa.qpn);
+    qp.and_then(|qp| qp.peer).unwrap().path
+}
+
+#[test]
+fn data_goes_directly_within_a_group_alone() {
+    let world = world([0, 1, 1, 2]);
+    let [a, b, c, d] = [0, 1, 2, 3].map(|at| &world.vms[at]);
+    for (from, to, path) in [
+        (b, c, DataPath::Direct),
+        (a, b, DataPath::Wire),
+        (b, a, DataPath::Wire),
+        (c, d, DataPath::Wire),
+    ] {
+        assert_eq!(written(from, to), path);
+    }
+}
+
+#[test]
+fn datagrams_go_directly_within_a_group_alone() {
+    let world = world([1, 1, 2]);
+    let [a, b, c] = [0, 1, 2].map(|at| &world.vms[at]);
+    let options = Options::of(QpType::Ud);
+    for (to, direct) in [(b, 1), (c, 0)] {
+        let pair = Pair::between([a, to], options, options);
+        let before = a.counters().direct_tx_messages;
+        pair.qa.post(&pair.send(1, 100));
+        assert_eq!(pair.cq_a.next().status, WcStatus::Success.value());
+        assert_eq!(a.counters().direct_tx_messages - before, direct);
+    }
+}
