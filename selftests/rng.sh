@@ -68,15 +68,16 @@ read_ends() {
 	[[ ! -s $work/read ]]
 }
 
-# The sample takes what no other driver has: the kernel's own may be built in.
+# The sample takes devices that another driver had: the kernel's own, a module or built in.
 insert() {
 	local device
 	mapfile -t found < <(devices)
 	((${#found[@]} == 2))
+	modprobe virtio_rng
 	for device in "${found[@]}"; do
-		device=/sys/bus/virtio/devices/$device
-		[[ ! -e $device/driver ]] || basename "$device" >"$device/driver/unbind"
+		echo "$device" >"/sys/bus/virtio/devices/$device/driver/unbind"
 	done
+	modprobe -r virtio_rng || [[ ! -d /sys/module/virtio_rng/holders ]]
 	good=${found[0]} silent=${found[1]}
 	insmod "$sample"
 	[[ -e $driver/$good && -e $driver/$silent ]]

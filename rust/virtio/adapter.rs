@@ -156,6 +156,7 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
 impl<T: Driver> Adapter<T> {
     /// Probes a device.
     fn bind(vdev: &Device<device::CoreInternal<'_>>) -> Result {
+        vdev.clear_priv();
         let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
         dev.set_drvdata(T::probe(vdev)).inspect_err(|_| {
             let _ = vdev.remove_queues();

@@ -110,7 +110,8 @@ impl VirtqueueInfo {
 
 /// The queues of a device, in the order of their numbers.
 ///
-/// The device's `priv` points to it from before its queues are found until they are gone.
+/// The device's `priv` points to it from before its queues are found until they are gone, and is
+/// null as long as the device is bound and has none.
 ///
 /// # Invariants
 ///
@@ -183,6 +184,14 @@ impl Device<Bound> {
 }
 
 impl Device<Core<'_>> {
+    /// Clears `priv`, in which the driver that had the device before may have left a pointer.
+    ///
+    /// To be called as the device is bound, before anything else of this module.
+    pub(super) fn clear_priv(&self) {
+        // SAFETY: The device is valid; `priv` changes in this context only.
+        unsafe { self.slot().write_volatile(null_mut()) };
+    }
+
     /// Whether queues were found that were not removed.
     pub(super) fn has_queues(&self) -> bool {
         // SAFETY: The device is valid; `priv` changes in this context only.
