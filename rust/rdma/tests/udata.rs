@@ -75,6 +75,11 @@ impl Verb {
     }
 }
 
+/// Whether requests can be refused here. The message for debugging names the device of the file
+/// that the request came by, and there is no file. A kernel with dynamic debugging makes no message
+/// until it is told to.
+const REFUSES: bool = cfg!(CONFIG_DYNAMIC_DEBUG);
+
 /// `N` bytes, of which each process gives `MIN` at least.
 struct Data<const N: usize, const MIN: usize>([u8; N]);
 
@@ -122,15 +127,19 @@ suite! { rust_rdma_udata {
 
     fn a_request_is_long_enough() {
         check!(request::<4, 4>(&[1, 2, 3, 4]) == Ok([1, 2, 3, 4]));
-        check!(request::<4, 4>(&[1, 2, 3]) == Err(EINVAL));
-        check!(request::<4, 2>(&[1]) == Err(EINVAL));
-        check!(request::<1, 1>(&[]) == Err(EINVAL));
+        if REFUSES {
+            check!(request::<4, 4>(&[1, 2, 3]) == Err(EINVAL));
+            check!(request::<4, 2>(&[1]) == Err(EINVAL));
+            check!(request::<1, 1>(&[]) == Err(EINVAL));
+        }
     }
 
     /// A later process asks for what this driver does not know.
     fn what_is_not_known_is_zero() {
         check!(request::<2, 2>(&[1, 2, 0, 0]) == Ok([1, 2]));
-        check!(request::<2, 2>(&[1, 2, 0, 1]) == Err(EOPNOTSUPP));
+        if REFUSES {
+            check!(request::<2, 2>(&[1, 2, 0, 1]) == Err(EOPNOTSUPP));
+        }
     }
 
     /// A process of before does not know the last fields, or the request.
@@ -149,12 +158,16 @@ suite! { rust_rdma_udata {
                 0..=3 => Err(EINVAL),
                 _ => Ok(ones(len)),
             };
-            check!(request::<12, 4>(&given[..len]) == expected);
+            if REFUSES || expected.is_ok() {
+                check!(request::<12, 4>(&given[..len]) == expected);
+            }
             let expected = match len {
                 0..=8 => Ok(ones(len)),
                 _ => Err(EOPNOTSUPP),
             };
-            check!(request::<8, 0>(&given[..len]) == expected);
+            if REFUSES || expected.is_ok() {
+                check!(request::<8, 0>(&given[..len]) == expected);
+            }
         }
     }
 
