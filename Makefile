@@ -32,7 +32,7 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 	bundle-dir bundle bundle-sources shell check check-more check-debug check-pyverbs \
 	check-versions check-kernels check-rdma-core sim planted sanitize mutants pacing bench \
 	lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree \
-	prose loc cycles install uninstall packages check-packages
+	prose loc cycles install uninstall packages check-packages check-suites
 
 help:
 	@printf '%s\n' \
@@ -64,6 +64,7 @@ help:
 		'make lint | unit | selftests              one part of check' \
 		'make install    daemon, provider, module source, systemd unit: DESTDIR=, PREFIX=/usr/local; uninstall' \
 		'make packages   Debian packages of daemon, provider and module, in build/debian/debs' \
+		'make check-suites   programs and suites of Debian releases in VMs with their root; downloads 2 GB' \
 		'make check-packages    installs them in a Debian system, boots it, tries libvirt; downloads 1 GB' \
 		'make prose      breaches of style; BASE=COMMIT: in the subjects of later commits, too' \
 		'make loc        lines of code, comments and tests, by part' \
@@ -156,6 +157,18 @@ packages: provider device
 check-packages: packages tools
 	@tools/packages/check $(SUITE)
 	@tools/packages/test-libvirt
+
+# Documentation/foreign-suites.md; SUITES="RELEASE... crates" are the roots.
+SUITES ?= trixie bookworm testing crates
+check-suites: bundle-dir
+	@status=0; for suite in $(SUITES); do \
+		logs=$(top)/$(build)/suites/$$suite; mkdir -p $$logs; \
+		case $$suite in \
+		crates) tests=test_sideway; root=$$(tools/packages/crate sideway 0.4.3) ;; \
+		*) tests="$(TESTS)"; root=$$(tools/packages/tree programs-$$suite) ;; \
+		esac && \
+		TESTS=$$tests ROOT=$$root LOGS=$$logs selftests/launcher/suites.sh || status=1; \
+	done; exit $$status
 
 demo: build
 	@$(testbed) demo $(VM)

@@ -1,0 +1,41 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Suites and programs of distributions, unchanged, in VMs with the root of that distribution. Each
+# test is a script of selftests/suites, run as Documentation/foreign-suites.md says. ROOT=DIR is the
+# root, LOGS=DIR keeps what each prints.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+: "${ROOT:?a directory with an unpacked root}"
+logs=${LOGS:-}
+
+# suite NAME [OPTION...]
+suite() {
+	local name=$1 status=0
+	shift
+	cp -r "$top/selftests/suites" "$work/dir/"
+	chmod -R a+rX "$work/dir/suites"
+	cd "$work/dir/suites"
+	virtio_rdma run --rw --root "$ROOT" --timeout 1800 "$@" -- "./$name" \
+		</dev/null >"$work/out" 2>"$work/err" || status=$?
+	if [[ -n $logs ]]; then
+		cat "$work/out" "$work/err" >"$logs/$name"
+	fi
+	cat "$work/out"
+	((status == 0)) || fail "status $status"
+	nothing_left
+}
+
+test_perftest() { suite perftest; }
+test_libfabric() { suite libfabric; }
+test_ucx() { suite ucx; }
+test_openmpi() { suite openmpi; }
+test_rsockets() { suite rsockets; }
+test_qperf() { suite qperf; }
+test_fio() { suite fio; }
+
+# By name only: its root is that of tools/packages/crate.
+test_sideway() { suite sideway --vms 1; }
+
+run_tests test_perftest test_libfabric test_ucx test_openmpi test_rsockets test_qperf test_fio

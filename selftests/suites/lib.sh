@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# shellcheck shell=bash
+#
+# Functions of the scripts that run suites and programs of a distribution between two VMs of
+# `virtio-rdma run --rw --root DIR`. VM 2 has the servers. A script ends with status 0 if each of
+# its parts passed.
+
+set -eu
+# The caller's need not be there in another root.
+export HOME=/tmp TMPDIR=/tmp LC_ALL=C.UTF-8
+device=virtio_rdma0
+counters=/sys/class/infiniband/$device/ports/1/hw_counters
+# The index of the GID of the port's IPv4 address.
+gid=$(grep -l 0000:ffff:0a09:0001 /sys/class/infiniband/$device/ports/1/gids/* | head -n 1)
+gid=${gid##*/}
+passed=0
+failed=()
+
+# Messages that this VM's device has sent: directly, or as packets.
+sent() {
+	echo $(($(<$counters/direct_tx_messages) + $(<$counters/tx_packets)))
+}
+
+# Runs a part and counts it: part NAME COMMAND. Programs may take TCP without a word, so one without
+# any message of the device has failed.
+part() { run_part 1 "$@"; }
+
+# The same for a program that makes objects and sends nothing.
+silent_part() { run_part 0 "$@"; }
+
+# run_part MESSAGES NAME COMMAND
+run_part() {
+	local least=$1 name=$2 before status=0 messages
+	shift 2
+	printf '# %s\n' "$name"
+	before=$(sent)
+	# In the background, where errexit holds.
+	(
+		set -e
+		"$@"
+	) &
+	wait $! || status=$?
+	messages=$(($(sent) - before))
+	if ((status == 0 && messages >= least)); then
+		((++passed))
+		printf 'ok %s\n' "$name"
+	else
+		failed+=("$name")
+		printf 'not ok %s # status %d, %d messages sent\n' "$name" "$status" "$messages"
+	fi
+}
+
+# Waits until VM $1 listens at TCP port $2, or process $3 has ended.
+await() {
+	local port
+	port=$(printf %04X "$2")
+	until on -n "$1" grep -q "^ *[0-9]*: [0-9A-F]*:$port [0-9A-F]*:0000 0A" \
+		/proc/net/tcp /proc/net/tcp6; do
+		kill -0 "$3"
+		sleep 0.2
+	done
+}
+
+# Runs a client against a server that serves one client and ends: meet PORT SERVER CLIENT, both
+# lines of a shell.
+meet() {
+	local server
+	on -n 2 sh -c "$2" &
+	server=$!
+	await 2 "$1" $server
+	sh -c "$3"
+	wait $server
+}
+
+# The same for a server that nobody sees waiting: the client tries again while it is there.
+meet_unseen() {
+	local server
+	on -n 2 sh -c "$1" &
+	server=$!
+	until sh -c "$2"; do
+		kill -0 $server
+		sleep 1
+	done
+	wait $server
+}
+
+finish() {
+	printf 'suites: %d passed, %d failed: %s\n' "$passed" ${#failed[@]} "${failed[*]}"
+	((${#failed[@]} == 0))
+}
