@@ -75,6 +75,8 @@ insert() {
 	((${#found[@]} == 2))
 	modprobe virtio_rng
 	for device in "${found[@]}"; do
+		[[ -e /sys/bus/virtio/devices/$device/driver ]] ||
+			echo "$device" >/sys/bus/virtio/drivers/virtio_rng/bind
 		echo "$device" >"/sys/bus/virtio/devices/$device/driver/unbind"
 	done
 	modprobe -r virtio_rng || [[ ! -d /sys/module/virtio_rng/holders ]]
