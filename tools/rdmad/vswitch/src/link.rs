@@ -28,6 +28,10 @@ use crate::unix_peer::UnixPeer;
 /// window of a connection.
 const BACKLOG: usize = 512;
 
+/// A frame that finds more frames waiting for room in a socket is marked, if its sender reacts to
+/// marks.
+const CONGESTED: usize = 64;
+
 /// How long a socket may take nothing before its receiver counts as gone. Frames of engines wait
 /// for a receiver that is only slow, which holds up the engine; one that does not read must not
 /// hold up what the engine has for others.
@@ -320,12 +324,15 @@ impl Link {
         }
     }
 
-    fn enqueue(&mut self, frame: Frame, patient: bool, now: Instant) -> Delivery {
+    fn enqueue(&mut self, mut frame: Frame, patient: bool, now: Instant) -> Delivery {
         if self.backlog.len() >= BACKLOG && (!patient || self.stalled) {
             return Delivery::Dropped;
         }
         if self.backlog.is_empty() {
             self.waiting = now;
+        }
+        if self.waits != Waits::No && self.backlog.len() > CONGESTED {
+            roce::net::mark(&mut frame);
         }
         self.backlog.push_back(frame);
         self.since.push_back(now);

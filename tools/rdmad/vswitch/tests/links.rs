@@ -8,7 +8,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 
 use common::*;
-use roce::FramePort;
+use roce::net::Ecn;
+use roce::{FramePort, Packet};
 use tempfile::TempDir;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 
@@ -89,12 +90,17 @@ fn an_engine_that_does_not_receive_holds_up_its_peer_alone() {
 
 /// Sends RoCE frames from engine 0 to what is outside until its buffers run out. Returns how many.
 fn exhaust(rig: &Rig) -> usize {
+    exhaust_with(rig, 0)
+}
+
+/// The same with a traffic class.
+fn exhaust_with(rig: &Rig, traffic_class: u8) -> usize {
     // The switch has to know where that is.
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "here"));
     rig.nets[0].receive();
     let (engine, _) = &rig.engines[0];
     for sent in 0..100_000 {
-        let bytes = roce(OUTSIDE, mac(0), sent as u8);
+        let bytes = roce_with(OUTSIDE, mac(0), sent as u8, traffic_class);
         match engine.frame(bytes.len()) {
             Some(mut frame) => {
                 frame.copy_from_slice(&bytes);
@@ -119,6 +125,24 @@ fn an_engine_waits_for_a_slow_link_and_loses_nothing() {
     let (engine, heard) = &rig.engines[0];
     heard.recv_timeout(PATIENCE).expect("to be told of buffers");
     assert!(engine.frame(100).is_some());
+}
+
+#[test]
+fn frames_that_wait_behind_many_are_marked() {
+    for (class, marked) in [
+        (Ecn::Capable, Ecn::Congestion),
+        (Ecn::NotCapable, Ecn::NotCapable),
+    ] {
+        let rig = Rig::new(1, 1);
+        let sent = exhaust_with(&rig, class.within(0));
+        let fields = Vec::from_iter((0..sent).map(|_| {
+            let frame = rig.uplinks[0].receive();
+            let packet = Packet::parse(&frame).expect("a sound frame");
+            Ecn::of(packet.path.traffic_class)
+        }));
+        assert_eq!(fields[0], class, "nothing was before it");
+        assert_eq!(fields[sent - 1], marked);
+    }
 }
 
 #[test]

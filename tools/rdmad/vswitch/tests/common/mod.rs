@@ -36,6 +36,11 @@ pub fn frame(dst: Mac, src: Mac, text: &str) -> Vec<u8> {
 
 /// A sound RoCE frame with these addresses; `number` tells them apart.
 pub fn roce(dst: Mac, src: Mac, number: u8) -> Vec<u8> {
+    roce_with(dst, src, number, 0)
+}
+
+/// The same with a traffic class.
+pub fn roce_with(dst: Mac, src: Mac, number: u8, traffic_class: u8) -> Vec<u8> {
     use roce::headers::{Bth, Headers, Request, SendPart};
     use roce::net::Addresses;
     use roce::work::With;
@@ -44,11 +49,11 @@ pub fn roce(dst: Mac, src: Mac, number: u8) -> Vec<u8> {
         Bth::new(0xffff, roce::Qpn::new(17), roce::Psn::new(number.into())),
         send,
     );
-    let path = roce::Path::new(
-        src,
-        dst,
-        Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into()),
-    );
+    let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let path = roce::Path {
+        traffic_class,
+        ..roce::Path::new(src, dst, addresses)
+    };
     let mut frame = vec![0; roce::packet::frame_size(&path, &headers.body, 100)];
     let built: Result<(), ()> = roce::packet::build(&mut frame, &path, 0, &headers, 100, |out| {
         out.fill(number);
