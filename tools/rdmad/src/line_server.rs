@@ -93,7 +93,8 @@ impl Drop for Server {
 pub fn ask(socket: &Path, request: &str, to: &mut impl Write) -> io::Result<u64> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
-    writeln!(stream, "{request}")?;
+    // At once: the server answers the first line and hangs up, whatever the client has to add.
+    stream.write_all(format!("{request}\n").as_bytes())?;
     io::copy(&mut stream, to)
 }
 
