@@ -4,7 +4,7 @@
 //! 3168, section 5).
 
 use super::checksum::{fold, sum};
-use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ETH_SIZE, IPV4_SIZE, VLAN_SIZE};
+use super::{network_layer, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_SIZE};
 
 const MASK: u8 = 0b11;
 
@@ -43,11 +43,7 @@ impl Ecn {
 /// Marks an Ethernet frame as one that met congestion. Returns whether it is marked now: that of a
 /// sender that does not react, or of another protocol than IP, stays as it is.
 pub fn mark(frame: &mut [u8]) -> bool {
-    let ethertype = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
-    let (kind, ip) = match ethertype(ETH_SIZE - 2) {
-        Some(ETHERTYPE_VLAN) => (ethertype(ETH_SIZE + VLAN_SIZE - 2), ETH_SIZE + VLAN_SIZE),
-        kind => (kind, ETH_SIZE),
-    };
+    let (kind, ip) = network_layer(frame);
     match (kind, frame.get_mut(ip..)) {
         (Some(ETHERTYPE_IPV4), Some([0x45, rest @ ..])) if rest.len() >= IPV4_SIZE - 1 => {
             mark_ipv4(&mut frame[ip..ip + IPV4_SIZE])

@@ -322,14 +322,19 @@ fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     Ok((path, 0, udp))
 }
 
+/// The type of what an Ethernet frame carries, with or without a VLAN tag, and where that begins.
+fn network_layer(frame: &[u8]) -> (Option<u16>, usize) {
+    let ethertype = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+    match ethertype(ETH_SIZE - 2) {
+        Some(ETHERTYPE_VLAN) => (ethertype(ETH_SIZE + VLAN_SIZE - 2), ETH_SIZE + VLAN_SIZE),
+        kind => (kind, ETH_SIZE),
+    }
+}
+
 /// Whether a frame is RoCEv2 as the engine reads it, by its protocol numbers and port alone, sound
 /// or not.
 pub fn is_roce(frame: &[u8]) -> bool {
-    let ethertype = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
-    let (kind, ip) = match ethertype(12) {
-        Some(ETHERTYPE_VLAN) => (ethertype(16), ETH_SIZE + VLAN_SIZE),
-        kind => (kind, ETH_SIZE),
-    };
+    let (kind, ip) = network_layer(frame);
     let Some(packet) = frame.get(ip..) else {
         return false;
     };
