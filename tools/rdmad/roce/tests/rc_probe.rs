@@ -16,15 +16,21 @@ use roce::env::Incident;
 use roce::rc::ack_timeout;
 use roce::work::{AtomicOp, Mtu, SendOp, WcStatus};
 
-/// A connection that knows its round trip, 40 µs, from messages before; `next` is the identity of
-/// the next work request. The local ACK timeout is 8.6 s.
+/// A connection that knows its round trip, 40 µs, from messages before. The local ACK timeout is
+/// 8.6 s.
 fn settled() -> Sim {
+    settled_with(Mtu::Mtu1024, 8)
+}
+
+/// The same with this MTU, after messages of `length` bytes.
+fn settled_with(mtu: Mtu, length: usize) -> Sim {
     let mut sim = sim(Settings {
+        mtu,
         timeout: 20,
         ..Settings::default()
     });
     for id in 0..4 {
-        sim.ends[0].post(id, write(at(0)), vec![0..8]);
+        sim.ends[0].post(id, write(at(0)), vec![0..length]);
         sim.run();
     }
     sim.log.clear();
@@ -130,7 +136,8 @@ fn a_lost_answer_is_asked_for_again() {
 /// Of a long READ, whose requests are for 64 packets, the rest of the last request is asked for.
 #[test]
 fn the_end_of_a_read_is_asked_for_again() {
-    let mut sim = sim_of_small_packets();
+    // The window is large enough for all of its requests then.
+    let mut sim = settled_with(Mtu::Mtu256, 100 * 256);
     let length = 70 * 256;
     sim.ends[0].post(4, SendOp::Read { remote: at(0) }, vec![0..length]);
     lose(&mut sim, &[]);
@@ -148,22 +155,6 @@ fn the_end_of_a_read_is_asked_for_again() {
         sim.ends[0].world.memory[..length],
         sim.ends[1].world.memory[..length]
     );
-}
-
-fn sim_of_small_packets() -> Sim {
-    let mut sim = sim(Settings {
-        mtu: Mtu::Mtu256,
-        timeout: 20,
-        ..Settings::default()
-    });
-    // The window is large enough for all of the READ's requests then.
-    for id in 0..4 {
-        sim.ends[0].post(id, write(at(0)), vec![0..100 * 256]);
-        sim.run();
-    }
-    sim.log.clear();
-    sim.start = sim.now;
-    sim
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod common;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::discriminant;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use common::capture;
 use common::setup::apply;
@@ -17,7 +18,6 @@ use roce::net::Addresses;
 use roce::rc::{Responder, ResponderAttr};
 use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
-use std::time::Instant;
 use virtio_rdma_abi::number::Qpn;
 
 /// Memory that admits everything and remembers it.
