@@ -184,9 +184,8 @@ impl Device<Bound> {
 }
 
 impl Device<Core<'_>> {
-    /// Clears `priv`, in which the driver that had the device before may have left a pointer.
-    ///
-    /// To be called as the device is bound, before anything else of this module.
+    /// Clears `priv`: as the queues go, and as the device is bound, since the driver that had it
+    /// before may have left a pointer there.
     pub(super) fn clear_priv(&self) {
         // SAFETY: The device is valid; `priv` changes in this context only.
         unsafe { self.slot().write_volatile(null_mut()) };
@@ -210,7 +209,6 @@ impl Device<Core<'_>> {
         if self.has_queues() {
             return Err(EBUSY);
         }
-        let slot = self.slot();
         let count = u32::try_from(queues.len())?;
         let mut found = KVec::from_elem(null_mut(), queues.len(), GFP_KERNEL)?;
         let mut info = KVec::with_capacity(queues.len(), GFP_KERNEL)?;
@@ -230,7 +228,7 @@ impl Device<Core<'_>> {
         // A reader that sees the pointer sees the memory behind it.
         smp_mb(Write);
         // SAFETY: The device is valid; `priv` changes in this context only.
-        unsafe { slot.write_volatile(queues) };
+        unsafe { self.slot().write_volatile(queues) };
         // SAFETY: The device is valid; both arrays have the stated length; every queue has a name,
         // and names and handlers stay in place until the queues are deleted.
         let result = to_result(unsafe {
@@ -243,8 +241,7 @@ impl Device<Core<'_>> {
             )
         });
         if let Err(error) = result {
-            // SAFETY: The device is valid; `priv` changes in this context only.
-            unsafe { slot.write_volatile(null_mut()) };
+            self.clear_priv();
             // SAFETY: From `into_raw()` above; a transport that fails has deleted its queues.
             let queues = unsafe { KBox::from_raw(queues) };
             // SAFETY: No queue was attached, so the device never had a buffer.
@@ -269,9 +266,8 @@ impl Device<Core<'_>> {
     /// if it is unreachable.
     pub fn remove_queues(&self) -> Reset {
         let reset = self.reset();
-        let slot = self.slot();
         // SAFETY: The device is valid; `priv` changes in this context only.
-        let queues = unsafe { slot.read_volatile() };
+        let queues = unsafe { self.slot().read_volatile() };
         if queues.is_null() {
             return reset;
         }
@@ -294,8 +290,7 @@ impl Device<Core<'_>> {
             // interrupts under way.
             unsafe { del_vqs(self.as_raw()) };
         }
-        // SAFETY: The device is valid; `priv` changes in this context only.
-        unsafe { slot.write_volatile(null_mut()) };
+        self.clear_priv();
         // SAFETY: From `into_raw()` when the queues were found; there are no callbacks without
         // queues.
         drop(unsafe { KBox::from_raw(queues) });
