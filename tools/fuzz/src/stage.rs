@@ -5,7 +5,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use verbs::{Clock, Limits, MemoryStatus, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
+use verbs::{
+    Clock, Limits, MemoryStatus, PathPolicy, Runtime, RuntimeConfig, WorkerKind, MAX_TURN,
+};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
 
@@ -105,9 +107,7 @@ pub fn settle(runtime: &Runtime) {
 /// No turn was too long, no device has failed or has more memory than it may.
 pub fn is_sound(runtime: &Runtime, vms: &[Vm]) {
     let status = runtime.status();
-    // The last step of a turn may exceed the budget.
-    let limit = status.turn_budget + status.turn_budget / 4;
-    assert!(status.longest_turn <= limit, "{status:?}");
+    assert!(status.longest_turn <= MAX_TURN as u64, "{status:?}");
     for vm in vms {
         assert_eq!(vm.sink.failure(), None);
         let MemoryStatus { used, limit } = vm.device.status().memory;

@@ -61,4 +61,6 @@ pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
 pub use status::{
     DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus, WorkerStatus,
 };
+#[cfg(feature = "testing")]
+pub use turn::MAX_TURN;
 pub use virtqueues::Virtqueues;

@@ -11,13 +11,21 @@ use std::cell::Cell;
 
 pub(crate) use parked::Parked;
 
-/// The budget of a half of a QP for a turn.
-pub(crate) const TURN: usize = 1 << 20;
+/// The budget of a half of a QP for a turn. A sparse flow waits for a few turns at most, so this
+/// is what a small message waits for behind large ones.
+pub(crate) const TURN: usize = 128 << 10;
+/// The last step of a turn may exceed the budget, by the cost of 128 work requests, of a message of
+/// that many packets, or of the copies of a datagram to a group.
+#[cfg(feature = "testing")]
+const LAST_STEP: usize = 256 << 10;
+/// Cost of a turn at most.
+#[cfg(feature = "testing")]
+pub const MAX_TURN: usize = TURN + LAST_STEP;
 /// A work request of any kind, beside its bytes.
 const WORK_REQUEST: usize = 1024;
-/// A byte of a frame. 64 KiB of frames fill a turn: their receiver takes them while they are in a
-/// cache.
-const FRAME_BYTE: usize = 16;
+/// A byte of a frame. 64 KiB of frames fill a turn: fewer would spend more on the turns than on the
+/// frames, and the receiver of these takes them while they are in a cache.
+const FRAME_BYTE: usize = 2;
 
 /// A frame that was received: 64 fill a turn.
 const RECEIVED_FRAME: usize = TURN / 64;
@@ -107,7 +115,7 @@ mod tests {
         assert_eq!(budget.left(), TURN - 1024);
         let _ = budget.charged_since(0);
         assert_eq!(budget.spent(), 1024, "charged once");
-        budget.charge_frames(10_000);
+        budget.charge_frames(TURN / FRAME_BYTE);
         budget.charge_bytes(usize::MAX);
         assert!(budget.is_spent());
         assert_eq!(budget.left_for_frames(), 1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use roce::headers::{Aeth, Body, Bth, Deth, Headers, Response, Syndrome};
 use roce::net::{gid_to_ip, multicast_mac};
 use roce::Psn;
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus, MAX_TURN};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
@@ -127,12 +127,10 @@ fn fill_with_local_work(qp: &Qp<'_>) {
     }
 }
 
-/// No turn cost more than it may. The last step is up to 128 work requests, a message of that many
-/// packets, or the copies of a datagram to a group.
+/// No turn cost more than it may.
 pub fn is_bounded(status: &RuntimeStatus) {
-    let limit = status.turn_budget + status.turn_budget / 4;
     assert!(status.longest_turn > 0, "{status:?}");
-    assert!(status.longest_turn <= limit, "{status:?}");
+    assert!(status.longest_turn <= MAX_TURN as u64, "{status:?}");
 }
 
 /// However much is there when a turn begins, it ends, and another one goes on.
