@@ -128,7 +128,7 @@ pub struct Args {
 
     /// Threads that serve the queues of all ports; by default one less than there are CPUs, from
     /// one to four.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub workers: Option<u16>,
 
     /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0:

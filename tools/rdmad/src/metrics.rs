@@ -57,9 +57,15 @@ fn workers(families: &mut Families<'_>, report: &Report) -> fmt::Result {
     )?;
     families.gauge(
         "worker_longest_round",
-        "Longest time that giving each device a turn took",
+        "Longest time from one look at deadlines and watched queues to the next",
         Some(Unit::Seconds),
         each(|worker| worker.longest_round_us).map(|(labels, time)| (labels, seconds(time))),
+    )?;
+    families.counter(
+        "worker_steals",
+        "Flows, QPs most of them, that it took over from other workers",
+        None,
+        each(|worker| worker.steals),
     )?;
     families.gauge(
         "worker_longest_turn",

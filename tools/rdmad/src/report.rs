@@ -38,7 +38,7 @@ pub struct Workers {
     pub turn_budget: u64,
     /// Cost of the longest turn.
     longest_turn: u64,
-    /// The longest time that a worker needed to give each device one turn.
+    /// The longest time from a worker's look at deadlines and watched queues to its next.
     longest_round_us: u64,
     /// The single threads, in the order of their numbers.
     pub each: Vec<Worker>,
@@ -51,6 +51,8 @@ pub struct Worker {
     pub busy_us: u64,
     pub longest_turn: u64,
     pub longest_round_us: u64,
+    /// Flows, QPs most of them, that it took over from other workers.
+    pub steals: u64,
 }
 
 /// A port and its device.
@@ -197,6 +199,7 @@ impl From<&WorkerStatus> for Worker {
             busy_us: microseconds(status.busy),
             longest_turn: status.longest_turn,
             longest_round_us: microseconds(status.longest_round),
+            steals: status.steals,
         }
     }
 }

@@ -15,6 +15,7 @@ use virtio_rdma_abi::ring::{CQ_SLOTS, DOORBELL_SHIFT_RANGE};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::port_pace::PortRates;
+use crate::runtime::PortFlows;
 
 /// Vendor id: virtio's, as PCI has it. 0 would be no id.
 const VENDOR_ID: u32 = 0x1af4;
@@ -189,6 +190,7 @@ impl Limits {
             + MR * u64::from(self.max_mr)
             + GROUP * u64::from(self.max_mcast_grp)
             + MEMBER * u64::from(self.max_total_mcast_qp_attach)
+            + PortFlows::FLOW_SIZE as u64 * u64::from(self.max_qp)
     }
 
     /// Greatest size of each virtqueue of the transport, so that it serves in either mode.

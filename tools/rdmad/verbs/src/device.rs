@@ -31,7 +31,10 @@ use crate::pd::Pd;
 use crate::port_pace::{PortPacer, PortRates};
 use crate::qp::Qp;
 use crate::rfc_queues::RfcQueues;
-use crate::runtime::{Exclusive, IdleGap, QpKey, ReadySet, Runtime, SharedRuntime, Watch};
+use crate::runtime::{
+    Exclusive, Flow, FlowKey, IdleGap, PortFlows, QpKey, ReadySet, Runtime, SharedRuntime, TurnEnd,
+    Watch,
+};
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::virtqueues::Virtqueues;
@@ -95,7 +98,7 @@ pub struct Device {
     pub(crate) counters: Counters,
     /// Limits that its QPs share.
     pub(crate) pacer: PortPacer,
-    ready_qps: ReadySet<Qpn>,
+    flows: PortFlows,
     ready_cqs: ReadySet<Cqn>,
     /// Virtqueues of events that have buffers again.
     ready_events: ReadySet<EventQueue>,
@@ -181,7 +184,11 @@ impl Device {
                 violations: Violations::default(),
                 counters: Counters::new(runtime.shared().scheduler.workers()),
                 pacer: PortPacer::new(config.rates, runtime.shared().scheduler.clock.now()),
-                ready_qps: ReadySet::new(limits.max_qp + 1),
+                flows: PortFlows::new(
+                    port,
+                    limits.max_qp + 1,
+                    runtime.shared().scheduler.workers(),
+                ),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
                 has_frames: AtomicBool::new(false),
@@ -209,7 +216,7 @@ impl Device {
             self.virtqueues.fail("its last reset panicked");
         }
         // Workers passed over what became ready while the device had failed.
-        self.runtime.scheduler.wake();
+        self.port_ready();
     }
 
     /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or
@@ -268,7 +275,7 @@ impl Device {
                 if self.cqs.with(cqn, |cq| cq.doorbell_page == page) == Some(true)
                     && self.ready_cqs.insert(cqn)
                 {
-                    self.runtime.scheduler.wake();
+                    self.port_ready();
                 }
             }
             // Receives are taken when messages come.
@@ -282,7 +289,7 @@ impl Device {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
             if queue >= FIRST_EVENT_QUEUE && self.ready_events.insert(EventQueue(queue)) {
-                self.runtime.scheduler.wake();
+                self.port_ready();
             }
             return;
         }
@@ -335,7 +342,7 @@ impl Device {
     /// The frame port has frames, or room again.
     pub fn frames_ready(&self) {
         if !self.has_frames.swap(true, Ordering::AcqRel) {
-            self.runtime.scheduler.wake();
+            self.port_ready();
         }
     }
 
@@ -454,9 +461,10 @@ impl Device {
     fn posted(&self, qpn: Qpn, is_request_response: bool) {
         let serve = || {
             self.contained(|| {
-                if let Some(qp) = self.qps.get(qpn) {
-                    qp.serve(self, &Watch::nothing());
-                }
+                let end = self.serve_qp(qpn, &Watch::nothing());
+                self.runtime
+                    .scheduler
+                    .end_turn(&self.flows, Flow::of(qpn), end);
             });
         };
         if is_request_response && self.runtime.scheduler.serve_at_once(&self.idle_gap, serve) {
@@ -469,8 +477,35 @@ impl Device {
     /// QP `qpn` wants a turn.
     #[inline]
     pub(crate) fn qp_ready(&self, qpn: Qpn) {
-        if self.ready_qps.insert(qpn) {
-            self.runtime.scheduler.wake();
+        self.runtime
+            .scheduler
+            .make_ready(&self.flows, Flow::of(qpn));
+    }
+
+    /// Something of the port that belongs to no QP wants a turn.
+    fn port_ready(&self) {
+        self.runtime.scheduler.make_ready(&self.flows, Flow::PORT);
+    }
+
+    /// The flows that have turns.
+    pub(crate) fn flows(&self) -> &PortFlows {
+        &self.flows
+    }
+
+    /// The other end of the direct connection whose flow this is, if it is one.
+    pub(crate) fn direct_peer_of(&self, flow: Flow) -> Option<FlowKey> {
+        let QpKey { port, qpn } = self
+            .qps
+            .with(flow.qpn()?, |qp| qp.summary.direct_peer())??;
+        let flow = Flow::of(qpn);
+        Some(FlowKey { port, flow })
+    }
+
+    /// Whether a flow has a turn now.
+    pub(crate) fn is_served(&self, flow: Flow) -> bool {
+        match flow.qpn() {
+            Some(qpn) => self.qps.with(qpn, Qp::is_served) == Some(true),
+            None => self.receiving.is_busy(),
         }
     }
 
@@ -491,21 +526,18 @@ impl Device {
         ForFrames(())
     }
 
+    /// Has another QP that waits for room in the frame port look for it, if there is any.
+    fn pass_room_on(&self) {
+        if !self.blocked.is_empty() && self.frames.frame(0).is_some() {
+            self.frames_ready();
+        }
+    }
+
     /// The deadline of QP `qpn` is over.
     pub(crate) fn timer_expired(&self, qpn: Qpn) {
         if self.qps.with(qpn, Qp::timer_expired).is_some() {
             self.qp_ready(qpn);
         }
-    }
-
-    /// Whether [`serve`](Self::serve) has something to do.
-    pub(crate) fn is_ready(&self) -> bool {
-        let is_ready = || {
-            !self.ready_qps.is_empty()
-                || !self.ready_events.is_empty()
-                || !self.ready_cqs.is_empty()
-        };
-        self.has_frames.load(Ordering::Acquire) || (is_ready() && !self.has_failed())
     }
 
     /// Whether QP `qpn` has work that was not looked at yet; true too if it is gone.
@@ -514,45 +546,48 @@ impl Device {
         self.contained(posted).unwrap_or(true)
     }
 
-    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by
-    /// workers, each with what it watches; calls `more` before a turn if there is work for another
-    /// worker.
-    pub(crate) fn serve(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
-        let turns = || self.serve_each(watch, more);
-        self.contained(turns).unwrap_or_else(|| {
+    /// Gives a flow its turn. Called by workers, each with what it watches.
+    pub(crate) fn serve(self: &Arc<Self>, flow: Flow, watch: &Watch) -> TurnEnd {
+        let turn = || match flow.qpn() {
+            Some(qpn) => {
+                let end = self.serve_qp(qpn, watch);
+                self.pass_room_on();
+                end
+            }
+            None => self.serve_port(),
+        };
+        self.contained(turn).unwrap_or_else(|| {
             self.drop_frames();
-            true
+            TurnEnd::default()
         })
     }
 
-    fn serve_each(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
-        let mut worked = false;
+    /// Gives QP `qpn` its turn, if there is one.
+    fn serve_qp(&self, qpn: Qpn, watch: &Watch) -> TurnEnd {
+        match self.qps.get(qpn) {
+            Some(qp) => qp.serve(self, watch),
+            None => TurnEnd::default(),
+        }
+    }
+
+    /// Gives frames and one object of each kind their turn, as far as they want one.
+    fn serve_port(self: &Arc<Self>) -> TurnEnd {
+        let mut end = TurnEnd::default();
         if self.take_frames() {
-            worked = true;
-            self.serve_frames();
+            end = self.serve_frames();
         }
         if let Some(queue) = self.ready_events.take() {
-            worked = true;
-            if self.events.resume(queue.0) && self.ready_events.insert(queue) {
-                self.runtime.scheduler.wake();
+            if self.events.resume(queue.0) {
+                self.ready_events.insert(queue);
             }
         }
         if let Some(cqn) = self.ready_cqs.take() {
-            worked = true;
             if let Some(cq) = self.cqs.get(cqn) {
                 cq.doorbell(self, &self.space.enter());
             }
         }
-        if let Some(qpn) = self.ready_qps.take() {
-            worked = true;
-            if !self.ready_qps.is_empty() {
-                more();
-            }
-            if let Some(qp) = self.qps.get(qpn) {
-                qp.serve(self, watch);
-            }
-        }
-        worked
+        end.again |= !self.ready_events.is_empty() || !self.ready_cqs.is_empty();
+        end
     }
 
     /// Whether frames have come, or room, since the last call. Frames that come later tell again.
@@ -561,12 +596,21 @@ impl Device {
         self.has_frames.load(Ordering::Relaxed) && self.has_frames.swap(false, Ordering::AcqRel)
     }
 
-    fn serve_frames(self: &Arc<Self>) {
-        self.blocked.take_all(|qpn| self.qp_ready(qpn));
-        let taken = self.receiving.run(|| crate::wire::receive(self));
-        if taken.is_some_and(|taken| taken.result || taken.again) {
-            self.frames_ready();
+    fn serve_frames(self: &Arc<Self>) -> TurnEnd {
+        // It passes the room on that it does not need.
+        if let Some(qpn) = self.blocked.take() {
+            self.qp_ready(qpn);
         }
+        let Some(taken) = self.receiving.run(|| crate::wire::receive(self)) else {
+            return TurnEnd::default();
+        };
+        let mut end = taken.result;
+        end.again |= taken.again;
+        if end.again {
+            // The flow is made ready at the end of its turn.
+            self.has_frames.store(true, Ordering::Release);
+        }
+        end
     }
 
     /// Drops frames that came for the device, which has failed, perhaps in its turn at frames.

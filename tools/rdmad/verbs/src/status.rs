@@ -96,8 +96,10 @@ pub struct WorkerStatus {
     pub busy: Duration,
     /// Cost of its longest turn.
     pub longest_turn: u64,
-    /// The longest time that it needed to give each device one turn.
+    /// The longest time from one look at deadlines and watched queues to the next: up to 8 turns.
     pub longest_round: Duration,
+    /// Flows, QPs most of them, that it took over from other workers.
+    pub steals: u64,
 }
 
 /// The workers of a runtime.

@@ -31,7 +31,7 @@ use roce::size::{frame_span, request_size};
 use roce::work::{packets, Mtu, SendOp, SendWr};
 use roce::{Connection, Psn};
 use virtio_rdma_abi::ib::{QpType, WcStatus};
-use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::number::{PortId, Qpn};
 use virtio_rdma_abi::qp::QpAttr;
 
 #[cfg(feature = "testing")]
@@ -47,6 +47,7 @@ use crate::{Borrowed, Device};
 #[derive(Debug)]
 pub(crate) struct DirectRoute {
     device: Weak<Device>,
+    port: PortId,
     qpn: Qpn,
     mtu: Mtu,
     /// How that QP names us, if it does.
@@ -68,10 +69,16 @@ impl DirectRoute {
             .direct_peer(group, connection.path.dst_mac)?;
         Some(Self {
             device: Arc::downgrade(&peer),
+            port: peer.port(),
             qpn: connection.dest_qpn,
             mtu: connection.mtu,
             us: RemoteQp::us(device.mac(), qpn, connection)?,
         })
+    }
+
+    /// The port where it ends.
+    pub(crate) fn port(&self) -> PortId {
+        self.port
     }
 
     /// Its end, if it is there.

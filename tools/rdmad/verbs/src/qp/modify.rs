@@ -16,7 +16,8 @@ use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide,
 use crate::config::MAX_BURST;
 use crate::direct::DirectRoute;
 use crate::error::{require, Errno, Result};
-use crate::status::{DataPath, PeerStatus};
+use crate::runtime::Flow;
+use crate::status::DataPath;
 use crate::turn::Parked;
 use crate::wqe::Received;
 use crate::Device;
@@ -105,11 +106,28 @@ impl Qp {
             self.clear(device, &mut send, &mut recv);
         }
         self.state.store(next.value(), Ordering::Release);
+        self.settle(device);
         if let Some(route) = &send.route {
             route.request_turn();
         }
         device.qp_ready(self.number);
         Ok(())
+    }
+
+    /// Chooses the worker of a connection's turns: the one of the peer on the direct path, where
+    /// the turns of both ends exclude each other; on the wire the one that takes the frames.
+    fn settle(&self, device: &Device) {
+        if self.summary.peer().is_none() {
+            return;
+        }
+        let flow = Flow::of(self.number);
+        let home = match device.direct_peer_of(flow) {
+            Some(peer) => device.runtime().home(peer),
+            None => Some(device.flows().home(Flow::PORT)),
+        };
+        if let Some(home) = home {
+            device.flows().set_home(flow, home);
+        }
     }
 
     /// Executes SET_RATE_LIMIT.
@@ -243,10 +261,10 @@ impl Qp {
             (None, Some(requester)) => requester.update(attr, connection.path),
             (None, None) => {}
         }
-        self.summary.set_peer(Some(PeerStatus {
-            qpn: connection.dest_qpn,
-            path,
-        }));
+        self.summary.set_peer(
+            Some(connection.dest_qpn),
+            route.as_ref().map(DirectRoute::port),
+        );
         send.connection = Some(connection);
         send.route = route;
     }
@@ -306,7 +324,7 @@ impl Qp {
         send.disarm(device, self.number);
         send.attr = QpAttr::default();
         send.io.pacer = None;
-        self.summary.set_peer(None);
+        self.summary.set_peer(None, None);
         self.summary.set_rate(0);
         RecvTurn::new(self, device, &view).reset(recv);
         recv.put_back(self);

@@ -2,10 +2,11 @@
 
 //! Properties of a QP that can be seen without its locks, so that a reader never holds a worker up.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::number::{PortId, Qpn};
 
+use crate::runtime::QpKey;
 use crate::status::{DataPath, PeerStatus};
 
 /// Copies of what the halves of a QP know, each as it stood at some moment.
@@ -13,19 +14,19 @@ use crate::status::{DataPath, PeerStatus};
 pub(crate) struct Summary {
     /// QPN of the peer of a connection, 0 for none.
     peer: AtomicU32,
-    /// Data goes to the peer without packets.
-    direct: AtomicBool,
+    /// Port of the peer, if data goes there without packets, and else 0.
+    port: AtomicU32,
     /// Rate limit in kb/s, 0 for none.
     rate: AtomicU32,
 }
 
 impl Summary {
-    /// Notes the peer of a connection, if there is one.
-    pub(super) fn set_peer(&self, peer: Option<PeerStatus>) {
-        let qpn = peer.map_or(0, |peer| peer.qpn.get());
-        let direct = peer.is_some_and(|peer| peer.path == DataPath::Direct);
-        self.peer.store(qpn, Ordering::Relaxed);
-        self.direct.store(direct, Ordering::Relaxed);
+    /// Notes the peer of a connection, if there is one, and its port if data goes there without
+    /// packets.
+    pub(super) fn set_peer(&self, peer: Option<Qpn>, port: Option<PortId>) {
+        self.peer.store(peer.map_or(0, Qpn::get), Ordering::Relaxed);
+        self.port
+            .store(port.map_or(0, PortId::get), Ordering::Relaxed);
     }
 
     /// Notes the rate limit in kb/s, or 0.
@@ -36,14 +37,23 @@ impl Summary {
     /// The peer of a connection.
     pub(crate) fn peer(&self) -> Option<PeerStatus> {
         let qpn = self.peer.load(Ordering::Relaxed);
-        let path = if self.direct.load(Ordering::Relaxed) {
-            DataPath::Direct
-        } else {
-            DataPath::Wire
+        let path = match self.port.load(Ordering::Relaxed) {
+            0 => DataPath::Wire,
+            _ => DataPath::Direct,
         };
         (qpn != 0).then_some(PeerStatus {
             qpn: Qpn::new(qpn),
             path,
+        })
+    }
+
+    /// The peer, if data goes there without packets.
+    pub(crate) fn direct_peer(&self) -> Option<QpKey> {
+        let port = self.port.load(Ordering::Relaxed);
+        let qpn = self.peer.load(Ordering::Relaxed);
+        (port != 0 && qpn != 0).then_some(QpKey {
+            port: PortId::new(port),
+            qpn: Qpn::new(qpn),
         })
     }
 

@@ -20,9 +20,11 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use virtio_rdma_abi::number::PortId;
 
-pub(crate) use self::scheduler::{shard, Alarm, Exclusive, IdleGap, QpKey, ReadySet, Until};
+pub(crate) use self::scheduler::{
+    shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, QpKey, ReadySet, TurnEnd, Until,
+};
 pub use self::scheduler::{Clock, WorkerKind};
-use self::scheduler::{Crew, Scheduler, SchedulerConfig};
+use self::scheduler::{Crew, Scheduler, SchedulerConfig, MAX_PORTS, MAX_WORKERS};
 use self::server::Server;
 pub(crate) use self::watch::{Watch, Watched};
 use self::worker_load::WorkerLoads;
@@ -48,7 +50,8 @@ pub enum PathPolicy {
 /// How a [`Runtime`] works.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeConfig {
-    /// Threads that serve; by default as many as there are CPUs less one, but from one to four.
+    /// Threads that serve, from 1 to 64; by default as many as there are CPUs less one, but from
+    /// one to four.
     pub workers: Option<usize>,
     /// How QPs of the process exchange data.
     pub path: PathPolicy,
@@ -77,8 +80,8 @@ pub struct Runtime {
 pub(crate) struct SharedRuntime {
     /// Sorted by port.
     devices: ArcSwap<Vec<Arc<Device>>>,
-    /// The next device's port.
-    next_port: Mutex<PortId>,
+    /// Held while `devices` change.
+    changes: Mutex<()>,
     direct: AtomicBool,
     poll: Duration,
     pub(crate) scheduler: Scheduler,
@@ -103,10 +106,10 @@ impl Runtime {
             let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
             cpus.saturating_sub(1).min(MAX_DEFAULT_WORKERS)
         });
-        let workers = workers.max(1);
+        let workers = workers.clamp(1, MAX_WORKERS);
         let shared = Arc::new(SharedRuntime {
             devices: ArcSwap::default(),
-            next_port: Mutex::new(PortId::new(1)),
+            changes: Mutex::new(()),
             direct: AtomicBool::new(path == PathPolicy::Direct),
             poll: if clock.stands_still() {
                 Duration::ZERO
@@ -118,6 +121,7 @@ impl Runtime {
                 worker_kind,
                 at_once,
                 clock,
+                turn: TURN,
             }),
             address_leases: AddressLeases::default(),
             secret: Secret::new(secret),
@@ -145,13 +149,17 @@ impl Runtime {
     /// Whether all workers that are stepped sleep on although there is work: a wake-up was lost.
     pub fn sleeps_over_work(&self) -> bool {
         let shared = &self.shared;
-        self.crew.sleeps_on() && (shared.is_busy() || shared.scheduler.is_due())
+        self.crew.sleeps_on() && (shared.scheduler.is_busy() || shared.scheduler.is_due())
     }
 
     /// The status of the workers.
     pub fn status(&self) -> RuntimeStatus {
+        let mut workers = self.shared.loads.of_workers();
+        for (number, worker) in workers.iter_mut().enumerate() {
+            worker.steals = self.shared.scheduler.steals(number);
+        }
         RuntimeStatus {
-            workers: self.shared.loads.of_workers(),
+            workers,
             turn_budget: TURN as u64,
             longest_turn: self.shared.loads.longest_turn(),
             grace_periods: self.shared.scheduler.quiesce.periods(),
@@ -175,14 +183,19 @@ impl Drop for Runtime {
 impl SharedRuntime {
     /// Makes the device that `make` returns for its port known.
     pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
-        let mut next = self.next_port.lock();
-        let device = make(*next);
-        *next = PortId::new(next.get() + 1);
+        let _change = self.changes.lock();
+        let mut devices = Vec::clone(&self.devices.load());
+        // Ports count from 1, so the first gap is where a device has another port than its place.
+        let gap = (1..)
+            .zip(&devices)
+            .find(|(port, device)| device.port().get() != *port);
+        let place = gap.map_or(devices.len(), |(port, _)| port as usize - 1);
+        assert!(place + 1 < MAX_PORTS as usize, "too many ports");
+        let device = make(PortId::new(place as u32 + 1));
         let config = device.config();
         self.address_leases
             .give(device.port(), config.mac, &config.addresses);
-        let mut devices = Vec::clone(&self.devices.load());
-        devices.push(device.clone());
+        devices.insert(place, device.clone());
         self.devices.store(Arc::new(devices));
         device
     }
@@ -190,7 +203,7 @@ impl SharedRuntime {
     /// Forgets a device. Returns when no worker serves it any more.
     pub(crate) fn detach(&self, port: PortId) {
         {
-            let _change = self.next_port.lock();
+            let _change = self.changes.lock();
             let mut devices = Vec::clone(&self.devices.load());
             devices.retain(|device| device.port() != port);
             self.devices.store(Arc::new(devices));
@@ -213,6 +226,12 @@ impl SharedRuntime {
             .cloned()
     }
 
+    /// The worker that serves a flow, if its port is there.
+    pub(crate) fn home(&self, FlowKey { port, flow }: FlowKey) -> Option<usize> {
+        let devices = self.devices.load();
+        server::find(&devices, port).map(|device| device.flows().home(flow))
+    }
+
     /// Whether a port of this process has this MAC address.
     pub(crate) fn has_port(&self, mac: [u8; 6]) -> bool {
         self.devices.load().iter().any(|device| device.mac() == mac)
@@ -222,10 +241,5 @@ impl SharedRuntime {
     #[inline]
     pub(crate) fn note_turn(&self, cost: usize) {
         self.loads.note_turn(shard(), cost);
-    }
-
-    /// Whether any device has something to do for a worker.
-    fn is_busy(&self) -> bool {
-        self.devices.load().iter().any(|device| device.is_ready())
     }
 }

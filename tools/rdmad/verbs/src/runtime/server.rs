@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The work of workers: ready objects of devices, one device after the other.
+//! The work of workers: turns of the flows of devices.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use arc_swap::Guard;
 use virtio_rdma_abi::number::PortId;
 
-use super::scheduler::{shard, Next, Scheduler, Work};
+use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, Work};
 use super::{QpKey, SharedRuntime, Watch};
 use crate::Device;
 
@@ -18,8 +18,6 @@ pub(super) struct Server {
     /// Its worker, counted from 0.
     worker: usize,
     watch: Watch,
-    /// The device that the next round begins with: workers start at different ones.
-    first: usize,
     /// When the last round began, if there was work in it.
     began: Option<Instant>,
     /// Whether there was work in this round.
@@ -32,7 +30,6 @@ impl Server {
         Self {
             worker,
             watch: Watch::new(shared.poll),
-            first: worker,
             began: None,
             worked: false,
             shared,
@@ -67,12 +64,21 @@ impl Work for Server {
         &self.shared.scheduler
     }
 
-    fn is_busy(&self) -> bool {
-        self.shared.is_busy()
-    }
-
     fn places(&self) -> Self::Places {
         self.shared.devices.load()
+    }
+
+    #[inline]
+    fn flows(devices: &Self::Places, port: PortId) -> Option<&PortFlows> {
+        find(devices, port).map(|device| device.flows())
+    }
+
+    fn peer(&self, devices: &Self::Places, key: FlowKey) -> Option<FlowKey> {
+        find(devices, key.port)?.direct_peer_of(key.flow)
+    }
+
+    fn is_served(&self, devices: &Self::Places, key: FlowKey) -> bool {
+        find(devices, key.port).is_some_and(|device| device.is_served(key.flow))
     }
 
     fn expired(&self, QpKey { port, qpn }: QpKey) {
@@ -91,25 +97,20 @@ impl Work for Server {
         self.worked = false;
     }
 
-    /// The turn of one device.
     #[inline]
-    fn visit(&mut self, devices: &Self::Places, index: usize) -> bool {
-        if index >= devices.len() {
-            return false;
-        }
-        let device = &devices[self.first.wrapping_add(index) % devices.len()];
-        if device.is_ready() {
-            let scheduler = &self.shared.scheduler;
-            let turn = scheduler.quiesce.begin(self.worker);
-            self.worked |= device.serve(&self.watch, || scheduler.wake_another());
-            drop(turn);
-            device.virtqueues().send_interrupts();
-        }
-        true
+    fn serve(&mut self, devices: &Self::Places, key: FlowKey) -> TurnEnd {
+        self.worked = true;
+        let Some(device) = find(devices, key.port) else {
+            return TurnEnd::default();
+        };
+        let turn = self.shared.scheduler.quiesce.begin(self.worker);
+        let end = device.serve(key.flow, &self.watch);
+        drop(turn);
+        device.virtqueues().send_interrupts();
+        end
     }
 
     fn end(&mut self) -> Next {
-        self.first = self.first.wrapping_add(1);
         // Also when there is other work, since nobody else may know of what is watched.
         let watching = self.look();
         if self.worked {
@@ -125,7 +126,13 @@ impl Work for Server {
 }
 
 /// The device at `port`, if it is still there.
-fn find(devices: &[Arc<Device>], port: PortId) -> Option<&Device> {
+#[inline]
+pub(super) fn find(devices: &[Arc<Device>], port: PortId) -> Option<&Arc<Device>> {
+    // Ports count from 1 and have no gap, unless one has gone.
+    let place = (port.get() as usize).wrapping_sub(1);
+    if let Some(device) = devices.get(place).filter(|device| device.port() == port) {
+        return Some(device);
+    }
     let at = devices.binary_search_by_key(&port, |device| device.port());
-    at.ok().map(|at| &*devices[at])
+    at.ok().map(|at| &devices[at])
 }

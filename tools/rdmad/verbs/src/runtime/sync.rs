@@ -7,9 +7,7 @@ use std::io;
 use std::time::Instant;
 
 pub(super) use std::hint::spin_loop;
-pub(super) use std::sync::atomic::{
-    fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
-};
+pub(super) use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 pub(super) use std::thread::JoinHandle;
 #[cfg(feature = "testing")]
 pub(super) use std::thread::{sleep, yield_now};

@@ -20,7 +20,7 @@ impl Runtime {
     /// Drops both halves of every QP and the device side of every CQ, and makes them anew of their
     /// committed state. Not within a turn of a worker.
     pub fn rebuild(&self) {
-        let epoch = Epoch::new(self.shared.scheduler.timers.start());
+        let epoch = Epoch::new(self.shared.scheduler.start);
         for device in self.shared.devices.load().iter() {
             for qp in device.qps.iter() {
                 qp.rebuild(device, epoch);
@@ -38,7 +38,7 @@ impl Runtime {
     /// How long it is to the next deadline, if there is one.
     pub fn next_deadline(&self) -> Option<Duration> {
         let scheduler = &self.shared.scheduler;
-        let next = scheduler.timers.next()?;
+        let next = scheduler.next_deadline()?;
         Some(next.saturating_duration_since(scheduler.clock.now()))
     }
 
@@ -46,7 +46,6 @@ impl Runtime {
     /// the nanosecond. Returns when all is done that was due, and what that entailed. On the clock
     /// of the system it sleeps.
     pub fn advance(&self, time: Duration) {
-        let shared = &self.shared;
-        shared.scheduler.advance(time, || shared.is_busy());
+        self.shared.scheduler.advance(time);
     }
 }

@@ -60,6 +60,8 @@ impl WorkerLoads {
             busy: nanoseconds(&load.busy),
             longest_turn: load.longest_turn.load(Ordering::Relaxed),
             longest_round: nanoseconds(&load.longest_round),
+            // The scheduler counts them.
+            steals: 0,
         });
         statuses.collect()
     }
@@ -91,6 +93,7 @@ mod tests {
                 busy: Duration::from_micros(5),
                 longest_turn: 5,
                 longest_round: Duration::from_micros(3),
+                steals: 0,
             },
             WorkerStatus {
                 longest_turn: 9,

@@ -17,8 +17,8 @@ use crate::ForFrames;
 #[must_use]
 pub(crate) struct Parked(u16);
 
-/// There is more to do at once: [`Qp::serve`](crate::qp::Qp::serve) makes the QP ready when it
-/// finds this in the set.
+/// There is more to do at once: the scheduler makes the QP ready at the end of a turn that returns
+/// this in its set.
 const AGAIN: u16 = 1 << 0;
 
 impl Parked {

@@ -21,14 +21,15 @@ use super::leftover::FRAMES_AT_ONCE;
 use super::{Arrived, RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
+use crate::runtime::TurnEnd;
 use crate::turn::TurnBudget;
 use crate::Device;
 
 /// The membership bit of a P_Key: full, not limited.
 const FULL_MEMBER: u16 = 0x8000;
 
-/// Takes frames in. Returns whether there may be more.
-pub(crate) fn receive(device: &Arc<Device>) -> bool {
+/// Takes frames in, for a turn.
+pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
     let receiver = Receiving {
         device,
         view: device.space.enter(),
@@ -49,8 +50,10 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
         frames.drain(..done);
         seen = frames.len();
     }
-    device.runtime().note_turn(receiver.budget.spent());
-    device.leftover.put(frames) || more
+    let cost = receiver.budget.spent();
+    device.runtime().note_turn(cost);
+    let again = device.leftover.put(frames) || more;
+    TurnEnd { again, cost }
 }
 
 /// Drops frames that came for a device that has failed. Returns whether there may be more.

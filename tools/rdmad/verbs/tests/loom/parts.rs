@@ -32,6 +32,25 @@ fn a_ready_set_loses_nothing() {
     });
 }
 
+/// A set that looks empty although a number was inserted is being taken from by another thread,
+/// which takes that number too: the worker whose set it is may sleep.
+#[test]
+fn a_number_that_is_not_seen_is_taken() {
+    loom::model(|| {
+        let set = Arc::new(ReadySet::<Qpn>::new(2));
+        set.insert(Qpn::NONE);
+        let thief = {
+            let set = set.clone();
+            thread::spawn(move || std::iter::from_fn(|| set.take()).count())
+        };
+        let inserted = [1, 0].map(|number| usize::from(set.insert(Qpn::new(number))));
+        let is_seen = !set.is_empty();
+        let taken = thief.join().unwrap();
+        let inserted = 1 + inserted.iter().sum::<usize>();
+        assert!(is_seen || taken == inserted, "{taken} of {inserted}");
+    });
+}
+
 /// Workers that come to the same object never overlap, and the last request is seen by a turn.
 #[test]
 fn turns_are_exclusive_and_complete() {

@@ -9,6 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use loom::model::Builder;
 use loom::sync::MutexGuard;
 
 pub use loom::hint::spin_loop;
@@ -46,7 +47,18 @@ struct Time {
 
 /// Checks all interleavings of `scenario`.
 pub fn check(scenario: impl Fn() + Sync + Send + 'static) {
-    loom::model(move || {
+    check_by(Builder::new(), scenario);
+}
+
+/// The same, for scenarios of more threads: only interleavings with so many interrupted threads.
+pub fn check_few(interrupted: usize, scenario: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(interrupted);
+    check_by(builder, scenario);
+}
+
+fn check_by(builder: Builder, scenario: impl Fn() + Sync + Send + 'static) {
+    builder.check(move || {
         TIME.take();
         scenario();
     });

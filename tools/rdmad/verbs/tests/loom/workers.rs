@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Workers as a runtime has them, from their start to their end. They serve a set of numbers.
+//! Workers as a runtime has them, from their start to their end. They serve the flows of one port.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,38 +8,70 @@ use std::time::{Duration, Instant};
 use virtio_rdma_abi::number::{PortId, Qpn};
 
 use crate::scheduler::{
-    Alarm, Clock, Crew, Next, QpKey, ReadySet, Scheduler, SchedulerConfig, Work, WorkerKind,
+    Alarm, Clock, Crew, Exclusive, Flow, FlowKey, Next, PortFlows, QpKey, Scheduler,
+    SchedulerConfig, TurnEnd, Work, WorkerKind,
 };
-use crate::sync::{check, spawn, Condvar, Mutex};
+use crate::sync::{check, check_few, spawn, Condvar, Mutex};
 
+const PORT: PortId = PortId::new(1);
 const QP: QpKey = QpKey {
-    port: PortId::new(1),
-    qpn: Qpn::NONE,
+    port: PORT,
+    qpn: Qpn::new(1),
 };
+/// Cost of a full turn.
+const TURN: usize = 10;
+/// Flows of the port.
+const FLOWS: usize = 3;
 
 /// The shared part: a runtime with one device, so to say.
 struct Model {
     scheduler: Scheduler,
-    ready: ReadySet<Qpn>,
-    /// How often a number was served.
+    flows: PortFlows,
+    qps: [ModelQp; FLOWS],
+    /// The turns in which work was found.
     served: Mutex<usize>,
     more: Condvar,
+}
+
+#[derive(Default)]
+struct ModelQp {
+    serving: Exclusive,
+    /// Work that was posted and not executed.
+    posted: Mutex<usize>,
+    /// It fills its turns.
+    is_bulk: bool,
+    is_destroyed: Mutex<bool>,
 }
 
 impl Model {
     /// Calls `scenario`; then the workers end.
     fn run(workers: usize, clock: Clock, scenario: impl FnOnce(&Arc<Self>)) {
+        Self::run_bulk(workers, clock, 0, scenario);
+    }
+
+    /// The same, where the QPs with numbers below `bulk` fill their turns.
+    fn run_bulk(workers: usize, clock: Clock, bulk: usize, scenario: impl FnOnce(&Arc<Self>)) {
+        let qp = |number| ModelQp {
+            is_bulk: number < bulk,
+            ..ModelQp::default()
+        };
         let model = Arc::new(Self {
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
                 worker_kind: WorkerKind::Threads,
                 at_once: false,
                 clock,
+                turn: TURN,
             }),
-            ready: ReadySet::new(2),
+            flows: PortFlows::new(PORT, FLOWS as u32, workers),
+            qps: std::array::from_fn(qp),
             served: Mutex::new(0),
             more: Condvar::new(),
         });
+        // All have one home, so that the others have what to steal.
+        for number in 0..FLOWS as u32 {
+            model.flows.set_home(Flow::of(Qpn::new(number)), 0);
+        }
         let mut crew = Crew::new(WorkerKind::Threads);
         for _ in 0..workers {
             let worked = false;
@@ -50,15 +82,27 @@ impl Model {
         model.scheduler.stop();
         // A worker that sleeps on ends in a deadlock, which the checker reports.
         crew.join();
-        assert_eq!(model.ready.take(), None);
-        assert!(model.ready.is_empty());
+        for qp in &model.qps {
+            assert_eq!(*qp.posted.lock(), 0, "work is left");
+        }
     }
 
     /// As a doorbell does.
-    fn give(&self, qpn: u32) {
-        if self.ready.insert(Qpn::new(qpn)) {
-            self.scheduler.wake();
-        }
+    fn give(&self, number: u32) {
+        *self.qps[number as usize].posted.lock() += 1;
+        self.make_ready(number);
+    }
+
+    fn make_ready(&self, number: u32) {
+        let flow = Flow::of(Qpn::new(number));
+        self.scheduler.make_ready(&self.flows, flow);
+    }
+
+    /// As DESTROY_QP does. No turn is at the QP on return.
+    fn destroy(&self, number: u32) {
+        *self.qps[number as usize].is_destroyed.lock() = true;
+        self.scheduler.quiesce.synchronize();
+        assert!(!self.qps[number as usize].serving.is_busy());
     }
 
     /// Returns when so many were served. Lost work ends in a deadlock, which the checker reports.
@@ -77,17 +121,27 @@ struct Server {
 }
 
 impl Work for Server {
-    type Places = ();
+    type Places = Arc<Model>;
 
     fn scheduler(&self) -> &Scheduler {
         &self.model.scheduler
     }
 
-    fn is_busy(&self) -> bool {
-        !self.model.ready.is_empty()
+    fn places(&self) -> Arc<Model> {
+        self.model.clone()
     }
 
-    fn places(&self) {}
+    fn flows(model: &Arc<Model>, port: PortId) -> Option<&PortFlows> {
+        (port == PORT).then_some(&model.flows)
+    }
+
+    fn peer(&self, _: &Arc<Model>, _: FlowKey) -> Option<FlowKey> {
+        None
+    }
+
+    fn is_served(&self, model: &Arc<Model>, key: FlowKey) -> bool {
+        qp(model, key.flow).serving.is_busy()
+    }
 
     fn expired(&self, qp: QpKey) {
         self.model.give(qp.qpn.get());
@@ -97,16 +151,31 @@ impl Work for Server {
         self.worked = false;
     }
 
-    fn visit(&mut self, (): &(), index: usize) -> bool {
-        if index == 0 && self.model.ready.take().is_some() {
-            self.worked = true;
-            if !self.model.ready.is_empty() {
-                self.model.scheduler.wake_another();
-            }
-            *self.model.served.lock() += 1;
-            self.model.more.notify_all();
+    fn serve(&mut self, model: &Arc<Model>, key: FlowKey) -> TurnEnd {
+        self.worked = true;
+        let qp = qp(model, key.flow);
+        let worker = crate::scheduler::shard() - 1;
+        let _turn = model.scheduler.quiesce.begin(worker);
+        if *qp.is_destroyed.lock() {
+            return TurnEnd::default();
         }
-        index == 0
+        let turn = || {
+            let mut posted = qp.posted.lock();
+            let done = usize::from(*posted > 0);
+            *posted -= done;
+            *model.served.lock() += done;
+            model.more.notify_all();
+            TurnEnd {
+                again: *posted > 0,
+                cost: if qp.is_bulk { TURN } else { 1 },
+            }
+        };
+        let Some(ended) = qp.serving.run(turn) else {
+            return TurnEnd::default();
+        };
+        let mut end = ended.result;
+        end.again |= ended.again;
+        end
     }
 
     fn end(&mut self) -> Next {
@@ -117,18 +186,59 @@ impl Work for Server {
     }
 }
 
+fn qp(model: &Model, flow: Flow) -> &ModelQp {
+    &model.qps[flow.qpn().expect("a QP's flow").get() as usize]
+}
+
 /// A worker that sleeps while nothing is ready takes all that becomes ready.
 #[test]
 fn no_wake_up_is_lost() {
-    check(|| {
+    check_few(2, || {
         Model::run(1, Clock::manual(), |model| {
             let giver = {
                 let model = model.clone();
-                spawn(String::new(), move || model.give(0)).unwrap()
+                spawn(String::new(), move || model.give(2)).unwrap()
             };
             model.give(1);
             model.await_served(2);
             giver.join().unwrap();
+        });
+    });
+}
+
+/// Work that is posted while a turn goes on has another one.
+#[test]
+fn no_work_is_left_at_the_end_of_a_turn() {
+    check(|| {
+        Model::run_bulk(1, Clock::manual(), 2, |model| {
+            model.give(1);
+            model.give(1);
+            model.await_served(2);
+        });
+    });
+}
+
+/// Two workers serve flows of one home, which one of them steals, each as often as it was posted
+/// to.
+#[test]
+fn stolen_flows_are_served_once() {
+    check_few(1, || {
+        Model::run(2, Clock::manual(), |model| {
+            model.give(1);
+            model.give(2);
+            model.await_served(2);
+        });
+    });
+}
+
+/// A QP is destroyed while it gets work, is stolen and served. No turn is at it afterwards, and the
+/// other one is served.
+#[test]
+fn a_destroyed_qp_has_no_turn() {
+    check_few(1, || {
+        Model::run(2, Clock::manual(), |model| {
+            model.make_ready(1);
+            model.destroy(1);
         });
     });
 }
@@ -140,7 +250,7 @@ fn no_deadline_is_slept_through() {
         Model::run(1, Clock::system(), |model| {
             let scheduler = &model.scheduler;
             let time = Duration::from_millis(1);
-            let _until = Alarm::default().set(scheduler, QP, scheduler.clock.now() + time);
+            let _until = Alarm::default().set(scheduler, QP, 0, scheduler.clock.now() + time);
             scheduler.clock.pass(time);
             model.await_served(1);
         });
@@ -154,8 +264,8 @@ fn what_is_due_is_done_when_time_has_passed() {
         Model::run(1, Clock::manual(), |model| {
             let scheduler = &model.scheduler;
             let time = Duration::from_millis(1);
-            let _until = Alarm::default().set(scheduler, QP, scheduler.clock.now() + time);
-            scheduler.advance(time, || !model.ready.is_empty());
+            let _until = Alarm::default().set(scheduler, QP, 0, scheduler.clock.now() + time);
+            scheduler.advance(time);
             assert_eq!(*model.served.lock(), 1);
         });
     });

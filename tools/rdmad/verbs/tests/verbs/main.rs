@@ -16,6 +16,7 @@ mod draining;
 mod errors;
 mod events;
 mod failed;
+mod flows;
 mod hostile;
 mod identity;
 mod log;

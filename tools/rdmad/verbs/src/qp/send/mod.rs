@@ -19,7 +19,7 @@ use super::{Qp, RemoteQp, Requester};
 use crate::direct::{DirectRoute, Transfer};
 use crate::memory::{QueueMem, WorkConsumer};
 use crate::port_pace::PortShare;
-use crate::runtime::{Alarm, Until};
+use crate::runtime::{Alarm, Flow, Until};
 use crate::wire::Arrived;
 use crate::wqe::{Fetched, Snapshots};
 use crate::Device;
@@ -152,7 +152,9 @@ impl SendSide {
         }
         let deadline = self.deadline()?;
         let key = device.key(qp.number);
-        Some(self.alarm.set(&device.runtime().scheduler, key, deadline))
+        let home = device.flows().home(Flow::of(qp.number));
+        let scheduler = &device.runtime().scheduler;
+        Some(self.alarm.set(scheduler, key, home, deadline))
     }
 
     /// Takes the QP's entry out of the timers.

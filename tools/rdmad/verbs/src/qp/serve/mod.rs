@@ -22,7 +22,7 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState};
 
 use super::{Qp, RecvSide, RecvTurn, SendSide, SendTurn};
 use crate::memory::QueueView;
-use crate::runtime::Watch;
+use crate::runtime::{TurnEnd, Watch};
 use crate::turn::{Charged, Parked};
 use crate::wire::RecvEnv;
 use crate::Device;
@@ -43,13 +43,18 @@ type Progress = ControlFlow<Parked, Charged>;
 
 impl Qp {
     /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
-    pub(crate) fn serve(&self, device: &Device, watch: &Watch) {
+    pub(crate) fn serve(&self, device: &Device, watch: &Watch) -> TurnEnd {
         let Some(turn) = self.serving.run(|| self.turn(device, watch)) else {
-            return;
+            return TurnEnd::default();
         };
-        if turn.again || turn.result.is_again() {
-            device.qp_ready(self.number);
-        }
+        let mut end = turn.result;
+        end.again |= turn.again;
+        end
+    }
+
+    /// Whether a worker is at it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.serving.is_busy()
     }
 
     /// Sends the datagrams that are posted to a QP which is about to be destroyed, as far as the
@@ -81,7 +86,7 @@ impl Qp {
         })
     }
 
-    fn turn(&self, device: &Device, watch: &Watch) -> Parked {
+    fn turn(&self, device: &Device, watch: &Watch) -> TurnEnd {
         let view = device.space.enter();
         // Answers go first: the peer waits for them.
         let answered = self.answer(device, &view);
@@ -92,10 +97,10 @@ impl Qp {
         }
         let turn = SendTurn::new(self, device, &view);
         let sent = self.send_half(&turn, &mut side, watch);
-        device
-            .runtime()
-            .note_turn(answered.cost + turn.budget.spent());
-        answered.parked.and(sent)
+        let cost = answered.cost + turn.budget.spent();
+        device.runtime().note_turn(cost);
+        let again = answered.parked.and(sent).is_again();
+        TurnEnd { again, cost }
     }
 
     /// Sends what the responder has to say.

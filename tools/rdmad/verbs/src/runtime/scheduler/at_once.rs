@@ -48,7 +48,7 @@ impl Scheduler {
     pub(crate) fn serve_at_once(&self, idle_gap: &IdleGap, turn: impl FnOnce()) -> bool {
         let served = self.at_once
             && idle_gap.end(self.clock.now())
-            && self.sleep.have_gone(self.workers)
+            && self.sleep.all_sleep()
             && self.quiesce.try_outside(turn);
         if served {
             // Work that was posted meanwhile is rung for now.

@@ -5,7 +5,8 @@
 use std::io;
 
 use super::sync::{spawn, JoinHandle, Mutex};
-use super::worker::{Work, Worker};
+use super::work::Work;
+use super::worker::Worker;
 use super::worker_kind::WorkerKind;
 
 /// The workers of a runtime.

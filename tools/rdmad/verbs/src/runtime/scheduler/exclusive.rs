@@ -23,6 +23,11 @@ pub(crate) struct Ended<T> {
 }
 
 impl Exclusive {
+    /// Whether a worker is at it.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & BUSY != 0
+    }
+
     /// Takes a turn; `None` if another worker is at it, which will know that one came.
     pub(crate) fn run<T>(&self, turn: impl FnOnce() -> T) -> Option<Ended<T>> {
         while self.0.fetch_or(BUSY, Ordering::AcqRel) & BUSY != 0 {

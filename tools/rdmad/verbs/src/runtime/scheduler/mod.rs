@@ -11,40 +11,53 @@
 //! | simulator | [steps](Crew::step) that its caller chooses | the same |
 //! | loom (`tests/loom`) | a thread of the model | loom's |
 //!
-//! [`Crew`] and the bell of [`Sleep`] know which of the first two it is: an enum that is chosen
+//! [`Crew`] and [`Sleep`] know which of the first two it is: an enum that is chosen
 //! once and looked at only where workers start, sleep or wake up. The third has other types of
 //! atomics and is therefore chosen when this folder is compiled: its parent has the module `sync`.
 
 mod at_once;
+mod claim;
 mod clock;
 mod crew;
+mod current;
 mod exclusive;
+mod flow;
+mod limits;
 mod quiesce;
 mod ready;
 mod sleep;
 #[cfg(feature = "testing")]
 mod testing;
 mod timer;
+mod work;
 mod worker;
 mod worker_kind;
+
+use std::time::Instant;
+
+use crossbeam_utils::CachePadded;
+use virtio_rdma_abi::number::PortId;
 
 use super::sync;
 
 pub(crate) use self::at_once::IdleGap;
 pub use self::clock::Clock;
 pub(crate) use self::crew::Crew;
+pub(crate) use self::current::shard;
 pub(crate) use self::exclusive::Exclusive;
+pub(crate) use self::flow::{ByClass, Flow, FlowKey, PortFlows};
+pub(crate) use self::limits::{MAX_PORTS, MAX_WORKERS};
 pub(crate) use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
-use self::sync::{AtomicBool, Ordering};
+use self::sync::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use self::timer::{Alarm, QpKey, Timers, Until};
-pub(crate) use self::worker::{shard, Next, Work};
+pub(crate) use self::work::{Next, TurnEnd, Work};
 pub use self::worker_kind::WorkerKind;
 
 /// How a [`Scheduler`] is made.
 pub(crate) struct SchedulerConfig {
-    /// Workers, at least one.
+    /// Workers, from one to [`MAX_WORKERS`].
     pub workers: usize,
     /// The way in which they run.
     pub worker_kind: WorkerKind,
@@ -52,18 +65,35 @@ pub(crate) struct SchedulerConfig {
     pub at_once: bool,
     /// The clock that timers go by.
     pub clock: Clock,
+    /// Cost of a turn that is full.
+    pub turn: usize,
 }
 
-/// State that workers share beside their work: the clock, deadlines, and where they sleep.
+/// State that workers share beside their work: the clock, deadlines, what is ready, and where they
+/// sleep.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     pub clock: Clock,
-    pub timers: Timers,
+    /// The time before all deadlines.
+    #[cfg(feature = "testing")]
+    pub start: Instant,
     pub quiesce: Quiesce,
     sleep: Sleep,
+    workers: Box<[CachePadded<WorkerState>]>,
     stopped: AtomicBool,
-    workers: usize,
     at_once: bool,
+    turn: usize,
+}
+
+/// State of one worker.
+#[derive(Debug)]
+struct WorkerState {
+    /// Its deadlines.
+    timers: Timers,
+    /// Ports that have ready flows for it.
+    ports: ByClass<ReadySet<PortId>>,
+    /// Flows that it took from other workers.
+    steals: AtomicU64,
 }
 
 impl Scheduler {
@@ -74,37 +104,45 @@ impl Scheduler {
             worker_kind,
             at_once,
             clock,
+            turn,
         } = config;
+        let start = clock.now();
+        let state = || WorkerState {
+            timers: Timers::new(start),
+            ports: ByClass {
+                sparse: ReadySet::new(MAX_PORTS),
+                bulk: ReadySet::new(MAX_PORTS),
+            },
+            steals: AtomicU64::new(0),
+        };
         Self {
-            timers: Timers::new(clock.now()),
+            #[cfg(feature = "testing")]
+            start,
             clock,
             quiesce: Quiesce::new(workers),
-            sleep: Sleep::new(worker_kind),
+            sleep: Sleep::new(worker_kind, workers),
+            workers: (0..workers).map(|_| CachePadded::new(state())).collect(),
             stopped: AtomicBool::new(false),
-            workers,
             at_once,
+            turn,
         }
     }
 
     /// How many workers there are.
     pub(crate) fn workers(&self) -> usize {
-        self.workers
+        self.workers.len()
     }
 
-    /// Something is ready to be served.
-    #[inline]
-    pub(crate) fn wake(&self) {
-        // A worker that makes something ready looks for more itself, and wakes others as far as
-        // there is.
-        if !worker::is_worker() {
-            self.sleep.wake();
-        }
+    /// Flows that `worker` has taken from other workers.
+    pub(crate) fn steals(&self, worker: usize) -> u64 {
+        self.workers[worker].steals.load(Ordering::Relaxed)
     }
 
-    /// The current thread, a worker, leaves work for another one.
+    /// Something is there for `worker`. The current thread needs no wake-up: a worker looks for
+    /// more before it sleeps.
     #[inline]
-    pub(crate) fn wake_another(&self) {
-        self.sleep.wake();
+    fn wake(&self, worker: usize) -> bool {
+        current::current() != Some(worker) && self.sleep.wake(worker)
     }
 
     /// Has all workers end.
@@ -120,6 +158,12 @@ impl Scheduler {
     /// Whether a deadline is over that no worker has looked at.
     pub(crate) fn is_due(&self) -> bool {
         let now = self.clock.now();
-        self.timers.next().is_some_and(|deadline| deadline <= now)
+        self.next_deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// The next deadline of all workers.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let next = |worker: &CachePadded<WorkerState>| worker.timers.next();
+        self.workers.iter().filter_map(next).min()
     }
 }

@@ -65,24 +65,23 @@ impl<N: Number> ReadySet<N> {
         Some(N::new(number))
     }
 
-    /// Takes out all numbers that are in the set now. A number that is added meanwhile may stay.
-    pub(crate) fn take_all(&self, mut each: impl FnMut(N)) {
-        for (group, summary) in (0..).zip(&self.summary) {
-            for word in bits_of(summary.load(Ordering::Acquire)) {
-                let word = group * WORD + word;
-                let numbers = self.bits[word as usize].swap(0, Ordering::AcqRel);
-                self.tidy(word);
-                bits_of(numbers).for_each(|number| each(N::new(word * WORD + number)));
-            }
-        }
-    }
-
     /// Whether the set is empty. False also for a while after the last number was taken; then
     /// [`take`](Self::take) finds nothing and puts it right.
     pub(crate) fn is_empty(&self) -> bool {
         self.summary
             .iter()
             .all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    /// Whether the set has a number for which `is_wanted` is true.
+    pub(crate) fn any(&self, mut is_wanted: impl FnMut(N) -> bool) -> bool {
+        (0..).zip(&self.summary).any(|(group, summary)| {
+            bits_of(summary.load(Ordering::Acquire)).any(|word| {
+                let word = group * WORD + word;
+                let numbers = self.bits[word as usize].load(Ordering::Acquire);
+                bits_of(numbers).any(|number| is_wanted(N::new(word * WORD + number)))
+            })
+        })
     }
 
     /// Takes the least number from `start` on.
@@ -119,8 +118,10 @@ impl<N: Number> ReadySet<N> {
             let seen = bits.load(Ordering::Acquire);
             let candidates = seen & (u64::MAX << from);
             if candidates == 0 {
-                if seen == 0 {
-                    self.tidy(word);
+                // Others have found the set empty while the summary's bit was clear. So a number
+                // that has come meanwhile is taken here.
+                if seen == 0 && self.tidy(word) {
+                    continue;
                 }
                 return None;
             }
@@ -135,16 +136,19 @@ impl<N: Number> ReadySet<N> {
         }
     }
 
-    /// Clears the summary's bit of an empty word, unless a number has come meanwhile.
-    fn tidy(&self, word: u32) {
+    /// Clears the summary's bit of an empty word. Returns whether a number has come meanwhile: then
+    /// the bit is set again.
+    fn tidy(&self, word: u32) -> bool {
         let summary = &self.summary[(word / WORD) as usize];
         let bit = 1 << (word % WORD);
         summary.fetch_and(!bit, Ordering::AcqRel);
         // A thread that adds a number sets its bit before the summary's: one of the two sees the
         // other's change.
-        if self.bits[word as usize].load(Ordering::SeqCst) != 0 {
+        let has_numbers = self.bits[word as usize].load(Ordering::SeqCst) != 0;
+        if has_numbers {
             summary.fetch_or(bit, Ordering::AcqRel);
         }
+        has_numbers
     }
 }
 
@@ -188,23 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn all_are_taken_once() {
+    fn any_looks_without_taking() {
         let set = ReadySet::<Qpn>::new(10_000);
-        let numbers = [0, 63, 64, 3, 5_000, 9_999];
-        for number in numbers {
+        for number in [3, 5_000] {
             set.insert(Qpn::new(number));
         }
-        let mut taken = Vec::new();
-        set.take_all(|number| {
-            taken.push(number.get());
-            // Numbers that come back are not taken again.
-            set.insert(number);
-        });
-        assert_eq!(taken, [0, 3, 63, 64, 5_000, 9_999]);
-        assert_eq!(set.take().map(Qpn::get), Some(0));
-        set.take_all(|_| {});
-        assert!(set.is_empty());
-        assert_eq!(set.take().map(Qpn::get), None);
+        assert!(set.any(|number| number.get() == 5_000));
+        assert!(!set.any(|number| number.get() == 4));
+        assert_eq!(set.take().map(Qpn::get), Some(3));
+        assert!(!set.any(|number| number.get() == 3));
     }
 
     #[test]

@@ -4,26 +4,31 @@
 
 use std::time::Instant;
 
-use super::sync::{fence, AtomicUsize, Condvar, Mutex, Ordering};
+use crossbeam_utils::CachePadded;
+
+use super::limits::MAX_WORKERS;
+use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 use super::worker_kind::WorkerKind;
 use super::Clock;
 
-/// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy
-/// device costs little.
+/// Sleeping workers. A wake-up costs one load when its worker is awake, or when another thread has
+/// woken it already, so a storm of doorbells costs little.
 #[derive(Debug)]
 pub(super) struct Sleep {
-    sleepers: AtomicUsize,
-    lock: Mutex<()>,
-    bell: Bell,
+    kind: WorkerKind,
+    /// Bit n is set while worker n sleeps and nobody has woken it.
+    sleepers: AtomicU64,
+    beds: Box<[CachePadded<Bed>]>,
 }
 
-/// How sleepers are woken.
+const _: () = assert!(MAX_WORKERS <= u64::BITS as usize);
+
+/// The place where one worker sleeps.
 #[derive(Debug)]
-enum Bell {
-    /// They are threads.
-    Threads(Condvar),
-    /// They are stepped: wake-ups that none of them has taken yet.
-    Steps(AtomicUsize),
+struct Bed {
+    /// A wake-up that the worker has not seen.
+    rung: Mutex<bool>,
+    bell: Condvar,
 }
 
 /// The sleep of a worker that is stepped.
@@ -33,121 +38,139 @@ pub(super) struct Nap {
     deadline: Option<Instant>,
 }
 
+/// The bit of `worker`.
+const fn bit(worker: usize) -> u64 {
+    1 << worker
+}
+
 impl Sleep {
-    /// For workers of this kind.
-    pub(super) fn new(kind: WorkerKind) -> Self {
+    /// For so many workers of this kind.
+    pub(super) fn new(kind: WorkerKind, workers: usize) -> Self {
+        let bed = || Bed {
+            rung: Mutex::new(false),
+            bell: Condvar::new(),
+        };
         Self {
-            sleepers: AtomicUsize::new(0),
-            lock: Mutex::new(()),
-            bell: match kind {
-                WorkerKind::Threads => Bell::Threads(Condvar::new()),
-                WorkerKind::Stepped => Bell::Steps(AtomicUsize::new(0)),
-            },
+            kind,
+            sleepers: AtomicU64::new(0),
+            beds: (0..workers).map(|_| CachePadded::new(bed())).collect(),
         }
     }
 
-    /// Sleeps until woken or until the time that `deadline` returns, unless `busy` is true by now.
-    /// Both are called when a wake-up can no longer be missed. A thread has slept on return; a
-    /// worker that is stepped begins to, and its caller asks whether that [is over](Self::is_over).
+    /// Has `worker` sleep until it is woken or until the time that `deadline` returns, unless
+    /// `busy` is true by now. Both are called when a wake-up can no longer be missed. A thread has
+    /// slept on return; a worker that is stepped begins to, and its caller asks whether that
+    /// [is over](Self::is_over).
     pub(super) fn sleep(
         &self,
+        worker: usize,
         clock: &Clock,
         busy: impl FnOnce() -> bool,
         deadline: impl FnOnce() -> Option<Instant>,
     ) -> Option<Nap> {
-        let mut guard = self.lock.lock();
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let bed = &self.beds[worker];
+        let mut rung = bed.rung.lock();
+        self.sleepers.fetch_or(bit(worker), Ordering::SeqCst);
         // Pairs with the fence in `wake`: it sees a sleeper, or the sleeper sees the work.
         fence(Ordering::SeqCst);
-        if !busy() {
+        if !*rung && !busy() {
             let deadline = deadline();
-            match &self.bell {
-                Bell::Steps(_) => return Some(Nap { deadline }),
-                Bell::Threads(woken) => match deadline.and_then(|at| clock.alarm(at)) {
+            match self.kind {
+                WorkerKind::Stepped => return Some(Nap { deadline }),
+                WorkerKind::Threads => match deadline.and_then(|at| clock.alarm(at)) {
                     Some(alarm) => {
-                        woken.wait_until(&mut guard, alarm);
+                        bed.bell.wait_until(&mut rung, alarm);
                     }
-                    None => woken.wait(&mut guard),
+                    None => bed.bell.wait(&mut rung),
                 },
             }
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.get_up(worker, &mut rung);
         None
     }
 
-    /// Whether a stepped worker must wake up: its deadline is over at `now`, or there is a
-    /// wake-up.
-    pub(super) fn is_due(&self, nap: &Nap, now: Instant) -> bool {
-        match &self.bell {
-            Bell::Threads(_) => true,
-            Bell::Steps(rung) => {
-                rung.load(Ordering::SeqCst) > 0
-                    || nap.deadline.is_some_and(|deadline| deadline <= now)
-            }
-        }
+    /// Worker `worker` is awake. Wake-ups until now are over.
+    fn get_up(&self, worker: usize, rung: &mut bool) {
+        self.sleepers.fetch_and(!bit(worker), Ordering::SeqCst);
+        *rung = false;
     }
 
-    /// Ends the sleep of a stepped worker if that [is due](Self::is_due) at `now`, and uses up one
-    /// wake-up. Returns whether it was due.
-    pub(super) fn is_over(&self, nap: &Nap, now: Instant) -> bool {
-        let _guard = self.lock.lock();
-        let due = self.is_due(nap, now);
-        if let (true, Bell::Steps(rung)) = (due, &self.bell) {
-            let left = rung.load(Ordering::SeqCst);
-            rung.store(left.saturating_sub(1), Ordering::SeqCst);
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    /// Whether stepped worker `worker` must wake up: its deadline is over at `now`, or there is a
+    /// wake-up.
+    pub(super) fn is_due(&self, worker: usize, nap: &Nap, now: Instant) -> bool {
+        nap.deadline.is_some_and(|deadline| deadline <= now) || *self.beds[worker].rung.lock()
+    }
+
+    /// Ends the sleep of stepped worker `worker` if that [is due](Self::is_due) at `now`. Returns
+    /// whether it was.
+    pub(super) fn is_over(&self, worker: usize, nap: &Nap, now: Instant) -> bool {
+        let due = self.is_due(worker, nap, now);
+        if due {
+            self.get_up(worker, &mut self.beds[worker].rung.lock());
         }
         due
     }
 
-    fn ring(&self, all: bool) {
-        let guard = self.lock.lock();
-        match &self.bell {
-            Bell::Threads(woken) => {
-                // Workers that wake take it.
-                drop(guard);
-                if all {
-                    woken.notify_all();
-                } else {
-                    woken.notify_one();
-                }
-            }
-            Bell::Steps(rung) => {
-                let sleepers = self.sleepers.load(Ordering::SeqCst);
-                let more = if all { sleepers } else { 1 };
-                let now = rung.load(Ordering::SeqCst).saturating_add(more);
-                rung.store(now.min(sleepers), Ordering::SeqCst);
-            }
-        }
-    }
-
-    /// Wakes one worker if any sleeps, after work was made visible.
+    /// Wakes `worker` if it sleeps, after work was made visible. Returns whether it did and nobody
+    /// else has woken it.
     #[inline]
-    pub(super) fn wake(&self) {
+    pub(super) fn wake(&self, worker: usize) -> bool {
         fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) != 0 {
-            self.ring(false);
-        }
+        self.sleepers.load(Ordering::SeqCst) & bit(worker) != 0 && self.call(worker)
     }
 
-    /// Whether so many threads sleep, or were woken and do not run yet, and `idle` is true. None of
-    /// them runs before `idle` has returned.
-    #[cfg(feature = "testing")]
-    pub(super) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
-        // A worker that is about to sleep and finds work instead holds the lock until it is no
-        // sleeper any more.
-        let _guard = self.lock.lock();
-        self.have_gone(threads) && idle()
-    }
-
-    /// Whether so many threads sleep, or were woken and do not run yet.
+    /// Wakes one worker if any sleeps.
     #[inline]
-    pub(super) fn have_gone(&self, threads: usize) -> bool {
-        self.sleepers.load(Ordering::SeqCst) == threads
+    pub(super) fn wake_any(&self) {
+        let mut sleepers = self.sleepers.load(Ordering::SeqCst);
+        while sleepers != 0 {
+            let worker = sleepers.trailing_zeros() as usize;
+            if self.call(worker) {
+                return;
+            }
+            sleepers &= !bit(worker);
+        }
     }
 
     /// Wakes all workers.
     pub(super) fn wake_all(&self) {
-        self.ring(true);
+        for worker in 0..self.beds.len() {
+            self.wake(worker);
+        }
+    }
+
+    /// Rings for `worker` if its bit is set, which ends.
+    fn call(&self, worker: usize) -> bool {
+        let before = self.sleepers.fetch_and(!bit(worker), Ordering::SeqCst);
+        if before & bit(worker) == 0 {
+            return false;
+        }
+        let bed = &self.beds[worker];
+        *bed.rung.lock() = true;
+        // The worker takes the lock when it wakes up.
+        bed.bell.notify_one();
+        true
+    }
+
+    /// Whether any worker sleeps.
+    #[inline]
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether all workers sleep and nobody has woken any.
+    #[inline]
+    pub(super) fn all_sleep(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst).count_ones() as usize == self.beds.len()
+    }
+
+    /// Whether all workers sleep and `idle` is true. None of them wakes up before `idle` has
+    /// returned.
+    #[cfg(feature = "testing")]
+    pub(super) fn all_sleep_while(&self, idle: impl FnOnce() -> bool) -> bool {
+        // A worker that is about to sleep and finds work instead holds its lock until it is no
+        // sleeper any more.
+        let rung = Vec::from_iter(self.beds.iter().map(|bed| bed.rung.lock()));
+        self.all_sleep() && rung.iter().all(|rung| !**rung) && idle()
     }
 }

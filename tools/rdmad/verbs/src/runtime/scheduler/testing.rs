@@ -49,19 +49,19 @@ impl Clock {
 
 impl Scheduler {
     /// Lets `time` pass, from one deadline to the next on a clock that stands still, so that each
-    /// is met to the nanosecond. Returns when all is done that was due, and what that entailed: as
-    /// long as `is_busy`, there is more. On the clock of the system it sleeps.
-    pub(crate) fn advance(&self, time: Duration, is_busy: impl Fn() -> bool) {
+    /// is met to the nanosecond. Returns when all is done that was due, and what that entailed. On
+    /// the clock of the system it sleeps.
+    pub(crate) fn advance(&self, time: Duration) {
         if !self.clock.stands_still() {
             return self.clock.pass(time);
         }
-        self.settle(&is_busy);
+        self.settle();
         let end = self.clock.now() + time;
         loop {
-            let next = self.timers.next().map_or(end, |next| next.min(end));
+            let next = self.next_deadline().map_or(end, |next| next.min(end));
             self.clock
                 .pass(next.saturating_duration_since(self.clock.now()));
-            self.settle(&is_busy);
+            self.settle();
             if next == end {
                 return;
             }
@@ -69,17 +69,19 @@ impl Scheduler {
     }
 
     /// Returns when nothing is left to do before time passes, which it does not meanwhile.
-    fn settle(&self, is_busy: impl Fn() -> bool) {
-        while !self.is_idle(&is_busy) {
-            // A worker that was about to sleep does not know that the clock went on.
-            self.sleep.wake_all();
+    fn settle(&self) {
+        while !self.is_idle() {
+            if self.is_due() {
+                // A worker that was about to sleep does not know that the clock went on.
+                self.sleep.wake_all();
+            }
             sync::yield_now();
         }
     }
 
     /// Whether no worker has anything to do now. A worker that is not asleep may have.
-    fn is_idle(&self, is_busy: impl Fn() -> bool) -> bool {
+    fn is_idle(&self) -> bool {
         self.sleep
-            .all_sleep(self.workers, || !is_busy() && !self.is_due())
+            .all_sleep_while(|| !self.is_busy() && !self.is_due())
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct QpKey {
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines of a runtime. A QP has one at most, which its [`Alarm`] knows as well so that it
-/// can be found.
+/// The deadlines that one worker looks at. A QP has one at most, which its [`Alarm`] knows as well
+/// so that it can be found.
 #[derive(Debug)]
 pub(crate) struct Timers {
     start: Instant,
@@ -42,12 +42,6 @@ impl Timers {
             first: AtomicU64::new(NEVER),
             deadlines: Mutex::default(),
         }
-    }
-
-    /// The time before all deadlines.
-    #[cfg(feature = "testing")]
-    pub(crate) fn start(&self) -> Instant {
-        self.start
     }
 
     /// Replaces a QP's deadline `old` by `new`. Returns whether `new` is now the first of all.
@@ -90,9 +84,15 @@ impl Timers {
     }
 }
 
-/// A QP's entry in the timers.
+/// A QP's entry in the timers of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm(Option<Instant>);
+pub(crate) struct Alarm(Option<Entry>);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    worker: usize,
+    deadline: Instant,
+}
 
 /// The QP has a turn at its deadline.
 #[derive(Debug)]
@@ -100,15 +100,30 @@ pub(crate) struct Alarm(Option<Instant>);
 pub(crate) struct Until(());
 
 impl Alarm {
-    /// Sees that QP `key` has a turn at `deadline` at the latest. An entry that comes too early
-    /// stays: answers move the deadline often, and a turn for nothing is cheaper than to change the
-    /// timers each time.
-    pub(crate) fn set(&mut self, scheduler: &Scheduler, key: QpKey, deadline: Instant) -> Until {
-        if self.0.is_none_or(|set| deadline < set) {
-            if scheduler.timers.change(key, self.0, Some(deadline)) {
-                scheduler.wake();
+    /// Sees that QP `key`, which has its turns by worker `home`, has one at `deadline` at the
+    /// latest. An entry that comes too early stays: answers move the deadline often, and a turn for
+    /// nothing is cheaper than to change the timers each time.
+    pub(crate) fn set(
+        &mut self,
+        scheduler: &Scheduler,
+        key: QpKey,
+        home: usize,
+        deadline: Instant,
+    ) -> Until {
+        if self.0.is_none_or(|set| deadline < set.deadline) {
+            let here = self.0.filter(|set| set.worker == home);
+            if here.is_none() {
+                self.clear(scheduler, key);
             }
-            self.0 = Some(deadline);
+            let old = here.map(|set| set.deadline);
+            let timers = &scheduler.workers[home].timers;
+            if timers.change(key, old, Some(deadline)) {
+                scheduler.wake(home);
+            }
+            self.0 = Some(Entry {
+                worker: home,
+                deadline,
+            });
         }
         Until(())
     }
@@ -121,7 +136,8 @@ impl Alarm {
     /// Takes the entry of QP `key` out of the timers.
     pub(crate) fn clear(&mut self, scheduler: &Scheduler, key: QpKey) {
         if let Some(set) = self.0.take() {
-            scheduler.timers.change(key, Some(set), None);
+            let timers = &scheduler.workers[set.worker].timers;
+            timers.change(key, Some(set.deadline), None);
         }
     }
 }

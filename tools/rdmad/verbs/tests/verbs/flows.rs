@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The order of turns: small messages go before large ones, and idle workers take work over.
+
+use verbs::{Clock, Limits, RuntimeConfig, WorkerKind};
+use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::Doorbell;
+
+use crate::harness::*;
+
+/// Pairs of QPs that send.
+const PAIRS: usize = 32;
+/// Bytes of a large message, which fill two turns.
+const LARGE: u32 = 256 << 10;
+
+/// A world whose workers do a step when they are told to. They have done all that was to do.
+fn stepped(workers: usize) -> World {
+    let config = RuntimeConfig {
+        workers: Some(workers),
+        clock: Clock::manual(),
+        worker_kind: WorkerKind::Stepped,
+        ..RuntimeConfig::default()
+    };
+    World::with_config(2, config, Limits::default())
+}
+
+/// Has these workers work until all of them sleep.
+fn rest(world: &World, workers: &[usize]) {
+    let step = |_| {
+        let steps = workers.iter().map(|&worker| world.runtime.step(worker));
+        !steps.fold(false, |awake, step| awake | step)
+    };
+    assert!((0..100_000).any(step), "workers that do not come to rest");
+}
+
+/// Pairs of connected QPs of the two VMs, with these workers at rest.
+fn pairs<'vm>(world: &'vm World, count: usize, workers: &[usize]) -> Vec<Pair<'vm>> {
+    let vms = [&world.vms[0], &world.vms[1]];
+    let pair = |_| Pair::between(vms, Options::default(), Options::default());
+    let pairs = Vec::from_iter((0..count).map(pair));
+    for pair in &pairs {
+        assert_eq!(pair.qa.state(), QpState::Rts);
+    }
+    rest(world, workers);
+    pairs
+}
+
+/// However many QPs have large messages to send, a small one is sent within three turns.
+#[test]
+fn a_small_message_waits_for_few_turns() {
+    const MESSAGES: u64 = 8;
+    let world = stepped(1);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let pairs = pairs(&world, PAIRS + 1, &[0]);
+    let (sparse, bulk) = pairs.split_last().unwrap();
+    let (source, sink) = (a.mr(LARGE.into()), b.mr(LARGE.into()));
+    for pair in bulk {
+        let large = |id| {
+            let wr = Wr::new(id, WrOpcode::RdmaWrite);
+            wr.local(&source, 0, LARGE).remote(&sink, 0).bytes()
+        };
+        pair.qa.post_all(&Vec::from_iter((0..MESSAGES).map(large)));
+        pair.qa.ring_doorbell(Doorbell::Sq);
+    }
+    let sent = || a.device.status().counters.direct_tx_bytes;
+    // Each of them has had a turn, and is known to fill it.
+    while sent() < 2 * PAIRS as u64 * u64::from(LARGE) {
+        assert!(world.runtime.step(0));
+    }
+    for id in 0..20 {
+        sparse.write(id);
+        let mut turns = 0;
+        while sparse.cq_a.poll().is_none() {
+            let before = sent();
+            assert!(world.runtime.step(0), "asleep before the end");
+            turns += u64::from(sent() > before);
+        }
+        assert!((1..=3).contains(&turns), "{turns} turns");
+    }
+    let left = PAIRS as u64 * MESSAGES * u64::from(LARGE) - sent();
+    assert!(
+        left > 0,
+        "the large messages were sent before the small ones"
+    );
+    // They have their share.
+    rest(&world, &[0]);
+    for pair in bulk {
+        (0..MESSAGES).for_each(|id| {
+            pair.cq_a.expect(id, WcStatus::Success);
+        });
+    }
+}
+
+/// Small messages without an end leave large ones their turns.
+#[test]
+fn small_messages_leave_large_ones_their_turns() {
+    let world = stepped(1);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let pairs = pairs(&world, PAIRS + 1, &[0]);
+    let (large, small) = pairs.split_last().unwrap();
+    let (source, sink) = (a.mr(LARGE.into()), b.mr(LARGE.into()));
+    let wr = Wr::new(7, WrOpcode::RdmaWrite);
+    large.qa.post(&wr.local(&source, 0, LARGE).remote(&sink, 0));
+    for id in 0..100 {
+        for pair in small {
+            while pair.cq_a.poll().is_some() {}
+            pair.write(id);
+        }
+        for _ in 0..PAIRS {
+            world.runtime.step(0);
+        }
+        if let Some(cqe) = large.cq_a.poll() {
+            assert_eq!(cqe.wr_id, 7);
+            return;
+        }
+    }
+    panic!("the large message was not sent");
+}
+
+/// A worker without work of its own takes over what waits for another one, and keeps it.
+#[test]
+fn a_worker_without_work_takes_over() {
+    let world = stepped(2);
+    let pairs = pairs(&world, PAIRS, &[0, 1]);
+    let steals = || world.runtime.status().workers[1].steals;
+    let before = steals();
+    for id in 0..2 {
+        pairs.iter().for_each(|pair| {
+            pair.write(id);
+        });
+        // The other one is kept from its processor, so to say.
+        rest(&world, &[1]);
+        for pair in &pairs {
+            pair.cq_a.expect(id, WcStatus::Success);
+        }
+        let taken = steals() - before;
+        assert!((1..PAIRS as u64).contains(&taken), "{taken} QPs of {PAIRS}");
+    }
+    let taken = steals();
+    pairs.iter().for_each(|pair| {
+        pair.write(2);
+    });
+    rest(&world, &[1]);
+    assert_eq!(steals(), taken, "they stay where they are");
+}
