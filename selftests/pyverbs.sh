@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # rdma-core's own tests: the modules that are quick under emulation. pyverbs/all.sh runs all.
-# more: --vms 1 --path direct
+# The largest CQ takes 256 MiB, and the driver gives a quarter of the memory to rings.
+# more: --vms 1 --path direct --mem 1536
 # shellcheck source-path=SCRIPTDIR source=pyverbs/common.sh
 . "$(dirname "$0")/pyverbs/common.sh"
 pyverbs_tests addr atomic cq cq_events cqex device fork mr parent_domain pd qp qpex srq

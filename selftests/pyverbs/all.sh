@@ -3,7 +3,7 @@
 #
 # All of rdma-core's own tests that are not for one vendor's devices, here and on rxe in the same
 # kind of machine.
-# testbed: --vms 1 --path direct
+# testbed: --vms 1 --path direct --mem 1536
 # testbed: --vms 1 --no-device
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$0")/common.sh"
