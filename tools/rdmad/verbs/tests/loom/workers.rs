@@ -27,6 +27,8 @@ const FLOWS: usize = 3;
 struct Model {
     scheduler: Scheduler,
     flows: PortFlows,
+    /// Whether the port has been attached.
+    attached: Mutex<bool>,
     qps: [ModelQp; FLOWS],
     /// The turns in which work was found.
     served: Mutex<usize>,
@@ -64,6 +66,7 @@ impl Model {
                 turn: TURN,
             }),
             flows: PortFlows::new(PORT, FLOWS as u32, workers),
+            attached: Mutex::new(true),
             qps: std::array::from_fn(qp),
             served: Mutex::new(0),
             more: Condvar::new(),
@@ -115,32 +118,41 @@ impl Model {
     }
 }
 
+/// The port as a worker saw it.
+struct Places {
+    model: Arc<Model>,
+    attached: bool,
+}
+
 struct Server {
     model: Arc<Model>,
     worked: bool,
 }
 
 impl Work for Server {
-    type Places = Arc<Model>;
+    type Places = Places;
 
     fn scheduler(&self) -> &Scheduler {
         &self.model.scheduler
     }
 
-    fn places(&self) -> Arc<Model> {
-        self.model.clone()
+    fn places(&self) -> Places {
+        Places {
+            model: self.model.clone(),
+            attached: *self.model.attached.lock(),
+        }
     }
 
-    fn flows(model: &Arc<Model>, port: PortId) -> Option<&PortFlows> {
-        (port == PORT).then_some(&model.flows)
+    fn flows(places: &Places, port: PortId) -> Option<&PortFlows> {
+        (port == PORT && places.attached).then_some(&places.model.flows)
     }
 
-    fn peer(&self, _: &Arc<Model>, _: FlowKey) -> Option<FlowKey> {
+    fn peer(&self, _: &Places, _: FlowKey) -> Option<FlowKey> {
         None
     }
 
-    fn is_served(&self, model: &Arc<Model>, key: FlowKey) -> bool {
-        qp(model, key.flow).serving.is_busy()
+    fn is_served(&self, places: &Places, key: FlowKey) -> bool {
+        qp(&places.model, key.flow).serving.is_busy()
     }
 
     fn expired(&self, qp: QpKey) {
@@ -151,7 +163,7 @@ impl Work for Server {
         self.worked = false;
     }
 
-    fn serve(&mut self, model: &Arc<Model>, key: FlowKey) -> TurnEnd {
+    fn serve(&mut self, Places { model, .. }: &Places, key: FlowKey) -> TurnEnd {
         self.worked = true;
         let qp = qp(model, key.flow);
         let worker = crate::scheduler::shard() - 1;
@@ -214,6 +226,20 @@ fn no_work_is_left_at_the_end_of_a_turn() {
             model.give(1);
             model.give(1);
             model.await_served(2);
+        });
+    });
+}
+
+/// A port that is attached while a worker goes its round, and gets work at once, is served.
+#[test]
+fn a_new_port_is_served() {
+    check_few(2, || {
+        Model::run(1, Clock::manual(), |model| {
+            *model.attached.lock() = false;
+            model.make_ready(2);
+            *model.attached.lock() = true;
+            model.give(1);
+            model.await_served(1);
         });
     });
 }

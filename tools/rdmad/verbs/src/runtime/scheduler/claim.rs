@@ -177,8 +177,14 @@ fn take<W: Work>(work: &W, places: &W::Places, worker: usize, class: Class) -> O
     let ports: &ReadySet<PortId> = work.scheduler().workers[worker].ports.get(class);
     loop {
         let port = ports.take()?;
-        // The port may have gone.
         let Some(flows) = W::flows(places, port) else {
+            if W::flows(&work.places(), port).is_some() {
+                // It has come since the places were looked at: the next round serves it.
+                ports.insert(port);
+                work.scheduler().wake(worker);
+                return None;
+            }
+            // It has gone.
             continue;
         };
         let ready = flows.ready(worker, class);
