@@ -15,7 +15,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use nix::unistd::Group;
 use sockets::Access;
 use vdev::{F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_RING_RESET, F_VERSION_1};
-use verbs::{LinkSpeed, PathPolicy, PortRates};
+use verbs::{LinkSpeed, PathPolicy, PortRates, MAX_PORTS, MAX_WORKERS};
 use virtio_rdma_abi::feature::Features;
 use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
 
@@ -128,7 +128,7 @@ pub struct Args {
 
     /// Threads that serve the queues of all ports; by default one less than there are CPUs, from
     /// one to four.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(WORKERS))]
     pub workers: Option<u16>,
 
     /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0:
@@ -262,6 +262,8 @@ pub struct PortArgs {
     pub group: Option<String>,
 }
 
+/// Numbers of workers that there may be.
+const WORKERS: RangeInclusive<i64> = 1..=MAX_WORKERS as i64;
 /// Least limit on the memory of a port: twice what its tables and frames take.
 const LEAST_MEMORY: u64 = 64 << 20;
 /// Distances of doorbell pages, as shifts: the region of 4,096 pages of 64 KiB takes 256 MiB of a
@@ -333,6 +335,11 @@ impl Args {
                 path.display()
             );
         }
+        ensure!(
+            self.ports.len() <= MAX_PORTS as usize,
+            "there are {} ports, and a daemon has at most {MAX_PORTS}",
+            self.ports.len()
+        );
         let mapped = self.ports.iter().map(|port| self.guest_memory(port));
         ensure!(
             mapped.fold(0, u64::saturating_add) <= ALL_GUEST_MEMORY,
@@ -867,6 +874,20 @@ mod tests {
             let error = parse(&["--port", port]).unwrap_err().to_string();
             assert!(error.contains(reason), "{port}: {error}");
         }
+    }
+
+    #[test]
+    fn ports_are_counted() {
+        let ports = |count: u32| {
+            let [_, _, a, b] = count.to_be_bytes();
+            let port = format!("p{count},vfio=/{count},mac=52:54:00:09:{a:02x}:{b:02x}");
+            ["--port".to_owned(), port]
+        };
+        let args = Vec::from_iter((0..=MAX_PORTS).flat_map(ports));
+        let args = Vec::from_iter(args.iter().map(String::as_str));
+        assert!(parse(&args[2..]).is_ok());
+        let error = parse(&args).unwrap_err().to_string();
+        assert!(error.contains("4097 ports"), "{error}");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY};
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
 pub use port_pace::{PortRates, Rate, Throttled};
-pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
+pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind, MAX_PORTS, MAX_WORKERS};
 pub use status::{
     DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus, WorkerStatus,
 };

@@ -24,7 +24,8 @@ pub(crate) use self::scheduler::{
     shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, QpKey, ReadySet, TurnEnd, Until,
 };
 pub use self::scheduler::{Clock, WorkerKind};
-use self::scheduler::{Crew, Scheduler, SchedulerConfig, MAX_PORTS, MAX_WORKERS};
+use self::scheduler::{Crew, Scheduler, SchedulerConfig};
+pub use self::scheduler::{MAX_PORTS, MAX_WORKERS};
 use self::server::Server;
 pub(crate) use self::watch::{Watch, Watched};
 use self::worker_load::WorkerLoads;
@@ -50,8 +51,8 @@ pub enum PathPolicy {
 /// How a [`Runtime`] works.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeConfig {
-    /// Threads that serve, from 1 to 64; by default as many as there are CPUs less one, but from
-    /// one to four.
+    /// Threads that serve, up to [`MAX_WORKERS`]; by default as many as there are CPUs less one,
+    /// but from one to four.
     pub workers: Option<usize>,
     /// How QPs of the process exchange data.
     pub path: PathPolicy,
@@ -154,12 +155,9 @@ impl Runtime {
 
     /// The status of the workers.
     pub fn status(&self) -> RuntimeStatus {
-        let mut workers = self.shared.loads.of_workers();
-        for (number, worker) in workers.iter_mut().enumerate() {
-            worker.steals = self.shared.scheduler.steals(number);
-        }
+        let steals = |worker| self.shared.scheduler.steals(worker);
         RuntimeStatus {
-            workers,
+            workers: self.shared.loads.of_workers(steals),
             turn_budget: TURN as u64,
             longest_turn: self.shared.loads.longest_turn(),
             grace_periods: self.shared.scheduler.quiesce.periods(),
@@ -190,7 +188,7 @@ impl SharedRuntime {
             .zip(&devices)
             .find(|(port, device)| device.port().get() != *port);
         let place = gap.map_or(devices.len(), |(port, _)| port as usize - 1);
-        assert!(place + 1 < MAX_PORTS as usize, "too many ports");
+        assert!(place < MAX_PORTS as usize, "too many ports");
         let device = make(PortId::new(place as u32 + 1));
         let config = device.config();
         self.address_leases

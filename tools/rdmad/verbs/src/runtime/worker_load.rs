@@ -52,16 +52,15 @@ impl WorkerLoads {
         costs.max().unwrap_or(0)
     }
 
-    /// The workers, in the order of their numbers.
-    pub(super) fn of_workers(&self) -> Vec<WorkerStatus> {
+    /// The workers, in the order of their numbers, each with its `steals`.
+    pub(super) fn of_workers(&self, steals: impl Fn(usize) -> u64) -> Vec<WorkerStatus> {
         let nanoseconds = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
         let workers = self.0.iter().skip(1);
-        let statuses = workers.map(|load| WorkerStatus {
+        let statuses = workers.zip(0..).map(|(load, worker)| WorkerStatus {
             busy: nanoseconds(&load.busy),
             longest_turn: load.longest_turn.load(Ordering::Relaxed),
             longest_round: nanoseconds(&load.longest_round),
-            // The scheduler counts them.
-            steals: 0,
+            steals: steals(worker),
         });
         statuses.collect()
     }
@@ -100,7 +99,7 @@ mod tests {
                 ..WorkerStatus::default()
             },
         ];
-        assert_eq!(loads.of_workers(), expected);
+        assert_eq!(loads.of_workers(|_| 0), expected);
         assert_eq!(
             loads.longest_turn(),
             11,

@@ -82,11 +82,10 @@ impl Claims {
     /// Takes the flow that is to have the next turn, one of another worker if there is none.
     pub(super) fn next<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Claim> {
         let scheduler = work.scheduler();
-        let order = if self.sparse < scheduler.turn {
-            [Class::Sparse, Class::Bulk]
-        } else {
-            [Class::Bulk, Class::Sparse]
-        };
+        let mut order = Class::ALL;
+        if self.sparse >= scheduler.turn {
+            order.reverse();
+        }
         let own = order
             .into_iter()
             .find_map(|class| take(work, places, self.worker, class));
@@ -123,7 +122,7 @@ impl Claims {
         let workers = scheduler.workers();
         let others = (1..workers).map(|n| (self.worker + n) % workers);
         let from = |other| {
-            let classes = [Class::Sparse, Class::Bulk].into_iter();
+            let classes = Class::ALL.into_iter();
             classes.filter_map(move |class| {
                 take(work, places, other, class).map(|claim| (other, claim))
             })
@@ -157,7 +156,7 @@ impl Claims {
     fn has_other_work<W: Work>(&self, work: &W, places: &W::Places, claimed: FlowKey) -> bool {
         let peer = work.peer(places, claimed);
         let ports = &work.scheduler().workers[self.worker].ports;
-        [Class::Sparse, Class::Bulk].into_iter().any(|class| {
+        Class::ALL.into_iter().any(|class| {
             ports
                 .get(class)
                 .any(|port| match peer.filter(|peer| peer.port == port) {

@@ -61,6 +61,11 @@ pub(crate) enum Class {
     Bulk,
 }
 
+impl Class {
+    /// All of them, in the order in which they have turns.
+    pub(super) const ALL: [Self; 2] = [Self::Sparse, Self::Bulk];
+}
+
 /// One value for each class.
 #[derive(Debug)]
 pub(crate) struct ByClass<T> {
@@ -75,6 +80,16 @@ impl<T> ByClass<T> {
         match class {
             Class::Sparse => &self.sparse,
             Class::Bulk => &self.bulk,
+        }
+    }
+}
+
+impl<N: Number> ByClass<ReadySet<N>> {
+    /// Empty sets for numbers below `end`.
+    pub(super) fn empty(end: u32) -> Self {
+        Self {
+            sparse: ReadySet::new(end),
+            bulk: ReadySet::new(end),
         }
     }
 }
@@ -101,12 +116,7 @@ impl PortFlows {
     /// `workers` workers, of which there are [`MAX_WORKERS`] at most.
     pub(crate) fn new(port: PortId, end: u32, workers: usize) -> Self {
         let home = |number: u32| ((port.get() as usize + number as usize) % workers) as u8;
-        let none = || {
-            CachePadded::new(ByClass {
-                sparse: ReadySet::new(end),
-                bulk: ReadySet::new(end),
-            })
-        };
+        let none = || CachePadded::new(ByClass::empty(end));
         Self {
             port,
             states: (0..end)

@@ -3,6 +3,6 @@
 //! Numbers of workers and ports.
 
 /// Workers of a runtime at most.
-pub(crate) const MAX_WORKERS: usize = 64;
+pub const MAX_WORKERS: usize = 64;
 /// Ports of a runtime at most.
-pub(crate) const MAX_PORTS: u32 = 4096;
+pub const MAX_PORTS: u32 = 4096;

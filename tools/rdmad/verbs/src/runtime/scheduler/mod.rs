@@ -46,7 +46,7 @@ pub(crate) use self::crew::Crew;
 pub(crate) use self::current::shard;
 pub(crate) use self::exclusive::Exclusive;
 pub(crate) use self::flow::{ByClass, Flow, FlowKey, PortFlows};
-pub(crate) use self::limits::{MAX_PORTS, MAX_WORKERS};
+pub use self::limits::{MAX_PORTS, MAX_WORKERS};
 pub(crate) use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
@@ -109,10 +109,8 @@ impl Scheduler {
         let start = clock.now();
         let state = || WorkerState {
             timers: Timers::new(start),
-            ports: ByClass {
-                sparse: ReadySet::new(MAX_PORTS),
-                bulk: ReadySet::new(MAX_PORTS),
-            },
+            // Ports count from 1.
+            ports: ByClass::empty(MAX_PORTS + 1),
             steals: AtomicU64::new(0),
         };
         Self {
