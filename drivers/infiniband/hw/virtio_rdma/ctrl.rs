@@ -2,18 +2,18 @@
 
 //! The control queue: commands to the device and their answers.
 //!
-//! A fixed set of slots, each with a buffer and a completion, is allocated in the probe: a command,
-//! above all one that destroys something, never fails for want of memory. A task that runs a
-//! command takes an idle slot, gives its buffer to the device and sleeps. Many commands are in
+//! Probe allocates a fixed set of slots, each with a buffer and a completion. So a command, above
+//! all one that destroys an object, never fails for lack of memory. A task that runs a command
+//! takes an idle slot, adds its buffer to the virtqueue and sleeps. Up to [`SLOTS`] commands are in
 //! flight at a time.
 //!
 //! A device is dead if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
 //! neither success nor an error, breaks a virtqueue, asks for a reset, or is gone. From then on
-//! everything that waits, and everything that comes later, fails with [`Failure::Dead`]. Buffers
-//! that it holds stay with the virtqueue, which frees them once the device was reset.
+//! all waiting and all later commands fail with [`Failure::Dead`]. The virtqueue keeps the buffers
+//! that the device holds, and frees them once the device was reset.
 //!
-//! Beside these, [`start`](ControlQueue::start) runs a command in any context and tells of its
-//! answer by a call, for those who cannot wait; they bring a buffer of their own.
+//! Callers that cannot sleep use [`start`](ControlQueue::start): it works in any context, reports
+//! the answer by a callback, and takes a buffer of the caller.
 //!
 //! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken
 //! within either.
@@ -82,13 +82,13 @@ const SLOTS: usize = 32;
 /// How long the device may take to answer.
 const PATIENCE_MS: Msecs = 60_000;
 
-/// How often a task that waits looks whether the device is still there.
+/// How often a waiting task checks that the device is still there.
 const LOOK_MS: Msecs = 1_000;
 
 /// Why a command failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Failure {
-    /// The device refused it, or the answer makes no sense.
+    /// The device refused the command, or a value in its answer is invalid.
     Refused(Error),
     /// The device does not answer, and may still act on the command, now or later.
     Dead,
@@ -111,11 +111,11 @@ pub(crate) trait Background: Send + Sync {
 
 /// The sender of the command in a buffer.
 pub(crate) enum Sender {
-    /// There is no command in it.
+    /// The buffer holds no command.
     None,
-    /// A task, which waits for the answer.
+    /// A task that waits for the answer.
     Task(Arc<Slot>),
-    /// Its answer is told by a call.
+    /// A caller that does not wait: [`Background::answered`] reports the answer.
     Background(Arc<dyn Background>),
 }
 
@@ -127,7 +127,8 @@ pub(crate) type CommandBuffer = KBox<Buffer<Sender>>;
 pub(crate) struct Slot {
     #[pin]
     done: TimedCompletion,
-    /// The buffer and how many bytes the device wrote. Set and completed under the lock.
+    /// The buffer, and the number of bytes that the device wrote. The interrupt sets it and
+    /// completes `done` under one hold of the lock.
     #[pin]
     answer: SpinLockIrq<Option<(CommandBuffer, usize)>>,
 }
@@ -144,7 +145,7 @@ pub(crate) struct ControlQueue {
     /// For messages.
     dev: ARef<device::Device>,
     features: Features,
-    /// Receivers of the news that the device was given up.
+    /// Objects to notify when the device dies.
     targets: Arc<EventTargets>,
     queue: Arc<Virtqueue<Sender>>,
     slots: KVec<Arc<Slot>>,
@@ -153,9 +154,9 @@ pub(crate) struct ControlQueue {
     #[pin]
     idle_changed: CondVar,
     dead: AtomicFlag,
-    /// Polls may have to flush work requests themselves.
+    /// Completions were lost, so polls may have to flush work requests themselves.
     has_losses: AtomicFlag,
-    /// The device has told of a change of its configuration.
+    /// A configuration interrupt arrived that no check has looked at yet.
     is_told: AtomicFlag,
 }
 
@@ -220,8 +221,8 @@ impl ControlQueue {
         let mut tries = PATIENCE_MS;
         while let Err((error, back)) = self.queue.add(buffer) {
             buffer = back;
-            // Mapping takes memory on some machines, and room is short in a small ring: others give
-            // both back.
+            // Both errors pass: on some machines DMA mapping takes memory, and a small ring may be
+            // full. Commands that end give back memory and entries.
             if self.is_dead() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
                 buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
@@ -240,7 +241,7 @@ impl ControlQueue {
             Answer::Success(response) => Ok(response),
             Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
             Answer::Invalid => {
-                // It may have taken over the memory that the command names.
+                // The device may already use the memory that the command names.
                 self.give_up("gave an invalid answer");
                 Err(Failure::Dead)
             }
@@ -252,8 +253,8 @@ impl ControlQueue {
         Buffer::new(MAX_REQUEST, MAX_RESPONSE, Sender::None, GFP_KERNEL)
     }
 
-    /// Runs a command and returns at once; `sender` gets `buffer` back with the answer. A command
-    /// for which there is no room or memory is sent later. Can be called in any context.
+    /// Starts a command and returns at once; `sender` gets `buffer` back with the answer. The
+    /// command is sent later if the ring is full or memory is short. Can be called in any context.
     ///
     /// # Errors
     ///
@@ -269,7 +270,7 @@ impl ControlQueue {
         }
         buffer.context = Sender::Background(sender);
         self.queue.add_or_keep(buffer).map_err(|(_, mut buffer)| {
-            // A sender that keeps the buffer would keep itself.
+            // A sender that keeps the returned buffer would hold a reference to itself.
             buffer.context = Sender::None;
             buffer
         })?;
@@ -282,19 +283,19 @@ impl ControlQueue {
         self.dead.load(Acquire)
     }
 
-    /// Whether the device is dead or a CQ of the kernel has lost completions: the one flag that
-    /// posts and polls look at.
+    /// Whether the device is dead or a CQ of the kernel has lost completions. Posts and polls
+    /// check this flag alone.
     #[inline]
     pub(crate) fn has_losses(&self) -> bool {
         self.has_losses.load(Acquire)
     }
 
-    /// A CQ of the kernel gets no more completions.
+    /// Records that a CQ of the kernel gets no more completions.
     pub(crate) fn note_loss(&self) {
         self.has_losses.store(true, Release);
     }
 
-    /// Lets every command fail, now and later. Returns whether the device was alive until now.
+    /// Fails all waiting and later commands. Returns whether the device was alive until now.
     pub(crate) fn mark_dead(&self) -> bool {
         self.note_loss();
         let was_dead = self.dead.xchg(true, Full);
@@ -302,15 +303,15 @@ impl ControlQueue {
             for slot in &self.slots {
                 slot.done.complete();
             }
-            // A task that checked the flag before it was set waits by the time that the lock is
-            // free.
+            // A task that read the flag too early holds the lock until it waits. So it waits once
+            // the lock is free, and is notified.
             drop(self.idle.lock());
             self.idle_changed.notify_all();
         }
         !was_dead
     }
 
-    /// An interrupt of the configuration came: the status is worth a look.
+    /// Records a configuration interrupt: the next check reads the device's status.
     pub(crate) fn told(&self) {
         self.is_told.store(true, Relaxed);
     }
@@ -330,7 +331,8 @@ impl ControlQueue {
         false
     }
 
-    /// Resets a device that does not do what its user relies on. It is dead from there on.
+    /// Resets a device that broke a promise on which memory safety depends. It is dead from then
+    /// on.
     pub(crate) fn stop(&self) -> Reset {
         self.give_up("is stopped");
         self.queue.reset_device()
@@ -358,7 +360,7 @@ impl ControlQueue {
     }
 
     fn put_idle(&self, slot: Arc<Slot>, buffer: CommandBuffer) {
-        // It has room for all that there are.
+        // The vector has room for all slots.
         let _ = self.idle.lock().push_within_capacity(Idle { slot, buffer });
         self.idle_changed.notify_one();
     }
@@ -396,7 +398,7 @@ fn encode<R: Request>(buffer: &mut CommandBuffer, request: &R) -> Result {
     Ok(())
 }
 
-/// The error that an errno of the device stands for.
+/// The kernel's error for an errno of the device.
 fn error_of(errno: Errno) -> Error {
     match errno {
         Errno::Eperm => EPERM,
@@ -413,7 +415,7 @@ fn error_of(errno: Errno) -> Error {
 
 impl Handler for ControlQueue {
     fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
-        // Each buffer belongs to a command that a task has sent, so the loop ends.
+        // The loop ends: each buffer belongs to a command in flight.
         while let Some((mut buffer, written)) = self.queue.get_buf() {
             match replace(&mut buffer.context, Sender::None) {
                 Sender::None => (),

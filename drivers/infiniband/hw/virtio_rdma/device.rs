@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Parts of a device that all files of the driver share.
+//! A device: what all files of the driver share.
 
 use crate::{
     abi::{
@@ -50,14 +50,14 @@ use kernel::{
     time::Msecs, //
 };
 
-/// How often an idle device is looked after.
+/// Interval of checks of an idle device.
 ///
-/// A device that needs a reset says so by a configuration interrupt. A device that is gone says
-/// nothing: its registers just read as all ones. Nor does a queue whose rules the device broke, and
-/// a buffer that could not be mapped, when memory was short, waits for somebody to try again.
+/// A device that needs a reset raises a configuration interrupt. Nothing else does: the registers
+/// of an unplugged device read as all ones, and a virtqueue is only marked as broken. The check
+/// also retries buffers that could not be mapped when memory was short.
 const WATCH_MS: Msecs = 5_000;
 
-/// Looks whether the device still works.
+/// Periodic check that the device still works.
 pub(crate) struct Watch(Arc<ControlQueue>);
 
 impl Tick for Watch {
@@ -104,10 +104,10 @@ impl OwnRings {
         &self.doorbells
     }
 
-    /// The event queue of a completion vector, as CREATE_CQ takes it.
+    /// The index of a completion vector's event queue, for CREATE_CQ.
     pub(crate) fn event_queue(&self, vector: u32) -> u32 {
-        // CAST: There are 1,024 at most. Never zero, but where the compiler cannot know it, it
-        // leaves a panic behind.
+        // CAST: There are 1,024 event queues at most. There is always one, but the compiler does
+        // not know it, and `%` would compile to a panic.
         let index = vector.checked_rem(self.event_queues.len() as u32);
         u32::from(FIRST_EVENT_QUEUE) + index.unwrap_or(0)
     }
@@ -121,7 +121,7 @@ pub(crate) enum Queues {
     Transport(Transport),
 }
 
-/// A device.
+/// A device that was set up.
 #[pin_data]
 pub(crate) struct Device {
     dev: ARef<virtio::Device>,
@@ -130,7 +130,7 @@ pub(crate) struct Device {
     ctrl: Arc<ControlQueue>,
     queues: Queues,
     targets: Arc<EventTargets>,
-    /// The device confirmed a reset after its use.
+    /// The device confirmed the reset that ends its use.
     is_at_rest: AtomicFlag,
     #[pin]
     leaving: Mutex<()>,
@@ -139,7 +139,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Sets the device up: its configuration is read, its queues are found and ready.
+    /// Sets the device up: reads its configuration and finds its queues.
     pub(crate) fn new(dev: &virtio::Device<device::Core<'_>>) -> Result<Arc<Self>> {
         let bound: &virtio::Device<Bound> = dev;
         let mut limits = limits::read(bound)?;
@@ -188,7 +188,8 @@ impl Device {
         )?;
         dev.ready()?;
         if let Queues::OwnRings(own_rings) = &this.queues {
-            // Where the kernel is hardened against early interrupts, nothing can be added before.
+            // Only now: a kernel that is hardened against early interrupts marks queues as broken
+            // until the device is ready.
             for queue in &own_rings.event_queues {
                 queue.fill()?;
             }
@@ -196,9 +197,9 @@ impl Device {
         Ok(this)
     }
 
-    /// Resets the device, after which it is dead, and takes its queues down.
+    /// Resets the device and removes its queues. The device is dead afterwards.
     pub(crate) fn shut_down(&self, dev: &virtio::Device<device::Core<'_>>) -> Reset {
-        // A reset device would look broken to the watch.
+        // To the watch, a reset device would look broken.
         self.ctrl.mark_dead();
         let reset = dev.remove_queues();
         if reset == Reset::Done {
@@ -213,7 +214,8 @@ impl Device {
         (*self.dev).as_ref()
     }
 
-    /// Resets a device that does not do what its user relies on. It is dead from there on.
+    /// Resets a device that broke a promise on which memory safety depends. It is dead from then
+    /// on.
     pub(crate) fn stop(&self) -> Reset {
         let reset = self.ctrl.stop();
         if reset == Reset::Done {
@@ -232,13 +234,13 @@ impl Device {
         &self.limits
     }
 
-    /// Accesses that it is ordered with.
+    /// The memory accesses that barriers towards the device have to order.
     pub(crate) fn order(&self) -> Order {
         self.order
     }
 
-    /// Watches the device: one that dies while no command runs would let everybody wait who waits
-    /// for completions.
+    /// The watch over the device. Without it, a device that dies while no command runs would leave
+    /// consumers waiting for completions for ever.
     pub(crate) fn watch(&self) -> impl PinInit<Periodic<Watch>> {
         Periodic::new(WATCH_MS, Watch(self.ctrl.clone()))
     }
@@ -248,7 +250,7 @@ impl Device {
         &self.ctrl
     }
 
-    /// Whether the device is dead: nothing that is outstanding will be answered.
+    /// Whether the device is dead: it answers no outstanding request.
     pub(crate) fn is_dead(&self) -> bool {
         self.ctrl.is_dead()
     }
@@ -259,19 +261,19 @@ impl Device {
         self.ctrl.has_losses()
     }
 
-    /// Receivers of events.
+    /// The objects that receive events of the device.
     pub(crate) fn targets(&self) -> &Arc<EventTargets> {
         &self.targets
     }
 
-    /// Where its queues live.
+    /// Where the device's queues live.
     #[inline]
     pub(crate) fn queues(&self) -> &Queues {
         &self.queues
     }
 
-    /// Rings a queue of the kernel, which a queue of the transport does not need. `bus` is the
-    /// virtio device, which is bound as long as the RDMA device is registered.
+    /// Rings the doorbell of a queue of the kernel; does nothing for virtqueues of the transport.
+    /// `bus` is the virtio device, which is bound as long as the RDMA device is registered.
     #[inline]
     pub(crate) fn ring(&self, bus: &device::Device<Bound>, doorbell: Doorbell) {
         if let Queues::OwnRings(own_rings) = &self.queues {
@@ -279,28 +281,29 @@ impl Device {
         }
     }
 
-    /// The number of completion vectors: each is an event queue. A virtqueue of CQEs has an
-    /// interrupt of its own, so there is no choice.
+    /// The number of completion vectors: one for each event queue. In RFC mode there is one: each
+    /// CQ is a virtqueue with an interrupt of its own.
     pub(crate) fn comp_vectors(&self) -> u32 {
         self.limits
             .own_rings
             .map_or(1, |own_rings| own_rings.num_event_queues)
     }
 
-    /// Excludes [new objects](Self::await_leaving) from taking their numbers into use. Held while a
-    /// QP or CQ of the kernel is destroyed: once the device has answered, it may give the number to
-    /// another, but the driver still knows the old one by it.
+    /// Keeps [new objects](Self::await_leaving) from using their numbers. A caller holds the lock
+    /// while it destroys a QP or CQ of the kernel: once the device has answered, it may reuse the
+    /// number, for which the driver's tables still have the old object.
     pub(crate) fn leave(&self) -> MutexGuard<'_, ()> {
         self.leaving.lock()
     }
 
-    /// Waits until no object is known any more that had the number of a QP or CQ before which the
-    /// device has just made.
+    /// Waits until the driver's tables have no destroyed QP or CQ whose number the device may have
+    /// given to a new one.
     pub(crate) fn await_leaving(&self) {
         drop(self.leaving.lock());
     }
 
-    /// Keeps what the device may still use after it left its destruction unanswered.
+    /// Keeps memory that the device may still use because it did not confirm the destruction of
+    /// the owner.
     pub(crate) fn bury<T: Send + 'static>(&self, remains: T) {
         self.graveyard.bury(remains);
     }

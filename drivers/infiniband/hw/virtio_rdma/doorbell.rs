@@ -2,11 +2,12 @@
 
 //! Doorbell pages: shared memory of the device in which a store rings a queue.
 //!
-//! Page 0 is the kernel's. A page of its own goes to each user context, so that a process rings
-//! only what is its own: the device drops what does not belong to a page. A page is given out again
-//! only when it was given back, for which its owner has to know that no process maps it any more.
+//! Page 0 is the kernel's. Each user context gets a page of its own. The device ignores doorbells
+//! of queues that were not created with the page, so a process rings only its own queues. A page is
+//! reused after [`DoorbellPage`] was dropped; its owner drops it when no process maps the page any
+//! more.
 //!
-//! Doorbell pages are as far apart as the device says, which is a page of this kernel at least. A
+//! The device states the distance of doorbell pages, which is at least one page of this kernel. A
 //! process maps the kernel's page that begins with its doorbell page.
 
 use crate::{
@@ -57,7 +58,7 @@ impl Doorbells {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if it is shorter than the configuration says, and those of
+    /// [`EINVAL`] if the region is shorter than the configuration says, and the errors of
     /// [`SharedMemory::claim`].
     pub(crate) fn new(dev: &Device<Bound>, limits: &OwnRingsLimits) -> Result<Arc<Self>> {
         let pages = limits.doorbell_pages;
@@ -89,8 +90,8 @@ impl Doorbells {
         )
     }
 
-    /// Rings a queue of the kernel. Earlier writes to memory are visible to the device when it
-    /// hears of the doorbell. `bus` is the virtio device.
+    /// Rings a queue of the kernel. The device sees all earlier writes to memory once it sees the
+    /// doorbell. `bus` is the virtio device.
     #[inline]
     pub(crate) fn ring(&self, bus: &device::Device<Bound>, value: u32) {
         self.kernel.write32::<0>(bus, value);
@@ -100,7 +101,7 @@ impl Doorbells {
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if they are all in use.
+    /// [`ENOSPC`] if all pages are in use.
     pub(crate) fn alloc(self: &Arc<Self>) -> Result<DoorbellPage> {
         let mut used = self.used.lock();
         let id = used
@@ -123,7 +124,7 @@ pub(crate) struct DoorbellPage {
 }
 
 impl DoorbellPage {
-    /// Its number, by which queues are created with it.
+    /// The page's number, which the commands that create queues carry.
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -135,7 +136,7 @@ impl Registers for DoorbellPage {
     }
 
     fn page(&self) -> usize {
-        // CAST: Within the region, whose length was checked.
+        // CAST: The offset is within the region, whose length `new` checked.
         self.index as usize * self.doorbells.stride
     }
 }

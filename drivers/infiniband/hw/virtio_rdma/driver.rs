@@ -59,10 +59,10 @@ pub(crate) struct Data {
     device: Arc<Device>,
 }
 
-/// The device as others use it. Dropping it takes the device away from them: while this happens it
-/// still answers.
+/// The registrations through which others use the device. Dropping them ends this use; the device
+/// still answers commands meanwhile.
 struct Ready {
-    /// Dropped before the verbs: it sets the port's network device.
+    /// Dropped before the verbs, since it sets their port's network device.
     _netdev: Pin<KBox<Notifier<Pin<KBox<Binding>>>>>,
     _verbs: Verbs,
 }
@@ -100,7 +100,8 @@ impl virtio::Driver for Driver {
             }
             let device = Device::new(dev)?;
             Ok(try_pin_init!(Data {
-                // Before others use the device, who may wait for what only the watch notices.
+                // Before the registrations: their users may wait for a dead device, and only the
+                // watch notices its death.
                 watch <- device.watch(),
                 ready <- {
                     let ready = Ready::new(dev, &device).inspect_err(|error| {
@@ -115,14 +116,14 @@ impl virtio::Driver for Driver {
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // Taken out of the lock, since dropping it waits for users, and they may wait for what only
-        // the watch notices.
+        // Dropped outside of the lock: this waits for users, who may wait for a dead device, and
+        // only the watch notices its death.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);
     }
 
-    /// No field of the configuration changes, so the device asks for a reset.
+    /// Checks whether the device asks for a reset: no field of its configuration ever changes.
     fn config_changed<'bound>(_dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
         this.device.ctrl().told();
         this.watch.hasten();

@@ -2,9 +2,9 @@
 
 //! Event queues: where the device reports completions and asynchronous events.
 //!
-//! Each is filled with buffers at all times. The interrupt takes out those that were used, passes
-//! their events on, and only then gives all of them back: so it handles at most one ring's worth,
-//! however fast the device is, and leaves nothing behind that it was interrupted for.
+//! Each queue is kept full of buffers. The interrupt handler takes out all used buffers, passes
+//! their events on, and only then adds the buffers again. So it handles at most one ring's worth of
+//! events, however fast the device is, and all events that raised the interrupt.
 
 use crate::{
     abi::event::{
@@ -36,8 +36,8 @@ use kernel::{
 
 type EventBuffer = KBox<Buffer<()>>;
 
-/// Buffers of a queue at most. The device keeps what does not fit, so a longer ring of them has no
-/// use.
+/// Maximum number of buffers of a queue. The device keeps events that find no buffer, so more
+/// buffers would be of no use.
 const BUFFERS: usize = 256;
 
 /// An event queue.
@@ -98,13 +98,13 @@ impl Handler for EventQueue {
             if let Some(report) = Report::decode(buffer.writable(), written) {
                 self.dispatch(&report);
             }
-            // There is room for all that there are.
+            // The vector has room for all buffers of the queue.
             let _ = handled.push_within_capacity(buffer);
         }
         while let Some(mut buffer) = handled.pop() {
-            // Never longer than it was allocated.
+            // Cannot fail: the buffer was allocated with this length.
             let _ = buffer.reset(0, Event::SIZE);
-            // If the device broke the queue's rules, it gets no more.
+            // Fails only for a queue that the device broke, which needs no buffers.
             let _ = self.queue.add_or_keep(buffer);
         }
         self.queue.kick();

@@ -2,12 +2,12 @@
 
 //! Memory that a device may still use, since it never confirmed the destruction of its owner.
 //!
-//! It is kept until the device was reset. If that cannot be confirmed either, it stays allocated
-//! for good: memory that is lost is better than memory that changes under its next owner. This is
-//! so for a PCI function that was unplugged without notice, too: that its registers read as all
-//! ones does not prove that nothing of it is on its way to memory.
+//! The memory is kept until the device was reset. If the reset cannot be confirmed either, the
+//! memory is leaked: better lost than written by the device under its next owner. The same holds
+//! for a PCI function that was unplugged without notice: registers that read as all ones do not
+//! prove that none of its writes is still on its way to memory.
 //!
-//! Others must not call into what stays for good, unless it keeps the module loaded:
+//! Objects that are leaked must not be called back by others, unless they keep the module loaded:
 //! [`LingeringDmabuf`](crate::rdma::dmabuf::LingeringDmabuf).
 
 use crate::virtio::Reset;
@@ -31,13 +31,13 @@ impl<T: Send> Remains for T {}
 #[derive(Default)]
 struct Buried {
     remains: KVec<KBox<dyn Remains>>,
-    /// How many could not even be kept in order.
+    /// Number of objects that were leaked at once, because the list could not grow.
     lost: usize,
 }
 
 impl Drop for Buried {
     fn drop(&mut self) {
-        // No reset came for what is left.
+        // The device was never reset, so it may still use these.
         forget(take(&mut self.remains));
     }
 }
@@ -78,7 +78,7 @@ impl Graveyard {
         }
     }
 
-    /// Frees everything after a reset that was confirmed; else it leaks, and `dev` says so.
+    /// Frees all kept memory if the reset is confirmed; else leaks it, with a warning for `dev`.
     pub(crate) fn clear(&self, dev: &device::Device, reset: Reset) {
         let mut buried = self.buried.lock();
         let remains = take(&mut buried.remains);

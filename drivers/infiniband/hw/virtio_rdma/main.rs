@@ -20,10 +20,10 @@ use kernel::{
     virtio, //
 };
 
-// The ABI and the ring logic also serve the device and the provider, who use more of them.
+// The device and the provider compile these too, and use items that the driver does not.
 #[allow(clippy::wrong_self_convention, dead_code, unreachable_pub)]
 mod abi;
-// Checks of what the device writes. The host's tests compile them too.
+// Checks of data that the device writes. Tests on the host compile them too.
 #[allow(unreachable_pub)]
 mod decode;
 mod ring;

@@ -2,9 +2,9 @@
 
 //! The network device that carries the port's RoCE traffic and configuration.
 //!
-//! It is the one in the same PCI slot as the RDMA device, if there is one; else the one that has
-//! the MAC address of the port, which the device gives as its system image GUID. It may come later
-//! than the RDMA device and go earlier.
+//! A network device in the same PCI slot as the RDMA device is preferred. Else it is the one with
+//! the port's MAC address, which the driver derives from the system image GUID. The network device
+//! may appear later than the RDMA device and vanish earlier.
 //!
 //! Lock order: the RTNL, then `Binding::bound`.
 
@@ -32,22 +32,21 @@ use kernel::{
 
 /// Owner of a port.
 pub(crate) trait PortOwner: Send + Sync {
-    /// The port's network device is `netdev` from here on. No reference to an earlier one may be
-    /// kept.
+    /// Sets the port's network device. The owner drops all references to the previous one.
     fn set_netdev(&self, netdev: Option<&net::device::Device>);
 
-    /// State or MTU of the network device changed.
+    /// Called when state or MTU of the network device changed.
     fn netdev_changed(&self, netdev: &net::device::Device);
 }
 
-/// How well a network device fits.
+/// Why a network device fits, the better reason last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     SameAddress,
     SameSlot,
 }
 
-/// Binds a port and a network device.
+/// Binding of a port to its network device.
 #[pin_data]
 pub(crate) struct Binding {
     dev: ARef<device::Device>,
@@ -58,9 +57,9 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// Starts to look for the network device of `owner`, and finds one that is there already.
+    /// Follows the network device of `owner`, starting with one that exists already.
     ///
-    /// `dev` is the RDMA device on its bus, `guid` its system image GUID.
+    /// `dev` is the bus device of the RDMA device, `guid` its system image GUID.
     pub(crate) fn new(
         dev: &device::Device,
         guid: [u8; 8],
@@ -82,7 +81,7 @@ impl Binding {
     }
 
     fn fit(&self, netdev: &net::device::Device) -> Option<Fit> {
-        // Devices on top of others have the address of the lowest, but no parent on a bus.
+        // A VLAN or macvlan device has its lower device's address, but no parent on a bus.
         netdev.parent()?;
         let address = netdev.permanent_address()?;
         if netdev.shares_pci_slot(&self.dev) {

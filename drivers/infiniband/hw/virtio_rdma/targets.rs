@@ -25,12 +25,12 @@ use kernel::{
     },
 };
 
-/// An object that events are about.
+/// An object that receives events.
 pub(crate) trait EventTarget: Send + Sync {
-    /// A CQ that is armed has a completion. Called in interrupt context.
+    /// An armed CQ has a completion. Called in interrupt context.
     fn completion(&self) {}
 
-    /// The device refused to arm a CQ, of which no completion will be told. Called in interrupt
+    /// The device refused to arm a CQ, so no completion event will follow. Called in interrupt
     /// context.
     fn arming_refused(&self) {}
 
@@ -39,9 +39,9 @@ pub(crate) trait EventTarget: Send + Sync {
         let _ = event;
     }
 
-    /// The device is dead and will report nothing any more. Called once, in process context, by the
-    /// task that found it out, which may be about any command: no lock may be taken that is held
-    /// while commands run.
+    /// The device is dead and will report nothing any more. Called once, in process context, by
+    /// the task that noticed it, possibly in the middle of a command: must not take a lock that is
+    /// held while commands run.
     fn died(&self) {}
 }
 
@@ -54,7 +54,7 @@ const NONE: u32 = u32::MAX;
 /// Counts the calls of a target.
 #[pin_data]
 struct Calls {
-    /// The registration and each call that is under way.
+    /// One for the registration, and one for each running call.
     users: Atomic<i32>,
     #[pin]
     unused: Completion,
@@ -87,18 +87,18 @@ impl RegisteredTarget {
         })
     }
 
-    /// For a call, which ends with [`call`](Self::call). Called with the table's lock held.
+    /// Counts a call that begins; [`call`](Self::call) ends it. Called with the table's lock held.
     fn begin(&self) -> Self {
         self.calls.users.fetch_add(1, Full);
         self.clone()
     }
 
-    /// Calls the target.
+    /// Runs `f` on the target and ends the call.
     fn call(self, f: impl FnOnce(&dyn EventTarget)) {
         let Self { target, calls } = self;
         f(&*target);
-        // Before the call ends: the registration waits for its end and then drops the last
-        // reference, in process context. A target may own memory that is not freed in an interrupt.
+        // Dropped before the call ends. The registration waits for the end and drops the last
+        // reference in process context: memory of a target may not be freeable in an interrupt.
         drop(target);
         calls.put();
     }
@@ -113,13 +113,14 @@ struct Entry {
 
 struct Entries {
     chunks: KVec<KVec<Entry>>,
-    /// Free entries, oldest first, so that a generation lasts as long as it can.
+    /// List of free entries. The entry that was freed first is reused first, so that generations
+    /// repeat as late as possible.
     head: u32,
     tail: u32,
 }
 
 impl Entry {
-    /// The target, for a call.
+    /// Begins a call of the entry's target, if there is one.
     fn begin(&self) -> Option<RegisteredTarget> {
         self.registered.as_ref().map(RegisteredTarget::begin)
     }
@@ -175,7 +176,7 @@ impl EventTargets {
             GFP_KERNEL,
         )?;
         this.grow()?;
-        // Entry 0 is not for objects.
+        // Entry 0 is the device's.
         let _ = this.entries.lock().take_free();
         Ok(this)
     }
@@ -205,7 +206,7 @@ impl EventTargets {
     ///
     /// # Errors
     ///
-    /// [`ENOSPC`] if there are more targets than the device has objects, [`ENOMEM`].
+    /// [`ENOSPC`] if the table is full, [`ENOMEM`].
     pub(crate) fn register(
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
@@ -233,7 +234,7 @@ impl EventTargets {
     ///
     /// # Errors
     ///
-    /// [`EBUSY`] if somebody is registered, [`ENOMEM`].
+    /// [`EBUSY`] if a target is registered already, [`ENOMEM`].
     pub(crate) fn register_device(
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
@@ -256,7 +257,7 @@ impl EventTargets {
         })
     }
 
-    /// Calls `f` with the target of `cookie`, if there still is one.
+    /// Calls `f` with the target of `cookie`, if it is still registered.
     pub(crate) fn with(&self, cookie: Cookie, f: impl FnOnce(&dyn EventTarget)) {
         let Cookie { index, generation } = cookie;
         let mut entries = self.entries.lock();
@@ -288,9 +289,9 @@ impl EventTargets {
     }
 }
 
-/// A target's place in the table.
+/// The registration of a target.
 ///
-/// When it is dropped, which may sleep, no call of the target is under way or will come.
+/// Dropping it may sleep. Afterwards no call of the target runs or begins.
 pub(crate) struct EventRegistration {
     targets: Arc<EventTargets>,
     index: u32,
@@ -299,7 +300,7 @@ pub(crate) struct EventRegistration {
 }
 
 impl EventRegistration {
-    /// The number that the device has to put into the events.
+    /// The cookie that the device puts into events for this target.
     pub(crate) fn cookie(&self) -> u64 {
         let Self {
             index, generation, ..
@@ -313,7 +314,7 @@ impl Drop for EventRegistration {
         let mut entries = self.targets.entries.lock();
         let removed = entries.get(self.index).and_then(|entry| {
             if self.index != 0 {
-                // 0 is the device's.
+                // Entry 0 has no generations: it is always the device's.
                 entry.generation = Cookie::next_generation(entry.generation);
             }
             entry.registered.take()

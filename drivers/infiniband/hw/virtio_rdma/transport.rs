@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queues of the transport, where rings at addresses of the driver's choice were not negotiated.
+//! Virtqueues of the transport as CQs, SQs and RQs, for devices without rings at addresses of the
+//! driver's choice (RFC mode).
 //!
-//! All of them are found in the probe. A CQ or QP that is created gets a number from the device,
-//! and with it the virtqueues of that number; when it was destroyed they are reset and wait for the
-//! next.
+//! Probe finds all of them. A new CQ or QP gets a number from the device, and with it the
+//! virtqueues of that number. Once it was destroyed, they are reset for the next CQ or QP.
 //!
-//! A virtqueue of CQEs interrupts only when its CQ was armed by a command, which is sent without
-//! waiting for the answer, as arming must not sleep. Nothing is lost by that: the device compares
-//! what it completed with what was polled by the time that it processes the command.
+//! A virtqueue of CQEs interrupts only when a command armed its CQ. Arming must not sleep, so the
+//! driver does not wait for the answer. No completion is missed by that: when the device processes
+//! the command, it compares the CQEs that it wrote with those that were polled.
 //!
-//! Lock order: `claimed`, then those of a queue's reset; `CqVirtqueue::arming`, then those of the
-//! control queue.
+//! Lock order: `claimed`, then the locks of a queue's reset; `CqVirtqueue::arming`, then the locks
+//! of the control queue.
 
 use crate::{
     abi::{
@@ -67,7 +67,8 @@ use kernel::{
     },
 };
 
-/// Cookie of a virtqueue that belongs to no CQ. It is the device's, which has no completions.
+/// Cookie of a virtqueue that belongs to no CQ: the cookie of the device, which ignores
+/// completions.
 const NO_COOKIE: u64 = 0;
 
 /// A WQE or CQE in a virtqueue.
@@ -77,7 +78,7 @@ pub(crate) type Element = KBox<Buffer<()>>;
 #[pin_data]
 pub(crate) struct WorkVirtqueue {
     queue: Arc<Virtqueue<()>>,
-    /// Whether a CQ or QP has the virtqueue. The lock is held while the virtqueue is reset.
+    /// Whether a QP owns the virtqueue. The lock is held while the virtqueue is reset.
     #[pin]
     claimed: Mutex<bool>,
 }
@@ -86,35 +87,35 @@ pub(crate) struct WorkVirtqueue {
 #[pin_data]
 pub(crate) struct CqVirtqueue {
     queue: Arc<Virtqueue<()>>,
-    /// Whether a CQ or QP has the virtqueue. The lock is held while the virtqueue is reset.
+    /// Whether a CQ owns the virtqueue. The lock is held while the virtqueue is reset.
     #[pin]
     claimed: Mutex<bool>,
     cqn: Cqn,
     ctrl: Arc<ControlQueue>,
     targets: Arc<EventTargets>,
-    /// Receiver of completion events.
+    /// Cookie of the target that receives completion events.
     cookie: Atomic<u64>,
     #[pin]
     arming: SpinLockIrq<Arming>,
 }
 
-/// A request to the device that is under way.
+/// State of the commands that arm a CQ; at most one is in flight.
 struct Arming {
-    /// The buffer of the command, unless it is under way.
+    /// The buffer for the command; empty while a command is in flight.
     buffer: Option<CommandBuffer>,
-    /// The request to send once it is back.
+    /// The request to send when the buffer comes back.
     next: NotifyFlags,
-    /// The CQ that the command under way is about, by its cookie.
+    /// Cookie of the CQ that the command in flight arms.
     cookie: u64,
 }
 
 impl CqVirtqueue {
-    /// Passes completions to the target with this cookie from here on.
+    /// Sets the target of completion events by its cookie.
     pub(crate) fn set_cookie(&self, cookie: u64) {
         self.cookie.store(cookie, Release);
     }
 
-    /// Asks the device for an interrupt. Can be called in any context.
+    /// Requests an interrupt of the device. Can be called in any context.
     pub(crate) fn arm(self: &Arc<Self>, kind: ArmKind) {
         let flags = match kind {
             ArmKind::None => return,
@@ -136,7 +137,7 @@ impl CqVirtqueue {
             cqn: self.cqn,
             flags: replace(&mut arming.next, NotifyFlags::NONE),
         };
-        // A device that takes no commands is about to be found dead, and then everybody is woken.
+        // A device that takes no commands is soon declared dead, which wakes all consumers.
         arming.buffer = self.ctrl.start(&request, buffer, self.clone()).err();
     }
 }
@@ -151,7 +152,8 @@ impl Background for CqVirtqueue {
             this.send(&mut arming);
         }
         drop(arming);
-        // Unless the CQ is destroyed, or another has its number by now: the cookie says so.
+        // If the CQ was destroyed, no target has the cookie any more, even if a new CQ has its
+        // number.
         if result.is_err() {
             self.targets
                 .with(Cookie::decode(cookie), |target| target.arming_refused());
@@ -167,15 +169,15 @@ impl Handler for CqVirtqueue {
     }
 }
 
-/// A virtqueue that one CQ or QP has at a time.
+/// A virtqueue that one CQ or QP owns at a time.
 pub(crate) trait Claimable: Send + Sync {
     /// The virtqueue.
     fn elements(&self) -> &Virtqueue<()>;
 
-    /// Whether a CQ or QP has the virtqueue.
+    /// Whether a CQ or QP owns the virtqueue.
     fn claimed(&self) -> &Mutex<bool>;
 
-    /// It goes back.
+    /// Removes references to the owner. Called before the virtqueue is reset.
     fn forget(&self) {}
 }
 
@@ -204,16 +206,16 @@ impl Claimable for CqVirtqueue {
     }
 }
 
-/// A virtqueue in the hands of a CQ or QP.
+/// Ownership of a virtqueue by a CQ or QP.
 ///
-/// When it is dropped, which is after the device gave the CQ or QP up, it is reset and can be had
-/// again. It may sleep.
+/// The owner drops it after the device destroyed the CQ or QP. This resets the virtqueue, which may
+/// sleep, and lets the next CQ or QP claim it.
 pub(crate) struct Claim<Q: Claimable>(Arc<Q>);
 
 impl<Q: Claimable> Claim<Q> {
     fn new(queue: &Arc<Q>) -> Result<Self> {
         if replace(&mut *queue.claimed().lock(), true) {
-            // The device gave a number away twice.
+            // The device assigned a number twice.
             return Err(EIO);
         }
         Ok(Self(queue.clone()))
@@ -236,10 +238,10 @@ impl<Q: Claimable> Deref for Claim<Q> {
 impl<Q: Claimable> Drop for Claim<Q> {
     fn drop(&mut self) {
         self.0.forget();
-        // The device may give the number away as soon as it was reset.
+        // Locked over the reset, after which the device may assign the number again.
         let mut claimed = self.0.claimed().lock();
-        // A dead device gives no number away. If the reset fails, the virtqueue stays claimed, and
-        // the next CQ or QP with its number is refused.
+        // If the reset fails, the virtqueue stays claimed, and the next CQ or QP with its number is
+        // refused. On a dead device there is none.
         *claimed = self.0.elements().reset().is_err();
     }
 }
@@ -247,7 +249,7 @@ impl<Q: Claimable> Drop for Claim<Q> {
 /// The virtqueues of a device.
 pub(crate) struct Transport {
     cqs: KVec<Arc<CqVirtqueue>>,
-    /// Send queues and receive queues.
+    /// Send queue and receive queue of each QP.
     pairs: KVec<[Arc<WorkVirtqueue>; 2]>,
 }
 
@@ -308,14 +310,14 @@ impl Transport {
         for (pair, number) in self.pairs.iter().zip(1..) {
             for (work, kind) in pair.iter().zip(["sq", "rq"]) {
                 let name = CString::try_from_fmt(fmt!("{kind}.{number}"))?;
-                // No interrupts: used elements are looked at when there is need for room.
+                // Without interrupts: used elements are taken out when room is needed.
                 to.push(VirtqueueInfo::new(name, &work.queue, None), GFP_KERNEL)?;
             }
         }
         Ok(())
     }
 
-    /// Lowers limits to what the rings hold that were found.
+    /// Lowers limits to the sizes of the virtqueues that were found.
     pub(crate) fn limit(&self, limits: &mut QueueLimits) {
         let least = |sizes: &mut dyn Iterator<Item = usize>| {
             sizes.min().and_then(|size| u32::try_from(size).ok())
@@ -332,21 +334,20 @@ impl Transport {
         limits.max_qp_wr = limits.max_qp_wr.min(work.unwrap_or(0));
     }
 
-    /// Takes the virtqueue of CQ `cqn`, which the device has just created.
+    /// Claims the virtqueue of CQ `cqn`, which the device has just created.
     ///
     /// # Errors
     ///
-    /// `EIO` if it has no such CQ or gave the number away before.
+    /// `EIO` if there is no such virtqueue or a CQ owns it.
     pub(crate) fn claim_cq(&self, cqn: Cqn) -> Result<Claim<CqVirtqueue>> {
         Claim::new(self.cqs.get(usize::try_from(cqn.get())?).ok_or(EIO)?)
     }
 
-    /// Takes the virtqueues of QP `qpn`, which the device has just created: the send queue and
-    /// the receive queue.
+    /// Claims the send queue and the receive queue of QP `qpn`, which the device has just created.
     ///
     /// # Errors
     ///
-    /// `EIO` if it has no such QP or gave the number away before.
+    /// `EIO` if there are no such virtqueues or a QP owns them.
     pub(crate) fn claim_pair(&self, qpn: Qpn) -> Result<[Claim<WorkVirtqueue>; 2]> {
         let index = qpn.get().checked_sub(1).ok_or(EIO)?;
         let [send, recv] = self.pairs.get(usize::try_from(index)?).ok_or(EIO)?;

@@ -2,8 +2,8 @@
 
 //! Address handles.
 //!
-//! The device has none: an AH is the address vector that a work request of a UD QP carries. So no
-//! command makes or destroys one, and both may be done where sleeping is not allowed.
+//! The device knows no AHs: each work request of a UD QP carries an address vector, which the AH
+//! holds. So creating and destroying one takes no command and never sleeps.
 
 use super::{
     device::IbDevice,
@@ -37,7 +37,7 @@ pub(crate) struct Ah {
 }
 
 impl Ah {
-    /// The path as the device is told of it with each work request.
+    /// The address vector that each work request carries.
     #[inline]
     pub(super) fn av(&self) -> &AddressVector {
         &self.av
@@ -48,8 +48,8 @@ impl Ah {
 ///
 /// # Errors
 ///
-/// `EINVAL` if the port, the source GID, the service level or the flow label is none that the
-/// device has.
+/// `EINVAL` if the device has no such port or source GID, or the service level or flow label is out
+/// of range.
 fn encode(pdn: Pdn, init: &AhInitAttr<'_>) -> Result<AddressVector> {
     let (attr, source) = (init.attr(), init.source());
     if source.port() != attr.port_num || source.gid_type()? != GidType::RoceV2 {

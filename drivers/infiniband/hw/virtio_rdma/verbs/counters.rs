@@ -21,7 +21,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The counters, as the core takes them.
+/// The counters in the form that `ib_core` expects.
 const COUNTERS: [Counter; RspQueryCounters::NAMES.len()] = {
     let mut counters = [const { Counter::new(c"") }; RspQueryCounters::NAMES.len()];
     let mut index = 0;

@@ -73,11 +73,11 @@ use kernel::{
     }, //
 };
 
-/// The poller of a CQ, and the memory that the device writes its CQEs to.
+/// The poller of a CQ, and the memory to which the device writes the CQEs.
 enum Poller {
-    /// The kernel.
+    /// The kernel polls.
     Kernel(Arc<KernelCq>, Option<KernelMemory>),
-    /// A process.
+    /// A process polls.
     User(Pin<KBox<UserQueue>>),
 }
 
@@ -85,12 +85,12 @@ enum Poller {
 enum KernelMemory {
     /// A ring.
     Ring {
-        /// Kept for the device.
+        /// Kept alive while the device writes to it.
         _ring: Arc<KernelRing>,
     },
     /// A virtqueue of the transport.
     Virtqueue {
-        /// Kept for the device.
+        /// Kept claimed while the device writes to it.
         _claim: Claim<CqVirtqueue>,
     },
 }
@@ -99,14 +99,14 @@ enum KernelMemory {
 pub(crate) struct Cq {
     device: Arc<Device>,
     number: Cqn,
-    /// How many entries it has.
+    /// Number of entries.
     entries: Atomic<u32>,
     poller: Poller,
-    /// Events may arrive until it is dropped.
+    /// Until it is dropped, events may arrive.
     _events: EventRegistration,
 }
 
-/// Tells a process of completions.
+/// Delivers completion events to a process.
 struct UserTarget(CqConsumer);
 
 impl EventTarget for UserTarget {
@@ -122,12 +122,16 @@ impl EventTarget for UserTarget {
 }
 
 impl Cq {
-    /// The CQ's handle.
+    /// The CQ's number.
     pub(super) fn number(&self) -> Cqn {
         self.number
     }
 
-    /// The CQ as the kernel polls it, unless a process does.
+    /// The polling side of a CQ of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a process polls the CQ.
     pub(super) fn kernel(&self) -> Result<&Arc<KernelCq>> {
         match &self.poller {
             Poller::Kernel(cq, _) => Ok(cq),
@@ -135,7 +139,7 @@ impl Cq {
         }
     }
 
-    /// A CQ that the device has just made.
+    /// The object for a CQ that the device has just created.
     fn new(
         device: &Arc<Device>,
         number: Cqn,
@@ -177,7 +181,7 @@ impl Cq {
         Ok(Self::new(device, response.cqn, attr, poller, events))
     }
 
-    /// Creates a CQ in a virtqueue of the transport, which the kernel polls, for a process too.
+    /// Creates a CQ in a virtqueue of the transport. The kernel polls it, also for a process.
     fn in_virtqueue(
         device: &Arc<Device>,
         transport: &Transport,
@@ -215,7 +219,7 @@ impl Cq {
     }
 }
 
-/// Checks what every consumer may ask for.
+/// Checks the attributes of a new CQ, whoever polls it.
 fn check(device: &Device, attr: &CqAttr) -> Result {
     let valid = attr.entries != 0
         && attr.entries <= device.limits().queues.max_cqe
@@ -223,14 +227,14 @@ fn check(device: &Device, attr: &CqAttr) -> Result {
     if !valid {
         return Err(EINVAL);
     }
-    // Neither timestamps nor overruns that nobody minds.
+    // Timestamps and ignored overruns are not supported.
     if attr.flags != 0 {
         return Err(EOPNOTSUPP);
     }
     Ok(())
 }
 
-/// The part of CREATE_CQ that does not depend on who polls.
+/// The CREATE_CQ command for a CQ in a ring.
 fn command(
     own_rings: &OwnRings,
     attr: &CqAttr,
@@ -300,7 +304,7 @@ impl UserCompletionQueues for IbDevice {
                 (new, uverbs::RingMapping::default())
             }
         };
-        // From here on, dropping it destroys it.
+        // If this fails, dropping `new` destroys the CQ.
         udata.respond(&uverbs::CreateCqResp {
             cqn: new.driver.number,
             ring,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Details of our objects that `rdma -dd resource show` prints besides those of the core.
+//! Details of the driver's objects, which `rdma -dd resource show` prints after those of the core.
 
 use super::device::IbDevice;
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The kind of memory that queues of the device lie in.
+/// The kind of memory that holds the queues of the device.
 fn backing(device: &Device) -> &'static CStr {
     match device.queues() {
         Queues::OwnRings(_) => c"own-rings",

@@ -55,11 +55,11 @@ use kernel::{
     sync::Arc, //
 };
 
-/// `RDMA_DRIVER_UNKNOWN`: the user space ABI has no number for this driver, so the provider goes by
-/// the modalias of the parent.
+/// `RDMA_DRIVER_UNKNOWN`: the user space ABI has no number for this driver, so the provider matches
+/// the modalias of the parent device.
 const DRIVER_ID: u32 = 0;
 
-// The capabilities are those that `Limits::capabilities` lets through.
+// All capabilities that `Limits::capabilities` passes on.
 assert_same! {
     DRIVER_ID => rdma_driver_id_RDMA_DRIVER_UNKNOWN,
     Caps::BAD_PKEY_CNTR.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_BAD_PKEY_CNTR,
@@ -77,22 +77,21 @@ assert_same! {
     Caps::ATOMIC_WRITE.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_ATOMIC_WRITE,
 }
 
-/// Greatest MR whose list of 4 KiB pages is one list.
+/// Size in bytes of the largest MR whose 4 KiB pages fit one flat list.
 const MAX_FLAT_MR_SIZE: u64 = (PageList::MAX_PAGES * SZ_4K) as u64;
 
-/// Rings of processes take at most one part of the machine's memory in this number.
+/// Rings of processes take at most one part in `RING_PARTS` of the machine's memory.
 const RING_PARTS: usize = 4;
 
-/// A device's part that verbs work on.
+/// The driver's part of an `ib_device`.
 pub(super) struct IbDevice {
     pub(super) device: Arc<Device>,
-    /// The port as it was when the device was found; its tables do not change.
+    /// The port's attributes when the device was registered; the sizes of its tables do not change.
     pub(super) port: RspQueryPort,
-    /// Its AHs, which the device knows nothing of.
+    /// Limits the number of AHs, which the device does not count.
     pub(super) ahs: Arc<Quota>,
-    /// The pages that rings of processes may take. The kernel can't reclaim such memory. A memory
-    /// cgroup bounds it for each group of processes; this bounds it for all together, whether there
-    /// are cgroups or not.
+    /// Limits the pages of rings of all processes together, with or without cgroups. The kernel
+    /// can't reclaim these pages; a memory cgroup only limits those of its own processes.
     pub(super) ring_pages: Arc<Quota>,
 }
 
@@ -172,12 +171,12 @@ impl rdma::Driver for IbDevice {
 }
 
 impl IbDevice {
-    /// Greatest MR.
+    /// Size in bytes of the largest MR.
     pub(super) fn max_mr_size(&self) -> u64 {
         self.device.limits().max_mr_size(MAX_FLAT_MR_SIZE)
     }
 
-    /// Most pages of an MR that is registered by work requests.
+    /// Maximum number of pages of an MR for fast registration.
     pub(super) fn max_fast_reg_pages(&self) -> u32 {
         let limits = self.device.limits();
         limits.max_fast_reg_pages(MappedPages::MAX_PAGES as u32)
@@ -198,7 +197,7 @@ impl Verbs {
         let port = port::ask(&device)?;
         let ahs = Quota::new(usize::try_from(config.max_ah)?)?;
         let ring_pages = Quota::new(total_pages() / RING_PARTS)?;
-        // `alloc_context` has the reason for the difference.
+        // `alloc_context` has the reason.
         let is_polled = cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_));
         let registration = rdma::Registration::new(
             &rdma::device::Config {
@@ -228,21 +227,22 @@ impl Verbs {
         })
     }
 
-    /// Takes the addresses that the port's network device already has. Called without the RTNL.
+    /// Fills the GID table from addresses that the port's network device already has. Called
+    /// without the RTNL.
     pub(crate) fn follow_netdev(&self) {
         if let Some(device) = self.registration.device().try_get() {
             device.rescan_gids(PORT.into());
         }
     }
 
-    /// The receiver of news of the port's network device.
+    /// The port's side of its binding to a network device.
     pub(crate) fn port(&self) -> Result<Arc<dyn PortOwner>> {
         let port = Port(self.registration.device().clone());
         Ok(Arc::new(port, GFP_KERNEL)?)
     }
 }
 
-/// Passes on what the device says about itself and its port.
+/// Passes asynchronous events of the device and its port to `ib_core`.
 struct PortEvents(rdma::DeviceRef<IbDevice>);
 
 impl EventTarget for PortEvents {
@@ -272,13 +272,13 @@ impl EventTarget for PortEvents {
     }
 }
 
-/// The port, for its network device.
+/// The port, as the owner of its network device.
 struct Port(rdma::DeviceRef<IbDevice>);
 
 impl PortOwner for Port {
     fn set_netdev(&self, netdev: Option<&net::device::Device>) {
         let Some(device) = self.0.try_get() else {
-            // Unregistering lets go of the network device too.
+            // The device is being unregistered, which also drops its network device.
             return;
         };
         if let Err(error) = device.set_netdev(PORT.into(), netdev) {
@@ -290,8 +290,8 @@ impl PortOwner for Port {
         }
     }
 
-    /// `ib_core` tells clients of the state of network devices that are no part of a bond. All else
-    /// is read when it is asked for.
+    /// Reports port events only for the members of a bond: for other network devices `ib_core`
+    /// reports them itself. Attributes are read when they are queried.
     fn netdev_changed(&self, netdev: &net::device::Device) {
         if !netdev.is_lag_port() {
             return;

@@ -2,9 +2,10 @@
 
 //! Memory regions over memory of other drivers.
 //!
-//! The exporter of a DMA buffer may take it back at any time, and when its callback returns the
-//! device must not use the memory any more. So the device is told to close the MR, which keeps its
-//! number until it is deregistered: what uses its keys meanwhile fails, and no other MR gets them.
+//! The exporter of a DMA buffer may take it back at any time. When its callback returns, the device
+//! must not access the memory any more. So the callback has the device revoke the MR. The MR keeps
+//! its number until it is deregistered: work requests with its keys fail, and no other MR gets
+//! these keys.
 
 use super::{
     device::IbDevice,
@@ -53,12 +54,12 @@ use kernel::{
     }, //
 };
 
-/// Closes an MR when its memory is taken back.
+/// Revokes an MR when the exporter takes its memory back.
 pub(super) struct Revocation {
     device: Arc<Device>,
     mrn: Atomic<u32>,
-    /// Whether the device has an MR of that number over the memory. Written with the reservation of
-    /// the buffer locked.
+    /// Whether the device may access the memory by MR `mrn`. Written with the reservation of the
+    /// buffer locked.
     is_open: AtomicFlag,
 }
 
@@ -74,7 +75,8 @@ impl Revoke for Revocation {
         let Err(failure) = self.device.ctrl().exec(&request) else {
             return;
         };
-        // The exporter does not wait, and may give the memory to others.
+        // The exporter reuses the memory after this call, whatever the device does. Only a reset
+        // ends the device's accesses now.
         let dev = self.device.as_device();
         let error = Error::from(failure);
         match self.device.stop() {
@@ -95,8 +97,8 @@ impl Revoke for Revocation {
 /// The memory of an MR.
 pub(super) type Buffer = Dmabuf<Revocation>;
 
-/// Destroys MR `mrn` over `buffer`. The exporter waits meanwhile: from the answer on the number may
-/// be another MR's.
+/// Destroys MR `mrn` over `buffer`. The exporter can't revoke meanwhile: once the device answers,
+/// the number may belong to another MR.
 pub(super) fn destroy(device: &Device, mrn: MrNumber, buffer: Buffer) {
     let answer = buffer.locked(|| {
         let answer = device.ctrl().exec(&CmdDeregMr { mrn });
@@ -111,8 +113,8 @@ pub(super) fn destroy(device: &Device, mrn: MrNumber, buffer: Buffer) {
     }
 }
 
-/// Keeps a buffer that the device may still use. Its exporter goes on calling this module, which
-/// stays loaded for that.
+/// Keeps a buffer that the device may still access. Its exporter may still call this module, which
+/// therefore stays loaded.
 fn bury(device: &Device, buffer: Buffer) {
     match buffer.linger::<IbDevice>() {
         Ok(lingering) => {
@@ -122,14 +124,14 @@ fn bury(device: &Device, buffer: Buffer) {
             );
             device.bury(lingering);
         }
-        // The driver is about to reset the device. If that fails too, the exporter gets its memory
-        // back nevertheless: it would otherwise call code that is gone.
+        // The module is being removed and will reset the device. Even if the reset fails, the
+        // exporter must get its memory back: it would call code that is unloaded.
         Err(buffer) => drop(buffer),
     }
 }
 
-/// Makes an MR for `memory`, whose address in work requests counts only: what `pin` pins is what it
-/// lies over.
+/// Creates an MR over the memory that `pin` pins. Of `memory`, only the address for work requests,
+/// the length and the access flags are used.
 pub(super) fn register(
     pd: &Pd<IbDevice>,
     memory: &UserMemory,
@@ -140,7 +142,7 @@ pub(super) fn register(
     if !device.limits().has(Feature::Peers) {
         return Err(EOPNOTSUPP);
     }
-    // Windows would keep the memory open when it is taken back.
+    // No windows: the memory would stay accessible by them after the MR was revoked.
     let optional = mr::optional_rights(device.limits()).without(ib::AccessFlags::MW_BIND);
     mr::access_flags(memory.access, optional)?;
     if memory.length == 0 || memory.length > ib_device.max_mr_size() {
@@ -153,7 +155,7 @@ pub(super) fn register(
         start: memory.iova,
         ..*memory
     };
-    // All that can fail comes before the device knows the memory.
+    // All steps that can fail come before the device learns of the memory.
     let revocation = Revocation {
         device: device.clone(),
         mrn: Atomic::new(0),
@@ -170,8 +172,8 @@ pub(super) fn register(
         }
         Err(Failure::Refused(error)) => Err(error),
         Err(Failure::Dead) => {
-            // The number that the device may have given the MR is not known. An exporter that takes
-            // the memory back has the device reset, since no command revokes it any more.
+            // The device may have created the MR, but its number is unknown, so no command can
+            // revoke it. If the exporter takes the memory back, the device is reset.
             revocation.is_open.store(true, Relaxed);
             device.bury(registration);
             bury(device, buffer.unlock(revocation));

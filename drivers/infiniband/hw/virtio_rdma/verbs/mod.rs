@@ -2,11 +2,11 @@
 
 //! The verbs of a virtio RDMA device.
 //!
-//! Every object owns what the device may use on its behalf, and the connection to its events. Its
-//! `Drop` tells the device to destroy it, waits for the answer, and only then lets go of memory;
-//! without an answer the memory is buried.
+//! Each object owns the memory that the device uses for it, and the registration for its events.
+//! Its `Drop` has the device destroy it, waits for the answer, and only then frees the memory.
+//! Without an answer, the memory goes to the [graveyard](crate::graveyard).
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
 //! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
@@ -17,13 +17,13 @@
 //! | [`cq`] | CQs |
 //! | [`qp`], [`modify`], [`rate_limit`], [`multicast`] | QPs, their attributes and their groups |
 //! | [`srq`] | SRQs |
-//! | [`counters`], [`details`] | what administrators see |
-//! | [`quota`] | numbers of AHs and of pages of rings |
+//! | [`counters`], [`details`] | counters and details for administrators |
+//! | [`quota`] | limits of the number of AHs and of pages of rings |
 //!
-//! Lock order: that of a CQ's consumer, a CQ's, a work queue's or an SRQ's.
+//! Lock order: locks of a CQ's consumer, the lock of a CQ, that of a work queue or an SRQ.
 
-/// Asserts at compile time that values of the ABI are those of the kernel, so that a value of one
-/// may be passed on as the other. To be used beside each such conversion.
+/// Asserts at compile time that constants of the ABI equal those of the kernel. Stands beside each
+/// conversion that passes one on as the other.
 macro_rules! assert_same {
     ($($abi:expr => $kernel:ident,)*) => {
         $(const _: () = assert!($abi as u64 == crate::bindings::$kernel as u64);)*
@@ -66,8 +66,9 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Implements [`DriverData`] for structures of the ABI. In the kernel's tree it is a trait of
-/// another crate, which can't be implemented for all types with a trait of this one.
+/// Implements [`DriverData`] for structures of the ABI, one by one: in the kernel's tree
+/// `DriverData` belongs to another crate, so the orphan rule forbids one implementation for all
+/// types that are `Extensible`.
 macro_rules! driver_data {
     ($($name:ty,)*) => {$(
         impl DriverData for $name {
@@ -102,8 +103,8 @@ driver_data! {
     uverbs::ResizeCqResp,
 }
 
-/// Runs a command that makes the device use `memory`, and gives it back with the answer. A device
-/// that does not answer may do so all the same, so the memory is buried then.
+/// Runs a command that makes the device use `memory`. Returns the memory with the answer. A device
+/// that does not answer may still use it: then the memory is buried.
 fn create<R: Request, M: Send + 'static>(
     device: &Device,
     request: &R,
@@ -112,7 +113,7 @@ fn create<R: Request, M: Send + 'static>(
     settle(device, device.ctrl().exec(request), memory)
 }
 
-/// Gives `memory` back with the answer to a command that makes the device use it, or buries it.
+/// Returns `memory` with the answer to the command that makes the device use it, or buries it.
 fn settle<T, M: Send + 'static>(
     device: &Device,
     answer: Result<T, Failure>,
@@ -128,8 +129,8 @@ fn settle<T, M: Send + 'static>(
     }
 }
 
-/// Runs a command after which the device does not use `memory` any more, and gives it back. Without
-/// an answer it is buried.
+/// Runs a command that ends the device's use of `memory`. Returns the memory, or buries it if the
+/// device does not answer.
 fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
     match device.ctrl().exec(request) {
         Ok(_) => Some(memory),
@@ -141,7 +142,7 @@ fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: 
     }
 }
 
-/// Says that the device refused to destroy an object. That it is dead was said before.
+/// Warns that the device refused to destroy an object. The death of the device was logged before.
 fn warn_unless_dead(device: &Device, failure: Failure) {
     if let Failure::Refused(error) = failure {
         dev_warn!(

@@ -45,8 +45,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Attributes that no modification of this device's QPs has. The reserved ones may mean anything to
-/// the kernel.
+/// Attributes that QPs of this device do not support. The reserved ones may get any meaning in the
+/// kernel.
 const UNSUPPORTED: ib::QpAttrMask = ib::QpAttrMask(
     ib::QpAttrMask::CAP.0
         | ib::QpAttrMask::ALT_PATH.0
@@ -97,7 +97,7 @@ assert_same! {
     AhFlags::GRH.0 => ib_ah_flags_IB_AH_GRH,
 }
 
-// Static rates have the numbers of a path record (IBTA 15.2.5.16) on both sides.
+// Both sides encode static rates as a path record does (IBTA 15.2.5.16).
 assert_same! {
     0u8 => ib_rate_IB_RATE_PORT_CURRENT,
     2u8 => ib_rate_IB_RATE_2_5_GBPS,
@@ -125,7 +125,7 @@ assert_same! {
 }
 
 impl ModifyQueuePairs for IbDevice {
-    /// Changes attributes and state of a QP, if the IBTA allows a QP in its state to do so.
+    /// Changes attributes and state of a QP, if the IBTA allows the change in the QP's state.
     fn modify_qp(
         qp: &rdma::qp::Qp<Self>,
         modification: &QpModification<'_>,
@@ -151,7 +151,7 @@ impl ModifyQueuePairs for IbDevice {
         if attr_mask == ib::QpAttrMask::RATE_LIMIT {
             return rate_limit::set(qp, attr.rate_limit, &shape);
         }
-        // It belongs to a rate limit alone.
+        // These fields belong to a change of the rate limit only.
         if shape != ModifyQpReq::default() {
             return Err(EINVAL);
         }
@@ -166,9 +166,9 @@ impl ModifyQueuePairs for IbDevice {
         };
         match device.ctrl().exec(&request) {
             Ok(_) => (),
-            // A QP of a dead device does nothing any more, as one in these states.
+            // A QP of a dead device is as inactive as one in RESET or ERR.
             Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => {
-                // Nor does the QP take receives from its SRQ: a consumer may wait for this event.
+                // The QP takes no more receives from its SRQ: a consumer may wait for this event.
                 if let (QpState::Err, Ok(kernel)) = (to, qp.kernel()) {
                     if let Some(shared) = &kernel.shared {
                         shared.source.client.consumer.event(QpEvent::LastWqeReached);
@@ -193,7 +193,7 @@ impl ModifyQueuePairs for IbDevice {
         Ok(())
     }
 
-    /// Asks the device for the attributes and the state of a QP.
+    /// Queries the attributes and the state of a QP from the device.
     fn query_qp(qp: &rdma::qp::Qp<Self>) -> Result<QpAttr> {
         let request = CmdQueryQp {
             qpn: qp.number(),
@@ -205,8 +205,8 @@ impl ModifyQueuePairs for IbDevice {
     }
 }
 
-/// Attributes as the device takes them. Of those that `mask` does not name, all are zero.
-/// `admitted` are the operations of peers that the device knows.
+/// Attributes in the device's encoding. Attributes that are not in `mask` are zero. `admitted` are
+/// the rights of peers that the device knows.
 fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Result<qp::QpAttr> {
     let mut to = qp::QpAttr::default();
     macro_rules! take {
@@ -220,7 +220,7 @@ fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Res
         STATE: qp_state = u8::try_from(from.qp_state)?;
         CUR_STATE: cur_qp_state = u8::try_from(from.cur_qp_state)?;
         EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify = from.en_sqd_async_notify.into();
-        // To admit an operation that the device does not have admits nothing.
+        // Rights to operations that the device lacks are dropped: they would admit nothing.
         ACCESS_FLAGS: qp_access_flags = ib::AccessFlags(from.qp_access_flags & admitted.0);
         PKEY_INDEX: pkey_index = from.pkey_index;
         PORT: port_num = u8::try_from(from.port_num)?;
@@ -242,7 +242,7 @@ fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Res
     Ok(to)
 }
 
-/// A value of an enumeration that the device has.
+/// Converts a value of a kernel's enumeration to the device's; `EINVAL` if the device lacks it.
 fn number<T, E>(value: u32, known: impl FnOnce(u8) -> Result<T, E>) -> Result<T> {
     known(u8::try_from(value)?).map_err(|_| EINVAL)
 }
@@ -264,7 +264,7 @@ fn encode_ah_attr(from: &AhAttr) -> Result<qp::AhAttr> {
     })
 }
 
-/// Attributes as the verbs have them.
+/// Attributes of the device as `ib_qp_attr`.
 fn decode_attr(from: &qp::QpAttr, cap: &QpCap) -> QpAttr {
     let state = u32::from(from.qp_state);
     let ah_attr = &from.ah_attr;

@@ -57,7 +57,7 @@ use kernel::{
     }, //
 };
 
-/// The rights that every MR of this device can give, and its QPs admit.
+/// The rights that all MRs of this device can grant, and that its QPs admit.
 pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
     ib::AccessFlags::LOCAL_WRITE.0
         | ib::AccessFlags::REMOTE_WRITE.0
@@ -65,14 +65,14 @@ pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
         | ib::AccessFlags::REMOTE_ATOMIC.0,
 );
 
-/// Hints that change nothing here: pages are looked up one by one in any case.
+/// Hints without effect here: pinned pages are listed one by one in any case.
 const HINTS: ib::AccessFlags = ib::AccessFlags::HUGETLB;
 
-/// Rights that QPs of processes admit beside those.
+/// Rights that QPs of processes admit beside [`SUPPORTED`].
 pub(super) const FLUSHES: ib::AccessFlags =
     ib::AccessFlags(ib::AccessFlags::FLUSH_GLOBAL.0 | ib::AccessFlags::FLUSH_PERSISTENT.0);
 
-/// The rights that MRs of processes can give beside those of all.
+/// The rights that MRs of processes can grant beside [`SUPPORTED`].
 pub(super) fn optional_rights(limits: &Limits) -> ib::AccessFlags {
     let mut rights = ib::AccessFlags::NONE;
     if limits.has(Feature::MemWindows) {
@@ -84,7 +84,7 @@ pub(super) fn optional_rights(limits: &Limits) -> ib::AccessFlags {
     rights
 }
 
-// Converted below, and by `modify` for what QPs admit.
+// Values are converted below, and by `modify` for the rights that QPs admit.
 assert_same! {
     ib::AccessFlags::LOCAL_WRITE.0 => ib_access_flags_IB_ACCESS_LOCAL_WRITE,
     ib::AccessFlags::REMOTE_WRITE.0 => ib_access_flags_IB_ACCESS_REMOTE_WRITE,
@@ -99,11 +99,11 @@ assert_same! {
     ib::AccessFlags::RELAXED_ORDERING.0 => ib_access_flags_IB_ACCESS_RELAXED_ORDERING,
 }
 
-/// The rights as the device takes them, which may be `optional` ones, too.
+/// The rights in the device's encoding. [`SUPPORTED`] and `optional` ones are allowed.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for those that it does not know.
+/// `EOPNOTSUPP` for all others.
 pub(super) fn access_flags(
     access: AccessFlags,
     optional: ib::AccessFlags,
@@ -119,38 +119,38 @@ pub(super) fn access_flags(
 pub(crate) struct Mr {
     device: Arc<Device>,
     number: MrNumber,
-    /// The answer to the command that destroys it, if that was sent.
+    /// State of the MR on the device, a value of [`fate`].
     fate: Atomic<u32>,
     memory: Memory,
 }
 
 /// Values of [`Mr::fate`].
 mod fate {
-    /// The command was not sent, or an answer says that the MR is in use.
+    /// The MR exists: no command destroyed it, or the device answered that it is in use.
     pub(super) const EXISTS: u32 = 0;
     /// The device has destroyed the MR.
     pub(super) const GONE: u32 = 1;
-    /// The device failed to do so: whether it uses the memory is unknown.
+    /// The command to destroy the MR failed: the device may still use the memory.
     pub(super) const UNKNOWN: u32 = 2;
 }
 
-/// Memory that an MR lies over.
+/// The memory of an MR.
 #[derive(Default)]
 enum Memory {
-    /// All memory.
+    /// All memory of the guest, by DMA addresses.
     #[default]
     All,
     /// Memory of a process.
     User(Pin<KBox<Mutex<User>>>),
-    /// Memory of another driver, by pages of 2ⁿ bytes.
+    /// Memory of another driver, in pages of 2ⁿ bytes.
     Dmabuf(dmabuf::Buffer, u8),
-    /// Memory that is mapped into it, if any.
+    /// The pages that `map_mr_sg` mapped, for fast registration.
     Mapped(MappedPages),
 }
 
-/// Memory of a process.
+/// Pinned memory of a process.
 struct User {
-    /// Shared with what it may become.
+    /// Shared with the new value while the MR is re-registered.
     umem: Arc<Umem>,
     page_shift: u8,
     memory: UserMemory,
@@ -194,12 +194,12 @@ impl Mr {
         }
     }
 
-    /// The device's handle.
+    /// The MR's number.
     pub(super) fn number(&self) -> MrNumber {
         self.number
     }
 
-    /// The kind of its memory, in a word.
+    /// The kind of memory, as one word.
     pub(super) fn kind(&self) -> &'static CStr {
         match self.memory {
             Memory::All => c"dma",
@@ -209,7 +209,7 @@ impl Mr {
         }
     }
 
-    /// Its pages have 2ⁿ bytes, where that was chosen when it was made.
+    /// The exponent n of the page size of 2ⁿ bytes, if the driver chose it.
     pub(super) fn page_shift(&self) -> Option<u8> {
         match &self.memory {
             Memory::User(user) => Some(user.lock().page_shift),
@@ -218,7 +218,7 @@ impl Mr {
         }
     }
 
-    /// The pages that were mapped, of an MR for fast registration.
+    /// The mapped pages of an MR for fast registration.
     pub(super) fn mapped_pages(&self) -> Option<&MappedPages> {
         match &self.memory {
             Memory::Mapped(pages) => Some(pages),
@@ -241,13 +241,13 @@ impl Drop for Mr {
     }
 }
 
-/// Rights of an MR of a process, as the device takes them.
+/// Rights of an MR of a process in the device's encoding.
 fn rights(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
     access_flags(access, optional_rights(pd.device().device.limits()))
 }
 
-/// The registration of memory that is pinned: the command, and the list that it names, which the
-/// device copies before it answers.
+/// The registration of pinned memory: the command, and the page list that the command refers to.
+/// The device copies the list before it answers.
 pub(super) struct Registration {
     request: CmdRegUserMrPages,
     _list: Pages,
@@ -287,8 +287,8 @@ impl Registration {
         })
     }
 
-    /// Has the device make the MR. The command has another shape if the device does not know this
-    /// one.
+    /// Creates the MR on the device. Without the feature for page sizes, sends the shorter command
+    /// of the RFC.
     pub(super) fn exec(&self, device: &Device) -> Result<RspMr, Failure> {
         match device.limits().has(Feature::MrPages) {
             true => device.ctrl().exec(&self.request),
@@ -304,7 +304,7 @@ fn pin(ib_device: &rdma::Device<IbDevice>, memory: UserMemory) -> Result<User> {
         return Err(EINVAL);
     }
     let mut umem = Umem::pin(ib_device, memory.start, memory.length, memory.access)?;
-    // Where the address in work requests is not at the same offset in its page, no size will do.
+    // Fails if memory and `iova` begin at different offsets in their pages.
     let page_shift =
         umem.best_page_shift(ib_device.device.limits().mr_page_sizes(), memory.iova)?;
     Ok(User {
@@ -344,7 +344,7 @@ impl MemoryRegions for IbDevice {
         let Memory::User(user) = &mr.memory else {
             return Err(EINVAL);
         };
-        // The rights and the PD are told in any case.
+        // The command always carries the rights and the PD.
         let mut flags = ReregFlags::PD | ReregFlags::ACCESS;
         let mut old = user.lock();
         let new = match *change {
@@ -361,7 +361,7 @@ impl MemoryRegions for IbDevice {
                     iova,
                     access: access.unwrap_or(old.memory.access),
                 };
-                // Afterwards it is an MR over the process's memory, as it was.
+                // Only memory of the process can replace memory of the process.
                 if peer::range(pd, &memory)?.is_some() {
                     return Err(EOPNOTSUPP);
                 }
@@ -383,7 +383,7 @@ impl MemoryRegions for IbDevice {
             let all = Registration::new(pd, &new.umem, new.page_shift, &new.memory)?;
             request.memory = registration.insert(all).request;
         } else {
-            // The device ignores what is about the memory.
+            // The device ignores the fields of the memory.
             request.memory.base.pdn = pd.number();
             request.memory.base.access_flags = rights(pd, new.memory.access)?;
         }
@@ -394,7 +394,8 @@ impl MemoryRegions for IbDevice {
     }
 
     fn dereg_mr(mr: &rdma::mr::Mr<Self>) -> Result {
-        // The exporter has to wait meanwhile, and no window is bound to it.
+        // `Drop` sends the command, with the buffer locked against its exporter. It can't be
+        // refused, since no window is bound to the MR.
         if let Memory::Dmabuf(..) = mr.memory {
             return Ok(());
         }

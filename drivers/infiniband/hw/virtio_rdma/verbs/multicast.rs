@@ -2,8 +2,8 @@
 
 //! Multicast groups.
 //!
-//! The device delivers; whether frames to a group reach its port is between the network device,
-//! which the connection manager has join the group, and the Ethernet.
+//! The device delivers datagrams of a group to the QPs that are attached. Joining the group on the
+//! Ethernet, so that frames reach the port, is up to the connection manager and the network device.
 
 use super::device::IbDevice;
 use crate::{
@@ -27,8 +27,8 @@ impl MulticastGroups for IbDevice {
         super::create(&qp.device().device, &request, ()).map(|_| ())
     }
 
-    /// Always succeeds, as destroying does: a device that does not answer delivers nothing any
-    /// more, and the core could not destroy the QP otherwise.
+    /// Always succeeds, or else the core could not destroy the QP. A device that does not answer is
+    /// dead, and delivers nothing.
     fn detach(qp: &Qp<Self>, group: &[u8; 16]) -> Result {
         let request = CmdDetachMcast {
             qpn: qp.number(),

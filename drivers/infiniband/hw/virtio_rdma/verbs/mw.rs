@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory windows. Processes bind them by work requests that the kernel does not see.
+//! Memory windows. Processes bind them by work requests, without the kernel.
 
 use super::device::IbDevice;
 use crate::{

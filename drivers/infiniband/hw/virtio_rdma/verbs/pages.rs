@@ -21,14 +21,14 @@ use kernel::{
     prelude::*, //
 };
 
-/// A page list as the device reads it.
+/// A page list in the device's format.
 pub(super) enum Pages {
     Flat(PageList),
     TwoLevels(PageDirectory),
 }
 
 impl Pages {
-    /// Lists `count` pages, in two levels if one would be large and the device knows them.
+    /// Lists `count` pages: in two levels if one list would be large and the device supports it.
     pub(super) fn new(
         dma_device: &Device<Bound>,
         count: usize,
@@ -44,7 +44,7 @@ impl Pages {
         }
     }
 
-    /// Where the device finds it.
+    /// DMA address of the list.
     pub(super) fn dma_address(&self) -> DmaAddress {
         match self {
             Self::Flat(list) => list.dma_address(),
@@ -52,7 +52,7 @@ impl Pages {
         }
     }
 
-    /// Its shape.
+    /// Number of levels.
     pub(super) fn depth(&self) -> PageListDepth {
         match self {
             Self::Flat(_) => PageListDepth::Flat,

@@ -29,7 +29,7 @@ pub(crate) struct Pd {
 }
 
 impl Pd {
-    /// The device's handle.
+    /// The PD's number.
     pub(super) fn number(&self) -> Pdn {
         self.number
     }

@@ -2,8 +2,8 @@
 
 //! Memory of peers: other drivers, whose memory a process registers by its address.
 //!
-//! Peers exist only out of the kernel's tree. In it, memory of others comes as DMA buffers alone,
-//! and a process that names a peer is refused.
+//! Only the out-of-tree module supports peers. In the kernel's tree, memory of other drivers comes
+//! as DMA buffers, and a process that names a peer is refused.
 
 use super::device::IbDevice;
 use crate::{
@@ -22,7 +22,7 @@ pub(super) use self::in_tree::*;
 #[cfg(OUT_OF_TREE)]
 pub(super) use self::out_of_tree::*;
 
-/// Whether a process asks for nothing but a version.
+/// Whether all fields but the version are at their defaults.
 fn names_no_peer(request: &AllocContextReq) -> bool {
     let asks_for_nothing = AllocContextReq {
         versions: request.versions,
@@ -52,7 +52,7 @@ mod out_of_tree {
     /// Memory of a peer.
     pub(in crate::verbs) struct Range(PeerRange);
 
-    /// Attaches a context to the peer that a process names, if it does.
+    /// Attaches a context to the peer that the process names, if any.
     pub(in crate::verbs) fn attach(
         ib_device: &IbDevice,
         request: &AllocContextReq,
@@ -70,8 +70,8 @@ mod out_of_tree {
         PeerContext::attach(name, request.peer_id.into()).map(Some)
     }
 
-    /// The memory of the peer of the PD's context that lies at an address; `None` for memory of the
-    /// process.
+    /// The part of `memory` that belongs to the peer of the PD's context; `None` if the memory is
+    /// the process's.
     pub(in crate::verbs) fn range(pd: &Pd<IbDevice>, memory: &UserMemory) -> Result<Option<Range>> {
         let Some(peer) = pd.context().and_then(|context| context.peer()) else {
             return Ok(None);
@@ -96,10 +96,10 @@ mod out_of_tree {
 mod in_tree {
     use super::*;
 
-    /// No context is attached to a peer.
+    /// The attachment of a user context to a peer, of which there is none here.
     pub(in crate::verbs) enum Attachment {}
 
-    /// No memory is that of a peer.
+    /// Memory of a peer, of which there is none here.
     pub(in crate::verbs) enum Range {}
 
     /// Refuses a process that names a peer.
@@ -113,7 +113,7 @@ mod in_tree {
         Ok(None)
     }
 
-    /// All memory is that of the process.
+    /// Always `None`: all memory is the process's.
     pub(in crate::verbs) fn range(
         _pd: &Pd<IbDevice>,
         _memory: &UserMemory,
@@ -122,7 +122,7 @@ mod in_tree {
     }
 
     impl Range {
-        /// Is never called.
+        /// Never called, since no value of this type exists.
         pub(in crate::verbs) fn pin(
             self,
             _device: &rdma::Device<IbDevice>,

@@ -42,8 +42,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Bytes of a RoCEv2 packet that are not payload: IPv6, UDP, BTH, the longest extension headers of
-/// one packet, ICRC.
+/// Maximum number of bytes of a RoCEv2 packet around the payload: IPv6, UDP, BTH, the longest
+/// extension headers, ICRC.
 const MAX_HEADERS: u32 = 40 + 8 + 12 + 28 + 4;
 
 assert_same! {
@@ -81,7 +81,7 @@ assert_same! {
     ib::PortCaps::CM_SUP.0 => ib_uverbs_query_port_cap_flags_IB_UVERBS_PCF_CM_SUP,
 }
 
-/// The port, if the device has it.
+/// The port's number in the device's encoding; `EINVAL` if the device has no such port.
 pub(super) fn check_port(port: u32) -> Result<u8> {
     match u8::try_from(port) {
         Ok(ib::PORT) => Ok(ib::PORT),
@@ -89,17 +89,17 @@ pub(super) fn check_port(port: u32) -> Result<u8> {
     }
 }
 
-/// The port as the device describes it.
+/// Queries the port's attributes from the device.
 ///
 /// # Errors
 ///
-/// `EIO` for values that the verbs do not have.
+/// `EIO` for values that the verbs do not define; the errors of the command.
 pub(super) fn ask(device: &Device) -> Result<RspQueryPort> {
     let response = device.ctrl().exec(&CmdQueryPort { port: ib::PORT })?;
     decode::port::check(&response).map_err(|_| EIO)
 }
 
-/// The greatest MTU whose packets fit frames of the network device.
+/// The largest path MTU whose packets fit into frames of the network device.
 fn mtu_of(netdev: &net::device::Device) -> Mtu {
     let payload = netdev.mtu().saturating_sub(MAX_HEADERS);
     let fitting = Mtu::ALL.iter().rev().find(|mtu| mtu.bytes() <= payload);
@@ -107,8 +107,8 @@ fn mtu_of(netdev: &net::device::Device) -> Mtu {
 }
 
 impl Ports for IbDevice {
-    /// State of the port: what the device says, as far as its network device is up and takes frames
-    /// that long.
+    /// Attributes of the port: those that the device reports, but state and MTU limited by the
+    /// network device.
     fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttr> {
         check_port(port)?;
         let mut response = match ask(&this.device) {
@@ -182,7 +182,7 @@ impl GidTable for IbDevice {
         } else if vlan.is_none() {
             ctrl.exec(&base)?;
         } else {
-            // The device could not tell its packets from those without a tag.
+            // The device sends and receives packets without a VLAN tag only.
             return Err(EOPNOTSUPP);
         }
         Ok(())
@@ -194,7 +194,7 @@ impl GidTable for IbDevice {
             port: gid.port(),
         };
         match this.device.ctrl().exec(&request) {
-            // A dead device uses no address.
+            // A dead device uses no GID.
             Ok(_) | Err(Failure::Dead) => Ok(()),
             Err(failure) => Err(failure.into()),
         }

@@ -54,11 +54,11 @@ use kernel::{
     }, //
 };
 
-/// The poster to a QP, and the memory that the device reads its WQEs from.
+/// The poster to a QP, and the memory from which the device reads the WQEs.
 enum Poster {
-    /// The kernel, with the virtqueues if the queues lie there. Empty while the QP is destroyed.
+    /// The kernel posts. In RFC mode with the QP's virtqueues. Empty while the QP is destroyed.
     Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),
-    /// A process. Empty while the QP is destroyed.
+    /// A process posts. Empty while the QP is destroyed.
     User(Option<UserRing>, Option<UserRing>),
 }
 
@@ -66,16 +66,16 @@ enum Poster {
 struct Attributes {
     qp_type: QpType,
     cap: QpCap,
-    /// The state, as far as the driver knows: the device moves a QP to ERR by itself.
+    /// The state that the driver last set; the device moves a QP to ERR by itself.
     state: Atomic<u32>,
     /// Rate limit in kb/s, 0 for none.
     rate_limit: Atomic<u32>,
-    /// Held while attributes change. Pinned, as all locks are.
+    /// Held while attributes change.
     modifying: Pin<KBox<Mutex<()>>>,
 }
 
 impl Attributes {
-    /// Attributes of a QP of these sizes in RESET.
+    /// Attributes of a new QP, which is in RESET.
     fn new(init: &QpInitAttr<'_, IbDevice>, cap: QpCap) -> Result<Self> {
         let modifying = new_mutex!((), "virtio_rdma::qp::modifying");
         Ok(Self {
@@ -94,11 +94,11 @@ pub(crate) struct Qp {
     number: Qpn,
     attributes: Attributes,
     poster: Poster,
-    /// Events may arrive until it is dropped. Without event queues there are none.
+    /// Until it is dropped, events may arrive. `None` in RFC mode, which has no events of QPs.
     _events: Option<EventRegistration>,
 }
 
-/// Passes events on to the consumer.
+/// Delivers asynchronous events to the QP's consumer.
 struct Target(QpConsumer);
 
 impl EventTarget for Target {
@@ -117,39 +117,39 @@ impl EventTarget for Target {
 }
 
 impl Qp {
-    /// The QPN.
+    /// The QP's number.
     pub(super) fn number(&self) -> Qpn {
         self.number
     }
 
-    /// The device.
+    /// The QP's device.
     pub(super) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Its type.
+    /// The QP's type.
     pub(super) fn qp_type(&self) -> QpType {
         self.attributes.qp_type
     }
 
-    /// Its sizes.
+    /// The sizes of the QP's queues.
     #[inline]
     pub(super) fn cap(&self) -> &QpCap {
         &self.attributes.cap
     }
 
-    /// The state that it is in, or was before the device moved it to ERR.
+    /// The state that the driver last set: the device may have moved the QP to ERR since.
     #[inline]
     pub(super) fn state(&self) -> QpState {
         QpState::try_from(self.attributes.state.load(Relaxed)).unwrap_or(QpState::Err)
     }
 
-    /// Held while attributes change.
+    /// Locks the attributes for a change.
     pub(super) fn modifying(&self) -> MutexGuard<'_, ()> {
         self.attributes.modifying.lock()
     }
 
-    /// Notes the state that it was moved to.
+    /// Records the state to which the QP was moved.
     pub(super) fn set_state(&self, state: QpState) {
         self.attributes.state.store(state as u32, Relaxed);
     }
@@ -159,12 +159,16 @@ impl Qp {
         self.attributes.rate_limit.load(Relaxed)
     }
 
-    /// Notes the rate limit.
+    /// Records the rate limit in kb/s, 0 for none.
     pub(super) fn set_rate_limit(&self, rate: u32) {
         self.attributes.rate_limit.store(rate, Relaxed);
     }
 
-    /// The QP as the kernel posts to it, unless a process does.
+    /// The posting side of a QP of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a process posts to the QP.
     #[inline]
     pub(super) fn kernel(&self) -> Result<&KernelQp> {
         match &self.poster {
@@ -185,7 +189,8 @@ impl Drop for Qp {
                 };
                 let backings = (backing(&qp.send), backing(&qp.recv));
                 let memory = super::destroy(&self.device, &request, (backings, claims.take()));
-                // Its CQEs are killed before its virtqueues go back, and its number to another QP.
+                // The QP's CQEs are killed before other QPs can claim its virtqueues or get its
+                // number.
                 *qp = KernelQp::default();
                 drop(memory);
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Bounded numbers of what the device's users may have.
+//! Limits of resources that users of the device share.
 
 use kernel::{
     prelude::*,
@@ -13,26 +13,27 @@ use kernel::{
     }, //
 };
 
-/// How many there may be, and how many there are.
+/// The limit of a resource, and how much of it is in use.
 ///
-/// Shared by the device and by what is counted, which so holds on to nothing whose end may sleep.
+/// Has its own reference count, so that a [`Charge`] can be dropped in any context: a reference to
+/// the device can't, since dropping the last one may sleep.
 pub(super) struct Quota {
     max: usize,
     used: Atomic<usize>,
 }
 
 impl Quota {
-    /// A quota of which nothing is used.
+    /// An unused quota of `max` units.
     pub(super) fn new(max: usize) -> Result<Arc<Self>> {
         let used = Atomic::new(0);
         Ok(Arc::new(Self { max, used }, GFP_KERNEL)?)
     }
 
-    /// Takes `count` of them. Can be called in any context.
+    /// Charges `count` units. Can be called in any context.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if so many are not left.
+    /// `ENOMEM` if fewer are left.
     pub(super) fn charge(self: &Arc<Self>, count: usize) -> Result<Charge> {
         let mut used = self.used.load(Relaxed);
         loop {
@@ -49,7 +50,7 @@ impl Quota {
     }
 }
 
-/// A part of a quota, which is given back when this is dropped.
+/// Units of a quota in use. Dropping it gives them back.
 pub(super) struct Charge {
     quota: Arc<Quota>,
     count: usize,

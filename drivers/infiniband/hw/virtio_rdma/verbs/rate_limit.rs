@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Limits to the rate at which a QP sends.
+//! Limits of the rate at which a QP sends.
 
 use super::qp::Qp;
 use crate::{
@@ -16,24 +16,24 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The set of a QP type alone.
+/// The set that contains only this QP type.
 fn set_of(qp_type: QpType) -> QpTypes {
     match qp_type {
         QpType::Rc => QpTypes::RC,
         QpType::Uc => QpTypes::UC,
         QpType::Ud => QpTypes::UD,
-        // Management is not to be held back.
+        // Management datagrams have no rate limit.
         QpType::Gsi => QpTypes::NONE,
     }
 }
 
-/// Checks whether a QP may have this limit, in kb/s or 0 for none, after a step from one state to
-/// another. The core lets it pass in all states.
+/// Checks whether a QP may have this limit, in kb/s or 0 for none, after a transition between two
+/// states. `ib_core` allows it in all states.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the device has no rate limits for such QPs, `EINVAL` for a state in which the QP
-/// does not send, a rate or burst out of range, or one whose shape is given without a rate.
+/// `EOPNOTSUPP` if the device has no rate limits for QPs of this type. `EINVAL` for a state in
+/// which the QP does not send, for a rate or burst out of range, and for a shape without a rate.
 pub(super) fn check(
     qp: &Qp,
     rate: u32,
@@ -56,7 +56,7 @@ pub(super) fn check(
     valid.then_some(()).ok_or(EINVAL)
 }
 
-/// Limits the rate of a QP, for which the limit was [checked](check).
+/// Sets the rate limit of a QP, after it was [checked](check).
 pub(super) fn set(qp: &Qp, rate_limit: u32, shape: &ModifyQpReq) -> Result {
     qp.device().ctrl().exec(&CmdSetRateLimit {
         qpn: qp.number(),

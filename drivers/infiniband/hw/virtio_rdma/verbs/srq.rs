@@ -64,11 +64,11 @@ use kernel::{
     }, //
 };
 
-/// The poster to an SRQ, and the memory that the device reads its WQEs from.
+/// The poster to an SRQ, and the memory from which the device reads the WQEs.
 enum Poster {
-    /// The kernel.
+    /// The kernel posts.
     Kernel(Arc<KernelSrq>),
-    /// A process.
+    /// A process posts.
     User(Pin<KBox<UserQueue>>),
 }
 
@@ -78,11 +78,11 @@ pub(crate) struct Srq {
     number: Srqn,
     max_sge: u32,
     poster: Poster,
-    /// Events may arrive until it is dropped.
+    /// Until it is dropped, events may arrive.
     _events: EventRegistration,
 }
 
-/// Passes events on to the consumer.
+/// Delivers asynchronous events to the SRQ's consumer.
 struct Target(SrqConsumer);
 
 impl EventTarget for Target {
@@ -96,12 +96,16 @@ impl EventTarget for Target {
 }
 
 impl Srq {
-    /// The SRQ's handle.
+    /// The SRQ's number.
     pub(super) fn number(&self) -> Srqn {
         self.number
     }
 
-    /// The SRQ as the kernel posts to it, unless a process does.
+    /// The posting side of an SRQ of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a process posts to the SRQ.
     pub(super) fn kernel(&self) -> Result<&Arc<KernelSrq>> {
         match &self.poster {
             Poster::Kernel(srq) => Ok(srq),
@@ -109,7 +113,7 @@ impl Srq {
         }
     }
 
-    /// An SRQ that the device has just made.
+    /// The object for an SRQ that the device has just created.
     fn new(
         device: &Arc<Device>,
         number: Srqn,
@@ -131,8 +135,8 @@ impl Srq {
     }
 }
 
-/// Writes where the current process maps a ring to where it wants to know: MODIFY_SRQ has no
-/// response.
+/// Writes the offset and length by which the current process maps a ring to its address `addr`:
+/// MODIFY_SRQ has no response.
 fn tell(addr: u64, mapping: uverbs::RingMapping) -> Result {
     let mapping = mapping.to_bytes();
     let addr = UserPtr::from_addr(usize::try_from(addr)?);
@@ -150,7 +154,8 @@ fn limits(device: &Device) -> Result<&SrqConfig> {
     device.limits().srq.as_ref().ok_or(EOPNOTSUPP)
 }
 
-/// Checks what every consumer may ask for, and returns how many work requests an SRQ has at most.
+/// Checks the attributes of a new SRQ, whoever posts to it. Returns the maximum number of work
+/// requests of an SRQ.
 fn check(device: &Device, attr: &SrqAttr) -> Result<u32> {
     let limits = limits(device)?;
     let valid =
@@ -158,9 +163,9 @@ fn check(device: &Device, attr: &SrqAttr) -> Result<u32> {
     valid.then_some(limits.max_srq_wr).ok_or(EINVAL)
 }
 
-/// Bytes of the longest WQE.
+/// Length of the longest WQE in bytes.
 fn slot_size(max_sge: u32) -> usize {
-    // CAST: Widening.
+    // CAST: `usize` has at least 32 bits.
     rq_wqe_size(max_sge as usize)
 }
 
@@ -170,7 +175,7 @@ fn register(device: &Device, consumer: SrqConsumer) -> Result<EventRegistration>
     device.targets().register(target)
 }
 
-/// The part of CREATE_SRQ that does not depend on who posts.
+/// The CREATE_SRQ command for an SRQ in a ring.
 fn command(
     pd: &Pd<IbDevice>,
     attr: &SrqAttr,
@@ -233,7 +238,7 @@ impl SharedReceiveQueues for IbDevice {
                 max_wr = request.max_wr;
                 request
             })?;
-        // From here on, dropping it destroys it.
+        // From here on, an error drops `new`, which destroys the SRQ.
         let (srqn, sizes) = (response.srqn, (max_wr, attr.max_sge));
         let new = Srq::new(device, srqn, sizes, Poster::User(queue), events);
         udata.respond(&uverbs::CreateSrqResp {
@@ -244,8 +249,8 @@ impl SharedReceiveQueues for IbDevice {
         Ok(new)
     }
 
-    /// Only SRQs of processes move to longer rings: kernel clients know from the start how long
-    /// theirs are to be.
+    /// Changes limit or size of an SRQ. Only SRQs of processes can be resized: no kernel client
+    /// does it.
     fn modify_srq(
         srq: &rdma::srq::Srq<Self>,
         modification: &SrqModification,

@@ -46,15 +46,15 @@ use kernel::{
 
 /// A user context.
 pub(crate) struct Context {
-    /// The page that rings its queues, if they are rings. The context's mapping keeps it from being
-    /// given to another.
+    /// Number of the doorbell page for its queues; `None` in RFC mode. The page itself is owned by
+    /// the context's mapping, so that no other context gets it before.
     doorbell_page: Option<u32>,
-    /// The peer whose memory is registered in it, beside that of the process.
+    /// The peer whose memory the process can register besides its own.
     peer: Option<Attachment>,
 }
 
 impl Context {
-    /// Number of its doorbell page.
+    /// Number of the doorbell page; `EINVAL` in RFC mode.
     pub(super) fn doorbell_page(&self) -> Result<u32> {
         self.doorbell_page.ok_or(EINVAL)
     }
@@ -66,7 +66,7 @@ impl Context {
     }
 }
 
-/// The slots that a ring for `entries` entries needs, of those that its kind can have.
+/// Number of slots of a ring for `entries` entries, limited to the range of its kind.
 fn slots_for(entries: u32, slots: RangeInclusive<u32>) -> u32 {
     entries
         .checked_next_power_of_two()
@@ -75,14 +75,14 @@ fn slots_for(entries: u32, slots: RangeInclusive<u32>) -> u32 {
         })
 }
 
-/// The version of a context, as its response tells it: a provider that states no versions expects
-/// none.
+/// The interface version of a context, for the response. It is 0 for a provider that states no
+/// versions.
 ///
 /// # Errors
 ///
-/// `ENOPROTOOPT` if no version is spoken by both, which the log explains: libibverbs takes
-/// `EPROTONOSUPPORT` for a kernel without this verb, and `EOPNOTSUPP` is the answer of modules that
-/// expect no versions. `EINVAL` for what is no range.
+/// `ENOPROTOOPT` if provider and module have no version in common, which the log explains. Other
+/// errors would be misread: libibverbs takes `EPROTONOSUPPORT` for a kernel without this verb, and
+/// older modules answer `EOPNOTSUPP` to any versions. `EINVAL` for an invalid range.
 fn agree(context: &NewContext<'_, IbDevice>, provider: &Versions) -> Result<u32> {
     let module = Versions::SPOKEN;
     let older = match module.agree(provider) {
@@ -115,7 +115,7 @@ impl UserContexts for IbDevice {
 
     fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
         let device = &context.device().device;
-        // The kernel's tree takes no new driver whose queues processes reach by system calls.
+        // The kernel's tree takes no new drivers whose processes post and poll by system calls.
         if !cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_)) {
             return Err(EOPNOTSUPP);
         }

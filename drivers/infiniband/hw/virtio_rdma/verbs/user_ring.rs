@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rings of processes. The kernel never looks into them.
+//! Rings of processes. The kernel never reads or writes them.
 
 use super::{
     device::IbDevice,
@@ -42,12 +42,12 @@ use kernel::{
     }, //
 };
 
-/// Where a ring lies.
+/// Memory of a ring.
 enum Memory {
-    /// In memory of the process, pinned and charged to it as locked memory.
+    /// Memory of the process, pinned and charged to it as locked memory.
     Process(Umem),
-    /// In memory of the kernel, charged to the process's memory cgroup, which the process may map
-    /// while the offer exists.
+    /// Memory of the kernel, charged to the process's memory cgroup. The process may map it while
+    /// the offer exists.
     Kernel {
         offer: Offer<IbDevice>,
         memory: UserMemory,
@@ -61,12 +61,13 @@ pub(super) struct UserRing {
     layout: RingLayout,
 }
 
-/// The layout of the ring that a process asks for, of at least `entries` slots of at least
+/// The layout of the ring that a process requests, with at least `entries` slots of at least
 /// `slot_size` bytes.
 ///
 /// # Errors
 ///
-/// `EINVAL` for a ring that the ABI does not have, that is not page-aligned or is too small.
+/// `EINVAL` for a size that the ABI does not allow, and for a ring that is not page-aligned or too
+/// small.
 fn layout(
     kind: RingKind,
     ring: &uverbs::UserRing,
@@ -82,14 +83,14 @@ fn layout(
 }
 
 impl UserRing {
-    /// Makes the ring that a process asks for, of at least `entries` slots of at least `slot_size`
-    /// bytes.
+    /// Creates the ring that a process requests, with at least `entries` slots of at least
+    /// `slot_size` bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a ring that the ABI does not have, that is not page-aligned or is too small,
-    /// and those of [`Umem::pin`], [`UserMemory::new`] and [`Mappings::offer`]. `ENOMEM` beyond the
-    /// [quota](IbDevice::ring_pages).
+    /// `EINVAL` for a size that the ABI does not allow, and for a ring that is not page-aligned or
+    /// too small. `ENOMEM` beyond the [quota](IbDevice::ring_pages). The errors of [`Umem::pin`],
+    /// [`UserMemory::new`] and [`Mappings::offer`].
     pub(super) fn new(
         device: &rdma::Device<IbDevice>,
         mappings: &Mappings<IbDevice>,
@@ -111,8 +112,8 @@ impl UserRing {
                 _charge: charge,
             }
         } else {
-            // Always with the right to write: pinned read-only, a shared mapping of a file that the
-            // process may only read would let it have the device write that file.
+            // Always pinned for writing: this fails for a shared mapping of a file that the process
+            // may only read. Pinned read-only, it would let the device write that file.
             let access = AccessFlags::LOCAL_WRITE;
             let size = layout.size().into();
             Memory::Process(Umem::pin(device, ring.addr, size, access)?)
@@ -120,7 +121,7 @@ impl UserRing {
         Ok(Self { memory, layout })
     }
 
-    /// Where the process maps it, if it is memory of the kernel.
+    /// Offset and length by which the process maps the ring; zero if it is memory of the process.
     pub(super) fn mapping(&self) -> RingMapping {
         match &self.memory {
             Memory::Process(_) => RingMapping::default(),
@@ -131,7 +132,8 @@ impl UserRing {
         }
     }
 
-    /// The ring as the device is told of it, and the list that it reads when the queue is created.
+    /// The ring's address for the command that creates the queue, and the page list that the device
+    /// reads while it executes the command.
     pub(super) fn address(&mut self, device: &rdma::Device<IbDevice>) -> Result<(RingAddr, Pages)> {
         let (page_shift, npages, list) = match &mut self.memory {
             Memory::Process(umem) => {
@@ -162,10 +164,11 @@ impl UserRing {
     }
 }
 
-/// A queue of a process that moves to other rings.
+/// A queue of a process that can move to another ring (resize).
 ///
-/// A ring in memory of the kernel is prepared by one verb, so that the process can map and fill it,
-/// and taken by another. So a process that can't map it has lost nothing.
+/// For a ring in memory of the kernel this takes two verbs: the first one prepares the ring, which
+/// the process maps and fills; the second one moves the queue. A process that fails to map the ring
+/// goes on with the present one.
 #[pin_data]
 pub(super) struct UserQueue {
     mappings: Mappings<IbDevice>,
@@ -178,23 +181,23 @@ pub(super) struct UserQueue {
 /// The rings of a queue.
 #[derive(Default)]
 struct Rings {
-    /// Empty before the queue is created and after it is destroyed.
+    /// The ring in use; `None` before the queue is created and after it is destroyed.
     present: Option<UserRing>,
-    /// The ring that the queue moves to next.
+    /// The ring to which the queue moves next.
     prepared: Option<UserRing>,
 }
 
 /// Outcomes of a verb that moves a queue.
 pub(super) enum Moved<R> {
-    /// The ring is prepared, and the process maps it here.
+    /// The ring is prepared; the process maps it at this offset.
     Prepared(RingMapping),
-    /// The queue lies in the ring. This is the answer of the device.
+    /// The queue has moved; with the device's answer.
     Done(R),
 }
 
 impl UserQueue {
-    /// Creates a queue in the ring that a process asks for: `command` is what the device is told,
-    /// with the address of the ring. Also returns where the process maps it, and the answer.
+    /// Creates a queue in the ring that a process requests. `command` makes the command from the
+    /// address of the ring. Also returns the mapping for the process, and the device's answer.
     ///
     /// # Errors
     ///
@@ -224,8 +227,8 @@ impl UserQueue {
         Ok((this, mapping, response))
     }
 
-    /// Takes the step that a process asks for towards a ring of at least `entries` slots of at
-    /// least `slot_size` bytes. Once the queue has moved, processes can't map the ring before.
+    /// Executes one of the two steps of a move to a ring of at least `entries` slots of at least
+    /// `slot_size` bytes. Once the queue has moved, the process can't map the previous ring.
     ///
     /// # Errors
     ///
@@ -256,7 +259,7 @@ impl UserQueue {
         Ok(Moved::Done(response))
     }
 
-    /// The ring of a queue that is destroyed.
+    /// Takes out the ring of a queue that is being destroyed.
     pub(super) fn take(&self) -> Option<UserRing> {
         let mut rings = self.rings.lock();
         rings.prepared = None;

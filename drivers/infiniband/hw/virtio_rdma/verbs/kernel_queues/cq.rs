@@ -2,8 +2,8 @@
 
 //! Completion queues that the kernel polls.
 //!
-//! Lock order: `KernelCq::state`, then that of a work queue or an SRQ. The consumer is called with
-//! neither.
+//! Lock order: `KernelCq::state`, then the lock of a work queue or an SRQ. The consumer is called
+//! without any of them.
 
 use super::{
     cq_backend::{
@@ -60,32 +60,31 @@ use kernel::{
 pub(in crate::verbs) struct KernelCq {
     device: Arc<Device>,
     consumer: CqConsumer,
-    /// The virtqueue, of a CQ that lies in one.
+    /// The virtqueue that the CQ lies in, in RFC mode.
     virtqueue: Option<Arc<CqVirtqueue>>,
     #[pin]
     pub(super) state: SpinLockIrq<State>,
 }
 
-/// State under the lock of a CQ.
+/// State of a CQ that its lock protects.
 pub(super) struct State {
     cqn: Cqn,
     pub(super) backend: CqBackend,
-    /// The work queues that complete here. Their indices do not change, and are in the ids of
-    /// their work requests.
+    /// The work queues that complete into this CQ. Their indices never change, and are part of the
+    /// ids of their work requests.
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
-    /// QPs whose receives come from SRQs and complete here, by their numbers.
+    /// The QPs that take receives from SRQs and complete them into this CQ, by QP number.
     pub(super) shared: RBTree<Qpn, Arc<SharedSource>>,
-    /// The consumer's request that no event has met yet.
+    /// The kind of event that the consumer has requested and not yet got.
     pub(super) armed: ArmKind,
-    /// The device broke the rules of the CQ, of which nothing is to be trusted, or the CQ is
-    /// closed.
+    /// The device broke the rules of the CQ, so none of its CQEs are trusted; or the CQ is closed.
     pub(super) broken: bool,
-    /// The device said that it completes no more work here. CQEs that it wrote before are good.
+    /// The device reported an overrun: it writes no more CQEs. Earlier CQEs are valid.
     is_overrun: bool,
 }
 
 impl KernelCq {
-    /// A CQ that the device does not know yet.
+    /// A CQ that is not created on the device yet.
     pub(in crate::verbs) fn new(
         device: &Arc<Device>,
         backend: CqBackend,
@@ -117,17 +116,17 @@ impl KernelCq {
         )
     }
 
-    /// The device gave the CQ its handle.
+    /// Sets the number that the device gave the CQ.
     pub(in crate::verbs) fn set_number(&self, cqn: Cqn) {
         self.state.lock().cqn = cqn;
     }
 
-    /// The device that it belongs to.
+    /// The CQ's device.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Lets `source` complete here, and returns its index among the sources.
+    /// Adds a work queue that completes into this CQ. Returns its index among the sources.
     pub(super) fn attach(&self, source: &Arc<WorkRing>) -> Result<u32> {
         let mut spare = KVec::new();
         loop {
@@ -152,8 +151,8 @@ impl KernelCq {
         }
     }
 
-    /// Ends what [`attach`](Self::attach) began, after the device gave `source` up: its CQEs that
-    /// were not polled are killed.
+    /// Removes the work queue that [`attach`](Self::attach) added, after the device destroyed it,
+    /// and kills its unpolled CQEs.
     pub(super) fn detach(&self, source_index: u32, qpn: Qpn) {
         self.purge(qpn);
         let detached = {
@@ -163,27 +162,29 @@ impl KernelCq {
                 .and_then(|index| state.sources.get_mut(index))
                 .and_then(Option::take)
         };
-        // Not with the lock held: its memory may go with it.
+        // Outside of the lock, since this may free its memory.
         drop(detached);
     }
 
-    /// Lets the receives of QP `qpn` complete here, which come from an SRQ.
+    /// Adds QP `qpn`, whose receives come from an SRQ and complete into this CQ.
     pub(super) fn attach_shared(&self, qpn: Qpn, source: &Arc<SharedSource>) -> Result {
         let node = RBTreeNode::new(qpn, source.clone(), GFP_KERNEL)?;
         let before = self.state.lock().shared.insert(node);
-        // The device gave one number to two QPs. Not with the lock held: its memory may go with it.
+        // The device gave two QPs one number. Dropped outside of the lock, since this may free its
+        // memory.
         before.map_or(Ok(()), |_| Err(EIO))
     }
 
-    /// Ends what [`attach_shared`](Self::attach_shared) began, after the device gave the QP up.
+    /// Removes the QP that [`attach_shared`](Self::attach_shared) added, after the device destroyed
+    /// it.
     pub(super) fn detach_shared(&self, qpn: Qpn) {
         self.purge(qpn);
         let detached = self.state.lock().shared.remove_node(&qpn);
-        // Not with the lock held: its memory may go with it.
+        // Outside of the lock, since this may free its memory.
         drop(detached);
     }
 
-    /// Kills the CQEs of a QP that were not polled.
+    /// Kills the unpolled CQEs of a QP.
     pub(super) fn purge(&self, qpn: Qpn) {
         let has_broken = self.state.lock().kill(qpn);
         if has_broken {
@@ -191,8 +192,8 @@ impl KernelCq {
         }
     }
 
-    /// Wakes a consumer that waits, without an event of the device. Called by verbs, which may run
-    /// in the consumer's handler: so it is woken by a work item.
+    /// Calls the handler of an armed consumer without an event of the device. Verbs call this, and
+    /// may themselves run in the handler: so a work item calls the handler.
     pub(super) fn wake(&self) {
         let mut state = self.state.lock();
         let is_armed = replace(&mut state.armed, ArmKind::None) != ArmKind::None;
@@ -205,22 +206,25 @@ impl KernelCq {
         }
     }
 
-    /// Work requests were posted to a QP of the CQ, or the QP was stopped. Wakes a consumer that
-    /// has to flush them.
+    /// Called after work requests were posted to a QP of the CQ, or the QP was stopped. Wakes the
+    /// consumer if the work requests have to be flushed by its polls.
     pub(super) fn posted(&self) {
-        // While the CQ works, there is nothing to flush: its consumer would find nothing.
+        // Only if completions may be lost. Else there is nothing to flush, and the consumer would
+        // be woken for nothing.
         if self.device.has_losses() && self.state.lock().left(&self.device).is_some() {
             self.wake();
         }
     }
 
-    /// A completion was polled that the consumer, which waits for one, would not be told of.
+    /// Calls the consumer's handler later: a poll returned a completion for which no event comes,
+    /// though the consumer has armed the CQ.
     #[cold]
     pub(super) fn due(&self) {
         self.consumer.notify_later();
     }
 
-    /// Asks for an event. Returns whether completions wait that the consumer wants to hear of.
+    /// Arms the CQ. Returns whether the consumer should poll again, because completions may wait
+    /// for which no event will come (`IB_CQ_REPORT_MISSED_EVENTS`).
     pub(super) fn arm(&self, bus: &device::Device<Bound>, notify: Notify) -> bool {
         let kind = if notify.solicited_only {
             ArmKind::Solicited
@@ -228,16 +232,17 @@ impl KernelCq {
             ArmKind::Next
         };
         let mut state = self.state.lock();
-        // Another thread may sleep for any completion: its wish is not narrowed.
+        // A request for any completion is not narrowed to solicited ones: another thread may wait
+        // for it.
         let is_armed = state.armed == ArmKind::Next || state.armed == kind;
         if !is_armed {
             state.armed = kind;
         }
-        // Looked at with the lock held: a device that dies later finds the CQ armed and wakes the
-        // consumer.
+        // Read with the lock held: if the device dies later, the CQ is found armed, and the
+        // consumer is woken.
         let is_dead = self.device.is_dead();
         let has_work = state.has_left(&self.device);
-        // A broken CQ completes nothing more, whatever its memory says.
+        // A broken CQ yields no more completions, whatever its memory contains.
         let after = if state.broken {
             AfterArm::Nothing
         } else {
@@ -250,7 +255,7 @@ impl KernelCq {
             return self.armed_dead(after, has_work, notify.report_missed);
         }
         if has_work {
-            // No event will come of them.
+            // The device reports no event for work that was left.
             self.wake();
             return notify.report_missed;
         }
@@ -291,12 +296,13 @@ impl KernelCq {
         report_missed && (is_missed || has_work)
     }
 
-    /// The CQ is being destroyed: what the device still says of it does not count.
+    /// Begins the CQ's destruction: CQEs that the device still writes are ignored.
     pub(in crate::verbs) fn close(&self) {
         self.state.lock().broken = true;
     }
 
-    /// The device broke the CQ's rules: nothing more is taken from it.
+    /// Reports that the device broke the CQ's rules. The caller has set `broken`: no more CQEs are
+    /// taken from it.
     pub(super) fn broke(&self) {
         dev_err!(
             self.device.as_device(),
@@ -305,7 +311,8 @@ impl KernelCq {
         self.lost();
     }
 
-    /// No more completions come: the consumer flushes what is left of QPs that are in ERR.
+    /// Reports the CQ as lost: no more completions come. The consumer is woken to flush outstanding
+    /// work requests of QPs in ERR.
     fn lost(&self) {
         self.device.ctrl().note_loss();
         self.consumer.event(CqEvent::Error);
@@ -314,7 +321,7 @@ impl KernelCq {
 }
 
 impl State {
-    /// Work requests that polls of this CQ flush, since `device` completes no more here.
+    /// The work requests that polls of this CQ have to flush, as `device` does not complete them.
     pub(super) fn left(&self, device: &Device) -> Option<Left> {
         if device.is_dead() {
             Some(Left::All)
@@ -325,21 +332,21 @@ impl State {
         }
     }
 
-    /// Whether there are such work requests.
+    /// Whether polls have work requests to flush.
     fn has_left(&self, device: &Device) -> bool {
         let mut works = self.sources.iter().flatten();
         self.left(device)
             .is_some_and(|left| works.any(|work| work.state.lock().has_left(left)))
     }
 
-    /// Kills the CQEs of QP `qpn` that were not polled: polling skips them. Slots of its SRQ are
-    /// free then. Returns whether the device broke the rules of the CQ, which was not known.
+    /// Marks the unpolled CQEs of QP `qpn`, so that polls skip them, and frees the SRQ slots that
+    /// they complete. Returns whether this found that the device broke the rules of the CQ.
     fn kill(&mut self, qpn: Qpn) -> bool {
         let source = self.shared.get(&qpn);
         let killed = self.backend.kill(qpn, |cqe| {
             if let (true, Some(source)) = (cqe.is_receive(), source) {
-                // A completion that is not outstanding comes from a device that breaks the rules,
-                // and frees nothing.
+                // Fails, and frees nothing, if the device completes a receive that is not
+                // outstanding.
                 let _ = source.srq.complete(cqe.wr_id);
             }
         });
@@ -351,7 +358,7 @@ impl EventTarget for KernelCq {
     fn completion(&self) {
         {
             let mut state = self.state.lock();
-            // The consumer of a CQ that was never armed may not be there yet.
+            // A CQ that was never armed may have no consumer yet.
             if state.armed == ArmKind::None {
                 return;
             }
@@ -361,13 +368,13 @@ impl EventTarget for KernelCq {
         self.consumer.notify();
     }
 
-    /// Outstanding work is flushed when it is polled.
+    /// Wakes the consumer, whose polls flush the outstanding work requests.
     fn died(&self) {
-        // The task that found the device dead may run a verb.
+        // By a work item: the task that found the device dead may run a verb.
         self.wake();
     }
 
-    /// No interrupt will come, so a consumer would wait without end.
+    /// Treats the CQ as broken: without interrupts the consumer would wait for ever.
     fn arming_refused(&self) {
         if !replace(&mut self.state.lock().broken, true) {
             self.broke();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a CQ of the kernel lies.
+//! The memory of a CQ of the kernel: a ring, or a virtqueue in RFC mode.
 
 use super::ring::KernelRing;
 use crate::{
@@ -30,55 +30,55 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The slots of a CQ, and how the device gets at them.
+/// The memory of a CQ and its positions.
 pub(in crate::verbs) enum CqBackend {
     /// A ring in DMA memory.
     Ring {
         /// The memory.
         ring: Arc<KernelRing>,
-        /// Its slots.
+        /// Positions of the consumer.
         queue: CompletionQueue,
     },
     /// A virtqueue of the transport.
     Virtqueue {
         /// The virtqueue.
         queue: Arc<CqVirtqueue>,
-        /// CQEs that were taken out to look whether they are to be killed. There are none before
-        /// `first`.
+        /// CQEs that the driver took out while it killed those of a QP. Entries before `first` are
+        /// empty.
         held: KVec<Option<Element>>,
-        /// Place of the oldest in `held`.
+        /// Index of the oldest CQE in `held`.
         first: usize,
-        /// Whether elements were given back that the device was not told of.
+        /// Whether elements were given back without a notification of the device.
         is_fresh: bool,
     },
 }
 
-/// The step that is left after a CQ was armed.
+/// The step that remains after a CQ was armed.
 pub(super) enum AfterArm {
-    /// Nothing: the device will see it.
+    /// None: the device will see the request.
     Nothing,
-    /// Completions wait to be polled, and the caller wanted to know.
+    /// The caller asked for missed completions, and some wait to be polled.
     Missed,
-    /// The device has to be told.
+    /// The device has to be notified of the request.
     Tell {
-        /// As above.
+        /// Whether completions wait to be polled.
         missed: bool,
     },
-    /// The event is due, and the device may not know.
+    /// The consumer has to be woken: the event is due, but the device may not report it.
     Fire,
 }
 
-/// Bytes of an element: those of a CQE in a cache line of its own.
+/// Bytes of a virtqueue element: one CQE, alone in a cache line.
 const ELEMENT_SIZE: usize = 1 << CQ_SLOT_SHIFT;
 
 impl CqBackend {
-    /// The CQ in `ring`, which the device does not know yet.
+    /// A CQ in `ring`, before it is created on the device.
     pub(in crate::verbs) fn ring(ring: Arc<KernelRing>) -> Self {
         let queue = CompletionQueue::new(*ring.layout());
         Self::Ring { ring, queue }
     }
 
-    /// The CQ in a virtqueue, which is filled with `entries` elements.
+    /// A CQ in a virtqueue, which it fills with `entries` elements.
     pub(in crate::verbs) fn virtqueue(queue: Arc<CqVirtqueue>, entries: usize) -> Result<Self> {
         let held = KVec::with_capacity(entries, GFP_KERNEL)?;
         for _ in 0..entries {
@@ -95,21 +95,21 @@ impl CqBackend {
         })
     }
 
-    /// Number of CQEs that there is room for.
+    /// Number of CQEs that the memory can hold.
     pub(super) fn slots(&self) -> usize {
         match self {
-            // LOSSLESS: an address has more bits.
+            // LOSSLESS: `usize` has at least 32 bits.
             Self::Ring { ring, .. } => ring.layout().slots() as usize,
             Self::Virtqueue { held, .. } => held.capacity(),
         }
     }
 
-    /// Takes the oldest CQE, if there is one, into `cqe`.
+    /// Moves the oldest CQE into `cqe`. Returns whether there was one.
     ///
     /// # Errors
     ///
     /// `EIO` if the device broke the queue's rules.
-    // Returned, the CQE would be taken apart and put together again.
+    // An out parameter: the compiler splits a returned CQE into its fields and joins them again.
     #[inline]
     pub(super) fn take(&mut self, cqe: &mut Cqe) -> Result<bool> {
         match self {
@@ -134,7 +134,7 @@ impl CqBackend {
         }
     }
 
-    /// Lets the device use the slots of what was taken, once a batch.
+    /// Gives the slots of all taken CQEs back to the device. Called once for each batch.
     #[inline]
     pub(super) fn publish(&mut self) {
         match self {
@@ -149,8 +149,8 @@ impl CqBackend {
         }
     }
 
-    /// Overwrites the CQEs of QP `qpn` that were not taken with some that name no QP, and passes
-    /// those of a ring to `visit` before.
+    /// Kills the CQEs of QP `qpn` that were not taken. In a ring, passes each to `visit` and then
+    /// overwrites its QP number; in a virtqueue, removes them.
     ///
     /// # Errors
     ///
@@ -181,8 +181,8 @@ impl CqBackend {
         }
     }
 
-    /// Asks the device for an event, which is not needed where `is_armed` says that it was asked
-    /// for as much before.
+    /// Requests an event of the device. `is_armed`: an earlier request, to which no event came yet,
+    /// includes this one.
     pub(super) fn arm(&mut self, kind: ArmKind, is_armed: bool, report_missed: bool) -> AfterArm {
         match self {
             Self::Ring { ring, queue } => match queue.arm(&**ring, kind, report_missed) {
@@ -192,8 +192,8 @@ impl CqBackend {
             },
             Self::Virtqueue { queue, held, .. } => {
                 let missed = report_missed && (!held.is_empty() || !queue.elements().enable_cb());
-                // The device takes these for unpolled, but its interrupt would find the virtqueue
-                // empty.
+                // For the device these are polled by nobody, but after its interrupt the driver
+                // would find the virtqueue empty.
                 if held
                     .iter()
                     .flatten()
@@ -211,10 +211,10 @@ impl CqBackend {
         }
     }
 
-    /// Whether the event that was asked for is due when `cqe` was taken.
+    /// Whether taking `cqe` makes the requested event due.
     ///
-    /// The interrupt of a virtqueue is dropped if it finds no element that was used, so nobody else
-    /// may tell the consumer.
+    /// The virtio core drops an interrupt that finds no used element in the virtqueue. If a poll
+    /// takes the element first, the poll has to wake the consumer.
     #[inline]
     pub(super) fn is_due(&self, cqe: &Cqe, kind: ArmKind) -> bool {
         match self {
@@ -223,7 +223,7 @@ impl CqBackend {
         }
     }
 
-    /// The event came.
+    /// Records that the device reported the event.
     pub(super) fn event_received(&mut self) {
         match self {
             Self::Ring { ring, queue } => queue.event_received(&**ring),
@@ -232,7 +232,7 @@ impl CqBackend {
     }
 }
 
-/// Whether a completion is one that is waited for.
+/// Whether a completion meets a request for an event of this kind.
 #[inline]
 fn qualifies(cqe: &Cqe, kind: ArmKind) -> bool {
     match kind {
@@ -242,8 +242,8 @@ fn qualifies(cqe: &Cqe, kind: ArmKind) -> bool {
     }
 }
 
-/// Takes the oldest CQE out of a virtqueue: one of those in `held` from `first` on, or a new one.
-// Inlined, it would have polls of rings take their CQEs apart.
+/// Takes the oldest CQE of a virtqueue: from `held`, beginning at `first`, else from the virtqueue.
+// Not inlined: else the compiler splits CQEs into their fields in polls of rings as well.
 #[inline(never)]
 fn take_element(
     queue: &CqVirtqueue,
@@ -269,7 +269,7 @@ fn take_element(
     Ok(true)
 }
 
-/// Takes an element out that the device used.
+/// Takes a used element out of the virtqueue.
 #[inline]
 fn pop(queue: &CqVirtqueue) -> Result<Option<Element>> {
     match queue.elements().get_buf() {
@@ -282,19 +282,19 @@ fn pop(queue: &CqVirtqueue) -> Result<Option<Element>> {
 /// The CQE in an element.
 #[inline]
 fn cqe_of(element: &Element) -> Cqe {
-    // There is room for one in each.
+    // Never fails: each element has room for a CQE.
     Cqe::decode(element.writable()).unwrap_or_default()
 }
 
-/// Lets the device use an element again.
+/// Gives an element back to the device.
 #[inline]
 fn give_back(queue: &CqVirtqueue, element: Element) -> Result {
     let kept = queue.elements().add_or_keep(element);
     kept.map_err(|(error, _)| error)
 }
 
-/// Takes all CQEs out, keeps in `held`, which has room for them, those that are not of QP `qpn`,
-/// and gives the others back.
+/// Takes out all CQEs. Gives those of QP `qpn` back to the device, and keeps the others in `held`,
+/// which has room for all of them.
 fn kill(
     queue: &CqVirtqueue,
     held: &mut KVec<Option<Element>>,
@@ -306,7 +306,7 @@ fn kill(
             .as_ref()
             .is_some_and(|element| cqe_of(element).qp_num == qpn)
     };
-    // Completions that were held before close ranks.
+    // CQEs that stay in `held` move to its start.
     let mut kept = 0;
     for index in *first..held.len() {
         if is_killed(&held[index]) {
@@ -320,8 +320,8 @@ fn kill(
     }
     held.truncate(kept);
     *first = 0;
-    // All that there are of the QP are among as many as there are elements, however many follow
-    // meanwhile.
+    // The CQEs of the destroyed QP are among the first `capacity` ones, since there are no more
+    // elements; the device may add others meanwhile.
     for _ in 0..held.capacity() {
         let element = pop(queue)?;
         if element.is_none() {
@@ -332,7 +332,7 @@ fn kill(
                 give_back(queue, element)?;
             }
         } else if held.push_within_capacity(element).is_err() {
-            // More CQEs than there are elements.
+            // The device wrote more CQEs than there are elements.
             return Err(EIO);
         }
     }

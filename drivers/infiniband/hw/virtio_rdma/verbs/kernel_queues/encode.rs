@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Send work requests of the kernel as the device reads them.
+//! Encoding of the kernel's send work requests as WQEs.
 
 use super::wqe::Wqe;
 use crate::{
@@ -46,11 +46,11 @@ assert_same! {
     ib::SendFlags::IP_CSUM.0 => ib_send_flags_IB_SEND_IP_CSUM,
 }
 
-/// Writes the WQE of a work request, with the id that the device gets, and returns its length.
+/// Writes the WQE of a work request, with the id for the device, and returns its length.
 ///
 /// # Errors
 ///
-/// `EINVAL` for what the QP can't do, `EOPNOTSUPP` for what the device can't.
+/// `EINVAL` for an operation that the QP can't do, `EOPNOTSUPP` for one that the device can't do.
 #[inline]
 pub(super) fn encode(
     qp: &Qp,
@@ -68,8 +68,8 @@ pub(super) fn encode(
         is_possible,
         has_sges,
     } = put_operation(qp, request, wqe)?;
-    // In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP
-    // of any type is drained.
+    // In ERR any operation is accepted and flushed: `ib_drain_qp()` posts a WRITE to QPs of all
+    // types.
     if !is_possible && qp.state() != QpState::Err {
         return Err(EINVAL);
     }
@@ -97,14 +97,14 @@ pub(super) fn encode(
     Ok(wqe.put_sges(SqHeader::SIZE, sges))
 }
 
-/// Parts of a WQE that follow from the operation of a work request.
+/// Parts of a WQE that depend on the operation.
 struct Encoded {
     opcode: WrOpcode,
     /// Immediate data, or a key to invalidate.
     ex: [u8; 4],
-    /// Whether the QP can do it.
+    /// Whether the QP can do the operation.
     is_possible: bool,
-    /// Whether it is about the memory of the request's list.
+    /// Whether the operation uses the request's list of SGEs.
     has_sges: bool,
 }
 
@@ -122,7 +122,7 @@ impl Encoded {
         Self { ex, ..self }
     }
 
-    /// Clients may leave the list as it is.
+    /// Ignores the list of SGEs, which clients may leave uninitialized for this operation.
     fn without_sges(self) -> Self {
         Self {
             has_sges: false,
@@ -131,7 +131,7 @@ impl Encoded {
     }
 }
 
-/// Writes what is the operation's own, the union at the end of the header.
+/// Writes the member of the union at the end of the header that belongs to the operation.
 #[inline]
 fn put_operation(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result<Encoded> {
     let is_rc = qp.qp_type() == QpType::Rc;
@@ -198,12 +198,12 @@ fn put_operation(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> 
     })
 }
 
-/// Writes where a SEND goes, if it is a datagram.
+/// Writes the destination of a SEND that is a datagram.
 fn datagram(request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result {
     let Some(datagram) = request.datagram()? else {
         return Ok(());
     };
-    // There is one entry in the P_Key table of a port, and the QP's own is used.
+    // The P_Key table of a port has one entry, which the QP uses.
     if datagram.pkey_index != 0 {
         return Err(EINVAL);
     }
@@ -233,7 +233,7 @@ fn inline_payload(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) ->
     Ok(offset)
 }
 
-/// Whether the payload may be in the WQE: that of operations which send one.
+/// Whether the operation sends a payload, which may then be in the WQE.
 fn takes_inline(opcode: WrOpcode) -> bool {
     matches!(
         opcode,
@@ -261,7 +261,7 @@ fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> Atomic {
     }
 }
 
-/// A registration with the pages that were mapped last.
+/// The body of a REG_MR for the pages that `map_mr_sg` mapped last.
 fn reg_pages(qp: &Qp, reg: &FastReg<'_, IbDevice>) -> Result<RegPages> {
     let mr = reg.mr();
     let pages = mr.mapped_pages().ok_or(EINVAL)?;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queues that the kernel posts to and polls, for its own clients and, where queues are virtqueues
-//! of the transport, for processes too.
+//! Queues that the kernel posts to and polls: for its own clients, and in RFC mode for processes
+//! too.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | [`cq`], [`cq_backend`] | CQs, and where they lie |
-//! | [`qp`], [`work_backend`] | send and receive queues, and where they lie |
+//! | [`cq`], [`cq_backend`] | CQs, and their memory |
+//! | [`qp`], [`work_backend`] | send and receive queues, and their memory |
 //! | [`srq`] | SRQs |
 //! | [`ring`] | rings in memory of the kernel |
 //! | [`post`], [`encode`], [`wqe`] | work requests |

@@ -88,7 +88,7 @@ impl KernelCompletionQueues for IbDevice {
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result {
         let pkeys = cq.device().port.pkey_tbl_len;
         let cq = cq.kernel()?;
-        // Once for the locks of this CQ and of the queues that complete in it.
+        // Disabled once, for the lock of the CQ and those of its work queues.
         let disabled = local_interrupt_disable();
         let mut guard = cq.state.lock_with(&disabled);
         let state = &mut *guard;
@@ -118,7 +118,7 @@ impl KernelCompletionQueues for IbDevice {
     }
 }
 
-/// Takes what the device completed.
+/// Polls CQEs that the device wrote.
 #[inline]
 fn take(
     state: &mut State,
@@ -140,8 +140,8 @@ fn take(
         if state.backend.is_due(&cqe, state.armed) {
             state.armed = ArmKind::None;
         }
-        // The driver marks CQEs of destroyed QPs so, at most as many as there are slots. A device
-        // that writes more would keep this loop busy.
+        // The driver gave the CQEs of destroyed QPs this number, at most one in each slot. A device
+        // that writes more of them would keep this loop busy.
         if cqe.qp_num == Qpn::NONE {
             killed += 1;
             if killed > state.backend.slots() {
@@ -157,7 +157,7 @@ fn take(
     result
 }
 
-/// Checks a CQE and passes it on.
+/// Checks a CQE and delivers its completion.
 #[inline]
 fn deliver(
     state: &State,
@@ -174,7 +174,7 @@ fn deliver(
     let (source_index, position) = completion::split_wr_id(cqe.wr_id);
     let source = state.sources.get(source_index).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
-    // Before the lock is taken, so that nothing is called between the checks and the slot.
+    // Before the lock: there shall be no call between the checks and the write of the completion.
     let slot = completions.slot(&work.client.consumer);
     let mut queue = work.state.lock_with(disabled);
     if queue.qpn != cqe.qp_num {
@@ -190,7 +190,7 @@ fn deliver(
     Ok(())
 }
 
-/// The same for a receive from an SRQ, which knows the id of the work request.
+/// Checks and delivers the CQE of a receive from an SRQ, which has the id of the work request.
 #[inline(never)]
 fn deliver_shared(
     source: &SharedSource,
@@ -209,7 +209,7 @@ fn deliver_shared(
 }
 
 impl Client {
-    /// The completion of a work request that was posted, if the CQE can be true of it.
+    /// The completion of a posted work request, if the CQE is possible for it.
     #[inline(always)]
     fn completion(&self, cqe: &Cqe, outcome: Outcome, posted: &Posted, pkeys: u16) -> Result<Wc> {
         let request = Request {
@@ -223,7 +223,7 @@ impl Client {
     }
 }
 
-/// A completion as clients get it.
+/// The `ib_wc` of a completion.
 #[inline(always)]
 fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
     Ok(Wc {
@@ -258,7 +258,7 @@ fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
     })
 }
 
-/// Completes as flushed what the device will not complete.
+/// Completes work requests as flushed that the device will not complete.
 #[cold]
 fn flush(
     device: &Device,

@@ -59,8 +59,8 @@ impl KernelQueuePairs for IbDevice {
     }
 }
 
-/// Fills slots by `fill` with requests until one can't be posted, and lets the device have those
-/// that were filled. The request that can't be posted is the last that is taken from `requests`.
+/// Fills slots with requests by `fill` until one can't be posted, and publishes the filled slots.
+/// The request that can't be posted is the last one taken from `requests`.
 #[inline]
 fn post<R>(
     qp: &rdma::qp::Qp<IbDevice>,
@@ -68,7 +68,7 @@ fn post<R>(
     mut requests: impl Iterator<Item = R>,
     mut fill: impl FnMut(&mut WorkState, R) -> Result,
 ) -> Result {
-    // An absent queue is always full.
+    // A QP without this queue acts as if the queue were full.
     let attached = queue.ok_or(ENOMEM)?;
     let work = &attached.work;
     let device: &Device = &qp.device().device;
@@ -108,8 +108,8 @@ fn recv(qp: &Qp, state: &mut WorkState, request: &RecvWr<'_>) -> Result {
     unless_dead(qp, state, request.wr_id(), posted)
 }
 
-/// A queue of a dead device may have no room because the device keeps its virtqueue's elements. A
-/// work request that is posted then is flushed all the same.
+/// The result of a post; on a dead device, a post that found no virtqueue element is repeated
+/// without one. The device keeps the elements, but the work request only has to be flushed.
 #[inline]
 fn unless_dead(qp: &Qp, state: &mut WorkState, wr_id: u64, posted: Result) -> Result {
     match posted {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs that the kernel posts to: what is kept of work requests until they complete.
+//! Queue pairs that the kernel posts to, and their outstanding work requests.
 //!
-//! Lock order: that of a CQ, then `WorkRing::state`.
+//! Lock order: the lock of a CQ, then `WorkRing::state`.
 
 use super::{
     cq::KernelCq,
@@ -46,9 +46,9 @@ use kernel::{
 /// The memory of a send or receive queue.
 #[derive(Clone)]
 pub(in crate::verbs) enum Backing {
-    /// A ring that the device was given.
+    /// A ring.
     Ring {
-        /// Kept for the device.
+        /// Kept alive while the device accesses it.
         _ring: Arc<KernelRing>,
     },
     /// A virtqueue of the transport.
@@ -60,7 +60,8 @@ pub(in crate::verbs) enum Backing {
 pub(in crate::verbs) struct Client {
     pub(in crate::verbs) consumer: QpConsumer,
     pub(in crate::verbs) service: Service,
-    /// A process, whose completions uverbs copies, and no client in the kernel.
+    /// Whether completions are for a process, to which uverbs copies them, and not for a client in
+    /// the kernel.
     pub(in crate::verbs) is_process: bool,
 }
 
@@ -74,27 +75,28 @@ pub(in crate::verbs) struct WorkRing {
     pub(super) state: SpinLockIrq<WorkState>,
 }
 
-/// A work request that was posted.
+/// An outstanding work request.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Posted {
     /// The client's id.
     pub(super) wr_id: u64,
-    /// Bytes of its memory.
+    /// Total length of its SGEs in bytes.
     pub(super) length: u32,
 }
 
-/// State under the lock of a work queue.
+/// State of a work queue that its lock protects.
 pub(super) struct WorkState {
-    /// The QPN, once the device gave it.
+    /// The QPN, once the device assigned it.
     pub(super) qpn: Qpn,
     pub(super) backend: WorkBackend,
-    /// Work requests by slot: the device only sees positions.
+    /// Outstanding work requests by slot. The device gets their positions instead of the clients'
+    /// ids.
     posted: KVVec<Posted>,
-    /// Position of the oldest slot that is not free, if any.
+    /// Position of the oldest outstanding work request, if any.
     oldest: u32,
     /// Index of the queue among the sources of its CQ.
     source_index: u32,
-    /// The device has answered that the QP is in ERR: it accesses no memory for these work
+    /// The device has confirmed that the QP is in ERR: it accesses no memory for the queue's work
     /// requests.
     is_stopped: bool,
 }
@@ -102,15 +104,15 @@ pub(super) struct WorkState {
 /// Work requests that a poll flushes because the device will not complete them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// All: the device is dead.
+    /// All work requests: the device is dead.
     All,
-    /// Work requests of QPs in ERR are flushed: their CQ is lost. The device may still execute the
-    /// others.
+    /// Work requests of QPs in ERR: the CQ is lost, but the device may still execute work requests
+    /// of other QPs.
     Stopped,
 }
 
 impl WorkRing {
-    /// A queue in a ring that the device does not know yet.
+    /// A queue in a ring, before its QP is created on the device.
     pub(in crate::verbs) fn in_ring(
         ring: Arc<KernelRing>,
         kind: DoorbellKind,
@@ -121,7 +123,7 @@ impl WorkRing {
         Self::new(Backing::Ring { _ring: ring }, backend, slots, kind, client)
     }
 
-    /// A queue of `slots` slots, a power of two, of `size` bytes in a virtqueue.
+    /// A queue in a virtqueue, with `slots` slots, a power of two, of `size` bytes each.
     pub(in crate::verbs) fn in_virtqueue(
         queue: &Arc<WorkVirtqueue>,
         slots: u32,
@@ -164,18 +166,18 @@ impl WorkRing {
         )
     }
 
-    /// The QPN.
+    /// The number of the QP.
     #[inline]
     pub(super) fn number(&self) -> Qpn {
         self.state.lock().qpn
     }
 
-    /// The device gave the QP its number.
+    /// Sets the number that the device gave the QP.
     pub(in crate::verbs) fn set_number(&self, qpn: Qpn) {
         self.state.lock().qpn = qpn;
     }
 
-    /// Tells the device of work of QP `qpn`.
+    /// Notifies the device of new work requests of QP `qpn`.
     #[inline]
     pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>, qpn: Qpn) {
         match &self.backing {
@@ -190,7 +192,7 @@ impl WorkRing {
         }
     }
 
-    /// Forgets all work, which the device gave back without completions.
+    /// Forgets all work requests: a QP in RESET has none, and none of them completes.
     fn reset(&self) {
         let mut state = self.state.lock();
         state.oldest = state.backend.reset();
@@ -199,18 +201,18 @@ impl WorkRing {
 }
 
 impl WorkState {
-    /// The slot at `position`: there are a power of two of them.
+    /// The index of the slot at `position`; the number of slots is a power of two.
     #[inline]
     fn slot(&self, position: u32) -> usize {
         position as usize & self.posted.len().wrapping_sub(1)
     }
 
-    /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the
-    /// device gets, and returns its length.
+    /// Posts the work request `wr_id` to the next slot. `build` writes the WQE, with the id for the
+    /// device, and returns the WQE's length.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full; those of `build`.
+    /// `ENOMEM` if the queue is full; the errors of `build`.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -228,8 +230,8 @@ impl WorkState {
         Ok(())
     }
 
-    /// Takes a slot for the work request `wr_id` of a dead device, which never gives back the
-    /// elements of its virtqueue. It is flushed when it is polled.
+    /// Posts the work request `wr_id` on a dead device, without a virtqueue element, since the
+    /// device never gives elements back. A poll flushes the work request.
     ///
     /// # Errors
     ///
@@ -250,12 +252,12 @@ impl WorkState {
     }
 
     /// Completes the work request at `position` and frees the slots up to it, unless `accept`
-    /// refuses. A refused work request stays outstanding: the poll that flushes the queue returns
-    /// it. Returns what `accept` makes of the work request.
+    /// fails. Then the work request stays outstanding, until a poll flushes the queue. Returns the
+    /// result of `accept`.
     ///
     /// # Errors
     ///
-    /// `EIO` if the work request is not outstanding; those of `accept`.
+    /// `EIO` if the work request is not outstanding; the errors of `accept`.
     #[inline]
     pub(super) fn complete<R>(
         &mut self,
@@ -272,12 +274,12 @@ impl WorkState {
         Ok(accepted)
     }
 
-    /// Whether work requests are left to be flushed.
+    /// Whether the queue has work requests to flush.
     pub(super) fn has_left(&self, left: Left) -> bool {
         (left == Left::All || self.is_stopped) && self.backend.has_outstanding()
     }
 
-    /// Completes the oldest work request that is left to be flushed, if there is one.
+    /// Takes out the oldest work request to flush, if there is one.
     pub(super) fn flush_one(&mut self, left: Left) -> Option<Posted> {
         if !self.has_left(left) {
             return None;
@@ -286,13 +288,13 @@ impl WorkState {
     }
 }
 
-/// A QP of the kernel: its queues and where they complete. It detaches them from there when it is
-/// dropped, which is when the device gave the QP up.
+/// The queues of a QP of the kernel, attached to their CQs. The owner drops it after the device
+/// destroyed the QP, which detaches the queues.
 #[derive(Default)]
 pub(in crate::verbs) struct KernelQp {
     pub(in crate::verbs) send: Option<Attached>,
     pub(in crate::verbs) recv: Option<Attached>,
-    /// In place of `recv`, of a QP that takes its receives from an SRQ.
+    /// The SRQ, in place of `recv`, if the QP takes its receives from one.
     pub(in crate::verbs) shared: Option<AttachedShared>,
 }
 
@@ -301,7 +303,7 @@ impl KernelQp {
         [&self.send, &self.recv].into_iter().flatten()
     }
 
-    /// The device has answered that the QP is in ERR.
+    /// Records that the device has confirmed the QP's state ERR.
     pub(in crate::verbs) fn stop(&self) {
         for queue in self.attached() {
             queue.work.state.lock().is_stopped = true;
@@ -309,7 +311,7 @@ impl KernelQp {
         }
     }
 
-    /// Forgets all work: the QP is in RESET.
+    /// Forgets all work requests and kills their CQEs, since the QP is in RESET.
     pub(in crate::verbs) fn reset(&self) {
         for queue in self.attached() {
             queue.cq.purge(queue.work.number());
@@ -321,7 +323,7 @@ impl KernelQp {
     }
 }
 
-/// A queue that completes in a CQ.
+/// A work queue that is attached to the CQ into which it completes. Dropping it detaches the queue.
 pub(in crate::verbs) struct Attached {
     pub(in crate::verbs) work: Arc<WorkRing>,
     pub(super) cq: Arc<KernelCq>,
@@ -329,7 +331,7 @@ pub(in crate::verbs) struct Attached {
 }
 
 impl Attached {
-    /// Lets `work` complete in `cq`.
+    /// Attaches `work` to `cq`.
     pub(in crate::verbs) fn new(work: Arc<WorkRing>, cq: &Arc<KernelCq>) -> Result<Self> {
         let source_index = cq.attach(&work)?;
         work.state.lock().source_index = source_index;

@@ -27,7 +27,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Fixed words of a ring's memory: the positions of the owner and of the device.
+/// Indices of a ring's two position words: that of the owner, and that of the device.
 const OWNER: usize = 0;
 const DEVICE: usize = 1;
 
@@ -39,11 +39,11 @@ pub(in crate::verbs) struct KernelRing {
 }
 
 impl KernelRing {
-    /// Allocates a ring for `entries` entries at least of at least `slot_size` bytes, all zeroes.
+    /// Allocates a zeroed ring of at least `entries` entries of at least `slot_size` bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a ring that the ABI does not have.
+    /// `EINVAL` for a size that the ABI does not allow.
     pub(in crate::verbs) fn new(
         ib_device: &rdma::Device<IbDevice>,
         kind: RingKind,
@@ -73,25 +73,25 @@ impl KernelRing {
         Ok(Arc::new(this, GFP_KERNEL)?)
     }
 
-    /// Where its parts lie.
+    /// The offsets of the ring's parts.
     #[inline]
     pub(super) fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
-    /// Copies out what the slot at `position` begins with.
+    /// Copies the first `N` bytes of the slot at `position`.
     #[inline]
     pub(super) fn read_slot<const N: usize>(&self, position: u32) -> [u8; N] {
         self.memory.array(self.layout.slot(position))
     }
 
-    /// The slot at `position`, to be written. It lies within a page.
+    /// The slot at `position`, for writing. A slot does not cross a page.
     #[inline]
     pub(super) fn slot(&self, position: u32) -> Span<'_> {
         self.memory.span(self.layout.slot(position))
     }
 
-    /// The ring as the device is told of it.
+    /// The ring's address, for the command that creates the queue.
     pub(in crate::verbs) fn address(&self) -> Result<RingAddr> {
         Ok(RingAddr {
             pages: self.list.dma_address(),

@@ -2,7 +2,7 @@
 
 //! Shared receive queues that the kernel posts to.
 //!
-//! Lock order: that of a CQ, then `KernelSrq::state`.
+//! Lock order: the lock of a CQ, then `KernelSrq::state`.
 
 use super::{
     cq::KernelCq,
@@ -60,15 +60,15 @@ pub(in crate::verbs) struct KernelSrq {
     state: SpinLockIrq<State>,
 }
 
-/// State under the lock of an SRQ.
+/// State of an SRQ that its lock protects.
 struct State {
     queue: SharedQueue<KVVec<u16>>,
-    /// Work requests by slot: the device only sees slots.
+    /// Outstanding work requests by slot. The device gets slot numbers instead of the clients' ids.
     posted: KVVec<Posted>,
 }
 
 impl KernelSrq {
-    /// An SRQ in a ring that the device does not know yet.
+    /// An SRQ in a ring, before it is created on the device.
     pub(in crate::verbs) fn new(ring: Arc<KernelRing>, max_sge: u32) -> Result<Arc<Self>> {
         let slots = usize::try_from(ring.layout().slots())?;
         let queue = SharedQueue::new(*ring.layout(), KVVec::from_elem(0, slots, GFP_KERNEL)?);
@@ -90,12 +90,12 @@ impl KernelSrq {
         &self.ring
     }
 
-    /// The device gave the SRQ its handle.
+    /// Sets the number that the device gave the SRQ.
     pub(in crate::verbs) fn set_number(&self, srqn: Srqn) {
         self.srqn.store(srqn.get(), Relaxed);
     }
 
-    /// Posts work requests until one is refused, and lets the device have those before it.
+    /// Posts work requests until one fails, and publishes those before it.
     pub(in crate::verbs) fn post(
         &self,
         device: &Device,
@@ -123,8 +123,7 @@ impl KernelSrq {
         let num_sge = u32::try_from(sges.len())?;
         let slot = state.queue.reserve().ok_or(ENOMEM)?;
         let mut wqe = Wqe::new(self.ring.slot(slot.into()));
-        // The CQ in which it completes depends on the QP that takes it, so its id is nothing but
-        // the slot.
+        // The id is the slot alone: the QP that takes the receive, and so the CQ, is not known yet.
         let header = RqHeader {
             num_sge,
             wr_id: slot.into(),
@@ -141,12 +140,13 @@ impl KernelSrq {
         Ok(())
     }
 
-    /// Completes the work request that the device calls `id`, frees its slot, and returns the
+    /// Completes the work request whose id for the device is `id`, frees its slot, and returns the
     /// request.
     ///
     /// # Errors
     ///
-    /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if it is not outstanding.
+    /// [`RingError::BadSlot`] if there is no such slot, [`RingError::NotOutstanding`] if the slot
+    /// is free.
     #[inline]
     pub(super) fn complete(&self, id: u64) -> Result<Posted, RingError> {
         let slot = completion::srq_slot(id).map_err(|_| RingError::BadSlot)?;
@@ -160,13 +160,13 @@ impl KernelSrq {
     }
 }
 
-/// A QP that takes its receives from an SRQ, as the CQ knows it in which these complete.
+/// The SRQ and the consumer of a QP, for the CQ into which its receives complete.
 pub(in crate::verbs) struct SharedSource {
     pub(in crate::verbs) srq: Arc<KernelSrq>,
     pub(in crate::verbs) client: Client,
 }
 
-/// A [`SharedSource`] that completes in a CQ, until this is dropped.
+/// A [`SharedSource`] that is attached to a CQ. Dropping it detaches the source.
 pub(in crate::verbs) struct AttachedShared {
     pub(in crate::verbs) source: Arc<SharedSource>,
     pub(super) cq: Arc<KernelCq>,
@@ -174,7 +174,7 @@ pub(in crate::verbs) struct AttachedShared {
 }
 
 impl AttachedShared {
-    /// Lets the receives of QP `qpn` complete in `cq`.
+    /// Attaches `source`, the receives of QP `qpn`, to `cq`.
     pub(in crate::verbs) fn new(
         source: SharedSource,
         qpn: Qpn,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where a send or receive queue of the kernel lies.
+//! The memory of a send or receive queue of the kernel: a ring, or a virtqueue in RFC mode.
 
 use super::{
     ring::KernelRing,
@@ -25,39 +25,40 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The slots of a queue, and how the device gets at them.
+/// The memory of a work queue and its positions.
 pub(super) enum WorkBackend {
     /// A ring in DMA memory.
     Ring {
         /// The memory.
         ring: Arc<KernelRing>,
-        /// Its slots.
+        /// Positions of the producer.
         queue: WorkQueue,
     },
     /// A virtqueue of the transport.
     Virtqueue {
         /// The virtqueue.
         queue: Arc<WorkVirtqueue>,
-        /// Slots that are in use: a number for each work request that may be outstanding.
+        /// Positions of outstanding work requests, as in a ring.
         slots: WorkSlots,
-        /// Elements that are not in the virtqueue. Elements that the device used stay there until
-        /// they are needed.
+        /// Elements that are not in the virtqueue. Used elements are taken out of the virtqueue
+        /// when `spare` is empty.
         spare: KVec<Element>,
         /// Bytes of an element.
         size: usize,
-        /// Whether something was added that the device was not told of.
+        /// Whether elements were added without a notification of the device.
         is_fresh: bool,
     },
 }
 
 impl WorkBackend {
-    /// The queue in `ring`, which the device does not know yet.
+    /// A queue in `ring`, before its QP is created on the device.
     pub(super) fn ring(ring: Arc<KernelRing>) -> Self {
         let queue = WorkQueue::new(*ring.layout());
         Self::Ring { ring, queue }
     }
 
-    /// The queue in a virtqueue, for `slots` work requests, a power of two, of up to `size` bytes.
+    /// A queue in a virtqueue, for `slots` work requests, a power of two, of up to `size` bytes
+    /// each.
     pub(super) fn virtqueue(queue: Arc<WorkVirtqueue>, slots: u32, size: usize) -> Result<Self> {
         let mut spare = KVec::with_capacity(usize::try_from(slots)?, GFP_KERNEL)?;
         for _ in 0..slots {
@@ -72,19 +73,19 @@ impl WorkBackend {
         })
     }
 
-    /// Takes a slot and lets `build` write the WQE in it, of which it returns the length. Returns
-    /// its position. If `build` fails, the slot stays free.
+    /// Reserves a slot, in which `build` writes the WQE and returns its length. Returns the slot's
+    /// position. If `build` fails, the slot stays free.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full, `EIO` if the device broke its rules; those of `build`.
+    /// `ENOMEM` if the queue is full, `EIO` if the device broke its rules; the errors of `build`.
     #[inline]
     pub(super) fn post(
         &mut self,
         build: impl FnOnce(u32, &mut Wqe<'_>) -> Result<usize>,
     ) -> Result<u32> {
         let mut taken = None;
-        // One call of `build` for either, so that it is compiled in place.
+        // One call of `build` for both kinds, so that the compiler inlines it.
         let (position, mut wqe) = match self {
             Self::Ring { ring, queue } => {
                 let position = queue.reserve().ok_or(ENOMEM)?;
@@ -114,14 +115,14 @@ impl WorkBackend {
         Ok(position)
     }
 
-    /// Takes a slot without a WQE, of a dead device. Returns its position.
+    /// Reserves a slot without a WQE, for a post on a dead device. Returns the slot's position.
     ///
     /// # Errors
     ///
     /// `ENOMEM` if the queue is full.
     pub(super) fn post_unseen(&mut self) -> Result<u32> {
         let Self::Virtqueue { slots, .. } = self else {
-            // A ring has a WQE for each slot.
+            // Only a virtqueue runs out of elements before it runs out of slots.
             return Err(ENOMEM);
         };
         let position = slots.reserve().ok_or(ENOMEM)?;
@@ -129,7 +130,7 @@ impl WorkBackend {
         Ok(position)
     }
 
-    /// Frees the slot that was taken last, and keeps its element.
+    /// Frees the slot that was reserved last, and keeps its element as a spare one.
     #[cold]
     fn cancel(&mut self, taken: Option<Element>) {
         match self {
@@ -137,14 +138,15 @@ impl WorkBackend {
             Self::Virtqueue { slots, spare, .. } => {
                 slots.cancel();
                 if let Some(element) = taken {
-                    // There is room for all that there are.
+                    // The vector has room for all elements.
                     let _ = spare.push_within_capacity(element);
                 }
             }
         }
     }
 
-    /// Adds an element with a WQE of `length` bytes to the virtqueue, or cancels it.
+    /// Adds an element with a WQE of `length` bytes to the virtqueue. If this fails, frees its
+    /// slot.
     #[inline(never)]
     fn add(&mut self, mut element: Element, length: usize) -> Result {
         let Self::Virtqueue {
@@ -173,7 +175,7 @@ impl WorkBackend {
         }
     }
 
-    /// Lets the device have what was posted. Returns whether it has to be told.
+    /// Publishes the posted WQEs. Returns whether the device needs a notification.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         match self {
@@ -182,7 +184,7 @@ impl WorkBackend {
         }
     }
 
-    /// Whether the device has the slot at `position`, and its completion was not polled.
+    /// Whether the work request at `position` is posted, and its completion not polled yet.
     #[inline]
     pub(super) fn is_outstanding(&self, position: u32) -> bool {
         match self {
@@ -191,7 +193,7 @@ impl WorkBackend {
         }
     }
 
-    /// Frees the slots up to that at `position`, whose completion was polled.
+    /// Frees the slots up to `position`, whose completion was polled.
     #[inline]
     pub(super) fn complete(&mut self, position: u32) -> Result<(), RingError> {
         match self {
@@ -200,7 +202,7 @@ impl WorkBackend {
         }
     }
 
-    /// Whether the device has slots that are not completed.
+    /// Whether any work request is outstanding.
     pub(super) fn has_outstanding(&self) -> bool {
         match self {
             Self::Ring { queue, .. } => queue.has_outstanding(),
@@ -208,8 +210,8 @@ impl WorkBackend {
         }
     }
 
-    /// Frees all slots, which the device gave back without completions, and returns the position of
-    /// the next.
+    /// Frees all slots, whose work requests do not complete, and returns the position of the next
+    /// one.
     pub(super) fn reset(&mut self) -> u32 {
         match self {
             Self::Ring { queue, .. } => queue.reset(),
@@ -218,8 +220,9 @@ impl WorkBackend {
     }
 }
 
-/// An element of `size` bytes for a WQE. There is one for each slot that is free: the device uses
-/// it before the completion is seen that frees the slot.
+/// An element of `size` bytes for a WQE: a spare one, else one that the device has used. There is
+/// one for each free slot, since the device uses an element before it writes the CQE that frees the
+/// slot.
 fn take_spare(queue: &WorkVirtqueue, spare: &mut KVec<Element>, size: usize) -> Result<Element> {
     let used = || queue.elements().get_buf().map(|(element, _)| element);
     let mut element = spare.pop().or_else(used).ok_or(ENOMEM)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A WQE that is being written.
+//! Writing of a WQE.
 
 use crate::{
     abi::wqe::{
@@ -14,12 +14,12 @@ use crate::{
     }, //
 };
 
-/// A WQE in a slot of a ring, of which the device copies what it needs, or in a buffer of a
-/// virtqueue. Bytes that the device ignores stay as they were in an earlier WQE. The caller's
-/// limits are those that either was made for.
+/// A WQE that is being written, in a slot of a ring or in a virtqueue's buffer. Bytes that it does
+/// not use keep values of an earlier WQE; the device ignores them. The caller stays within the
+/// limits on SGEs and inline data for which the slot or buffer was allocated.
 pub(super) struct Wqe<'a> {
     span: Span<'a>,
-    /// Bytes of memory that the SGEs name.
+    /// Total length of the SGEs in bytes.
     length: u32,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Wqe<'a> {
         }
     }
 
-    /// Bytes of the memory that the work request names: the device completes no more.
+    /// Total length of the SGEs in bytes, which bounds the byte count of the completion.
     #[inline]
     pub(super) fn length(&self) -> u32 {
         self.length
@@ -59,7 +59,7 @@ impl<'a> Wqe<'a> {
         self.put(SqHeader::UNION, &union[..M::SIZE]);
     }
 
-    /// Writes the SGE of inline payload, which lies behind it.
+    /// Writes the SGE of an inline payload, which follows the SGE.
     #[inline]
     pub(super) fn put_inline_sge(&mut self, offset: usize, length: u32) {
         let sge = Sge {
@@ -70,7 +70,7 @@ impl<'a> Wqe<'a> {
         self.length = length;
     }
 
-    /// Writes SGEs from `offset` on, and returns the length of the WQE, which ends with them.
+    /// Writes SGEs from `offset` on, and returns the length of the WQE, of which they are the end.
     #[inline]
     pub(super) fn put_sges(&mut self, mut offset: usize, sges: &[wr::Sge]) -> usize {
         for sge in sges {

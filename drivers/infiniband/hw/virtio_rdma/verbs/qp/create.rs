@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a QP comes to be: in rings of a process or of the kernel, or in virtqueues.
+//! Creation of a QP in rings of a process or of the kernel, or in virtqueues.
 //!
-//! All that can fail comes before the device makes the QP, or is undone by dropping what stands for
-//! it.
+//! All steps that can fail come before the device creates the QP, or are undone when the object of
+//! the QP is dropped.
 
 use super::{
     Attributes,
@@ -109,13 +109,14 @@ impl UserQueuePairs for IbDevice {
         let ib_device = pd.device();
         let device = &ib_device.device;
         check(device, init)?;
-        // The core's, to which peers trust for management.
+        // The GSI QP is the core's: peers trust its management datagrams.
         if init.qp_type() == QpType::Gsi {
             return Err(EPERM);
         }
         if let Queues::Transport(transport) = device.queues() {
             udata.no_request()?;
-            // The kernel has no address of it that it could copy the payload from.
+            // uverbs passes SGEs with addresses of the process, from which the driver can't copy an
+            // inline payload.
             if init.cap().max_inline_data != 0 {
                 return Err(EINVAL);
             }
@@ -151,7 +152,7 @@ impl UserQueuePairs for IbDevice {
             sq: mapping(&sq).unwrap_or_default(),
             rq: mapping(&rq).unwrap_or_default(),
         };
-        // From here on, dropping it destroys it.
+        // From here on, an error drops `qp`, which destroys the QP.
         let qp = Qp {
             device: device.clone(),
             number: response.qpn,
@@ -198,7 +199,7 @@ fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<
     };
     let attributes = Attributes::new(init, cap)?;
     let (response, _rings) = verbs::create(device, &request, (sq_ring, rq_ring))?;
-    // From here on, dropping it destroys it.
+    // From here on, an error drops `qp`, which destroys the QP.
     let mut qp = Qp {
         device: device.clone(),
         number: response.qpn,
@@ -211,7 +212,7 @@ fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<
     finish(qp)
 }
 
-/// Creates a QP in virtqueues of the transport, which the kernel posts to, for a process too.
+/// Creates a QP in virtqueues of the transport. The kernel posts to it, also for a process.
 fn in_virtqueues(
     pd: &Pd<IbDevice>,
     transport: &Transport,
@@ -220,7 +221,7 @@ fn in_virtqueues(
 ) -> Result<NewQp<Qp>> {
     let device = &pd.device().device;
     let mut cap = init.cap();
-    // The count is that of a ring, if the device allows for it.
+    // Rounded up as for a ring, as far as the device's limit allows.
     let limit = device.limits().queues.max_qp_wr;
     let round = |entries: u32| match entries {
         0 => 0,
@@ -231,7 +232,7 @@ fn in_virtqueues(
     let request = command(pd, init, &cap, CreateFlags::NONE);
     let attributes = Attributes::new(init, cap)?;
     let (response, ()) = verbs::create(device, &request, ())?;
-    // From here on, dropping it destroys it.
+    // From here on, an error drops `qp`, which destroys the QP.
     let mut qp = Qp {
         device: device.clone(),
         number: response.qpn,
@@ -258,7 +259,7 @@ fn in_virtqueues(
     finish(qp)
 }
 
-/// Lets the queues of a QP of the kernel complete in its CQs.
+/// Attaches the queues of a QP of the kernel to its CQs.
 fn attach(
     qp: &mut Qp,
     init: &Init<'_>,
@@ -285,7 +286,7 @@ fn attach(
     Ok(())
 }
 
-/// Hands a QP over, if its number is one.
+/// Checks the number of a new QP and passes the QP on.
 fn finish(qp: Qp) -> Result<NewQp<Qp>> {
     let is_gsi = qp.qp_type() == QpType::Gsi;
     decode::qp::check_number(qp.number, is_gsi).map_err(|_| EIO)?;
@@ -296,7 +297,7 @@ fn finish(qp: Qp) -> Result<NewQp<Qp>> {
     })
 }
 
-/// Checks what every consumer may ask for.
+/// Checks the attributes of a new QP, whoever posts to it.
 fn check(device: &Device, init: &Init<'_>) -> Result {
     let limits = device.limits();
     let blocks_loopback = limits.has(Feature::Multicast) && init.qp_type() == QpType::Ud;
@@ -319,8 +320,8 @@ fn check(device: &Device, init: &Init<'_>) -> Result {
     valid.then_some(()).ok_or(EINVAL)
 }
 
-/// Sizes that a QP shall have. A QP that takes its receives from an SRQ has no receive queue,
-/// whatever it asks for.
+/// The requested sizes of a QP. A QP that takes its receives from an SRQ has no receive queue,
+/// whatever the consumer requests.
 fn cap(init: &Init<'_>) -> QpCap {
     let cap = init.cap();
     match init.srq() {
@@ -333,10 +334,10 @@ fn cap(init: &Init<'_>) -> QpCap {
     }
 }
 
-/// Of the send queue and of the receive queue, how many work requests it has room for and how many
-/// bytes the longest WQE has. A send request may be inline without a byte.
+/// Number of work requests and length of the longest WQE in bytes: of the send queue and of the
+/// receive queue. A send WQE has room for an inline payload, even an empty one.
 fn sizes(cap: &QpCap) -> [(u32, usize); 2] {
-    // CAST: Widening, all of them.
+    // CAST: `usize` has at least 32 bits.
     let send = sq_wqe_size(cap.max_send_sge as usize);
     let send = send.max(INLINE_OFFSET + cap.max_inline_data as usize);
     let recv = rq_wqe_size(cap.max_recv_sge as usize);
@@ -349,7 +350,7 @@ fn register(device: &Device, consumer: QpConsumer) -> Result<EventRegistration> 
     device.targets().register(target)
 }
 
-/// The part of CREATE_QP that does not depend on who owns the rings.
+/// The CREATE_QP command without the addresses of rings.
 fn command(pd: &Pd<IbDevice>, init: &Init<'_>, cap: &QpCap, flags: CreateFlags) -> CmdCreateQp {
     let loopback = match init.create_flags() {
         QpCreateFlags::BLOCK_MULTICAST_LOOPBACK => CreateFlags::BLOCK_MULTICAST_LOOPBACK,
@@ -386,7 +387,7 @@ fn command(pd: &Pd<IbDevice>, init: &Init<'_>, cap: &QpCap, flags: CreateFlags) 
     }
 }
 
-/// The poster to a QP that is being created.
+/// The receiver of the completions of a QP that is being created.
 fn client(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: &QpConsumer) -> Client {
     Client {
         consumer: consumer.clone(),
