@@ -2,50 +2,50 @@
 
 //! Committed state: the part of a state machine that has to outlive the process that runs it.
 //!
-//! It is plain: integers of fixed size, which mean the same in another process. Connection,
-//! attributes and work requests are no part of it, since the caller has them from commands and from
-//! its queues.
+//! Committed state consists of integers of fixed size, which mean the same in another process.
+//! Connection, attributes and work requests are not part of it: the caller restores them from
+//! commands and from its queues.
 
 use std::time::{Duration, Instant};
 
 use crate::headers::Reth;
 use crate::work::WcStatus;
 
-/// A position or a time that is not there.
+/// Committed value of an absent position or time.
 pub const NONE: u64 = u64::MAX;
 
-/// The time from which times in committed state count.
+/// The time origin of committed state: committed times are nanoseconds after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Epoch(Instant);
 
 impl Epoch {
-    /// Times count from `start`.
+    /// An epoch that begins at `start`.
     pub fn new(start: Instant) -> Self {
         Self(start)
     }
 
     /// Nanoseconds from the epoch to `at`, or [`NONE`].
     pub fn nanos(self, at: Option<Instant>) -> u64 {
-        // Five centuries fit.
+        // A u64 of nanoseconds lasts for five centuries, so the cast does not truncate.
         at.map_or(NONE, |at| {
             at.saturating_duration_since(self.0).as_nanos() as u64
         })
     }
 
-    /// The time of [`nanos`](Self::nanos).
+    /// Inverse of [`nanos`](Self::nanos): the time `nanos` after the epoch; `None` for [`NONE`].
     pub fn instant(self, nanos: u64) -> Option<Instant> {
         (nanos != NONE).then(|| self.0 + Duration::from_nanos(nanos))
     }
 }
 
-/// The work request of a requester that can't be executed, as an index among those that have not
-/// ended, and the status that it ends with. It is the first such one: none behind it is executed.
+/// The first posted work request of a requester that can't be executed. Later work requests are not
+/// executed either.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedWork {
-    /// Index, or `u32::MAX` if there is none.
+    /// Index among the work requests that have not ended; `u32::MAX` if all can be executed.
     pub index: u32,
-    /// A `WcStatus`.
+    /// The `WcStatus` that this work request ends with.
     pub status: u32,
 }
 
@@ -56,7 +56,8 @@ impl FailedWork {
         status: 0,
     };
 
-    /// The first of these that has a status.
+    /// The first work request with a status. `statuses` are those of all work requests that have
+    /// not ended.
     pub(crate) fn first(statuses: impl IntoIterator<Item = Option<WcStatus>>) -> Self {
         let mut statuses = (0..).zip(statuses);
         statuses
@@ -67,7 +68,7 @@ impl FailedWork {
             .unwrap_or(Self::NOTHING)
     }
 
-    /// The status of the work request at `index`.
+    /// The status that the work request at `index` ends with; `None` if it can be executed.
     pub(crate) fn status(&self, index: usize) -> Option<WcStatus> {
         let is_it = u32::try_from(index) == Ok(self.index);
         let status = u8::try_from(self.status).ok().filter(|_| is_it)?;
@@ -75,17 +76,17 @@ impl FailedWork {
     }
 }
 
-/// A message of which the last packet has not arrived.
+/// A message whose last packet has not arrived.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageState {
-    /// Address of a WRITE.
+    /// Remote address of a WRITE; 0 for a SEND.
     pub va: u64,
-    /// R_Key of a WRITE.
+    /// R_Key of a WRITE; 0 for a SEND.
     pub rkey: u32,
-    /// Bytes of a WRITE.
+    /// Length of a WRITE in bytes; 0 for a SEND.
     pub length: u32,
-    /// Bytes that have arrived.
+    /// Bytes of the message that have arrived.
     pub received: u32,
     /// 0 for no message, 1 for a SEND, 2 for a WRITE.
     pub kind: u32,
@@ -95,7 +96,7 @@ const SEND: u32 = 1;
 const WRITE: u32 = 2;
 
 impl MessageState {
-    /// No message.
+    /// No message is in progress.
     pub(crate) const NONE: Self = Self {
         va: 0,
         rkey: 0,
@@ -104,7 +105,7 @@ impl MessageState {
         kind: 0,
     };
 
-    /// A SEND.
+    /// A SEND of which `received` bytes have arrived.
     pub(crate) fn send(received: u32) -> Self {
         Self {
             received,
@@ -113,7 +114,7 @@ impl MessageState {
         }
     }
 
-    /// A WRITE.
+    /// A WRITE to `reth` of which `received` bytes have arrived.
     pub(crate) fn write(reth: Reth, received: u32) -> Self {
         Self {
             va: reth.va,
@@ -124,12 +125,12 @@ impl MessageState {
         }
     }
 
-    /// Whether it is a SEND.
+    /// Whether the message is a SEND.
     pub(crate) fn is_send(&self) -> bool {
         self.kind == SEND
     }
 
-    /// The memory that a WRITE names.
+    /// The remote memory of a WRITE; `None` for a SEND or no message.
     pub(crate) fn reth(&self) -> Option<Reth> {
         (self.kind == WRITE).then_some(Reth {
             va: self.va,

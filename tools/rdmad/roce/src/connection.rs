@@ -10,10 +10,10 @@ use crate::net::Path;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, Mtu};
 
-/// The peer, as both halves of a connection know it.
+/// Attributes of a connection that requester and responder share.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Addresses of the packets.
+    /// Addresses of packets to the peer.
     pub path: Path,
     /// QPN of the peer.
     pub dest_qpn: Qpn,
@@ -40,23 +40,23 @@ impl Connection {
     }
 }
 
-/// The connection ended; see the documentation of the transport services, [`rc`](crate::rc) and
-/// [`uc`](crate::uc).
+/// An error that ended the connection. The documentation of [`rc`](crate::rc) and
+/// [`uc`](crate::uc) says how the caller handles the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct QpError {
-    /// Asynchronous event to raise; none when a completion tells what happened.
+    /// Asynchronous event to raise; `None` if a completion already reports the error.
     pub event: Option<AsyncEvent>,
 }
 
 /// Why `transmit` stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// Nothing to send before a packet arrives, work is posted or a deadline passes.
+    /// Nothing to send until a packet arrives, work is posted or a deadline passes.
     Idle,
-    /// The budget is used up; there is more.
+    /// The budget is used up and there are more packets to send.
     Budget,
-    /// [`Output::frame`](crate::env::Output::frame) had no buffer; there is more.
+    /// [`Output::frame`](crate::env::Output::frame) had no buffer for the next packet.
     NoFrame,
 }
 
@@ -65,7 +65,7 @@ pub enum Pause {
 pub struct Sent {
     /// Bytes of the frames sent.
     pub bytes: usize,
-    /// Why no more were.
+    /// Why `transmit` sent no more frames.
     pub pause: Pause,
 }
 

@@ -10,34 +10,35 @@ use crate::work::{
     AccessFlags, AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr, WcStatus,
 };
 
-/// Something worth counting.
+/// A transport event that an environment may count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incident {
     /// A packet was sent again.
     Retransmission,
-    /// An answer did not come in time.
+    /// The local ACK timeout passed without a response.
     Timeout,
-    /// A NAK was sent, of another kind than the next.
+    /// A NAK other than an RNR NAK was sent.
     NakSent,
-    /// A NAK was sent since no receive is posted.
+    /// An RNR NAK was sent: no receive is posted.
     RnrNakSent,
-    /// A NAK came, of another kind than the next.
+    /// A NAK other than an RNR NAK was received.
     NakReceived,
-    /// A NAK came since the peer has no receive posted.
+    /// An RNR NAK was received: the peer has no receive posted.
     RnrNakReceived,
-    /// A request is not the expected one but a later one.
+    /// A request arrived whose PSN is not the expected one. The responder of a reliable connection
+    /// counts only later PSNs.
     OutOfSequence,
-    /// A request came again.
+    /// A request arrived whose PSN is before the expected one.
     Duplicate,
 }
 
-/// Where frames go.
+/// The outgoing side of a port.
 pub trait Output {
-    /// A buffer for a frame of `len` bytes, or `None` when the way out is full. Then `transmit`
-    /// stops with [`Pause::NoFrame`](crate::Pause::NoFrame) and the caller calls it again when
-    /// there is room.
+    /// A buffer for a frame of `len` bytes, or `None` if all buffers are in use. `transmit` then
+    /// stops with [`Pause::NoFrame`](crate::Pause::NoFrame), and the caller repeats it when a
+    /// buffer is free.
     fn frame(&mut self, len: usize) -> Option<Frame>;
-    /// Sends a complete frame. It may get lost like any other.
+    /// Sends a complete frame. The frame may get lost: there is no error to return.
     fn send(&mut self, frame: Frame);
     /// Counts an incident, if the environment keeps counters.
     fn count(&mut self, what: Incident) {
@@ -45,18 +46,19 @@ pub trait Output {
     }
 }
 
-/// Environment of a requester: of [`rc::Requester`](crate::rc::Requester),
+/// Environment of a requester: [`rc::Requester`](crate::rc::Requester),
 /// [`uc::Requester`](crate::uc::Requester) or [`ud::Sender`](crate::ud::Sender).
 pub trait RequesterEnv: Output {
-    /// Local memory of a send work request.
+    /// Describes the local memory of a send work request.
     type Send;
     /// Copies bytes `offset..offset + into.len()` of the message from local memory. An error fails
-    /// the work request with this status. Called again for the same bytes when packets are
-    /// repeated.
+    /// the work request with the returned status. Called again for the same bytes when packets are
+    /// retransmitted.
     fn gather(&mut self, local: &Self::Send, offset: u32, into: &mut [u8]) -> Result<(), WcStatus>;
-    /// Copies bytes of a READ response, of which `from` is the part at `offset`, to local memory.
-    /// `last` says that the message ends with them. The original value of an atomic operation comes
-    /// as 8 bytes in little-endian order. An error fails the work request with this status.
+    /// Copies `from`, the part of a READ response at byte `offset` of the message, to local memory.
+    /// `last` is set if the message ends with `from`. The original value of an atomic operation is
+    /// passed as 8 bytes in little-endian order. An error fails the work request with the returned
+    /// status.
     fn scatter_read(
         &mut self,
         local: &Self::Send,
@@ -64,44 +66,44 @@ pub trait RequesterEnv: Output {
         from: &[u8],
         last: bool,
     ) -> Result<(), WcStatus>;
-    /// Executes a [`SendOp::Local`](crate::work::SendOp::Local), once. An error fails the work
-    /// request with this status.
+    /// Executes a [`SendOp::Local`](crate::work::SendOp::Local). Called once for each work request.
+    /// An error fails the work request with the returned status.
     fn execute_local(&mut self, local: &Self::Send) -> Result<(), WcStatus>;
-    /// Whether packets leave one at a time with pauses between them. Each asks for an
-    /// acknowledgement then, lest the requester take a pause for a loss.
+    /// Whether a rate limit puts pauses between packets. Then each packet requests an
+    /// acknowledgement, so that the requester does not treat a pause as a loss.
     fn is_slow(&self) -> bool {
         false
     }
-    /// A work request ended. Called once for each that was posted and not drained, in the order of
-    /// posting.
+    /// Completes a work request. Called once for each work request that was posted and not drained,
+    /// in the order of posting.
     fn complete_send(&mut self, wr: SendWr<Self::Send>, status: WcStatus);
 }
 
-/// Why the memory of this side refuses a remote operation.
+/// Why local memory refuses an operation of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteFault {
     /// The key is unknown or of another PD, the range is outside the MR, or the MR does not allow
     /// the access.
     Access,
-    /// The memory could not be reached although the request was right.
+    /// The request is valid, but its memory could not be accessed.
     Operational,
 }
 
-/// Receive work that can't be used.
+/// The next receive work request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadReceive;
 
-/// Environment of a responder: of [`rc::Responder`](crate::rc::Responder),
+/// Environment of a responder: [`rc::Responder`](crate::rc::Responder),
 /// [`uc::Responder`](crate::uc::Responder) or [`ud::Receiver`](crate::ud::Receiver).
 pub trait ResponderEnv: Output {
-    /// Local memory of a receive work request.
+    /// Describes the local memory of a receive work request.
     type Recv;
-    /// Takes the next receive work request; `Ok(None)` when none is posted. On [`BadReceive`] the
-    /// caller has completed it in error itself.
+    /// Takes the next receive work request; `Ok(None)` if none is posted. Before it returns
+    /// [`BadReceive`], the environment completes the invalid work request in error.
     fn take_receive(&mut self) -> Result<Option<RecvWr<Self::Recv>>, BadReceive>;
-    /// Copies bytes of a SEND, of which `from` is the part at `offset`, to the buffers of a
-    /// receive; they fit. `last` says that the message ends with them. An error fails the receive
-    /// with this status.
+    /// Copies `from`, the part of a SEND at byte `offset` of the message, to the buffers of a
+    /// receive, which are long enough. `last` is set if the message ends with `from`. An error
+    /// fails the receive with the returned status.
     fn scatter_recv(
         &mut self,
         local: &Self::Recv,
@@ -109,28 +111,28 @@ pub trait ResponderEnv: Output {
         from: &[u8],
         last: bool,
     ) -> Result<(), WcStatus>;
-    /// A receive ended. Called once for each that was taken and not reset.
+    /// Completes a receive. Called once for each receive that was taken and not drained.
     fn complete_recv(&mut self, wr: RecvWr<Self::Recv>, how: RecvCompletion);
-    /// Whether `len` bytes at `at` may be accessed so, `access` being `REMOTE_WRITE` or
+    /// Checks whether the peer may access `len` bytes at `at`. `access` is `REMOTE_WRITE` or
     /// `REMOTE_READ`.
     fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault>;
-    /// Copies part of a WRITE to registered memory, checking it as [`check`](Self::check) does.
-    /// `last` says that the message ends with these bytes.
+    /// Copies `from`, a part of a WRITE, to registered memory at `at`, after the checks of
+    /// [`check`](Self::check). `last` is set if the message ends with `from`.
     fn write(&mut self, at: Remote, from: &[u8], last: bool) -> Result<(), RemoteFault>;
-    /// Copies registered memory for a READ, checking it as [`check`](Self::check) does.
+    /// Copies registered memory at `at` for a READ, after the checks of [`check`](Self::check).
     fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault>;
     /// Executes an atomic operation on the 8 bytes at `at`, whose address is a multiple of 8, and
-    /// returns their original value. Checks them as [`check`](Self::check) does, for
+    /// returns their original value. First performs the checks of [`check`](Self::check) for
     /// `REMOTE_ATOMIC`. Never called for a duplicate.
     fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault>;
-    /// Writes 8 bytes at once to `at`, whose address is a multiple of 8. Checks them as
-    /// [`check`](Self::check) does, for `REMOTE_WRITE`. Never called for a duplicate.
+    /// Writes 8 bytes atomically to `at`, whose address is a multiple of 8. First performs the
+    /// checks of [`check`](Self::check) for `REMOTE_WRITE`. Never called for a duplicate.
     fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault>;
-    /// Executes a FLUSH. Checks key, rights and range, if there is one. May be called for a
-    /// duplicate.
+    /// Executes a FLUSH after a check of its key, its rights and its range, if it has one. Never
+    /// called for a duplicate.
     fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault>;
-    /// Invalidates an R_Key that a SEND named, after its data is in place and before its receive
-    /// completes. [`RemoteFault::Access`] if there is no such key in the QP's PD or it can't be
-    /// invalidated.
+    /// Invalidates the R_Key of a SEND with invalidate, after the data is in place and before the
+    /// receive completes. Returns [`RemoteFault::Access`] if the QP's PD has no such key or the key
+    /// can't be invalidated.
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault>;
 }

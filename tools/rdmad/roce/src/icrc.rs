@@ -2,10 +2,10 @@
 
 //! Invariant CRC (IBTA 7.8.1; annex A17 for RoCEv2).
 //!
-//! A CRC-32 over 8 bytes of ones, which stand for the fields of a local route header, and the
-//! packet from its IP header to the end of the padding. Fields that a router may change count as
-//! ones: traffic class, flow label, hop limit or TTL, the IPv4 header checksum, the UDP checksum,
-//! and the BTH byte with the congestion marks.
+//! The ICRC is a CRC-32 over 8 bytes of 0xff, in place of a local route header, and the packet from
+//! its IP header to the end of the padding. Bits that a router may change are replaced by ones:
+//! traffic class, flow label, hop limit or TTL, the IPv4 header checksum, the UDP checksum, and the
+//! BTH byte with FECN and BECN.
 
 use crc32fast::Hasher;
 
@@ -18,7 +18,7 @@ pub const ICRC_SIZE: usize = 4;
 const ROUTE_HEADER: usize = 8;
 const MASKED: usize = ROUTE_HEADER + IPV6_SIZE + UDP_SIZE + Bth::SIZE;
 
-/// An ICRC in the making: headers first, then the rest in any number of pieces.
+/// An incremental ICRC computation: the headers first, then the rest in any number of pieces.
 #[derive(Clone, Debug)]
 pub struct Icrc(Hasher);
 
@@ -26,7 +26,8 @@ impl Icrc {
     /// Starts with the headers of a packet, from the IP header up to and including the BTH.
     ///
     /// # Panics
-    /// If their length is neither that of an IPv4 nor that of an IPv6 packet.
+    /// If `headers` has neither the length of an IPv4 header, UDP header and BTH, nor that of an
+    /// IPv6 header, UDP header and BTH.
     pub fn new(headers: &[u8]) -> Self {
         let mut bytes = [0xff; MASKED];
         let masked = &mut bytes[..ROUTE_HEADER + headers.len()];
@@ -54,12 +55,12 @@ impl Icrc {
         Self(hasher)
     }
 
-    /// Adds the bytes that follow.
+    /// Adds the next bytes of the packet.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The ICRC as it stands at the end of the packet.
+    /// The ICRC in wire order, to be placed behind the padding.
     pub fn finish(self) -> [u8; ICRC_SIZE] {
         self.0.finalize().to_le_bytes()
     }

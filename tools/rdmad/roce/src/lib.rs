@@ -4,11 +4,11 @@
 //!
 //! Packet formats (InfiniBand Architecture Specification volume 1, "IBTA" below, chapter 9, and its
 //! annex A17 for RoCEv2) and the state machines of reliable and unreliable connections (RC, UC) and
-//! datagrams (UD). Nothing here opens a socket, reads a clock or knows where guest memory is: the
-//! caller passes frames and the time in, and implements the traits of [`mod@env`] for memory, work
-//! queues and outgoing frames. Nothing on the packet path allocates.
+//! datagrams (UD). This crate opens no sockets, reads no clock and does not access guest memory:
+//! the caller passes frames and the time in, and implements the traits of [`mod@env`] for memory,
+//! work queues and outgoing frames. The packet path does not allocate.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`psn`] | 24-bit packet sequence numbers |
 //! | [`opcode`], [`headers`] | transport services; BTH, opcodes and extended transport headers |
@@ -17,10 +17,10 @@
 //! | [`packet`] | parsing and building whole frames |
 //! | [`frame`] | frame buffers and their pool |
 //! | [`work`] | work requests and completions as the state machines see them |
-//! | [`mod@env`] | what the state machines need of the engine around them |
-//! | [`size`] | how long frames are that are not built |
+//! | [`mod@env`] | traits that the engine implements for the state machines |
+//! | [`size`] | sizes of the frames of a work request, without building them |
 //! | [`rc`], [`uc`], [`ud`] | the transport services |
-//! | [`committed`] | the part of their state that outlives a process |
+//! | [`committed`] | state of connections that outlives the process |
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 
 //! Transport services, and the place of a packet in its message (IBTA 9.2.1).
 
-/// A congestion notification (annex A17). Its transport service is its own, but here it counts as
-/// one of reliable connections, since no others react to it.
+/// Opcode of a congestion notification (annex A17). Its service bits belong to none of the
+/// services, but this crate treats it as RC, because only reliable connections react to it.
 pub const CONGESTION_NOTIFICATION: u8 = 0x81;
 
 /// Transport service of a packet.
@@ -20,18 +20,18 @@ pub enum Service {
 /// Place of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// The first of several.
+    /// The first of several packets.
     First,
-    /// Neither first nor last.
+    /// A packet between the first and the last.
     Middle,
-    /// The last of several.
+    /// The last of several packets.
     Last,
-    /// The only one.
+    /// The only packet of the message.
     Only,
 }
 
 impl Position {
-    /// The position of a packet that starts its message, ends it, both or neither.
+    /// The position of a packet, `first` if it starts its message and `last` if it ends it.
     pub const fn of(first: bool, last: bool) -> Self {
         if first && last {
             Self::Only
@@ -44,12 +44,12 @@ impl Position {
         }
     }
 
-    /// Whether the message starts here.
+    /// Whether the packet starts its message.
     pub const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether the message ends here.
+    /// Whether the packet ends its message.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)
     }

@@ -5,23 +5,22 @@
 use crate::net::Mac;
 use crate::Frame;
 
-/// Where RoCE frames go and come from: a port of the Ethernet switch.
+/// A port of the Ethernet switch, through which an engine sends and receives RoCE frames.
 ///
-/// Its owner is told, by whom it is, when frames have come, and when there are buffers again after
+/// The switch wakes the engine when frames arrive, and when a buffer is free after
 /// [`frame`](Self::frame) found none.
 pub trait FramePort: Send + Sync {
-    /// A buffer for a frame of `len` bytes, or `None` when too many frames of this port are on
-    /// their way.
+    /// A buffer for a frame of `len` bytes, or `None` if all buffers of this port are in use.
     fn frame(&self, len: usize) -> Option<Frame>;
-    /// Bytes of the buffers that it may come to hold.
+    /// Most bytes of buffers that the port may allocate.
     fn memory(&self) -> usize;
-    /// Sends a complete frame, which [`frame`](Self::frame) gave out.
+    /// Sends a complete frame, whose buffer is from [`frame`](Self::frame).
     fn send(&self, frame: Frame);
-    /// The next frame that has come.
+    /// Takes the next received frame.
     fn receive(&self) -> Option<Frame>;
-    /// RoCE frames to this multicast address come too from now on, those that are sent here among
-    /// them. Each call is undone by one of [`leave`](Self::leave).
+    /// Subscribes to RoCE frames to the multicast address `mac`. Frames that this port itself sends
+    /// to `mac` are received too. Subscriptions count: each needs its own [`leave`](Self::leave).
     fn join(&self, mac: Mac);
-    /// Undoes a [`join`](Self::join).
+    /// Ends one subscription to `mac`.
     fn leave(&self, mac: Mac);
 }

@@ -33,10 +33,9 @@ impl Psn {
         Self::new(self.0.wrapping_sub(1))
     }
 
-    /// How far `self` lies after `other`: positive when later, negative when earlier, in
-    /// -2^23..2^23.
+    /// Distance from `other` to `self` in packets, in -2^23..2^23: positive if `self` is later.
     pub const fn since(self, other: Self) -> i32 {
-        // The difference is shifted up so that its bit 23 becomes the sign.
+        // Shifting left makes bit 23 of the difference the sign; shifting right extends the sign.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How SENDs and RDMA WRITEs are divided into packets (IBTA 9.4.1, 9.4.3).
+//! Segmentation of SENDs and RDMA WRITEs into packets (IBTA 9.4.1, 9.4.3).
 
 use crate::headers::{Part, SendPart, WritePart};
 use crate::opcode::Position;
@@ -9,24 +9,25 @@ use crate::work::{Mtu, SendFlags, SendOp, SendWr};
 /// A packet of a message.
 pub(crate) struct Segment {
     pub part: Part,
-    /// The receiver shall raise a solicited event.
+    /// Solicited event: the receiver raises one when the message completes.
     pub solicited: bool,
-    /// Payload, as a part of the message.
+    /// Offset of the payload in the message, in bytes.
     pub offset: u32,
+    /// Length of the payload in bytes.
     pub length: u32,
-    /// The message ends with it.
+    /// The message ends with this packet.
     pub last: bool,
 }
 
 /// Packet number `index` of a SEND or RDMA WRITE; `None` if `wr` is neither.
 pub(crate) fn segment<L>(mtu: Mtu, wr: &SendWr<L>, index: u32) -> Option<Segment> {
     let mtu = mtu.bytes();
-    // A message has at most 2^31 bytes.
+    // A message has at most 2^31 bytes, so the product does not overflow.
     let offset = index * mtu;
     let left = wr.length - offset;
     let last = left <= mtu;
     let position = Position::of(index == 0, last);
-    // A WRITE without immediate data completes no receive that could be solicited.
+    // A WRITE without immediate data completes no receive, so it raises no solicited event.
     let (part, completes) = match wr.op {
         SendOp::Send { with } => (Part::Send(SendPart::new(position, with)), true),
         SendOp::Write { remote, imm } => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How long the frames of a work request are, without building them.
+//! Sizes of the frames of a work request, without building the frames.
 
 use virtio_rdma_abi::number::Qpn;
 
@@ -12,12 +12,12 @@ use crate::rc::READ_PACKETS;
 use crate::segment::segment;
 use crate::work::{Mtu, Remote, SendOp, SendWr, ATOMIC_SIZE};
 
-/// Bytes of the message that a frame of the requester stands for, at most: what it carries, or what
-/// it asks for.
+/// Most bytes of the message that one frame of the requester transfers: its payload, or the bytes
+/// that it requests from the peer.
 pub fn frame_span(op: &SendOp, mtu: Mtu) -> u32 {
     match op {
         SendOp::Send { .. } | SendOp::Write { .. } => mtu.bytes(),
-        // A request asks for few packets.
+        // A long READ is split into requests of this length.
         SendOp::Read { .. } => mtu.bytes() * READ_PACKETS as u32,
         SendOp::Atomic { .. }
         | SendOp::AtomicWrite { .. }
@@ -26,11 +26,11 @@ pub fn frame_span(op: &SendOp, mtu: Mtu) -> u32 {
     }
 }
 
-/// A range of memory. Headers are as long whatever they say.
+/// An arbitrary range: the size of a header does not depend on its fields.
 const SOME_RANGE: Remote = Remote { va: 0, rkey: 0 };
 
-/// Bytes of frame number `index` with which a requester of `service` executes `wr`; 0 if there is
-/// no such frame.
+/// Size in bytes of the frame with number `index` among the frames that a requester of `service`
+/// sends for `wr`; 0 if there is no such frame.
 pub fn request_size<L>(
     service: Service,
     connection: &Connection,

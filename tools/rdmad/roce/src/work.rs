@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work requests and completions as the transport sees them.
+//! Work requests and completions in the form that the state machines use.
 //!
-//! Local memory is opaque: `L` is whatever the caller needs to find the bytes again (a snapshot of
-//! the SGEs, inline data, the ring slot to give back). The transport hands it to the environment
-//! with offsets into the message.
+//! Local memory is opaque to the state machines. The caller chooses the type `L` that describes it,
+//! for example by a copy of the SGEs, inline data and a ring slot. The state machines pass `L` to
+//! the environment with offsets into the message.
 
 use virtio_rdma_abi::number::Qpn;
 
@@ -18,21 +18,21 @@ pub use virtio_rdma_abi::ib::{
 /// Longest message of a connected QP in bytes (IBTA 9.4.3: 2^31).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
-/// Memory of the peer that an RDMA operation names.
+/// Start of a remote memory range: address and R_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Virtual address, as registered.
+    /// Virtual address in the MR or window.
     pub va: u64,
     /// R_Key.
     pub rkey: u32,
 }
 
 impl Remote {
-    /// The header for `length` bytes from `offset`. The responder checks that the range does not
-    /// wrap.
+    /// The RETH for `length` bytes from `offset` on. The address may wrap: the responder refuses
+    /// such a range.
     pub const fn range(&self, offset: u32, length: u32) -> Reth {
         Reth {
-            // `u64::from` is not const; a u32 fits.
+            // A cast instead of `u64::from`, which is not const.
             va: self.va.wrapping_add(offset as u64),
             rkey: self.rkey,
             length,
@@ -40,20 +40,20 @@ impl Remote {
     }
 }
 
-/// Additions to the message of a SEND.
+/// Extended header of the last packet of a SEND.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
-    /// Nothing.
+    /// No extended header.
     #[default]
     Nothing,
     /// Immediate data in network byte order.
     Imm([u8; 4]),
-    /// An R_Key that the receiver invalidates; RC alone.
+    /// An R_Key that the receiver invalidates; only RC.
     Inv(u32),
 }
 
 impl With {
-    /// Immediate data.
+    /// Immediate data in network byte order, if any.
     pub(crate) const fn imm(self) -> Option<[u8; 4]> {
         match self {
             Self::Imm(imm) => Some(imm),
@@ -62,7 +62,7 @@ impl With {
     }
 }
 
-/// An atomic operation on a 64-bit word (IBTA 9.4.5). Its result is the word as it was before.
+/// An atomic operation on a 64-bit word (IBTA 9.4.5). Its result is the original value of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
     /// Stores `swap` if the word equals `compare`.
@@ -72,26 +72,27 @@ pub enum AtomicOp {
         /// New value.
         swap: u64,
     },
-    /// Adds, modulo 2^64.
+    /// Adds `add` to the word, modulo 2^64.
     FetchAdd {
         /// Addend.
         add: u64,
     },
 }
 
-/// A FLUSH (IBTA A19.4.1): earlier WRITEs to this memory are where it says before the answer is.
+/// A FLUSH (IBTA A19.4.1): earlier WRITEs to this memory are globally visible or persistent, as
+/// `types` says, before the response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushOp {
-    /// Where the range starts.
+    /// Start of the range.
     pub remote: Remote,
-    /// Its length in bytes; all of the MR or window if `None`.
+    /// Length of the range in bytes; `None` for the whole MR or window.
     pub length: Option<u32>,
-    /// The actions.
+    /// Placement types: global visibility, persistence or both.
     pub types: FlushTypes,
 }
 
 impl FlushOp {
-    /// The operation that these headers ask for.
+    /// The FLUSH of a request with the headers `feth` and `reth`.
     pub(crate) fn new(feth: Feth, reth: Reth) -> Self {
         Self {
             remote: reth.remote(),
@@ -103,7 +104,7 @@ impl FlushOp {
         }
     }
 
-    /// The rights that it takes.
+    /// The access rights that the FLUSH needs.
     pub fn access(&self) -> AccessFlags {
         let right = |flag, right| {
             if self.types.contains(flag) {
@@ -120,46 +121,46 @@ impl FlushOp {
 /// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// SEND. The only one of a UD QP.
+    /// SEND, the only operation of a UD QP.
     Send {
-        /// Additions to the message.
+        /// Immediate data or R_Key to invalidate.
         with: With,
     },
-    /// RDMA WRITE, with immediate data in network byte order if any.
+    /// RDMA WRITE.
     Write {
         /// Destination.
         remote: Remote,
-        /// Immediate data.
+        /// Immediate data in network byte order, if any.
         imm: Option<[u8; 4]>,
     },
-    /// RDMA READ into the local memory of the work request; RC alone. A READ that also invalidates
-    /// a local key does so in the environment, when it completes.
+    /// RDMA READ into the local memory of the work request; only RC. For a READ with invalidate,
+    /// the environment invalidates the local key when the READ completes.
     Read {
         /// Source.
         remote: Remote,
     },
-    /// Atomic operation; RC alone. The original value goes to the 8 bytes of the work request's
-    /// local memory.
+    /// Atomic operation; only RC. The original value is stored in the work request's local memory
+    /// of 8 bytes.
     Atomic {
-        /// The word.
+        /// Address and R_Key of the word.
         remote: Remote,
-        /// Operation.
+        /// Operation on the word.
         op: AtomicOp,
     },
-    /// Atomic WRITE of 8 bytes; RC alone.
+    /// Atomic WRITE of 8 bytes; only RC.
     AtomicWrite {
-        /// The word.
+        /// Address and R_Key of the word.
         remote: Remote,
         /// The data to write.
         data: [u8; ATOMIC_SIZE as usize],
     },
-    /// FLUSH; RC alone.
+    /// FLUSH; only RC.
     Flush(FlushOp),
-    /// An operation on local keys (REG_MR, BIND_MW, LOCAL_INV). It sends nothing; the environment
-    /// executes it in its turn.
+    /// An operation on local keys (REG_MR, BIND_MW, LOCAL_INV), which sends no packet. The
+    /// environment executes it in the order of posting.
     Local {
-        /// Not before all earlier work requests have ended. Needed when it takes memory away that
-        /// they may use, also for packets that have to be repeated.
+        /// Executed only after all earlier work requests have ended. LOCAL_INV needs this, because
+        /// retransmissions of earlier work requests may still use the memory of the key.
         drained: bool,
     },
 }
@@ -167,49 +168,48 @@ pub enum SendOp {
 /// A validated send work request.
 #[derive(Clone, Debug)]
 pub struct SendWr<L> {
-    /// Id, for the caller.
+    /// Work request id of the caller.
     pub id: u64,
     /// Operation.
     pub op: SendOp,
     /// Message length in bytes, at most [`MAX_MESSAGE`].
     pub length: u32,
-    /// `SOLICITED` and `FENCE` are heeded here, the rest is for the caller.
+    /// Flags. The state machines use only `SOLICITED` and `FENCE`.
     pub flags: SendFlags,
-    /// Local memory.
+    /// Description of the local memory.
     pub local: L,
 }
 
 /// A receive work request.
 #[derive(Clone, Debug)]
 pub struct RecvWr<L> {
-    /// Id, for the caller.
+    /// Work request id of the caller.
     pub id: u64,
-    /// Bytes that fit into its buffers.
+    /// Total length of the buffers in bytes.
     pub length: u32,
-    /// Local memory.
+    /// Description of the local memory.
     pub local: L,
 }
 
-/// How a receive work request ended.
+/// Completion of a receive work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvCompletion {
     /// Status.
     pub status: WcStatus,
-    /// Completed by an RDMA WRITE with immediate data; its data did not go to the receive's
-    /// buffers.
+    /// The message is an RDMA WRITE with immediate data. Its data is not in the receive's buffers.
     pub rdma_write: bool,
-    /// Length of the message in bytes, of a datagram with the 40 bytes of its GRH.
+    /// Length of the message in bytes, including the 40 bytes of the GRH of a datagram.
     pub byte_len: u32,
     /// Immediate data, or the R_Key that was invalidated.
     pub with: With,
-    /// The sender asked for a solicited event.
+    /// The sender requested a solicited event.
     pub solicited: bool,
-    /// Where a datagram came from; none for connected QPs.
+    /// Sender of a datagram; `None` for connected QPs.
     pub source: Option<Source>,
 }
 
 impl RecvCompletion {
-    /// The completion of a SEND of `byte_len` bytes of a connected QP.
+    /// The completion of a SEND of `byte_len` bytes to a connected QP.
     pub(crate) fn sent(byte_len: u32, with: With, solicited: bool) -> Self {
         Self {
             status: WcStatus::Success,
@@ -230,27 +230,26 @@ impl RecvCompletion {
     }
 }
 
-/// Where a datagram came from. Its addresses are in the GRH ahead of the message.
+/// Sender of a datagram. The IP addresses are in the GRH ahead of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// QPN of the sender.
     pub qpn: Qpn,
     /// P_Key of the packet.
     pub pkey: u16,
-    /// Service level: the priority of its VLAN tag, or, without one, the type of its headers: see
-    /// [`Path::service_level`](crate::Path::service_level).
+    /// Service level, see [`Path::service_level`](crate::Path::service_level).
     pub sl: u8,
-    /// MAC address it came from.
+    /// Source MAC address of the frame.
     pub mac: Mac,
-    /// VLAN id of its tag.
+    /// VLAN id of the frame's VLAN tag; `None` without a tag.
     pub vlan: Option<u16>,
 }
 
-/// Bytes of the word of an atomic operation.
+/// Size of the word of an atomic operation in bytes.
 pub const ATOMIC_SIZE: u32 = 8;
 
-/// Number of packets, and so of PSNs, of a message of `length` bytes: one even for an empty
-/// message.
+/// Number of packets, and thus of PSNs, of a message of `length` bytes. An empty message takes one
+/// packet.
 pub fn packets(length: u32, mtu: Mtu) -> u32 {
     length.div_ceil(mtu.bytes()).max(1)
 }

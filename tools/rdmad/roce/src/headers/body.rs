@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Opcodes and extended transport headers (IBTA 9.2.1, table 38): an opcode says which extended
-//! headers follow the BTH, so one value holds both.
+//! Opcodes and extended transport headers (IBTA 9.2.1, table 38). An opcode says which extended
+//! headers follow the BTH, so [`Body`] holds the opcode and these headers together.
 
 use crate::opcode::{Service, CONGESTION_NOTIFICATION};
 use crate::work::{AtomicOp, FlushLevel, FlushOp, Remote};
@@ -12,7 +12,7 @@ use super::part::{
 };
 use super::{Aeth, AtomicEth, Bth, Deth, Feth, Part, ReadPart, Reth, SendPart, WritePart};
 
-/// All transport headers of a packet.
+/// Transport headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Base header.
@@ -22,7 +22,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Headers of a packet.
+    /// The headers `bth` and `body`.
     pub fn new(bth: Bth, body: impl Into<Body>) -> Self {
         Self {
             bth,
@@ -30,7 +30,7 @@ impl Headers {
         }
     }
 
-    /// Bytes on the wire.
+    /// Size of the headers in bytes.
     pub fn size(&self) -> usize {
         Bth::SIZE + self.body.size()
     }
@@ -85,7 +85,7 @@ pub enum Response {
     Ack(Aeth),
     /// The answer to an atomic operation, with the original value of the word.
     Atomic(Aeth, u64),
-    /// Packets of the requester meet congestion (IBTA A17.9.3).
+    /// A congestion notification: packets of the requester meet congestion (IBTA A17.9.3).
     Congestion,
 }
 
@@ -107,10 +107,10 @@ const ATOMIC_WRITE: u8 = 0x1d;
 /// Reserved bytes behind the BTH of a congestion notification.
 const CONGESTION_SIZE: usize = 16;
 
-/// Why the headers behind a BTH are refused.
+/// Why the headers behind a BTH are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadBody {
-    /// The opcode is not one of RC, UC or UD that this crate knows.
+    /// The opcode is unknown, or belongs to a transport service other than RC, UC and UD.
     Opcode,
     /// Bytes are missing, or an AETH or FETH has a reserved value.
     Headers,
@@ -152,7 +152,7 @@ impl Body {
         }
     }
 
-    /// Reads the extended headers that `opcode` calls for; `reader` is at what follows them then.
+    /// Reads the extended headers of `opcode`, and leaves `reader` at the payload behind them.
     pub(crate) fn decode(opcode: u8, reader: &mut Reader<'_>) -> Result<Self, BadBody> {
         if opcode == CONGESTION_NOTIFICATION {
             let _reserved: [u8; CONGESTION_SIZE] = array(reader)?;
@@ -340,7 +340,7 @@ pub(super) fn aeth(reader: &mut Reader<'_>) -> Result<Aeth, BadBody> {
 mod tests {
     use super::*;
 
-    /// Bytes of extended headers of any kind, none of which has a reserved value.
+    /// Valid extended headers for every opcode: none of these bytes is a reserved value.
     const EXTENDED: [u8; 32] = [1; 32];
 
     #[test]

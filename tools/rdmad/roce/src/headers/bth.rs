@@ -8,36 +8,36 @@ use crate::psn::Psn;
 
 use super::bytes::be24;
 
-/// Base transport header but for its opcode, which [`Body`](super::Body) has. Reserved bits are
-/// sent as zero and ignored on receipt.
+/// Base transport header without its opcode, which is part of [`Body`](super::Body). Reserved bits
+/// are sent as zero and ignored on receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// The receiver shall raise a solicited event.
+    /// Solicited event: the receiver raises one when the message completes.
     pub solicited: bool,
-    /// Path migration request: 1 in the state Migrated, in which a QP without an alternate path
-    /// always is (IBTA 17.2.8). Ignored on receipt: rxe sends 0.
+    /// Path migration request: 1 if the QP is in the state Migrated. A QP without an alternate path
+    /// is always in this state (IBTA 17.2.8). Ignored on receipt, since rxe sends 0.
     pub migrate: bool,
     /// Pad bytes behind the payload, 0 to 3.
     pub pad: u8,
     /// P_Key.
     pub pkey: u16,
-    /// Forward congestion mark.
+    /// Forward congestion notification (FECN).
     pub fecn: bool,
-    /// Backward congestion mark.
+    /// Backward congestion notification (BECN).
     pub becn: bool,
     /// QPN of the receiver.
     pub dest_qpn: Qpn,
-    /// An acknowledgement is requested.
+    /// The sender requests an acknowledgement.
     pub ack_req: bool,
-    /// Sequence number.
+    /// Packet sequence number.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Size of the header in bytes.
     pub const SIZE: usize = 12;
 
-    /// A header of a QP in the state Migrated, without other flags and padding.
+    /// A header without flags, except for `migrate`, and without padding.
     pub const fn new(pkey: u16, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             solicited: false,
@@ -52,7 +52,7 @@ impl Bth {
         }
     }
 
-    /// The header of these bytes, with its opcode and its transport version.
+    /// The header in `bytes`, its opcode and its transport version.
     pub(crate) fn decode(bytes: &[u8; Self::SIZE]) -> (Self, u8, u8) {
         let flags = bytes[1];
         let bth = Self {

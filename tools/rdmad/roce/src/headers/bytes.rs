@@ -2,7 +2,7 @@
 
 //! Reading and writing values in network byte order.
 
-/// Takes values off the front of a slice.
+/// Reads values from the front of a slice.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -21,7 +21,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts values at the front of a slice that is known to be long enough.
+/// Writes values to the front of a slice that is known to be long enough.
 pub(crate) struct Writer<'a>(&'a mut [u8]);
 
 impl<'a> Writer<'a> {

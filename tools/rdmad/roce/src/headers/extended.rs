@@ -23,7 +23,7 @@ pub struct Reth {
 impl Reth {
     pub(crate) const SIZE: usize = 16;
 
-    /// Where the range starts.
+    /// Address and R_Key of the range.
     pub const fn remote(&self) -> Remote {
         Remote {
             va: self.va,
@@ -51,18 +51,18 @@ impl Reth {
 /// FLUSH extended transport header (IBTA A19.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
-    /// The actions.
+    /// Placement types: whether the data must be globally visible, persistent or both.
     pub types: FlushTypes,
-    /// The memory that it concerns.
+    /// Whether the FLUSH covers a range or the whole MR.
     pub level: FlushLevel,
 }
 
 impl Feth {
     pub(crate) const SIZE: usize = 4;
 
-    /// `None` for a level that is reserved, or types.
+    /// The header in `bytes`; `None` if its level or one of its types is reserved.
     pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Option<Self> {
-        // Types in bits 3-0, the level in bits 5-4.
+        // The types are in bits 3-0, the level is in bits 5-4.
         let [_, _, _, low] = bytes;
         let types = FlushTypes(low & 0xf);
         (!types.has_unknown()).then_some(())?;
@@ -82,16 +82,16 @@ pub struct AtomicEth {
     pub va: u64,
     /// R_Key.
     pub rkey: u32,
-    /// Value to swap in or to add.
+    /// New value of a compare-and-swap, or addend of a fetch-and-add.
     pub swap_add: u64,
-    /// Value to compare with.
+    /// Expected value of a compare-and-swap.
     pub compare: u64,
 }
 
 impl AtomicEth {
     pub(crate) const SIZE: usize = 28;
 
-    /// The word.
+    /// Address and R_Key of the word.
     pub const fn remote(&self) -> Remote {
         Remote {
             va: self.va,
@@ -146,7 +146,7 @@ impl Syndrome {
     /// An acknowledgement without end-to-end credits.
     pub const ACK: Self = Self::Ack(0x1f);
 
-    /// The syndrome of a byte; `None` for reserved ones.
+    /// The syndrome that `byte` encodes; `None` for a reserved value.
     pub const fn decode(byte: u8) -> Option<Self> {
         let low = byte & 0x1f;
         Some(match byte >> 5 {
@@ -163,7 +163,7 @@ impl Syndrome {
         })
     }
 
-    /// The byte of this syndrome.
+    /// The byte that encodes this syndrome.
     pub const fn encode(self) -> u8 {
         match self {
             Self::Ack(credits) => credits & 0x1f,
@@ -188,7 +188,7 @@ pub struct Aeth {
 impl Aeth {
     pub(crate) const SIZE: usize = 4;
 
-    /// Whether it acknowledges: it is no NAK.
+    /// Whether the header is a positive acknowledgement, not a NAK or RNR NAK.
     pub(crate) const fn is_ack(&self) -> bool {
         matches!(self.syndrome, Syndrome::Ack(_))
     }

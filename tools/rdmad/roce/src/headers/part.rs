@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Packets of messages that may have several: SEND, RDMA WRITE, and the answer to an RDMA READ.
+//! Packets of messages that may take several packets: SEND, RDMA WRITE and RDMA READ responses.
 
 use crate::opcode::Position;
 use crate::work::With;
@@ -12,48 +12,49 @@ use super::{Aeth, Reth};
 /// A packet of a SEND or RDMA WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Of a SEND.
+    /// A packet of a SEND.
     Send(SendPart),
-    /// Of an RDMA WRITE.
+    /// A packet of an RDMA WRITE.
     Write(WritePart),
 }
 
-/// A packet of a SEND. The last packet alone carries more than payload.
+/// A packet of a SEND. Only the last packet may carry an extended header: immediate data or an
+/// R_Key to invalidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendPart {
-    /// The first of several.
+    /// The first of several packets.
     First,
-    /// Neither first nor last.
+    /// A packet between the first and the last.
     Middle,
-    /// The last of several.
+    /// The last of several packets.
     Last(With),
-    /// The only one.
+    /// The only packet of the message.
     Only(With),
 }
 
 /// A packet of an RDMA WRITE. The last packet may carry immediate data in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WritePart {
-    /// The first of several.
+    /// The first of several packets.
     First(Reth),
-    /// Neither first nor last.
+    /// A packet between the first and the last.
     Middle,
-    /// The last of several.
+    /// The last of several packets.
     Last(Option<[u8; 4]>),
-    /// The only one.
+    /// The only packet of the message.
     Only(Reth, Option<[u8; 4]>),
 }
 
-/// A packet of the answer to an RDMA READ. The outer packets acknowledge the request.
+/// A packet of an RDMA READ response. The first and the last packet acknowledge the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPart {
-    /// The first of several.
+    /// The first of several packets.
     First(Aeth),
-    /// Neither first nor last.
+    /// A packet between the first and the last.
     Middle,
-    /// The last of several.
+    /// The last of several packets.
     Last(Aeth),
-    /// The only one.
+    /// The only packet of the response.
     Only(Aeth),
 }
 
@@ -86,7 +87,7 @@ impl Part {
         }
     }
 
-    /// Extra data of the last packet of a message.
+    /// Immediate data or R_Key to invalidate that the packet carries.
     pub const fn with(&self) -> With {
         match self {
             Self::Send(part) => part.with(),
@@ -145,7 +146,7 @@ impl Part {
 }
 
 impl SendPart {
-    /// The packet at `position` of a SEND; `with` goes with the last one.
+    /// The packet at `position` of a SEND. Only the last packet carries `with`.
     pub const fn new(position: Position, with: With) -> Self {
         match position {
             Position::First => Self::First,
@@ -165,7 +166,7 @@ impl SendPart {
         }
     }
 
-    /// Extra data of the packet.
+    /// Immediate data or R_Key to invalidate that the packet carries.
     pub const fn with(&self) -> With {
         match *self {
             Self::First | Self::Middle => With::Nothing,
@@ -193,7 +194,7 @@ impl SendPart {
 }
 
 impl WritePart {
-    /// The packet at `position` of an RDMA WRITE to `reth`; `imm` goes with the last one.
+    /// The packet at `position` of an RDMA WRITE to `reth`. Only the last packet carries `imm`.
     pub const fn new(position: Position, reth: Reth, imm: Option<[u8; 4]>) -> Self {
         match position {
             Position::First => Self::First(reth),
@@ -213,7 +214,7 @@ impl WritePart {
         }
     }
 
-    /// The range of the message, in its first packet.
+    /// The remote range of the message. Only the first packet carries it.
     pub const fn reth(&self) -> Option<Reth> {
         match *self {
             Self::First(reth) | Self::Only(reth, _) => Some(reth),
@@ -248,7 +249,7 @@ impl WritePart {
 }
 
 impl ReadPart {
-    /// The packet at `position` of the answer; `aeth` goes with the outer ones.
+    /// The packet at `position` of a READ response. The first and the last packet carry `aeth`.
     pub const fn new(position: Position, aeth: Aeth) -> Self {
         match position {
             Position::First => Self::First(aeth),
@@ -258,7 +259,7 @@ impl ReadPart {
         }
     }
 
-    /// Place of the packet in the answer.
+    /// Place of the packet in the response.
     pub const fn position(&self) -> Position {
         match self {
             Self::First(_) => Position::First,
@@ -278,7 +279,7 @@ impl ReadPart {
         })
     }
 
-    /// Acknowledgement of the request.
+    /// Acknowledgement of the request; `None` in a middle packet.
     pub const fn aeth(&self) -> Option<Aeth> {
         match *self {
             Self::First(aeth) | Self::Last(aeth) | Self::Only(aeth) => Some(aeth),

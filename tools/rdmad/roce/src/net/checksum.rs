@@ -4,7 +4,7 @@
 
 use super::{Addresses, PROTOCOL_UDP};
 
-/// Sum of the 16-bit words of `bytes`, an odd last byte being the high half of a word.
+/// Sum of the big-endian 16-bit words of `bytes`. An odd last byte is padded with a zero byte.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
     let odd = words
@@ -16,12 +16,12 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// The one's complement sum, in 16 bits.
+/// Folds a sum to a 16-bit one's complement sum: carries are added to the low 16 bits.
 pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // At most 16 bits are left.
+    // The loop leaves at most 16 bits, so the cast does not truncate.
     sum as u16
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Fields that are derived from what verbs know: GIDs, service levels, flow labels.
+//! Packet fields derived from verbs attributes: GIDs, service levels, flow labels.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,11 +9,13 @@ use virtio_rdma_abi::number::Qpn;
 
 use super::Mac;
 
-/// Bits of a VLAN id, and where the priority starts in tag control information.
+/// Mask of the VLAN id in tag control information.
 const VLAN_ID: u16 = 0xfff;
+/// Lowest bit of the priority in tag control information.
 const VLAN_PRIORITY_SHIFT: u32 = 13;
 
-/// The IP address that a GID of RoCEv2 stands for (annex A17: an IPv4 address is mapped into IPv6).
+/// The IP address of a RoCEv2 GID. The GID of an IPv4 address is the IPv4-mapped IPv6 address
+/// (annex A17).
 pub fn gid_to_ip(gid: [u8; 16]) -> IpAddr {
     let address = Ipv6Addr::from(gid);
     address
@@ -21,7 +23,7 @@ pub fn gid_to_ip(gid: [u8; 16]) -> IpAddr {
         .map_or(IpAddr::V6(address), IpAddr::V4)
 }
 
-/// The GID of an IP address.
+/// The GID of an IP address: the inverse of [`gid_to_ip`].
 pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -29,7 +31,7 @@ pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The link-local address that a host makes of its MAC address (RFC 4291, appendix A).
+/// The link-local address that a host derives from its MAC address (RFC 4291, appendix A).
 pub fn link_local(mac: Mac) -> Ipv6Addr {
     let mut address = [0; 16];
     address[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -52,13 +54,13 @@ pub fn multicast_mac(group: IpAddr) -> Mac {
     }
 }
 
-/// The tag control information for VLAN `id` and service level `sl`, whose low 3 bits are the
+/// The tag control information for VLAN `id` and service level `sl`. The low 3 bits of `sl` are the
 /// priority.
 pub const fn vlan_tag(id: u16, sl: u8) -> u16 {
     ((sl as u16 & 7) << VLAN_PRIORITY_SHIFT) | (id & VLAN_ID)
 }
 
-/// The VLAN that tag control information names.
+/// The VLAN id in tag control information.
 pub const fn vlan_id(tag: u16) -> u16 {
     tag & VLAN_ID
 }
@@ -68,20 +70,20 @@ pub const fn vlan_priority(tag: u16) -> u8 {
     (tag >> VLAN_PRIORITY_SHIFT) as u8
 }
 
-/// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex
-/// A17).
+/// The UDP source port for a flow label: the 20 bits of the label folded to 14, in the dynamic port
+/// range from 0xc000 (annex A17).
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let folded = (flow_label & 0x3fff) ^ ((flow_label >> 14) & 0x3f);
-    // 14 bits fit.
+    // `folded` has 14 bits.
     0xc000 | folded as u16
 }
 
-/// A flow label for a connection whose address handle has none, from the two QPNs, so that routers
-/// spread connections over their paths.
+/// A flow label derived from the two QPNs of a connection, for an address handle without a flow
+/// label. Different labels let routers spread connections over several paths.
 pub const fn flow_label(local_qpn: Qpn, remote_qpn: Qpn) -> u32 {
     let product = local_qpn.get() as u64 * remote_qpn.get() as u64;
     let mixed = product ^ (product >> 20) ^ (product >> 40);
-    // 20 bits fit.
+    // The mask leaves 20 bits.
     (mixed & 0xf_ffff) as u32
 }
 

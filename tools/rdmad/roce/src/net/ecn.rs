@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Explicit congestion notification: the low two bits of traffic class and type of service (RFC
-//! 3168, section 5).
+//! Explicit congestion notification (ECN): the low two bits of the IPv6 traffic class and the IPv4
+//! type of service (RFC 3168, section 5).
 
 use super::checksum::{fold, sum};
 use super::{network_layer, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_SIZE};
@@ -11,16 +11,16 @@ const MASK: u8 = 0b11;
 /// The meaning of a packet's ECN field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// Its sender does not react to marks.
+    /// Not-ECT: the sender does not react to congestion marks.
     NotCapable,
-    /// Its sender reacts to marks.
+    /// ECT: the sender reacts to congestion marks.
     Capable,
-    /// It met congestion.
+    /// CE: the packet met congestion.
     Congestion,
 }
 
 impl Ecn {
-    /// The field of this traffic class.
+    /// The ECN field of a traffic class.
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & MASK {
             0 => Self::NotCapable,
@@ -29,7 +29,7 @@ impl Ecn {
         }
     }
 
-    /// A traffic class with this field.
+    /// `traffic_class` with this ECN field.
     pub const fn within(self, traffic_class: u8) -> u8 {
         let field = match self {
             Self::NotCapable => 0,
@@ -40,8 +40,8 @@ impl Ecn {
     }
 }
 
-/// Marks an Ethernet frame as one that met congestion. Returns whether it is marked now: that of a
-/// sender that does not react, or of another protocol than IP, stays as it is.
+/// Marks an Ethernet frame as one that met congestion (CE). Returns whether the frame is marked
+/// now. Not-ECT packets and protocols other than IP are left unchanged.
 pub fn mark(frame: &mut [u8]) -> bool {
     let (kind, ip) = network_layer(frame);
     match (kind, frame.get_mut(ip..)) {
@@ -65,7 +65,7 @@ fn mark_ipv4(header: &mut [u8]) -> bool {
     if Ecn::of(class) == Ecn::NotCapable {
         return false;
     }
-    // A header that was broken stays so.
+    // The checksum of a corrupt header is not corrected, so that the receiver drops the packet.
     let is_sound = fold(sum(header)) == 0xffff;
     header[1] = Ecn::Congestion.within(class);
     if is_sound {

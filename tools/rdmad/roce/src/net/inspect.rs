@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Parts of a frame that any host may read, wherever it stands.
+//! A lenient frame parser, for filters that must recognize every form that any receiver accepts.
 //!
-//! The engine reads few forms of a packet: one VLAN tag, no SNAP, no IP options, no extension
-//! headers, no fragments. Other receivers read more, so a filter for what they might take looks
-//! past all of these. It finds headers by their types and lengths alone; whether they are sound is
-//! the receiver's to check.
+//! The engine accepts few forms of a packet: at most one VLAN tag, no SNAP, no IP options, no
+//! extension headers, no fragments. Other receivers accept more, so this parser skips all of these.
+//! It finds headers only by their types and lengths. It verifies no checksums: the receiver does.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, PROTOCOL_UDP, ROCE_PORT};
 
 const ETHERTYPE_ARP: u16 = 0x0806;
-/// Tags of providers (IEEE 802.1ad), and what equipment used before there was a standard.
+/// EtherType of a provider VLAN tag (IEEE 802.1ad).
 const ETHERTYPE_PROVIDER_VLAN: u16 = 0x88a8;
+/// EtherType of provider VLAN tags before IEEE 802.1ad.
 const ETHERTYPE_OLD_PROVIDER_VLAN: u16 = 0x9100;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
-/// Lower numbers in the place of the type are lengths (IEEE 802.3).
+/// Smallest EtherType. A smaller number in its place is the length of the frame (IEEE 802.3).
 const SMALLEST_ETHERTYPE: u16 = 0x600;
-/// A header of SNAP that is followed by an EtherType (RFC 1042).
+/// LLC and SNAP header; an EtherType follows (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 
 const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
@@ -40,9 +40,9 @@ pub enum Content<'a> {
     Ip {
         /// Source address.
         src: IpAddr,
-        /// Protocol behind options and extension headers.
+        /// Protocol number of the header behind IP options and extension headers.
         protocol: u8,
-        /// Bytes of that protocol; none in a fragment that is not the first.
+        /// Bytes from that header on; empty in a fragment that is not the first.
         payload: &'a [u8],
     },
     /// An ARP packet.
@@ -58,8 +58,8 @@ pub fn inspect(frame: &[u8]) -> Content<'_> {
     ethernet(frame).unwrap_or(Content::Other)
 }
 
-/// Whether any receiver may take a frame for RoCE, of either version, or for the first part of such
-/// a packet. It is true of all frames that [`is_roce`](super::is_roce) is true of.
+/// Whether any receiver may treat a frame as RoCE, version 1 or 2, or as the first fragment of a
+/// RoCE packet. True of every frame for which [`is_roce`](super::is_roce) is true.
 pub fn carries_roce(frame: &[u8]) -> bool {
     match inspect(frame) {
         Content::RoceV1 => true,
@@ -96,7 +96,7 @@ fn ethernet(frame: &[u8]) -> Option<Content<'_>> {
 
 fn ipv4(packet: &[u8]) -> Option<Content<'_>> {
     let header: &[u8; 20] = packet.first_chunk()?;
-    // Words.
+    // The header length is in 32-bit words.
     let length = 4 * usize::from(header[0] & 0xf);
     if header[0] >> 4 != 4 || length < header.len() {
         return None;
@@ -121,7 +121,7 @@ fn ipv6(packet: &[u8]) -> Option<Content<'_>> {
     }
     let src: &[u8; 16] = header[8..].first_chunk()?;
     let mut protocol = header[6];
-    // Each header is at least 8 bytes long.
+    // The loop ends: each extension header shortens the payload by at least 8 bytes.
     while let Some((length, is_first)) = extension(protocol, payload) {
         protocol = payload[0];
         payload = if is_first {
@@ -137,8 +137,9 @@ fn ipv6(packet: &[u8]) -> Option<Content<'_>> {
     })
 }
 
-/// Length of the extension header of type `kind` at the front of `bytes`, and whether what follows
-/// is the beginning of a packet; `None` if `kind` is the packet's protocol or bytes are missing.
+/// Length of the extension header of type `kind` at the front of `bytes`, in bytes, and whether the
+/// upper-layer header follows: it does not in a later fragment. `None` if `kind` is an upper-layer
+/// protocol or bytes are missing.
 fn extension(kind: u8, bytes: &[u8]) -> Option<(usize, bool)> {
     let &[_, units, high, low, ..] = bytes else {
         return None;
@@ -152,7 +153,7 @@ fn extension(kind: u8, bytes: &[u8]) -> Option<(usize, bool)> {
         | EXTENSION_HOST_IDENTITY
         | EXTENSION_SHIM6 => Some((8 * (units + 1), true)),
         EXTENSION_AUTHENTICATION => Some((4 * (units + 2), true)),
-        // The offset in units of 8 bytes, above three flags.
+        // The fragment offset, in units of 8 bytes, is above three flag bits.
         EXTENSION_FRAGMENT => Some((8, u16::from_be_bytes([high, low]) >> 3 == 0)),
         _ => None,
     }

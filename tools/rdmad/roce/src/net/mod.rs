@@ -36,7 +36,7 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const PROTOCOL_UDP: u8 = 17;
 const IPV4_DONT_FRAGMENT: u16 = 0x4000;
-/// "More fragments" and the fragment offset.
+/// Mask of the flag "more fragments" and the fragment offset.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 
 /// Hop limit of packets unless the address handle says otherwise.
@@ -45,7 +45,7 @@ pub const DEFAULT_HOP_LIMIT: u8 = 64;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Why a frame is not a packet of RoCEv2, or not a sound one.
+/// Why a frame is not a valid RoCEv2 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NetError {
     /// Bytes are missing.
@@ -108,20 +108,20 @@ impl Addresses {
     }
 }
 
-/// Headers of a packet below its transport headers, from sender to receiver.
+/// Ethernet, IP and UDP header fields of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// MAC address of the sender.
     pub src_mac: Mac,
     /// MAC address of the next hop.
     pub dst_mac: Mac,
-    /// Tag control information of a VLAN tag, in host byte order.
+    /// Tag control information of the VLAN tag, in host byte order; `None` without a tag.
     pub vlan: Option<u16>,
     /// IP addresses.
     pub addresses: Addresses,
-    /// Traffic class or type of service: DSCP and ECN.
+    /// IPv6 traffic class or IPv4 type of service: DSCP and ECN.
     pub traffic_class: u8,
-    /// Flow label, 20 bits; IPv6 alone.
+    /// Flow label, 20 bits; unused for IPv4.
     pub flow_label: u32,
     /// Hop limit or TTL.
     pub hop_limit: u8,
@@ -152,9 +152,9 @@ impl Path {
         }
     }
 
-    /// The service level of a datagram that came this way: the priority of its VLAN tag. Without a
-    /// tag, it is the type of the headers, as ConnectX devices report it: bit 3 for UDP, then 1 for
-    /// IPv6 or 2 for IPv4.
+    /// The service level in the completion of a received datagram: the priority of its VLAN tag.
+    /// Without a tag, the service level encodes the header type, like that of ConnectX devices: bit
+    /// 3 for UDP, and 1 for IPv6 or 2 for IPv4 in the low bits.
     pub fn service_level(&self) -> u8 {
         const UDP: u8 = 8;
         match (self.vlan, self.addresses) {
@@ -164,13 +164,13 @@ impl Path {
         }
     }
 
-    /// Bytes of all headers.
+    /// Bytes of the Ethernet, IP and UDP headers.
     pub(crate) const fn size(&self) -> usize {
         self.ip_offset() + self.addresses.ip_size() + UDP_SIZE
     }
 
-    /// Writes the headers around a UDP payload of `payload` bytes to the front of `out`. The UDP
-    /// checksum is zero, as RoCEv2 wants it: the ICRC does its work.
+    /// Writes the headers of a UDP payload of `payload` bytes to the front of `out`. The UDP
+    /// checksum is zero: RoCEv2 relies on the ICRC.
     pub(crate) fn encode(&self, ident: u16, payload: usize, out: &mut [u8]) {
         let udp_length = UDP_SIZE + payload;
         let (ethernet, packet) = out.split_at_mut(self.ip_offset());
@@ -195,8 +195,8 @@ impl Path {
         writer.put([0, 0]);
     }
 
-    /// Writes an IP header, of which `out` has the size, for `udp_length` bytes. IPv4 packets must
-    /// not be fragmented.
+    /// Writes the IP header of a packet with `udp_length` bytes of UDP header and payload to `out`,
+    /// which has the size of the IP header. IPv4 packets carry the flag "don't fragment".
     pub(crate) fn encode_ip(&self, ident: u16, udp_length: usize, out: &mut [u8]) {
         let mut writer = Writer::new(out);
         match self.addresses {
@@ -227,7 +227,7 @@ impl Path {
     }
 
     /// Reads the headers of a frame: the path, the IPv4 identification (0 for IPv6) and the length
-    /// of the UDP payload behind them. The frame may be longer than that: Ethernet pads short ones.
+    /// of the UDP payload in bytes. Bytes may follow the payload: Ethernet pads short frames.
     pub(crate) fn decode(frame: &[u8]) -> Result<(Self, u16, usize), NetError> {
         use NetError::*;
         let mut reader = Reader::new(frame);
@@ -270,9 +270,9 @@ impl Path {
     }
 }
 
-/// A length as headers have it.
+/// The 16-bit length field of a header.
 fn length_field(length: usize) -> u16 {
-    // A frame holds less than 64 KiB, see `MAX_FRAME`.
+    // The length is at most `MAX_FRAME`, so the cast does not truncate.
     length as u16
 }
 
@@ -300,7 +300,7 @@ fn decode_ipv4(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     Ok((path, half(4), udp))
 }
 
-/// The same for IPv6.
+/// Reads an IPv6 header, as [`decode_ipv4`] reads an IPv4 header. The identification is 0.
 fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     let mut reader = Reader::new(packet);
     let word = u32::from_be_bytes(reader.array().ok_or(NetError::Truncated)?);
@@ -322,7 +322,8 @@ fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     Ok((path, 0, udp))
 }
 
-/// The type of what an Ethernet frame carries, with or without a VLAN tag, and where that begins.
+/// The EtherType of the payload of a frame, with or without a VLAN tag, and the offset of the
+/// payload in bytes.
 fn network_layer(frame: &[u8]) -> (Option<u16>, usize) {
     let ethertype = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     match ethertype(ETH_SIZE - 2) {
@@ -331,8 +332,8 @@ fn network_layer(frame: &[u8]) -> (Option<u16>, usize) {
     }
 }
 
-/// Whether a frame is RoCEv2 as the engine reads it, by its protocol numbers and port alone, sound
-/// or not.
+/// Whether a frame is RoCEv2 in a form that the engine accepts. Only protocol numbers and the UDP
+/// port are checked, so the packet may still be invalid.
 pub fn is_roce(frame: &[u8]) -> bool {
     let (kind, ip) = network_layer(frame);
     let Some(packet) = frame.get(ip..) else {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Congestion: how the ends of a connection learn of it, and what they do about it.
+//! Congestion control of reliable connections.
 //!
-//! Packets of reliable connections say that their sender reacts to congestion (ECT(0) in the IP
-//! header, RFC 3168). A switch whose queue grows marks them instead of dropping them (CE). The
-//! responder tells the requester by a congestion notification packet (IBTA A17.9.3), and a
-//! requester whose READ responses are marked knows by itself.
+//! Packets of reliable connections are sent as ECT(0) (RFC 3168): their sender reacts to
+//! congestion. A switch whose queue grows marks them with CE instead of dropping them. The
+//! responder answers marked requests with a congestion notification packet (IBTA A17.9.3). A
+//! requester also reacts to marked READ responses.
 //!
-//! A requester keeps a window, as TCP does (RFC 5681, with the response to marks of RFC 3168):
-//! notified, it halves it, once a round trip, down to one packet; it grows by a packet a round
-//! trip, and doubles each round trip until it was first told to slow down. A loss halves the window
-//! as well, but not below [`LOSS_FLOOR`]: a packet that got lost may have been lost to noise, and a
-//! network that marks says so by itself.
+//! A requester has a congestion window, as TCP does (RFC 5681, with the response to marks of RFC
+//! 3168). A notification halves the window, at most once a round trip, down to one packet. The
+//! window doubles each round trip until it is first halved, and then grows by one packet a round
+//! trip. A loss halves the window too, but not below [`LOSS_FLOOR`]: the loss may have another
+//! cause than congestion, and a network that marks packets reports congestion by notifications.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,16 @@ use crate::net::{Ecn, Path};
 
 use super::WINDOW;
 
-/// Packets in the window of a new connection.
+/// Congestion window of a new connection, in packets.
 const INITIAL: u64 = 32;
 
-/// Fewest packets in a window after a loss that no notification came with.
+/// Smallest window to which a loss reduces the congestion window, in packets.
 const LOSS_FLOOR: u64 = 16;
 
-/// At least so much time is between two notifications of a connection: as devices in hardware do.
+/// Shortest time between two notifications of a connection, similar to that of hardware devices.
 const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The path of packets whose sender reacts to congestion.
+/// `path` with ECN field ECT(0): the sender reacts to congestion.
 pub(super) fn capable(path: Path) -> Path {
     Path {
         traffic_class: Ecn::Capable.within(path.traffic_class),
@@ -36,15 +36,16 @@ pub(super) fn capable(path: Path) -> Path {
     }
 }
 
-/// How many packets a requester may have unacknowledged.
+/// Congestion window: the most packets that a requester may have unacknowledged.
 #[derive(Debug)]
 pub(super) struct CongestionWindow {
     packets: u64,
-    /// It doubles each round trip while it is smaller than this.
+    /// Window size in packets below which the window doubles each round trip.
     threshold: u64,
-    /// Packets that were acknowledged since it last grew.
+    /// Packets acknowledged since the window last grew or shrank.
     acknowledged: u64,
-    /// It has reacted to all that happened to packets before this one.
+    /// Marks and losses of packets before this position no longer shrink the window: it has already
+    /// shrunk in the same round trip.
     reacted: u64,
 }
 
@@ -58,18 +59,18 @@ impl CongestionWindow {
         }
     }
 
-    /// Packets that may be unacknowledged.
+    /// Size of the window in packets.
     pub(super) const fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// An acknowledgement is asked for once in so many packets: four times a window, so that one
-    /// that was just halved is not full of packets that nobody acknowledges.
+    /// Number of packets after which the requester requests an acknowledgement: a quarter of the
+    /// window. Even a window that was just halved then contains such a request.
     pub(super) fn ack_interval(&self) -> u64 {
         (self.packets / 4).max(1)
     }
 
-    /// `count` packets were acknowledged.
+    /// Grows the window after `count` packets were acknowledged.
     pub(super) fn progress(&mut self, count: u64) {
         self.acknowledged += count;
         let needed = if self.packets < self.threshold {
@@ -84,12 +85,14 @@ impl CongestionWindow {
         }
     }
 
-    /// A packet after `una` met congestion; packets before `sent` are under way or were.
+    /// Shrinks the window: a packet from `una` on met congestion. `sent` is the end of all packets
+    /// that were sent.
     pub(super) fn notified(&mut self, una: u64, sent: u64) {
         self.shrink(una, sent, 1);
     }
 
-    /// A packet after `una` got lost.
+    /// Shrinks the window: a packet from `una` on got lost. `sent` is the end of all packets that
+    /// were sent.
     pub(super) fn lost(&mut self, una: u64, sent: u64) {
         self.shrink(una, sent, LOSS_FLOOR);
     }
@@ -105,7 +108,7 @@ impl CongestionWindow {
     }
 }
 
-/// When a responder notifies its requester.
+/// Decides when a responder sends a congestion notification.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
     last: Option<Instant>,
@@ -113,7 +116,8 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// A packet came along `path`.
+    /// Requests a notification if the received packet with `path` is marked and the last
+    /// notification is long enough ago.
     pub(super) fn note(&mut self, path: &Path, now: Instant) {
         let is_quiet = |last: Instant| now.saturating_duration_since(last) >= NOTIFICATION_INTERVAL;
         if Ecn::of(path.traffic_class) == Ecn::Congestion && self.last.is_none_or(is_quiet) {
@@ -122,12 +126,12 @@ impl Notifier {
         }
     }
 
-    /// Whether a notification is to be sent.
+    /// Whether a notification has to be sent.
     pub(super) const fn is_owed(&self) -> bool {
         self.owed
     }
 
-    /// It is sent.
+    /// Records that the notification was sent.
     pub(super) fn sent(&mut self) {
         self.owed = false;
     }
@@ -181,7 +185,7 @@ mod tests {
         assert_eq!(window.packets(), 2);
     }
 
-    /// In a window that was just halved some packet has asked.
+    /// A window that was just halved contains a packet that requests an acknowledgement.
     #[test]
     fn half_a_window_has_asked() {
         for packets in 1..=u64::from(WINDOW) {

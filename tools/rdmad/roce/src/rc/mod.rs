@@ -2,18 +2,21 @@
 
 //! Reliable connections (IBTA 9.7): a [`Requester`] and a [`Responder`] for each QP.
 //!
-//! Both are pure state machines. Packets go in by `on_packet`, time by `on_timer`; every frame goes
-//! out in `transmit`, bounded by a budget, so that the caller decides when and how much a QP may
-//! send and can wait when the way out is full. A caller's turn for one QP is: feed the packets that
-//! arrived, post work while there is room, `transmit` of the responder, then of the requester, and
-//! note `next_deadline`.
+//! Both are pure state machines. `on_packet` takes received packets and `on_timer` the time. Only
+//! `transmit` sends frames, up to a budget in bytes: the caller decides when and how much a QP
+//! sends, and can wait while there are no frame buffers. In a turn for one QP, the caller
+//!
+//! 1. passes received packets to `on_packet`,
+//! 2. posts work requests while there is room,
+//! 3. calls `transmit` of the responder, then of the requester,
+//! 4. sets its timer to `next_deadline`.
 //!
 //! # Errors
-//! A call that returns [`QpError`](crate::QpError) has ended the connection: the work request at
-//! fault is already completed with the status that the IBTA names. The caller moves the QP to ERR,
-//! raises the event, takes back what is left with [`Requester::drain`] and [`Responder::drain`] and
-//! flushes it. [`Responder::transmit`] still has the NAK that tells the peer why: call it until
-//! [`Responder::has_output`] is false.
+//! A call that returns [`QpError`](crate::QpError) has ended the connection and completed the
+//! failed work request with the status of the IBTA. The caller moves the QP to ERR, raises the
+//! event, takes back the remaining work requests with [`Requester::drain`] and
+//! [`Responder::drain`], and flushes them. To send the NAK that tells the peer the reason, call
+//! [`Responder::transmit`] until [`Responder::has_output`] is false.
 
 mod congestion;
 mod requester;
@@ -28,16 +31,17 @@ pub use requester::{Requester, RequesterState};
 pub use responder::{Responder, ResponderState};
 pub use timer::{ack_timeout, rnr_delay};
 
-/// Packets that a requester keeps unacknowledged, READ responses on their way included.
+/// Most packets that a requester has unacknowledged, READ responses in flight included.
 ///
-/// Small enough that the bounded queues between two QPs hold what a few busy connections have in
-/// flight.
+/// The window is so small that the bounded queues between two QPs hold the windows of a few busy
+/// connections.
 pub const WINDOW: u32 = 128;
 
-/// Most READs and atomic operations that a responder holds at a time, whatever was negotiated.
+/// Most READs and atomic operations that a responder queues at a time, even if
+/// `max_dest_rd_atomic` is higher.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
-/// `rnr_retry` without a limit.
+/// Value of `rnr_retry` for retries without a limit.
 pub const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Attributes of a [`Requester`], in the encodings of the verbs.
@@ -45,11 +49,11 @@ pub const RNR_RETRY_FOREVER: u8 = 7;
 pub struct RequesterAttr {
     /// PSN of the first packet.
     pub sq_psn: u32,
-    /// Local ACK timeout, 4.096 µs · 2ⁿ; 0 waits for ever.
+    /// Local ACK timeout n, which stands for 4.096 µs · 2ⁿ; 0 disables the timeout.
     pub timeout: u8,
     /// Transport retries without progress, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs without progress; 7 has no limit.
+    /// Retries after RNR NAKs without progress, 0 to 6; 7 is no limit.
     pub rnr_retry: u8,
     /// READs and atomic operations outstanding at a time.
     pub max_rd_atomic: u8,
@@ -60,7 +64,7 @@ pub struct RequesterAttr {
 pub struct ResponderAttr {
     /// Expected PSN of the first packet.
     pub rq_psn: u32,
-    /// Delay that RNR NAKs ask for, code of IBTA table 45.
+    /// Delay that RNR NAKs request, as a timer code of IBTA table 45.
     pub min_rnr_timer: u8,
     /// READs and atomic operations that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,

@@ -3,17 +3,15 @@
 //! The requester of a reliable connection: go-back-N over a bounded window (IBTA 9.7.5, 9.7.6,
 //! 9.7.8).
 //!
-//! Packets are counted in 64 bits from 0; the PSN on the wire is that count plus the first PSN,
-//! modulo 2^24. Nothing is kept of a packet once it is sent: to repeat it, its payload is gathered
-//! again.
+//! Packets have 64-bit positions from 0. The PSN of a packet is the first PSN plus its position,
+//! modulo 2^24. The requester stores no packets: to retransmit one, it gathers the payload again.
 //!
-//! A long READ is asked for in several requests, so that the responses on their way obey the same
-//! window as everything else. The requests of one READ always divide it at the same packets,
-//! whatever is repeated, because a responder recognizes a duplicate READ only if all of it was
-//! requested before.
+//! A long READ is split into several requests, so that the window limits READ responses in flight
+//! too. Retransmissions split a READ at the same packets as the first transmission: a responder
+//! recognizes a duplicate READ only if one earlier request covered all of it.
 //!
-//! Operations on local keys stand in the queue like the rest, but take no PSN: they are executed
-//! where the next packet would be sent, and passed over when what follows is repeated.
+//! Operations on local keys are queued like other work requests, but take no PSN. They are executed
+//! when they reach the cursor, and skipped when later packets are retransmitted.
 
 mod committed;
 mod probe;
@@ -36,38 +34,40 @@ use super::congestion::{capable, CongestionWindow};
 use super::timer::ack_timeout;
 use super::{RequesterAttr, WINDOW};
 
-/// Packets of one READ request.
+/// Most packets of one READ request.
 pub(crate) const READ_PACKETS: u64 = WINDOW as u64 / 2;
 
-/// A work request with its place in the stream of packets.
+/// A work request that has not ended, and the positions of its packets: `first..end`.
 #[derive(Debug)]
 struct Pending<L> {
     wr: SendWr<L>,
     first: u64,
     end: u64,
-    /// It can't be sent (any further) and ends with this status once all before it have ended.
+    /// The work request can't be executed, or not to its end. It ends with this status when all
+    /// earlier work requests have ended.
     failed: Option<WcStatus>,
-    /// It is an operation on local keys that has not been executed.
+    /// The work request is an operation on local keys and has not been executed.
     local: bool,
 }
 
 impl<L> Pending<L> {
-    /// Whether it ends with an answer of its own: all but SENDs, WRITEs and what is local.
+    /// Whether the operation has a response of its own: all but SENDs, WRITEs and operations on
+    /// local keys.
     const fn is_answered(&self) -> bool {
         is_answered(&self.wr.op)
     }
 
-    /// Whether it is an operation on local keys, executed or not.
+    /// Whether the work request is an operation on local keys, executed or not.
     const fn is_local(&self) -> bool {
         matches!(self.wr.op, SendOp::Local { .. })
     }
 
-    /// Beginning of the READ request that packet `at` belongs to.
+    /// Position of the first packet of the READ request that packet `at` belongs to.
     fn request_start(&self, at: u64) -> u64 {
         at - (at - self.first) % READ_PACKETS
     }
 
-    /// End of the READ request that packet `at` belongs to.
+    /// Position behind the last packet of the READ request that packet `at` belongs to.
     fn request_end(&self, at: u64) -> u64 {
         let request = (at - self.first) / READ_PACKETS;
         self.end.min(self.first + (request + 1) * READ_PACKETS)
@@ -81,8 +81,8 @@ const fn is_answered(op: &SendOp) -> bool {
     )
 }
 
-/// Sends the work requests of one QP and receives the responses. `L` finds the local memory of a
-/// work request.
+/// Sends the work requests of one QP and receives the responses. `L` describes the local memory of
+/// a work request.
 #[derive(Debug)]
 pub struct Requester<L> {
     connection: Connection,
@@ -90,33 +90,35 @@ pub struct Requester<L> {
     queue: ChargedQueue<Pending<L>>,
     /// Index in `queue` of the work request that `next` belongs to.
     cursor: usize,
-    /// Oldest packet not acknowledged. Responses of a READ that arrived count as acknowledged.
+    /// Position of the oldest unacknowledged packet. Packets of a READ are acknowledged by their
+    /// responses.
     una: u64,
-    /// Packet to send next, `una <= next`.
+    /// Position of the packet to send next, `una <= next`.
     next: u64,
-    /// End of what was ever sent, `next <= sent` but for work that is sent the first time.
+    /// Position behind the last packet that was ever sent, `next <= sent`.
     sent: u64,
-    /// End of what was posted.
+    /// Position behind the last packet of the posted work requests.
     posted: u64,
-    /// Requests with an answer of their own, sent and not answered.
+    /// Requests in flight that have a response of their own: READs, atomic operations and FLUSHes.
     unanswered: u32,
     retries: u8,
     rnr_retries: u8,
-    /// `una` when a packet last made us go back, so that its like does not do so again.
+    /// `una` when a response last made the requester go back. Another response with the same `una`
+    /// does not.
     went_back: Option<u64>,
-    /// When to go back for lack of an answer.
+    /// End of the local ACK timeout.
     ack_deadline: Option<Instant>,
     prober: Prober,
     window: CongestionWindow,
-    /// End of the pause that an RNR NAK asked for.
+    /// End of the delay that an RNR NAK requested.
     rnr_deadline: Option<Instant>,
     dead: bool,
-    /// No work request begins.
+    /// Work requests that have not begun are not started.
     held: bool,
 }
 
 impl<L> Requester<L> {
-    /// A requester, which takes work requests when there is [room](Self::make_room) for them.
+    /// A requester without room for work requests. [`make_room`](Self::make_room) adds room.
     pub fn new(mut connection: Connection, attr: RequesterAttr) -> Self {
         connection.path = capable(connection.path);
         Self {
@@ -156,14 +158,15 @@ impl<L> Requester<L> {
         self.queue.is_empty()
     }
 
-    /// Whether no work request is between its beginning and its end.
+    /// Whether no work request has begun and not ended.
     pub fn is_drained(&self) -> bool {
-        // Between two of its packets, all that was sent may be acknowledged.
+        // `una == sent` does not suffice: the oldest work request may have more packets to send.
         let front = self.queue.front();
         front.is_none_or(|pending| pending.first >= self.sent)
     }
 
-    /// Keeps work requests from beginning, or no longer. Work requests that have begun go on.
+    /// Pauses (`held`) or resumes the start of work requests. Work requests that have begun
+    /// continue.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
@@ -173,15 +176,15 @@ impl<L> Requester<L> {
         self.una < self.next
     }
 
-    /// Queues a work request. Gives it back if there is no room or the connection has ended. A work
-    /// request that is too long, or a READ or atomic operation where none are negotiated, fails as
-    /// if by [`post_failed`](Self::post_failed).
+    /// Queues a work request. Returns it if there is no room or the connection has ended. A work
+    /// request that is too long is queued to fail, as by [`post_failed`](Self::post_failed). So is
+    /// a READ, atomic operation or FLUSH if `max_rd_atomic` is 0.
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         self.enqueue(wr, None)
     }
 
-    /// Queues a work request that was found to be bad: it ends with `status` in its turn, and the
-    /// connection with it.
+    /// Queues an invalid work request. When all earlier work requests have ended, it ends with
+    /// `status` and ends the connection.
     pub fn post_failed(&mut self, wr: SendWr<L>, status: WcStatus) -> Result<(), SendWr<L>> {
         self.enqueue(wr, Some(status))
     }
@@ -201,7 +204,7 @@ impl<L> Requester<L> {
         self.append(wr, failed)
     }
 
-    /// Queues a work request that was checked.
+    /// Queues a work request after its checks.
     fn append(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
         let local = matches!(wr.op, SendOp::Local { .. });
         let first = self.posted;
@@ -224,13 +227,13 @@ impl<L> Requester<L> {
         Ok(())
     }
 
-    /// PSN of the next packet that is sent for the first time.
+    /// PSN of the next packet that is not a retransmission.
     pub fn next_psn(&self) -> Psn {
         self.psn(self.sent)
     }
 
-    /// Counts `packets` packets as sent and acknowledged, which another path than this one carried.
-    /// Only when [`is_empty`](Self::is_empty).
+    /// Skips the PSNs of `packets` packets whose messages were transferred without packets. Call
+    /// this only if [`is_empty`](Self::is_empty).
     pub fn advance(&mut self, packets: u32) {
         debug_assert!(self.is_empty());
         self.posted += u64::from(packets);
@@ -239,12 +242,12 @@ impl<L> Requester<L> {
         self.sent = self.posted;
     }
 
-    /// Attributes in force.
+    /// Current attributes.
     pub fn attr(&self) -> &RequesterAttr {
         &self.attr
     }
 
-    /// Changes timeout, retry counts and the limit of READs; `sq_psn` stays what it was.
+    /// Changes timeout, retry counts and `max_rd_atomic`. `sq_psn` does not change.
     pub fn set_attr(&mut self, attr: RequesterAttr) {
         self.attr = RequesterAttr {
             sq_psn: self.attr.sq_psn,
@@ -253,24 +256,25 @@ impl<L> Requester<L> {
         self.restore_retries();
     }
 
-    /// Changes the path that packets take.
+    /// Changes the path of packets to the peer.
     pub fn set_path(&mut self, path: Path) {
         self.connection.path = capable(path);
     }
 
-    /// Ends the connection and takes back what has not ended, in the order of posting.
+    /// Ends the connection and returns the work requests that have not ended, in the order of
+    /// posting.
     pub fn drain(&mut self) -> impl Iterator<Item = SendWr<L>> + '_ {
         self.stop();
         self.queue.drain().map(|pending| pending.wr)
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called at the latest, if nothing else happens.
+    /// Time at which the caller must call [`on_timer`](Self::on_timer).
     pub fn next_deadline(&self) -> Option<Instant> {
         let answer = self.ack_deadline.into_iter().chain(self.prober.deadline());
         self.rnr_deadline.or(answer.min())
     }
 
-    /// Lets time pass. Call [`transmit`](Self::transmit) afterwards.
+    /// Handles the timers that expired before `now`. Call [`transmit`](Self::transmit) afterwards.
     pub fn on_timer<E: RequesterEnv<Send = L>>(
         &mut self,
         now: Instant,
@@ -280,7 +284,7 @@ impl<L> Requester<L> {
             self.rnr_deadline = None;
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
-            // The reason to go back before is long past.
+            // Responses that arrive after the timeout may make the requester go back again.
             self.went_back = None;
             env.count(Incident::Timeout);
             return self.go_back(env);
@@ -296,7 +300,7 @@ impl<L> Requester<L> {
         Ok(())
     }
 
-    /// Completes what is acknowledged, and what failed if it is its turn.
+    /// Completes acknowledged work requests. If the next one has failed, ends the connection.
     fn settle<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         while self
             .queue
@@ -316,14 +320,15 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Takes a step with work on local keys if its turn has come. Returns whether it did.
+    /// Executes the operation on local keys at the cursor, or skips it if it was executed before.
+    /// Returns false if there is no such operation or it has to wait.
     fn execute_local<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> bool {
         let Some(&SendOp::Local { drained }) =
             self.queue.get(self.cursor).map(|pending| &pending.wr.op)
         else {
             return false;
         };
-        // A work request that has ended is no longer in the queue.
+        // Work requests that have ended are not in the queue: earlier ones are before the cursor.
         let waits = self.is_fenced() || (drained && self.cursor > 0);
         let Some(pending) = self.queue.get_mut(self.cursor) else {
             return false;
@@ -344,12 +349,12 @@ impl<L> Requester<L> {
         true
     }
 
-    /// Whether a work request is kept from beginning.
+    /// Whether `pending` has not begun and must not begin because of [`hold`](Self::hold).
     fn holds(&self, pending: &Pending<L>) -> bool {
         self.held && pending.first >= self.sent
     }
 
-    /// Whether a fence holds the work request at the cursor back.
+    /// Whether the work request at the cursor has a fence and has to wait for earlier responses.
     fn is_fenced(&self) -> bool {
         let has_fence = self
             .queue
@@ -358,8 +363,8 @@ impl<L> Requester<L> {
         has_fence && self.queue.range(..self.cursor).any(Pending::is_answered)
     }
 
-    /// Goes back in answer to a packet, unless another one already had us go back to the same
-    /// place.
+    /// Goes back because of a response, unless an earlier response made the requester go back to
+    /// the same packet.
     fn go_back_once<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         if self.went_back == Some(self.una) {
             return Ok(());
@@ -368,7 +373,8 @@ impl<L> Requester<L> {
         self.go_back(env)
     }
 
-    /// Repeats everything that is not acknowledged, at the expense of a retry.
+    /// Retransmits all unacknowledged packets and uses up one retry. Without a retry left, ends the
+    /// connection.
     fn go_back<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         let Some(left) = self.retries.checked_sub(1) else {
             return Err(self.fail(WcStatus::RetryExcErr, env));
@@ -380,7 +386,7 @@ impl<L> Requester<L> {
         Ok(())
     }
 
-    /// Has everything that is not acknowledged sent again.
+    /// Makes `transmit` retransmit all unacknowledged packets.
     fn rewind(&mut self) {
         self.next = self.una;
         self.cursor = 0;
@@ -388,7 +394,8 @@ impl<L> Requester<L> {
         self.prober.repeat();
     }
 
-    /// Has the last packet sent again: of a READ the request, for what is left of it.
+    /// Makes `transmit` retransmit the last packet. For a READ, this is the last request, without
+    /// the responses that have arrived.
     fn rewind_last(&mut self) {
         let sent = self.queue.range(..self.queue.len().min(self.cursor + 1));
         let last = sent
@@ -406,7 +413,7 @@ impl<L> Requester<L> {
         self.cursor = cursor;
     }
 
-    /// Ends the oldest work request in error, and the connection with it.
+    /// Ends the connection and completes the oldest work request with `status`.
     fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
         self.stop();
         if let Some(pending) = self.queue.pop_front() {
@@ -431,7 +438,7 @@ impl<L> Requester<L> {
         self.ack_deadline = ack_timeout(self.attr.timeout).map(|after| now + after);
     }
 
-    /// The PSN of a packet of the stream: its count modulo 2^24 after the first one.
+    /// The PSN of the packet at position `at`.
     fn psn(&self, at: u64) -> Psn {
         Psn::new(self.attr.sq_psn).add((at & 0xff_ffff) as u32)
     }

@@ -2,10 +2,10 @@
 
 //! The responder of a reliable connection (IBTA 9.7.4, 9.7.5, 9.9.3).
 //!
-//! Requests execute as they arrive; what they cause to be sent waits for `transmit`: answers to
-//! READs and atomic operations in the order of the requests, then at most one acknowledgement or
-//! NAK. The acknowledgement always names the last packet before the expected one, so any number of
-//! requests share it.
+//! Requests are executed as they arrive, and `transmit` sends their responses: first those of
+//! READs, atomic operations and FLUSHes, in the order of the requests, then at most one
+//! acknowledgement or NAK. An acknowledgement has the PSN before the expected one, so it
+//! acknowledges any number of requests.
 
 mod answer;
 mod atomic;
@@ -43,14 +43,14 @@ use super::ResponderAttr;
 enum NakReason {
     /// No receive is posted.
     NotReady,
-    /// There is no room for the answer: as if the packet were lost.
+    /// There is no room for the response. The request is dropped and requested again.
     Busy,
-    /// The connection ends with this NAK.
+    /// The connection ends with this NAK and raises this event.
     Fatal(NakCode, Option<AsyncEvent>),
 }
 
-/// Opcode, length or sequence of packets is not as it must be, or the QP does not admit the
-/// operation.
+/// NAK of a request with an invalid opcode, length or sequence of packets, or of an operation that
+/// the QP does not admit.
 const INVALID: NakReason = NakReason::Fatal(NakCode::InvalidRequest, Some(AsyncEvent::QpReqErr));
 
 impl From<RemoteFault> for NakReason {
@@ -60,7 +60,7 @@ impl From<RemoteFault> for NakReason {
     }
 }
 
-/// How a fault of this side's memory ends the connection.
+/// The NAK and the event of a connection that ends with `fault`.
 const fn nak_of(fault: RemoteFault) -> (NakCode, AsyncEvent) {
     match fault {
         RemoteFault::Access => (NakCode::RemoteAccess, AsyncEvent::QpAccessErr),
@@ -74,7 +74,7 @@ impl From<BadReceive> for NakReason {
     }
 }
 
-/// Executes the requests of the peer of one QP. `R` finds the local memory of a receive work
+/// Executes the requests of the peer of one QP. `R` describes the local memory of a receive work
 /// request.
 #[derive(Debug)]
 pub struct Responder<R> {
@@ -82,28 +82,29 @@ pub struct Responder<R> {
     attr: ResponderAttr,
     /// Expected PSN.
     expected: Psn,
-    /// Messages completed, 24 bits.
+    /// Message sequence number: messages completed, modulo 2^24.
     msn: u32,
     message: Option<RequestInProgress<R>>,
     jobs: VecDeque<Job>,
-    /// Answers to the last atomic operations and atomic WRITEs with their PSNs, for duplicates.
+    /// Results of the last atomic operations and atomic WRITEs with their PSNs. Duplicates are
+    /// answered from them.
     results: VecDeque<(Psn, Answer)>,
-    /// The last READs and FLUSHes, for duplicates.
+    /// PSNs of the last READs and FLUSHes, to recognize duplicates.
     reads: ExecutedRequests,
     flushes: ExecutedRequests,
     ack_pending: bool,
     nak: Option<Syndrome>,
-    /// A NAK asked for the expected packet; until it arrives, later ones are dropped without
-    /// another NAK.
+    /// A NAK has requested the expected packet. Until that packet arrives, later packets are
+    /// dropped without another NAK.
     awaiting: bool,
-    /// Apart, since few connections ever meet congestion.
+    /// Boxed to keep the responder small: few connections ever meet congestion.
     notifier: Box<Notifier>,
     dead: bool,
 }
 
 impl<R> Responder<R> {
-    /// Bytes of its queues at most, with this limit of READs and atomic operations. They grow by
-    /// doubling.
+    /// Most bytes that the queues of a responder allocate if `max_dest_rd_atomic` is
+    /// `max_rd_atomic`. Each queue grows by doubling.
     pub const fn queues(max_rd_atomic: u8) -> usize {
         let limit = max_rd_atomic as usize;
         let jobs = (limit + flush::WAITING).next_power_of_two();
@@ -111,7 +112,7 @@ impl<R> Responder<R> {
         jobs * size_of::<Job>() + results * size_of::<(Psn, Answer)>() + 2 * ExecutedRequests::SIZE
     }
 
-    /// A responder that expects its first packet.
+    /// A responder that expects the packet with PSN `rq_psn`.
     pub fn new(mut connection: Connection, attr: ResponderAttr) -> Self {
         connection.path = capable(connection.path);
         Self {
@@ -132,12 +133,12 @@ impl<R> Responder<R> {
         }
     }
 
-    /// Attributes in force.
+    /// Current attributes.
     pub fn attr(&self) -> &ResponderAttr {
         &self.attr
     }
 
-    /// Changes RNR timer, limit of READs and access; `rq_psn` stays what it was.
+    /// Changes `min_rnr_timer`, `max_dest_rd_atomic` and `access`. `rq_psn` does not change.
     pub fn set_attr(&mut self, attr: ResponderAttr) {
         self.attr = ResponderAttr {
             rq_psn: self.attr.rq_psn,
@@ -145,7 +146,7 @@ impl<R> Responder<R> {
         };
     }
 
-    /// Changes the path that answers take.
+    /// Changes the path of responses to the peer.
     pub fn set_path(&mut self, path: Path) {
         self.connection.path = capable(path);
     }
@@ -165,14 +166,15 @@ impl<R> Responder<R> {
         self.msn
     }
 
-    /// Counts packets and messages as received that another path than this one carried.
+    /// Skips the PSNs of `packets` packets and counts `messages` messages that were transferred
+    /// without packets.
     pub fn advance(&mut self, packets: u32, messages: u32) {
         self.expected = self.expected.add(packets);
         self.msn = self.msn.wrapping_add(messages) & MASK_24;
     }
 
-    /// Ends the connection and takes back a receive whose message is incomplete. Answers that are
-    /// to be sent stay.
+    /// Ends the connection and returns the receive of an incomplete message. Queued responses
+    /// remain to be sent.
     pub fn drain(&mut self) -> Option<RecvWr<R>> {
         self.dead = true;
         match self.message.take() {
@@ -186,7 +188,7 @@ impl<R> Responder<R> {
         !self.jobs.is_empty() || self.nak.is_some() || self.ack_pending || self.notifier.is_owed()
     }
 
-    /// Takes a request of this connection. Any other packet is ignored.
+    /// Handles a request of this connection. Ignores any other packet.
     pub fn on_packet<E: ResponderEnv<Recv = R>>(
         &mut self,
         packet: &Packet<'_>,
@@ -236,7 +238,7 @@ impl<R> Responder<R> {
         }
     }
 
-    /// Executes the expected request.
+    /// Executes a request with the expected PSN.
     fn execute<E: ResponderEnv<Recv = R>>(
         &mut self,
         request: Request,
@@ -266,13 +268,13 @@ impl<R> Responder<R> {
                 1
             }
         };
-        // The response acknowledges all before it.
+        // The response also acknowledges all earlier requests.
         self.ack_pending = false;
         self.expected = self.expected.add(taken);
         Ok(())
     }
 
-    /// Counts a packet of a SEND or WRITE.
+    /// Counts an executed packet of a SEND or WRITE.
     fn took_packet(&mut self, position: Position, ack_req: bool) {
         self.expected = self.expected.add(1);
         self.ack_pending |= ack_req;
@@ -285,10 +287,10 @@ impl<R> Responder<R> {
         self.msn = (self.msn + 1) & MASK_24;
     }
 
-    /// Takes a request that lies before the expected one. SENDs and WRITEs are
-    /// acknowledged once more. The others are answered once more if such a request was executed
-    /// there: an answer takes the place of those that wait behind its PSN, so a packet that repeats
-    /// nothing must not get one.
+    /// Handles a duplicate: a request with a PSN before the expected one. SENDs and WRITEs are
+    /// acknowledged once more. READs, atomic operations and FLUSHes are answered once more if the
+    /// same kind of request was executed at this PSN. Other requests are ignored, because an answer
+    /// to a duplicate replaces the queued responses from its PSN on.
     fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, request: Request, psn: Psn, env: &mut E) {
         match request {
             Request::Part(_) => self.ack_pending = true,

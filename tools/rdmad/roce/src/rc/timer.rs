@@ -4,23 +4,24 @@
 
 use std::time::Duration;
 
-/// Units of 10 µs behind the codes of an RNR NAK (IBTA table 45).
+/// Delay of each RNR NAK timer code, in units of 10 µs (IBTA table 45).
 const RNR_10_US: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// How long a requester waits after an RNR NAK with this timer code, of which the low 5 bits count.
+/// Time that a requester waits after an RNR NAK. Only the low 5 bits of the timer code `code` are
+/// used.
 pub fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(u64::from(RNR_10_US[usize::from(code & 0x1f)]) * 10)
 }
 
-/// How long a requester waits for an acknowledgement, or `None` for ever. `exponent` is the QP's
-/// local ACK timeout, of which the low 5 bits count.
+/// Time that a requester waits for an acknowledgement; `None` if it waits for ever. `exponent` is
+/// the QP's local ACK timeout n; only its low 5 bits are used.
 ///
-/// The IBTA has a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after the
-/// last sign of progress. Twice is taken: a software peer on a busy host is late more often than a
-/// packet is lost.
+/// The IBTA lets a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after the
+/// last progress. This function returns twice that time: on a busy host, late responses of a
+/// software peer are more frequent than lost packets.
 pub fn ack_timeout(exponent: u8) -> Option<Duration> {
     match exponent & 0x1f {
         0 => None,

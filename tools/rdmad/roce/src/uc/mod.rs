@@ -2,14 +2,16 @@
 
 //! Unreliable connections (IBTA 9.8.2): SEND and RDMA WRITE without acknowledgements.
 //!
-//! The requester's work ends as its last packet is sent. The responder takes messages of which
-//! every packet arrives in order; of others it drops the rest, and nobody is told.
+//! A work request ends when its last packet is sent. The responder completes a message if all of
+//! its packets arrive in order. Otherwise it drops the rest of the message without a report to the
+//! peer.
 //!
 //! # Errors
-//! As for [reliable connections](crate::rc), a call that returns [`QpError`](crate::QpError) has
-//! ended this half of the connection. Only local faults do so: nothing that a peer sends can. One
-//! of the requester leaves the responder as it is (the QP's state is SQE, IBTA 10.3.1.6); sending
-//! starts again with a new [`Requester`] at the old one's [`next_psn`](Requester::next_psn).
+//! A call that returns [`QpError`](crate::QpError) has ended this half of the connection and
+//! completed the failed work request, as for [reliable connections](crate::rc). Only local faults
+//! cause errors: no packet of the peer does. After an error of the requester, the responder
+//! continues (the QP is in the state SQE, IBTA 10.3.1.6). To send again, create a new [`Requester`]
+//! with the [`next_psn`](Requester::next_psn) of the old one.
 
 mod requester;
 mod responder;

@@ -2,10 +2,10 @@
 
 //! The responder of an unreliable connection (IBTA 9.8.2, 9.9.3).
 //!
-//! A packet with another PSN than the expected one shows that packets got lost: the message under
-//! way is dropped. The next first (or only) packet of a message is taken whatever its PSN, and the
-//! expected PSN follows it. A message that can't be taken for another reason is dropped in the same
-//! way. The receive that a dropped SEND had taken is used for the next one that needs it.
+//! An unexpected PSN shows that packets got lost: the message in progress is dropped. The next
+//! packet that starts a message is accepted with any PSN, and the expected PSN becomes the one
+//! after it. A message that can't be executed for another reason is dropped in the same way. The
+//! receive of a dropped SEND is held for the next message that needs a receive.
 
 mod committed;
 
@@ -18,10 +18,10 @@ use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, MAX_MESSAGE}
 
 pub use self::committed::ResponderState;
 
-/// A message of which the last packet has not arrived.
+/// A message whose last packet has not arrived.
 #[derive(Clone, Copy, Debug)]
 enum MessageInProgress {
-    /// Into the receive that is held.
+    /// A SEND into the held receive.
     Send {
         received: u32,
     },
@@ -31,9 +31,9 @@ enum MessageInProgress {
     },
 }
 
-/// Why a packet is not taken.
+/// Why a packet is not executed.
 enum Rejection {
-    /// It is dropped with its message.
+    /// The packet and its message are dropped.
     Drop,
     /// The QP fails.
     Fail(QpError),
@@ -51,14 +51,15 @@ impl From<BadReceive> for Rejection {
     }
 }
 
-/// Takes the messages of the peer of one QP. `R` finds the local memory of a receive work request.
+/// Receives the messages of the peer of one QP. `R` describes the local memory of a receive work
+/// request.
 #[derive(Debug)]
 pub struct Responder<R> {
     mtu: Mtu,
     access: AccessFlags,
     expected: Psn,
     message: Option<MessageInProgress>,
-    /// The receive of the message under way, or of one that was dropped.
+    /// The held receive: that of the message in progress, or of a dropped message.
     recv: Option<RecvWr<R>>,
     dead: bool,
 }
@@ -91,33 +92,34 @@ impl<R> Responder<R> {
         self.access = access;
     }
 
-    /// PSN that would continue the last message that was begun.
+    /// Expected PSN: the PSN after that of the last accepted packet.
     pub fn expected_psn(&self) -> Psn {
         self.expected
     }
 
-    /// Expects `psn` after messages that another path than this one carried. One under way here is
-    /// dropped.
+    /// Sets the expected PSN after messages that were transferred without packets. Drops the
+    /// message in progress.
     pub fn resume(&mut self, psn: Psn) {
         self.expected = psn;
         self.message = None;
     }
 
-    /// Takes the receive that is held for the next message, for a message that comes by another
-    /// path than this one.
+    /// Takes the held receive for a message that is transferred without packets. Drops the message
+    /// in progress.
     pub fn take_receive(&mut self) -> Option<RecvWr<R>> {
         self.message = None;
         self.recv.take()
     }
 
-    /// Stops, and takes back a receive whose message is incomplete or was dropped.
+    /// Ends the connection and returns the held receive.
     pub fn drain(&mut self) -> Option<RecvWr<R>> {
         self.dead = true;
         self.message = None;
         self.recv.take()
     }
 
-    /// Takes a packet of this connection. Returns whether it was executed; others are dropped.
+    /// Handles a packet of this connection. Returns true if the packet was executed, false if it
+    /// was dropped.
     pub fn on_packet<E: ResponderEnv<Recv = R>>(
         &mut self,
         packet: &Packet<'_>,
@@ -190,7 +192,7 @@ impl<R> Responder<R> {
                 return Err(Rejection::Fail(QpError { event: None }));
             }
         }
-        // The sum is at most `recv.length`.
+        // The sum is at most `recv.length`, so it cannot overflow.
         let received = received + payload.len() as u32;
         if position.ends() {
             completion.byte_len = received;
@@ -226,7 +228,8 @@ impl<R> Responder<R> {
             va: reth.va.wrapping_add(u64::from(received)),
             rkey: reth.rkey,
         };
-        // A receive is taken before the data is in place, so that a lack of one is noticed in time.
+        // The receive is taken before the data is written: without a posted receive, the packet
+        // must not change memory.
         let recv = match part.imm() {
             Some(imm) => Some((self.receive(env)?, imm)),
             None => None,
@@ -246,14 +249,14 @@ impl<R> Responder<R> {
             env.complete_recv(recv, completion);
         }
         if !position.ends() {
-            // `left` bounds the sum.
+            // The sum is at most `reth.length`, so it cannot overflow.
             let received = received + payload.len() as u32;
             self.message = Some(MessageInProgress::Write { reth, received });
         }
         Ok(())
     }
 
-    /// Checks what a RETH names against the QP and the memory.
+    /// Checks that the QP admits RDMA WRITEs and that the peer may write the range of `reth`.
     fn admit<E: ResponderEnv<Recv = R>>(&self, reth: Reth, env: &mut E) -> Result<(), Rejection> {
         let access = AccessFlags::REMOTE_WRITE;
         if !self.access.contains(access) || reth.length > MAX_MESSAGE {
@@ -265,7 +268,7 @@ impl<R> Responder<R> {
         Ok(())
     }
 
-    /// The receive that is held, or the next one.
+    /// The held receive, or the next posted one.
     fn receive<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Result<RecvWr<R>, Rejection> {
         match self.recv.take() {
             Some(recv) => Ok(recv),

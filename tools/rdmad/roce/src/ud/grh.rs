@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Bytes of a receive ahead of a datagram.
+//! The GRH ahead of a datagram in its receive.
 
 use crate::headers::{Bth, Deth};
 use crate::icrc::ICRC_SIZE;
 use crate::net::{Addresses, Path, IPV4_SIZE, UDP_SIZE};
 
-/// Bytes ahead of each datagram in its receive.
+/// Bytes of the GRH ahead of each datagram in its receive.
 pub const GRH_SIZE: usize = 40;
 
-/// Bytes that receives have ahead of a datagram that came with this IP header (IBTA annex A17): the
-/// IPv6 header, which is laid out as a GRH, or 20 bytes of zero and then the IPv4 header.
+/// The bytes in place of the GRH for a datagram with the IP header `header` (IBTA annex A17): the
+/// IPv6 header, which has the layout of a GRH, or 20 zero bytes and the IPv4 header.
 pub(super) fn received(header: &[u8]) -> [u8; GRH_SIZE] {
     let mut image = [0; GRH_SIZE];
     let size = header.len().min(GRH_SIZE);
@@ -18,10 +18,11 @@ pub(super) fn received(header: &[u8]) -> [u8; GRH_SIZE] {
     image
 }
 
-/// The same for a datagram that takes `path` without a packet: what the packet's header would be.
+/// The bytes in place of the GRH for a datagram that is transferred without a packet. They are the
+/// same as for a packet with `path` and the IPv4 identification `ident`.
 ///
-/// `ident` is the IPv4 identification, `transport` the bytes of the packet from the BTH to the
-/// ICRC.
+/// `transport` is the length of that packet from the BTH to the ICRC in bytes, see
+/// [`transport_size`].
 pub fn grh(path: &Path, ident: u16, transport: usize) -> [u8; GRH_SIZE] {
     let mut image = [0; GRH_SIZE];
     let header = match path.addresses {
@@ -32,7 +33,8 @@ pub fn grh(path: &Path, ident: u16, transport: usize) -> [u8; GRH_SIZE] {
     image
 }
 
-/// Bytes of a datagram's packet from the BTH to the ICRC.
+/// Length of a datagram's packet from the BTH to the ICRC in bytes. `imm` is set if the datagram
+/// has immediate data.
 pub const fn transport_size(payload: usize, imm: bool) -> usize {
     let headers = Bth::SIZE + Deth::SIZE + if imm { 4 } else { 0 };
     headers + payload.next_multiple_of(4) + ICRC_SIZE

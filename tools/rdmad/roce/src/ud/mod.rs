@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Unreliable datagrams (IBTA 9.8.3), those of the GSI QP among them.
+//! Unreliable datagrams (IBTA 9.8.3), including those of the GSI QP.
 //!
-//! A message is one packet, so neither side keeps anything of it: the [`Sender`] builds packets,
-//! the [`Receiver`] puts them into receives, each behind an image of the packet's [network
-//! header](grh).
+//! A message is one packet, so neither side has state of a message in progress. The [`Sender`]
+//! builds packets. The [`Receiver`] copies their payloads to receives, each behind a
+//! [GRH](grh).
 //!
-//! P_Keys, and the rule that a Q_Key with its top bit set stands for the QP's own, are the
-//! caller's.
+//! The caller checks P_Keys. It also replaces a Q_Key with its top bit set in a work request by the
+//! Q_Key of the QP.
 
 mod grh;
 mod receiver;

@@ -11,25 +11,25 @@ use crate::work::{RecvCompletion, RecvWr, Source, WcStatus, With};
 
 use super::grh::{self, GRH_SIZE};
 
-/// The verdict on a packet.
+/// Result of [`Receiver::on_packet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It completed a receive.
+    /// Delivered: the packet completed a receive.
     Delivered,
-    /// It is of another transport service.
+    /// Dropped: the packet belongs to another transport service.
     NotUd,
-    /// Dropped: it does not have the QP's Q_Key.
+    /// Dropped: the packet does not have the QP's Q_Key.
     BadQkey,
-    /// Dropped: no receive is posted.
+    /// Dropped: no receive is posted, or the receiver has stopped.
     NoReceive,
-    /// Dropped: it does not fit into the receive, which waits for the next datagram.
+    /// Dropped: the datagram does not fit into the receive. The receive is held for the next one.
     TooLong,
 }
 
-/// Takes the datagrams of one QP. `R` finds the local memory of a receive work request.
+/// Receives the datagrams of one QP. `R` describes the local memory of a receive work request.
 #[derive(Debug)]
 pub struct Receiver<R> {
-    /// The receive that a datagram did not fit into.
+    /// The held receive: the last datagram did not fit into it.
     recv: Option<RecvWr<R>>,
     dead: bool,
 }
@@ -44,23 +44,23 @@ impl<R> Default for Receiver<R> {
 }
 
 impl<R> Receiver<R> {
-    /// Takes the receive that is held for the next datagram, for one that comes by another path
-    /// than packets.
+    /// Takes the held receive for a datagram that is transferred without a packet.
     pub fn take_receive(&mut self) -> Option<RecvWr<R>> {
         self.recv.take()
     }
 
-    /// The receive that is held for the next datagram.
+    /// The held receive, which the next datagram uses.
     pub fn held(&self) -> Option<&RecvWr<R>> {
         self.recv.as_ref()
     }
 
-    /// Whether it has stopped.
+    /// Whether the receiver has stopped.
     pub fn is_stopped(&self) -> bool {
         self.dead
     }
 
-    /// A receiver that goes on with the receive that another one held, or that has stopped.
+    /// A receiver with the committed state of another one: its held receive `recv` and whether it
+    /// had stopped.
     pub fn restored(recv: Option<RecvWr<R>>, is_stopped: bool) -> Self {
         Self {
             recv,
@@ -68,14 +68,14 @@ impl<R> Receiver<R> {
         }
     }
 
-    /// Stops, and takes back a receive that is held.
+    /// Stops the receiver and returns the held receive.
     pub fn drain(&mut self) -> Option<RecvWr<R>> {
         self.dead = true;
         self.recv.take()
     }
 
-    /// Takes a packet to this QP, whose Q_Key is `qkey`. An error has the QP fail; its receive is
-    /// completed.
+    /// Handles a packet to this QP, whose Q_Key is `qkey`. On an error, the QP has failed and the
+    /// receive is already completed.
     pub fn on_packet<E: ResponderEnv<Recv = R>>(
         &mut self,
         packet: &Packet<'_>,
@@ -99,7 +99,7 @@ impl<R> Receiver<R> {
         let Some(recv) = taken else {
             return Ok(Verdict::NoReceive);
         };
-        // A frame is much shorter than 2^32 bytes.
+        // A frame is much shorter than 2^32 bytes, so the cast does not truncate.
         let byte_len = (GRH_SIZE + packet.payload.len()) as u32;
         if byte_len > recv.length {
             self.recv = Some(recv);

@@ -7,45 +7,47 @@ use crate::work::SendWr;
 
 use super::Requester;
 
-/// The state of a [`Requester`] beside its connection, attributes and work requests. Packets count
-/// from 0, times as in [`Epoch`]. Round trips are not kept: they are learned anew.
+/// The state of a [`Requester`] without its connection, attributes and work requests. Positions of
+/// packets count from 0, times from the [`Epoch`]. Congestion window and round-trip times are not
+/// committed: a new process measures them anew.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequesterState {
-    /// First packet of the oldest work request, or of the next one.
+    /// Position of the first packet of the oldest work request. Without work requests, that of the
+    /// next work request.
     pub first: u64,
-    /// Oldest packet that is not acknowledged.
+    /// Position of the oldest unacknowledged packet.
     pub una: u64,
-    /// Packet to send next.
+    /// Position of the packet to send next.
     pub next: u64,
-    /// End of what was ever sent.
+    /// Position behind the last packet that was ever sent.
     pub sent: u64,
-    /// Packet to which a packet last made it go back, or [`NONE`].
+    /// Position to which a response last made the requester go back, or [`NONE`].
     pub went_back: u64,
-    /// End of the wait for an acknowledgement, or [`NONE`].
+    /// End of the local ACK timeout, or [`NONE`].
     pub ack_deadline: u64,
-    /// End of the pause that an RNR NAK asked for, or [`NONE`].
+    /// End of the delay that an RNR NAK requested, or [`NONE`].
     pub rnr_deadline: u64,
-    /// Work request that can't be executed.
+    /// The first work request that can't be executed.
     pub failed: FailedWork,
-    /// PSN of packet 0.
+    /// PSN of the packet at position 0.
     pub sq_psn: u32,
-    /// Operations on local keys, among the work requests, that were executed.
+    /// Number of queued operations on local keys that were executed.
     pub locals: u32,
-    /// Requests with an answer of their own, sent and not answered.
+    /// Requests in flight that have a response of their own: READs, atomic operations and FLUSHes.
     pub unanswered: u32,
-    /// Transport retries that are left.
+    /// Transport retries left.
     pub retries: u8,
-    /// Retries after RNR NAKs that are left.
+    /// Retries after RNR NAKs left.
     pub rnr_retries: u8,
     /// 1 if the connection has ended.
     pub dead: u8,
-    /// 1 if no work request begins.
+    /// 1 if work requests that have not begun are not started.
     pub held: u8,
 }
 
 impl<L> Requester<L> {
-    /// The state to go on from in another process.
+    /// The state from which another process can continue.
     pub fn commit(&self, epoch: Epoch) -> RequesterState {
         let is_executed = |pending: &&super::Pending<L>| pending.is_local() && !pending.local;
         RequesterState {
@@ -61,7 +63,7 @@ impl<L> Requester<L> {
             rnr_deadline: epoch.nanos(self.rnr_deadline),
             failed: FailedWork::first(self.queue.iter().map(|pending| pending.failed)),
             sq_psn: self.attr.sq_psn,
-            // At most as many as the queue holds.
+            // The queue bounds the count, so the cast does not truncate.
             locals: self.queue.iter().filter(is_executed).count() as u32,
             unanswered: self.unanswered,
             retries: self.retries,
@@ -71,8 +73,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Has a new requester, which has room for `work`, go on from `state`. `work` are all work
-    /// requests that have not ended.
+    /// Makes a new requester continue from `state`. `work` yields all work requests that have not
+    /// ended; the requester must have room for them.
     pub fn restore(
         &mut self,
         state: &RequesterState,

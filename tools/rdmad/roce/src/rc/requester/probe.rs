@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Probes: how a requester finds that the end of what it sent got lost, long before the local ACK
-//! timeout.
+//! Probes detect the loss of the last packets of a connection long before the local ACK timeout.
 //!
-//! A gap in the middle is told by the packets behind it; behind the last packet there is nothing.
-//! So when a connection is silent for longer than its round trips take, the last packet goes out
-//! once more, asking for an acknowledgement (the tail loss probe of RFC 8985). To the responder it
-//! is the expected packet, a duplicate or a packet behind a gap, and each has the answer that the
-//! IBTA gives it: an acknowledgement, the same again, or a NAK, on which everything is repeated.
+//! If a packet gets lost and later packets arrive, the responder sends a NAK. No NAK reports the
+//! loss of the last packet. So if no response arrives for longer than a round trip takes, the
+//! requester sends the last packet once more and requests an acknowledgement (the tail loss probe
+//! of RFC 8985). The responder acknowledges the probe if it is the expected packet or a duplicate.
+//! If earlier packets are missing, the responder sends a NAK and the requester retransmits them.
 //!
-//! A responder that has sent its NAK says nothing more until the gap is filled. Therefore every
-//! second probe in a row repeats all that is not acknowledged.
+//! A responder that has sent its NAK sends no other until the missing packet arrives, so the NAK
+//! itself may get lost. Therefore every second probe in a row retransmits all unacknowledged
+//! packets.
 //!
-//! Probes take no retries and leave the local ACK timeout as it is. A connection without that
-//! timeout has no probes.
+//! Probes use up no retries and do not change the local ACK timeout. A connection without that
+//! timeout sends no probes.
 
 use std::time::{Duration, Instant};
 
-/// A probe before the first round trip is known.
+/// Time without a response before a probe while no round trip has been measured.
 const FIRST_GUESS: Duration = Duration::from_millis(4);
 
-/// The shortest silence that is taken for a loss: a peer in software is seldom quicker for sure.
+/// Shortest time without a response before a probe: a software peer may take that long to respond.
 const SHORTEST: Duration = Duration::from_micros(500);
 
-/// The silence that is taken for a loss doubles so many times at most.
+/// Most doublings of the time without a response before a probe.
 const MAX_DOUBLINGS: u32 = 10;
 
 /// The packets that a probe sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// The last packet.
+    /// The last packet that was sent.
     Last,
-    /// All that is not acknowledged.
+    /// All unacknowledged packets.
     All,
 }
 
-/// Times of a connection, smoothed as RFC 6298 says.
+/// Round-trip time of a connection, smoothed as in RFC 6298.
 #[derive(Clone, Copy, Debug)]
 struct RoundTrip {
     mean: Duration,
@@ -57,37 +57,39 @@ impl RoundTrip {
         }
     }
 
-    /// Silence that is longer than an answer may take.
+    /// Time within which a response can be expected.
     fn silence(self) -> Duration {
         (self.mean * 2 + self.deviation * 4).max(SHORTEST)
     }
 }
 
-/// When a requester probes.
+/// Decides when a requester sends a probe.
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     round_trip: Option<RoundTrip>,
-    /// End of a packet that is timed, and when it was sent. Its acknowledgement is that of its
-    /// first sending (Karn's rule), since it is forgotten when anything is repeated.
+    /// Position behind the packet whose round trip is being measured, and when it was sent. Any
+    /// retransmission ends the measurement, because a response may then belong to either
+    /// transmission (Karn's rule).
     timed: Option<(u64, Instant)>,
     deadline: Option<Instant>,
-    /// Probes since the last progress.
+    /// Probes sent since the last progress.
     sent: u32,
-    /// Doublings of the silence. They stay until a round trip is timed: one that has become longer
-    /// than the silence could never be, otherwise.
+    /// Doublings of the time before a probe. They last until a round trip is measured. Otherwise a
+    /// round trip longer than that time could never be measured: each probe would end the
+    /// measurement.
     doublings: u32,
 }
 
 impl Prober {
-    /// A packet that asks for an answer is sent the first time; the answer acknowledges up to
-    /// `end`.
+    /// Begins to measure a round trip, unless one is being measured. A packet that requests a
+    /// response is sent for the first time; the response acknowledges packets before `end`.
     pub(super) fn asks(&mut self, end: u64, now: Instant) {
         if self.timed.is_none() {
             self.timed = Some((end, now));
         }
     }
 
-    /// Packets before `una` are acknowledged.
+    /// Records that packets before `una` are acknowledged, and cancels the probe.
     pub(super) fn progress(&mut self, una: u64, now: Instant) {
         self.deadline = None;
         self.sent = 0;
@@ -102,15 +104,15 @@ impl Prober {
         }
     }
 
-    /// Packets are to be repeated: it can't be told which sending an answer is for, and silence
-    /// begins anew.
+    /// Prepares for a retransmission: ends the measurement of a round trip and restarts the time
+    /// before a probe.
     pub(super) fn repeat(&mut self) {
         self.timed = None;
         self.deadline = None;
     }
 
-    /// There is nothing to send, but there are packets that an answer is to come for. `sent` says
-    /// that some of them left just now.
+    /// Waits for responses: nothing is left to send, but packets are unacknowledged. `sent` is set
+    /// if packets were sent just now; the time before a probe then restarts.
     pub(super) fn wait(&mut self, sent: bool, now: Instant) {
         if sent || self.deadline.is_none() {
             let silence = self.round_trip.map_or(FIRST_GUESS, RoundTrip::silence);
@@ -118,17 +120,17 @@ impl Prober {
         }
     }
 
-    /// Nothing is waited for, or there is more to send.
+    /// Cancels the probe: no packets are unacknowledged, or there is more to send.
     pub(super) fn rest(&mut self) {
         self.deadline = None;
     }
 
-    /// When a probe is due.
+    /// Time of the next probe.
     pub(super) const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The probe that is due, which the caller sends.
+    /// The probe that the caller has to send, if one is due.
     pub(super) fn due(&mut self, now: Instant) -> Option<Probe> {
         self.deadline.filter(|at| *at <= now)?;
         self.repeat();
@@ -148,7 +150,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// How long a prober that sent something waits.
+    /// Time from sending a packet to the probe.
     fn silence(prober: &mut Prober, now: Instant) -> Duration {
         prober.wait(true, now);
         prober.deadline().unwrap() - now

@@ -17,8 +17,8 @@ use crate::work::{SendOp, WcStatus};
 use super::{Pending, Requester};
 
 impl<L> Requester<L> {
-    /// Takes a response of this connection. Other packets, and responses that make no sense (any
-    /// more), are ignored.
+    /// Handles a response of this connection. Ignores requests, and responses to packets that are
+    /// already acknowledged or were not sent.
     pub fn on_packet<E: RequesterEnv<Send = L>>(
         &mut self,
         packet: &Packet<'_>,
@@ -43,7 +43,8 @@ impl<L> Requester<L> {
         if at >= self.sent {
             return Ok(());
         }
-        // An acknowledgement covers its own packet too, any other response those before it.
+        // An acknowledgement covers its own packet and all earlier ones. Any other response covers
+        // only the earlier packets.
         let (end, incident) = match response {
             Response::Ack(Aeth { syndrome, .. }) => match syndrome {
                 Syndrome::Ack(_) => (at + 1, None),
@@ -73,7 +74,7 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Takes a NAK of the packet at `una`.
+    /// Handles a NAK of the packet at `una`.
     fn refused<E: RequesterEnv<Send = L>>(
         &mut self,
         code: NakCode,
@@ -88,8 +89,8 @@ impl<L> Requester<L> {
         Err(self.fail(status, env))
     }
 
-    /// Takes packets before `end` as acknowledged, but none of a READ or atomic operation: where
-    /// `una` stops short of `end`, their responses got lost.
+    /// Marks packets before `end` as acknowledged, up to the first request that has a response of
+    /// its own. If `una` is below `end` afterwards, that response got lost.
     fn acknowledge<E: RequesterEnv<Send = L>>(
         &mut self,
         end: u64,
@@ -109,7 +110,7 @@ impl<L> Requester<L> {
         Ok(())
     }
 
-    /// Takes the READ response at `una`.
+    /// Handles the READ response at `una`.
     fn read_response<E: RequesterEnv<Send = L>>(
         &mut self,
         part: ReadPart,
@@ -133,7 +134,7 @@ impl<L> Requester<L> {
             return Err(self.fail(WcStatus::BadRespErr, env));
         };
         let mtu = self.connection.mtu.bytes();
-        // A message has at most 2^23 packets.
+        // A message has at most 2^23 packets, so the cast does not truncate.
         let offset = (at - read.first) as u32 * mtu;
         let ends = at + 1 == read.request_end(at);
         if position.ends() != ends {
@@ -149,14 +150,15 @@ impl<L> Requester<L> {
                 return Err(self.fail(status, env));
             }
         }
-        // Below zero if the request was to be repeated and its first answer came after all.
+        // Would be below zero if the request is about to be retransmitted and its first response
+        // arrives after all.
         self.unanswered = self.unanswered.saturating_sub(u32::from(ends));
         self.progress(at + 1, now);
         self.settle(env)
     }
 
-    /// Takes the answer to the atomic WRITE or FLUSH at `una`: a READ response without data (IBTA
-    /// A19.4).
+    /// Handles the response to the atomic WRITE or FLUSH at `una`: a READ response without data
+    /// (IBTA A19.4).
     fn done<E: RequesterEnv<Send = L>>(
         &mut self,
         position: Position,
@@ -167,13 +169,13 @@ impl<L> Requester<L> {
         if position != Position::Only || !payload.is_empty() {
             return Err(self.fail(WcStatus::BadRespErr, env));
         }
-        // As for READs, it may be below zero.
+        // Saturates for the same reason as in `read_response`.
         self.unanswered = self.unanswered.saturating_sub(1);
         self.progress(self.una + 1, now);
         self.settle(env)
     }
 
-    /// Takes the original value of the atomic operation at `una`.
+    /// Handles the response to the atomic operation at `una`, with the original value of the word.
     fn atomic_response<E: RequesterEnv<Send = L>>(
         &mut self,
         original: u64,
@@ -191,13 +193,13 @@ impl<L> Requester<L> {
         if let Err(status) = env.scatter_read(&atomic.wr.local, 0, &bytes, true) {
             return Err(self.fail(status, env));
         }
-        // As for READs, it may be below zero.
+        // Saturates for the same reason as in `read_response`.
         self.unanswered = self.unanswered.saturating_sub(1);
         self.progress(self.una + 1, now);
         self.settle(env)
     }
 
-    /// Moves `una` forward to `una`.
+    /// Advances `self.una` to `una`.
     fn progress(&mut self, una: u64, now: Instant) {
         self.window.progress(una - self.una);
         self.una = una;
@@ -213,7 +215,7 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Waits as long as the responder asks for, then repeats.
+    /// Handles an RNR NAK: retransmits after the delay that the responder requests.
     fn not_ready<E: RequesterEnv<Send = L>>(
         &mut self,
         timer: u8,

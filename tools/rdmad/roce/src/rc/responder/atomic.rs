@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Atomic operations and atomic WRITEs. An operation executes once, as its request arrives in
-//! order; its result is kept for as long as the peer may ask for it again (IBTA 9.4.5).
+//! Atomic operations and atomic WRITEs. An operation is executed once, when its request arrives in
+//! order. Its result is stored for as long as the peer may repeat the request (IBTA 9.4.5).
 
 use crate::env::ResponderEnv;
 use crate::headers::Reth;
@@ -47,7 +47,7 @@ impl<R> Responder<R> {
         Ok(())
     }
 
-    /// Queues the answer to the expected request, and keeps it for duplicates.
+    /// Queues the answer to the expected request, and stores it for duplicates.
     pub(super) fn keep(&mut self, answer: Answer) {
         if self.results.len() >= self.job_limit() {
             self.results.pop_front();
@@ -57,8 +57,8 @@ impl<R> Responder<R> {
         self.queue(self.expected, answer, false);
     }
 
-    /// Answers an atomic operation once more. A requester that still waits has it among the last
-    /// ones; nothing is answered to others.
+    /// Answers a duplicate from its stored result. A request without a stored result is ignored:
+    /// results are stored for as many operations as the requester may have outstanding.
     pub(super) fn atomic_again(&mut self, psn: Psn) {
         let result = self.results.iter().rev().find(|(at, _)| *at == psn);
         if let Some(&(_, answer)) = result {

@@ -15,77 +15,78 @@ use super::flush::WAITING;
 use super::job::{Answer, Job};
 use super::{RequestInProgress, Responder};
 
-/// Answers that wait to be sent at most.
+/// Most answers that wait to be sent.
 const ANSWERS: usize = MAX_RD_ATOMIC as usize + WAITING;
-/// Results of atomic operations that are kept at most.
+/// Most stored results of atomic operations and atomic WRITEs.
 const RESULTS: usize = MAX_RD_ATOMIC as usize;
-/// Requests that are remembered at most.
+/// Most executed READs, and most executed FLUSHes, whose PSNs are stored.
 const REQUESTS: usize = WINDOW as usize;
 
-/// The state of a [`Responder`] beside its connection, its attributes and the receive of a message
-/// under way.
+/// The state of a [`Responder`] without its connection, its attributes and the receive of the
+/// message in progress.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponderState {
-    /// The message under way.
+    /// The message in progress.
     pub message: MessageState,
-    /// Answers that are owed, in order.
+    /// Answers to be sent, in order.
     pub answers: Kept<AnswerState, ANSWERS>,
-    /// Results of the last atomic operations and atomic WRITEs.
+    /// Results of the last atomic operations and atomic WRITEs, for duplicates.
     pub results: Kept<ResultState, RESULTS>,
-    /// The last READs.
+    /// The last executed READs, to recognize duplicates.
     pub reads: Kept<RequestState, REQUESTS>,
-    /// The last FLUSHes.
+    /// The last executed FLUSHes, to recognize duplicates.
     pub flushes: Kept<RequestState, REQUESTS>,
     /// Expected PSN.
     pub expected: u32,
-    /// Messages completed, 24 bits.
+    /// Message sequence number, 24 bits.
     pub msn: u32,
-    /// Syndrome of the NAK that is owed, or 0.
+    /// Syndrome of the NAK to be sent, or 0 if there is none.
     pub nak: u8,
-    /// 1 if an acknowledgement is owed.
+    /// 1 if an acknowledgement has to be sent.
     pub ack_pending: u8,
-    /// 1 if a NAK asked for the expected packet.
+    /// 1 if a NAK has requested the expected packet.
     pub awaiting: u8,
     /// 1 if the connection has ended.
     pub dead: u8,
 }
 
-/// The first `count` of up to `N` entries.
+/// A list of up to `N` entries.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<T, const N: usize> {
-    /// Entries; those behind `count` are zero.
+    /// The entries of the list. Array elements from `count` on are zero.
     pub entries: [T; N],
-    /// How many there are.
+    /// Number of entries in the list.
     pub count: u64,
 }
 
-/// An answer that is not all sent.
+/// An answer that has not been sent, or not completely.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerState {
-    /// The answer.
+    /// PSN, kind and value of the answer.
     pub answer: ResultState,
-    /// Bytes of a READ that are left.
+    /// Bytes of a READ that are left to send; 0 for other kinds.
     pub remaining: u32,
-    /// R_Key of a READ.
+    /// R_Key of a READ; 0 for other kinds.
     pub rkey: u32,
-    /// MSN of its responses.
+    /// MSN of the response packets.
     pub msn: u32,
-    /// 1 if a READ has begun.
+    /// 1 if a response packet of a READ was sent.
     pub started: u8,
-    /// 1 if it was answered before.
+    /// 1 if the request is a duplicate.
     pub duplicate: u8,
-    /// 0.
+    /// Padding, 0.
     pub reserved: [u8; 2],
 }
 
-/// The result of a request, for the peer.
+/// The result of an executed request, which the peer is sent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResultState {
-    /// Address of the rest of a READ, or the original value of an atomic operation.
+    /// Address of the bytes of a READ that are left to send, or the original value of an atomic
+    /// operation.
     pub value: u64,
     /// PSN of the next response.
     pub psn: u32,
@@ -93,23 +94,23 @@ pub struct ResultState {
     pub kind: u32,
 }
 
-/// A request that was executed.
+/// PSNs of an executed request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestState {
-    /// Its first PSN.
+    /// First PSN of the request.
     pub psn: u32,
-    /// How many it takes.
+    /// Number of PSNs of the request.
     pub count: u32,
 }
 
-/// Kind of an answer: a range of memory.
+/// Kind of an answer: the data of a READ.
 pub const READ: u32 = 1;
 /// Kind of an answer: the original value of an atomic operation.
 pub const ATOMIC: u32 = 2;
-/// Kind of an answer: an atomic WRITE is done.
+/// Kind of an answer: an atomic WRITE was executed.
 pub const WRITTEN: u32 = 3;
-/// Kind of an answer: a FLUSH is done.
+/// Kind of an answer: a FLUSH was executed.
 pub const FLUSHED: u32 = 4;
 
 impl<T: Copy + Default, const N: usize> Kept<T, N> {
@@ -154,7 +155,7 @@ impl ResultState {
         }
     }
 
-    /// The answer, unless it is a READ, of which this is not all.
+    /// The answer; `None` for a READ, because its R_Key and length are in [`AnswerState`].
     fn answer(&self) -> Option<Answer> {
         Some(match self.kind {
             ATOMIC => Answer::Atomic(self.value),
@@ -225,7 +226,7 @@ impl<const N: usize> From<&Kept<RequestState, N>> for ExecutedRequests {
 }
 
 impl<R> Responder<R> {
-    /// The state to go on from in another process.
+    /// The state from which another process can continue.
     pub fn commit(&self) -> ResponderState {
         let results = self.results.iter();
         ResponderState {
@@ -249,7 +250,7 @@ impl<R> Responder<R> {
         }
     }
 
-    /// The receive of a message under way.
+    /// The receive of the message in progress, if it is a SEND.
     pub fn held(&self) -> Option<&RecvWr<R>> {
         match &self.message {
             Some(RequestInProgress::Send { recv, .. }) => Some(recv),
@@ -257,7 +258,8 @@ impl<R> Responder<R> {
         }
     }
 
-    /// Has a new responder go on from `state`, with the receive that it held.
+    /// Makes a new responder continue from `state`. `recv` is the receive that
+    /// [`held`](Self::held) returned.
     pub fn restore(&mut self, state: &ResponderState, recv: Option<RecvWr<R>>) {
         let MessageState { received, .. } = state.message;
         self.message = match state.message.reth() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! FLUSH (IBTA A19.4.1). To do it once more changes nothing, so duplicates are just answered once
-//! more.
+//! FLUSH (IBTA A19.4.1). A duplicate is only answered once more: to execute it again would change
+//! nothing.
 
 use crate::env::ResponderEnv;
 use crate::psn::Psn;
@@ -10,8 +10,8 @@ use crate::work::FlushOp;
 use super::job::Answer;
 use super::{NakReason, Responder, INVALID};
 
-/// Answers to FLUSHes that wait to be sent at most. Peers need not limit how many they have
-/// outstanding; one beyond that is asked for again.
+/// Most answers to FLUSHes that wait to be sent. Peers may have more FLUSHes outstanding; those
+/// beyond the limit are dropped and requested again.
 pub(super) const WAITING: usize = 64;
 
 impl<R> Responder<R> {
@@ -38,7 +38,7 @@ impl<R> Responder<R> {
         self.jobs.len() - self.limited_jobs() < WAITING
     }
 
-    /// Answers a FLUSH once more, if one was executed there. Its key is not looked at again.
+    /// Answers a duplicate if a FLUSH was executed at this PSN. The R_Key is not checked again.
     pub(super) fn flush_again(&mut self, psn: Psn) {
         if self.flushes.covers(psn, 1) {
             self.queue_again(psn, Answer::Flushed);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! RDMA READ, and the queue of answers that READs and atomic operations wait in.
+//! RDMA READ, and the queue of answers that wait to be sent.
 
 use crate::connection::Connection;
 use crate::env::ResponderEnv;
@@ -11,21 +11,22 @@ use crate::work::{packets, AccessFlags, Remote, MAX_MESSAGE};
 
 use super::{NakReason, Responder, INVALID};
 
-/// An answer that is not all sent.
+/// An answer that has not been sent, or not completely.
 #[derive(Debug)]
 pub(super) struct Job {
     pub answer: Answer,
     /// PSN of the next response.
     pub psn: Psn,
-    /// It was answered before. If memory refuses a READ by now, nobody waits for it.
+    /// The request is a duplicate. If the memory of a duplicate READ is no longer accessible, the
+    /// answer is dropped and the connection continues.
     pub duplicate: bool,
     pub msn: u32,
 }
 
-/// The part that is left to send.
+/// The part of an answer that is left to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// This range of memory.
+    /// `remaining` bytes of memory from `remote` on.
     Read {
         remote: Remote,
         remaining: u32,
@@ -33,19 +34,19 @@ pub(super) enum Answer {
     },
     /// The original value of an atomic operation.
     Atomic(u64),
-    /// An atomic WRITE is done.
+    /// An atomic WRITE was executed.
     Written,
-    /// A FLUSH is done.
+    /// A FLUSH was executed.
     Flushed,
 }
 
 impl Job {
-    /// Whether the peer may have only so many of them outstanding: FLUSHes don't count.
+    /// Whether `max_dest_rd_atomic` limits requests of this kind: all but FLUSHes.
     fn is_limited(&self) -> bool {
         !matches!(self.answer, Answer::Flushed)
     }
 
-    /// PSN behind the last response.
+    /// PSN after the last response packet.
     fn end(&self, connection: &Connection) -> Psn {
         match self.answer {
             Answer::Read { remaining, .. } => self.psn.add(packets(remaining, connection.mtu)),
@@ -55,7 +56,7 @@ impl Job {
 }
 
 impl<R> Responder<R> {
-    /// Queues a READ; returns how many PSNs it takes.
+    /// Queues a READ. Returns the number of PSNs that the READ takes.
     pub(super) fn read<E: ResponderEnv<Recv = R>>(
         &mut self,
         reth: Reth,
@@ -70,8 +71,8 @@ impl<R> Responder<R> {
         Ok(count)
     }
 
-    /// Answers a READ once more, from the PSN and address of the duplicate on, if one was executed
-    /// there.
+    /// Answers a duplicate READ if one executed READ covers its PSNs. The duplicate may be a later
+    /// part of that READ.
     pub(super) fn read_again<E: ResponderEnv<Recv = R>>(
         &mut self,
         psn: Psn,
@@ -85,14 +86,14 @@ impl<R> Responder<R> {
         }
     }
 
-    /// Makes sure that there is room for one more READ or atomic operation.
+    /// Ensures that the queue has room for one more READ or atomic operation.
     pub(super) fn make_room(&mut self) -> Result<(), NakReason> {
         if self.message.is_some() {
             return Err(INVALID);
         }
         if self.limited_jobs() >= self.job_limit() {
-            // The peer never has more of them outstanding than the limit, so it has the answer to
-            // the oldest of these by now: it asked again, and then the first answer came after all.
+            // The peer never has more requests outstanding than the limit, so it has received the
+            // answer to the oldest: the peer repeated this request before the first answer arrived.
             match self.jobs.iter().position(Job::is_limited) {
                 Some(oldest) if self.jobs[oldest].duplicate => self.jobs.remove(oldest),
                 _ => return Err(INVALID),
@@ -101,12 +102,12 @@ impl<R> Responder<R> {
         Ok(())
     }
 
-    /// Answers to requests of which the peer may have only so many outstanding.
+    /// Number of queued answers to requests that `max_dest_rd_atomic` limits.
     pub(super) fn limited_jobs(&self) -> usize {
         self.jobs.iter().filter(|job| job.is_limited()).count()
     }
 
-    /// READs, atomic operations and atomic WRITEs that the peer may have outstanding.
+    /// Most READs, atomic operations and atomic WRITEs that the peer may have outstanding.
     pub(super) fn job_limit(&self) -> usize {
         usize::from(self.attr.max_dest_rd_atomic.min(MAX_RD_ATOMIC))
     }
@@ -122,8 +123,9 @@ impl<R> Responder<R> {
 
     /// Queues the answer to a duplicate.
     pub(super) fn queue_again(&mut self, psn: Psn, answer: Answer) {
-        // Nothing to repeat when the answer is still to come. Otherwise the requester goes back to
-        // this PSN: it has all before it and asks again for all behind it.
+        // If the first answer is still queued, it serves the duplicate too. Otherwise the requester
+        // has gone back to this PSN. It has all earlier answers and repeats all later requests, so
+        // queued answers to later PSNs are dropped.
         let to_come =
             |job: &Job| psn.since(job.psn) >= 0 && job.end(&self.connection).since(psn) > 0;
         if self.jobs.iter().any(to_come) {
@@ -145,7 +147,7 @@ impl<R> Responder<R> {
         }
     }
 
-    /// Checks what a RETH names against the QP and the memory.
+    /// Checks that the QP admits `access` and that the peer may access the range of `reth`.
     pub(super) fn admit<E: ResponderEnv<Recv = R>>(
         &self,
         reth: Reth,
@@ -155,7 +157,7 @@ impl<R> Responder<R> {
         if !self.attr.access.contains(access) || reth.length > MAX_MESSAGE {
             return Err(INVALID);
         }
-        // An empty range has no address that could be wrong (IBTA 9.7.4.1.3).
+        // The address and R_Key of an empty range are not checked (IBTA 9.7.4.1.3).
         if reth.length > 0 {
             env.check(reth.remote(), reth.length, access)?;
         }

@@ -9,7 +9,7 @@ use crate::work::{AccessFlags, RecvCompletion, RecvWr, Remote, WcStatus, With};
 
 use super::{NakReason, Responder, INVALID};
 
-/// A message of which the last packet has not arrived.
+/// A SEND or WRITE whose last packet has not arrived.
 #[derive(Debug)]
 pub(super) enum RequestInProgress<R> {
     Send { recv: RecvWr<R>, received: u32 },
@@ -17,7 +17,7 @@ pub(super) enum RequestInProgress<R> {
 }
 
 impl<R> Responder<R> {
-    /// Takes a packet of a SEND.
+    /// Executes a packet of a SEND.
     pub(super) fn send<E: ResponderEnv<Recv = R>>(
         &mut self,
         part: SendPart,
@@ -53,7 +53,7 @@ impl<R> Responder<R> {
                 return Err(NakReason::Fatal(NakCode::RemoteOperational, None));
             }
         }
-        // The sum is at most `recv.length`.
+        // The sum is at most `recv.length`, so it cannot overflow.
         let received = received + payload.len() as u32;
         if position.ends() {
             completion.byte_len = received;
@@ -71,7 +71,7 @@ impl<R> Responder<R> {
         Ok(())
     }
 
-    /// Takes a packet of an RDMA WRITE.
+    /// Executes a packet of an RDMA WRITE.
     pub(super) fn write<E: ResponderEnv<Recv = R>>(
         &mut self,
         part: WritePart,
@@ -99,8 +99,8 @@ impl<R> Responder<R> {
             va: reth.va.wrapping_add(u64::from(received)),
             rkey: reth.rkey,
         };
-        // A receive is taken before the data is in place, so that a message without one leaves no
-        // trace.
+        // The receive is taken before the data is written: without a posted receive, the packet
+        // must not change memory.
         let recv = match part.imm() {
             Some(imm) => Some((env.take_receive()?.ok_or(NakReason::NotReady)?, imm)),
             None => None,
@@ -110,7 +110,7 @@ impl<R> Responder<R> {
         } else {
             env.write(at, payload, position.ends())
         };
-        // `left` bounds the sum.
+        // The sum is at most `reth.length`, so it cannot overflow.
         let received = received + payload.len() as u32;
         self.message = (!position.ends()).then_some(RequestInProgress::Write { reth, received });
         if let Some((recv, imm)) = recv {

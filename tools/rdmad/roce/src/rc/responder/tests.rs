@@ -8,7 +8,8 @@ use super::*;
 use crate::net::Addresses;
 use crate::work::AccessFlags;
 
-/// The payer for a responder is told how long its queues grow.
+/// Completely filled queues allocate exactly the bytes that [`Responder::queues`] returns, which
+/// the caller charges to a budget.
 #[test]
 fn queues_grow_as_long_as_is_said() {
     let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());

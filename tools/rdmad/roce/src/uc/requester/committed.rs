@@ -8,26 +8,26 @@ use crate::work::SendWr;
 
 use super::Requester;
 
-/// The state of a [`Requester`] beside its connection and work requests.
+/// The state of a [`Requester`] without its connection and work requests.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequesterState {
-    /// Work request that can't be executed.
+    /// The first work request that can't be executed.
     pub failed: FailedWork,
-    /// Packets of the oldest work request that are sent.
+    /// Number of packets of the oldest work request that were sent.
     pub index: u32,
     /// PSN of the next packet.
     pub next: u32,
     /// 1 if the QP has failed.
     pub dead: u8,
-    /// 1 if no work request begins.
+    /// 1 if work requests that have not begun are not started.
     pub held: u8,
-    /// 0.
+    /// Padding, 0.
     pub reserved: [u8; 2],
 }
 
 impl<L> Requester<L> {
-    /// The state to go on from in another process.
+    /// The state from which another process can continue.
     pub fn commit(&self) -> RequesterState {
         RequesterState {
             failed: FailedWork::first(self.queue.iter().map(|(_, failed)| *failed)),
@@ -39,8 +39,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Has a new requester, which has room for `work`, go on from `state`. `work` are all work
-    /// requests that have not ended.
+    /// Makes a new requester continue from `state`. `work` yields all work requests that have not
+    /// ended; the requester must have room for them.
     pub fn restore(&mut self, state: &RequesterState, work: impl IntoIterator<Item = SendWr<L>>) {
         for (index, wr) in work.into_iter().enumerate() {
             let appended = self.queue.push_back((wr, state.failed.status(index)));

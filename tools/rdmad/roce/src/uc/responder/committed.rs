@@ -8,22 +8,22 @@ use crate::work::RecvWr;
 
 use super::{MessageInProgress, Responder};
 
-/// The state of a [`Responder`] beside its path MTU, its access and the receive that it holds.
+/// The state of a [`Responder`] without its path MTU, its access flags and the held receive.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponderState {
-    /// The message under way.
+    /// The message in progress.
     pub message: MessageState,
     /// Expected PSN.
     pub expected: u32,
     /// 1 if the QP has failed.
     pub dead: u8,
-    /// 0.
+    /// Padding, 0.
     pub reserved: [u8; 3],
 }
 
 impl<R> Responder<R> {
-    /// The state to go on from in another process.
+    /// The state from which another process can continue.
     pub fn commit(&self) -> ResponderState {
         ResponderState {
             message: match self.message {
@@ -39,12 +39,13 @@ impl<R> Responder<R> {
         }
     }
 
-    /// The receive of the message under way, or of one that was dropped.
+    /// The held receive: that of the message in progress, or of a dropped message.
     pub fn held(&self) -> Option<&RecvWr<R>> {
         self.recv.as_ref()
     }
 
-    /// Has a new responder go on from `state`, with the receive that it held.
+    /// Makes a new responder continue from `state`. `recv` is the receive that
+    /// [`held`](Self::held) returned.
     pub fn restore(&mut self, state: &ResponderState, recv: Option<RecvWr<R>>) {
         let MessageState { received, .. } = state.message;
         self.message = match state.message.reth() {
