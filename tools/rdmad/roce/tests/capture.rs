@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Every frame that two Linux rxe devices exchanged parses, and is built again from its parts bit
-//! for bit.
+//! Frames captured from two Linux rxe devices: each is parsed and rebuilt from its parts, and the
+//! rebuilt frame is identical.
 
 mod common;
 

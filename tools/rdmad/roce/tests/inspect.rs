@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The switch's judgement of RoCE, beside those of the engine and of other receivers.
+//! Classification of frames as RoCE by the switch, compared with that of the engine and of other
+//! receivers.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -13,7 +14,7 @@ use virtio_rdma_abi::number::Qpn;
 
 const UDP: u8 = 17;
 
-/// Headers between the Ethernet addresses and UDP.
+/// Headers of a frame from the first VLAN tag to the UDP destination port.
 #[derive(Clone, Debug)]
 struct Stack {
     tags: Vec<u16>,
@@ -25,14 +26,14 @@ struct Stack {
 #[derive(Clone, Debug)]
 enum Ip {
     V4 {
-        /// Words of options.
+        /// Length of the options in 32-bit words.
         options: u8,
         fragment: u16,
     },
     V6 {
-        /// Types of extension headers, and what their length fields say.
+        /// Type and length field of each extension header.
         extensions: Vec<(u8, u8)>,
-        /// Offset and flags of the fragment header.
+        /// Offset and flags in the fragment header.
         fragment: u16,
     },
 }
@@ -75,7 +76,7 @@ impl Stack {
         }
     }
 
-    /// The frame, with 40 bytes behind the UDP header.
+    /// A frame with these headers and 40 bytes of UDP payload.
     fn frame(&self) -> Vec<u8> {
         let mut frame = vec![2; 12];
         for tag in &self.tags {
@@ -101,8 +102,8 @@ impl Stack {
                     .sum();
                 let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
                 frame[header + 10..header + 12].copy_from_slice(&sum.to_be_bytes());
-                // "No operation". The checksum leaves them out: the engine refuses options before
-                // it checks.
+                // Options "no operation". The checksum does not cover them, because the engine
+                // refuses options before it verifies the checksum.
                 frame.extend(vec![1; 4 * usize::from(*options)]);
             }
             Ip::V6 {
@@ -137,12 +138,12 @@ impl Stack {
     }
 }
 
-/// Whether the engine looks behind the UDP header of a frame.
+/// Whether the engine treats a frame as RoCEv2; `None` if it stops before the UDP port.
 fn engine_reads(frame: &[u8]) -> Option<bool> {
     use NetError::*;
     match Packet::parse(frame) {
         Err(PacketError::Net(NotRoce)) => Some(false),
-        // It stopped before it came to the port.
+        // These checks are before that of the port.
         Err(PacketError::Net(Truncated | Length | IpChecksum)) => None,
         Ok(_) | Err(_) => Some(true),
     }
@@ -214,7 +215,7 @@ fn contents_are_found_behind_tags() {
     assert!(carries_roce(&arp));
 }
 
-/// The form of IEEE 802, which hosts should take for IP too (RFC 1122, 2.3.3).
+/// IP in IEEE 802 frames with LLC and SNAP headers, which hosts should accept (RFC 1122, 2.3.3).
 #[test]
 fn contents_are_found_behind_snap() {
     let stack = Stack {
@@ -227,13 +228,13 @@ fn contents_are_found_behind_snap() {
         port: ROCE_PORT,
     };
     let mut frame = stack.frame();
-    // The length stands behind the tag, and before the type.
+    // The length is inserted between the VLAN tag and the EtherType.
     let snap = [0, 100, 0xaa, 0xaa, 3, 0, 0, 0];
     frame.splice(16..16, snap);
     assert!(carries_roce(&frame) && !is_roce(&frame));
     frame[24..26].copy_from_slice(&[0x08, 0x06]);
     assert!(matches!(inspect(&frame), Content::Arp(_)));
-    // A type in the place of the length, and another organization.
+    // An EtherType in place of the length, and another organization code in the SNAP header.
     for (at, byte) in [(16, 6), (23, 1)] {
         let mut other = frame.clone();
         other[at] = byte;
@@ -262,7 +263,7 @@ fn headers_that_nobody_can_read() {
     }
 }
 
-/// Frames that the engine builds are RoCE to everybody.
+/// All classifiers recognize frames that the engine builds.
 #[test]
 fn frames_of_the_engine_are_roce() {
     let addresses = [

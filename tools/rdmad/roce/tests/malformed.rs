@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames that are broken are refused, and none makes anything panic.
+//! Malformed frames are refused, and no frame causes a panic.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -22,8 +22,8 @@ use roce::work::{AccessFlags, Mtu, With};
 use roce::{uc, ud, Packet, Psn};
 use virtio_rdma_abi::number::Qpn;
 
-/// Makes the lengths, the IPv4 checksum and the ICRC of a frame right again, as far as it is long
-/// enough for them.
+/// Corrects the lengths, the IPv4 checksum and the ICRC of a frame, as far as the frame has these
+/// fields.
 fn reseal(frame: &mut [u8]) {
     let ip = 14;
     let header = if frame[12..14] == [0x08, 0x00] {
@@ -60,7 +60,7 @@ fn reseal(frame: &mut [u8]) {
     *icrc = crc.finish();
 }
 
-/// A frame for each request that the capture lacks.
+/// Frames of the kinds of requests that the capture does not contain.
 fn uncaptured() -> Vec<Vec<u8>> {
     let range = Reth {
         va: BASE,
@@ -125,7 +125,7 @@ fn headers_that_end_early_are_refused() {
     for frame in uncaptured() {
         let whole = Packet::parse(&frame).unwrap();
         let headers = frame.len() - 4 - whole.payload.len();
-        // With all lengths and the ICRC right, but for the header that is missing.
+        // Lengths and ICRC are correct, but the last header is cut off.
         for cut in (14 + 40 + 8 + 12..headers).step_by(4) {
             let mut short = frame[..cut].to_vec();
             short.extend([0; 4]);
@@ -137,7 +137,7 @@ fn headers_that_end_early_are_refused() {
         reseal(&mut empty);
         assert_eq!(Packet::parse(&empty).unwrap().payload, [0; 0]);
     }
-    // An atomic request has no payload.
+    // Atomic requests and responses have no payload.
     let atomics = capture::frames().into_iter().filter(|frame| {
         let packet = Packet::parse(frame).unwrap();
         matches!(
@@ -156,7 +156,7 @@ fn headers_that_end_early_are_refused() {
 fn datagrams_without_room_for_a_bth_and_an_icrc_are_refused() {
     for (frame, header) in [(&capture::frames()[0], 20), (&uncaptured()[0], 40)] {
         assert!(Packet::parse(frame).is_ok());
-        // The lengths and the checksum of the IP header say so too.
+        // Lengths and checksum of the IP header are correct for the short payload.
         for payload in 0..12 + 4 {
             let mut short = frame[..14 + header + 8 + payload].to_vec();
             reseal(&mut short);
@@ -180,8 +180,8 @@ fn frames_may_be_padded_by_ethernet() {
 
 #[test]
 fn every_wrong_bit_is_noticed_or_meaningless() {
-    // Bits that the ICRC leaves out and no other checksum covers: Ethernet addresses, for IPv6 also
-    // traffic class, flow label and hop limit, and the byte with the congestion marks.
+    // No checksum covers the Ethernet addresses, the BTH byte with FECN and BECN and, for IPv6,
+    // traffic class, flow label and hop limit.
     for frame in [&capture::frames()[0], &capture::frames()[246]] {
         let header = if frame[12..14] == [0x08, 0x00] {
             20
@@ -245,7 +245,7 @@ fn the_reason_is_named() {
     );
     assert_eq!(
         broken(&|frame| {
-            // The checksum stays what it was.
+            // Both changes cancel out in the checksum.
             frame[23] = 6;
             frame[25] = frame[25].wrapping_add(11);
         }),
@@ -357,7 +357,7 @@ proptest! {
             }
         }
         frame.truncate(frame.len() - cut);
-        // To this QP, at or near a PSN that matters.
+        // The packet is for this QP, and its PSN is near the expected one.
         let bth = if frame[12..14] == [0x08, 0x00] { 42 } else { 62 };
         let psn = match to_responder {
             true => end.responder.expected_psn(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Headers that a path puts around packets, and marks of congestion, which change no result.
+//! Ethernet, IP and UDP headers of a path, and congestion marks, which change no result.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -24,7 +24,7 @@ fn bytes_of_an_ipv4_path() {
     let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
     let path = Path {
         vlan: Some(vlan_tag(100, 3)),
-        // DSCP 26, and ECN-capable.
+        // DSCP 26 and ECT(0).
         traffic_class: (26 << 2) | 2,
         hop_limit: 17,
         src_port: udp_source_port(flow_label(Qpn::new(0x11), Qpn::new(0x12))),
@@ -58,7 +58,7 @@ fn bytes_of_an_ipv6_path() {
     };
     let frame = one_frame(path);
     assert_eq!(frame[12..14], [0x86, 0xdd]);
-    // The class of the path, but for its ECN field.
+    // The traffic class of the path, with the ECN field ECT(0).
     assert_eq!(frame[14..22], [0x6b, 0xa9, 0x12, 0x34, 0, 24, 17, 1]);
     // 0x1234 ^ (0x91234 >> 14).
     assert_eq!(frame[54..56], [0xd2, 0x10]);
@@ -89,7 +89,8 @@ fn priorities_are_the_low_bits_of_the_service_level() {
     }
 }
 
-/// Delivers a frame with congestion marked in the IP header and the BTH.
+/// Sets the congestion marks of a frame in the IP header and the BTH, and corrects the IPv4
+/// checksum.
 fn mark(frame: &mut [u8]) {
     frame[15] |= 3;
     frame[42 + 4] |= 0xc0;
@@ -102,7 +103,8 @@ fn mark(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Has both sides exchange all that is to be sent, as `change` leaves it.
+/// Lets both sides send in turn. `change` gets each frame with the index of its receiver, and
+/// delivers the frame.
 fn exchange(sim: &mut Sim, mut change: impl FnMut(&mut Sim, usize, Vec<u8>)) {
     let now = sim.now;
     for round in 0..20 {

@@ -27,12 +27,12 @@ fn atomic(op: AtomicOp) -> SendOp {
     SendOp::Atomic { remote: at(0), op }
 }
 
-/// Bytes behind Ethernet, IPv4 and UDP headers, without the ICRC.
+/// UDP payload of an IPv4 frame without the ICRC.
 fn behind_udp(frame: &[u8]) -> &[u8] {
     &frame[14 + 20 + 8..frame.len() - 4]
 }
 
-/// A frame with an atomic request from side 0 to side 1, `back` packets before what side 1 expects.
+/// A frame with an atomic request from side 0 to side 1. Its PSN is `back` before the expected one.
 fn request(sim: &Sim, op: AtomicOp, va: u64, rkey: u32, back: u32) -> Vec<u8> {
     let end = &sim.ends[1];
     let psn = end.responder.expected_psn().add(0x100_0000 - back);
@@ -42,8 +42,8 @@ fn request(sim: &Sim, op: AtomicOp, va: u64, rkey: u32, back: u32) -> Vec<u8> {
     sealed(&Headers::new(bth, request), &[])
 }
 
-/// The atomic answers and acknowledgements that side 1 sends now: PSN distance to the expected one,
-/// syndrome, original.
+/// Atomic responses and acknowledgements that side 1 sends now: distance of the PSN from the
+/// expected one, syndrome, original value.
 fn answers(sim: &mut Sim) -> Vec<(i32, Syndrome, Option<u64>)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
@@ -170,7 +170,7 @@ fn duplicates_get_the_saved_value() {
         sim.ends[1].deliver(&frame, now);
         assert_eq!(answers(&mut sim), [(-1, Syndrome::ACK, Some(original))]);
     }
-    // Even when the memory is gone by now.
+    // Duplicates are answered even if the memory is no longer accessible.
     sim.ends[1].world.access = AccessFlags::NONE;
     for (back, original) in [(1, 110), (2, 105), (1, 110)] {
         let again = request(&sim, ADD, BASE, RKEY, back);
@@ -216,8 +216,8 @@ fn refused_atomics() {
     let broken = (NakCode::RemoteOperational, AsyncEvent::QpFatal);
     let all = AccessFlags::ALL;
     let rest = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-    // Address, key, rights of the QP, rights of the memory, a fault of the memory, and what
-    // follows.
+    // Address, R_Key, rights of the QP, rights of the memory, whether the memory has a fault, and
+    // the expected NAK and event.
     let cases = [
         (BASE + 4, RKEY, all, all, false, invalid),
         (BASE + 1, RKEY + 1, all, all, false, invalid),
@@ -324,8 +324,8 @@ fn answers_of_the_wrong_kind() {
     }
 }
 
-/// An acknowledgement of what follows does not stand for the answer: the operation is asked for
-/// again.
+/// An acknowledgement of a later packet does not complete an atomic operation whose response got
+/// lost. The requester repeats the operation.
 #[test]
 fn a_lost_answer_is_asked_for_again() {
     let mut sim = sim(Settings::default());

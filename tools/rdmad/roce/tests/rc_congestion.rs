@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Congestion: notifications on the wire, and many connections through one link.
+//! Congestion control: notifications on the wire, and many connections that share one link.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -18,12 +18,12 @@ use roce::opcode::CONGESTION_NOTIFICATION;
 use roce::work::SendOp;
 use roce::Packet;
 
-/// Bytes in the queue of a link that make it mark packets.
+/// Queue length in bytes from which a link marks packets.
 const MARK: usize = 64 << 10;
 /// Bytes that a link of 10 Gb/s sends in a millisecond.
 const MILLISECOND: usize = 1_250_000;
 
-/// Lets connections that do nothing but `op` share a link for 20 ms, after 5 ms to settle.
+/// Lets connections that post only `op` share a link. Measures 20 ms after 5 ms of warm-up.
 fn share(op: SendOp, link: Link) -> (Figures, Bottleneck) {
     let mut net = Bottleneck::new(op, link);
     net.run(Duration::from_millis(5));
@@ -54,7 +54,7 @@ fn writers_share_a_marking_link() {
     assert_eq!(count(&net, Incident::Retransmission), 0);
 }
 
-/// A READ request is for 64 packets, so the queue is longer than that of WRITEs.
+/// A READ request causes 64 packets, so the queue of the link is longer than with WRITEs.
 #[test]
 fn readers_share_a_marking_link() {
     let link = Link {
@@ -73,7 +73,7 @@ fn readers_share_a_marking_link() {
     assert_eq!(count(&net, Incident::Timeout), 0);
 }
 
-/// A link that drops without a mark has its senders slow down as well.
+/// Senders also slow down if a link drops packets without marks.
 #[test]
 fn writers_share_a_link_that_drops() {
     let link = Link {

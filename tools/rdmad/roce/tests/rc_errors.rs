@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors end the connection with the status that the IBTA names, and nothing before them is lost.
+//! Errors end the connection with the status of the IBTA. Earlier work requests succeed.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -20,8 +20,8 @@ use roce::rc::rnr_delay;
 use roce::work::{AccessFlags, AsyncEvent, Remote, SendFlags, SendOp, SendWr, WcStatus};
 use roce::{Psn, QpError};
 
-/// Posts a good WRITE, the operation to test and another WRITE; the first completes, the second
-/// fails as told, the last is flushed. Returns the event at the responder.
+/// Posts a valid WRITE, the operation to test and another WRITE. Checks that the first succeeds,
+/// the second fails with `status` and the last is flushed. Returns the event of the responder.
 fn fails(mut sim: Sim, op: SendOp, status: WcStatus) -> (Sim, Option<AsyncEvent>) {
     for (id, op) in [write(at(0)), op, write(at(0))].into_iter().enumerate() {
         sim.ends[0].post(id as u64, op, local());
@@ -126,7 +126,7 @@ fn receive_into_bad_memory() {
 
 #[test]
 fn local_memory_that_fails_ends_only_its_own_request() {
-    // The bad request is found while the first is in flight.
+    // The second work request fails while the first is in flight.
     let mut sim = sim(Settings::default());
     sim.budget = usize::MAX;
     sim.ends[0].post(0, write(at(0)), local());
@@ -228,7 +228,7 @@ fn no_receive() {
             waited >= 3 * rnr_delay(20) && waited < 4 * rnr_delay(20),
             "{waited:?}"
         );
-        // The packet that needs the receive goes out four times.
+        // The packet that needs the receive is sent four times.
         let needy = sim.ends[0].requester.attr().sq_psn + tries_packets[0];
         assert_eq!(
             requests(&sim)

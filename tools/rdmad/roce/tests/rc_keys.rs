@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! SENDs that invalidate a key of the receiver, and work on local keys.
+//! SENDs that invalidate an R_Key of the receiver, and operations on local keys.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -82,7 +82,8 @@ fn local_work_waits_for_what_it_must() {
     assert_eq!(sent(&mut sim, 0).len(), 2);
     assert_eq!(sim.ends[0].world.local_operations, [0]);
     assert_eq!(statuses(&sim), [], "completions come in order");
-    // The packets that were sent are lost: they are repeated, but the first local operation is not.
+    // The packets sent so far are lost. They are retransmitted, but the first operation on local
+    // keys is not executed again.
     sim.run();
     assert_eq!(statuses(&sim), [WcStatus::Success; 5]);
     assert_eq!(sim.ends[0].world.local_operations, [0, 3]);
@@ -101,7 +102,7 @@ fn local_work_alone_needs_no_peer() {
     sim.ends[0].requester.post(wr.clone()).unwrap();
     assert_eq!(sent(&mut sim, 0), Vec::<Vec<u8>>::new());
     assert_eq!(statuses(&sim), [WcStatus::Success]);
-    // A work request that was found to be bad does not reach the environment.
+    // An invalid work request is not passed to the environment.
     let bad = SendWr { id: 1, ..wr };
     let status = WcStatus::LocQpOpErr;
     sim.ends[0].requester.post_failed(bad, status).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Single packets, also such as no sound peer sends, and what is answered.
+//! Single packets, including invalid ones, and the responses to them.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -18,7 +18,7 @@ use roce::opcode::Position;
 use roce::work::{AccessFlags, AsyncEvent, Mtu, SendOp, WcStatus};
 use roce::{Packet, Psn, QpError};
 
-/// A frame from side 0 to side 1, `ahead` packets from what side 1 expects.
+/// A frame from side 0 to side 1. Its PSN is `ahead` after the expected one.
 fn request(sim: &Sim, request: Request, ahead: u32, payload: &[u8]) -> Vec<u8> {
     let end = &sim.ends[1];
     let mut bth = Bth::new(0xffff, end.qpn, end.responder.expected_psn().add(ahead));
@@ -56,7 +56,7 @@ fn read(length: u32) -> Request {
     Request::Read(range(length))
 }
 
-/// A packet of a message: request, payload.
+/// A packet of a message: request and payload.
 type Step<'a> = (Request, &'a [u8]);
 
 #[test]
@@ -191,7 +191,8 @@ fn duplicate_reads_are_executed_again_from_any_packet() {
         .collect();
     assert_eq!(payload, sim.ends[1].world.memory[1024..LEN]);
 
-    // Longer than what was executed, or of memory that is gone: nothing, and no error.
+    // A duplicate is ignored without an error if it is longer than the executed READ, or if its
+    // memory is no longer accessible.
     let longer = Reth {
         length: LEN as u32 + 100,
         ..middle
@@ -256,13 +257,13 @@ fn ranges_are_checked_as_a_whole_and_if_there_is_one() {
     assert_eq!(sim.ends[1].errors, [QpError { event }]);
 }
 
-/// The acknowledgement of all that came.
+/// AETH of a positive acknowledgement.
 const AETH: Aeth = Aeth {
     syndrome: Syndrome::ACK,
     msn: 1,
 };
 
-/// Feeds side 0 a response at the PSN that it waits for.
+/// Delivers a response with the PSN of the first request to side 0.
 fn respond(sim: &mut Sim, response: Response, payload: &[u8]) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn);
     let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);

@@ -42,12 +42,12 @@ fn flush(length: Option<u32>) -> SendOp {
     })
 }
 
-/// Bytes behind Ethernet, IPv4 and UDP headers, without the ICRC.
+/// UDP payload of an IPv4 frame without the ICRC.
 fn behind_udp(frame: &[u8]) -> &[u8] {
     &frame[14 + 20 + 8..frame.len() - 4]
 }
 
-/// A request from side 0 to side 1, `back` packets before what side 1 expects.
+/// Headers of a request from side 0 to side 1. The PSN is `back` before the expected one.
 fn request(sim: &Sim, request: Request, back: u32) -> Headers {
     let end = &sim.ends[1];
     let psn = end.responder.expected_psn().add(0x100_0000 - back);
@@ -86,10 +86,10 @@ fn deliver(sim: &mut Sim, headers: &Headers, payload: &[u8]) {
     sim.ends[1].deliver(&sealed(headers, payload), now);
 }
 
-/// An answer of side 1.
+/// Kind of a response of side 1.
 #[derive(Debug, PartialEq)]
 enum Answer {
-    /// A READ response without data.
+    /// A READ response without data: the response to an atomic WRITE or FLUSH.
     Done,
     Ack,
     Other,
@@ -98,7 +98,7 @@ enum Answer {
 use virtio_rdma_abi::number::Qpn;
 use Answer::{Ack, Done};
 
-/// Answers that side 1 sends now: kind, PSN distance to the expected one, syndrome.
+/// Responses that side 1 sends now: kind, distance of the PSN from the expected one, syndrome.
 fn answers(sim: &mut Sim) -> Vec<(Answer, i32, Syndrome)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
@@ -180,7 +180,8 @@ fn a_duplicate_is_answered_and_not_executed() {
     assert_eq!(answers(&mut sim), [(Done, -1, Syndrome::ACK)]);
 }
 
-/// A packet that repeats nothing has no claim on an answer, and leaves those of others alone.
+/// A packet with an old PSN that repeats no executed request is not answered. Queued answers to
+/// other requests are still sent.
 #[test]
 fn a_false_duplicate_takes_no_answer_away() {
     let va = at(0).va;
@@ -188,7 +189,7 @@ fn a_false_duplicate_takes_no_answer_away() {
     for (false_one, payload) in [
         (flush_of(va, 8), no_data),
         (atomic_write(va, 8), &DATA),
-        // Without a byte it needs no key.
+        // An empty READ, whose R_Key is not checked.
         (read(va, 0), no_data),
         (read(va, 8), no_data),
     ] {
@@ -200,7 +201,7 @@ fn a_false_duplicate_takes_no_answer_away() {
         answers(&mut sim);
         let due = request(&sim, read(va, 8), 0);
         deliver(&mut sim, &due, &[]);
-        // Of the SEND's PSN, before the READ is answered.
+        // The false duplicate has the PSN of the SEND and arrives before the READ is answered.
         let headers = request(&sim, false_one, 2);
         deliver(&mut sim, &headers, payload);
         assert_eq!(
@@ -232,7 +233,8 @@ fn requests_that_make_no_sense() {
     }
 }
 
-/// A requester need not limit its FLUSHes. FLUSHes beyond those that are kept are asked for again.
+/// A requester may have any number of FLUSHes outstanding. The responder drops FLUSHes beyond 64
+/// queued answers and requests them again.
 // abi: R-759
 #[test]
 fn more_flushes_than_answers_are_kept() {
@@ -247,7 +249,7 @@ fn more_flushes_than_answers_are_kept() {
     let nak = Syndrome::Nak(NakCode::PsnSequence);
     assert_eq!(rest, [(Ack, 0, nak)]);
     assert_eq!(sim.ends[1].world.flushes.len(), 64);
-    // Nor do duplicates pile up.
+    // Answers to duplicates do not accumulate either.
     for back in (1..=64).rev() {
         let flush = request(&sim, flush_of(at(0).va, 8), back);
         for _ in 0..3 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Probes of a requester: what was lost last is found within a few round trips.
+//! Probes of a requester: the loss of the last packets is detected within a few round trips.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -16,13 +16,13 @@ use roce::env::Incident;
 use roce::rc::ack_timeout;
 use roce::work::{AtomicOp, Mtu, SendOp, WcStatus};
 
-/// A connection that knows its round trip, 40 µs, from messages before. The local ACK timeout is
-/// 8.6 s.
+/// A connection that has measured its round trip, 40 µs, with earlier messages. The local ACK
+/// timeout is 8.6 s.
 fn settled() -> Sim {
     settled_with(Mtu::Mtu1024, 8)
 }
 
-/// The same with this MTU, after messages of `length` bytes.
+/// Like [`settled`], with the path MTU `mtu` and earlier messages of `length` bytes.
 fn settled_with(mtu: Mtu, length: usize) -> Sim {
     let mut sim = sim(Settings {
         mtu,
@@ -38,7 +38,7 @@ fn settled_with(mtu: Mtu, length: usize) -> Sim {
     sim
 }
 
-/// Sends what side 0 has to send and loses the packets that `lost` names by their place.
+/// Lets side 0 send and delivers its packets, except for those whose indices are in `lost`.
 fn lose(sim: &mut Sim, lost: &[usize]) {
     let frames = sent(sim, 0);
     let now = sim.now;
@@ -49,7 +49,8 @@ fn lose(sim: &mut Sim, lost: &[usize]) {
     }
 }
 
-/// Runs to the end, which must come by probes alone, and returns how long it took.
+/// Runs until all work requests have ended, and returns how long this took. Checks that only probes
+/// recovered the losses.
 fn recovered(sim: &mut Sim) -> Duration {
     sim.run();
     assert!(statuses(sim).iter().all(|how| *how == WcStatus::Success));
@@ -100,8 +101,8 @@ fn a_lost_tail_is_repeated_after_the_nak_of_the_probe() {
     assert_eq!(probes[0].psn, probes[4].psn, "the last one, then all four");
 }
 
-/// A responder sends one NAK for a gap. When what was repeated gets lost too, a second probe
-/// repeats everything without being told.
+/// A responder sends one NAK for a gap. If the retransmitted packets get lost too, the second probe
+/// retransmits all of them without another NAK.
 #[test]
 fn a_gap_that_is_lost_twice_is_repeated_by_the_second_probe() {
     let mut sim = settled();
@@ -133,10 +134,11 @@ fn a_lost_answer_is_asked_for_again() {
     }
 }
 
-/// Of a long READ, whose requests are for 64 packets, the rest of the last request is asked for.
+/// A long READ is split into requests of 64 packets. If its last response packet gets lost, a probe
+/// requests only the missing part of the last request.
 #[test]
 fn the_end_of_a_read_is_asked_for_again() {
-    // The window is large enough for all of its requests then.
+    // After messages of 100 packets, the window is large enough for all requests of the READ.
     let mut sim = settled_with(Mtu::Mtu256, 100 * 256);
     let length = 70 * 256;
     sim.ends[0].post(4, SendOp::Read { remote: at(0) }, vec![0..length]);
@@ -176,7 +178,7 @@ fn probes_take_no_retries_and_put_no_end_off() {
         waited >= 4 * timeout && waited < 4 * timeout + timeout / 10,
         "{waited:?}"
     );
-    // Their distances double: nobody is flooded who doesn't answer.
+    // The time between probes doubles, so a peer that does not respond gets few packets.
     assert!(
         requests(&sim).len() < 3 * (4 + 12),
         "{}",
@@ -195,7 +197,8 @@ fn nothing_is_probed_that_is_answered_in_time() {
     assert_eq!(sim.ends[0].requester.next_deadline(), None);
 }
 
-/// A round trip longer than the first guess is learned before it is taken for a loss for ever.
+/// The requester learns a round trip that is longer than its initial estimate. It does not treat
+/// each such round trip as a loss.
 #[test]
 fn probes_follow_the_round_trip() {
     let mut sim = settled();
@@ -213,7 +216,7 @@ fn probes_follow_the_round_trip() {
     assert_eq!(requests(&sim).len(), 10, "each went out once");
 }
 
-/// A program that exchanges single messages feels so much of a lossy network.
+/// A message takes less than 1 ms on average, losses of 2 % included.
 #[test]
 fn a_ping_pong_with_losses_takes_less_than_a_millisecond() {
     let faults = Faults {

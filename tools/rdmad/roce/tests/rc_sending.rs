@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! When a requester sends which packet: window, acknowledgements, repetitions, pauses.
+//! Order and time of a requester's packets: window, acknowledgements, retransmissions, delays.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -19,7 +19,7 @@ use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::{Packet, Path, Pause, Psn};
 use virtio_rdma_abi::number::Qpn;
 
-/// More packets than the window has: 200, the last of which is not full.
+/// Bytes of a message of 200 packets, more than the window. The last packet has one byte.
 const LONG: usize = 199 * 256 + 1;
 
 fn small_packets() -> Sim {
@@ -34,13 +34,14 @@ fn bths(frames: &[Vec<u8>]) -> Vec<Bth> {
     frames.iter().map(bth).collect()
 }
 
-/// Places of the packets that ask for an acknowledgement.
+/// Indices of the packets that request an acknowledgement.
 fn asking(frames: &[Vec<u8>]) -> Vec<usize> {
     let bths = bths(frames);
     (0..bths.len()).filter(|&at| bths[at].ack_req).collect()
 }
 
-/// Feeds side 0 an acknowledgement or a NAK `ahead` packets behind its first one.
+/// Delivers an acknowledgement or a NAK to side 0. Its PSN is `ahead` after that of the first
+/// packet.
 fn answer(sim: &mut Sim, ahead: u32, syndrome: Syndrome) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn).add(ahead);
     let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);
@@ -58,7 +59,7 @@ fn a_window_doubles_and_four_of_its_packets_ask() {
     let first = sent(&mut sim, 0);
     assert_eq!(first.len(), 32);
     assert_eq!(asking(&first), [7, 15, 23, 31]);
-    // One more fits, which fills the window again, and one by which it grows.
+    // Two packets are sent: one in place of the acknowledged one, and one because the window grows.
     answer(&mut sim, 0, Syndrome::ACK);
     assert_eq!(asking(&sent(&mut sim, 0)), [1]);
     answer(&mut sim, 33, Syndrome::ACK);
@@ -138,7 +139,7 @@ fn a_lost_answer_is_asked_for_before_a_later_error_counts() {
 
 #[test]
 fn an_answer_in_time_is_waited_for_since_the_oldest_packet() {
-    // A timeout of 2 ms, before the first probe.
+    // The local ACK timeout of 2 ms expires before the first probe.
     let mut sim = sim(Settings {
         timeout: 8,
         ..Settings::default()
@@ -218,7 +219,7 @@ fn what_is_held_does_not_begin() {
     );
 }
 
-/// The answer to a part of a message says nothing of the rest.
+/// All packets sent so far are acknowledged, but the message has one more packet to send.
 #[test]
 fn what_is_acknowledged_in_part_is_not_drained() {
     let mut sim = sim(Settings::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Data arrives complete, unchanged and in order whatever the channel does.
+//! Data arrives complete, unchanged and in order over channels with faults.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -15,8 +15,8 @@ use roce::headers::Body;
 use roce::work::{AtomicOp, Mtu, Remote, SendOp, WcStatus, With};
 use roce::Packet;
 
-/// Memory of an endpoint: a third each for what it sends or reads into, for its receives, and for
-/// the peer.
+/// Bytes of each third of an endpoint's memory: local memory of send work requests, receive
+/// buffers, and memory for the peer's remote operations.
 const THIRD: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Whether it completes a receive.
+    /// Whether the operation completes a receive.
     fn is_received(self) -> bool {
         matches!(
             self,
@@ -42,7 +42,7 @@ impl Kind {
         )
     }
 
-    /// Bytes of its message, where work asks for `len`.
+    /// Length of the message in bytes: `len`, except for operations with a fixed length.
     fn length(self, len: usize) -> usize {
         match self {
             Self::CompareSwap | Self::FetchAdd => 8,
@@ -51,8 +51,8 @@ impl Kind {
         }
     }
 
-    /// The operation of work request number `id`, if it is an atomic one. Every other comparison
-    /// fails.
+    /// The atomic operation of work request `id`; `None` for other kinds. The comparison fails if
+    /// `id` is odd.
     fn atomic(self, id: usize, original: u64) -> Option<AtomicOp> {
         match self {
             Self::CompareSwap => Some(AtomicOp::CompareSwap {
@@ -84,7 +84,7 @@ const KINDS: [Kind; 10] = [
     Kind::LocalDrained,
 ];
 
-/// Splits a range into pieces of odd lengths.
+/// Splits a range into at most 8 pieces of random lengths.
 fn scatter(rng: &mut Rng, start: usize, len: usize) -> Pieces {
     let mut pieces = Vec::new();
     let (mut at, end) = (start, start + len);
@@ -102,7 +102,6 @@ fn scatter(rng: &mut Rng, start: usize, len: usize) -> Pieces {
 /// Runs `work` in both directions at once and checks every byte and completion.
 fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u64) -> Sim {
     let mut sim = Sim::new(3 * THIRD, settings, faults, seed);
-    // Frames are bounded in number now and then.
     let originals = [
         sim.ends[0].world.memory.clone(),
         sim.ends[1].world.memory.clone(),
@@ -165,7 +164,7 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
                 sim.ends[side].post(posted[side] as u64, op, pieces);
                 posted[side] += 1;
             }
-            // Sometimes the way out is full for a while.
+            // With a third of the seeds, a side has only a few frame buffers in each step.
             sim.ends[side].world.frames = (seed % 3 == 0).then_some(rng.below(9) as usize);
         }
         if !sim.step()
@@ -265,7 +264,7 @@ fn every_operation_at_every_mtu_and_odd_sizes() {
             Faults::default(),
             1,
         );
-        // A perfect channel sees nothing twice, and PSNs wrapped on it.
+        // Without faults, no packet is sent twice. The PSNs have wrapped.
         for side in 0..2 {
             let requests: Vec<_> = sim
                 .log
@@ -321,7 +320,7 @@ fn reads_obey_the_negotiated_limit() {
     transfer(&work, settings, Faults::default(), 1);
 }
 
-/// A READ that was asked for twice and answered late must not stand in the way of the next one.
+/// A READ that was requested twice and answered late must not block the next READ.
 #[test]
 fn a_repeated_read_leaves_room_for_the_next() {
     let settings = Settings {
@@ -341,7 +340,8 @@ fn a_repeated_read_leaves_room_for_the_next() {
     transfer(&work, settings, faults, 17_508_306_787_824_350_610);
 }
 
-/// Both sides add to one counter each; every value is seen once, in order.
+/// Each side adds to a counter of the other side. Checks that the original values are 0, 1, 2 and
+/// so on, in this order.
 fn count(adds: u64, settings: Settings, faults: Faults, seed: u64) {
     let mut sim = Sim::new(16 << 10, settings, faults, seed);
     for end in &mut sim.ends {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Packets that a Linux rxe requester sent are accepted by our responder, and answered as the rxe
-//! responder answered.
+//! Replay of captured rxe packets: the responder accepts the requests of a Linux rxe requester, and
+//! its responses equal those of the rxe responder.
 
 mod common;
 
@@ -20,7 +20,7 @@ use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Re
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
 use virtio_rdma_abi::number::Qpn;
 
-/// Memory that admits everything and remembers it.
+/// Memory at any address, which allows every access and records the written bytes.
 struct Sparse {
     pool: FramePool,
     out: VecDeque<Frame>,
@@ -89,16 +89,15 @@ impl ResponderEnv for Sparse {
     }
 }
 
-/// One direction of a connection: what the requester sent and what rxe answered, in the order of
-/// capture.
+/// One direction of a connection: the requests and the responses of rxe, in the order of capture.
 #[derive(Default)]
 struct Flow<'a> {
     requests: Vec<Packet<'a>>,
     answers: Vec<Packet<'a>>,
 }
 
-/// The flows of RC requests. Answers belong to the flow of the other direction whose PSNs they
-/// have.
+/// The flows of RC requests. Each response is assigned to the flow of opposite direction that has
+/// its PSN.
 fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
     let mut flows: BTreeMap<(IpAddr, Qpn), Flow> = BTreeMap::new();
     let packets: Vec<_> = frames
@@ -130,7 +129,7 @@ fn response(packet: &Packet<'_>) -> Response {
     }
 }
 
-/// The path back to where a packet came from.
+/// The path from the receiver of a packet to its sender.
 fn reply_path(path: &Path) -> Path {
     let addresses = Addresses::new(path.addresses.dst(), path.addresses.src()).unwrap();
     Path {
@@ -170,7 +169,7 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
         for request in &flow.requests {
             let psn = request.headers.bth.psn;
             if let Body::Request(Request::Read(reth)) = request.headers.body {
-                // The server's memory is known only from what rxe read there.
+                // The content of the server's memory is known only from rxe's READ responses.
                 for answer in &flow.answers {
                     let index = answer.headers.bth.psn.since(psn);
                     if (0..reth.length.div_ceil(1024) as i32).contains(&index) {
@@ -215,7 +214,7 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
                 .collect();
             assert!(!same.is_empty(), "no answer like {theirs:?}");
             for ours in same {
-                // rxe says nothing of its state of path migration.
+                // rxe does not set the path migration bit.
                 let mut headers = ours.headers;
                 headers.bth.migrate = theirs.headers.bth.migrate;
                 assert_eq!(headers, theirs.headers);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Functions that tell the lengths of frames are right about frames that are sent.
+//! Predicted frame sizes equal the sizes of the frames that are sent.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -68,13 +68,13 @@ fn frames_are_as_long_as_foretold() {
                 flags: SendFlags::SIGNALED,
                 local: (),
             };
-            // An empty message has one frame, too.
+            // An empty message takes one frame.
             let span = frame_span(&op, settings.mtu);
             let count = wr.length.div_ceil(span).max(1);
             let foretold: Vec<_> = (0..count)
                 .map(|index| request_size(Service::Rc, &connection, &wr, index))
                 .collect();
-            // The window holds the last requests of a long READ back.
+            // The window delays the last requests of a long READ.
             assert!(
                 !lengths.is_empty() && lengths.len() <= foretold.len(),
                 "{op:?} of {length}: {lengths:?}, {foretold:?}"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Unreliable connections: what arrives is right, what can't be right does not arrive.
+//! Unreliable connections: valid messages are delivered unchanged, invalid ones are dropped.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -180,12 +180,12 @@ fn a_loss_costs_its_message_alone() {
     assert!(!line.feed(send(Last), PSN + 3, b"end"), "the rest");
     assert!(!line.feed(send(Middle), PSN + 1, &FULL), "too late");
     assert_eq!(line.received(), []);
-    // The next message starts where it starts, and takes the receive of the lost one.
+    // The next message is accepted with any PSN, and takes the receive of the lost message.
     assert!(line.feed(send(Only), PSN + 9, b"next"));
     assert_eq!(line.received(), [(0, 4)]);
     assert_eq!(line.far.memory[..4], *b"next");
     assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 10));
-    // A message that is cut off by a new one is lost too.
+    // A message whose last packet is missing when a new message starts is lost too.
     assert!(line.feed(send(First), PSN + 10, &FULL));
     assert!(line.feed(write(Only, 2), PSN + 11, b"wr"));
     assert!(!line.feed(send(Last), PSN + 12, b"end"));
@@ -235,7 +235,7 @@ fn messages_that_can_not_be_taken() {
         }
         assert!(!line.feed(last.0, psn, last.1), "case {number}");
         assert_eq!(line.received(), []);
-        // The connection goes on, with the receive that is left.
+        // The connection continues, and the next message takes the held receive.
         assert!(line.feed(send(Only), psn + 1, b"on"));
         assert_eq!(line.received(), [(5, 2)]);
     }
@@ -337,8 +337,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Of SENDs over a channel that loses and swaps packets, exactly those arrive of which no
-    /// packet was lost or overtaken, whole and in order.
+    /// The channel loses and swaps packets. Exactly those SENDs are received whose packets all
+    /// arrive in order.
     #[test]
     fn whole_messages_or_none(
         lengths in proptest::collection::vec(0..4 * MTU, 1..20),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Unreliable connections: what begins and when, and the limits of messages.
+//! Unreliable connections: order and start of work requests, and limits of messages.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -132,7 +132,7 @@ fn all_of_a_write_is_checked_before_its_first_packet_is_written() {
     };
     assert!(!line.feed(write_to(First, beyond), PSN, &FULL));
     assert_eq!(line.far.memory, vec![0; memory]);
-    // One of no bytes has no address that could be wrong.
+    // The address and R_Key of an empty WRITE are not checked.
     let nowhere = Reth {
         va: 0,
         rkey: 0,

@@ -104,7 +104,7 @@ fn bytes_of_a_datagram() {
     };
     let frame = sent(op, vec![1..4, 9..11], v4());
     let expected = [
-        // BTH: UD SEND Only with immediate data, solicited, 3 bytes of padding.
+        // BTH: opcode UD SEND Only with Immediate, solicited event, 3 bytes of padding.
         &[
             0x65, 0xf0, 0x80, 0x01, 0, 0xab, 0xcd, 0xef, 0, 0xff, 0xff, 0xff,
         ][..],
@@ -178,7 +178,7 @@ fn a_datagram_arrives_behind_its_header() {
         let with = With::Imm([9, 8, 7, 6]);
         let frame = sent(SendOp::Send { with }, vec![100..1124], path);
         let (mut world, mut receiver) = (World::new(4096), Receiver::default());
-        // The GRH, too, is scattered over the pieces.
+        // The GRH is scattered over the pieces too.
         post_recv(&mut world, 5, vec![0..21, 64..64 + 1043]);
         assert_eq!(
             deliver(&mut receiver, &mut world, &frame),
@@ -221,11 +221,11 @@ fn a_grh_is_the_header_on_the_wire() {
     assert_eq!(image[20..], frame[14..34]);
 }
 
-/// Other senders fragment, or leave the identification to chance.
+/// The GRH is a copy of the received IP header, which other senders may fill in differently.
 #[test]
 fn a_receive_has_the_header_as_it_came() {
     let mut frame = sent(SEND, vec![0..7], v4());
-    // No "don't fragment", which the checksum follows.
+    // Clears the flag "don't fragment" and corrects the checksum.
     frame[20] = 0;
     let checksum = u16::from_be_bytes([frame[24], frame[25]]);
     let checksum = u32::from(checksum) + 0x4000;
@@ -338,7 +338,7 @@ fn receives_that_are_held_or_bad() {
     assert_eq!(deliver(&mut receiver, &mut world, &frame), error);
 }
 
-/// The MADs that two Linux rxe devices sent to each other's GSI QP.
+/// Receives the captured MADs that two Linux rxe devices sent to each other's GSI QP.
 #[test]
 fn management_datagrams_of_rxe() {
     let frames = capture::frames();
@@ -374,7 +374,8 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// A datagram with any content that meets any receive is there as a whole, or not at all.
+    /// A datagram with the right Q_Key that fits into the receive is received completely. Any other
+    /// datagram changes no memory.
     #[test]
     fn any_datagram_and_any_receive(
         payload in proptest::collection::vec(any::<u8>(), 0..600),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Connections whose data goes through one link of 10 Gb/s with a queue, on a virtual clock.
+//! Connections that share one link of 10 Gb/s with a queue, on a virtual clock.
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
 
@@ -12,56 +12,57 @@ use roce::work::{SendOp, WcStatus};
 
 use super::endpoint::{Endpoint, Settings};
 
-/// Connections through the link.
+/// Number of connections that share the link.
 pub const FLOWS: usize = 16;
 /// Bytes of a message.
 const MESSAGE: usize = 64 << 10;
-/// Messages that a requester has posted at a time.
+/// Number of messages that a requester has posted at a time.
 const DEPTH: usize = 4;
-/// Time from the link to a receiver, and from there to the sender.
+/// Latency from the link to the receiver of data, and from the receiver back to the sender.
 const LATENCY: Duration = Duration::from_micros(10);
 
-/// Time of so many bytes on the link.
+/// Time that the link takes to send `bytes` bytes.
 fn time_of(bytes: usize) -> Duration {
     Duration::from_nanos(bytes as u64 * 8 / 10)
 }
 
-/// How the link deals with a queue, in bytes.
+/// Queue lengths in bytes from which the link marks and drops packets.
 #[derive(Clone, Copy)]
 pub struct Link {
-    /// Packets are marked that find more before them.
+    /// Packets are marked if the queue is longer than this; `None` for a link that does not mark.
     pub mark: Option<usize>,
-    /// Packets are dropped that find more before them.
+    /// Packets are dropped if the queue is longer than this.
     pub full: usize,
 }
 
-/// Frames under way: when they arrive, of which connection they are.
+/// Frames in flight: time of arrival, index of the connection and content.
 type Line = VecDeque<(Instant, usize, Vec<u8>)>;
 
 /// Figures since [`Bottleneck::measure`].
 #[derive(Debug)]
 pub struct Figures {
-    /// Share of the link's time in which it sent.
+    /// Utilization of the link, 0 to 1.
     pub used: f64,
-    /// Jain's index of the connections' bytes: 1 if they are equal.
+    /// Jain's fairness index of the bytes of each connection: 1 if all are equal.
     pub fairness: f64,
-    /// The longest that a packet was in the queue.
+    /// Longest time of a packet in the queue.
     pub longest_wait: Duration,
-    /// Packets dropped.
+    /// Number of dropped packets.
     pub dropped: usize,
 }
 
-/// Requesters, each with its responder, and the link between them.
+/// Connections and the link that they share.
 pub struct Bottleneck {
-    /// Requester's end and responder's end of each connection.
+    /// Both ends of each connection: end 0 posts the operations.
     pub pairs: Vec<[Endpoint; 2]>,
     op: SendOp,
     link: Link,
     now: Instant,
-    /// When the link will have sent all that is in its queue.
+    /// Time at which the queue of the link will be empty.
     free: Instant,
-    /// Frames with data, in the queue or behind it, and the others.
+    /// Frames from the sender of data, in the queue of the link or behind it.
     data: Line,
+    /// Frames to the sender of data, which do not use the link.
     answers: Line,
     since: Instant,
     bytes: [usize; FLOWS],
@@ -70,7 +71,7 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Connections that do nothing but `op`.
+    /// Connections on which end 0 posts only `op`.
     pub fn new(op: SendOp, link: Link) -> Self {
         let settings = Settings {
             depth: DEPTH,
@@ -93,7 +94,7 @@ impl Bottleneck {
         }
     }
 
-    /// The end that sends the data.
+    /// Index of the end that sends the data.
     fn source(&self) -> usize {
         match self.op {
             SendOp::Read { .. } => 1,
@@ -101,7 +102,7 @@ impl Bottleneck {
         }
     }
 
-    /// Figures count from here on.
+    /// Resets the figures: [`figures`](Self::figures) counts from now on.
     pub fn measure(&mut self) {
         self.since = self.now;
         self.bytes = [0; FLOWS];
@@ -109,7 +110,7 @@ impl Bottleneck {
         self.dropped = 0;
     }
 
-    /// The figures up to now.
+    /// The figures since [`measure`](Self::measure).
     pub fn figures(&self) -> Figures {
         let total: usize = self.bytes.iter().sum();
         let squares: f64 = self.bytes.iter().map(|&bytes| (bytes as f64).powi(2)).sum();
@@ -121,7 +122,7 @@ impl Bottleneck {
         }
     }
 
-    /// Lets so much time pass.
+    /// Runs the simulation for `time`.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         (0..FLOWS).for_each(|flow| self.serve(flow));
@@ -166,7 +167,7 @@ impl Bottleneck {
         }
     }
 
-    /// Keeps a connection busy and has its ends send what they may.
+    /// Posts messages while there is room, and lets both ends of a connection send.
     fn serve(&mut self, flow: usize) {
         let done = self.pairs[flow][0].world.sent.drain(..);
         done.for_each(|(_, status)| assert_eq!(status, WcStatus::Success));
@@ -186,7 +187,7 @@ impl Bottleneck {
         }
     }
 
-    /// Puts a frame in the queue of the link.
+    /// Adds a frame to the queue of the link. Marks or drops the frame if the queue is too long.
     fn queue(&mut self, flow: usize, mut frame: Vec<u8>) {
         let wait = self.free.saturating_duration_since(self.now);
         if wait > time_of(self.link.full) {

@@ -2,7 +2,7 @@
 
 //! The frames of `tests/data/rxe-rocev2.pcap`.
 
-/// All frames, in order.
+/// All frames, in the order of capture.
 pub fn frames() -> Vec<Vec<u8>> {
     let file = include_bytes!("../data/rxe-rocev2.pcap");
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;

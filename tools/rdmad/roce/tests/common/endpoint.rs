@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One end of a connection over plain vectors instead of guest memory.
+//! One end of a connection, with a vector in place of guest memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,53 +20,53 @@ use virtio_rdma_abi::number::Qpn;
 
 use super::setup::apply;
 
-/// The one rkey of an endpoint's memory.
+/// R_Key of all memory of an endpoint.
 pub const RKEY: u32 = 0x1234;
-/// Where its memory is for the peer.
+/// Address at which the peer accesses the first byte of an endpoint's memory.
 pub const BASE: u64 = 0x7f00_0000_1000;
 
-/// Local memory of a work request: pieces of the endpoint's memory, in order.
+/// Local memory of a work request: ranges of the endpoint's memory, in order.
 pub type Pieces = Vec<Range<usize>>;
 
-/// Bytes in all pieces.
+/// Total length of the pieces in bytes.
 pub fn length(pieces: &Pieces) -> u32 {
     pieces.iter().map(|piece| piece.len() as u32).sum()
 }
 
-/// Everything around the state machines of one QP.
+/// The environment of the state machines of one QP.
 pub struct World {
     pub pool: FramePool,
     pub out: VecDeque<Frame>,
     pub memory: Vec<u8>,
-    /// Rights of the peer to the memory.
+    /// Access rights of the peer to the memory.
     pub access: AccessFlags,
     pub receives: VecDeque<RecvWr<Pieces>>,
     pub sent: Vec<(u64, WcStatus)>,
     pub received: Vec<(u64, RecvCompletion)>,
-    /// Fails every access to local memory.
+    /// Every access to local memory fails.
     pub local_fault: bool,
-    /// Fails every access of the peer after its check.
+    /// `check` succeeds, but every access of the peer to the memory fails.
     pub remote_fault: bool,
-    /// `take_receive` finds a bad one.
+    /// `take_receive` returns `BadReceive`.
     pub bad_receive: bool,
-    /// Frame buffers that `frame` still gives out; `None` for no limit but the pool's.
+    /// Number of frame buffers that `frame` still returns; `None` if only the pool limits them.
     pub frames: Option<usize>,
-    /// For each operation on local keys: how many work requests had ended before.
+    /// For each executed operation on local keys: number of work requests that had ended before.
     pub local_operations: Vec<usize>,
-    /// Atomic operations and atomic WRITEs executed.
+    /// Number of executed atomic operations and atomic WRITEs.
     pub atomics: usize,
-    /// FLUSHes executed.
+    /// Executed FLUSHes.
     pub flushes: Vec<FlushOp>,
-    /// Keys that a SEND may invalidate.
+    /// R_Keys that a SEND may invalidate.
     pub keys: Vec<u32>,
-    /// Incidents that were counted, in order.
+    /// Counted incidents, in order.
     pub incidents: Vec<Incident>,
-    /// `check` admits every range.
+    /// `check` accepts every range.
     pub is_endless: bool,
 }
 
 impl World {
-    /// Surroundings without faults.
+    /// An environment without faults, with `memory` bytes of memory.
     pub fn new(memory: usize) -> Self {
         Self {
             pool: FramePool::new(4096),
@@ -267,7 +267,7 @@ impl ResponderEnv for World {
     }
 
     fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault> {
-        // All of the memory has no range that could be wrong.
+        // A FLUSH of the whole MR has no range to check.
         let at = Remote {
             va: flush.length.map_or(BASE, |_| flush.remote.va),
             ..flush.remote
@@ -284,7 +284,7 @@ impl ResponderEnv for World {
     }
 }
 
-/// A QP: both state machines and their surroundings.
+/// A QP: both state machines and their environment.
 pub struct Endpoint {
     pub qpn: Qpn,
     pub requester: Requester<Pieces>,
@@ -327,7 +327,7 @@ impl Default for Settings {
 }
 
 impl Endpoint {
-    /// The endpoint with this QPN and that of its peer.
+    /// An endpoint with the QPN `qpn`, whose peer has the QPN `peer`.
     pub fn new(qpn: u32, peer: u32, memory: usize, settings: Settings) -> Self {
         let mac = |qpn: u32| [2, 0, 0, 0, 0, qpn as u8];
         let ip = |qpn: u32| std::net::Ipv4Addr::new(10, 9, 0, qpn as u8);
@@ -381,7 +381,7 @@ impl Endpoint {
         });
     }
 
-    /// Takes a frame from the wire; unsound ones are dropped.
+    /// Delivers a frame to the endpoint, which drops invalid frames.
     pub fn deliver(&mut self, frame: &[u8], now: Instant) {
         let Ok(packet) = Packet::parse(frame) else {
             return;
@@ -397,7 +397,7 @@ impl Endpoint {
         self.note(result);
     }
 
-    /// Sends what there is to send within a budget each.
+    /// Lets responder and requester send up to `budget` bytes each.
     pub fn transmit(&mut self, budget: usize, now: Instant) {
         let result = self.responder.transmit(budget, &mut self.world).map(drop);
         self.note(result);
@@ -408,7 +408,7 @@ impl Endpoint {
         self.note(result);
     }
 
-    /// Lets timers fire.
+    /// Handles the timers that expired before `now`.
     pub fn tick(&mut self, now: Instant) {
         let result = self.requester.on_timer(now, &mut self.world);
         self.note(result);
@@ -417,7 +417,7 @@ impl Endpoint {
     fn note(&mut self, result: Result<(), QpError>) {
         if let Err(error) = result {
             self.errors.push(error);
-            // An engine does the same: the QP is in ERR, all that is left is flushed.
+            // An engine does the same: it moves the QP to ERR and flushes the work requests.
             for wr in self.requester.drain() {
                 self.world.sent.push((wr.id, WcStatus::WrFlushErr));
             }

@@ -18,7 +18,7 @@ pub const MTU: usize = 256;
 pub const PSN: u32 = 0xff_fff0;
 pub const FULL: [u8; MTU] = [7; MTU];
 
-/// Both ends of one direction.
+/// The requester of one end and the responder of the other end, with their environments.
 pub struct Line {
     pub requester: Requester<Pieces>,
     pub near: World,
@@ -65,7 +65,7 @@ impl Line {
         });
     }
 
-    /// The frames of all work that is posted.
+    /// Sends all posted work requests and returns their frames.
     pub fn sent(&mut self) -> Vec<Vec<u8>> {
         let _ = self.requester.transmit(usize::MAX, &mut self.near);
         self.near
@@ -80,14 +80,14 @@ impl Line {
         self.responder.on_packet(&packet, &mut self.far)
     }
 
-    /// Feeds the responder a packet at `psn`.
+    /// Delivers a packet with PSN `psn` to the responder. Returns whether it was executed.
     pub fn feed(&mut self, part: Part, psn: u32, payload: &[u8]) -> bool {
         let bth = Bth::new(0xffff, Qpn::new(2), Psn::new(psn));
         let frame = sealed(&Headers::new(bth, Body::Uc(part)), payload);
         self.deliver(&frame).expect("the QP lives")
     }
 
-    /// Receives that completed: id and length.
+    /// Completed receives: id and message length in bytes. Checks that all were successful.
     pub fn received(&self) -> Vec<(u64, u32)> {
         let received = self.far.received.iter();
         received

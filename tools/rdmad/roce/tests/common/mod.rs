@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Shared by the integration tests.
+//! Helpers of all integration tests.
 #![allow(dead_code)]
 
 pub mod bottleneck;

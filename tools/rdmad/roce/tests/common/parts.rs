@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Packets of messages.
+//! Headers of single SEND and RDMA WRITE packets.
 
 use roce::headers::{Part, Reth, SendPart, WritePart};
 use roce::opcode::Position;
@@ -18,7 +18,7 @@ pub const fn write(position: Position, length: u32) -> Part {
     write_to(position, range(length))
 }
 
-/// A packet of an RDMA WRITE.
+/// A packet of an RDMA WRITE to `reth`.
 pub const fn write_to(position: Position, reth: Reth) -> Part {
     Part::Write(WritePart::new(position, reth, None))
 }
@@ -28,7 +28,7 @@ pub const fn write_imm(length: u32) -> Part {
     Part::Write(WritePart::Only(range(length), Some([1, 2, 3, 4])))
 }
 
-/// `length` bytes of memory.
+/// The first `length` bytes of the peer's memory.
 pub const fn range(length: u32) -> Reth {
     Reth {
         va: BASE,

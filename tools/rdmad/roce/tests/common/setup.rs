@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Common parts of tests of single connections.
+//! Helpers of tests with a single connection.
 // A piece of memory is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
 
@@ -13,7 +13,7 @@ use roce::Packet;
 use super::endpoint::{Pieces, Settings, BASE, RKEY};
 use super::sim::{Faults, Sim};
 
-/// Memory of an endpoint.
+/// Bytes of memory of an endpoint.
 pub const MEMORY: usize = 64 << 10;
 /// Bytes of a message: three packets.
 pub const LEN: usize = 3000;
@@ -22,12 +22,12 @@ pub const SEND: SendOp = SendOp::Send {
     with: With::Nothing,
 };
 
-/// A perfect channel.
+/// A connection over a channel without faults.
 pub fn sim(settings: Settings) -> Sim {
     Sim::new(MEMORY, settings, Faults::default(), 1)
 }
 
-/// Memory of the peer.
+/// The peer's memory from byte `offset` on.
 pub fn at(offset: u64) -> Remote {
     Remote {
         va: BASE + offset,
@@ -40,12 +40,12 @@ pub fn local() -> Pieces {
     vec![0..LEN]
 }
 
-/// An RDMA WRITE.
+/// An RDMA WRITE without immediate data.
 pub fn write(remote: Remote) -> SendOp {
     SendOp::Write { remote, imm: None }
 }
 
-/// A frame to any of the endpoints.
+/// A complete frame with these headers. Either endpoint accepts its addresses.
 pub fn sealed(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let path = roce::Path::new(
         [1; 6],
@@ -66,14 +66,14 @@ pub const WRITE_ONLY: u8 = 0x0a;
 pub const READ_RESPONSE_LAST: u8 = 0x0f;
 pub const ACK: u8 = 0x11;
 
-/// Opcode of a frame, as it stands on the wire.
+/// Opcode byte of a frame.
 pub fn opcode(frame: &[u8]) -> u8 {
     let packet = Packet::parse(frame).expect("a sound frame");
     let behind = frame.len() - ICRC_SIZE - packet.payload.len().next_multiple_of(4);
     frame[behind - packet.headers.size()]
 }
 
-/// Posts a work request of side 0 with flags; messages are 8 bytes long.
+/// Posts a work request with `flags` on side 0. Its message is 8 bytes long.
 pub fn post_flags(sim: &mut Sim, id: u64, op: SendOp, flags: SendFlags) {
     let length = if let SendOp::Local { .. } = op { 0 } else { 8 };
     let wr = SendWr {
@@ -86,7 +86,7 @@ pub fn post_flags(sim: &mut Sim, id: u64, op: SendOp, flags: SendFlags) {
     sim.ends[0].requester.post(wr).expect("there is room");
 }
 
-/// A SEND that invalidates.
+/// A SEND that invalidates `rkey`.
 pub fn invalidate(rkey: u32) -> SendOp {
     SendOp::Send {
         with: With::Inv(rkey),
@@ -101,7 +101,7 @@ pub fn sent(sim: &mut Sim, side: usize) -> Vec<Vec<u8>> {
     frames.map(|frame| frame.to_vec()).collect()
 }
 
-/// The word after an atomic operation.
+/// The value of a word after an atomic operation on its value `original`.
 pub fn apply(op: AtomicOp, original: u64) -> u64 {
     match op {
         AtomicOp::CompareSwap { compare, swap } if original == compare => swap,
@@ -110,7 +110,7 @@ pub fn apply(op: AtomicOp, original: u64) -> u64 {
     }
 }
 
-/// Sends of side 0 that ended, in order.
+/// Statuses of the completed send work requests of side 0, in order.
 pub fn statuses(sim: &Sim) -> Vec<WcStatus> {
     let sent = &sim.ends[0].world.sent;
     assert!(
@@ -122,7 +122,7 @@ pub fn statuses(sim: &Sim) -> Vec<WcStatus> {
     sent.iter().map(|(_, status)| *status).collect()
 }
 
-/// Frames that side 0 sent.
+/// BTHs of all frames that side 0 sent.
 pub fn requests(sim: &Sim) -> Vec<Bth> {
     let sent = sim.log.iter().filter(|(from, _)| *from == 0);
     sent.map(|(_, frame)| Packet::parse(frame).unwrap().headers.bth)

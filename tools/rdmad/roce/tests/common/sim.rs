@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Two endpoints, a channel between them that misbehaves by a seed, and a virtual clock.
+//! Two endpoints, a channel between them with random faults that depend on a seed, and a virtual
+//! clock.
 
 use std::time::{Duration, Instant};
 
 use super::endpoint::{Endpoint, Settings};
 
-/// SplitMix64.
+/// SplitMix64, a pseudo-random number generator.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -22,7 +23,7 @@ impl Rng {
         self.next() % limit
     }
 
-    /// True `percent` times in a hundred.
+    /// True with a probability of `percent` percent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -35,7 +36,7 @@ impl Rng {
     }
 }
 
-/// Faults of the channel in percent.
+/// Probability of each fault of the channel, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub drop: u64,
@@ -44,7 +45,7 @@ pub struct Faults {
     pub corrupt: u64,
 }
 
-/// Latency of the channel, unless a test changes it.
+/// Default latency of the channel.
 const LATENCY: Duration = Duration::from_micros(20);
 
 struct InFlight {
@@ -53,18 +54,18 @@ struct InFlight {
     frame: Vec<u8>,
 }
 
-/// The whole arrangement.
+/// A simulated connection.
 pub struct Sim {
     pub ends: [Endpoint; 2],
     pub now: Instant,
     pub start: Instant,
     pub rng: Rng,
     pub faults: Faults,
-    /// Time of a frame from one end to the other.
+    /// Latency from one end to the other.
     pub latency: Duration,
-    /// Bytes that an endpoint sends in one go.
+    /// Budget of a `transmit` call in bytes.
     pub budget: usize,
-    /// Every frame that was sent, before faults, with the sender's index.
+    /// Every frame that was sent, with the index of its sender. Lost frames are included.
     pub log: Vec<(usize, Vec<u8>)>,
     in_flight: Vec<InFlight>,
 }
@@ -116,8 +117,8 @@ impl Sim {
         }
     }
 
-    /// Takes one step: sends what can be sent, then delivers what is due or lets time pass. False
-    /// when nothing happened and nothing will.
+    /// Takes one step: lets both ends send, then delivers frames that are due or advances the
+    /// clock. Returns false if nothing happened and no frame or timer is pending.
     pub fn step(&mut self) -> bool {
         let mut sent = false;
         for from in 0..2 {
@@ -139,7 +140,7 @@ impl Sim {
         };
         if next > self.now {
             if sent {
-                // A little time, so that a budget is no limit of the rate.
+                // Advances the clock only a little, so that the budget does not limit the rate.
                 self.now = next.min(self.now + Duration::from_micros(2));
                 return true;
             }
@@ -163,7 +164,7 @@ impl Sim {
         true
     }
 
-    /// Steps until nothing is left to do.
+    /// Takes steps until no frame or timer is pending.
     pub fn run(&mut self) {
         let mut steps = 0;
         while self.step() {
