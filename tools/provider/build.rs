@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! Generates the bindings of libibverbs' provider interface from an rdma-core source tree, and
-//! checks that interface against the facts that the provider is written for.
+//! checks that interface against the layouts that the provider knows.
 //!
 //! `infiniband/driver.h` is private to rdma-core and in no package, so a source tree is needed:
 //! `RDMA_CORE_SRC`, or `build/rdma-core-src` of this workspace. Any release that the provider knows
-//! will do, whatever libibverbs is loaded later. `BINDGEN` names another bindgen program.
+//! fits, since the release of the loaded libibverbs may differ. `BINDGEN` names another bindgen
+//! program.
 
 use std::env;
 use std::fs;
@@ -96,8 +97,8 @@ fn generate() -> Result<(), String> {
     link(&out)
 }
 
-/// Libraries to link with that have no versions, or old ones: what is linked with them loads with
-/// each libibverbs of a known layout, and with glibc from 2.31 on.
+/// Generates stub libraries to link with. Their symbols have no version or an old one, so the
+/// provider loads with each libibverbs of a known layout, and with glibc 2.31 and later.
 fn link(out: &Path) -> Result<(), String> {
     let folder = out.join("link");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -134,7 +135,7 @@ fn link(out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A number that rdma-core's build sets; what follows a dot is left out.
+/// A number that rdma-core's `CMakeLists.txt` sets, cut off at its first dot.
 fn setting(cmake: &Path, name: &str) -> Result<u32, String> {
     let text =
         fs::read_to_string(cmake).map_err(|error| format!("{}: {error}", cmake.display()))?;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Checks the headers of an rdma-core against the facts of its layout. A part of `build.rs`,
-//! and of the tests.
+//! Checks the headers of an rdma-core release against the layout that the provider has for it.
+//! Used by `build.rs` and by the tests.
 
 use crate::layouts;
 use crate::layouts::Layout;
 
-/// The part of a text between two others.
+/// The part of `text` between `start` and `end`.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(start)?;
     rest.split_once(end).map(|(part, _)| part)
@@ -28,19 +28,20 @@ fn arguments<'a>(bindings: &'a str, function: &str) -> Option<Vec<&'a str>> {
     Some(list.split(',').filter_map(name).collect())
 }
 
-/// Names of the arguments of a function that a release has and the first one does not, by index.
+/// Names and indices of the arguments that `function` has gained since the first known release, up
+/// to `release`.
 fn added(release: u32, function: &str) -> Vec<&'static layouts::Argument> {
     let has =
         |argument: &&layouts::Argument| argument.function == function && argument.since <= release;
     layouts::ARGUMENTS.iter().filter(has).collect()
 }
 
-/// Checks bindings of the headers of a release, which say that their private ABI has a number.
-/// Returns declarations that the provider needs besides.
+/// Checks the bindings of the headers of `release`, whose private ABI has the number `abi`. Returns
+/// declarations that the provider needs in addition to the bindings.
 ///
 /// # Errors
 ///
-/// A sentence that says what does not fit.
+/// A sentence that names the difference.
 pub fn check(bindings: &str, release: u32, abi: u32) -> Result<String, String> {
     let layout = layouts::of_release(release).ok_or_else(|| {
         let first = layouts::LAYOUTS[0].since;
@@ -56,7 +57,7 @@ pub fn check(bindings: &str, release: u32, abi: u32) -> Result<String, String> {
     }
 }
 
-/// Says what the headers have, and what the layout.
+/// The first difference between the headers and the layout, if there is one.
 fn misfit(bindings: &str, release: u32, abi: u32, layout: &Layout) -> Option<String> {
     if abi != layout.abi {
         return Some(format!("its number is {abi}, not {}", layout.abi));
@@ -105,7 +106,7 @@ fn misfit(bindings: &str, release: u32, abi: u32, layout: &Layout) -> Option<Str
     })
 }
 
-/// Declarations besides the bindings: the layout of the headers, and numbers that old ones lack.
+/// Additional declarations: the layout of the headers, and constants that old headers lack.
 fn declarations(bindings: &str, layout: &Layout) -> String {
     let lacks = |(name, _): &&(&str, u32)| !bindings.contains(&format!("pub const {name}:"));
     let numbers = layouts::NUMBERS.iter().filter(lacks);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Posts signalled RDMA WRITEs of one SGE and polls their completions, over rings in memory: what
-//! `count-instructions` measures. `post_poll COUNT`
+//! Posts signalled RDMA WRITEs of one SGE and polls their completions, over rings in memory.
+//! `count-instructions` measures this program. Usage: `post_poll COUNT`
 
 #[path = "../tests/common/mod.rs"]
 mod common;

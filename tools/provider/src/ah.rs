@@ -40,11 +40,11 @@ impl Ah {
         AddressVector::from_bytes(&self.av)
     }
 
-    /// The AH that libibverbs calls `ah`, unless that is null.
+    /// The AH behind libibverbs' pointer, or `None` if the pointer is null.
     ///
     /// # Safety
     ///
-    /// It was made by this provider and is not destroyed during `'a`.
+    /// The AH was made by this provider and is not destroyed during `'a`.
     #[inline]
     pub unsafe fn from_ibv<'a>(ah: *mut ffi::ibv_ah) -> Option<&'a Self> {
         // SAFETY: the ibv_ah is at the start of an Ah.
@@ -59,7 +59,7 @@ type Response = driver_data::Response<ffi::ib_uverbs_create_ah_resp, CreateAhRes
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_ah(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_ah_attr,
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn create_ah(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn destroy_ah(ah: *mut ffi::ibv_ah) -> c_int {
     // SAFETY: the AH was made by `create_ah`.
     let status = unsafe { ffi::ibv_cmd_destroy_ah(ah) };

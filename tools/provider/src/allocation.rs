@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Heap memory. `Box::new` and `vec!` end the program when memory is short; these functions report
-//! `ENOMEM`.
+//! Heap memory. `Box::new` and `vec!` abort the program when memory is short; these functions
+//! return `ENOMEM`.
 
 use std::alloc;
 use std::alloc::Layout;
@@ -32,7 +32,7 @@ pub fn boxed<T>(value: T) -> io::Result<Box<T>> {
     }
 }
 
-/// Room for a value in a box, all zeroes.
+/// A box with zeroed memory for a value.
 ///
 /// # Errors
 ///

@@ -3,9 +3,9 @@
 //! Memory for rings from the program: the allocators of a parent domain
 //! (`ibv_alloc_parent_domain`).
 //!
-//! The device holds the pages of a ring as they are when the queue is made. A child of the process
-//! has copies of them, which mean nothing: the kernel makes them at the fork, as it does of all
-//! pages that a device holds (since Linux 5.12), so that the parent keeps its own.
+//! The kernel pins the pages of a ring when the queue is made. At a fork, it copies pinned pages
+//! for the child (since Linux 5.12), so the parent keeps the pages that the device uses. The
+//! child's copies are of no use.
 
 use std::ffi::c_void;
 use std::io;
@@ -20,25 +20,25 @@ use crate::pd::Pd;
 /// (`IBV_ALLOCATOR_USE_DEFAULT`).
 pub const USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
-/// Alignment of a ring, and of its length: a page, which it shares with nothing else.
+/// Alignment of a ring and of its length, in bytes: a ring shares no page with other data.
 fn page_size() -> usize {
-    // SAFETY: asks for a constant.
+    // SAFETY: sysconf takes any name.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // Not -1, as every system knows this name.
+    // sysconf does not return -1: every system knows this name.
     size as usize
 }
 
-/// The functions that a parent domain was made with.
+/// The allocator functions of a parent domain.
 #[derive(Clone, Copy)]
 pub struct Allocators {
     alloc: unsafe extern "C" fn(*mut ffi::ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void,
     free: unsafe extern "C" fn(*mut ffi::ibv_pd, *mut c_void, *mut c_void, u64),
-    /// The argument of the calls.
+    /// The program's context, which each call passes on.
     context: *mut c_void,
 }
 
 impl Allocators {
-    /// The allocators that the attributes of a parent domain name, if they do.
+    /// The allocators in the attributes of a parent domain, if it has any.
     ///
     /// # Errors
     ///
@@ -68,13 +68,13 @@ impl Allocators {
     }
 }
 
-/// A parent domain that queues of one kind are made in, and that gives memory for them if it has
-/// allocators. While there is one of these the domain is in use.
+/// A user of a parent domain: allocates memory for queues of one kind, if the domain has
+/// allocators. A domain with users cannot be deallocated.
 ///
 /// # Invariants
 ///
-/// `pd` is a parent domain with `allocators`, and counts this among its users, so that it is not
-/// deallocated.
+/// `pd` is a parent domain with `allocators`, and counts this lender among its users, so that it is
+/// not deallocated.
 pub struct Lender {
     pd: NonNull<Pd>,
     allocators: Option<Allocators>,
@@ -83,16 +83,16 @@ pub struct Lender {
 }
 
 // SAFETY: a program that makes and destroys queues in several threads has allocators that can be
-// called there; the rest is shared by counting.
+// called in these threads; the domain's count of users is atomic.
 unsafe impl Send for Lender {}
 // SAFETY: as above.
 unsafe impl Sync for Lender {}
 
 impl Lender {
-    /// The parent domain `pd`, for `resource`.
+    /// Counts a user of the parent domain `pd`. Its memory is for `resource`.
     pub fn new(pd: &Pd, allocators: Option<Allocators>, resource: u32) -> Self {
         pd.users().fetch_add(1, Ordering::Relaxed);
-        // INVARIANT: it is counted.
+        // INVARIANT: the lender is counted.
         Self {
             pd: NonNull::from(pd),
             allocators,
@@ -100,12 +100,12 @@ impl Lender {
         }
     }
 
-    /// Asks for `len` bytes, or a little more, aligned to pages. `None` if the program leaves that
-    /// to the provider.
+    /// Requests `len` bytes, rounded up to pages and page-aligned, from the program. `None` if the
+    /// program leaves the allocation to the provider.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if it has none, `EINVAL` if it returns something that is not aligned.
+    /// `ENOMEM` if the program returns null, `EINVAL` if it returns an unaligned address.
     pub fn lend(&self, len: usize) -> io::Result<Option<NonNull<u8>>> {
         let Some(Allocators { alloc, context, .. }) = self.allocators else {
             return Ok(None);
@@ -126,12 +126,12 @@ impl Lender {
         Ok(Some(base))
     }
 
-    /// Gives memory back that was [lent](Self::lend).
+    /// Returns [lent](Self::lend) memory to the program.
     pub fn give_back(&self, base: NonNull<u8>) {
         let Some(Allocators { free, context, .. }) = self.allocators else {
             return;
         };
-        // SAFETY: as in `lend`, and the memory came from there.
+        // SAFETY: as in `lend`, which returned this memory.
         unsafe {
             free(
                 self.pd.as_ptr().cast(),
@@ -148,14 +148,14 @@ impl Clone for Lender {
         // SAFETY: by the invariants the domain lives.
         let pd = unsafe { self.pd.as_ref() };
         pd.users().fetch_add(1, Ordering::Relaxed);
-        // INVARIANT: it is counted.
+        // INVARIANT: the copy is counted.
         Self { ..*self }
     }
 }
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // SAFETY: by the invariants the domain lives, which counts this one until now.
+        // SAFETY: by the invariants the domain lives: it counts this lender until now.
         unsafe { self.pd.as_ref() }
             .users()
             .fetch_sub(1, Ordering::Release);
@@ -179,7 +179,8 @@ mod tests {
     use crate::pd::dealloc_pd;
     use crate::shared_ring::SharedRing;
 
-    /// Next results of the program's functions, and the requests to them.
+    /// State of the program's allocator: the next result, the last request and the number of
+    /// allocations.
     #[derive(Default)]
     struct Program {
         answer: Cell<Option<*mut c_void>>,
@@ -205,7 +206,7 @@ mod tests {
             program.lent.set(program.lent.get() + 1);
             // SAFETY: the size is not 0.
             let base = unsafe { alloc(Layout::from_size_align(LEN, PAGE).unwrap()) };
-            // SAFETY: as long as that.
+            // SAFETY: the allocation has `LEN` bytes.
             unsafe { base.write_bytes(0xee, LEN) };
             base.cast()
         })
@@ -221,7 +222,7 @@ mod tests {
         let program = unsafe { &*context.cast::<Program>() };
         program.lent.set(program.lent.get() - 1);
         if program.answer.get().is_none() {
-            // SAFETY: it came from `take`.
+            // SAFETY: `take` allocated the memory.
             unsafe { dealloc(memory.cast(), Layout::from_size_align(LEN, PAGE).unwrap()) };
         }
     }

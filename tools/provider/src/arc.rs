@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Shared ownership. std's `Arc` ends the program when its allocation fails; this `Arc` reports it.
+//! Shared ownership. std's `Arc` aborts the program when its allocation fails; this `Arc` returns
+//! an error.
 
 use std::io;
 use std::marker::PhantomData;
@@ -52,7 +53,7 @@ impl<T> Arc<T> {
         })
     }
 
-    /// Whether both are of the same value.
+    /// Whether both point to the same value.
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {
         this.counted == other.counted
     }
@@ -70,7 +71,7 @@ impl<T> Arc<T> {
         value
     }
 
-    /// The `Arc` of a share.
+    /// Turns an address back into its `Arc`.
     ///
     /// # Safety
     ///
@@ -84,14 +85,14 @@ impl<T> Arc<T> {
     }
 
     fn counted(&self) -> &Counted<T> {
-        // SAFETY: by the invariants it lives.
+        // SAFETY: by the invariants the value lives.
         unsafe { self.counted.as_ref() }
     }
 }
 
 impl<T> Clone for Arc<T> {
     fn clone(&self) -> Self {
-        // The count cannot overflow: each `Arc` is in memory, and none is forgotten.
+        // The count cannot overflow: each counted `Arc` occupies memory.
         self.counted().count.fetch_add(1, Ordering::Relaxed);
         // INVARIANT: counted.
         Self {
@@ -105,7 +106,7 @@ impl<T> Deref for Arc<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: by the invariants it lives.
+        // SAFETY: by the invariants the value lives.
         unsafe { &self.counted.as_ref().value }
     }
 }
@@ -114,7 +115,7 @@ impl<T> Drop for Arc<T> {
     fn drop(&mut self) {
         // Acquire and release: uses of the value in other threads happen before its drop.
         if self.counted().count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: by the invariants it came from a box, and this was the last `Arc`.
+            // SAFETY: by the invariants the value came from a box, and this was its last `Arc`.
             drop(unsafe { Box::from_raw(self.counted.as_ptr()) });
         }
     }

@@ -2,9 +2,8 @@
 
 //! The `ibv_wr_*` functions: send work requests that are built call by call.
 //!
-//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it, so that
-//! the calls between them have it to themselves. The first error stays until the end: nothing of
-//! the batch is posted then.
+//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it. The
+//! batch remembers its first error and posts nothing then.
 
 use std::iter;
 use std::slice;
@@ -63,17 +62,17 @@ struct Building<'a> {
 }
 
 impl Building<'_> {
-    /// The batch of `qp`. There is none if the QP has no send queue.
+    /// The batch of `qp`, or `None` if the QP has no send queue.
     ///
     /// # Safety
     ///
-    /// `qp` is a QP of this provider, of which this thread has started a batch.
+    /// `qp` is a QP of this provider, and this thread has started a batch on it.
     #[inline]
     unsafe fn of(qp: *mut ffi::ibv_qp_ex) -> Option<Self> {
         // SAFETY: the caller's QP.
         let qp: &Qp = unsafe { Qp::from_ibv(qp.cast()) };
         let ring = qp.rings().send.as_ref()?;
-        // SAFETY: start() and every function that goes on with the batch keep the guard.
+        // SAFETY: start() and every function that continues the batch keep the guard.
         let posting = unsafe { ring.resume() };
         Some(Self { qp, ring, posting })
     }
@@ -89,7 +88,7 @@ impl Building<'_> {
         }
     }
 
-    /// Notes an error unless there was one before.
+    /// Records the first error of the batch.
     #[cold]
     fn fail(&mut self, error: c_int) {
         let batch = &mut self.posting.batch;
@@ -100,11 +99,11 @@ impl Building<'_> {
     }
 }
 
-/// Starts the next WQE of a batch; `describe` fills in what the opcode asks for.
+/// Starts the next WQE of a batch; `describe` fills in the fields of its opcode.
 ///
 /// # Safety
 ///
-/// As [`Building::of`].
+/// The same as for [`Building::of`].
 #[inline(always)]
 unsafe fn operation(
     qp: *mut ffi::ibv_qp_ex,
@@ -142,7 +141,7 @@ unsafe fn operation(
 ///
 /// # Safety
 ///
-/// As [`Building::of`].
+/// The same as for [`Building::of`].
 #[inline(always)]
 unsafe fn setting(
     qp: *mut ffi::ibv_qp_ex,
@@ -189,7 +188,7 @@ unsafe extern "C" fn complete(qp: *mut ffi::ibv_qp_ex) -> c_int {
         building.posting.withdraw();
         return error;
     }
-    // SAFETY: a batch has the ring and what it is locked by.
+    // SAFETY: a batch has the QP's send ring and the guard of its lock.
     unsafe { building.qp.publish_send(building.ring, building.posting) };
     0
 }
@@ -233,7 +232,7 @@ unsafe extern "C" fn bind_mw(
     rkey: u32,
     bind_info: *const ffi::ibv_mw_bind_info,
 ) {
-    // SAFETY: the application passes a valid window, and what it is to be bound to.
+    // SAFETY: the application passes a valid window and valid bind information.
     let bind = unsafe { binding(mw, rkey, &*bind_info) }.to_bytes();
     let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, bind);
     // SAFETY: the application has started a batch of this QP.
@@ -310,7 +309,7 @@ unsafe extern "C" fn atomic_fetch_add(
 ///
 /// # Safety
 ///
-/// As programs call it: on an extended QP of this provider, within a batch.
+/// The same as for [`Building::of`], and `atomic_wr` points to 8 readable bytes.
 pub unsafe extern "C" fn atomic_write(
     qp: *mut ffi::ibv_qp_ex,
     rkey: u32,
@@ -333,7 +332,7 @@ pub unsafe extern "C" fn atomic_write(
 ///
 /// # Safety
 ///
-/// As [`atomic_write`].
+/// The same as for [`atomic_write`].
 pub unsafe extern "C" fn flush(
     qp: *mut ffi::ibv_qp_ex,
     rkey: u32,
@@ -384,14 +383,14 @@ unsafe extern "C" fn set_ud_addr(
 ///
 /// # Safety
 ///
-/// As [`Building::of`].
+/// The same as for [`Building::of`].
 #[inline(always)]
 unsafe fn gather(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
     let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
         if sges.len() > qp.send_limits().max_sge as usize {
             return Err(libc::EINVAL);
         }
-        // SAFETY: they are not more than the QP has.
+        // SAFETY: `sges` has at most the number of SGEs of the QP's WQEs.
         unsafe { wqe.gather(slot, sges.iter()) };
         Ok(())
     };
@@ -422,13 +421,13 @@ unsafe extern "C" fn set_sge_list(
 ///
 /// # Safety
 ///
-/// As [`Building::of`], and each piece is valid memory or empty.
+/// The same as for [`Building::of`], and each piece is valid memory or empty.
 #[inline(always)]
 unsafe fn inline(qp: *mut ffi::ibv_qp_ex, pieces: impl Iterator<Item = Piece> + Clone) {
     let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
         let limits = qp.send_limits();
         let length = limits.inline_length(wqe.opcode(), pieces.clone())?;
-        // SAFETY: the caller's memory, of which the length was checked.
+        // SAFETY: the pieces are the caller's, and their length was checked.
         unsafe { wqe.inline(slot, length, pieces) };
         Ok(())
     };

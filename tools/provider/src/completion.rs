@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! From a CQE to an `ibv_wc`.
+//! Conversion of a CQE to an `ibv_wc`.
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
@@ -11,13 +11,13 @@ use virtio_rdma_abi::ib::WrOpcode;
 
 use crate::ffi;
 
-/// Whether the CQE is one of a receive queue. The device says so for errors too.
+/// Whether the CQE is one of a receive queue. The opcode is valid in error completions too.
 #[inline]
 pub fn is_receive(cqe: &Cqe) -> bool {
     cqe.opcode & OPCODE_RECV != 0
 }
 
-/// The work completion of a CQE, with the id that the application gave the work request.
+/// The work completion of a CQE, with the application's id of the work request.
 #[inline]
 pub fn work_completion(cqe: &Cqe, wr_id: u64) -> ffi::ibv_wc {
     ffi::ibv_wc {
@@ -50,21 +50,21 @@ pub fn extra(cqe: &Cqe) -> u32 {
     }
 }
 
-// The ABI has all of them.
+// The ABI has all statuses of verbs.
 const _: () = assert!(WcStatus::ALL.len() == ffi::IBV_WC_GENERAL_ERR as usize + 1);
 
-/// The numbers are those of IBTA on both sides; what the ABI does not have is no success.
+/// `enum ibv_wc_status` of a CQE's status. A status that the ABI does not define is an error.
 #[inline]
 pub fn status(status: u8) -> ffi::ibv_wc_status {
     TABLES.statuses[usize::from(status)].into()
 }
 
-/// Numbers of verbs by those in a CQE.
-// Tables cost less than comparisons, and two in one place less than two.
+/// Values of verbs' enums, indexed by the values in a CQE.
+// A table costs fewer instructions than comparisons, and two tables share one address.
 struct Tables {
     statuses: [u8; 256],
-    /// A number that the ABI does not have comes from a broken device; the completion still frees
-    /// its work request.
+    /// An opcode that the ABI does not define comes from a broken device; the completion still
+    /// frees its work request.
     opcodes: [u8; 256],
 }
 

@@ -2,16 +2,16 @@
 
 //! A completion queue: its ring, and the QPs that complete to it.
 //!
-//! Polling runs under the lock of the CQ, which a batch of extended polling keeps. Control verbs do
-//! not wait for it:
+//! Polling runs under the lock of the CQ. A batch of extended polling keeps this lock between
+//! calls, so control verbs do not wait for it:
 //!
 //! - The arm word has a lock of its own.
 //! - QPs are in a [table](Table) that polling reads without a lock.
 //! - Work on completions is [deferred](Deferred) to the holder of the CQ's lock. The control verb
 //!   takes the lock and does the work itself unless a batch has the lock.
 //!
-//! Order of locks: `control`, that of the CQ, that of `deferred`, that of an SRQ. That of `arming`
-//! is a leaf.
+//! Lock order: `control`, the CQ's lock (`state`), the lock of `deferred`, the lock of an SRQ. The
+//! lock of `arming` is a leaf.
 
 use std::collections::VecDeque;
 use std::io;
@@ -56,20 +56,20 @@ use crate::table::Table;
 use crate::work_ring::WorkRing;
 
 /// The rings of a QP.
-// In this order, so that the one that is used most has the address of the whole.
+// The send queue is used most, so it comes first: it has the address of the whole.
 #[repr(C)]
 pub struct QpRings {
     /// Send queue, if the QP has one.
     pub send: Option<WorkRing>,
     /// Receive queue, if the QP has one.
     pub recv: Option<WorkRing>,
-    /// Where its receives come from in place of that.
+    /// The SRQ that replaces the receive queue, if there is one.
     pub shared: Option<Arc<SharedRing>>,
 }
 
 impl QpRings {
-    /// The work request of `cqe` is complete. Returns the application's id, or `None` if there is
-    /// no such work request.
+    /// Completes the work request of `cqe`. Returns the application's id of it, or `None` if there
+    /// is no such work request.
     #[inline]
     fn complete(&self, cqe: &Cqe) -> Option<u64> {
         if is_receive(cqe) {
@@ -86,7 +86,8 @@ impl QpRings {
         }
     }
 
-    /// Delivers the CQE in `slot` to `place`. Returns whether there is such a work request.
+    /// Completes the work request of the CQE in `slot` and writes its work completion to `place`.
+    /// Returns whether there is such a work request.
     #[inline(always)]
     fn deliver(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
         let cqe = Cqe::from_bytes(&slot.read());
@@ -96,13 +97,14 @@ impl QpRings {
         let Some(wr_id) = self.send.as_ref().and_then(|send| send.complete(cqe.wr_id)) else {
             return false;
         };
-        // Read once more: kept since, the fields would not all find room in registers.
+        // The slot is read again, since its fields would not all fit into registers until here.
         place.write(work_completion(&Cqe::from_bytes(&slot.read()), wr_id));
         true
     }
 
-    /// As [`deliver`](Self::deliver), of a receive.
-    // Apart: otherwise each poll of sends saves registers for the lock of an SRQ.
+    /// [Delivers](Self::deliver) the CQE of a receive.
+    // A function of its own: inlined, each poll of sends would save registers for the lock of an
+    // SRQ.
     #[inline(never)]
     fn deliver_receive(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
         let cqe = Cqe::from_bytes(&slot.read());
@@ -117,8 +119,8 @@ impl QpRings {
 /// A ring that the device completes into.
 pub struct Ring {
     map: RingMap,
-    /// The producer's position as polling or an event has last seen it. Races can leave an older
-    /// value, which costs an event too many at most.
+    /// The producer's position that polling or an event has last seen. Races can leave an older
+    /// value; its only cost is a spurious event.
     seen: AtomicU32,
 }
 
@@ -130,7 +132,7 @@ impl Ring {
         Ok((Arc::try_new(Self { map, seen })?, queue))
     }
 
-    /// Its memory.
+    /// The mapping of the ring.
     pub fn map(&self) -> &RingMap {
         &self.map
     }
@@ -142,7 +144,7 @@ impl Ring {
         unsafe { self.map.unchecked() }
     }
 
-    /// The producer's position as it is now.
+    /// The producer's current position.
     fn produced(&self) -> u32 {
         CompletionConsumer::produced(self.map.layout(), self.unchecked())
     }
@@ -161,16 +163,16 @@ impl Ring {
 struct Newer {
     ring: Arc<Ring>,
     queue: CompletionConsumer,
-    /// The producer's position that the ring before ends with.
+    /// The producer's position at which the previous ring ends.
     end: u32,
-    /// The ring that the device has moved to from this one.
+    /// The ring that the device has moved to after this ring.
     next: Option<Box<Newer>>,
 }
 
 /// The ring of a completion queue.
 pub struct CompletionRing {
     state: Lock<State>,
-    /// QPs whose completions are delivered. A CQE of any other QP is one of a QP that is gone.
+    /// QPs whose completions are delivered. A CQE of any other QP belongs to a destroyed QP.
     ///
     /// A QP is in the table only if the rings hold no completion of an earlier QP with the same
     /// number. `Arc`s that are taken out of the table are dropped by the holder of the lock of
@@ -178,23 +180,24 @@ pub struct CompletionRing {
     qps: Table<QpRings>,
     deferred: Deferred<Message>,
     arming: Lock<Arming>,
-    /// The ring that the device completes into. Held while that changes, a system call included.
+    /// The ring that the device completes into. The lock is held during a resize, including its
+    /// system call.
     control: Mutex<Arc<Ring>>,
-    /// Where longer rings come from.
+    /// Allocates the rings of later resizes.
     lender: Option<Lender>,
 }
 
-/// State of one thread while it polls.
+/// The state of polling.
 struct State {
     ring: Arc<Ring>,
     queue: CompletionConsumer,
-    /// The rings to poll once `ring` is empty. `deferred` is busy while there is one.
+    /// The rings to poll once `ring` is empty. `deferred` is busy while there is such a ring.
     newer: Option<Box<Newer>>,
-    /// The CQE that `ibv_next_poll` has delivered last.
+    /// The CQE that extended polling has delivered last.
     current: Cqe,
 }
 
-/// State of one thread while it arms.
+/// The state of arming.
 struct Arming {
     ring: Arc<Ring>,
     arm: Arm,
@@ -207,22 +210,22 @@ enum Message {
         qpn: Qpn,
         end: u32,
         rings: Arc<QpRings>,
-        /// Whether to deliver the completions from `end` on: the QP goes back into the table.
+        /// Whether to deliver the completions from `end` on. If so, the QP returns to the table.
         is_alive: bool,
     },
     /// The device has moved to another ring.
     Moved(Box<Newer>),
-    /// Values that an applied message leaves to be dropped.
+    /// Values of an applied message that are still to be dropped.
     Done(Option<Arc<QpRings>>, Option<Arc<Ring>>),
 }
 
 impl Message {
-    /// Whether it asks for something for QP `other`.
+    /// Whether the message is for QP `other`.
     fn is_of(&self, other: Qpn) -> bool {
         matches!(self, Self::Clean { qpn, .. } if *qpn == other)
     }
 
-    /// The number and the rings of the QP that it is to put into the table, if it is.
+    /// The number and the rings of the QP that the message puts into the table, if any.
     fn entrant(&self) -> Option<(Qpn, &Arc<QpRings>)> {
         match self {
             Self::Clean {
@@ -236,8 +239,8 @@ impl Message {
     }
 }
 
-/// Takes the message out that is to put QP `qpn` into the table, if there is one and its rings
-/// are the right ones. Returns them. The caller queues a message that covers it.
+/// Removes the message that would put QP `qpn` into the table, if there is one and `are_right`
+/// accepts its rings. Returns the rings. The caller queues a message that replaces it.
 fn withdraw(
     messages: &mut VecDeque<Message>,
     qpn: Qpn,
@@ -254,15 +257,15 @@ fn withdraw(
     }
 }
 
-/// Why polling can't go on with the present ring.
+/// Why polling can't continue with the present ring.
 enum Stop {
-    /// It is empty.
+    /// The ring is empty.
     Empty,
-    /// It has nothing to deliver, and there is deferred work.
+    /// The ring has nothing to deliver, and there is deferred work.
     Attend,
-    /// The QP of its next completion is not in the table, and there is deferred work.
+    /// The QP of the ring's next completion is not in the table, and there is deferred work.
     Missing,
-    /// Its producer's position makes no sense.
+    /// The ring's producer position is impossible.
     Error(RingError),
 }
 
@@ -316,7 +319,7 @@ fn clean(ring: &Ring, queue: &CompletionConsumer, end: u32, qpn: Qpn, rings: &Qp
 // CQ slots have the smallest size of all, so the address of a slot takes a constant shift.
 const _: () = assert!(CQ_SLOT_SHIFT == *SLOT_SHIFT_RANGE.start());
 
-/// No QP has this number: it marks a CQE that is not to be delivered.
+/// Marks a CQE that must not be delivered: no QP has this number.
 const NO_QP: Qpn = Qpn::NONE;
 
 impl CompletionRing {
@@ -358,12 +361,12 @@ impl CompletionRing {
         self.control().clone()
     }
 
-    /// Where the process has this ring.
+    /// The addresses of the ring in this process.
     pub fn user_ring(&self) -> UserRing {
         self.control().map.user_ring()
     }
 
-    /// Takes the next CQE of `ring` that is of a known QP. Returns the QP's rings and the CQE's
+    /// Takes the next CQE of `ring` whose QP is in the table. Returns the QP's rings and the CQE's
     /// slot.
     ///
     /// # Errors
@@ -410,7 +413,7 @@ impl CompletionRing {
     ///
     /// # Safety
     ///
-    /// As [`take`](Self::take).
+    /// The same as for [`take`](Self::take).
     #[inline(always)]
     unsafe fn next(&self, ring: &Ring, queue: &mut CompletionConsumer) -> Result<(Cqe, u64), Stop> {
         loop {
@@ -433,11 +436,11 @@ impl CompletionRing {
         }
     }
 
-    /// The next completion, of any ring.
+    /// The next completion, from any ring.
     ///
     /// # Errors
     ///
-    /// If the last ring makes no sense.
+    /// The last ring's producer position is impossible.
     #[inline(always)]
     fn advance(&self, state: &mut State) -> Result<Option<(Cqe, u64)>, RingError> {
         // SAFETY: the state is locked, and has a ring and its consumer.
@@ -452,7 +455,7 @@ impl CompletionRing {
     ///
     /// # Errors
     ///
-    /// If the last ring makes no sense.
+    /// The last ring's producer position is impossible.
     #[cold]
     #[inline(never)]
     fn next_after(
@@ -466,8 +469,8 @@ impl CompletionRing {
                 Stop::Empty => return Ok(None),
                 Stop::Error(error) => return Err(error),
                 Stop::Attend => {
-                    // A call applies messages once. Later messages are left to the next one: a
-                    // thread that goes on sending them would keep this one here for ever.
+                    // A call applies messages once and leaves later messages to the next call. A
+                    // thread that keeps sending messages would else keep this thread here for ever.
                     if !replace(&mut has_attended, true) {
                         self.attend(state);
                     }
@@ -481,8 +484,8 @@ impl CompletionRing {
                         has_attended = true;
                         self.attend(state);
                     } else {
-                        // A QP that is gone: it was taken out of the table before its message was
-                        // queued, and put there before it had completions.
+                        // The QP is destroyed: before a QP has completions, it is put into the
+                        // table or into a message.
                         state.queue.advance();
                     }
                 }
@@ -495,22 +498,22 @@ impl CompletionRing {
         }
     }
 
-    /// Does the deferred work that there is now.
+    /// Does the deferred work that is queued now.
     fn attend(&self, state: &mut State) {
         self.deferred
             .apply(|messages| self.apply_all(state, messages));
         self.deferred.drop_applied();
     }
 
-    /// Switches to the next ring that is not empty, or to the last one. Returns whether there is a
+    /// Switches to the next ring that is not empty, or to the last ring. Returns whether there is a
     /// completion.
     ///
     /// # Errors
     ///
-    /// If the last ring makes no sense.
+    /// The last ring's producer position is impossible.
     fn switch(&self, state: &mut State) -> Result<bool, RingError> {
         let found = loop {
-            // A ring that makes no sense has nothing to deliver.
+            // A ring with an impossible position has nothing to deliver.
             let found = state.queue.peek(state.ring.unchecked(), |_| ());
             if matches!(found, Ok(Some(_))) || state.go_on().is_none() {
                 break found;
@@ -520,7 +523,7 @@ impl CompletionRing {
         Ok(found?.is_some())
     }
 
-    /// Applies messages. They keep what is to be dropped.
+    /// Applies messages. Each becomes [`Message::Done`] with the values to drop.
     fn apply_all(&self, state: &mut State, messages: &mut [Message]) {
         for message in messages {
             let (rings, ring) = self.apply(state, replace(message, Message::Done(None, None)));
@@ -528,8 +531,8 @@ impl CompletionRing {
         }
     }
 
-    /// Applies a message. The caller drops the result, after it has released the lock if it can:
-    /// that unmaps rings.
+    /// Applies a message. The caller drops the result, if possible after it has released the lock:
+    /// the drop unmaps rings.
     fn apply(
         &self,
         state: &mut State,
@@ -563,7 +566,7 @@ impl CompletionRing {
         }
     }
 
-    /// Does the deferred work, unless a batch has the lock: the batch does it then.
+    /// Does the deferred work, unless a batch has the lock: then the batch does the work.
     fn settle(&self) {
         self.deferred.settle(
             || self.state.lock_unless_kept(),
@@ -571,9 +574,9 @@ impl CompletionRing {
         );
     }
 
-    /// Delivers up to `out.len()` completions, oldest first, and returns how many. `None` means
+    /// Delivers up to `out.len()` completions, oldest first, and returns their number. `None` means
     /// that there are none and that the process or the device has overwritten the ring.
-    // Private to the crate, as what it calls is local then, and called directly.
+    // Private to the crate, so that its callees are local and called directly.
     #[inline(always)]
     pub(crate) fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Option<usize> {
         let mut state = self.state.lock();
@@ -601,12 +604,12 @@ impl CompletionRing {
         Some(room - rest.len())
     }
 
-    /// Completes a [`poll`](Self::poll) that has stopped after `delivered` completions, with room
-    /// for `rest`.
+    /// Completes a [`poll`](Self::poll) that has stopped after `delivered` completions; `rest` is
+    /// the free part of its output.
     ///
     /// # Safety
     ///
-    /// As [`Lock::resume`].
+    /// The same as for [`Lock::resume`].
     #[cold]
     #[inline(never)]
     unsafe fn poll_after(
@@ -636,7 +639,7 @@ impl CompletionRing {
         Some(delivered)
     }
 
-    /// Starts to poll completions one by one, by this thread alone until the result is dropped.
+    /// Starts to poll completions one by one. Other threads can't poll until the result is dropped.
     #[inline]
     pub fn lock(&self) -> Polling<'_> {
         Polling {
@@ -645,11 +648,11 @@ impl CompletionRing {
         }
     }
 
-    /// Goes on polling.
+    /// Continues to poll, under the lock that [`Polling::keep`] has left locked.
     ///
     /// # Safety
     ///
-    /// As [`Lock::resume`].
+    /// The same as for [`Lock::resume`].
     #[inline]
     pub unsafe fn resume(&self) -> Polling<'_> {
         Polling {
@@ -659,7 +662,7 @@ impl CompletionRing {
         }
     }
 
-    /// Asks for a completion event. Returns whether the CQ's doorbell is to be rung.
+    /// Requests a completion event. Returns whether the CQ's doorbell must be rung.
     pub fn arm(&self, solicited_only: bool) -> bool {
         let kind = if solicited_only {
             ArmKind::Solicited
@@ -672,13 +675,13 @@ impl CompletionRing {
         arm.arm(ring.map.layout(), ring.unchecked(), kind, seen, None) == Armed::RingDoorbell
     }
 
-    /// A completion event of this CQ was fetched.
+    /// Notes that the application has fetched a completion event of this CQ.
     pub fn event_received(&self) {
         let mut arming = self.arming.lock();
         arming.arm.event_received();
         let ring = &arming.ring;
         let (produced, seen) = (ring.produced(), ring.seen.load(Ordering::Relaxed));
-        // An impossible position is left to polling, which reports it.
+        // An impossible position is ignored here: polling reports it.
         if produced.wrapping_sub(seen) <= ring.map.layout().slots() {
             // On failure, a poller has just stored a position at least as new.
             let _ =
@@ -702,14 +705,14 @@ impl CompletionRing {
         })
     }
 
-    /// Moves the CQ to a ring of `layout`, which `map` maps. `command` tells the device, and
-    /// returns the position that the present ring ends with. Unpolled completions of the present
-    /// ring are delivered first. Returns whether the CQ's doorbell is to be rung.
+    /// Moves the CQ to a new ring of `layout`, which `map` maps. `command` moves the device to it,
+    /// and returns the position at which the present ring ends. Unpolled completions of the present
+    /// ring are delivered first. Returns whether the CQ's doorbell must be rung.
     ///
     /// # Errors
     ///
     /// The error numbers of [`PlannedRing::new`], `map`, [`new`](Self::new) and `command`. The CQ
-    /// stays in the present ring.
+    /// keeps the present ring.
     pub fn resize_with(
         &self,
         layout: RingLayout,
@@ -727,7 +730,7 @@ impl CompletionRing {
             next: None,
         })
         .map_err(number)?;
-        // The messages of earlier calls may be waiting for the end of a batch.
+        // Messages of earlier calls may still be queued, until the end of a batch.
         self.deferred.reserve(1).map_err(number)?;
         let end = command(&ring.map);
         newer.end = match end {
@@ -767,7 +770,7 @@ impl Polling<'_> {
     ///
     /// # Errors
     ///
-    /// If there is none and the ring makes no sense.
+    /// There is no completion, and the ring's producer position is impossible.
     #[inline]
     pub fn advance(&mut self) -> Result<Option<(u8, u64)>, RingError> {
         let state = &mut *self.state;
@@ -784,7 +787,7 @@ impl Polling<'_> {
         self.state.current
     }
 
-    /// Starts a batch: the CQ stays locked until its [end](Self::end).
+    /// Starts a batch: the CQ stays locked until the batch [ends](Self::end).
     #[inline]
     pub fn begin(self) {
         self.state.begin();
@@ -802,7 +805,7 @@ impl Polling<'_> {
         self.state.publish();
     }
 
-    /// As [`stop`](Self::stop), at the end of a batch.
+    /// Ends a batch: [stops](Self::stop), and does the work that was deferred meanwhile.
     #[inline]
     pub fn end(mut self) {
         self.state.publish();
@@ -812,7 +815,7 @@ impl Polling<'_> {
     }
 }
 
-/// A QP's place in a CQ that it completes to.
+/// A QP's attachment to a CQ that it completes to.
 pub struct Attachment {
     ring: Arc<CompletionRing>,
 }
@@ -845,9 +848,9 @@ impl Attachment {
             is_alive,
         };
         self.ring.deferred.defer(|messages| {
-            // The kernel may give a number to a new QP before the destruction of the last one has
-            // called `detach`. That call must not find its QP any more, neither in the table nor in
-            // a message: its end would lie behind completions of the new QP.
+            // The kernel may reuse a QP number before the destroying thread has called `detach` for
+            // the earlier QP. `detach` must not find the earlier QP any more, neither in the table
+            // nor in a message: it would drop completions of the new QP.
             let former = slot
                 .replace(None)
                 .or_else(|| withdraw(messages, qpn, |_| true));
@@ -864,18 +867,17 @@ impl Attachment {
         Ok(())
     }
 
-    /// Stops to deliver the completions of a QP that was destroyed, unless its number has a new
-    /// owner by now.
+    /// Stops delivering the completions of a destroyed QP, unless a new QP has its number by now.
     pub fn detach(&self, qpn: Qpn, rings: &Arc<QpRings>) {
         self.clean(qpn, rings, false);
     }
 
-    /// Drops the completions of a QP whose work the device has given back (QP state RESET).
+    /// Drops the completions of a QP that has entered RESET.
     pub fn reset(&self, qpn: Qpn, rings: &Arc<QpRings>) {
         self.clean(qpn, rings, true);
     }
 
-    /// Drops what a QP has completed so far, if it is still there.
+    /// Drops the completions of a QP so far, if the QP is still attached with these rings.
     fn clean(&self, qpn: Qpn, rings: &Arc<QpRings>, is_alive: bool) {
         let Some(slot) = self.ring.qps.find(qpn) else {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Contexts: an open device.
+//! Contexts: open devices.
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -40,12 +40,12 @@ use crate::rate_limit;
 use crate::registration::Device;
 use crate::srq;
 
-/// Set to 1 by a program that never uses a context in two threads at a time: queues are then not
-/// locked.
+/// Environment variable that is 1 if the program never uses a context in two threads at a time:
+/// queues are then not locked.
 const SINGLE_THREADED: &CStr = c"VIRTIO_RDMA_SINGLE_THREADED";
 
 extern "C" {
-    /// As `getenv`, but null in a program that runs with privileges that its user lacks.
+    /// Like `getenv`, but returns null in a program with privileges that its user lacks.
     fn secure_getenv(name: *const libc::c_char) -> *const libc::c_char;
 }
 
@@ -53,11 +53,11 @@ extern "C" {
 pub struct Shared {
     /// The context's file, which is open as long as the context is.
     pub fd: RawFd,
-    /// The context's doorbell page. Without own rings nothing rings it.
+    /// The context's doorbell page. Without rings of its own, the context rings no doorbell.
     pub doorbell: DoorbellPage,
-    /// How its queues are locked.
+    /// How the context's queues are locked.
     pub threads: Threads,
-    /// Limits that the module stated.
+    /// Limits from the module's response.
     pub limits: AllocContextResp,
 }
 
@@ -102,8 +102,8 @@ fn complain(device: *mut ffi::ibv_device, why: fmt::Arguments<'_>) {
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: `device` is one of this provider, and `fd` its open file, which is
-/// closed on failure. `request` is an [`OpenRequest`], or null for one that asks for nothing.
+/// `device` is a device of this provider, and `fd` its open file, which is closed on failure.
+/// `request` is null or points to an [`OpenRequest`].
 pub unsafe extern "C" fn alloc_context(
     device: *mut ffi::ibv_device,
     fd: c_int,
@@ -147,17 +147,17 @@ pub unsafe extern "C" fn alloc_context(
     }
 }
 
-/// Refuses to open a device with a libibverbs that is laid out as none of those that are known.
+/// Refuses to open a device: the layout of the loaded libibverbs is unknown.
 fn refuse<T>(device: *mut ffi::ibv_device) -> *mut T {
     complain(device, format_args!("{}", libibverbs::UNKNOWN));
     errno::null(libc::EPROTONOSUPPORT)
 }
 
-/// Whether atomic accesses and fences are ordered for devices as they are for CPUs. On x86-64 the
-/// processor keeps the order of loads and of stores for both, and a fence is one for both.
+/// Whether devices see atomic accesses and fences in the same order as CPUs do. On x86-64 they do:
+/// the processor keeps the order of loads and of stores, and a fence holds for devices too.
 const ORDERS_DEVICES: bool = cfg!(target_arch = "x86_64");
 
-/// Asks the module for a context and maps its doorbell page, if it has one.
+/// Requests a context from the module and maps its doorbell page, if it has one.
 ///
 /// # Safety
 ///
@@ -225,8 +225,8 @@ unsafe fn open(
     .map_err(|error| errno::number(&error))
 }
 
-/// Whether the environment promises that the program uses each context in one thread at a time. It
-/// is ignored in a program with raised privileges, whose caller is not trusted.
+/// Whether the environment promises that the program uses each context in one thread at a time. The
+/// variable is ignored in a program with raised privileges, since its caller is not trusted.
 fn is_single_threaded() -> bool {
     // SAFETY: the name is a string, and the environment is not changed by other threads in programs
     // that read it.
@@ -235,7 +235,7 @@ fn is_single_threaded() -> bool {
     !value.is_null() && unsafe { CStr::from_ptr(value) } == c"1"
 }
 
-/// `free_context`: every object of the context is gone.
+/// `free_context`. The caller has destroyed every object of the context.
 unsafe extern "C" fn free_context(context: *mut ffi::ibv_context) {
     // SAFETY: libibverbs passes a context of this provider, which nobody uses any more.
     unsafe {
@@ -262,8 +262,8 @@ unsafe extern "C" fn query_device_ex(
     }
     let version = response.base.fw_ver;
     let part = |shift| libc::c_uint::from((version >> shift) as u16);
-    // SAFETY: the command has succeeded, so the attributes are valid; the text is cut off where
-    // they end.
+    // SAFETY: the command has succeeded, so the attributes are valid; the text is cut off at the
+    // end of the field.
     unsafe {
         let fw_ver = &mut (*attr).orig_attr.fw_ver;
         libc::snprintf(

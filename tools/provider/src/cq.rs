@@ -42,19 +42,19 @@ use crate::place::Place;
 ///
 /// # Invariants
 ///
-/// `ibv` is libibverbs' own, and reached through its raw pointer only.
+/// `ibv` belongs to libibverbs, and is accessed through its raw pointer only.
 #[repr(C)]
 pub struct Cq {
     ibv: UnsafeCell<ffi::verbs_cq>,
     ring: Arc<CompletionRing>,
     shared: Arc<Shared>,
-    /// Number for the doorbell.
+    /// The number that is written to the doorbell.
     cqn: Cqn,
 }
 
-// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+// SAFETY: libibverbs' part is not accessed through a reference, and the rest can be sent.
 unsafe impl Send for Cq {}
-// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+// SAFETY: libibverbs' part is not accessed through a reference, and the rest can be shared.
 unsafe impl Sync for Cq {}
 
 // SAFETY: the type is `repr(C)` and starts with this.
@@ -77,7 +77,7 @@ pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
 }
 
 impl Cq {
-    /// The CQ that the device calls `cqn`, whose ring is `map`.
+    /// The CQ with the device's number `cqn` and the ring `map`.
     ///
     /// # Errors
     ///
@@ -106,14 +106,14 @@ impl Cq {
         boxed(Self::new(map, Cqn::new(0), shared, domain)?)
     }
 
-    /// The CQ that libibverbs calls `cq`.
+    /// The CQ behind libibverbs' pointer.
     ///
     /// # Safety
     ///
-    /// It was made by this provider and is not destroyed during `'a`.
+    /// The CQ was made by this provider and is not destroyed during `'a`.
     pub unsafe fn from_ibv<'a>(cq: *mut ffi::ibv_cq) -> &'a Self {
-        // SAFETY: the ibv_cq is at the start of a Cq, which is shared, but for its `ibv`, by the
-        // invariants.
+        // SAFETY: the ibv_cq is at the start of a Cq. By the invariants only its `ibv` changes,
+        // which is accessed through raw pointers.
         unsafe { &*cq.cast::<Self>() }
     }
 
@@ -127,15 +127,15 @@ impl Cq {
         self.shared.doorbell.ring(doorbell.to_u32());
     }
 
-    /// The ring.
+    /// The ring of this CQ.
     #[inline]
     pub fn ring(&self) -> &Arc<CompletionRing> {
         &self.ring
     }
 }
 
-/// How a CQ that is created with `attr` is locked, and where its memory comes from. `threads` is
-/// the locking of the context's queues.
+/// The locking and the memory source of a CQ that is created with `attr`. `threads` is the locking
+/// of the context's queues.
 ///
 /// # Errors
 ///
@@ -176,7 +176,7 @@ unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, threads: Threads) -> Result<Do
 ///
 /// # Safety
 ///
-/// `context` is an open context of this provider, and so is what the attributes name.
+/// `context` is an open context of this provider, and the attributes name objects of this provider.
 unsafe fn create(
     context: *mut ffi::ibv_context,
     attr: &ffi::ibv_cq_init_attr_ex,
@@ -230,7 +230,7 @@ unsafe fn create(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_cq(
     context: *mut ffi::ibv_context,
     cqe: c_int,
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn create_cq(
     comp_vector: c_int,
 ) -> *mut ffi::ibv_cq {
     let attr = ffi::ibv_cq_init_attr_ex {
-        // Negative numbers become ones that are too large.
+        // A negative number becomes one that is too large.
         cqe: cqe as u32,
         channel,
         comp_vector: comp_vector as u32,
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn create_cq(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_cq_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_cq_init_attr_ex,
@@ -276,13 +276,13 @@ pub unsafe extern "C" fn create_cq_ex(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: libibverbs passes a CQ of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
     if status == 0 {
-        // SAFETY: it was made by `create_cq`, no QP completes to it, and the caller does not use it
-        // any more.
+        // SAFETY: the CQ was made by `create_cq`, no QP completes to it, and the caller does not
+        // use it any more.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
     }
     status
@@ -308,14 +308,14 @@ pub unsafe extern "C" fn poll_cq(
     // SAFETY: the caller's room.
     let out = unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<ffi::ibv_wc>>(), room) };
     match cq.ring.poll(out) {
-        // At most num_entries.
+        // LOSSLESS: at most num_entries.
         Some(delivered) => delivered as c_int,
         None => -libc::EIO,
     }
 }
 
-/// The result of a poll without room.
-// Cold, so that the other case needs no jump.
+/// The result of a poll for no completions.
+// Cold, so that the usual case needs no jump.
 #[cold]
 fn none() -> c_int {
     0

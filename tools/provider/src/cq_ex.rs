@@ -2,8 +2,8 @@
 
 //! Extended CQs: completions that are polled one by one and read field by field.
 //!
-//! `ibv_start_poll` locks the CQ when it finds a completion and `ibv_end_poll` unlocks it. Others
-//! who poll wait meanwhile; control verbs do not, whichever thread calls them.
+//! `ibv_start_poll` locks the CQ when it finds a completion and `ibv_end_poll` unlocks it. Other
+//! threads that poll wait meanwhile; control verbs do not wait, whichever thread calls them.
 
 use libc::c_int;
 use virtio_rdma_abi::cqe::Cqe;
@@ -30,19 +30,19 @@ pub fn install(cq: &mut ffi::ibv_cq_ex) {
     cq.read_dlid_path_bits = Some(read_dlid_path_bits);
 }
 
-/// The CQ that libibverbs calls `cq`.
+/// The CQ behind libibverbs' pointer.
 ///
 /// # Safety
 ///
-/// As [`Cq::from_ibv`].
+/// The same as for [`Cq::from_ibv`].
 #[inline]
 unsafe fn of<'a>(cq: *mut ffi::ibv_cq_ex) -> &'a Cq {
     // SAFETY: the caller's CQ.
     unsafe { Cq::from_ibv(cq.cast()) }
 }
 
-/// Goes on to the next completion. Returns 0, `ENOENT` if there is none, or `EIO` as `poll_cq`
-/// does.
+/// Advances to the next completion. Returns 0, `ENOENT` if there is none, or `EIO` in the cases of
+/// `poll_cq`.
 ///
 /// # Safety
 ///
@@ -78,7 +78,7 @@ unsafe extern "C" fn start_poll(
     if status == 0 {
         polling.begin();
     } else {
-        // Completions of QPs that are gone may have been passed over.
+        // Completions of destroyed QPs may have been skipped: their slots are given back.
         polling.stop();
     }
     status
@@ -127,8 +127,8 @@ unsafe extern "C" fn read_byte_len(cq: *mut ffi::ibv_cq_ex) -> u32 {
     unsafe { current(cq) }.byte_len
 }
 
-/// Immediate data; libibverbs reads an invalidated key by the same function and takes it as a
-/// number.
+/// Immediate data. libibverbs reads an invalidated key through the same function and treats it as
+/// a number.
 unsafe extern "C" fn read_imm_data(cq: *mut ffi::ibv_cq_ex) -> ffi::__be32 {
     // SAFETY: the application reads a completion between start and end.
     completion::extra(&unsafe { current(cq) })

@@ -6,14 +6,14 @@
 //! control verbs. Control verbs therefore never wait for that lock. They queue a message, and the
 //! holder of the lock applies it.
 //!
-//! Polling looks for messages when its ring is empty, and when the QP of a completion is not in the
-//! table. A control verb takes a QP out of the table in [`defer`](Deferred::defer), by a release
-//! store, after it has set [`is_pending`](Deferred::is_pending). A poller that misses the QP by an
-//! acquire load sees `is_pending` too.
+//! Polling checks for messages when its ring is empty, and when the QP of a completion is not in
+//! the table. A control verb takes a QP out of the table in [`defer`](Deferred::defer), by a
+//! release store, after it has set [`is_pending`](Deferred::is_pending). A poller that misses the
+//! QP by an acquire load sees `is_pending` too.
 //!
-//! Messages may come as fast as they are applied, since control verbs do not wait. So nobody goes
-//! on until the queue is empty: the holder of the lock applies the messages that it finds, in one
-//! go.
+//! Control verbs do not wait, so messages may arrive as fast as they are applied. The holder of the
+//! lock therefore applies once the messages that it finds, and does not loop until the queue is
+//! empty.
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,8 +38,8 @@ pub struct Deferred<M> {
 
 /// # Invariants
 ///
-/// `messages` has room for each message that may still come under a reservation, and `applied` has
-/// as much room while it is empty.
+/// `messages` has room for each message that may still be queued under a reservation, and `applied`
+/// has as much room while it is empty.
 struct Queue<M> {
     messages: VecDeque<M>,
     /// Messages that are applied and still to be dropped.
@@ -76,7 +76,7 @@ impl<M> Deferred<M> {
             for messages in [&mut queue.messages, &mut queue.applied] {
                 messages.try_reserve(reserved).map_err(|_| no_memory())?;
             }
-            // INVARIANT: there is room.
+            // INVARIANT: both queues have room.
             queue.reserved = reserved;
             Ok(())
         })
@@ -87,8 +87,8 @@ impl<M> Deferred<M> {
         self.queue(|queue| queue.reserved -= count);
     }
 
-    /// Has `add` change the queue within the reserved room. A poller that sees a release store of
-    /// `add` sees [`is_pending`](Self::is_pending) too.
+    /// Calls `add` to change the queue within the reserved room. A poller that sees a release store
+    /// of `add` sees [`is_pending`](Self::is_pending) too.
     pub fn defer(&self, add: impl FnOnce(&mut VecDeque<M>)) {
         self.queue(|queue| {
             self.attention.fetch_or(PENDING, Ordering::Relaxed);
@@ -111,40 +111,40 @@ impl<M> Deferred<M> {
         self.attention.load(Ordering::Relaxed) & PENDING != 0
     }
 
-    /// Whether a message is one that `matches`.
+    /// Whether `matches` is true of any message.
     pub fn has(&self, matches: impl Fn(&M) -> bool) -> bool {
         self.is_pending() && self.queue(|queue| queue.messages.iter().any(matches))
     }
 
-    /// Calls `apply` with the messages, oldest first. No other thread changes the queue until it
-    /// returns. They stay until they are [dropped](Self::drop_applied). Only the holder of the lock
-    /// calls this.
+    /// Calls `apply` with the messages, oldest first. No other thread changes the queue meanwhile.
+    /// The messages are kept until they are [dropped](Self::drop_applied). Only the holder of the
+    /// CQ's lock calls this function.
     pub fn apply(&self, apply: impl FnOnce(&mut [M])) {
-        // Nobody else adds to them.
+        // `applied` is empty then: only this thread adds to it.
         self.drop_applied();
         self.queue(|queue| {
-            // INVARIANT: both have room for what is reserved.
+            // INVARIANT: both queues have the reserved room.
             swap(&mut queue.messages, &mut queue.applied);
             apply(queue.applied.make_contiguous());
             self.attention.fetch_and(!PENDING, Ordering::Relaxed);
         });
     }
 
-    /// Drops the messages that are applied, without any lock of this queue: that may unmap rings.
+    /// Drops the applied messages while this queue is not locked: a drop may unmap rings.
     pub fn drop_applied(&self) {
         for _ in 0..self.queue(|queue| queue.applied.len()) {
             drop(self.queue(|queue| queue.applied.pop_front()));
         }
     }
 
-    /// Applies the messages with a guard of the lock, and drops them after the guard.
+    /// Applies the messages under the lock that `lock` takes, and drops them after its guard.
     ///
-    /// `lock` returns `None` if the present holder of the lock will look for messages later.
+    /// `lock` returns `None` if the present holder of the lock will check for messages later.
     pub fn settle<G>(&self, lock: impl Fn() -> Option<G>, apply: impl Fn(&mut G, &mut [M])) {
         if !self.is_pending() {
             return;
         }
-        // A message that comes after that of this thread is left to the thread that queues it.
+        // This thread does not loop: the thread that queues a later message applies it.
         let Some(mut guard) = lock() else {
             return;
         };
@@ -153,7 +153,7 @@ impl<M> Deferred<M> {
         self.drop_applied();
     }
 
-    /// Sets whether there is unfinished work. Only the holder of the lock calls this.
+    /// Sets whether there is unfinished work. Only the holder of the CQ's lock calls this function.
     pub fn set_busy(&self, is_busy: bool) {
         match is_busy {
             true => self.attention.fetch_or(BUSY, Ordering::Relaxed),

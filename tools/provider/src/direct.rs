@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Direct verbs: what programs call in this library itself, as `infiniband/virtio_rdma_dv.h`
-//! declares it.
+//! Direct verbs: the functions of this library that programs call themselves, declared in
+//! `infiniband/virtio_rdma_dv.h`.
 //!
-//! A program that is linked with the library shares one copy of it with libibverbs if both names
-//! lead to the same file. With two files there are two copies, and libibverbs' copy has the
-//! devices.
+//! A program and libibverbs load this library by different names. If both names lead to the same
+//! file, they share one copy. Otherwise there are two copies, and libibverbs' copy has the devices.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -22,9 +21,8 @@ use crate::registration;
 
 const _: () = assert!(ffi::VIRTIO_RDMA_DV_PEER_NAME_MAX as usize == PEER_NAME_SIZE);
 
-/// Attributes of a context that is to be opened, as `alloc_context` takes them. It may belong to
-/// another copy of this library, of another release: so the length is told, and a request is read
-/// by its length.
+/// Attributes of a context to open: the argument of `alloc_context`. That function may belong to
+/// another copy of this library, of another release, so the structure contains its own length.
 ///
 /// # Invariants
 ///
@@ -37,11 +35,12 @@ pub struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// Copies of before version 7 hand over a request alone, which begins with other numbers.
+    /// Identifies this structure. Releases before version 7 pass only an `AllocContextReq`, which
+    /// begins with other values.
     const MARK: u32 = 0x7672_6f72;
 
     fn new(request: &AllocContextReq) -> Self {
-        // INVARIANT: that is the mark, and the length of the array.
+        // INVARIANT: mark and length are those of this type.
         Self {
             mark: Self::MARK,
             length: AllocContextReq::SIZE as u32,
@@ -49,16 +48,18 @@ impl OpenRequest {
         }
     }
 
-    /// The request at `this`, of any copy of this library. Null is a request for nothing.
+    /// The request at `this`, which any copy of this library may have written. Null is the default
+    /// request.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if it asks for what this copy does not know, `EINVAL` if it is none.
+    /// `EOPNOTSUPP` if the request has fields that this copy does not know, `EINVAL` if `this` is
+    /// not a request.
     ///
     /// # Safety
     ///
-    /// `this` is null or readable for 8 bytes, and behind these for `length` bytes if they have the
-    /// mark.
+    /// `this` is null or points to 8 readable bytes. If these have the mark, `length` readable
+    /// bytes follow.
     pub unsafe fn read(this: *const Self) -> Result<AllocContextReq, libc::c_int> {
         if this.is_null() {
             return Ok(AllocContextReq::default());
@@ -80,11 +81,11 @@ impl OpenRequest {
     }
 }
 
-/// The request to the module, or the number of an error.
+/// The request to the module, or an error number.
 ///
 /// # Safety
 ///
-/// The name is null or a string, if it is said to be valid.
+/// If `comp_mask` includes the peer, its name is null or a string.
 unsafe fn request(
     attr: &ffi::virtio_rdma_dv_open_device_attr,
 ) -> Result<AllocContextReq, libc::c_int> {
@@ -109,11 +110,11 @@ unsafe fn request(
     Ok(request)
 }
 
-/// Whether `device` is one of this provider.
+/// Whether `device` is a device of this provider.
 ///
 /// # Safety
 ///
-/// `device` is null or one that libibverbs lists.
+/// `device` is null or a device of libibverbs' list.
 #[no_mangle]
 pub unsafe extern "C" fn virtio_rdma_dv_is_supported(device: *mut ffi::ibv_device) -> bool {
     // SAFETY: by the contract of the function.
@@ -124,8 +125,8 @@ pub unsafe extern "C" fn virtio_rdma_dv_is_supported(device: *mut ffi::ibv_devic
 ///
 /// # Safety
 ///
-/// `device` is null or one that libibverbs lists, `attr` is null or valid, with a string where it
-/// says that there is one.
+/// `device` is null or a device of libibverbs' list. `attr` is null or valid. If its `comp_mask`
+/// includes the peer, the peer's name is null or a string.
 #[no_mangle]
 pub unsafe extern "C" fn virtio_rdma_dv_open_device(
     device: *mut ffi::ibv_device,
@@ -199,7 +200,7 @@ mod tests {
             length: N as u32,
             request,
         };
-        // SAFETY: there are as many bytes as are told.
+        // SAFETY: `length` is the size of `request`.
         unsafe { OpenRequest::read(ptr::from_ref(&other).cast()) }
     }
 
@@ -211,9 +212,9 @@ mod tests {
             ..AllocContextReq::default()
         };
         let own = OpenRequest::new(&request);
-        // SAFETY: it is one of this copy.
+        // SAFETY: `own` is a request of this copy.
         assert_eq!(unsafe { OpenRequest::read(&own) }, Ok(request));
-        // SAFETY: null is no request.
+        // SAFETY: null is allowed.
         let none = unsafe { OpenRequest::read(ptr::null()) };
         assert_eq!(none, Ok(AllocContextReq::default()));
         let mut short = [0; 8];
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(read(OpenRequest::MARK, long), Ok(request));
         long[AllocContextReq::SIZE] = 1;
         assert_eq!(read(OpenRequest::MARK, long), Err(libc::EOPNOTSUPP));
-        // One without mark and length, which asks for a peer.
+        // A request without mark and length, for a peer.
         assert_eq!(read(1, short), Err(libc::EINVAL));
     }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Commands of uverbs and their responses, with the module's part behind the common one.
+//! Commands of uverbs and their responses: the common part, followed by the driver's part.
 //!
-//! Module and provider may know different lengths of their part. The provider gives its request in
-//! full: the module takes a field that it does not know as long as that is zero. The module fills a
-//! response up or cuts it off to the provider's length, so fields that the module does not know are
-//! zero. These types are the only way to either part.
+//! Module and provider may know different lengths of the driver's part. The provider sends its
+//! whole request, and the module accepts fields that it does not know if they are zero. The module
+//! pads or truncates a response to the provider's length, so fields that the module does not know
+//! are zero. Only these types access the driver's part.
 
 use std::mem::offset_of;
 use std::mem::size_of;
@@ -31,7 +31,7 @@ impl<C: Zeroed, T: Extensible> Command<C, T> {
         size
     };
 
-    /// The command with this request.
+    /// A command with `request` as its driver's part.
     pub fn new(request: &T) -> Self {
         Self {
             core: C::zeroed(),
@@ -57,7 +57,7 @@ impl<C: Zeroed, T: Extensible> Response<C, T> {
         size
     };
 
-    /// Room that is zero: fields that the module does not know stay so.
+    /// An empty response, all zeroes: fields that the module does not know stay zero.
     pub fn empty() -> Self {
         Self {
             core: C::zeroed(),
@@ -78,14 +78,14 @@ mod tests {
     use super::*;
     use crate::ffi;
 
-    /// Writes `answer` as the kernel does: cut off or filled up with zeroes.
+    /// Writes `answer` as the kernel does: truncated, or padded with zeroes.
     fn respond(room: &mut [u8], answer: &[u8]) {
         let common = room.len().min(answer.len());
         room[..common].copy_from_slice(&answer[..common]);
         room[common..].fill(0);
     }
 
-    /// Bytes of which none is zero.
+    /// `length` bytes, none of them zero.
     fn answer(length: usize) -> Vec<u8> {
         (0..length).map(|index| (index % 255) as u8 + 1).collect()
     }
@@ -93,7 +93,7 @@ mod tests {
     fn takes_answers_of_any_length<C: Zeroed, T: Extensible>() {
         let mut response = Response::<C, T>::empty();
         assert_eq!(Response::<C, T>::SIZE, size_of::<C>() + T::SIZE);
-        // Nobody has written it.
+        // No response was written.
         assert!(response
             .get()
             .encode()
@@ -101,7 +101,7 @@ mod tests {
             .iter()
             .all(|&byte| byte == 0));
         for length in 0..T::SIZE + 16 {
-            // An answer of before must not shine through.
+            // No byte of an earlier answer may remain.
             response.driver.as_mut().fill(0xa5);
             respond(response.driver.as_mut(), &answer(length));
             let value = response.get().encode();

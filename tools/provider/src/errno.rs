@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Errors as C callers see them.
+//! Error reports to C callers and to the user.
 
 use std::fmt;
 use std::io;
 use std::io::Write;
 use std::ptr;
 
-/// The error number in `error`.
+/// The error number in `error`, or `EIO` if it has none.
 pub fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Tells the user what is wrong, in one line.
+/// Prints an error to stderr, in one line.
 pub fn complain(what: fmt::Arguments<'_>) {
-    // With stderr closed there is nobody to tell.
+    // The error is lost if stderr is closed.
     let _ = writeln!(io::stderr(), "virtio_rdma: {what}");
 }
 
@@ -25,14 +25,14 @@ pub fn set(number: i32) -> i32 {
     number
 }
 
-/// Sets `errno` and returns a null pointer, as verbs that create an object fail.
+/// Sets `errno` and returns a null pointer: the failure of a verb that creates an object.
 pub fn null<T>(number: i32) -> *mut T {
     set(number);
     ptr::null_mut()
 }
 
-/// How a verb ends that creates an object by a command, which had this `status`: with `object`, of
-/// which the structure of verbs `V` is the first member, or without.
+/// The result of a verb that creates an object by a command: `object` if the command's `status` is
+/// 0, else null and `errno`. `V`, libibverbs' structure, is the first member of `T`.
 pub fn created<T, V>(status: i32, object: Box<T>) -> *mut V {
     match status {
         0 => Box::into_raw(object).cast(),

@@ -16,11 +16,12 @@
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 
-/// C structures of which all-zero bytes are a valid value.
+/// C structures whose all-zero bytes are a valid value.
 ///
 /// # Safety
 ///
-/// They are: integers, raw pointers, optional function pointers and unions of those.
+/// The structure consists of integers, raw pointers, optional function pointers and unions of
+/// these.
 pub unsafe trait Zeroed: Sized {
     /// The value with all bytes zero.
     fn zeroed() -> Self {
@@ -31,7 +32,7 @@ pub unsafe trait Zeroed: Sized {
 
 macro_rules! zeroed {
     ($($ty:ty),* $(,)?) => {$(
-        // SAFETY: a C structure of integers, raw pointers and unions of those.
+        // SAFETY: a C structure of integers, raw pointers, function pointers and unions of these.
         unsafe impl Zeroed for $ty {}
     )*};
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Functions of glibc 2.33 that the standard library was compiled to call. Older versions have none
-//! of these names. The library's own copies are not exported.
+//! Functions of glibc 2.33 that Rust's standard library calls. Older versions of glibc lack them,
+//! so the provider defines them. These definitions are not exported.
 
 use std::arch::global_asm;
 use std::ffi::c_char;
 use std::ffi::c_int;
 use std::ffi::c_void;
 
-// On x86-64 the structure of glibc is that of the kernel. libc::syscall sets errno.
+// On x86-64, glibc's `struct stat` has the kernel's layout. libc::syscall sets errno.
 
 unsafe extern "C" fn stat(path: *const c_char, stat: *mut c_void) -> c_int {
     // SAFETY: the caller's path and structure are passed on.

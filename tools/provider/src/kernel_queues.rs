@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queues that live in the kernel, where the device has no rings in user memory: each verb is a
-//! system call.
+//! Queues in the kernel, for devices without rings in user memory: each verb is a system call.
 //!
-//! The kernel copies work requests and completions. It can't copy inline payload, which uverbs does
-//! not pass on, so QPs have room for none. Extended CQs and QPs are not served: their verbs would
-//! hide a system call each. There are no SRQs, and CQs stay as long as they are.
+//! The kernel copies work requests and completions. Inline payload is not supported, since uverbs
+//! does not pass it on. Extended CQs and QPs are not supported: each of their functions would be a
+//! system call. SRQs and resizing of CQs are not supported either.
 
 use std::mem::size_of_val;
 use std::mem::MaybeUninit;
@@ -56,7 +55,7 @@ unsafe extern "C" fn create_cq_ex(
     errno::null(libc::EOPNOTSUPP)
 }
 
-/// `cq_event`: the kernel knows what it was told to arm.
+/// `cq_event`. Nothing to do: the kernel has armed the CQ itself.
 unsafe extern "C" fn cq_event(_cq: *mut ffi::ibv_cq) {}
 
 /// `destroy_cq`.
@@ -64,7 +63,7 @@ unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: libibverbs passes a CQ of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
     if status == 0 {
-        // SAFETY: it was made by `create_cq`, and the caller does not use it any more.
+        // SAFETY: the CQ was made by `create_cq`, and the caller does not use it any more.
         drop(unsafe { Box::from_raw(cq.cast::<ffi::verbs_cq>()) });
     }
     status
@@ -122,7 +121,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: libibverbs passes a QP of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_qp(qp) };
     if status == 0 {
-        // SAFETY: it was made by `create_qp`, and the caller does not use it any more.
+        // SAFETY: the QP was made by `create_qp`, and the caller does not use it any more.
         drop(unsafe { Box::from_raw(qp.cast::<VerbsQp>()) });
     }
     status
@@ -152,7 +151,7 @@ unsafe extern "C" fn query_qp(
     unsafe { ffi::ibv_cmd_query_qp(qp, attr, mask, init_attr, &mut command, size) }
 }
 
-/// `bind_mw`: there are no memory windows without rings.
+/// `bind_mw`: not supported without rings.
 unsafe extern "C" fn bind_mw(
     _qp: *mut ffi::ibv_qp,
     _mw: *mut ffi::ibv_mw,
@@ -161,7 +160,7 @@ unsafe extern "C" fn bind_mw(
     errno::set(libc::EOPNOTSUPP)
 }
 
-/// The verbs of queues in the kernel, in place of those of rings.
+/// The verbs of queues in the kernel. They replace the verbs of rings.
 pub static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     bind_mw: Some(bind_mw),
     cq_event: Some(cq_event),

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Facts of the private interface between libibverbs and providers, as releases of rdma-core have
-//! it. Documentation/rdma-core.md tells how they were found.
+//! The private interface between libibverbs and providers in each release of rdma-core.
+//! Documentation/rdma-core.md tells how these facts were found.
 //!
-//! A number, the private ABI, is in the names of provider libraries and of the function that
-//! registers a provider. The interface has changed under one number too, so a *layout* has the
-//! release since which it is there. `build.rs` checks the headers against these facts, and the
-//! provider chooses the layout of the libibverbs that is loaded.
+//! The private ABI has a number, which is part of the names of provider libraries and of the
+//! function that registers a provider. The interface has changed without a new number too, so a
+//! *layout* is identified by its first release. `build.rs` checks the headers against these
+//! layouts, and the provider chooses the layout of the loaded libibverbs.
 
 use std::ffi::CStr;
 use std::io::Write;
 
-/// The interface from one release to another.
+/// The interface from one release on, until the next layout.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     /// First release of rdma-core.
     pub since: u32,
     /// Number of the private ABI.
     pub abi: u32,
-    /// A function that libibverbs exports since this release, where the number is not enough.
+    /// A function that libibverbs exports since this release, if the ABI number does not identify
+    /// the layout.
     pub mark: Option<&'static CStr>,
     /// Bytes of `struct verbs_context`, which grows at its head.
     pub context_size: usize,
@@ -64,8 +65,8 @@ pub const LAYOUTS: [Layout; 6] = [
     },
 ];
 
-/// Members of `struct verbs_context_ops` in their order, with the release since which they are
-/// there if that is after the first.
+/// Members of `struct verbs_context_ops` in their order. A number is the release that added the
+/// member, if it was after the first known release.
 const OPERATIONS: &str = "
     advise_mr alloc_buf:64 alloc_dm alloc_dmah:59 alloc_mw alloc_null_mr alloc_parent_domain
     alloc_pd alloc_td async_event attach_counters_point_flow attach_mcast bind_mw close_xrcd
@@ -84,7 +85,7 @@ const OPERATIONS: &str = "
     unimport_dm unimport_mr unimport_pd";
 
 /// Functions of libibverbs that the provider calls, with the number of their arguments in the first
-/// release.
+/// known release.
 const FUNCTIONS: &str = "
     _verbs_init_and_alloc_context:5 ibv_cmd_alloc_mw:7 ibv_cmd_alloc_pd:6 ibv_cmd_attach_mcast:3
     ibv_cmd_create_ah:5 ibv_cmd_create_cq:9 ibv_cmd_create_cq_ex:8 ibv_cmd_create_qp:7
@@ -97,19 +98,19 @@ const FUNCTIONS: &str = "
     ibv_cmd_rereg_mr:11 ibv_cmd_resize_cq:6 verbs_open_device:2 verbs_set_ops:2
     verbs_uninit_context:1";
 
-/// An argument that a function has got. The provider passes null.
+/// An argument that a release has added to a function. The provider passes null.
 pub struct Argument {
-    /// First release of rdma-core that has it.
+    /// First release of rdma-core with the argument.
     pub since: u32,
-    /// The function.
+    /// Name of the function.
     pub function: &'static str,
-    /// Its place among the arguments.
+    /// Index among the arguments of the function.
     pub index: usize,
-    /// Its name in the headers.
+    /// Name of the argument in the headers.
     pub name: &'static str,
 }
 
-/// All such arguments.
+/// All added arguments.
 pub const ARGUMENTS: [Argument; 4] = [
     Argument {
         since: 54,
@@ -137,7 +138,7 @@ pub const ARGUMENTS: [Argument; 4] = [
     },
 ];
 
-/// Numbers of verbs that headers have since release 44 or 45.
+/// Constants that the headers have since release 44 or 45.
 pub const NUMBERS: [(&str, u32); 12] = [
     ("IBV_ACCESS_FLUSH_GLOBAL", 1 << 8),
     ("IBV_ACCESS_FLUSH_PERSISTENT", 1 << 9),
@@ -153,7 +154,7 @@ pub const NUMBERS: [(&str, u32); 12] = [
     ("IBV_WR_FLUSH", 14),
 ];
 
-/// Words of a table, and the numbers behind their colons.
+/// Words of a table, and the numbers after their colons, or 0.
 fn entries(table: &'static str) -> impl Iterator<Item = (&'static str, u32)> {
     table.split_ascii_whitespace().map(|entry| {
         let (name, number) = entry.split_once(':').unwrap_or((entry, ""));
@@ -161,25 +162,25 @@ fn entries(table: &'static str) -> impl Iterator<Item = (&'static str, u32)> {
     })
 }
 
-/// Members of `struct verbs_context_ops` of all layouts, and the releases since which they are
-/// there; 0 is before the first.
+/// Members of `struct verbs_context_ops` in all layouts, each with the release that added it. 0
+/// stands for the first known release or an earlier one.
 pub fn operations() -> impl Iterator<Item = (&'static str, u32)> {
     entries(OPERATIONS)
 }
 
-/// Functions that the provider calls, and the number of their arguments in the first release.
+/// Functions that the provider calls, and the number of their arguments in the first known release.
 pub fn functions() -> impl Iterator<Item = (&'static str, u32)> {
     entries(FUNCTIONS)
 }
 
-/// The layout of a release: the newest for those that are not known yet.
+/// The layout of a release. A future release gets the newest layout.
 pub fn of_release(release: u32) -> Option<&'static Layout> {
     LAYOUTS.iter().rev().find(|layout| layout.since <= release)
 }
 
 impl Layout {
-    /// The layout of a libibverbs that exports what `has` says. There is none if it has the mark of
-    /// another layout too.
+    /// The layout of a libibverbs; `has` tells whether it exports a function. `None` if its exports
+    /// match no layout, or contradict the matching layout.
     pub fn of(has: impl Fn(&CStr) -> bool) -> Option<&'static Self> {
         let number = |layout: &Self| {
             let mut name = [0; 32];

@@ -4,30 +4,29 @@
 //! user programs.
 //!
 //! Control verbs go through uverbs to the kernel module. Work is posted, completions are polled and
-//! CQs are armed without a system call: send, receive and completion queues are rings in the
-//! process's own memory, which the device reads and writes, and a doorbell page is all that is
-//! mapped from the device.
+//! CQs are armed without a system call. Send, receive and completion queues are rings in the
+//! process's own memory, which the device reads and writes. Only a doorbell page is mapped from the
+//! device.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`ffi`] | generated bindings of libibverbs' provider interface |
-//! | [`layouts`], [`libibverbs`], `verbs_qp` | facts of that interface by release of rdma-core; what depends on the libibverbs that is loaded |
-//! | `registration` | how libibverbs finds the provider and the provider its devices |
-//! | [`direct`] | what programs call in the provider itself |
-//! | [`driver_data`], [`negotiation`] | what provider and module exchange, in which version |
+//! | [`layouts`], [`libibverbs`], `verbs_qp` | that interface in each release of rdma-core; code that depends on the loaded libibverbs |
+//! | `registration` | registration with libibverbs, and matching of devices |
+//! | [`direct`] | functions of the provider that programs call themselves |
+//! | [`driver_data`], [`negotiation`] | requests and responses between provider and module; their version |
 //! | [`context`], [`pd`], `mr`, [`ah`] | control verbs without rings |
-//! | [`cq`], [`cq_ex`] | the verbs of CQs; polling completion by completion |
+//! | [`cq`], [`cq_ex`] | the verbs of CQs; extended CQs, polled completion by completion |
 //! | [`qp`], [`qp_init`], [`builder`] | the verbs of QPs; their creation; the `ibv_wr_*` functions |
 //! | [`mw`] | memory windows |
 //! | [`srq`] | the verbs of shared receive queues |
-//! | [`completion`] | CQE to `ibv_wc` |
-//! | `wr`, [`post`], [`wqe`] | work requests of C; what a QP takes; their WQEs |
+//! | [`completion`] | conversion of a CQE to an `ibv_wc` |
+//! | `wr`, [`post`], [`wqe`] | work requests of libibverbs; checks against the QP's limits; WQEs |
 //! | [`work_ring`], [`shared_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
-//! | `kernel_queues` | the verbs of queues in the kernel, where the device has no rings in user memory |
-//! | [`lock`], `deferred`, `table` | the lock of a queue, what control verbs leave to its holder,
-//! QPs by number |
+//! | `kernel_queues` | the verbs of queues in the kernel, for devices without rings in user memory |
+//! | [`lock`], `deferred`, `table` | the lock of a queue; work that control verbs leave to its holder; QPs by number |
 //! | `glibc` | functions that old versions of glibc lack |
-//! | `allocation`, [`arc`] | memory of the heap that may be short |
+//! | `allocation`, [`arc`] | fallible heap allocation |
 
 pub mod ah;
 mod allocation;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The libibverbs that is loaded: its [layout](Layout), and what differs by layout.
+//! The loaded libibverbs: its [layout](Layout), and calls that differ by layout.
 //!
-//! One library serves all layouts. Functions of libibverbs are linked without versions. Arguments
-//! that a layout does not have are left out, and operations are told in its order.
+//! One build of the provider serves all layouts. Functions of libibverbs are linked without symbol
+//! versions. Arguments that a layout does not have are omitted, and operations are passed in the
+//! layout's order.
 
 use std::ffi::c_void;
 use std::ffi::CStr;
@@ -19,7 +20,7 @@ use crate::ffi;
 use crate::layouts;
 use crate::layouts::Layout;
 
-/// The sentence about a libibverbs of an unknown layout.
+/// The error message for a libibverbs of an unknown layout.
 pub const UNKNOWN: &str =
     "the private interface of the libibverbs that is loaded is none that this \
      provider knows: update the provider (libvirtio_rdma)";
@@ -29,24 +30,25 @@ type Any = *mut c_void;
 /// Any operation.
 type Operation = Option<unsafe extern "C" fn()>;
 
-/// Operations that a layout can have. A libibverbs with more than the known ones finds none there.
+/// Entries of the table of operations. Entries beyond the known operations are null, in case that
+/// libibverbs has more.
 const ROOM: usize = 128;
-/// Operations of the headers that the provider was built with.
+/// Number of operations in the headers that the provider was built with.
 const GIVEN: usize = size_of::<ffi::verbs_context_ops>() / size_of::<Operation>();
 
 /// The address of a function that libibverbs exports, or null.
 fn exported(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is a string. The provider is linked with libibverbs, which is searched.
+    // SAFETY: the name is a string. dlsym finds libibverbs, since the provider is linked with it.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The layout of the libibverbs that is loaded, if it is a known one.
+/// The layout of the loaded libibverbs, if it is known.
 pub fn layout() -> Option<&'static Layout> {
     static LAYOUT: OnceLock<Option<&'static Layout>> = OnceLock::new();
     *LAYOUT.get_or_init(|| Layout::of(|name| !exported(name).is_null()))
 }
 
-/// Whether the layout is that of a release or of a later one.
+/// Whether the loaded libibverbs has the layout of `release` or a later one.
 fn is_since(release: u32) -> bool {
     layout().is_some_and(|layout| layout.since >= release)
 }
@@ -57,7 +59,8 @@ pub fn register(operations: &'static ffi::verbs_device_ops) -> bool {
         return false;
     };
     let function = exported(layout.registration(&mut [0; 32]));
-    // SAFETY: that is the function's type in each layout, and the layout was chosen by its name.
+    // SAFETY: the function has this type in each layout, and exists: the layout was chosen by its
+    // name.
     let function: unsafe extern "C" fn(*const ffi::verbs_device_ops) =
         unsafe { transmute(function) };
     // SAFETY: the table lives as long as the process, since libibverbs never unloads a provider.
@@ -75,16 +78,17 @@ fn head(layout: &Layout) -> usize {
     layout.context_size - size_of::<ffi::ibv_context>()
 }
 
-/// Why there is no context.
+/// Reasons why no context was allocated.
 #[derive(Debug)]
 pub enum NoContext {
     /// libibverbs has set `errno`.
     Error,
-    /// The layout is not known.
+    /// The layout of libibverbs is unknown.
     Layout,
 }
 
-/// Has libibverbs allocate a zeroed context, and fill in the `ibv_context` that `T` starts with.
+/// Calls libibverbs to allocate a zeroed context and to fill in the `ibv_context` at the start of
+/// `T`.
 ///
 /// # Errors
 ///
@@ -92,8 +96,8 @@ pub enum NoContext {
 ///
 /// # Safety
 ///
-/// `device` is one that libibverbs has found, and `fd` its open file, which is closed on failure.
-/// `T` is `repr(C)` and may be all zeroes but for its first member.
+/// `device` is a device that libibverbs has found, and `fd` its open file, which is closed on
+/// failure. `T` is `repr(C)`, and all members but the first may be zeroes.
 pub unsafe fn allocate_context<T>(
     device: *mut ffi::ibv_device,
     fd: c_int,
@@ -106,7 +110,7 @@ pub unsafe fn allocate_context<T>(
         ffi::_verbs_init_and_alloc_context(
             device,
             fd,
-            // A longer context of an unknown layout does not leave its memory.
+            // Room for an unknown layout with a longer context.
             layout.context_size + size_of::<T>() + ROOM * size_of::<Operation>(),
             ptr::null_mut(),
             ffi::RDMA_DRIVER_UNKNOWN,
@@ -117,10 +121,10 @@ pub unsafe fn allocate_context<T>(
     }
     // SAFETY: the block is longer than the context.
     let context = unsafe { block.byte_add(head(layout)) };
-    // SAFETY: the size is right before the part at the end, whatever is at the head.
+    // SAFETY: in each layout, the size lies directly before the `ibv_context` at the end.
     let size = unsafe { *context.cast::<usize>().sub(1) };
     if size != layout.context_size {
-        // SAFETY: libibverbs has made it, and nobody uses it.
+        // SAFETY: libibverbs has allocated the context, and nobody uses it.
         unsafe {
             ffi::verbs_uninit_context(block.cast());
             libc::free(block);
@@ -140,7 +144,7 @@ pub fn whole(context: *mut ffi::ibv_context) -> *mut ffi::verbs_context {
 ///
 /// # Safety
 ///
-/// It was made by [`allocate_context`], and nobody uses it any more.
+/// `context` was made by [`allocate_context`], and nobody uses it any more.
 pub unsafe fn free_context(context: *mut ffi::ibv_context) {
     let whole = whole(context);
     // SAFETY: the caller's promise; libibverbs allocates with malloc.
@@ -152,7 +156,7 @@ pub unsafe fn free_context(context: *mut ffi::ibv_context) {
 
 /// The operations in the order of a layout.
 fn in_order(layout: &Layout, operations: &ffi::verbs_context_ops) -> [Operation; ROOM] {
-    // SAFETY: the structure has optional functions only.
+    // SAFETY: the structure consists of optional function pointers.
     let given: &[Operation; GIVEN] = unsafe { transmute(operations) };
     let mut given = given.iter();
     let mut ordered = [None; ROOM];
@@ -171,12 +175,13 @@ fn in_order(layout: &Layout, operations: &ffi::verbs_context_ops) -> [Operation;
     ordered
 }
 
-/// Gives a context its operations. Returns whether libibverbs has taken each for what it is, as the
-/// table that is open to programs shows. It has not if it has more operations than the layout.
+/// Sets the operations of a context. Returns whether libibverbs has assigned each operation
+/// correctly, according to the context's public table. It has not if its order differs from the
+/// layout's.
 ///
 /// # Safety
 ///
-/// `context` is one of [`allocate_context`].
+/// `context` was made by [`allocate_context`].
 pub unsafe fn set_operations(
     context: *mut ffi::ibv_context,
     operations: &ffi::verbs_context_ops,
@@ -185,7 +190,7 @@ pub unsafe fn set_operations(
         return false;
     };
     let ordered = in_order(layout, operations);
-    // SAFETY: the table is as long as that of any libibverbs, and is copied.
+    // SAFETY: the table is at least as long as that of any libibverbs, which copies it.
     unsafe { ffi::verbs_set_ops(whole(context), ordered.as_ptr().cast()) };
     // SAFETY: the context is valid.
     let taken = unsafe { &(*context).ops };
@@ -213,11 +218,11 @@ pub unsafe fn set_operations(
     )
 }
 
-/// `ibv_cmd_get_context`, without descriptors of the caller's.
+/// `ibv_cmd_get_context`, without file descriptors of the caller.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments are valid for the C function.
 pub unsafe fn get_context(
     context: *mut ffi::ibv_context,
     command: *mut ffi::ibv_get_context,
@@ -248,11 +253,11 @@ pub unsafe fn get_context(
     }
 }
 
-/// `ibv_cmd_create_cq_ex`, without attributes of the provider's and without flags.
+/// `ibv_cmd_create_cq_ex`, without attributes of the provider and without flags.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments are valid for the C function.
 pub unsafe fn create_cq_ex(
     context: *mut ffi::ibv_context,
     attr: *const ffi::ibv_cq_init_attr_ex,
@@ -316,12 +321,12 @@ pub unsafe fn create_cq_ex(
     }
 }
 
-/// `ibv_cmd_create_qp_ex2`, without attributes of the provider's. They come last: a libibverbs that
-/// has no such argument does not read it.
+/// `ibv_cmd_create_qp_ex2`, without attributes of the provider. They are the last argument, which
+/// an older libibverbs does not have and does not read.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments are valid for the C function.
 pub unsafe fn create_qp_ex2(
     context: *mut ffi::ibv_context,
     qp: *mut ffi::verbs_qp,
@@ -351,12 +356,12 @@ pub unsafe fn create_qp_ex2(
     }
 }
 
-/// `ibv_cmd_reg_dmabuf_mr`, without attributes of the provider's, which come last as those of
+/// `ibv_cmd_reg_dmabuf_mr`, without attributes of the provider: its last argument, as in
 /// [`create_qp_ex2`].
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments are valid for the C function.
 pub unsafe fn reg_dmabuf_mr(
     pd: *mut ffi::ibv_pd,
     offset: u64,

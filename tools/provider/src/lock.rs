@@ -2,10 +2,11 @@
 
 //! The lock of a queue. Except in batches, it is held for a few hundred instructions.
 //!
-//! In a batch, one call of the program takes the lock and a later call releases it. The program
-//! runs between them. Posting and polling wait for the end of a batch. Control verbs must not wait,
-//! since the thread of the batch may call them: they [try](Lock::lock_unless_kept) to take the
-//! lock. If they fail, the end of the batch [reports](Guard::end) that to its thread.
+//! In a batch, one call of the program takes the lock and a later call releases it, with the
+//! program's own code between these calls. Posting and polling wait for the end of a batch. Control
+//! verbs must not wait, since the thread of the batch may call them: they
+//! [try](Lock::lock_unless_kept) to take the lock. The end of the batch [reports](Guard::end) a
+//! failed attempt to its thread.
 
 use std::cell::UnsafeCell;
 use std::mem;
@@ -27,7 +28,7 @@ const KEPT: u8 = 2;
 /// A batch has the lock, and a control verb has tried to take it.
 const WANTED: u8 = 3;
 
-/// Whether queues are used by one thread at a time without locking.
+/// Whether several threads may use a queue, which is then locked.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     many: bool,
@@ -42,17 +43,17 @@ impl Threads {
         self.many
     }
 
-    /// The program itself sees to it that no two threads use a queue at a time.
+    /// Queues are not locked: the program ensures that no two threads use a queue at a time.
     ///
     /// # Safety
     ///
-    /// That is so for every [`Lock`] made with the result.
+    /// No two threads at a time use a [`Lock`] that is made with the result.
     pub const unsafe fn one() -> Self {
         Self { many: false }
     }
 }
 
-/// A value that one thread uses at a time.
+/// A value that only one thread at a time uses.
 pub struct Lock<T> {
     state: AtomicU8,
     threads: Threads,
@@ -92,7 +93,7 @@ impl<T> Lock<T> {
             .map(drop)
     }
 
-    /// Takes the lock without an atomic exchange. Detects most programs that break their promise.
+    /// Takes the lock without an atomic exchange. Detects most uses by two threads at a time.
     #[inline]
     fn enter(&self) {
         if self.state.load(Ordering::Relaxed) != FREE {
@@ -108,8 +109,8 @@ impl<T> Lock<T> {
         loop {
             match self.acquire() {
                 Ok(()) => return Some(Guard { lock: self }),
-                // Also an exchange if the state is WANTED: the end of the batch synchronises with
-                // it.
+                // An exchange even if the state is WANTED already: the end of the batch
+                // synchronises with it.
                 Err(kept @ (KEPT | WANTED)) => {
                     let told = self.state.compare_exchange(
                         kept,
@@ -126,11 +127,11 @@ impl<T> Lock<T> {
         }
     }
 
-    /// The guard of a lock that this thread holds since it has [kept](Guard::keep) the last guard.
+    /// The guard of a lock that this thread still holds: it has [kept](Guard::keep) the last guard.
     ///
     /// # Safety
     ///
-    /// The last guard of this thread was kept, and nobody has gone on since.
+    /// This thread has kept the last guard, and the lock was not resumed since.
     #[inline]
     pub unsafe fn resume(&self) -> Guard<'_, T> {
         Guard { lock: self }
@@ -145,8 +146,7 @@ impl<T> Lock<T> {
     }
 }
 
-/// Spins for about as long as a holder needs. A holder that takes longer does not run: yields to
-/// it.
+/// Spins, and yields the CPU every 100 spins: a holder that takes so long is probably not running.
 fn pause(spins: &mut u32) {
     *spins += 1;
     if *spins % 100 == 0 {
@@ -156,8 +156,7 @@ fn pause(spins: &mut u32) {
     }
 }
 
-/// Ends a program that has promised to use a queue in one thread at a time, and uses it in two. The
-/// queue may be corrupt.
+/// Aborts a program that uses an unlocked queue in two threads at a time: the queue may be corrupt.
 #[cold]
 fn misused() -> ! {
     eprintln!(
@@ -168,7 +167,7 @@ fn misused() -> ! {
     process::abort();
 }
 
-/// Access to the value of a [`Lock`] that is held until this is dropped.
+/// Access to the value of a [`Lock`]. The lock is held until the guard is dropped.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
 }
@@ -181,8 +180,8 @@ impl<T> Guard<'_, T> {
         mem::forget(self);
     }
 
-    /// As [`keep`](Self::keep), for a batch: [control verbs do not wait](Lock::lock_unless_kept)
-    /// for it.
+    /// [Keeps](Self::keep) the lock for a batch: [control verbs do not
+    /// wait](Lock::lock_unless_kept) for it.
     #[inline]
     pub fn begin(self) {
         self.lock.state.store(KEPT, Ordering::Relaxed);
@@ -196,7 +195,7 @@ impl<T> Guard<'_, T> {
     pub fn end(self) -> bool {
         let lock = self.lock;
         mem::forget(self);
-        // An attempt is an exchange too: it comes before this one, or it finds the lock free.
+        // An attempt is an exchange too: it happens before this one, or it finds the lock free.
         lock.state.swap(FREE, Ordering::AcqRel) == WANTED
     }
 }
@@ -256,7 +255,7 @@ mod tests {
         lock.lock().keep();
         thread::scope(|scope| {
             let other = scope.spawn(|| *lock.lock());
-            // SAFETY: kept above.
+            // SAFETY: the guard was kept above.
             let mut guard = unsafe { lock.resume() };
             *guard = 1;
             drop(guard);
@@ -266,10 +265,10 @@ mod tests {
 
     #[test]
     fn a_batch_is_told_what_was_wanted() {
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the lock.
         for threads in [Threads::MANY, unsafe { Threads::one() }] {
             let lock = Lock::new(0, threads);
-            // SAFETY: kept before each.
+            // SAFETY: a guard was kept before each call.
             let end = || unsafe { lock.resume() }.end();
             lock.lock().begin();
             assert!(!end());

@@ -27,8 +27,8 @@ use crate::allocators::Lender;
 ///
 /// # Invariants
 ///
-/// `base` is the page-aligned start of `len` bytes that stay mapped, readable (but for a doorbell
-/// page) and writable, until the value is dropped. They came from `lender` if there is one, and
+/// `base` is the page-aligned start of `len` bytes that stay mapped, readable (except a doorbell
+/// page) and writable, until the value is dropped. The memory came from `lender` if there is one,
 /// else from mmap.
 struct Mapping {
     base: NonNull<u8>,
@@ -69,7 +69,7 @@ impl Mapping {
         )
     }
 
-    /// Zeroed memory of the program, if it has allocators that want to give some.
+    /// Zeroed memory from the program's allocators, if there are any and they return memory.
     fn lent(len: usize, lender: Option<&Lender>) -> io::Result<Option<Self>> {
         let lent = match lender {
             Some(lender) => lender.lend(len)?.zip(Some(lender.clone())),
@@ -78,9 +78,9 @@ impl Mapping {
         let Some((base, lender)) = lent else {
             return Ok(None);
         };
-        // SAFETY: the program gave as many bytes, for this alone.
+        // SAFETY: the program has allocated `len` bytes for this mapping alone.
         unsafe { base.as_ptr().write_bytes(0, len) };
-        // INVARIANT: they came from there, and stay until they are given back.
+        // INVARIANT: the memory came from the lender, and stays valid until it is given back.
         Ok(Some(Self {
             base,
             len,
@@ -88,7 +88,7 @@ impl Mapping {
         }))
     }
 
-    /// Makes the mapping absent from children of the process.
+    /// Excludes the mapping from children of the process.
     fn forget_at_fork(self) -> io::Result<Self> {
         let base = self.base.as_ptr().cast();
         // SAFETY: the range is this mapping.
@@ -112,9 +112,8 @@ impl Drop for Mapping {
     }
 }
 
-/// A ring that a queue is to have. Its memory is the program's if that lends some, and else the
-/// kernel's, which the process maps once the queue, or the ring that a queue moves to, exists
-/// there.
+/// A ring for a queue that is to be created or moved. Its memory is lent by the program, or else
+/// allocated by the kernel during the command and mapped after it.
 pub struct PlannedRing {
     layout: RingLayout,
     lent: Option<Mapping>,
@@ -131,12 +130,12 @@ impl PlannedRing {
         Ok(Self { layout, lent })
     }
 
-    /// Whether its memory is the program's.
+    /// Whether the program lends the memory.
     pub fn is_lent(&self) -> bool {
         self.lent.is_some()
     }
 
-    /// How the kernel module is asked for it.
+    /// The ring's description in the request to the kernel module.
     pub fn user_ring(&self) -> UserRing {
         UserRing {
             addr: self
@@ -149,12 +148,12 @@ impl PlannedRing {
         }
     }
 
-    /// The ring, which the kernel module offers at `mapping` of the context's file `fd` unless the
-    /// program has lent it.
+    /// The mapped ring. Unless the program has lent the memory, maps `mapping` of the context's
+    /// file `fd`.
     ///
     /// # Errors
     ///
-    /// Errors of mmap, and `EPROTO` if the module offers too little.
+    /// Errors of mmap, and `EPROTO` if the module's mapping is too short.
     pub fn map(self, fd: RawFd, mapping: &RingMapping) -> io::Result<RingMap> {
         let Self { layout, lent } = self;
         let mapping = match lent {
@@ -168,8 +167,8 @@ impl PlannedRing {
                 Mapping::new(len, protection, libc::MAP_SHARED, fd, mapping.offset)?
             }
         };
-        // INVARIANT: lent memory is as long as the layout is, and so is the kernel's, as was
-        // checked.
+        // INVARIANT: lent memory is as long as the layout, and the length of the kernel's memory
+        // was checked.
         Ok(RingMap { mapping, layout })
     }
 
@@ -184,7 +183,7 @@ impl PlannedRing {
             Some(lent) => lent,
             None => Mapping::anonymous(layout.size() as usize)?,
         };
-        // INVARIANT: the mapping is as long as the layout is.
+        // INVARIANT: the mapping is as long as the layout.
         Ok(RingMap { mapping, layout })
     }
 }
@@ -193,7 +192,7 @@ impl PlannedRing {
 ///
 /// # Invariants
 ///
-/// `mapping` is at least as long as `layout` is.
+/// `mapping` is at least as long as `layout`.
 pub struct RingMap {
     mapping: Mapping,
     layout: RingLayout,
@@ -209,8 +208,8 @@ impl RingMap {
         PlannedRing::new(layout, None)?.in_memory()
     }
 
-    /// How the kernel module is asked to move a queue here: a ring in its own memory is the one
-    /// that it has prepared.
+    /// The description of this ring in a request to move a queue to it. It is empty for a ring in
+    /// the kernel's memory: the module has prepared that ring itself.
     pub fn move_request(&self) -> UserRing {
         match self.mapping.lender {
             Some(_) => self.user_ring(),
@@ -218,7 +217,7 @@ impl RingMap {
         }
     }
 
-    /// Where the process has this ring.
+    /// The address and the layout of the ring in this process.
     pub fn user_ring(&self) -> UserRing {
         UserRing {
             addr: self.mapping.base.as_ptr() as u64,
@@ -228,7 +227,7 @@ impl RingMap {
         }
     }
 
-    /// Where the parts of the ring lie.
+    /// The layout of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
@@ -244,7 +243,7 @@ impl RingMap {
     #[inline(always)]
     pub fn smallest_slot(&self, position: u32) -> Slot<'_> {
         debug_assert_eq!(self.layout.slot_shift(), *SLOT_SHIFT_RANGE.start());
-        // With longer slots, this would still be inside of the ring.
+        // With longer slots, the address would still be inside of the ring.
         self.slot_at(position, *SLOT_SHIFT_RANGE.start())
     }
 
@@ -285,18 +284,18 @@ impl RingMap {
                 .checked_add(len)
                 .is_some_and(|end| end <= self.layout.size() as usize);
         assert!(is_inside, "no part of the ring is at {offset}");
-        // SAFETY: for one access, of what was checked.
+        // SAFETY: the result is used for the access that was checked.
         unsafe { self.unchecked() }
     }
 }
 
-/// A ring whose accesses are not checked. The caller of [`RingMap::unchecked`] has promised that
-/// each access is to a part of the layout.
+/// A ring whose accesses are not checked. The caller of [`RingMap::unchecked`] has promised to
+/// access only parts of the layout.
 #[repr(transparent)]
 pub struct Unchecked(RingMap);
 
 impl Unchecked {
-    /// The address of `len` bytes at `offset`, which lie in the ring.
+    /// The address of `len` bytes at `offset`. They lie in the ring.
     #[inline(always)]
     fn at(&self, offset: u32, len: usize) -> *mut u8 {
         debug_assert!(offset as usize + len <= self.0.mapping.len);
@@ -324,8 +323,9 @@ impl Unchecked {
     #[inline(always)]
     fn device(&self, layout: &RingLayout) -> &AtomicU32 {
         debug_assert_eq!(layout.device(), layout.owner() + CACHE_LINE);
-        // SAFETY: it follows the position that the owner writes. Added to a pointer, the distance
-        // is part of the access; added to an offset of 32 bits, it takes an instruction.
+        // SAFETY: the device's position lies a cache line after the owner's, and is aligned. The
+        // distance is added to the pointer, where it becomes part of the addressing mode; added to
+        // the 32-bit offset, it would cost an instruction.
         unsafe { AtomicU32::from_ptr(self.at(layout.owner(), 4).add(CACHE_LINE as usize).cast()) }
     }
 
@@ -341,7 +341,7 @@ impl Unchecked {
 ///
 /// # Invariants
 ///
-/// `start` is where a slot starts that is mapped for `'a`.
+/// `start` is the start of a slot that is mapped for `'a`.
 #[derive(Clone, Copy)]
 pub struct Slot<'a> {
     start: *mut u8,
@@ -349,12 +349,12 @@ pub struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    /// The first bytes, which are not more than every slot has.
+    /// The first `N` bytes of the slot. `N` is at most the smallest slot size.
     #[inline(always)]
     pub fn read<const N: usize>(self) -> [u8; N] {
         const { assert!(N <= 1 << *SLOT_SHIFT_RANGE.start()) };
-        // SAFETY: the source is part of the slot, by the invariants. Slots change hands by the
-        // positions of the ring: this one is the driver's, so no other thread writes it.
+        // SAFETY: the source is part of the slot, by the invariants. The ring's positions say who
+        // owns a slot: this slot is the driver's, so no other thread writes it.
         unsafe { self.start.cast::<[u8; N]>().read() }
     }
 
@@ -362,12 +362,12 @@ impl Slot<'_> {
     ///
     /// # Safety
     ///
-    /// They fit: the slot has `offset + bytes.len()` bytes.
+    /// The slot has at least `offset + bytes.len()` bytes.
     #[inline(always)]
     pub unsafe fn write(self, offset: usize, bytes: &[u8]) {
         // SAFETY: the destination is part of the slot, by the invariants and the caller's promise.
-        // Slots change hands by the positions of the ring: this one is the driver's, and no
-        // reference to it exists.
+        // The ring's positions say who owns a slot: this slot is the driver's, and no reference to
+        // it exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 }
@@ -422,9 +422,9 @@ impl RingMemory for RingMap {
 impl RingMemory for Unchecked {
     #[inline(always)]
     fn publish_owner(&self, layout: &RingLayout, value: u32) -> u32 {
-        // On x86 an exchange is store and barrier in one instruction, and faster than the barrier.
-        // Both accesses are sequentially consistent, and so is the barrier of the device between
-        // its store and its load: in the order of the three, one side comes second.
+        // On x86 an exchange is store and barrier in one instruction, and faster than a separate
+        // barrier. Both accesses are sequentially consistent, and so is the device's barrier
+        // between its store and its load. So at least one of the sides sees the other's store.
         let device = self.device(layout);
         self.u32(layout.owner()).swap(value, Ordering::SeqCst);
         device.load(Ordering::SeqCst)
@@ -477,9 +477,9 @@ impl RingMemory for Unchecked {
 
     #[inline(always)]
     fn read(&self, offset: u32, bytes: &mut [u8]) {
-        // SAFETY: the source is part of a slot, so it is in the mapping. Slots change hands by the
-        // indices of the ring: this one is the driver's, so no other thread writes it, and no
-        // reference to it exists.
+        // SAFETY: the source is part of a slot, so it is in the mapping. The ring's indices say who
+        // owns a slot: this slot is the driver's, so no other thread writes it, and no reference to
+        // it exists.
         unsafe {
             ptr::copy_nonoverlapping(
                 self.at(offset, bytes.len()),
@@ -507,8 +507,8 @@ impl RingMemory for Unchecked {
 pub struct DoorbellPage(Mapping);
 
 impl DoorbellPage {
-    /// Maps the doorbell page that the kernel module offers at `offset` of the context's file:
-    /// `size` bytes, a page of the kernel.
+    /// Maps the doorbell page of `size` bytes, a page of the kernel, at `offset` of the context's
+    /// file.
     ///
     /// # Errors
     ///
@@ -516,11 +516,11 @@ impl DoorbellPage {
     pub fn map(fd: RawFd, offset: u64, size: u32) -> io::Result<Self> {
         let len = size as usize;
         let mapping = Mapping::new(len, libc::PROT_WRITE, libc::MAP_SHARED, fd, offset)?;
-        // Children have no rings that they could ring.
+        // A child has no queues whose doorbells it could ring.
         mapping.forget_at_fork().map(Self)
     }
 
-    /// A page of memory in place of a device's, for a device in the same process.
+    /// A page of memory that replaces a doorbell page, for a device in the same process.
     ///
     /// # Errors
     ///
@@ -535,13 +535,13 @@ impl DoorbellPage {
         unsafe { AtomicU32::from_ptr(self.0.base.as_ptr().cast()) }
     }
 
-    /// Rings the doorbell of which this is the value.
+    /// Rings a doorbell: writes its value to the page.
     #[inline]
     pub fn ring(&self, doorbell: u32) {
         self.word().store(doorbell.to_le(), Ordering::Release);
     }
 
-    /// The doorbell that was rung last, of a page [`in_memory`](Self::in_memory).
+    /// The doorbell that was rung last, on a page [`in_memory`](Self::in_memory).
     pub fn last(&self) -> Option<Doorbell> {
         Doorbell::from_u32(u32::from_le(self.word().load(Ordering::Acquire)))
     }

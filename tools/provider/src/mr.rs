@@ -17,7 +17,7 @@ use crate::libibverbs;
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn reg_mr(
     pd: *mut ffi::ibv_pd,
     addr: *mut c_void,
@@ -48,11 +48,11 @@ pub unsafe extern "C" fn reg_mr(
     errno::created(status, mr)
 }
 
-/// `reg_dmabuf_mr`. The exporter of the buffer may take it back; the MR's keys open nothing then.
+/// `reg_dmabuf_mr`. The exporter may revoke the buffer; then every access with the MR's keys fails.
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider.
+/// The arguments are objects of this provider.
 pub unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ffi::ibv_pd,
     offset: u64,
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     let Ok(mut mr) = boxed(ffi::verbs_mr::zeroed()) else {
         return errno::null(libc::ENOMEM);
     };
-    // SAFETY: libibverbs' arguments are passed on, without any data of this provider's.
+    // SAFETY: libibverbs' arguments are passed on, without attributes of this provider.
     let status =
         unsafe { libibverbs::reg_dmabuf_mr(pd, offset, length, iova, fd, access, &mut *mr) };
     errno::created(status, mr)
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn rereg_mr(
     mr: *mut ffi::verbs_mr,
     flags: c_int,
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn rereg_mr(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dereg_mr(mr: *mut ffi::verbs_mr) -> c_int {
     // SAFETY: the MR was made by `reg_mr`.
     let status = unsafe { ffi::ibv_cmd_dereg_mr(mr) };

@@ -17,7 +17,7 @@ use crate::qp;
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn alloc_mw(
     pd: *mut ffi::ibv_pd,
     mw_type: ffi::ibv_mw_type,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn alloc_mw(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ffi::ibv_mw) -> c_int {
     // SAFETY: the window was made by `alloc_mw`.
     let status = unsafe { ffi::ibv_cmd_dealloc_mw(mw) };
@@ -57,13 +57,13 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ffi::ibv_mw) -> c_int {
     status
 }
 
-/// `bind_mw`: posts what binds a window of type 1, under the next key. That is the window's key as
-/// soon as the work request is posted; if its completion says that it failed, the caller is to put
-/// the old key back.
+/// `bind_mw`: posts a work request that binds a window of type 1 under its next key. The window has
+/// this key as soon as the work request is posted. If the work request completes with an error, the
+/// caller has to restore the old key.
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn bind_mw(
     qp: *mut ffi::ibv_qp,
     mw: *mut ffi::ibv_mw,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn bind_mw(
     0
 }
 
-/// The key with the next 8 low bits, as `ibv_inc_rkey` has it.
+/// The key with its low 8 bits incremented, as in `ibv_inc_rkey`.
 fn next_key(rkey: u32) -> u32 {
     (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
 }

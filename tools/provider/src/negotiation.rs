@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Agreement with the kernel module on a version of the interface.
+//! Negotiation of the interface version with the kernel module.
 //!
-//! The module states the oldest version that it speaks in sysfs, where libibverbs reads it, and
-//! takes the range of the provider from the request for a context. A module of version 6 knows no
-//! ranges. It refuses a request with one, so it is asked once more, without.
+//! sysfs has the oldest version that the module supports, which libibverbs reads. The request for a
+//! context has the provider's range of versions. A module of version 6 knows no ranges and refuses
+//! such a request, so the provider then sends a request without a range.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ use virtio_rdma_abi::versions::Versions;
 use virtio_rdma_abi::versions::UNSTATED;
 use virtio_rdma_abi::wire::Wire;
 
-/// Versions that this provider speaks. Tests build providers that are older or newer than the
-/// module.
+/// Versions that this provider supports. Tests set the variable at build time, for providers that
+/// are older or newer than the module.
 pub const SPOKEN: Versions = match option_env!("VIRTIO_RDMA_TEST_VERSIONS") {
     Some(range) => range_of(range),
     None => Versions::SPOKEN,
 };
 
-/// The range in a text such as "8-9", of one digit each.
+/// The range in a text such as "8-9": two numbers of one digit.
 const fn range_of(text: &str) -> Versions {
     match *text.as_bytes() {
         [oldest @ b'0'..=b'9', b'-', newest @ b'0'..=b'9'] => Versions {
@@ -32,24 +32,24 @@ const fn range_of(text: &str) -> Versions {
     }
 }
 
-/// Reason for which there is no context.
+/// Reason why the module has opened no context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The module has answered with this error.
     Error(i32),
     /// The module has chosen a version that was not offered.
     NotOffered {
-        /// The version.
+        /// The chosen version.
         version: u32,
     },
-    /// The provider is older than all that the module speaks.
+    /// The provider's versions are older than all of the module's.
     OldProvider {
         /// Versions of the provider.
         provider: Versions,
         /// Oldest version of the module.
         module: u32,
     },
-    /// The module is older than all that the provider speaks.
+    /// The module's versions are older than all of the provider's.
     OldModule {
         /// Versions of the provider.
         provider: Versions,
@@ -59,7 +59,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The number of the error for the program.
+    /// The error number for the program.
     pub fn number(&self) -> i32 {
         match self {
             Self::Error(number) => *number,
@@ -68,7 +68,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the user has to be told more than the number.
+    /// Whether the user needs a message besides the error number.
     pub fn needs_words(&self) -> bool {
         !matches!(self, Self::Error(_))
     }
@@ -105,8 +105,9 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Asks for a context with `request`, in a version that `provider` and a module have whose oldest
-/// is `module`. `ask` sends the request and returns the response or the number of the error.
+/// Requests a context with `request`, in a version that the provider and the module share.
+/// `provider` is the provider's range, `module` the module's oldest version. `ask` sends a request
+/// and returns the response or the error number.
 ///
 /// # Errors
 ///
@@ -121,7 +122,7 @@ pub fn negotiate(
     if module > provider.newest {
         return Err(Refusal::OldProvider { provider, module });
     }
-    // Modules before version 6 have this version alone, and other structures.
+    // A module before version 6 supports its own version only, and has other structures.
     if module < UNSTATED {
         return Err(old_module);
     }
@@ -142,7 +143,7 @@ pub fn negotiate(
             };
             match provider.contains(UNSTATED) {
                 true => ask(&unstated).map_err(Refusal::Error),
-                // The module may refuse the rest of the request as well.
+                // The module may have refused another field of the request.
                 false if request == AllocContextReq::default() => Err(old_module),
                 false => Err(Refusal::Error(libc::EOPNOTSUPP)),
             }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Numbers of the ABI that are those of libibverbs, so that they are passed on as they are.
-//!
-//! All others are converted.
+//! Checks that some constants of the ABI equal those of libibverbs, so that they need no
+//! conversion. All other constants are converted.
 
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::ib::FlushLevel;

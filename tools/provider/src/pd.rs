@@ -2,9 +2,9 @@
 
 //! Protection domains, thread domains and parent domains.
 //!
-//! A thread domain is the program's promise that it posts to the QPs made in it from one thread at
-//! a time. A parent domain joins it with a PD: it is used like that PD, and the queues of QPs that
-//! are made with it are not locked. It can have allocators too, for the memory of queues.
+//! A thread domain is the program's promise to post to the QPs of the domain from one thread at a
+//! time. A parent domain joins a thread domain with a PD. It is used like that PD, and its QPs do
+//! not lock their queues. A parent domain can also have allocators for the memory of queues.
 
 #[cfg(test)]
 use std::ffi::c_void;
@@ -28,13 +28,13 @@ use crate::lock::Threads;
 #[repr(C)]
 pub struct Pd {
     ibv: ffi::ibv_pd,
-    /// Parent domains that were made of this PD, or queues that were made in this parent domain.
+    /// Number of parent domains made of this PD, or of queues made in this parent domain.
     users: AtomicUsize,
-    /// The PD and thread domain that a parent domain was made of.
+    /// The origin of a parent domain; `None` for a PD.
     parent: Option<Parent>,
 }
 
-/// The PD and thread domain that a parent domain was made of.
+/// The PD and the thread domain of which a parent domain was made, and its allocators.
 #[derive(Clone, Copy)]
 struct Parent {
     pd: *mut ffi::ibv_pd,
@@ -42,12 +42,12 @@ struct Parent {
     allocators: Option<Allocators>,
 }
 
-/// The properties that a PD gives to a queue that is made with it.
+/// The properties that a queue gets from its PD.
 #[derive(Clone)]
 pub struct Domain {
-    /// How it is locked.
+    /// The locking of the queue.
     pub threads: Threads,
-    /// The parent domain that it is made in, which may have memory for it.
+    /// The parent domain of the queue, which may have allocators.
     pub lender: Option<Lender>,
 }
 
@@ -64,16 +64,16 @@ impl From<Threads> for Domain {
 #[repr(C)]
 pub struct Td {
     ibv: ffi::ibv_td,
-    /// Parent domains that were made of it.
+    /// Number of parent domains made of this thread domain.
     users: AtomicUsize,
 }
 
 impl Pd {
-    /// The PD that libibverbs calls `pd`.
+    /// The PD behind libibverbs' pointer.
     ///
     /// # Safety
     ///
-    /// It was made by this provider and is not deallocated during `'a`.
+    /// The PD was made by this provider and is not deallocated during `'a`.
     pub unsafe fn from_ibv<'a>(pd: *mut ffi::ibv_pd) -> &'a Self {
         // SAFETY: the ibv_pd is at the start of a Pd.
         unsafe { &*pd.cast::<Self>() }
@@ -82,7 +82,8 @@ impl Pd {
     /// The properties of a queue that is made with this PD. `resource` is one of
     /// `enum virtio_rdma_dv_res_type`. `threads` is the locking of queues without a thread domain.
     pub fn domain(&self, threads: Threads, resource: u32) -> Domain {
-        // Any thread may create a QP, which changes its CQs, or poll a CQ, which changes SRQs.
+        // Only QPs can do without locks: any thread may create a QP, which changes its CQs, or poll
+        // a CQ, which changes SRQs.
         let has_one = resource == ffi::VIRTIO_RDMA_DV_RES_QP;
         let threads = match self.parent {
             // SAFETY: the program promises it by making the QP in a thread domain.
@@ -96,7 +97,7 @@ impl Pd {
         }
     }
 
-    /// The number of objects that keep it from being deallocated.
+    /// The number of objects that prevent the deallocation of this domain.
     pub fn users(&self) -> &AtomicUsize {
         &self.users
     }
@@ -116,8 +117,8 @@ impl Pd {
         })
     }
 
-    /// Calls `test` with a parent domain, and deallocates it afterwards: nothing may use it then.
-    /// `alloc` and `free` are its allocators, which are called with `program`.
+    /// Calls `test` with a parent domain, and deallocates the domain afterwards: it has no users
+    /// then. `alloc` and `free` are its allocators, which are called with `program`.
     pub fn with_allocators<P>(
         alloc: unsafe extern "C" fn(
             *mut ffi::ibv_pd,
@@ -153,7 +154,7 @@ impl Pd {
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
     let pd = boxed(Pd {
         ibv: Zeroed::zeroed(),
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::i
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn alloc_parent_domain(
     _context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_parent_domain_init_attr,
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
         return errno::null(libc::EINVAL);
     }
     let parent = boxed(Pd {
-        // The kernel knows it by the PD's handle.
+        // The kernel knows the parent domain by the PD's handle.
         ibv: pd.ibv,
         users: AtomicUsize::new(0),
         parent: Some(Parent {
@@ -226,7 +227,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     // SAFETY: the PD was made by `alloc_pd` or `alloc_parent_domain`.
     let domain = unsafe { Pd::from_ibv(pd) };
@@ -235,8 +236,8 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     }
     match domain.parent {
         Some(Parent { pd, td, .. }) => {
-            // SAFETY: both outlive the parent domain, since they are refused to go while they have
-            // users.
+            // SAFETY: PD and thread domain outlive the parent domain: they can't be deallocated
+            // while they have users.
             unsafe {
                 Pd::from_ibv(pd).users.fetch_sub(1, Ordering::Relaxed);
                 if let Some(td) = td.cast::<Td>().as_ref() {
@@ -261,7 +262,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with pointers that are valid for the call.
+/// The pointers are valid for the call.
 pub unsafe extern "C" fn alloc_td(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_td_init_attr,
@@ -284,7 +285,7 @@ pub unsafe extern "C" fn alloc_td(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider.
+/// The arguments are objects of this provider.
 pub unsafe extern "C" fn dealloc_td(td: *mut ffi::ibv_td) -> c_int {
     let td = td.cast::<Td>();
     // SAFETY: the thread domain was made by `alloc_td`.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Places for objects that a command creates before all of them is known.
+//! Memory for objects that are initialised in two steps.
 //!
-//! A command fills libibverbs' structure at the start of an object, and its response says where the
-//! rings are that the rest of the object holds.
+//! A command fills in libibverbs' structure at the start of an object. Its response has the offsets
+//! of the rings, which the rest of the object needs.
 
 use std::io;
 use std::mem::size_of;
@@ -24,7 +24,8 @@ pub unsafe trait Object {
     type Ibv: Zeroed;
 }
 
-/// The place of an object of which libibverbs' structure is zeroed, or filled in by a command.
+/// The memory of an object whose libibverbs' structure is zeroed or filled in by a command, and
+/// whose other members are not initialised.
 pub struct Place<T: Object>(Box<MaybeUninit<T>>);
 
 impl<T: Object> Place<T> {
@@ -37,20 +38,19 @@ impl<T: Object> Place<T> {
         Ok(Self(zeroed_box()?))
     }
 
-    /// libibverbs' structure, which stays where it is when the object is finished.
+    /// libibverbs' structure. Its address stays the same when the object is finished.
     pub fn as_ibv(&mut self) -> *mut T::Ibv {
         self.0.as_mut_ptr().cast()
     }
 
-    /// The object: libibverbs' structure as it is in its place, and the rest of `value`.
+    /// The finished object: libibverbs' structure as it is, and the other members of `value`.
     pub fn finish(mut self, value: T) -> Box<T> {
         const { assert!(size_of::<T>() >= size_of::<T::Ibv>()) };
         let value = ManuallyDrop::new(value);
         let start = size_of::<T::Ibv>();
-        // SAFETY: both are as long as a `T`. The bytes behind libibverbs' structure, which is the
-        // first member, are moved: `value` is not used any more. With them the place is
-        // initialised, since that structure may be all zeroes, or what a command of C has made of
-        // it.
+        // SAFETY: source and destination are as long as a `T`. The bytes after libibverbs'
+        // structure, the first member, are moved: `value` is not used any more. The place is then
+        // initialised: libibverbs' structure may be all zeroes, or was filled in by a C function.
         unsafe {
             let from = ptr::from_ref(&*value).cast::<MaybeUninit<u8>>();
             let to = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();
@@ -82,14 +82,14 @@ mod tests {
     fn what_a_command_wrote_stays() {
         let mut place = Place::<Pd>::new().unwrap();
         let ibv = place.as_ibv();
-        // SAFETY: the place has room for it.
+        // SAFETY: the place contains an `ibv_pd`.
         unsafe { (*ibv).handle = 7 };
         let pd = place.finish(Pd {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
             rest: String::from("rest"),
         });
         assert_eq!(pd.ibv.get(), ibv);
-        // SAFETY: nobody else uses it.
+        // SAFETY: nobody else uses the object.
         assert_eq!(unsafe { (*pd.ibv.get()).handle }, 7);
         assert_eq!(pd.rest, "rest");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Checks between a work request and its WQE.
+//! Checks of a work request, and its conversion to a WQE.
 
 use libc::c_int;
 use virtio_rdma_abi::ring::slot_shift_for;
@@ -37,13 +37,13 @@ impl Opcodes {
     ]);
     /// Opcodes with a key to invalidate.
     const INVALIDATE: Self = Self::set(&[ffi::IBV_WR_LOCAL_INV, ffi::IBV_WR_SEND_WITH_INV]);
-    /// Opcodes that only the `ibv_wr_*` functions have.
+    /// Opcodes that only the `ibv_wr_*` functions support.
     const BUILT: Self = Self::set(&[ffi::IBV_WR_FLUSH, ffi::IBV_WR_ATOMIC_WRITE]);
     /// Opcodes that bind memory windows.
     const BIND: Self = Self::set(&[ffi::IBV_WR_BIND_MW]);
     /// Opcodes of datagrams.
     const DATAGRAM: Self = Self::set(&[ffi::IBV_WR_SEND, ffi::IBV_WR_SEND_WITH_IMM]);
-    /// Opcodes with a payload that can be in the WQE.
+    /// Opcodes whose payload can be inline, in the WQE.
     const PAYLOAD: Self = Self::set(&[
         ffi::IBV_WR_RDMA_WRITE,
         ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -91,19 +91,19 @@ impl Opcodes {
         Self(bits)
     }
 
-    /// As a number.
+    /// The set as a bit mask.
     #[inline]
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The set that is this number.
+    /// The set of a bit mask.
     #[inline]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// Without those that only the `ibv_wr_*` functions have.
+    /// The opcodes of the set that `ibv_post_send` supports too.
     pub const fn posted(self) -> Self {
         Self(self.0 & !Self::BUILT.0)
     }
@@ -114,9 +114,9 @@ impl Opcodes {
         opcode < u32::BITS && (self.0 >> opcode) & 1 != 0
     }
 
-    /// Whether all of `send_ops_flags`, `enum ibv_qp_create_send_ops_flags`, are in the set.
+    /// Whether all of `send_ops_flags` (`enum ibv_qp_create_send_ops_flags`) are in the set.
     pub fn has_all(self, send_ops_flags: u64) -> bool {
-        // The flags have the same bits as the opcodes up to 10, and others from there on.
+        // Flags below `IBV_WR_DRIVER1` have the bits of their opcodes, later flags have not.
         const SAME: u64 = (1 << ffi::IBV_WR_DRIVER1) - 1;
         let mut known = u64::from(self.0) & SAME;
         for (opcode, flag) in [
@@ -131,21 +131,21 @@ impl Opcodes {
     }
 }
 
-/// Limits that the work requests of a send queue are checked against.
+/// Limits of the work requests of a send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendLimits {
     /// Opcodes of the QP's type.
     pub opcodes: Opcodes,
-    /// Work requests have an address handle.
+    /// Whether work requests have an address handle.
     pub datagrams: bool,
-    /// SGEs.
+    /// Maximum number of SGEs.
     pub max_sge: u32,
-    /// Bytes of inline payload.
+    /// Maximum length of inline payload, in bytes.
     pub max_inline: u32,
 }
 
 impl SendLimits {
-    /// Takes a slot for a WQE with an opcode that the QP has.
+    /// Takes a slot for a WQE. The QP supports its opcode.
     ///
     /// # Errors
     ///
@@ -167,13 +167,13 @@ impl SendLimits {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the opcode has none or it is too long.
+    /// `EINVAL` if the opcode has no inline payload, or the payload is too long.
     pub fn inline_length(
         &self,
         opcode: ffi::ibv_wr_opcode,
         pieces: impl Iterator<Item = Piece>,
     ) -> Result<u32, c_int> {
-        // Any number of pieces of any length: they may not be summed up to something short.
+        // The pieces may have any number and length: the sum must not wrap around.
         let length = pieces.fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));
         if !Opcodes::PAYLOAD.has(opcode) || length > u64::from(self.max_inline) {
             return Err(libc::EINVAL);
@@ -181,7 +181,7 @@ impl SendLimits {
         Ok(length as u32)
     }
 
-    /// Opcodes of work requests that can be [simple](Self::post_simple).
+    /// Opcodes that [`post_simple`](Self::post_simple) supports.
     pub fn simple_opcodes(&self) -> Opcodes {
         match self.datagrams || self.max_sge == 0 {
             true => Opcodes::set(&[]),
@@ -189,8 +189,8 @@ impl SendLimits {
         }
     }
 
-    /// Posts one send work request of a [simple opcode](Self::simple_opcodes) if it is simple: with
-    /// one SGE at most, and no inline payload. Else returns `None`.
+    /// Posts one send work request with a [simple opcode](Self::simple_opcodes), if it has at most
+    /// one SGE and no inline payload. Else returns `None`.
     ///
     /// # Errors
     ///
@@ -220,7 +220,7 @@ impl SendLimits {
         Some(Ok(()))
     }
 
-    /// Posts one send work request, with an opcode that the QP has.
+    /// Posts one send work request. The QP supports its opcode.
     ///
     /// # Errors
     ///
@@ -231,14 +231,14 @@ impl SendLimits {
         let sges = wr.sges(self.max_sge).ok_or(libc::EINVAL)?;
         let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), opcode, wr.flags())?;
         extra(&mut wqe, wr);
-        // SAFETY: they are not more than the QP has.
+        // SAFETY: `sges` has at most the number of SGEs of the QP's WQEs.
         unsafe { wqe.gather(slot, sges) };
         wqe.finish(slot);
         self.describe(slot, wr);
         Ok(())
     }
 
-    /// As [`post`](Self::post), for a work request whose payload goes into the WQE.
+    /// [Posts](Self::post) a work request with inline payload, which is copied into the WQE.
     #[inline]
     pub fn post_inline(
         &self,
@@ -252,14 +252,14 @@ impl SendLimits {
         let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
         extra(&mut wqe, wr);
         self.describe(slot, wr);
-        // SAFETY: an inline work request on a list names valid memory, of which the length was
+        // SAFETY: an inline work request of a list refers to valid memory, whose length was
         // checked.
         unsafe { wqe.inline(slot, length, pieces) };
         wqe.finish(slot);
         Ok(())
     }
 
-    /// Fills in the member that the opcode and the QP's type ask for.
+    /// Fills in the member of the WQE that the opcode and the QP's type require.
     #[inline(always)]
     fn describe(&self, slot: Slot<'_>, wr: Send<'_>) {
         let opcode = wr.opcode();
@@ -275,7 +275,7 @@ impl SendLimits {
     }
 }
 
-// Without room for SGEs, the slots of a send queue have the same size as with room for one.
+// A slot without SGEs has the same size as a slot with one SGE.
 const _: () = assert!(matches!(
     (slot_shift_for(sq_wqe_size(0)), slot_shift_for(sq_wqe_size(1))),
     (Some(without), Some(with)) if without == with
@@ -305,7 +305,7 @@ pub fn post_recv(
 ) -> Result<(), c_int> {
     let sges = wr.sges(max_sge).ok_or(libc::EINVAL)?;
     let (position, slot) = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
-    // SAFETY: they are not more than the queue has.
+    // SAFETY: `sges` has at most the number of SGEs of the queue's WQEs.
     unsafe { write_receive(slot, position, sges) };
     Ok(())
 }

@@ -53,7 +53,7 @@ use crate::wr::List;
 ///
 /// # Invariants
 ///
-/// `ibv` is libibverbs' own, and reached through its raw pointer only.
+/// `ibv` belongs to libibverbs, and is accessed through its raw pointer only.
 #[repr(C)]
 pub struct Qp {
     ibv: UnsafeCell<VerbsQp>,
@@ -64,22 +64,22 @@ pub struct Qp {
     qpn: Qpn,
     send_doorbell: u32,
     recv_doorbell: u32,
-    /// State by the last successful modify, or ERR by a query since; the device may have left it
-    /// for ERR.
+    /// State according to the last successful modify, or ERR according to a later query. The device
+    /// may have moved the QP to ERR meanwhile.
     state: AtomicU32,
-    /// Opcodes of [simple](SendLimits::post_simple) work requests that `ibv_post_send` takes in
-    /// that state.
+    /// Opcodes of [simple](SendLimits::post_simple) work requests that `ibv_post_send` accepts in
+    /// this state.
     simple: AtomicU32,
     send_cq: Attachment,
-    /// `None` if that is the same CQ.
+    /// The receive CQ, or `None` if it is the send CQ too.
     recv_cq: Option<Attachment>,
     /// Keeps the parent domain in use.
     _domain: Option<Lender>,
 }
 
-// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+// SAFETY: libibverbs' part is not accessed through a reference, and the rest can be sent.
 unsafe impl Send for Qp {}
-// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+// SAFETY: libibverbs' part is not accessed through a reference, and the rest can be shared.
 unsafe impl Sync for Qp {}
 
 // SAFETY: the type is `repr(C)` and starts with this.
@@ -97,13 +97,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans a QP of a type, with capabilities, an SRQ or not, and rings whose memory comes as
-    /// `domain` says.
+    /// Plans a QP of a type, with capabilities, with or without an SRQ, and with the locking and
+    /// the memory source of `domain`.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and
-    /// those of [`PlannedRing::new`].
+    /// `EOPNOTSUPP` for an unsupported type, `EINVAL` for capabilities that no queue has, and the
+    /// errors of [`PlannedRing::new`].
     pub fn new(
         qp_type: ffi::ibv_qp_type,
         cap: &ffi::ibv_qp_cap,
@@ -126,13 +126,13 @@ impl Plan {
             send: planned_ring(cap.max_send_wr, send_size, shared, domain)?,
             recv: match has_srq {
                 false => planned_ring(cap.max_recv_wr, recv_size, shared, domain)?,
-                // Its own sizes mean nothing.
+                // With an SRQ, the receive capabilities are ignored.
                 true => None,
             },
         })
     }
 
-    /// How the kernel module is asked for the rings.
+    /// The request to the kernel module.
     pub fn request(&self) -> CreateQpReq {
         let ring = |ring: &Option<PlannedRing>| ring.as_ref().map(PlannedRing::user_ring);
         CreateQpReq {
@@ -142,7 +142,7 @@ impl Plan {
     }
 }
 
-/// The ring of a queue of `wrs` work requests of up to `size` bytes.
+/// The ring of a queue for `wrs` work requests whose WQEs have up to `size` bytes.
 fn planned_ring(
     wrs: u32,
     size: usize,
@@ -169,8 +169,8 @@ fn slots(ring: &Option<WorkRing>) -> u32 {
 }
 
 impl Qp {
-    /// The planned QP, whose rings `map` maps, send queue first. Queues are locked as `domain`
-    /// says.
+    /// The planned QP. `map` maps its rings, send queue first. `domain` has the locking of the
+    /// queues.
     ///
     /// # Errors
     ///
@@ -241,14 +241,14 @@ impl Qp {
         boxed(Self::new(plan, map, queues, shared, domain)?)
     }
 
-    /// The QP that libibverbs calls `qp`.
+    /// The QP behind libibverbs' pointer.
     ///
     /// # Safety
     ///
-    /// It was made by this provider and is not destroyed during `'a`.
+    /// The QP was made by this provider and is not destroyed during `'a`.
     pub unsafe fn from_ibv<'a>(qp: *mut ffi::ibv_qp) -> &'a Self {
-        // SAFETY: the ibv_qp is at the start of a Qp, which is shared, but for its `ibv`, by the
-        // invariants.
+        // SAFETY: the ibv_qp is at the start of a Qp. By the invariants, its `ibv` is accessed
+        // through raw pointers only; the other members may be shared.
         unsafe { &*qp.cast::<Self>() }
     }
 
@@ -257,35 +257,35 @@ impl Qp {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The rings.
+    /// The rings of the QP.
     #[inline]
     pub fn rings(&self) -> &QpRings {
         &self.rings
     }
 
-    /// The limits that send work requests are checked against.
+    /// The limits of send work requests.
     #[inline]
     pub fn send_limits(&self) -> &SendLimits {
         &self.send_limits
     }
 
-    /// Whether the QP takes send work requests in its state.
+    /// Whether the QP's state allows send work requests.
     #[inline]
     pub fn can_send(&self) -> bool {
         self.state.load(Ordering::Relaxed) >= ffi::IBV_QPS_RTS
     }
 
-    /// The CQs that it completes to.
+    /// The CQs of the QP.
     fn cqs(&self) -> impl Iterator<Item = &Attachment> {
         iter::once(&self.send_cq).chain(&self.recv_cq)
     }
 
-    /// The kernel has created the QP: its completions are delivered from now on.
+    /// Starts to deliver completions of the QP, which the kernel has created.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`: the QP is to be [destroyed](Self::destroyed) then, once the kernel has destroyed
-    /// it.
+    /// `ENOMEM`. The caller destroys the QP in the kernel and then calls
+    /// [`destroyed`](Self::destroyed).
     pub fn created(&mut self, qpn: Qpn) -> io::Result<()> {
         self.qpn = qpn;
         self.send_doorbell = Doorbell::Sq(qpn).to_u32();
@@ -293,12 +293,12 @@ impl Qp {
         self.cqs().try_for_each(|cq| cq.attach(qpn, &self.rings))
     }
 
-    /// The kernel has destroyed the QP: its completions are not delivered any more.
+    /// Stops delivering completions of the QP, which the kernel has destroyed.
     pub fn destroyed(&self) {
         self.cqs().for_each(|cq| cq.detach(self.qpn, &self.rings));
     }
 
-    /// The QP is in `state`.
+    /// Notes that the QP was moved to `state`.
     pub fn changed(&self, state: ffi::ibv_qp_state) {
         self.state.store(state, Ordering::Relaxed);
         self.take_opcodes();
@@ -310,14 +310,14 @@ impl Qp {
         }
     }
 
-    /// State by the last modify or query.
+    /// State according to the last modify or query.
     fn state(&self) -> ffi::ibv_qp_state {
         self.state.load(Ordering::Relaxed)
     }
 
-    /// A query has returned `state`. The state was `before` when the query began. Only ERR is taken
-    /// over, since the device moves QPs there by itself. A thread that has modified the QP
-    /// meanwhile has newer knowledge.
+    /// Notes the `state` that a query has returned. The state was `before` when the query began.
+    /// Only ERR is stored, the state to which the device moves QPs by itself, and only if no thread
+    /// has modified the QP since.
     pub fn queried(&self, before: ffi::ibv_qp_state, state: ffi::ibv_qp_state) {
         let error = ffi::IBV_QPS_ERR;
         let order = Ordering::Relaxed;
@@ -331,7 +331,7 @@ impl Qp {
         }
     }
 
-    /// Has `ibv_post_send` take the opcodes of the state.
+    /// Stores the simple opcodes that `ibv_post_send` accepts in the present state.
     fn take_opcodes(&self) {
         let simple = match self.can_send() {
             true => self.send_limits.simple_opcodes().bits(),
@@ -340,7 +340,7 @@ impl Qp {
         self.simple.store(simple, Ordering::Relaxed);
     }
 
-    /// Sizes of the QP, in place of those that were asked for.
+    /// Replaces the requested sizes by the actual sizes of the QP.
     pub fn report(&self, cap: &mut ffi::ibv_qp_cap) {
         cap.max_send_wr = slots(&self.rings.send);
         cap.max_recv_wr = slots(&self.rings.recv);
@@ -349,8 +349,8 @@ impl Qp {
         cap.max_inline_data = self.send_limits.max_inline;
     }
 
-    /// Posts send work requests, all up to the first that is refused. Returns why, or 0; `refuse`
-    /// is called with the one that was refused and those after it.
+    /// Posts send work requests, up to the first invalid one. Returns 0 or the error number. On an
+    /// error, `refuse` is called with the rest of the list, from the refused work request on.
     ///
     /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is
     /// full.
@@ -372,7 +372,7 @@ impl Qp {
                 true => self.send_limits.post_simple(ring, &mut posting, wr),
                 false => None,
             };
-            // SAFETY: `posting` is held, and not looked at meanwhile.
+            // SAFETY: `posting` is held, and not accessed meanwhile.
             let posted = posted.unwrap_or_else(|| unsafe { self.post_other(wr) });
             if let Err(error) = posted {
                 refuse(list.first());
@@ -381,7 +381,7 @@ impl Qp {
             }
             list.pop();
         }
-        // SAFETY: locked above.
+        // SAFETY: the ring was locked above.
         unsafe { self.publish_send(ring, posting) };
         status
     }
@@ -390,12 +390,13 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the state or the QP's type does not allow it; those of [`SendLimits::post`].
+    /// `EINVAL` if the state or the QP's type does not allow the work request; the errors of
+    /// [`SendLimits::post`].
     ///
     /// # Safety
     ///
-    /// This thread has locked the send queue, which there is, and nothing borrows from the guard.
-    // Apart and with few arguments, so that simple work requests save no registers for it.
+    /// The QP has a send queue, this thread has locked it, and nothing borrows from the guard.
+    // A function of its own with few arguments: simple work requests save no registers for it.
     #[inline(never)]
     unsafe fn post_other(&self, wr: wr::Send<'_>) -> Result<(), c_int> {
         let ring = self.rings.send.as_ref().ok_or(libc::ENOMEM)?;
@@ -416,7 +417,7 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// That is what `ring` is locked by.
+    /// `posting` is the guard of `ring`'s lock.
     #[inline]
     pub unsafe fn publish_send(&self, ring: &WorkRing, posting: Guard<'_, Posting>) {
         // SAFETY: the caller's promise.
@@ -425,26 +426,27 @@ impl Qp {
 
     /// # Safety
     ///
-    /// As [`publish_send`](Self::publish_send).
+    /// The same as for [`publish_send`](Self::publish_send).
     #[inline]
     unsafe fn publish(&self, ring: &WorkRing, mut posting: Guard<'_, Posting>, doorbell: u32) {
         // SAFETY: the caller's promise.
         let ring_doorbell = unsafe { ring.publish(&mut posting) };
-        // A doorbell may take a while: the device's side of the page can be emulated.
+        // A doorbell may take long, since the device may be emulated: the lock is released first.
         drop(posting);
         if ring_doorbell {
             self.shared.doorbell.ring(doorbell);
         }
     }
 
-    /// As [`post_send`](Self::post_send), for receive work requests: `EINVAL` in RESET.
+    /// Posts receive work requests, up to the first invalid one. Returns 0 or the error number:
+    /// `EINVAL` in RESET and for an invalid work request, `ENOMEM` when the queue is full.
     #[inline]
     fn post_recv(&self, list: &mut List<'_, ffi::ibv_recv_wr>) -> c_int {
         if self.state.load(Ordering::Relaxed) == ffi::IBV_QPS_RESET {
             return libc::EINVAL;
         }
         let Some(ring) = &self.rings.recv else {
-            // With an SRQ, receives are posted there.
+            // With an SRQ, receives are posted to the SRQ.
             return match self.rings.shared {
                 Some(_) => libc::EINVAL,
                 None => libc::ENOMEM,
@@ -452,7 +454,7 @@ impl Qp {
         };
         let mut posting = ring.lock();
         let status = list.try_each(|wr| post::post_recv(ring, &mut posting, wr, self.max_recv_sge));
-        // SAFETY: locked above.
+        // SAFETY: the ring was locked above.
         unsafe { self.publish(ring, posting, self.recv_doorbell) };
         status
     }
@@ -462,12 +464,12 @@ impl Qp {
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: libibverbs passes a QP of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_qp(qp) };
     if status == 0 {
-        // SAFETY: it was made by `create_qp`, and the caller does not use it any more.
+        // SAFETY: the QP was made by `create_qp`, and the caller does not use it any more.
         unsafe { Box::from_raw(qp.cast::<Qp>()) }.destroyed();
     }
     status
@@ -477,7 +479,7 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn modify_qp(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -502,7 +504,7 @@ pub unsafe extern "C" fn modify_qp(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn query_qp(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -539,7 +541,7 @@ pub unsafe extern "C" fn query_qp(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn attach_mcast(
     qp: *mut ffi::ibv_qp,
     gid: *const ffi::ibv_gid,
@@ -553,7 +555,7 @@ pub unsafe extern "C" fn attach_mcast(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn detach_mcast(
     qp: *mut ffi::ibv_qp,
     gid: *const ffi::ibv_gid,
@@ -567,7 +569,7 @@ pub unsafe extern "C" fn detach_mcast(
 ///
 /// # Safety
 ///
-/// `qp` is a QP of this provider, `wr` a list of valid work requests, and `bad_wr` a place for one.
+/// `qp` is a QP of this provider, `wr` a list of valid work requests, and `bad_wr` can be written.
 pub unsafe extern "C" fn post_send(
     qp: *mut ffi::ibv_qp,
     wr: *mut ffi::ibv_send_wr,
@@ -575,7 +577,7 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller's QP and list.
     let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's `bad_wr` pointer.
     qp.post_send(&mut list, |refused| unsafe { bad_wr.write(refused) })
 }
 
@@ -583,7 +585,7 @@ pub unsafe extern "C" fn post_send(
 ///
 /// # Safety
 ///
-/// As [`post_send`].
+/// The same as for [`post_send`].
 pub unsafe extern "C" fn post_recv(
     qp: *mut ffi::ibv_qp,
     wr: *mut ffi::ibv_recv_wr,
@@ -593,7 +595,7 @@ pub unsafe extern "C" fn post_recv(
     let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
     let status = qp.post_recv(&mut list);
     if status != 0 {
-        // SAFETY: the caller's pointer.
+        // SAFETY: the caller's `bad_wr` pointer.
         unsafe { bad_wr.write(list.first()) };
     }
     status

@@ -29,17 +29,17 @@ type Command = driver_data::Command<ffi::ibv_create_qp_ex, CreateQpReq>;
 /// Response of CREATE_QP.
 type Response = driver_data::Response<ffi::ib_uverbs_ex_create_qp_resp, CreateQpResp>;
 
-/// Checks what has no part in the QP's memory, on a device with these `flags`.
+/// Checks the attributes that do not determine the QP's rings, on a device with these `flags`.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for what is not served, `EINVAL` for what is missing.
+/// `EOPNOTSUPP` for an unsupported attribute, `EINVAL` for a missing attribute.
 fn check(attr: &ffi::ibv_qp_init_attr_ex, flags: ContextFlags) -> Result<(), i32> {
     const KNOWN: u32 = ffi::IBV_QP_INIT_ATTR_PD
         | ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS
         | ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |mask| attr.comp_mask & mask != 0;
-    // Whether the device has it, the kernel says.
+    // The kernel checks whether the device supports this flag.
     let create_flags = match attr.qp_type {
         ffi::IBV_QPT_UD => ffi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
         _ => 0,
@@ -58,11 +58,11 @@ fn check(attr: &ffi::ibv_qp_init_attr_ex, flags: ContextFlags) -> Result<(), i32
     complete.then_some(()).ok_or(libc::EINVAL)
 }
 
-/// `create_qp_ex`. With send operations that it names, the QP has the `ibv_wr_*` functions.
+/// `create_qp_ex`. If the attributes have `send_ops_flags`, the QP has the `ibv_wr_*` functions.
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_qp_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_qp_init_attr_ex,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn create_qp_ex(
     if let Err(number) = check(attr, shared.limits.flags) {
         return errno::null(number);
     }
-    // SAFETY: they are not null, as was checked, and so are objects of this provider.
+    // SAFETY: the pointers were checked not to be null, so they are objects of this provider.
     let (pd, send_cq, recv_cq) = unsafe {
         (
             Pd::from_ibv(attr.pd),
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn create_qp_ex(
             Cq::from_ibv(attr.recv_cq),
         )
     };
-    // SAFETY: it is null or an object of this provider.
+    // SAFETY: an SRQ that is not null is an object of this provider.
     let srq = (!attr.srq.is_null()).then(|| unsafe { Srq::from_ibv(attr.srq) });
     let domain = pd.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_QP);
     let plan = Plan::new(attr.qp_type, &attr.cap, srq.is_some(), shared, &domain);
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn create_qp_ex(
         }
     };
     qp.report(&mut attr.cap);
-    // SAFETY: the command has filled it in.
+    // SAFETY: the command has filled in the number.
     let qpn = Qpn::new(unsafe { (*qp.as_ibv()).qp_num });
     if let Err(error) = qp.created(qpn) {
         // SAFETY: the kernel has created the QP above. If this fails, closing the context destroys
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn create_qp_ex(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_qp(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Limits to the rate at which a QP sends.
+//! Rate limits of QPs.
 
 use std::mem::offset_of;
 use std::mem::size_of;
@@ -17,11 +17,12 @@ use crate::ffi::Zeroed;
 /// MODIFY_QP in its extended form.
 type ModifyQp = Command<ffi::ibv_modify_qp_ex, ModifyQpReq>;
 
-/// `modify_qp` with a rate limit among the attributes, of this shape.
+/// `modify_qp` with a rate limit among the attributes. `shape` has the burst size and the typical
+/// packet size.
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe fn modify_qp(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -44,13 +45,13 @@ pub unsafe fn modify_qp(
     }
 }
 
-/// `modify_qp_rate_limit`: `EINVAL` for what `comp_mask` says and this provider does not know, for
-/// rates and bursts that the device does not have and for QPs that do not send; `EOPNOTSUPP` if the
-/// device has no rate limits.
+/// `modify_qp_rate_limit`. `EINVAL` for unknown bits in `comp_mask`, for rates and bursts out of
+/// the device's range, and for QPs in a state in which they do not send; `EOPNOTSUPP` if the device
+/// has no rate limits.
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_rate_limit_attr,
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn modify_qp_rate_limit(
     unsafe { modify_qp(qp, &mut rate, ffi::IBV_QP_RATE_LIMIT as c_int, shape) }
 }
 
-/// Tells of the rate limits in the attributes of the device, if there is room.
+/// Reports the rate limits in the attributes of the device, if the structure is long enough.
 ///
 /// # Safety
 ///
@@ -93,7 +94,7 @@ pub unsafe fn report(
         (*attr).packet_pacing_caps = ffi::ibv_packet_pacing_caps {
             qp_rate_limit_min: limits.min_rate,
             qp_rate_limit_max: limits.max_rate,
-            // Types have the same numbers.
+            // The bits are those of `enum ibv_qp_type`.
             supported_qpts: limits.qp_types.0,
         };
     }
@@ -140,7 +141,7 @@ mod tests {
             typical_pkt_sz: 0,
             comp_mask: 1,
         };
-        // SAFETY: the QP is not looked at.
+        // SAFETY: the QP is not accessed.
         let status = unsafe { modify_qp_rate_limit(std::ptr::null_mut(), &mut attr) };
         assert_eq!(status, libc::EINVAL);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! How libibverbs finds this provider, and this provider its devices.
+//! Registration with libibverbs, and matching of devices.
 
 use std::ffi::CStr;
 use std::io;
@@ -18,7 +18,7 @@ use crate::libibverbs;
 #[repr(C)]
 pub struct Device {
     ibv: ffi::verbs_device,
-    /// Oldest version of the interface that the kernel module speaks.
+    /// Oldest version of the interface that the kernel module supports.
     pub abi_version: u32,
 }
 
@@ -55,11 +55,11 @@ const fn match_entry(kind: u32, modalias: *const libc::c_char) -> ffi::verbs_mat
     }
 }
 
-/// Modaliases of the RDMA device's parent. libibverbs has no driver id to match by.
+/// Modaliases of the RDMA device's parent: libibverbs has no driver id to match by.
 ///
-/// - On PCI the parent is the function. Its device id is 0x1040 + 42; the ids of its subsystem are
-///   the host's to choose.
-/// - On other transports, and with modules before this form, the parent is the virtio device 42.
+/// - On PCI, the parent is the PCI function. Its device id is 0x1040 + 42; the host chooses its
+///   subsystem ids.
+/// - On other transports, and with older modules, the parent is a virtio device with id 42.
 static MATCHES: Table<[ffi::verbs_match_ent; 3]> = Table([
     match_entry(
         ffi::VERBS_MATCH_MODALIAS,
@@ -72,9 +72,10 @@ static MATCHES: Table<[ffi::verbs_match_ent; 3]> = Table([
 /// The provider's name.
 const NAME: &CStr = c"virtio_rdma";
 
-/// Every version of the interface is accepted here and judged when a device is opened. libibverbs
-/// knows one version of the module, not a range. A device that does not fit would be missing in its
-/// list, and its warning would not say which side is older.
+/// The table accepts every version of the interface; the version is checked when a device is
+/// opened. libibverbs knows only one version of the module, not a range. If it did the check, an
+/// incompatible device would be missing in its list, and its warning would not say which side is
+/// older.
 static DRIVER: Table<ffi::verbs_device_ops> = Table(ffi::verbs_device_ops {
     name: NAME.as_ptr(),
     match_min_abi_version: 0,
@@ -99,13 +100,13 @@ extern "C" fn register() {
     }
 }
 
-/// Whether `device` is one of this provider. It may belong to another copy of this library in the
-/// process. Such a copy is known by its name. It takes the same requests, in an
-/// [`OpenRequest`](crate::direct::OpenRequest).
+/// Whether `device` is a device of this provider, or of another copy of this library in the
+/// process. Such a copy has the same name, and accepts an
+/// [`OpenRequest`](crate::direct::OpenRequest) too.
 ///
 /// # Safety
 ///
-/// `device` is one that libibverbs lists.
+/// `device` is a device of libibverbs' list.
 pub unsafe fn is_ours(device: *mut ffi::ibv_device) -> bool {
     // SAFETY: libibverbs' devices are the first member of this structure.
     let operations = unsafe { (*device.cast::<ffi::verbs_device>()).ops.as_ref() };
@@ -135,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether libibverbs takes a device for ours by the modalias of its parent.
+    /// Whether libibverbs assigns a device to this provider, given the modalias of its parent.
     fn matches(modalias: &CStr) -> bool {
         let entries = MATCHES.0.iter();
         let mut patterns = entries
@@ -152,7 +153,7 @@ mod tests {
     // abi
     #[test]
     fn devices_are_known_by_the_modalias_of_their_parent() {
-        // Of a PCI function, whatever its subsystem and class.
+        // PCI functions, with any subsystem and class.
         assert!(matches(
             c"pci:v00001AF4d0000106Asv00001AF4sd0000106Abc02sc00i00"
         ));
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Whether a device of the provider that registered `operations` is ours.
+    /// Whether a device of the provider that has registered `operations` is ours.
     fn is_ours_of(operations: *const ffi::verbs_device_ops) -> bool {
         let mut device = ffi::verbs_device {
             ops: operations,

@@ -2,8 +2,8 @@
 
 //! A shared receive queue: its ring, and the application's id of each work request in it.
 //!
-//! Its work requests complete in the CQs of many QPs and in any order, so a slot is free when its
-//! own completion is polled. Polling takes the lock of the SRQ inside that of the CQ.
+//! The work requests complete in the CQs of many QPs and in any order, so a slot becomes free when
+//! its own completion is polled. Polling takes the SRQ's lock within the CQ's lock.
 
 use std::io;
 use std::mem::replace;
@@ -32,11 +32,11 @@ pub struct SharedRing {
     posting: Lock<Posting>,
     /// Held while the queue moves to a longer ring, system calls included.
     control: Mutex<()>,
-    /// Where a longer ring comes from.
+    /// Allocates longer rings.
     lender: Option<Lender>,
 }
 
-/// State of one thread while it posts.
+/// The state of posting.
 ///
 /// # Invariants
 ///
@@ -44,8 +44,8 @@ pub struct SharedRing {
 pub struct Posting {
     memory: RingMap,
     queue: SharedQueue<Box<[u16]>>,
-    /// The application's id of the work request in each slot; on the wire, a work request's id is
-    /// its slot.
+    /// The application's id of the work request in each slot. The device sees the slot number as
+    /// the id of a work request.
     wr_ids: Box<[u64]>,
     /// The longer ring that the device may move to at any moment.
     moving: Option<Moving>,
@@ -78,7 +78,7 @@ impl SharedRing {
         })
     }
 
-    /// Where the process has this ring.
+    /// The address and the layout of the ring in this process.
     pub fn user_ring(&self) -> UserRing {
         self.lock().memory.user_ring()
     }
@@ -88,14 +88,14 @@ impl SharedRing {
         self.lock().memory.layout().slots()
     }
 
-    /// Starts to post, to this queue alone until the result is dropped.
+    /// Starts to post. Other threads can't post until the result is dropped.
     #[inline]
     pub fn lock(&self) -> Guard<'_, Posting> {
         self.posting.lock()
     }
 
-    /// Polling side: the work request in `slot` is complete. Returns the application's id, or
-    /// `None` if it is not outstanding.
+    /// Completes the work request in `slot`; called when its completion is polled. Returns the
+    /// application's id, or `None` if no work request is outstanding in `slot`.
     #[inline]
     pub fn complete(&self, slot: u64) -> Option<u64> {
         let slot = u16::try_from(slot).ok()?;
@@ -118,14 +118,14 @@ impl SharedRing {
         self.prepare_with(slots, PlannedRing::in_memory, RingMap::user_ring)
     }
 
-    /// Prepares a ring of `slots` slots, which `map` maps, for the device to move to. From here on
-    /// both are filled. Returns the `request` for the move; [`moved`](Self::moved) says how that
-    /// ended.
+    /// Prepares a ring of `slots` slots, which `map` maps, for the device to move to. From now on,
+    /// work requests are posted to both rings. Returns the `request` for the move. Afterwards the
+    /// caller calls [`moved`](Self::moved).
     ///
     /// # Errors
     ///
-    /// `EINVAL` unless there is a longer ring with so many slots, `EBUSY` if one is prepared
-    /// already, those of `map` and of [`PlannedRing::new`], and `ENOMEM`.
+    /// `EINVAL` unless `slots` is valid and longer than the present ring, `EBUSY` if a ring is
+    /// prepared already, the errors of `map` and of [`PlannedRing::new`], and `ENOMEM`.
     pub fn prepare_with(
         &self,
         slots: u32,
@@ -145,7 +145,7 @@ impl SharedRing {
         let mut slot = defaults(layout.slot_size() as usize)?;
         let request = request(&moving.memory);
         let mut posting = self.lock();
-        // Another thread may have been faster.
+        // Another thread may have moved the queue meanwhile.
         if posting.moving.is_some() || *posting.memory.layout() != present {
             return Err(error(libc::EBUSY));
         }
@@ -156,7 +156,7 @@ impl SharedRing {
         Ok(request)
     }
 
-    /// The device has moved to the ring that was prepared, or has not.
+    /// Ends a move: switches to the prepared ring if the device has moved to it, else drops it.
     pub fn moved(&self, has_moved: bool) {
         let mut posting = self.lock();
         let Some(mut moving) = posting.moving.take() else {
@@ -171,7 +171,7 @@ impl SharedRing {
             old = Some(replace(&mut posting.memory, moving.memory));
         }
         drop(posting);
-        // Not with the lock held: it is unmapped.
+        // The drop unmaps the ring, so it happens after the lock is released.
         drop(old);
     }
 }
@@ -189,22 +189,22 @@ impl Posting {
         if let Some(wr_id) = self.wr_ids.get_mut(usize::from(slot)) {
             *wr_id = wr.wr_id();
         }
-        // SAFETY: they are not more than the queue has.
+        // SAFETY: `sges` has at most the number of SGEs of the queue's WQEs.
         unsafe { write_receive(self.memory.slot(slot.into()), slot.into(), sges.clone()) };
         if let Some(Moving { memory, .. }) = &self.moving {
-            // SAFETY: as above; the slots of the two rings are of one size.
+            // SAFETY: as above; the slots of both rings have the same size.
             unsafe { write_receive(memory.slot(slot.into()), slot.into(), sges) };
             self.queue.mirror(memory.layout(), memory, slot);
         }
-        // SAFETY: by the invariants the queue goes with this memory.
+        // SAFETY: by the invariants the queue has the layout of this memory.
         self.queue.offer(unsafe { self.memory.unchecked() }, slot);
         Ok(())
     }
 
-    /// Hands all that was posted to the device. Returns whether its doorbell is to be rung.
+    /// Hands the posted work requests to the device. Returns whether the doorbell must be rung.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        // SAFETY: by the invariants the queue goes with this memory.
+        // SAFETY: by the invariants the queue has the layout of this memory.
         self.queue.publish(unsafe { self.memory.unchecked() })
     }
 }

@@ -41,20 +41,20 @@ use crate::wr::List;
 ///
 /// # Invariants
 ///
-/// `ibv` is libibverbs' own, and reached through its raw pointer only.
+/// `ibv` belongs to libibverbs, and is accessed through its raw pointer only.
 #[repr(C)]
 pub struct Srq {
     ibv: UnsafeCell<ffi::verbs_srq>,
     ring: Arc<SharedRing>,
     max_sge: u32,
     shared: Arc<Shared>,
-    /// The device's handle.
+    /// The number of the SRQ on the device.
     srqn: Srqn,
 }
 
-// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+// SAFETY: libibverbs' part is not accessed through a reference, and the rest can be sent.
 unsafe impl Send for Srq {}
-// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+// SAFETY: libibverbs' part is not accessed through a reference, and the rest can be shared.
 unsafe impl Sync for Srq {}
 
 // SAFETY: the type is `repr(C)` and starts with this.
@@ -77,7 +77,7 @@ fn slots_for(wrs: u32) -> Option<u32> {
 }
 
 impl Srq {
-    /// The SRQ that the device calls `srqn`, whose ring is `memory`.
+    /// The SRQ with the device's number `srqn` and the ring `memory`.
     ///
     /// # Errors
     ///
@@ -114,14 +114,14 @@ impl Srq {
         boxed(Self::new(memory, Srqn::NONE, max_sge, shared, domain)?)
     }
 
-    /// The SRQ that libibverbs calls `srq`.
+    /// The SRQ behind libibverbs' pointer.
     ///
     /// # Safety
     ///
-    /// It was made by this provider and is not destroyed during `'a`.
+    /// The SRQ was made by this provider and is not destroyed during `'a`.
     pub unsafe fn from_ibv<'a>(srq: *mut ffi::ibv_srq) -> &'a Self {
-        // SAFETY: the ibv_srq is at the start of an Srq, which is shared, but for its `ibv`, by the
-        // invariants.
+        // SAFETY: the ibv_srq is at the start of an Srq. By the invariants, its `ibv` is accessed
+        // through raw pointers only; the other members may be shared.
         unsafe { &*srq.cast::<Self>() }
     }
 
@@ -130,18 +130,18 @@ impl Srq {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The ring.
+    /// The ring of the SRQ.
     pub fn ring(&self) -> &Arc<SharedRing> {
         &self.ring
     }
 
-    /// Posts work requests, all up to the first that is refused. Returns why, or 0.
+    /// Posts work requests, up to the first invalid one. Returns 0 or the error number.
     #[inline]
     fn post_recv(&self, list: &mut List<'_, ffi::ibv_recv_wr>) -> c_int {
         let mut posting = self.ring.lock();
         let status = list.try_each(|wr| posting.post(wr, self.max_sge));
         let ring_doorbell = posting.publish();
-        // A doorbell may take a while: the device's side of the page can be emulated.
+        // A doorbell may take long, since the device may be emulated: the lock is released first.
         drop(posting);
         if ring_doorbell {
             let doorbell = Doorbell::Srq(self.srqn);
@@ -213,7 +213,7 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_srq(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_srq_init_attr,
@@ -225,11 +225,11 @@ pub unsafe extern "C" fn create_srq(
     }
 }
 
-/// Changes attributes in the kernel, with a request of the provider's.
+/// Changes attributes in the kernel; `request` is the provider's part of the command.
 ///
 /// # Safety
 ///
-/// As [`modify_srq`].
+/// The same as for [`modify_srq`].
 unsafe fn command(
     srq: *mut ffi::ibv_srq,
     attr: *mut ffi::ibv_srq_attr,
@@ -241,11 +241,12 @@ unsafe fn command(
     unsafe { ffi::ibv_cmd_modify_srq(srq, attr, mask, &mut command.core, ModifyCommand::SIZE) }
 }
 
-/// `modify_srq`. A ring that is long enough for what is asked stays as it is.
+/// `modify_srq`. The ring is replaced only if it is too short for the requested number of work
+/// requests.
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn modify_srq(
     srq: *mut ffi::ibv_srq,
     attr: *mut ffi::ibv_srq_attr,
@@ -277,8 +278,8 @@ pub unsafe extern "C" fn modify_srq(
                 ring: planned.user_ring(),
                 mapping_addr: mapping.as_mut_ptr().expose_provenance() as u64,
             };
-            // SAFETY: the caller's arguments are passed on. The kernel writes to the mapping, which
-            // is as long as it wants.
+            // SAFETY: the caller's arguments are passed on. The kernel writes a `RingMapping`, for
+            // which `mapping` has room.
             match unsafe { command(srq, attr, MAX_WR, request) } {
                 0 => (),
                 number => return Err(io::Error::from_raw_os_error(number)),
@@ -305,7 +306,7 @@ pub unsafe extern "C" fn modify_srq(
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+/// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn query_srq(srq: *mut ffi::ibv_srq, attr: *mut ffi::ibv_srq_attr) -> c_int {
     let mut command = ffi::ibv_query_srq::zeroed();
     // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
@@ -316,13 +317,13 @@ pub unsafe extern "C" fn query_srq(srq: *mut ffi::ibv_srq, attr: *mut ffi::ibv_s
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider.
+/// The arguments are objects of this provider.
 pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
     // SAFETY: libibverbs passes an SRQ of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_srq(srq) };
     if status == 0 {
-        // SAFETY: it was made by `create_srq`, no QP uses it, and the caller does not use it any
-        // more.
+        // SAFETY: the SRQ was made by `create_srq`, no QP uses it, and the caller does not use it
+        // any more.
         drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
     }
     status
@@ -332,9 +333,9 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
 ///
 /// # Safety
 ///
-/// `srq` is an SRQ of this provider, and `srq_num` a place for a number.
+/// `srq` is an SRQ of this provider, and `srq_num` can be written.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, srq_num: *mut u32) -> c_int {
-    // SAFETY: the caller's SRQ and place.
+    // SAFETY: the caller's SRQ and `srq_num` pointer.
     unsafe { srq_num.write(Srq::from_ibv(srq).srqn.get()) };
     0
 }
@@ -343,8 +344,8 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, srq_num: *mut u32) 
 ///
 /// # Safety
 ///
-/// `srq` is an SRQ of this provider, `wr` a list of valid work requests, and `bad_wr` a place for
-/// one.
+/// `srq` is an SRQ of this provider, `wr` a list of valid work requests, and `bad_wr` can be
+/// written.
 pub unsafe extern "C" fn post_srq_recv(
     srq: *mut ffi::ibv_srq,
     wr: *mut ffi::ibv_recv_wr,
@@ -354,7 +355,7 @@ pub unsafe extern "C" fn post_srq_recv(
     let (srq, mut list) = unsafe { (Srq::from_ibv(srq), List::new(wr)) };
     let status = srq.post_recv(&mut list);
     if status != 0 {
-        // SAFETY: the caller's place.
+        // SAFETY: the caller's `bad_wr` pointer.
         unsafe { bad_wr.write(list.first()) };
     }
     status

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! QPs by number. Polling looks them up without a lock, at a cost that does not depend on their
-//! number.
+//! QPs by QP number. Polling looks QPs up without a lock, in constant time.
 //!
 //! The table is a radix tree of three levels. Nodes are only ever added, and are freed with the
 //! table, so readers need no lock to reach an entry. An entry is one pointer.
@@ -17,7 +16,7 @@ use crate::arc::Arc;
 use crate::sync::AtomicPtr;
 use crate::sync::Ordering;
 
-/// log2 of the entries of a node. Three levels hold the numbers of QPs, 24 bits.
+/// log2 of the entries of a node. Three levels cover the 24 bits of a QP number.
 #[cfg(not(loom))]
 const SHIFT: u32 = 8;
 #[cfg(loom)]
@@ -34,15 +33,15 @@ impl<T> Node<T> {
 }
 
 impl<T> Node<Node<T>> {
-    /// The node below at `index`, if there is one.
+    /// The child node at `index`, if there is one.
     #[inline(always)]
     fn below(&self, index: usize) -> Option<&Node<T>> {
-        // SAFETY: a node stays until the table is dropped, and is initialised before its address is
+        // SAFETY: a node lives until the table is dropped, and is initialised before its address is
         // stored.
         unsafe { self.0[index].load(Ordering::Acquire).as_ref() }
     }
 
-    /// The node below at `index`, which is added if there is none.
+    /// The child node at `index`, which is added if there is none.
     ///
     /// # Errors
     ///
@@ -56,38 +55,38 @@ impl<T> Node<Node<T>> {
         let stored =
             self.0[index].compare_exchange(null, node, Ordering::AcqRel, Ordering::Acquire);
         match stored {
-            // SAFETY: a node below stays until the table is dropped.
+            // SAFETY: a child node lives until the table is dropped.
             Ok(_) => Ok(unsafe { &*node }),
             Err(faster) => {
-                // SAFETY: from `into_raw` above, and not shared.
+                // SAFETY: the node is from `into_raw` above, and not shared.
                 drop(unsafe { Box::from_raw(node) });
-                // SAFETY: as in `below`: another thread has stored it.
+                // SAFETY: as in `below`: another thread has stored this node.
                 Ok(unsafe { &*faster })
             }
         }
     }
 }
 
-/// The place of a number.
+/// The table's entry for a QP number.
 ///
 /// # Invariants
 ///
-/// The address is null or one that [`Arc::into_raw`] has returned, and that `Arc` is the slot's.
+/// The address is null or was returned by [`Arc::into_raw`]; the slot owns that `Arc`.
 #[repr(transparent)]
 pub struct Slot<T>(AtomicPtr<T>);
 
 impl<T> Slot<T> {
-    /// Whether it holds `value`.
+    /// Whether the slot holds `value`.
     pub fn holds(&self, value: &Arc<T>) -> bool {
         ptr::eq(self.0.load(Ordering::Relaxed), Arc::as_ptr(value))
     }
 
-    /// Sets the value and returns the one before.
+    /// Sets the value and returns the previous value.
     pub fn replace(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
-        // INVARIANT: the slot's from here on.
+        // INVARIANT: the slot owns the `Arc` from here on.
         let value = value.map_or(ptr::null_mut(), Arc::into_raw);
         let before = self.0.swap(value, Ordering::AcqRel);
-        // SAFETY: by the invariants the slot owned it, and the slot holds another value now.
+        // SAFETY: by the invariants the slot owned the previous value, which it no longer holds.
         NonNull::new(before).map(|before| unsafe { Arc::from_raw(before) })
     }
 }
@@ -122,11 +121,11 @@ impl<T> Table<T> {
     pub unsafe fn get(&self, qpn: Qpn) -> Option<&T> {
         let slot = self.find(qpn)?;
         // SAFETY: by the invariants of the slot, an `Arc` keeps the value alive. By the caller's
-        // promise it is not dropped while the result is used.
+        // promise this `Arc` is not dropped while the result is used.
         unsafe { slot.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The slot of QP `qpn`, if there ever was a value.
+    /// The slot of QP `qpn`, if its nodes exist.
     #[inline(always)]
     pub fn find(&self, qpn: Qpn) -> Option<&Slot<T>> {
         let (top, middle, low) = split(qpn);
@@ -190,7 +189,7 @@ mod tests {
     #[test]
     fn entries_come_and_go() {
         let table = Table::new();
-        // SAFETY: nothing is dropped meanwhile.
+        // SAFETY: no `Arc` is dropped meanwhile.
         let get = |number| unsafe { table.get(Qpn::new(number)) }.copied();
         let value = |number: u32| Some(Arc::try_new(number).unwrap());
         for number in [0, 1, 255, 256, 0x1234, 0x0012_3456, 0x00ff_ffff] {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! libibverbs' structure of a QP, which has grown in its middle.
+//! libibverbs' structure of a QP, to which releases have added members in the middle.
 //!
-//! Behind the functions of `struct ibv_qp_ex` is the `comp_mask` of `struct verbs_qp`. Functions
-//! were added between them under one private ABI, so the provider looks where libibverbs writes.
+//! In `struct verbs_qp`, `comp_mask` follows the functions of `struct ibv_qp_ex`. Functions were
+//! added before `comp_mask` without a new private ABI. The provider therefore finds the offset of
+//! `comp_mask` at run time: it checks which word libibverbs has written.
 
 use std::io;
 use std::mem::offset_of;
@@ -13,17 +14,18 @@ use crate::builder;
 use crate::ffi;
 use crate::ffi::Zeroed;
 
-/// Offset of the first function that was added.
+/// Offset of the first added function, in bytes.
 const ADDED: usize = offset_of!(ffi::ibv_qp_ex, wr_abort) + size_of::<usize>();
-/// Words from there on: functions, `comp_mask`, a pointer, and room for functions to come.
+/// Number of words from [`ADDED`] on: functions, `comp_mask`, a pointer, and room for future
+/// functions.
 const WORDS: usize = 16;
-/// A word that libibverbs has not written.
+/// Initial value of a word: libibverbs has not written it.
 const UNTOUCHED: u64 = u64::MAX;
 
 /// `struct verbs_qp` of any release.
 #[repr(C, align(8))]
 pub struct VerbsQp {
-    /// An `ibv_qp`, and in a QP that has them the functions of `ibv_qp_ex`.
+    /// An `ibv_qp`, and the functions of `ibv_qp_ex` that every release has.
     head: [u8; ADDED],
     added: [u64; WORDS],
 }
@@ -50,8 +52,8 @@ impl VerbsQp {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if libibverbs is too old for an operation, `EPROTONOSUPPORT` if it has not
-    /// written where it is expected to.
+    /// `EOPNOTSUPP` if libibverbs is too old for an operation, `EPROTONOSUPPORT` if it has written
+    /// `comp_mask` to none of these words.
     ///
     /// # Safety
     ///
@@ -59,14 +61,14 @@ impl VerbsQp {
     pub unsafe fn created(this: *mut Self, send_ops: Option<u64>) -> io::Result<()> {
         // SAFETY: the caller's promise.
         let added = unsafe { &mut (*this).added };
-        // libibverbs has set comp_mask to zero, which has 32 bits.
+        // libibverbs has set comp_mask, which has 32 bits, to zero.
         let mask = added.iter().position(|word| *word as u32 == 0);
         *added = [0; WORDS];
         let mask = mask.ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTONOSUPPORT))?;
         let Some(send_ops) = send_ops else {
             return Ok(());
         };
-        // In the order in which they were added.
+        // The functions in the order in which they were added.
         let functions = [
             (
                 ffi::IBV_QP_EX_WITH_ATOMIC_WRITE,

@@ -2,10 +2,9 @@
 
 //! A send or receive queue: its ring, and the application's id of each work request in it.
 //!
-//! Posting and polling do not meet in a lock. Posting threads share the queue's own lock; the
-//! polling side runs under the lock of the one CQ that the queue completes to, and keeps the
-//! position up to which work is complete. A posting thread picks that position up when it finds no
-//! free slot.
+//! Posting and polling share no lock. Posting threads use the queue's own lock. The polling side
+//! runs under the lock of the one CQ that the queue completes to, and stores the position up to
+//! which work is complete. A posting thread reads this position when it finds no free slot.
 
 use std::io;
 use std::ops::Deref;
@@ -25,17 +24,17 @@ use crate::memory::RingMap;
 use crate::memory::Slot;
 use crate::wqe::SendWqe;
 
-/// State of one thread while it posts.
+/// The state of posting.
 pub struct Posting {
     queue: WorkQueue,
-    /// The work request that the `ibv_wr_*` functions have in progress.
+    /// The batch that the `ibv_wr_*` functions are building.
     pub batch: Batch,
 }
 
 /// Send work requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
-    /// The WQE that may still get a payload.
+    /// The WQE in progress, which may still get a payload.
     pub wqe: Option<SendWqe>,
     /// The first error, or 0.
     pub error: i32,
@@ -64,12 +63,12 @@ impl DerefMut for Posting {
 pub struct WorkRing {
     memory: RingMap,
     posting: Lock<Posting>,
-    /// The application's id of the work request in each slot; on the wire, a work request's id is
-    /// its position.
+    /// The application's id of the work request in each slot. The device sees the position as the
+    /// id of a work request.
     wr_ids: Box<[AtomicU64]>,
-    /// Position of the oldest slot that is not complete, by the polling side.
+    /// Position of the oldest slot that is not complete. Written by the polling side.
     tail: AtomicU32,
-    /// Position after the last slot that the device may have, by the posting side.
+    /// Position after the last slot that the device may have. Written by the posting side.
     head: AtomicU32,
 }
 
@@ -87,7 +86,7 @@ impl WorkRing {
             queue: WorkQueue::new(layout),
             batch: Batch::default(),
         };
-        // INVARIANT: the length is that of the layout.
+        // INVARIANT: `wr_ids` has the layout's number of slots.
         Ok(Self {
             posting: Lock::new(posting, threads),
             memory,
@@ -102,7 +101,7 @@ impl WorkRing {
         &self.memory
     }
 
-    /// Where the process has this ring.
+    /// The address and the layout of the ring in this process.
     pub fn user_ring(&self) -> UserRing {
         self.memory.user_ring()
     }
@@ -113,17 +112,17 @@ impl WorkRing {
         self.memory.layout().slots()
     }
 
-    /// Starts to post, to this queue alone until the result is dropped.
+    /// Starts to post. Other threads can't post until the result is dropped.
     #[inline]
     pub fn lock(&self) -> Guard<'_, Posting> {
         self.posting.lock()
     }
 
-    /// Goes on posting.
+    /// Continues to post, under the lock that [`Guard::keep`] has left locked.
     ///
     /// # Safety
     ///
-    /// As [`Lock::resume`].
+    /// The same as for [`Lock::resume`].
     #[inline]
     pub unsafe fn resume(&self) -> Guard<'_, Posting> {
         // SAFETY: the caller's promise.
@@ -135,12 +134,12 @@ impl WorkRing {
     fn wr_id(&self, position: u32) -> &AtomicU64 {
         let index = self.memory.layout().slot_index(position);
         debug_assert!(index < self.wr_ids.len());
-        // SAFETY: by the invariants, there is one for each slot.
+        // SAFETY: by the invariants, there is an id for each slot.
         unsafe { self.wr_ids.get_unchecked(index) }
     }
 
-    /// Takes the next slot for the work request that the application calls `wr_id`. Returns its
-    /// position too, or `None` when the queue is full.
+    /// Takes the next slot for a work request with the application's id `wr_id`. Returns the
+    /// position and the slot, or `None` when the queue is full.
     #[inline]
     pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u32, Slot<'_>)> {
         let position = match queue.reserve() {
@@ -152,30 +151,30 @@ impl WorkRing {
         Some((position, slot))
     }
 
-    /// Takes the next slot after a look at what was completed. A tail of before a
-    /// [reset](Self::reset) frees nothing.
-    // In line: called, it would cost each post the registers of its arguments.
+    /// Frees completed slots and takes the next slot. A stale tail, from before a
+    /// [reset](Self::reset), frees nothing.
+    // Inlined: a call would cost each post the registers of its arguments.
     #[inline(always)]
     fn reclaim(&self, queue: &mut WorkQueue) -> Option<u32> {
         queue.reclaim(self.tail.load(Ordering::Acquire)).ok()?;
         queue.reserve()
     }
 
-    /// Hands all that was reserved to the device. Returns whether its doorbell is to be rung.
+    /// Hands the reserved slots to the device. Returns whether the doorbell must be rung.
     ///
     /// # Safety
     ///
-    /// `queue` is that of this ring.
+    /// `queue` is the queue of this ring.
     #[inline]
     pub unsafe fn publish(&self, queue: &mut WorkQueue) -> bool {
-        // A poller that sees a completion of these work requests sees this too.
+        // A poller that sees a completion of these work requests sees this store too.
         self.head.store(queue.reserved(), Ordering::Relaxed);
         // SAFETY: the queue was made with the layout of the ring.
         queue.publish(unsafe { self.memory.unchecked() })
     }
 
-    /// Polling side: the work request at `position`, and all before it, are complete. Returns the
-    /// application's id, or `None` if it is not outstanding.
+    /// Completes the work request at `position` and all earlier ones; called when its completion is
+    /// polled. Returns the application's id, or `None` if the work request is not outstanding.
     #[inline]
     pub fn complete(&self, position: u64) -> Option<u64> {
         let position = u32::try_from(position).ok()?;
@@ -189,9 +188,9 @@ impl WorkRing {
         Some(wr_id)
     }
 
-    /// The device has given everything back without completions (QP state RESET). A concurrent
-    /// poller may still store the tail of an earlier completion. That frees nothing, and the next
-    /// completion corrects it.
+    /// Empties the queue of a QP that has entered RESET. A concurrent poller may still store the
+    /// tail of an earlier completion. Such a tail frees no slots, and the next completion corrects
+    /// it.
     pub fn reset(&self) {
         let tail = self.posting.lock().reset();
         self.tail.store(tail, Ordering::Release);
@@ -199,7 +198,7 @@ impl WorkRing {
 }
 
 /// The result for a work request that is not outstanding.
-// Cold, so that the other case needs no jump.
+// Cold, so that the usual case needs no jump.
 #[cold]
 fn not_outstanding() -> Option<u64> {
     None
@@ -219,7 +218,7 @@ mod tests {
     }
 
     fn publish(ring: &WorkRing, queue: &mut WorkQueue) {
-        // SAFETY: each test has one ring.
+        // SAFETY: each test has one ring, so the queue belongs to it.
         unsafe { ring.publish(queue) };
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! WQEs in their slots: built here alone, whatever interface the work request came through.
+//! WQEs in their slots. Both interfaces, `ibv_post_*` and `ibv_wr_*`, build WQEs with this module.
 
 use std::ptr;
 use std::slice;
@@ -15,10 +15,11 @@ use virtio_rdma_abi::wqe::INLINE_OFFSET;
 use crate::ffi;
 use crate::memory::Slot;
 
-/// Flags that the device knows and the application sets. The inline flag follows from the payload.
+/// Flags that are passed from the application to the device. The inline flag depends on the
+/// payload.
 const SEND_FLAGS: u32 = SendFlags::FENCE.0 | SendFlags::SIGNALED.0 | SendFlags::SOLICITED.0;
 
-/// Bytes of the process that a work request carries itself.
+/// A piece of inline payload in the memory of the process.
 pub type Piece = *const [u8];
 
 /// `length` bytes at `addr`.
@@ -27,8 +28,8 @@ pub fn piece(addr: *const u8, length: usize) -> Piece {
     ptr::slice_from_raw_parts(addr, length)
 }
 
-/// A send WQE whose slot is reserved. Its payload and what the opcode asks for are written to the
-/// slot at once, the rest at the end.
+/// A send WQE whose slot is reserved. The payload and the opcode's member are written to the slot
+/// at once, the other fields by [`finish`](Self::finish).
 ///
 /// The slots of a send queue have room for a header and as many SGEs or bytes of inline payload as
 /// the QP was created for.
@@ -58,13 +59,14 @@ impl SendWqe {
         }
     }
 
-    /// Makes a [destination](Self::address) necessary.
+    /// Requires a [destination](Self::address).
     #[inline]
     pub fn require_address(&mut self) {
         self.lacks_address = true;
     }
 
-    /// Whether the destination is missing. The slot holds that of an earlier WQE then.
+    /// Whether the destination is missing. The slot then still has the destination of an earlier
+    /// WQE.
     #[inline]
     pub fn lacks_address(&self) -> bool {
         self.lacks_address
@@ -105,7 +107,7 @@ impl SendWqe {
     ///
     /// # Safety
     ///
-    /// They are at most as many as the QP was created for.
+    /// `sges` has at most the number of SGEs for which the QP was created.
     #[inline]
     pub unsafe fn gather<'a>(
         &mut self,
@@ -121,8 +123,8 @@ impl SendWqe {
     ///
     /// # Safety
     ///
-    /// Each piece is valid memory, or empty, and together they are `length` bytes, not more than
-    /// the QP was created for.
+    /// Each piece is valid memory or empty. Together they have `length` bytes, at most the inline
+    /// payload for which the QP was created.
     #[inline]
     pub unsafe fn inline(
         &mut self,
@@ -136,11 +138,11 @@ impl SendWqe {
             length,
             ..Sge::default()
         };
-        // SAFETY: inline payload follows an SGE.
+        // SAFETY: the slot has room for an SGE, which inline payload follows.
         unsafe { slot.write(SqHeader::SIZE, &whole.to_bytes()) };
         let mut offset = INLINE_OFFSET;
         for piece in pieces.filter(|piece| !piece.is_empty()) {
-            // SAFETY: not empty, so the caller's memory is valid.
+            // SAFETY: the piece is not empty, so the caller's memory is valid.
             let bytes = unsafe { slice::from_raw_parts(piece.cast::<u8>(), piece.len()) };
             // SAFETY: the caller's promise.
             unsafe { slot.write(offset, bytes) };
@@ -148,7 +150,7 @@ impl SendWqe {
         }
     }
 
-    /// Writes the header: the WQE is complete.
+    /// Completes the WQE: writes its header.
     #[inline]
     pub fn finish(&self, slot: Slot<'_>) {
         let header = SqHeader {
@@ -159,16 +161,16 @@ impl SendWqe {
             ex: self.ex,
             ..SqHeader::default()
         };
-        // SAFETY: a part of the header.
+        // SAFETY: these bytes are a part of the header.
         unsafe { slot.write(0, &header.to_bytes()[..SqHeader::UNION]) };
     }
 }
 
-/// Writes the member of the header that the opcode or the QP's type asks for.
+/// Writes the member of the header that the opcode or the QP's type requires.
 #[inline]
 pub fn member<const N: usize>(slot: Slot<'_>, member: [u8; N]) {
     const { assert!(SqHeader::UNION + N <= SqHeader::SIZE) };
-    // SAFETY: it lies in the header.
+    // SAFETY: the member lies in the header.
     unsafe { slot.write(SqHeader::UNION, &member) };
 }
 
@@ -176,7 +178,7 @@ pub fn member<const N: usize>(slot: Slot<'_>, member: [u8; N]) {
 ///
 /// # Safety
 ///
-/// `sges` are at most as many as the queue was created for.
+/// `sges` has at most the number of SGEs for which the queue was created.
 #[inline]
 pub unsafe fn write_receive<'a>(
     slot: Slot<'_>,
@@ -209,7 +211,7 @@ unsafe fn write_sges<'a>(
     let write = |index: usize, sge: &ffi::ibv_sge| unsafe {
         slot.write(offset + index * Sge::SIZE, &Sge::from(sge).to_bytes())
     };
-    // Most work requests have one, and pay for no loop.
+    // Most work requests have one SGE, which needs no loop.
     if let Some(first) = sges.next() {
         write(0, first);
         for (index, sge) in sges.enumerate() {

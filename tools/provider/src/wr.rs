@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Work requests as C programs pass them: linked lists with unions, seen through references.
+//! Access to the work requests of C programs, which are linked lists with unions.
 
 use std::hint::assert_unchecked;
 use std::marker::PhantomData;
@@ -28,9 +28,9 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
     ///
     /// # Safety
     ///
-    /// `first` and each `next` are valid work requests or null, for as long as `'a` is, and so are
-    /// the SGEs that they name and, if they are inline, the bytes that those name. Address handles
-    /// are this provider's, and windows and their MRs valid.
+    /// `first` and each `next` are null or work requests that are valid during `'a`. So are their
+    /// SGEs and, for inline work requests, the memory of these SGEs. Address handles are of this
+    /// provider; windows and their MRs are valid.
     pub unsafe fn new(first: *mut W) -> Self {
         Self {
             first,
@@ -44,7 +44,7 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
         self.first
     }
 
-    /// The work request that [`first`](Self::first) names.
+    /// The work request at [`first`](Self::first), if there is one.
     #[inline(always)]
     pub fn front(&self) -> Option<W::View<'a>> {
         // SAFETY: by the contract of new(), this is null or a valid work request.
@@ -52,7 +52,7 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
         wr.map(|wr| wr.view())
     }
 
-    /// Takes the first work request off the list.
+    /// Removes the first work request from the list.
     #[inline(always)]
     pub fn pop(&mut self) {
         // SAFETY: as in `front`.
@@ -61,8 +61,8 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
         }
     }
 
-    /// Takes the work requests off the list, one by one, as long as `post` succeeds. Returns its
-    /// error, or 0.
+    /// Calls `post` with each work request and removes it from the list, until `post` fails.
+    /// Returns the error number of `post`, or 0.
     #[inline]
     pub fn try_each(&mut self, mut post: impl FnMut(W::View<'a>) -> Result<(), c_int>) -> c_int {
         while let Some(wr) = self.front() {
@@ -75,15 +75,15 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
     }
 }
 
-/// A work request as C has it.
+/// A work request of C.
 pub trait WorkRequest: Sized {
-    /// The provider's view of it.
+    /// The type with which the provider reads the work request.
     type View<'a>
     where
         Self: 'a;
-    /// Looks at it.
+    /// The view of this work request.
     fn view(&self) -> Self::View<'_>;
-    /// The next on its list, or null.
+    /// The next work request of its list, or null.
     fn next(&self) -> *mut Self;
 }
 
@@ -119,11 +119,11 @@ pub struct Send<'a>(&'a ffi::ibv_send_wr);
 #[derive(Clone, Copy)]
 pub struct Recv<'a>(&'a ffi::ibv_recv_wr);
 
-/// `num_sge` SGEs at `list`, or `None` if they are more than `max` or less than none.
+/// `num_sge` SGEs at `list`, or `None` if their number is negative or greater than `max`.
 ///
 /// # Safety
 ///
-/// They are valid for `'a`.
+/// The SGEs are valid for `'a`.
 #[inline]
 unsafe fn sges<'a>(
     list: *const ffi::ibv_sge,
@@ -132,17 +132,17 @@ unsafe fn sges<'a>(
 ) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
     let count = num_sge as u32;
     let sge = move |index: u32| {
-        // SAFETY: one of the caller's SGEs.
+        // SAFETY: `index` is less than the number of the caller's SGEs.
         let sge = unsafe { list.add(index as usize) };
-        // SAFETY: it is valid.
+        // SAFETY: the SGE is valid.
         unsafe { assert_unchecked(!sge.is_null()) };
-        // SAFETY: it is valid.
+        // SAFETY: the SGE is valid.
         unsafe { &*sge }
     };
     (count <= max).then(|| (0..count).map(sge))
 }
 
-/// The binding of `mw` under `rkey`, as `info` says. Without an MR there is no key of one.
+/// The binding of `mw` under `rkey` that `info` describes. Without an MR, the L_Key is 0.
 ///
 /// # Safety
 ///
@@ -181,7 +181,7 @@ impl<'a> Send<'a> {
         self.0.send_flags
     }
 
-    /// Whether it carries its payload itself.
+    /// Whether the payload is inline.
     #[inline]
     pub fn is_inline(self) -> bool {
         self.flags() & SendFlags::INLINE.0 != 0
@@ -194,25 +194,25 @@ impl<'a> Send<'a> {
         unsafe { sges(self.0.sg_list, self.0.num_sge, max) }
     }
 
-    /// Immediate data, in network byte order, of opcodes that have it.
+    /// Immediate data in network byte order, for opcodes with immediate data.
     #[inline]
     pub fn imm_data(self) -> u32 {
         // SAFETY: both members of the union are 32-bit integers.
         unsafe { self.0.__bindgen_anon_1.imm_data }
     }
 
-    /// The key of opcodes that invalidate one.
+    /// The key to invalidate, for opcodes that invalidate a key.
     #[inline]
     pub fn invalidate_rkey(self) -> u32 {
         // SAFETY: both members of the union are 32-bit integers.
         unsafe { self.0.__bindgen_anon_1.invalidate_rkey }
     }
 
-    /// The remote memory of RDMA opcodes.
+    /// The remote address and R_Key, for RDMA opcodes.
     #[inline]
     pub fn rdma(self) -> Rdma {
         // SAFETY: every member of the union starts with a 64-bit integer or is one; RDMA work
-        // requests have this one.
+        // requests have this member.
         let rdma = unsafe { self.0.wr.rdma };
         Rdma {
             remote_addr: rdma.remote_addr,
@@ -220,11 +220,11 @@ impl<'a> Send<'a> {
         }
     }
 
-    /// The remote word of atomic opcodes and what becomes of it.
+    /// The remote word and the operands, for atomic opcodes.
     #[inline]
     pub fn atomic(self) -> Atomic {
-        // SAFETY: every member of the union is integers, or a pointer and integers; atomic work
-        // requests have this one.
+        // SAFETY: every member of the union consists of integers, or of a pointer and integers;
+        // atomic work requests have this member.
         let atomic = unsafe { self.0.wr.atomic };
         Atomic {
             remote_addr: atomic.remote_addr,
@@ -243,8 +243,8 @@ impl<'a> Send<'a> {
         unsafe { binding(bind.mw, bind.rkey, &bind.bind_info) }
     }
 
-    /// The destination of a datagram. Without an address handle the path is all zeroes, which leads
-    /// nowhere.
+    /// The destination of a datagram. Without an address handle, the address vector is all zeroes,
+    /// which no datagram reaches.
     #[inline]
     pub fn datagram(self) -> Datagram {
         // SAFETY: work requests of a UD QP have this member.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Control verbs between `ibv_start_poll` and `ibv_end_poll`, on the CQ that is being polled.
+//! Control verbs between `ibv_start_poll` and `ibv_end_poll`, on the polled CQ.
 
 mod common;
 #[path = "common/extended.rs"]
@@ -21,8 +21,8 @@ fn wr_id(ex: *mut ffi::ibv_cq_ex) -> u64 {
     unsafe { (*ex).wr_id }
 }
 
-/// Runs `control` inside a batch: on the polling thread, and on another one that the batch waits
-/// for.
+/// Runs `control` inside a batch: on the polling thread, and on another thread for which the batch
+/// waits.
 fn inside_a_batch(control: impl Fn(&Cq) + Sync) {
     for is_other_thread in [false, true] {
         let shared = shared();
@@ -153,8 +153,8 @@ fn a_reset_in_a_batch_drops_what_was_completed_before() {
     call!(ex.end_poll());
 }
 
-/// One thread destroys a QP, and another thread gets its number for a new QP before the first one
-/// has told the CQ.
+/// One thread destroys a QP. Another thread creates a QP with the same number before the first
+/// thread has detached the old QP from the CQ.
 // abi: R-534
 #[test]
 fn a_number_comes_back_before_its_last_qp_has_left_the_cq() {
@@ -173,7 +173,7 @@ fn a_number_comes_back_before_its_last_qp_has_left_the_cq() {
     let ex = extended(&cq);
     let mut attr = ATTR;
     assert_eq!(call!(ex.start_poll(&mut attr)), 0);
-    // This waits for the end of the batch, and so do both QPs behind it.
+    // This change waits for the end of the batch, and so do the creations of both QPs after it.
     first.changed(ffi::IBV_QPS_RESET);
     let old = qp_with_srq(&shared, &cq, &srq, QPN);
     completions.push(received(0));

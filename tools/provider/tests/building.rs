@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The `ibv_wr_*` functions: the WQEs of each are those of `ibv_post_send`, and a batch is posted
-//! as a whole or not.
+//! The `ibv_wr_*` functions: each builds the same WQEs as `ibv_post_send`, and a batch is posted as
+//! a whole or not at all.
 
 mod common;
 
@@ -30,8 +30,8 @@ struct Wr(*mut ffi::ibv_qp_ex);
 macro_rules! call {
     ($wr:ident . $function:ident ( $($argument:expr),* )) => {{
         let qp = $wr.0;
-        // SAFETY: the QP is this provider's and its functions are there; the arguments are valid
-        // for the call.
+        // SAFETY: the QP is this provider's and has this function; the arguments are valid for the
+        // call.
         unsafe { (*qp).$function.unwrap()(qp $(, $argument)*) }
     }};
 }
@@ -78,7 +78,7 @@ fn wqes_are_those_of_post_send() {
     let types = [ffi::IBV_QPT_RC, ffi::IBV_QPT_UC, ffi::IBV_QPT_UD];
     for qp_type in types {
         for opcode in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] {
-            // The same is posted both ways.
+            // The same work request is posted to one QP and built on the other.
             let posted = qp_of(qp_type, &shared, &cq, &cap(), QPN);
             let built = qp_of(qp_type, &shared, &cq, &cap(), OTHER_QPN);
             let mut sges = [sge(0x1000, 10, 7), sge(0x2000, 20, 8)];
@@ -147,7 +147,7 @@ fn atomic_writes_and_flushes_are_built_only() {
     wr.next(1, ffi::IBV_SEND_SIGNALED);
     call!(wr.wr_atomic_write(RKEY, ADDR, data.as_ptr().cast()));
     call!(wr.wr_flush(RKEY, ADDR, 77, 1, 1));
-    // No MR is that long.
+    // A length that no MR has.
     call!(wr.wr_flush(RKEY, ADDR, 1 << 32, 1, 0));
     assert_eq!(call!(wr.wr_complete()), 0);
     let (_, bytes) = device.fetch().unwrap();
@@ -225,7 +225,7 @@ fn an_aborted_batch_leaves_nothing() {
         call!(wr.wr_abort());
         assert_eq!(device.fetch(), None);
     }
-    // Nor does it hold the lock.
+    // An aborted batch does not hold the lock.
     let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
     assert_eq!(post_send(&qp, &mut wr).0, 0);
     assert!(device.fetch().is_some());
@@ -271,7 +271,7 @@ fn the_first_error_is_told_at_the_end_and_nothing_is_posted() {
         for _ in 0..4 {
             call!(wr.wr_send());
         }
-        // Comes too late to be the error.
+        // A second error, which is not reported.
         call!(wr.wr_set_sge_list(4, long.as_ptr()));
     });
     // Without an operation there is nothing to set.
@@ -309,7 +309,7 @@ fn a_datagram_without_a_destination_is_an_error() {
     let ah = ah();
     let ud = ud(&ah);
     let wr = Wr::of(&qp);
-    // Every slot has had a destination.
+    // Every slot has the destination of an earlier WQE.
     for _ in 0..4 {
         call!(wr.wr_start());
         call!(wr.wr_send());
@@ -319,7 +319,7 @@ fn a_datagram_without_a_destination_is_an_error() {
     let slots = [(); 4].map(|()| device.fetch().unwrap().0);
     Completions::new(&cq).push(sent(slots[3].into()));
     assert_eq!(poll(&cq, 1).unwrap().len(), 1);
-    // The last of a batch, and one before.
+    // The destination is missing in the last WQE of a batch, and in an earlier WQE.
     call!(wr.wr_start());
     call!(wr.wr_send());
     call!(wr.wr_set_sge(1, 2, 3));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completions and their events through the C entry points, with the device played by the device
-//! side of the rings.
+//! Completions and their events through the C entry points. The device side of the rings replaces
+//! the device.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn a_full_queue_says_so_until_a_completion_was_polled() {
         libc::ENOMEM,
         "nothing was polled"
     );
-    // The third was signalled: it completes the first two as well.
+    // The third work request was signalled: its completion frees the first two slots as well.
     completions.push(sent(slots[2]));
     let wcs = poll(&cq, 8).unwrap();
     assert_eq!(wcs.len(), 1);
@@ -119,7 +119,7 @@ fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
     assert_eq!(wcs.len(), 1);
     assert_eq!(wcs[0].wr_id, 77);
 
-    // The number went to a new QP before the destruction of the last one was through.
+    // A new QP gets the number before the old QP is detached.
     completions.push(sent(2));
     let mut newest = Qp::in_memory(
         ffi::IBV_QPT_RC,

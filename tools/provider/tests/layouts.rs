@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! All layouts of libibverbs: headers that fit one or do not, and a library of each that is loaded
-//! in place of the true one, in a process of its own.
+//! All layouts of libibverbs: the check of headers against layouts, and a fake library of each
+//! layout, which a child process loads instead of libibverbs.
 
 use std::env;
 use std::ffi::c_void;
@@ -39,7 +39,7 @@ fn operations_of(layout: &Layout) -> Vec<&'static str> {
     layouts::operations().filter_map(has).collect()
 }
 
-/// Bindings of the headers of a release, as far as they are looked at.
+/// The parts of a release's bindings that the check reads.
 fn bindings(release: u32) -> String {
     let layout = layouts::of_release(release).unwrap();
     let mut text = String::from("pub struct verbs_context_ops {\n");
@@ -75,7 +75,7 @@ fn headers_of_each_layout_fit_their_release_alone() {
             );
         }
     }
-    // The release after the last one that is known, with the same interface.
+    // A release after the last known layout, with the same interface.
     let last = LAYOUTS.last().unwrap();
     assert!(headers::check(&bindings(last.since), last.since + 1, last.abi).is_ok());
 }
@@ -122,7 +122,7 @@ fn one_sentence_tells_what_does_not_fit() {
     );
 }
 
-/// The release of the layout of a libibverbs that exports these functions.
+/// The first release of the layout that is chosen for a libibverbs with these exports.
 fn chosen(exported: &[&str]) -> Option<u32> {
     let has = |name: &CStr| exported.contains(&name.to_str().unwrap());
     Layout::of(has).map(|layout| layout.since)
@@ -141,7 +141,7 @@ fn what_libibverbs_exports_tells_its_layout() {
         marks.extend(layout.mark.map(|mark| mark.to_str().unwrap()));
         let exported = [&marks[..], &[registration]].concat();
         assert_eq!(chosen(&exported), Some(layout.since));
-        // Marks without the number, a mark that is missing, one that comes too early.
+        // Marks without the registration function, a missing mark, a mark of a later layout.
         assert_eq!(chosen(&marks), None);
         if marks.len() > 1 {
             assert_eq!(chosen(&exported[1..]), None);
@@ -150,7 +150,7 @@ fn what_libibverbs_exports_tells_its_layout() {
             let early = early.to_str().unwrap();
             if !marks.contains(&early) {
                 let chosen = chosen(&[&exported[..], &[early]].concat());
-                // Of one number, the mark alone makes the difference.
+                // Among layouts with the same ABI number, only the mark decides.
                 assert_ne!(chosen, Some(layout.since), "{early}");
             }
         }
@@ -158,7 +158,7 @@ fn what_libibverbs_exports_tells_its_layout() {
     assert_eq!(chosen(&["verbs_register_driver_66"]), None);
 }
 
-/// The source of a libibverbs. Its functions note their arguments.
+/// The C source of a fake libibverbs. Its functions record their arguments.
 fn source(abi: u32, marks: &[&str], layout: &Layout) -> String {
     let mut text = String::from(
         "#include <stdlib.h>\n#include <string.h>\n\
@@ -200,7 +200,7 @@ fn source(abi: u32, marks: &[&str], layout: &Layout) -> String {
     text
 }
 
-/// Builds that library and runs [`with_the_libibverbs_that_is_loaded`] with it.
+/// Builds a fake libibverbs and runs [`with_the_libibverbs_that_is_loaded`] with it.
 fn run_with(name: &str, abi: u32, marks: &[&str], layout: &Layout) -> Output {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
@@ -208,7 +208,7 @@ fn run_with(name: &str, abi: u32, marks: &[&str], layout: &Layout) -> Output {
     let map = folder.join("map");
     let write = |path: &Path, text: &str| fs::write(path, text).unwrap();
     write(&folder.join("ibverbs.c"), &source(abi, marks, layout));
-    // Symbols have the version that those of the true library have.
+    // The symbols have the same version as in rdma-core's library.
     write(&map, &format!("IBVERBS_PRIVATE_{abi} {{ global: *; }};\n"));
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-w", "-o"])
@@ -233,7 +233,7 @@ fn run_with(name: &str, abi: u32, marks: &[&str], layout: &Layout) -> Output {
         .unwrap()
 }
 
-/// The marks of layouts up to one.
+/// The marks of all layouts up to `layout`.
 fn marks_until(layout: &Layout) -> Vec<&'static str> {
     let known = LAYOUTS.iter().filter(|other| other.since <= layout.since);
     known
@@ -266,7 +266,7 @@ fn a_libibverbs_of_an_unknown_layout_gets_one_sentence() {
             1,
             "{words}"
         );
-        // The provider is not registered, and nothing else has happened.
+        // The provider is not registered, and the process has not crashed.
         assert_eq!(output.status.code(), Some(101), "{words}");
         assert!(words.contains("there is no layout"), "{words}");
     }
@@ -275,7 +275,7 @@ fn a_libibverbs_of_an_unknown_layout_gets_one_sentence() {
     assert_eq!(output.status.code(), Some(101));
 }
 
-/// The address of what the library exports.
+/// The address of a symbol that the library exports.
 fn symbol<T>(name: &CStr) -> *const T {
     // SAFETY: the name is a string.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -283,8 +283,8 @@ fn symbol<T>(name: &CStr) -> *const T {
     symbol.cast()
 }
 
-/// Checks the arguments of the last call: those that were given, and null where `function` has got
-/// one.
+/// Checks the arguments of the last call: the given ones, and null for each argument that releases
+/// have added to `function`.
 fn assert_arguments(function: &str, release: u32, given: &[usize]) {
     let mut expected = given.to_vec();
     for argument in &ARGUMENTS {
@@ -292,10 +292,10 @@ fn assert_arguments(function: &str, release: u32, given: &[usize]) {
             expected.insert(argument.index, 0);
         }
     }
-    // SAFETY: the library has so many numbers.
+    // SAFETY: the library has an array of this length.
     let arguments = unsafe { *symbol::<[usize; 16]>(c"arguments") };
     for (index, expected) in expected.into_iter().enumerate() {
-        // Upper halves of registers with shorter numbers are undefined.
+        // The upper half of a register with a 32-bit argument is undefined.
         assert_eq!(
             arguments[index] as u32, expected as u32,
             "{function}: {index}"
@@ -328,7 +328,7 @@ fn with_the_libibverbs_that_is_loaded() {
         let mut operations: ffi::verbs_context_ops = zeroed();
         operations.alloc_mw = Some(mw::alloc_mw);
         operations.resize_cq = Some(cq::resize_cq);
-        // The library shows programs nothing, so they do not seem to have arrived.
+        // The fake library does not fill in the public table, so the check of the operations fails.
         assert!(!libibverbs::set_operations(context, &operations));
         let taken = *symbol::<[usize; 128]>(c"operations");
         let names = operations_of(layout);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Every interleaving of a thread that polls a CQ and control verbs in others, which share no lock
-//! with it.
+//! Every interleaving of a thread that polls a CQ with control verbs in other threads, which do not
+//! wait for its lock.
 #![cfg(loom)]
-// The models need a part of each module.
+// The models use only a part of each module.
 #![allow(dead_code)]
 
 use loom::cell::UnsafeCell;
@@ -40,11 +40,11 @@ use lock::Threads;
 use table::Table;
 use virtio_rdma_abi::number::Qpn;
 
-/// The number of the QPs of these models.
+/// The QP number that all QPs of these models have.
 const QPN: Qpn = Qpn::new(5);
 
-/// One life of that number. Its memory is watched: a use that its end does not come after is an
-/// error.
+/// A QP. The number is reused, and `life` counts its QPs. loom checks accesses of `memory`: it
+/// reports a use that does not happen before the drop.
 struct Qp {
     life: usize,
     memory: UnsafeCell<()>,
@@ -67,23 +67,23 @@ impl Drop for Qp {
     }
 }
 
-/// State of the thread that polls.
+/// The state of polling.
 #[derive(Default)]
 struct State {
     next: usize,
-    /// Completions before it are not delivered.
+    /// Completions before this position are not delivered.
     clean: usize,
 }
 
-/// Drop the completions before `end`.
+/// A message: drop the completions before `end`.
 struct Clean {
     end: usize,
     qp: Option<Arc<Qp>>,
-    /// Whether the completions from there on are to be delivered.
+    /// Whether to deliver the completions from `end` on.
     is_alive: bool,
 }
 
-/// A CQ as [`CompletionRing`](virtio_rdma_provider::completion_ring::CompletionRing) is one.
+/// A simplified [`CompletionRing`](virtio_rdma_provider::completion_ring::CompletionRing).
 struct Cq {
     state: Lock<State>,
     qps: Table<Qp>,
@@ -93,7 +93,7 @@ struct Cq {
 }
 
 impl Cq {
-    /// With a QP of life 1, of which a completion waits.
+    /// A CQ with a QP of life 1, which has an unpolled completion.
     fn new() -> loom::sync::Arc<Self> {
         let this = Self {
             state: Lock::new(State::default(), Threads::MANY),
@@ -106,7 +106,8 @@ impl Cq {
         loom::sync::Arc::new(this)
     }
 
-    /// Polls once: the position of a completion, and the life that it is said to be of.
+    /// Polls once. Returns the position of a completion, and the life of the QP to which it was
+    /// delivered.
     fn poll(&self, state: &mut State) -> Option<(usize, usize)> {
         loop {
             let position = state.next;
@@ -114,7 +115,7 @@ impl Cq {
                 return None;
             }
             let is_clean = position < state.clean;
-            // SAFETY: with `state` locked nothing is dropped before the messages are taken.
+            // SAFETY: `state` is locked, so no `Arc` is dropped before messages are applied.
             let qp = unsafe { self.qps.get(QPN) }.filter(|_| !is_clean);
             let Some(qp) = qp else {
                 if !is_clean && self.deferred.has(|_| true) {
@@ -146,7 +147,7 @@ impl Cq {
         );
     }
 
-    /// Destroys the QP.
+    /// Detaches the destroyed QP.
     fn detach(&self) {
         let slot = self.qps.slot(QPN).unwrap();
         let end = self.produced.load(Ordering::Acquire);
@@ -160,7 +161,7 @@ impl Cq {
         self.settle();
     }
 
-    /// Creates it again, and the device completes work of its second life.
+    /// Creates a QP of life 2 with the same number, and completes a work request of it.
     fn attach(&self) {
         let slot = self.qps.slot(QPN).unwrap();
         let end = self.produced.load(Ordering::Acquire);
@@ -181,8 +182,8 @@ impl Cq {
     }
 }
 
-/// A QP is destroyed and its number given to another while `poll` polls twice: completions are
-/// delivered to the life that they are of, and a life that is over is not looked at.
+/// A QP is destroyed and its number given to a new QP while `poll` polls twice. Completions are
+/// delivered to their own QP only, and a dropped QP is not accessed.
 fn number_comes_back(poll: fn(&Cq) -> Vec<(usize, usize)>) {
     loom::model(move || {
         let cq = Cq::new();
@@ -218,7 +219,7 @@ fn a_number_comes_back_beside_a_batch() {
         let mut state = cq.state.lock();
         let first = cq.poll(&mut state);
         state.begin();
-        // SAFETY: kept above.
+        // SAFETY: the guard was kept above.
         let mut state = unsafe { cq.state.resume() };
         let second = cq.poll(&mut state);
         if state.end() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory of the kernel as the provider maps it, and what is left where that fails.
+//! Mapping of the kernel's memory, and cleanup after a failed mapping.
 
 #[path = "common/kernel.rs"]
 mod fake;
@@ -24,7 +24,7 @@ use virtio_rdma_provider::qp;
 use virtio_rdma_provider::qp_init;
 use virtio_rdma_provider::srq;
 
-/// The system's heap, which counts the allocations of each thread that are alive.
+/// The system's heap, with a count of each thread's live allocations.
 struct Heap;
 
 thread_local! {
@@ -35,7 +35,7 @@ fn count(change: isize) {
     ALIVE.with(|alive| alive.set(alive.get() + change));
 }
 
-// SAFETY: the system's heap.
+// SAFETY: all calls are passed on to the system's heap.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1);
@@ -75,7 +75,7 @@ impl Bench {
         self.create_extended_qp(None)
     }
 
-    /// A QP with the functions of these operations, if there are some.
+    /// A QP; with `send_ops`, an extended QP with these operations.
     fn create_extended_qp(&self, send_ops: Option<u32>) -> *mut ffi::ibv_qp {
         // SAFETY: a C structure of integers and pointers.
         let mut attr: ffi::ibv_qp_init_attr_ex = unsafe { zeroed() };
@@ -108,7 +108,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // SAFETY: nothing uses them any more.
+        // SAFETY: nothing uses the CQ and the PD any more.
         unsafe {
             assert_eq!(cq::destroy_cq(self.cq), 0);
             assert_eq!(pd::dealloc_pd(self.pd), 0);
@@ -134,7 +134,7 @@ fn grow_srq(srq: *mut ffi::ibv_srq, max_wr: u32) -> i32 {
     unsafe { srq::modify_srq(srq, &mut attr, ffi::IBV_SRQ_MAX_WR as i32) }
 }
 
-/// The commands since the last call, each with the number of mappings as it came.
+/// The commands since the last call, each with the number of mappings at that time.
 fn take_calls() -> Vec<(&'static str, usize)> {
     kernel(|kernel| {
         let calls = kernel.calls.clone();
@@ -143,8 +143,8 @@ fn take_calls() -> Vec<(&'static str, usize)> {
     })
 }
 
-/// Calls `create`, twice, where only the first `good` mappings succeed. Each time it fails by the
-/// error of mmap and leaves nothing. Returns the names of the commands.
+/// Calls `create` twice, while only the first `good` mappings succeed. Each call fails with the
+/// error of mmap and leaves no mapping and no memory. Returns the names of the commands.
 fn fails(good: usize, create: impl Fn() -> Option<i32>) -> Vec<&'static str> {
     let before = mappings();
     let attempt = || {
@@ -156,13 +156,13 @@ fn fails(good: usize, create: impl Fn() -> Option<i32>) -> Vec<&'static str> {
         assert!(mappings() == before, "a mapping is left");
         ALIVE.get()
     };
-    // The first one may leave what is allocated once.
+    // The first call may allocate memory that is kept for ever.
     let [first, second] = [(); 2].map(|()| attempt());
     assert_eq!(first, second, "memory is left");
     take_calls().into_iter().map(|(name, _)| name).collect()
 }
 
-/// The error of a verb that returns an object.
+/// The error of a verb that returns an object or null.
 fn error_of<T>(object: *mut T) -> Option<i32> {
     let error = io::Error::last_os_error().raw_os_error();
     object.is_null().then_some(error).flatten()
@@ -193,7 +193,7 @@ fn a_context_of_no_version_of_both_is_closed() {
     }
 }
 
-/// Whether a context is refused by a libibverbs of which `change` makes another one.
+/// Whether the provider refuses to open a context with the libibverbs that `change` modifies.
 fn refuses_a_layout(change: fn(&mut Kernel)) -> bool {
     take_calls();
     kernel(change);
@@ -216,8 +216,8 @@ fn a_libibverbs_with_other_operations_is_refused() {
     assert!(refuses_a_layout(|kernel| kernel.shifted = 10));
 }
 
-/// The error of a QP that is created with `send_ops`, where libibverbs knows so many functions that
-/// were added to extended QPs. Such a QP has its mask behind these.
+/// The error of a creation of a QP with `send_ops`. libibverbs knows `added` of the functions that
+/// releases have added to extended QPs, before `comp_mask`.
 fn extended_qp(added: Option<usize>, send_ops: u32) -> Option<i32> {
     let bench = Bench::new();
     kernel(|kernel| kernel.added = added);
@@ -225,7 +225,7 @@ fn extended_qp(added: Option<usize>, send_ops: u32) -> Option<i32> {
     let error = error_of(qp);
     if let (None, Some(added)) = (error, added) {
         let first = std::mem::offset_of!(ffi::ibv_qp_ex, wr_atomic_write);
-        // SAFETY: the QP is made of more words than these, and lives.
+        // SAFETY: the QP lives, and is longer than these words.
         let words = unsafe { *qp.byte_add(first).cast::<[u64; 5]>() };
         assert_eq!(words[added], u64::from(ffi::VERBS_QP_EX));
         assert!(words[..added.min(2)].iter().all(|function| *function != 0));
@@ -247,7 +247,7 @@ fn functions_of_extended_qps_are_those_that_libibverbs_knows() {
     assert_eq!(extended_qp(Some(1), write), None);
     assert_eq!(extended_qp(Some(1), flush), Some(libc::EOPNOTSUPP));
     assert_eq!(extended_qp(Some(0), write), Some(libc::EOPNOTSUPP));
-    // libibverbs writes nowhere that the provider knows.
+    // libibverbs does not write `comp_mask` to any word that the provider checks.
     assert_eq!(
         extended_qp(None, ffi::IBV_QP_EX_WITH_SEND),
         Some(libc::EPROTONOSUPPORT)
@@ -265,7 +265,7 @@ fn a_queue_whose_ring_cannot_be_mapped_is_destroyed() {
         let calls = fails(good, || error_of(bench.create_qp()));
         assert_eq!(calls, ["create QP", "destroy QP"]);
     }
-    // The CQ is as it was.
+    // The CQ is unchanged.
     let qp = bench.create_qp();
     // SAFETY: made above.
     assert_eq!(unsafe { qp::destroy_qp(qp) }, 0);
@@ -321,7 +321,7 @@ fn a_ring_is_unmapped_after_its_queue_is_gone_or_has_moved() {
         assert_eq!(qp::destroy_qp(qp), 0);
         assert_eq!(srq::destroy_srq(srq), 0);
     }
-    // Two mappings are those of the context and its CQ.
+    // The first two mappings are those of the context and its CQ.
     assert_eq!(
         take_calls(),
         [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A heap that is exhausted: verbs fail with `ENOMEM`, lose nothing and can be called again.
+//! An exhausted heap: verbs fail with `ENOMEM`, lose nothing and can be called again.
 
 mod common;
 
@@ -22,11 +22,11 @@ use virtio_rdma_provider::pd;
 use virtio_rdma_provider::qp::Qp;
 use virtio_rdma_provider::srq::Srq;
 
-/// The system's heap, of which a thread can have the last allocations.
+/// The system's heap, with a limit for the allocations of a thread.
 struct Heap;
 
 thread_local! {
-    /// How many allocations of this thread succeed from now on.
+    /// Number of further allocations of this thread that succeed.
     static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -42,7 +42,7 @@ fn succeeds() -> bool {
     })
 }
 
-// SAFETY: the system's heap, or none.
+// SAFETY: calls are passed on to the system's heap, or fail.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match succeeds() {
@@ -69,8 +69,8 @@ unsafe impl GlobalAlloc for Heap {
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// Calls `verb` with room for no allocation, for one, and so on until it succeeds. Each failure is
-/// `ENOMEM`. Returns what it made, and after how many failures.
+/// Calls `verb` with 0 allocations left, with 1, and so on until it succeeds. Each failure is
+/// `ENOMEM`. Returns the result and the number of failures.
 fn until_it_succeeds<T>(mut verb: impl FnMut() -> io::Result<T>) -> (T, usize) {
     for failures in 0.. {
         LEFT.set(failures);
@@ -84,7 +84,7 @@ fn until_it_succeeds<T>(mut verb: impl FnMut() -> io::Result<T>) -> (T, usize) {
     unreachable!()
 }
 
-/// The same of a verb of C that returns an object or null.
+/// [Repeats](until_it_succeeds) a C verb that returns an object or null.
 fn until_not_null<T>(mut verb: impl FnMut() -> *mut T) -> *mut T {
     let (object, failures) = until_it_succeeds(|| {
         let object = verb();
@@ -112,7 +112,7 @@ fn queues() {
     assert_ne!(failures, 0);
     let (mut second, failures) = until_it_succeeds(|| qp(Some(&srq)));
     assert_ne!(failures, 0);
-    // A number far off, for which the table has no room.
+    // The table has no nodes for this QP number yet.
     let ((), failures) = until_it_succeeds(|| first.created(QPN));
     assert_ne!(failures, 0);
     second.created(OTHER_QPN).unwrap();
@@ -153,7 +153,7 @@ fn longer_rings() {
 fn objects_of_the_process() {
     until_it_succeeds(|| Ah::new(av()));
     let mut attr = ffi::ibv_td_init_attr { comp_mask: 0 };
-    // SAFETY: the context is not looked at.
+    // SAFETY: the context is not accessed.
     let td = until_not_null(|| unsafe { pd::alloc_td(ptr::null_mut(), &mut attr) });
     // SAFETY: made above.
     assert_eq!(unsafe { pd::dealloc_td(td) }, 0);

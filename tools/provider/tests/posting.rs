@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Work requests through the C entry points: the WQEs that they become, and those that are refused.
+//! Work requests through the C entry points: their WQEs, and refused work requests.
 
 mod common;
 
@@ -259,7 +259,7 @@ fn datagrams_carry_their_destination() {
             assert_eq!(&bytes[INLINE_OFFSET..INLINE_OFFSET + 5], b"hello");
         }
     }
-    // Without a destination it goes nowhere, and that is all.
+    // Without an address handle, the work request is posted with an empty address vector.
     let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
     wr.wr.ud.ah = std::ptr::null_mut();
     assert_eq!(post_send(&qp, &mut wr).0, 0);
@@ -515,7 +515,7 @@ fn a_query_that_finds_err_has_posts_flushed() {
     let qp = qp(&shared, &cq, &CAP, QPN);
     let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
     qp.changed(ffi::IBV_QPS_RTR);
-    // The state that a query finds while another thread modifies the QP may be old.
+    // The state that a query returns may be stale if another thread modifies the QP meanwhile.
     qp.queried(ffi::IBV_QPS_RTR, ffi::IBV_QPS_RTS);
     qp.queried(ffi::IBV_QPS_INIT, ffi::IBV_QPS_ERR);
     assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);

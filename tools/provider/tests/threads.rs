@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Control verbs in other threads than the one that polls, and CQs that are resized meanwhile. The
-//! device is played by the device side of the rings.
+//! Control verbs and CQ resizes in other threads while one thread polls. The device side of the
+//! rings replaces the device.
 
 mod common;
 
@@ -24,8 +24,8 @@ use virtio_rdma_provider::lock::Threads;
 use virtio_rdma_provider::qp::Qp;
 use virtio_rdma_provider::srq::Srq;
 
-/// Has the device go on in a ring of `slots` slots. `meanwhile` runs after it has moved, before the
-/// verb knows.
+/// Resizes `cq` to `slots` slots. `meanwhile` runs after the device has moved, before the verb
+/// continues.
 fn resize(cq: &Cq, device: &Mutex<Completions>, slots: u32, meanwhile: impl FnOnce()) -> bool {
     let layout = cq::ring_layout(slots, 32_768).unwrap();
     let resized = cq.ring().resize(layout, |ring| {
@@ -62,7 +62,7 @@ fn completions_of_the_old_ring_come_first() {
     resize(&cq, &device, 2, || ());
     push(3);
     assert_eq!(ids(&cq), [11, 12, 13]);
-    // The present ring is all there is.
+    // Only the present ring is left.
     for round in 0..10 {
         post(&qp, 20 + round);
         push(4 + round);
@@ -96,7 +96,7 @@ fn an_event_that_was_asked_for_survives_a_resize() {
     assert_eq!(ids(&cq), [0, 1]);
 }
 
-/// Number of races that a test of two threads runs.
+/// Number of attempts of a test with two racing threads.
 const ATTEMPTS: usize = 20;
 
 #[test]
@@ -112,7 +112,8 @@ fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
         device.lock().unwrap().push(received(0));
         thread::scope(|scope| {
             resize(&cq, &device, 16, || {
-                // Completions in the new ring, of a QP that is destroyed before the ring is known.
+                // Completions in the new ring, of a QP that is destroyed before the process knows
+                // this ring.
                 for slot in 1..3 {
                     device.lock().unwrap().push(received(slot));
                 }
@@ -173,7 +174,7 @@ fn a_resize_that_fails_changes_nothing() {
     assert_eq!(ids(&cq), [1]);
 }
 
-/// How the poller polls.
+/// The interface through which the poller polls.
 #[derive(Clone, Copy)]
 enum Poll {
     Plain,
@@ -188,7 +189,7 @@ fn poll_ids(cq: &Cq, how: Poll) -> Vec<u64> {
     let ex: *mut ffi::ibv_cq_ex = cq.as_ibv().cast();
     let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
     let mut ids = Vec::new();
-    // SAFETY: the CQ is this provider's, with the functions of an extended one.
+    // SAFETY: the CQ is this provider's, and has the functions of extended CQs.
     unsafe {
         if (*ex).start_poll.unwrap()(ex, &mut attr) == 0 {
             loop {
@@ -203,7 +204,7 @@ fn poll_ids(cq: &Cq, how: Poll) -> Vec<u64> {
     ids
 }
 
-/// Pushes a CQE once there is room, or the test is done.
+/// Pushes a CQE once there is room. Gives up when the test is done.
 fn complete(device: &Mutex<Completions>, done: &AtomicBool, cqe: Cqe) {
     while !done.load(Ordering::Relaxed) {
         let mut device = device.lock().unwrap();
@@ -216,17 +217,17 @@ fn complete(device: &Mutex<Completions>, done: &AtomicBool, cqe: Cqe) {
     }
 }
 
-/// Ids of QPs that come and go have this bit, and the number of the life that posted them.
+/// Bit in the work request ids of the churning QPs. The lower bits are the number of the QP's life.
 const CHURN: u64 = 1 << 63;
 const CHURN_QPN: Qpn = Qpn::new(0x0040_0000);
 
-/// Creates, resets and destroys QPs that complete to `cq`, some of their completions unpolled,
-/// until `done`. `ended` counts the lives that are over.
+/// Creates, resets and destroys QPs that complete to `cq`, with unpolled completions, until `done`.
+/// `ended` counts the destroyed QPs.
 fn churn(cq: &Cq, srq: &Srq, device: &Mutex<Completions>, done: &AtomicBool, ended: &AtomicU64) {
     let shared = shared();
     let mut life = 0;
     while !done.load(Ordering::Relaxed) {
-        // Numbers come back, and now and then there is one far off.
+        // QP numbers are reused, and span many nodes of the table.
         let qpn = (life % 3) as u32 * 0x1_0000 + (life % 1000) as u32;
         let qpn = Qpn::new(CHURN_QPN.get() + qpn);
         let qp = qp_with_srq(&shared, cq, srq, qpn);
@@ -257,7 +258,7 @@ fn churn(cq: &Cq, srq: &Srq, device: &Mutex<Completions>, done: &AtomicBool, end
     }
 }
 
-/// Ends the other threads of a test, also when this one fails.
+/// Ends the other threads of a test, also when the test's own thread fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -266,9 +267,9 @@ impl Drop for End<'_> {
     }
 }
 
-/// One QP has traffic, of which each completion arrives once and in order, and nothing of a QP that
-/// is over arrives, while other threads create, reset and destroy QPs, arm the CQ, fetch events and
-/// resize it.
+/// Polls the completions of one QP while other threads create, reset and destroy QPs, arm the CQ,
+/// fetch events and resize the CQ. Each completion of the QP arrives once and in order, and no
+/// completion of a destroyed QP arrives.
 fn everything_at_once(how: Poll) {
     const ROUNDS: u64 = 1_000;
     let shared = shared();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Providers and modules of all versions against each other: they work, or one sentence says which
-//! side is older.
+//! All pairs of provider and module versions: a pair works, or an error message says which side is
+//! older.
 
 use virtio_rdma_abi::uverbs::AllocContextReq;
 use virtio_rdma_abi::uverbs::AllocContextResp;
@@ -18,17 +18,17 @@ const SIZE_OF_6: usize = 72;
 /// Versions that are tried on both sides.
 const TRIED: std::ops::RangeInclusive<u32> = 6..=10;
 
-/// A module.
+/// A kernel module, as the provider sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Module {
-    /// Of version 6, which knows no ranges.
+    /// A module of version 6, which knows no ranges.
     Six,
     /// A module that knows ranges.
     Ranges(Versions),
 }
 
 impl Module {
-    /// The version that it states in sysfs.
+    /// The version in sysfs.
     fn stated(&self) -> u32 {
         match self {
             Self::Six => UNSTATED,
@@ -36,7 +36,7 @@ impl Module {
         }
     }
 
-    /// Whether it speaks a version.
+    /// Whether the module supports a version.
     fn speaks(&self, version: u32) -> bool {
         match self {
             Self::Six => version == UNSTATED,
@@ -44,7 +44,7 @@ impl Module {
         }
     }
 
-    /// Its answer, as the kernel module gives it.
+    /// The module's response to a request.
     fn answer(&self, request: &AllocContextReq) -> Result<AllocContextResp, i32> {
         let bytes = request.to_bytes();
         let version = match self {
@@ -118,7 +118,7 @@ fn each_pair_works_or_says_which_side_is_older() {
     }
 }
 
-/// A module of before version 6 has other structures: it is not asked.
+/// A module before version 6 has other structures: it gets no request.
 // abi: R-937
 #[test]
 fn a_module_of_before_the_ranges_is_refused() {
@@ -132,7 +132,7 @@ fn a_module_of_before_the_ranges_is_refused() {
     }
 }
 
-/// The request itself reaches a module of version 6 as it is, and other errors are passed on.
+/// A module of version 6 gets the request without versions, and other errors are passed on.
 // abi: R-1130
 #[test]
 fn a_module_of_version_6_is_asked_without_versions() {
@@ -157,10 +157,10 @@ fn a_module_of_version_6_is_asked_without_versions() {
         let outcome = negotiate(SPOKEN, UNSTATED, request, |_| Err(number));
         assert_eq!(outcome, Err(Refusal::Error(number)));
     }
-    // It has no peers.
+    // A module of version 6 has no peers.
     let outcome = negotiate(SPOKEN, UNSTATED, request, |_| Err(libc::EOPNOTSUPP));
     assert_eq!(outcome, Err(Refusal::Error(libc::EOPNOTSUPP)));
-    // Later modules know versions, so there is no second request.
+    // A later module knows ranges, so it gets no second request.
     let mut asked = 0;
     let later = Versions {
         oldest: UNSTATED + 1,
@@ -174,7 +174,7 @@ fn a_module_of_version_6_is_asked_without_versions() {
     assert_eq!(asked, 1);
 }
 
-/// A module may answer nonsense.
+/// The module's version is not trusted.
 // abi: R-937
 #[test]
 fn a_version_that_was_not_offered_is_refused() {

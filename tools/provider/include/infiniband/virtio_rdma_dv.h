@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * Abilities of virtio RDMA devices beside the verbs of libibverbs. See
+ * Functions of virtio RDMA devices that libibverbs does not offer. See
  * virtio_rdma_dv_open_device(3).
  */
 
@@ -12,8 +12,7 @@
 
 #include <infiniband/verbs.h>
 
-/* Of this header. The library of the same major version, which its soname has, knows all that
- * the header names. */
+/* The version of this header. The soname of the library has the major version. */
 #define VIRTIO_RDMA_DV_VERSION_MAJOR 1
 #define VIRTIO_RDMA_DV_VERSION_MINOR 0
 
@@ -29,9 +28,9 @@ enum virtio_rdma_dv_set_attr {
 	VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO = 1 << 0,
 };
 
-/* A peer: a driver of the system whose memory has addresses of its own. */
+/* A peer: a driver of the system whose device memory has addresses of its own. */
 struct virtio_rdma_dv_peer_info {
-	/* A number for the peer, which knows its meaning. */
+	/* An identifier whose meaning the peer defines. */
 	uint32_t peer_id;
 	const char *peer_name;
 };
@@ -42,23 +41,23 @@ struct virtio_rdma_dv_open_device_attr {
 	struct virtio_rdma_dv_peer_info peer_info;
 };
 
-/* Purposes of memory that the allocators of a parent domain are asked for: their resource_type. */
+/* Values of resource_type in calls of a parent domain's allocators: the purpose of the memory. */
 enum virtio_rdma_dv_res_type {
 	VIRTIO_RDMA_DV_RES_CQ = 1,
 	VIRTIO_RDMA_DV_RES_QP = 2,
 	VIRTIO_RDMA_DV_RES_SRQ = 3,
 };
 
-/* Whether a device is one that the functions below take. */
+/* Whether the functions below accept the device. */
 bool virtio_rdma_dv_is_supported(struct ibv_device *device);
 
 /*
- * Opens a device as ibv_open_device does, with attributes. With a peer, memory regions of the
- * context are the peer's memory where the peer says that an address is one of its own.
+ * Opens a device as ibv_open_device does, with attributes. With a peer, a memory region of the
+ * context refers to the peer's memory if the peer claims its address.
  *
- * Returns NULL with errno on failure: EINVAL for unknown bits in comp_mask, a name that is no
- * peer's and an id that the peer does not know, EOPNOTSUPP if the device is another one's or has no
- * memory of peers.
+ * Returns NULL with errno on failure: EINVAL for unknown bits in comp_mask, a name that no peer
+ * has, or an id that the peer does not know; EOPNOTSUPP if the device is not a virtio RDMA device
+ * or does not support memory of peers.
  */
 struct ibv_context *virtio_rdma_dv_open_device(struct ibv_device *device,
 					       const struct virtio_rdma_dv_open_device_attr *attr);

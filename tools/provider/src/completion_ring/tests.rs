@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The work of one call. A program's allocator runs inside of polling, when a ring is freed, so its
-//! function stands for another thread whose control verbs come at exactly that moment.
+//! Tests the amount of work in one call of polling. The program's allocator is called within
+//! polling, when a ring is freed. It acts as another thread that calls control verbs at exactly
+//! this moment.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -16,7 +17,7 @@ use crate::pd::Pd;
 #[derive(Default)]
 struct Program {
     ring: Cell<Option<Arc<CompletionRing>>>,
-    /// How often it does so at most.
+    /// The number of resizes that are left.
     left: Cell<u32>,
 }
 
@@ -36,7 +37,7 @@ unsafe extern "C" fn take(
     _resource: u64,
 ) -> *mut c_void {
     let mut memory = ptr::null_mut();
-    // SAFETY: there is a place for the address.
+    // SAFETY: `memory` receives the address.
     match unsafe { libc::posix_memalign(&mut memory, alignment, size) } {
         0 => memory,
         _ => USE_DEFAULT,
@@ -49,7 +50,7 @@ unsafe extern "C" fn give(
     memory: *mut c_void,
     _resource: u64,
 ) {
-    // SAFETY: it came from `take`.
+    // SAFETY: `take` allocated the memory.
     unsafe { libc::free(memory) };
     // SAFETY: the test's context.
     let program = unsafe { &*context.cast::<Program>() };
@@ -62,7 +63,7 @@ unsafe extern "C" fn give(
     program.ring.set(Some(ring));
 }
 
-/// Calls `test` with a CQ of a program, and the program.
+/// Calls `test` with a program and a CQ whose rings the program allocates.
 fn with_program(test: impl Fn(&Arc<CompletionRing>, &Program)) {
     let program = Program::default();
     Pd::with_allocators(take, give, &program, |parent| {
@@ -85,7 +86,7 @@ fn a_poll_in_a_batch_does_the_work_that_it_finds_and_no_more() {
         ring.lock().begin();
         resize(ring);
         program.left.set(100);
-        // SAFETY: kept above.
+        // SAFETY: the lock was kept above.
         let mut polling = unsafe { ring.resume() };
         assert!(polling.advance().unwrap().is_none());
         assert_eq!(program.left.get(), 99, "the next call does the rest");

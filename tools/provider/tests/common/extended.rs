@@ -9,8 +9,8 @@ use virtio_rdma_provider::ffi;
 /// Calls a function of an extended CQ.
 macro_rules! call {
     ($cq:ident . $function:ident ( $($argument:expr),* )) => {
-        // SAFETY: the CQ is this provider's and its functions are there; the arguments are valid
-        // for the call.
+        // SAFETY: the CQ is this provider's and has this function; the arguments are valid for the
+        // call.
         unsafe { (*$cq).$function.unwrap()($cq $(, $argument)*) }
     };
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A kernel for one thread: commands of libibverbs that succeed, and a file whose pages are the
-//! rings. The linker takes these functions in place of those of libibverbs.
+//! A fake kernel for one thread: commands of libibverbs that succeed, and a file whose pages are
+//! the rings. The linker prefers these functions to those of libibverbs.
 #![allow(dead_code)]
 
 use std::cell::RefCell;
@@ -29,26 +29,26 @@ pub const PAGE: u64 = 4096;
 pub struct Kernel {
     /// The pages of doorbells and rings.
     file: File,
-    /// Where the next ring begins.
+    /// Offset of the next ring in the file.
     next: u64,
-    /// How many more mappings are offered where the file can be mapped.
+    /// Number of further ring mappings that succeed. Later ones fail.
     pub good: usize,
-    /// Names of the commands, in their order, and the number of mappings as each came.
+    /// Names of the commands in their order, each with the number of mappings at that time.
     pub calls: Vec<(&'static str, usize)>,
     /// The ring that was prepared last.
     pub prepared: Option<(RingMapping, RingLayout)>,
-    /// Its bytes at the command to move there.
+    /// The bytes of the prepared ring when the command to move to it was sent.
     pub moved: Vec<u8>,
-    /// Versions that the module speaks.
+    /// Versions that the module supports.
     pub spoken: Versions,
     /// The operations of contexts.
     operations: Option<ffi::verbs_context_ops>,
-    /// How much longer contexts are than the provider knows.
+    /// Bytes by which libibverbs' contexts are longer than the provider knows.
     pub longer: usize,
-    /// How many operations come before those that the provider knows.
+    /// Number of unknown operations before the operations that the provider knows.
     pub shifted: usize,
-    /// How many functions that were added extended QPs have before their `comp_mask`, if that is
-    /// written.
+    /// Number of added functions before the `comp_mask` of extended QPs, or `None` if `comp_mask`
+    /// is not written.
     pub added: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ pub fn mappings() -> Vec<(String, u64, u64)> {
 
 impl Kernel {
     fn new() -> Self {
-        // SAFETY: the name is a string, and the file is this one's.
+        // SAFETY: the name is a string, and the descriptor is new.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"rings".as_ptr(), 0)) };
         file.set_len(1 << 24).unwrap();
         Self {
@@ -86,7 +86,7 @@ impl Kernel {
         }
     }
 
-    /// The mappings of the file, as Linux tells them.
+    /// The mappings of the file, from `/proc/self/maps`.
     fn mappings(&self) -> Vec<(String, u64, u64)> {
         use std::os::unix::fs::MetadataExt;
         let inode = self.file.metadata().unwrap().ino().to_string();
@@ -110,28 +110,29 @@ impl Kernel {
         0
     }
 
-    /// Where `length` bytes can be mapped, or a place where nothing can.
+    /// A mapping of `length` bytes, or one that fails if `good` is 0.
     fn offer(&mut self, length: u64) -> RingMapping {
         let length = length.next_multiple_of(PAGE);
         let Some(left) = self.good.checked_sub(1) else {
-            // No page begins there: mmap answers EINVAL.
+            // The offset is not page-aligned, so mmap fails with EINVAL.
             return RingMapping { offset: 1, length };
         };
         self.good = left;
         let offset = self.next;
-        // With a page between them, Linux never tells of two as one.
+        // With a page between them, Linux never merges two mappings.
         self.next += length + PAGE;
         RingMapping { offset, length }
     }
 
-    /// Where the ring that is asked for can be mapped.
+    /// The mapping and the layout of a requested ring.
     fn ring(&mut self, kind: RingKind, ring: &UserRing) -> (RingMapping, RingLayout) {
         assert_eq!(ring.addr, 0, "memory of the kernel");
         let layout = RingLayout::new(kind, ring.slots, ring.slot_shift).unwrap();
         (self.offer(layout.size().into()), layout)
     }
 
-    /// The first step or the second of a move. Returns where the prepared ring can be mapped.
+    /// The first or the second step of a move to a longer ring. Returns the mapping of the prepared
+    /// ring.
     fn move_to(&mut self, kind: RingKind, ring: &UserRing) -> RingMapping {
         if *ring != UserRing::default() {
             let prepared = self.ring(kind, ring);
@@ -147,11 +148,11 @@ impl Kernel {
     }
 }
 
-/// The bytes of the driver behind a command or response of the core.
+/// The driver's part of a command or response, `len` bytes after the core's part.
 ///
 /// # Safety
 ///
-/// They are there.
+/// `core` is followed by `len` valid bytes.
 unsafe fn behind<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(core.add(1).cast::<u8>(), len) }
@@ -161,7 +162,7 @@ unsafe fn behind<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
 ///
 /// # Safety
 ///
-/// The context is in its memory.
+/// `context` has the length of the loaded libibverbs' contexts.
 unsafe fn end_of(context: *mut ffi::verbs_context) -> *mut ffi::ibv_context {
     let size = layout().expect("a known libibverbs").context_size;
     // SAFETY: the caller's promise.
@@ -179,18 +180,18 @@ struct Device {
     abi_version: u32,
 }
 
-/// An open context. It is closed when this is dropped.
+/// An open context, closed on drop.
 pub struct Opened {
     pub context: *mut ffi::ibv_context,
-    /// The context has its address.
+    /// The context points to the device.
     _device: Box<Device>,
 }
 
 impl Opened {
     /// Opens a context. The error is `errno`.
     ///
-    /// Whether the context's file was closed is told by the command `close`. The number of the
-    /// descriptor doesn't tell it: another thread may have got that number since.
+    /// The command `close` tells that the context's file was closed. The descriptor can't be
+    /// checked instead, since another thread may reuse its number.
     pub fn new() -> Result<Self, Option<i32>> {
         // SAFETY: a C structure of integers and pointers.
         let ibv = unsafe { std::mem::zeroed() };
@@ -199,7 +200,8 @@ impl Opened {
         // SAFETY: this returns a new descriptor of an open file.
         let fd = unsafe { libc::dup(kernel(|kernel| kernel.file.as_raw_fd())) };
         let ibv = std::ptr::from_mut(&mut *device).cast();
-        // SAFETY: the device is one as this provider makes them, and the file is handed over.
+        // SAFETY: the device has the layout of this provider's devices, and the file is handed
+        // over.
         let context = unsafe { alloc_context(ibv, fd, std::ptr::null_mut()) };
         let error = std::io::Error::last_os_error().raw_os_error();
         if context.is_null() {
@@ -217,7 +219,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         let operations = kernel(|kernel| kernel.operations);
-        // SAFETY: the provider has given its operations, and nothing uses the context any more.
+        // SAFETY: the provider has set its operations, and nothing uses the context any more.
         unsafe { operations.unwrap().free_context.unwrap()(self.context) };
     }
 }
@@ -235,7 +237,7 @@ unsafe extern "C" fn _verbs_init_and_alloc_context(
 ) -> *mut c_void {
     assert!(offset.is_null(), "a context is at the start of its memory");
     let longer = kernel(|kernel| kernel.longer);
-    // SAFETY: the provider asks for more than the longest context. It may be all zeroes.
+    // SAFETY: the provider requests more bytes than the longest context has. It may be all zeroes.
     unsafe {
         let memory = libc::calloc(1, size);
         let context = end_of(memory.byte_add(longer).cast());
@@ -284,7 +286,7 @@ unsafe extern "C" fn verbs_set_ops(
     macro_rules! show {
         ($($operation:ident: $place:ident),* $(,)?) => {$(
             if operations.$operation.is_some() {
-                // SAFETY: both are optional functions, and this one is not called.
+                // SAFETY: both are optional functions, and the copy is not called.
                 unsafe { std::ptr::write((&raw mut shown.$place).cast(), operations.$operation) };
             }
         )*};
@@ -338,7 +340,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
             ..AllocContextResp::default()
         };
         let told = told.to_bytes();
-        // SAFETY: the provider has room for it.
+        // SAFETY: the provider's response has room for it.
         unsafe { behind(response, told.len()) }.copy_from_slice(&told);
         kernel.called("open")
     })
@@ -455,7 +457,7 @@ unsafe extern "C" fn ibv_cmd_create_qp_ex2(
     // SAFETY: the provider's part is behind that of the core.
     let (request, told) = unsafe {
         (*qp.cast::<ffi::ibv_qp>()).qp_num = 17;
-        // comp_mask is behind the functions of extended QPs, of which some were added.
+        // comp_mask follows the added functions of extended QPs.
         let first = std::mem::offset_of!(ffi::ibv_qp_ex, wr_atomic_write);
         let added = kernel(|kernel| kernel.added);
         if let Some(added) = added {
@@ -540,7 +542,7 @@ unsafe extern "C" fn ibv_cmd_modify_srq(
         let told = kernel.move_to(RingKind::Shared, &request.ring);
         if request.mapping_addr != 0 {
             let place = std::ptr::with_exposed_provenance_mut(request.mapping_addr as usize);
-            // SAFETY: the provider has named a place for a mapping.
+            // SAFETY: the provider has passed the address of a mapping.
             unsafe { std::ptr::write_unaligned(place, told.to_bytes()) };
         }
         kernel.called("modify SRQ")

@@ -43,9 +43,9 @@ use virtio_rdma_ring::DeviceCq;
 use virtio_rdma_ring::DeviceQueue;
 use virtio_rdma_ring::RingMemory;
 
-/// The QPN of these tests.
+/// The QP number that these tests use first.
 pub const QPN: Qpn = Qpn::new(0x0012_3456);
-/// Another QPN.
+/// The number of a second QP.
 pub const OTHER_QPN: Qpn = Qpn::new(0x0012_3457);
 
 /// The CQE of a send work request.
@@ -78,7 +78,7 @@ pub fn shared() -> Arc<Shared> {
     shared_with(ContextFlags::ALL)
 }
 
-/// The same on a device with these flags.
+/// The shared state of a context, on a device with these flags.
 pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
     Arc::try_new(Shared {
         fd: -1,
@@ -100,13 +100,13 @@ pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
     Cq::in_memory(layout, shared, &shared.threads.into()).unwrap()
 }
 
-/// An SRQ of `slots` receives.
+/// An SRQ for `slots` receives.
 pub fn srq(shared: &Arc<Shared>, slots: u32) -> Box<Srq> {
     let layout = RingLayout::new(RingKind::Shared, slots, 6).unwrap();
     Srq::in_memory(layout, 1, shared, &shared.threads.into()).unwrap()
 }
 
-/// As [`qp`], with an SRQ.
+/// A QP in RTS with an SRQ, whose send and receive queues complete to one CQ.
 pub fn qp_with_srq(shared: &Arc<Shared>, cq: &Cq, srq: &Srq, qpn: Qpn) -> Box<Qp> {
     let queues = (cq, cq, Some(srq));
     let domain = shared.threads.into();
@@ -116,7 +116,7 @@ pub fn qp_with_srq(shared: &Arc<Shared>, cq: &Cq, srq: &Srq, qpn: Qpn) -> Box<Qp
     qp
 }
 
-/// Posts to an SRQ until it is full, and returns how many receives it took.
+/// Posts to an SRQ until it is full, and returns the number of receives.
 pub fn fill(srq: &Srq) -> u32 {
     let mut count = 0;
     loop {
@@ -138,7 +138,7 @@ pub fn qp(shared: &Arc<Shared>, cq: &Cq, cap: &ffi::ibv_qp_cap, qpn: Qpn) -> Box
     qp_of(ffi::IBV_QPT_RC, shared, cq, cap, qpn)
 }
 
-/// The same of a type.
+/// A QP of type `qp_type` in RTS that completes to one CQ.
 pub fn qp_of(
     qp_type: ffi::ibv_qp_type,
     shared: &Arc<Shared>,
@@ -182,7 +182,7 @@ pub fn recv_wr(wr_id: u64, sges: &mut [ffi::ibv_sge]) -> ffi::ibv_recv_wr {
     }
 }
 
-/// The path of [`ah`].
+/// The address vector of [`ah`].
 pub fn av() -> AddressVector {
     AddressVector {
         port: 1,
@@ -211,7 +211,7 @@ pub fn ud(ah: &Ah) -> ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
     }
 }
 
-/// A window and an MR, as far as work requests need them.
+/// A window and an MR with the fields that work requests need.
 pub fn window_and_region() -> (ffi::ibv_mw, ffi::ibv_mr) {
     // SAFETY: C structures of integers and pointers.
     let (mut mw, mut mr): (ffi::ibv_mw, ffi::ibv_mr) = unsafe {
@@ -225,14 +225,14 @@ pub fn window_and_region() -> (ffi::ibv_mw, ffi::ibv_mr) {
     (mw, mr)
 }
 
-/// Posts a list and returns the status and the work request that was refused.
+/// Posts a list of sends and returns the status and the refused work request.
 pub fn post_send(qp: &Qp, wr: &mut ffi::ibv_send_wr) -> (i32, *mut ffi::ibv_send_wr) {
     let mut bad = ptr::null_mut();
     // SAFETY: the QP is this provider's, and the list is the caller's.
     (unsafe { qp::post_send(qp.as_ibv(), wr, &mut bad) }, bad)
 }
 
-/// As [`post_send`].
+/// Posts a list of receives and returns the status and the refused work request.
 pub fn post_recv(qp: &Qp, wr: &mut ffi::ibv_recv_wr) -> (i32, *mut ffi::ibv_recv_wr) {
     let mut bad = ptr::null_mut();
     // SAFETY: the QP is this provider's, and the list is the caller's.
@@ -247,7 +247,7 @@ pub fn poll(cq: &Cq, max: usize) -> Result<Vec<ffi::ibv_wc>, i32> {
     if count < 0 {
         return Err(count);
     }
-    // SAFETY: that many were written.
+    // SAFETY: `count` completions were written.
     unsafe { wcs.set_len(count as usize) };
     Ok(wcs)
 }
@@ -276,7 +276,7 @@ impl<'a> Work<'a> {
         Some((position, bytes))
     }
 
-    /// Takes the next work request, completes it, and returns its id on the wire.
+    /// Takes the next work request, completes it, and returns the id in its WQE.
     pub fn consume(&mut self, header_size: usize) -> Option<u64> {
         let (_, bytes) = self.fetch()?;
         self.queue.complete();
@@ -291,14 +291,14 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The ring of a CQ as the device sees it: by its address.
+/// The ring of a CQ as the device accesses it: by its address.
 struct DeviceMemory {
     base: *mut u8,
     layout: RingLayout,
 }
 
-// SAFETY: the memory belongs to the process, and is accessed by atomics and by the side that has a
-// slot.
+// SAFETY: the memory belongs to the process. Words are accessed atomically, and a slot only by the
+// side that owns it.
 unsafe impl Send for DeviceMemory {}
 
 impl DeviceMemory {
@@ -312,7 +312,7 @@ impl DeviceMemory {
     fn at<T>(&self, offset: u32, count: usize) -> *mut T {
         let end = offset as usize + count * size_of::<T>();
         assert!(end <= self.layout.size() as usize);
-        // SAFETY: in the ring, which stays while the device uses it.
+        // SAFETY: the offset is in the ring, which stays mapped while the device uses it.
         unsafe { self.base.add(offset as usize) }.cast()
     }
 
@@ -358,14 +358,14 @@ impl RingMemory for DeviceMemory {
         self.half(offset).store(value, Ordering::Relaxed);
     }
     fn read(&self, offset: u32, bytes: &mut [u8]) {
-        // SAFETY: in the ring.
+        // SAFETY: the bytes lie in the ring.
         unsafe {
             self.at::<u8>(offset, bytes.len())
                 .copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len())
         };
     }
     fn write(&self, offset: u32, bytes: &[u8]) {
-        // SAFETY: in the ring, in a slot that is the device's.
+        // SAFETY: the bytes lie in the ring, in a slot that the device owns.
         unsafe {
             self.at::<u8>(offset, bytes.len())
                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
@@ -391,7 +391,7 @@ impl Completions {
         }
     }
 
-    /// Adds a CQE and returns whether the completion event is due.
+    /// Adds a CQE and returns whether a completion event must be sent.
     pub fn push(&mut self, cqe: Cqe) -> bool {
         self.cq
             .push(&self.memory, &cqe.to_bytes(), cqe.status != 0)
@@ -404,12 +404,12 @@ impl Completions {
         self.cq.unpolled(&self.memory).unwrap() < self.memory.layout.slots()
     }
 
-    /// The answer to the doorbell: whether the completion event is due.
+    /// Handles the CQ's doorbell: returns whether a completion event must be sent.
     pub fn look(&mut self) -> bool {
         self.cq.publish(&self.memory)
     }
 
-    /// Goes on in `ring`, as RESIZE_CQ asks for. Returns the position that the old ring ends with.
+    /// Executes RESIZE_CQ: moves to `ring` and returns the position at which the old ring ends.
     pub fn move_to(&mut self, ring: UserRing) -> u32 {
         let end = self.cq.published();
         self.memory = DeviceMemory::new(ring);
