@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Every interleaving of what workers and those who give them work do without a common lock.
+//! Checks all interleavings of workers and threads that make work ready for them without a common
+//! lock.
 //!
-//! The engine's `runtime/scheduler` is compiled here as it is, over the model checker's primitives.
+//! The engine's module `runtime/scheduler` is compiled here unchanged, with the synchronization
+//! primitives of the model checker loom.
 #![cfg(loom)]
-// The models need a part of each module.
+// The models use only a part of each module.
 #![allow(dead_code, unused_imports)]
 
 #[path = "../../src/runtime/scheduler/mod.rs"]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The parts that workers are made of, each alone.
+//! Models of single parts of a worker: ready set, exclusive turns, grace periods.
 
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::Arc;
@@ -9,7 +9,7 @@ use virtio_rdma_abi::number::Qpn;
 
 use crate::scheduler::{Exclusive, Quiesce, ReadySet};
 
-/// A number that is inserted while another thread takes is taken now or later, once.
+/// A number that is inserted while another thread takes numbers is taken exactly once.
 #[test]
 fn a_ready_set_loses_nothing() {
     loom::model(|| {
@@ -32,8 +32,8 @@ fn a_ready_set_loses_nothing() {
     });
 }
 
-/// A set that looks empty although a number was inserted is being taken from by another thread,
-/// which takes that number too: the worker whose set it is may sleep.
+/// If a set looks empty after a number was inserted, another thread is taking numbers from the set
+/// and takes that number too. So the worker that owns the set may sleep.
 #[test]
 fn a_number_that_is_not_seen_is_taken() {
     loom::model(|| {
@@ -51,7 +51,7 @@ fn a_number_that_is_not_seen_is_taken() {
     });
 }
 
-/// Workers that come to the same object never overlap, and the last request is seen by a turn.
+/// Turns of two workers at the same object never overlap, and a turn sees the last request.
 #[test]
 fn turns_are_exclusive_and_complete() {
     loom::model(|| {
@@ -88,7 +88,7 @@ fn turns_are_exclusive_and_complete() {
     });
 }
 
-/// After `synchronize` no turn uses what was removed before it.
+/// After `synchronize`, no turn uses an object that was removed before.
 #[test]
 fn nobody_uses_what_was_removed() {
     loom::model(|| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The model checker's counterparts of `runtime::sync`: its threads, its synchronisation, and a
-//! time that passes only when the model says so.
+//! Replacement of `runtime::sync` in models: loom's threads and synchronization primitives, and a
+//! clock that only the model advances.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,7 +18,7 @@ pub use loom::sync::atomic::{
 };
 pub use loom::thread::{yield_now, JoinHandle};
 
-/// The checker's macro takes no `const` block.
+/// Drops the `const` block of `thread_local!`, which loom's macro does not accept.
 macro_rules! local {
     ($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };) => {
         loom::thread_local! { $(#[$attr])* static $name: $type = $init }
@@ -32,16 +32,17 @@ pub fn spawn(_: String, work: impl FnOnce() + Send + 'static) -> io::Result<Join
 }
 
 std::thread_local! {
-    /// The checker runs all threads of a model in the thread that called it.
+    /// The model's clock. All threads of a model share it, because loom runs them in one thread of
+    /// the operating system.
     static TIME: RefCell<Time> = RefCell::default();
 }
 
-/// To look at the time is no synchronisation, so the checker does not know of it.
+/// Clock of a model. Reading the clock must not synchronize threads, so it is unknown to loom.
 #[derive(Default)]
 struct Time {
-    /// Since the start of the model.
+    /// Time since the start of the model.
     elapsed: Duration,
-    /// Threads that wait for a time.
+    /// Deadlines of waiting threads, and the function that wakes each thread.
     alarms: Vec<(Instant, Box<dyn FnOnce()>)>,
 }
 
@@ -50,7 +51,8 @@ pub fn check(scenario: impl Fn() + Sync + Send + 'static) {
     check_by(Builder::new(), scenario);
 }
 
-/// The same, for scenarios of more threads: only interleavings with so many interrupted threads.
+/// Checks the interleavings of `scenario` with at most `interrupted` preemptions. A scenario with
+/// many threads has too many interleavings to check all.
 pub fn check_few(interrupted: usize, scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(interrupted);
@@ -64,18 +66,18 @@ fn check_by(builder: Builder, scenario: impl Fn() + Sync + Send + 'static) {
     });
 }
 
-/// The time when each model starts.
+/// Time at which the clock of each model starts.
 fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
 }
 
-/// The time of the model.
+/// Current time of the model's clock.
 pub fn now() -> Instant {
     start() + TIME.with_borrow(|time| time.elapsed)
 }
 
-/// Lets `time` pass.
+/// Advances the model's clock by `time` and wakes the threads whose deadlines have passed.
 pub fn sleep(time: Duration) {
     let due: Vec<_> = TIME.with_borrow_mut(|model| {
         model.elapsed += time;
@@ -117,7 +119,7 @@ impl<T> Mutex<T> {
 
 pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// Not while its thread waits.
+    /// The lock; `None` while the thread waits for a condition variable.
     held: Option<MutexGuard<'a, T>>,
 }
 
@@ -148,11 +150,11 @@ impl Condvar {
         guard.held = Some(self.0.wait(held).unwrap());
     }
 
-    /// Waits until it is notified or the model's time is `deadline`.
+    /// Waits until a notification, or until the model's clock reaches `deadline`.
     pub fn wait_until<T: Send + 'static>(&self, guard: &mut Guard<'_, T>, deadline: Instant) {
         let (mutex, condvar) = (guard.mutex.0.clone(), self.0.clone());
         let ring = move || {
-            // With the mutex taken, its thread waits already.
+            // The thread holds the mutex until it waits, so the notification is not too early.
             drop(mutex.lock().unwrap());
             condvar.notify_all();
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Workers as a runtime has them, from their start to their end. They serve the flows of one port.
+//! Models of complete workers, from start to end. The workers serve the flows of one port.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,19 +18,19 @@ const QP: QpKey = QpKey {
     port: PORT,
     qpn: Qpn::new(1),
 };
-/// Cost of a full turn.
+/// Cost of a turn that uses up its budget.
 const TURN: usize = 10;
-/// Flows of the port.
+/// Number of flows of the port.
 const FLOWS: usize = 3;
 
-/// The shared part: a runtime with one device, so to say.
+/// State that all threads of a model share, as those of a runtime with one device.
 struct Model {
     scheduler: Scheduler,
     flows: PortFlows,
     /// Whether the port has been attached.
     attached: Mutex<bool>,
     qps: [ModelQp; FLOWS],
-    /// The turns in which work was found.
+    /// Number of turns that executed work.
     served: Mutex<usize>,
     more: Condvar,
 }
@@ -38,20 +38,20 @@ struct Model {
 #[derive(Default)]
 struct ModelQp {
     serving: Exclusive,
-    /// Work that was posted and not executed.
+    /// Number of work requests that were posted and not executed.
     posted: Mutex<usize>,
-    /// It fills its turns.
+    /// Each turn of the QP uses up its budget.
     is_bulk: bool,
     is_destroyed: Mutex<bool>,
 }
 
 impl Model {
-    /// Calls `scenario`; then the workers end.
+    /// Starts workers, calls `scenario`, and stops the workers.
     fn run(workers: usize, clock: Clock, scenario: impl FnOnce(&Arc<Self>)) {
         Self::run_bulk(workers, clock, 0, scenario);
     }
 
-    /// The same, where the QPs with numbers below `bulk` fill their turns.
+    /// Like [`run`](Self::run), with QPs that use up their turns if their numbers are below `bulk`.
     fn run_bulk(workers: usize, clock: Clock, bulk: usize, scenario: impl FnOnce(&Arc<Self>)) {
         let qp = |number| ModelQp {
             is_bulk: number < bulk,
@@ -71,7 +71,7 @@ impl Model {
             served: Mutex::new(0),
             more: Condvar::new(),
         });
-        // All have one home, so that the others have what to steal.
+        // All flows have worker 0 as their home, so that the other workers can steal flows.
         for number in 0..FLOWS as u32 {
             model.flows.set_home(Flow::of(Qpn::new(number)), 0);
         }
@@ -83,14 +83,14 @@ impl Model {
         }
         scenario(&model);
         model.scheduler.stop();
-        // A worker that sleeps on ends in a deadlock, which the checker reports.
+        // If a worker continues to sleep, loom reports a deadlock.
         crew.join();
         for qp in &model.qps {
             assert_eq!(*qp.posted.lock(), 0, "work is left");
         }
     }
 
-    /// As a doorbell does.
+    /// Posts work to a QP and makes its flow ready, as a doorbell does.
     fn give(&self, number: u32) {
         *self.qps[number as usize].posted.lock() += 1;
         self.make_ready(number);
@@ -101,14 +101,14 @@ impl Model {
         self.scheduler.make_ready(&self.flows, flow);
     }
 
-    /// As DESTROY_QP does. No turn is at the QP on return.
+    /// Destroys a QP, as DESTROY_QP does. On return, no turn serves the QP.
     fn destroy(&self, number: u32) {
         *self.qps[number as usize].is_destroyed.lock() = true;
         self.scheduler.quiesce.synchronize();
         assert!(!self.qps[number as usize].serving.is_busy());
     }
 
-    /// Returns when so many were served. Lost work ends in a deadlock, which the checker reports.
+    /// Waits until `count` turns have executed work. If work is lost, loom reports a deadlock.
     fn await_served(&self, count: usize) {
         let mut served = self.served.lock();
         while *served < count {
@@ -118,7 +118,7 @@ impl Model {
     }
 }
 
-/// The port as a worker saw it.
+/// A worker's view of the port at the start of a round.
 struct Places {
     model: Arc<Model>,
     attached: bool,
@@ -202,7 +202,7 @@ fn qp(model: &Model, flow: Flow) -> &ModelQp {
     &model.qps[flow.qpn().expect("a QP's flow").get() as usize]
 }
 
-/// A worker that sleeps while nothing is ready takes all that becomes ready.
+/// A worker that sleeps while no flow is ready serves every flow that becomes ready.
 #[test]
 fn no_wake_up_is_lost() {
     check_few(2, || {
@@ -218,7 +218,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Work that is posted while a turn goes on has another one.
+/// Work that is posted during a turn is executed in another turn.
 #[test]
 fn no_work_is_left_at_the_end_of_a_turn() {
     check(|| {
@@ -230,7 +230,7 @@ fn no_work_is_left_at_the_end_of_a_turn() {
     });
 }
 
-/// A port that is attached while a worker goes its round, and gets work at once, is served.
+/// A port is served that is attached and gets work during a worker's round.
 #[test]
 fn a_new_port_is_served() {
     check_few(2, || {
@@ -244,8 +244,8 @@ fn a_new_port_is_served() {
     });
 }
 
-/// Two workers serve flows of one home, which one of them steals, each as often as it was posted
-/// to.
+/// Two workers serve flows that have the same home; one worker steals them. Each work request is
+/// executed exactly once.
 #[test]
 fn stolen_flows_are_served_once() {
     check_few(1, || {
@@ -257,8 +257,8 @@ fn stolen_flows_are_served_once() {
     });
 }
 
-/// A QP is destroyed while it gets work, is stolen and served. No turn is at it afterwards, and the
-/// other one is served.
+/// A QP is destroyed while work is posted to it and a worker steals and serves it. No turn serves
+/// this QP afterwards, and the other QP is served.
 #[test]
 fn a_destroyed_qp_has_no_turn() {
     check_few(1, || {
@@ -269,7 +269,7 @@ fn a_destroyed_qp_has_no_turn() {
     });
 }
 
-/// A deadline that is set while a worker falls asleep ends its sleep.
+/// A deadline that is set while a worker goes to sleep wakes the worker.
 #[test]
 fn no_deadline_is_slept_through() {
     check(|| {
@@ -283,7 +283,7 @@ fn no_deadline_is_slept_through() {
     });
 }
 
-/// A caller that lets time pass on a clock that stands still finds all due work done.
+/// After a caller has advanced a manual clock, all work that is due is done.
 #[test]
 fn what_is_due_is_done_when_time_has_passed() {
     check(|| {
@@ -297,7 +297,7 @@ fn what_is_due_is_done_when_time_has_passed() {
     });
 }
 
-/// Workers end whatever they are at.
+/// Workers end in any state.
 #[test]
 fn workers_end() {
     check(|| Model::run(2, Clock::manual(), |_| {}));

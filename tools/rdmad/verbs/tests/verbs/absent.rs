@@ -9,10 +9,10 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
-/// Bytes in front of a datagram in its receive.
+/// Bytes of the GRH ahead of a datagram in its receive.
 const GRH: u64 = 40;
 
-/// Both sides of a pair: A only sends, B only receives.
+/// Options of a pair in which A has no RQ and B has no SQ.
 fn one_way(qp_type: QpType) -> [Options; 2] {
     let options = Options::of(qp_type);
     let sends = Options {
@@ -103,7 +103,7 @@ fn a_qp_without_queues_serves_requests() {
         p.cq_a.expect(2, WcStatus::Success);
         assert!(p.a.read(p.ma.iova, 3000) == data);
 
-        // It drains at once: nothing can be posted.
+        // A QP without an SQ is drained at once.
         let asks = QpAttr {
             en_sqd_async_notify: 1,
             ..QpAttr::default()
@@ -113,7 +113,7 @@ fn a_qp_without_queues_serves_requests() {
         let drained = EventKind::Async(AsyncEvent::SqDrained);
         p.b.sink.expect(drained, p.qb.cookie);
 
-        // There never is a receive for a SEND.
+        // Without an RQ, a SEND never finds a receive.
         p.qa.post(&p.send(3, 8));
         p.cq_a.expect(3, WcStatus::RnrRetryExcErr);
         assert_eq!(p.qb.state(), QpState::Sqd);

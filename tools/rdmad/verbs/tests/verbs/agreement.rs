@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Connections whose ends disagree fail on the direct path as they do by packets.
+//! Connections whose ends have contradictory attributes fail on both data paths in the same way.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType, WcStatus, WrOpcode};
 
 use crate::harness::*;
 
-/// A pair whose ends have these path MTUs.
+/// A pair of QPs with the path MTUs `mtus`.
 fn pair(world: &World, qp_type: QpType, mtus: [Mtu; 2]) -> Pair<'_> {
     let [ours, theirs] = mtus.map(|mtu| Options {
         mtu,
@@ -16,7 +16,7 @@ fn pair(world: &World, qp_type: QpType, mtus: [Mtu; 2]) -> Pair<'_> {
     Pair::with(world, ours, theirs)
 }
 
-/// How a work request of A ends, and in which state it leaves B.
+/// Status of a work request of A, and the state of B afterwards.
 fn outcome(path: PathPolicy, mtus: [Mtu; 2], opcode: WrOpcode, len: u32) -> (u8, QpState) {
     let world = World::new(2, path);
     let p = pair(&world, QpType::Rc, mtus);
@@ -52,7 +52,7 @@ fn other_path_mtus() {
     }
 }
 
-/// Nobody tells that a message of an unreliable connection is not taken.
+/// An unreliable connection reports no error for a message that the peer drops.
 #[test]
 fn other_path_mtus_of_an_unreliable_connection() {
     on_both_paths(|path| {
@@ -72,7 +72,7 @@ fn other_path_mtus_of_an_unreliable_connection() {
     });
 }
 
-/// A reliable connection with one end and an unreliable one with the other are none.
+/// A QP of type RC and a QP of type UC do not form a connection.
 #[test]
 fn other_services() {
     on_both_paths(|path| {

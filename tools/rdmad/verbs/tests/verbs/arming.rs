@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A consumer that sleeps for events while completions race with its arming: not one wake-up is
-//! lost.
+//! A consumer arms a CQ and waits for events while completions arrive. No wake-up is lost.
 //!
-//! `VERBS_ARM_ROUNDS` says how often the CQ is armed. The index wraps in the middle of that, and
-//! each 65,536 messages.
+//! The environment variable `VERBS_ARM_ROUNDS` says how often the CQ is armed. The 16-bit index of
+//! a virtqueue wraps halfway, and then after each 65,536 messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -18,14 +17,14 @@ use virtio_rdma_abi::ring::ArmKind;
 use crate::harness::*;
 
 const ROUNDS: u64 = 4_000;
-/// Messages before the CQ is armed for the first time, so that the index wraps soon.
+/// Number of messages before the CQ is armed for the first time, so that the index wraps soon.
 const AHEAD: u64 = (1 << 16) - ROUNDS / 2;
-/// Messages that are on their way at a time before that.
+/// Number of these messages that are in flight at a time.
 const BATCH: u64 = 200;
-/// How long an event may take before it counts as lost, on a host that is busy.
+/// Time after which an event counts as lost, long enough for a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Numbers that look like chance.
+/// A pseudo-random number generator.
 struct Chance(u64);
 
 impl Chance {
@@ -38,7 +37,7 @@ impl Chance {
     }
 }
 
-/// Sends, after a look at which sends have ended.
+/// Posts a receive and a SEND, after polling the completions of earlier SENDs.
 fn send(qp: &Qp<'_>, sent: &Cq<'_>, id: u64, flags: SendFlags) {
     while let Some(cqe) = sent.poll() {
         assert_eq!(cqe.status, WcStatus::Success.value());
@@ -47,7 +46,7 @@ fn send(qp: &Qp<'_>, sent: &Cq<'_>, id: u64, flags: SendFlags) {
     qp.post(&Wr::new(id, WrOpcode::Send).flags(SendFlags::SIGNALED | flags));
 }
 
-/// Sends and polls without arming.
+/// Transfers the first messages without arming the CQ.
 fn go_ahead(qp: &Qp<'_>, sent: &Cq<'_>, cq: &Cq<'_>) {
     for first in (0..AHEAD).step_by(BATCH as usize) {
         let batch = first..AHEAD.min(first + BATCH);
@@ -61,15 +60,15 @@ fn go_ahead(qp: &Qp<'_>, sent: &Cq<'_>, cq: &Cq<'_>) {
     assert!(cq.vm.sink.is_empty());
 }
 
-/// Progress of the two sides, in messages.
+/// Progress of producer and consumer, in messages.
 struct Progress {
     consumed: AtomicU64,
-    /// How many there will be; decided by the consumer when it has armed often enough.
+    /// Id at which the producer stops. The consumer sets it to 0 when it has armed often enough.
     end: AtomicU64,
 }
 
-/// Sends to itself as long as the consumer wants, with few messages unread at a time so that it
-/// sleeps often. The last one before a pause is solicited.
+/// Sends messages until the consumer sets the end. Only few messages are unread at a time, so that
+/// the consumer sleeps often. The last message before a pause is solicited.
 fn produce(qp: &Qp<'_>, sent: &Cq<'_>, progress: &Progress) {
     let mut chance = Chance(7);
     let mut next = AHEAD;
@@ -90,7 +89,8 @@ fn produce(qp: &Qp<'_>, sent: &Cq<'_>, progress: &Progress) {
     }
 }
 
-/// Arms, polls, and sleeps when there is nothing. Returns how often it slept.
+/// Arms the CQ and polls it in each round. If it is empty, waits for an event. Returns how often it
+/// waited.
 fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
     let mut chance = Chance(11);
     let (mut consumed, mut slept) = (AHEAD, 0);
@@ -114,8 +114,7 @@ fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
         let start = Instant::now();
         loop {
             let received = std::mem::take(&mut *events.lock().unwrap());
-            // An interrupt answers the command that asked for it, so one may be there from the
-            // round before.
+            // In RFC mode, the interrupt of the previous round may arrive in this one.
             assert!(received.len() <= 1 || is_rfc(), "one event a sequence");
             if let Some((_, kind, cookie)) = received.first() {
                 assert_eq!((*kind, *cookie), (EventKind::Completion, cq.cookie));

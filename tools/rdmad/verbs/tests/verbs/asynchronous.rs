@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Asynchronous events of several objects when there is no buffer for them.
+//! Asynchronous events of several objects while the event virtqueue has no buffers.
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ fn they_wait_for_buffers() {
     let b = &world.vms[1];
     b.sink.buffers.store(0, Ordering::SeqCst);
     for p in &pairs {
-        // A key that B does not have.
+        // An R_Key that B does not have.
         let mut wr = p.wr(1, WrOpcode::RdmaWrite, 8);
         wr.remote.rkey = 0;
         p.qa.post(&wr);

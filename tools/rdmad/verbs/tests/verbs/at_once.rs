@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Doorbells that are served by the thread that rings them: no message is missed, and streams are
-//! left to workers.
+//! Doorbells that are served by the thread that rings them. No message is missed, and workers serve
+//! streams of messages.
 
 use std::thread;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
-/// Time in which workers go to sleep, and after which a doorbell comes after an idle gap.
+/// Pause before a doorbell, in which workers go to sleep.
 const REST: Duration = Duration::from_millis(2);
-/// A worker that has served a queue does not ask for its doorbell for the rest of a test.
+/// Polling time of workers, longer than a test: a polled queue requests no doorbell.
 const POLL: Duration = Duration::from_secs(60);
 
 fn at_once(path: PathPolicy, poll: Duration) -> World {
@@ -33,8 +33,8 @@ fn after_an_idle_gap_the_ringing_thread_serves() {
     let world = at_once(PathPolicy::Direct, Duration::ZERO);
     let pair = Pair::new(&world);
     let (mut id, mut done) = (0, 0);
-    // It is not, where a worker had no processor to go to sleep on. A worker would have to be very
-    // quick so often.
+    // The ringing thread does not serve a message if a worker had no CPU to go to sleep. A worker
+    // cannot be faster than the following poll 20 times in a row.
     wait(
         "messages that are executed when the doorbell was rung",
         || {
@@ -69,13 +69,13 @@ fn a_stream_is_watched_by_a_worker() {
     }
 }
 
-/// A QP that had many work requests is left to a worker when it rings again, whatever time has
-/// passed.
+/// A QP that had many work requests is served by a worker at its next doorbell too, even after a
+/// pause.
 #[test]
 fn after_a_stream_a_worker_serves() {
     let world = at_once(PathPolicy::Direct, POLL);
     let pair = Pair::new(&world);
-    // A worker that was kept from its processor watches nothing for a while.
+    // Several attempts: a worker without a CPU does not poll for a while.
     wait("a message without a doorbell", || {
         thread::sleep(REST);
         let many: Vec<_> = (0..20)
@@ -96,8 +96,7 @@ fn after_a_stream_a_worker_serves() {
     });
 }
 
-/// Both sides send, at any distance from one another's messages, while workers and both threads
-/// serve the same QPs.
+/// Both sides send with varying pauses, while workers and both sending threads serve the same QPs.
 // abi: R-524
 #[test]
 fn nothing_is_missed() {
@@ -113,7 +112,7 @@ fn nothing_is_missed() {
                 scope.spawn(move || {
                     for id in 0..MESSAGES {
                         pair.write_and_wait(id);
-                        // Up to a millisecond, most of them far less.
+                        // Pauses of up to half a millisecond, most of them far shorter.
                         thread::sleep(Duration::from_nanos(1 << (id % 20)));
                     }
                 });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory that a driver can make the device allocate is limited, whatever the driver asks for, and
-//! comes back.
+//! The memory that a driver can make the device allocate is limited, and it is freed with the
+//! objects of the driver.
 
 use verbs::{Limits, MemoryStatus, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
@@ -15,12 +15,14 @@ use crate::commands::ENOMEM;
 use crate::harness::*;
 
 const MEMORY: u64 = 40 << 20;
-/// The longest rings.
+/// Slots of the longest ring.
 const SLOTS: u32 = 32_768;
+/// Binary logarithm of the slot size: the size of a page.
 const SLOT_SHIFT: u8 = 12;
-/// Bytes that the device keeps of a page.
+/// Bytes that the device stores for each page of a ring.
 const PAGE_ENTRY: u64 = 8;
-/// Least bytes of a QP with two such rings over pages that do not follow each other.
+/// Least memory in bytes that the device needs for a QP with two of the longest rings, if no two
+/// pages are contiguous.
 const LONG_QP: u64 = 2 * SLOTS as u64 * PAGE_ENTRY;
 
 fn world(vms: usize, path: PathPolicy) -> World {
@@ -38,8 +40,8 @@ fn used(vm: &Vm) -> u64 {
     used
 }
 
-/// The longest ring, over the same two pages again and again, so that each page of it is a piece of
-/// its own.
+/// The longest ring, whose page list alternates between two pages, so that no two consecutive pages
+/// are contiguous.
 fn long_ring(vm: &Vm) -> RingAddr {
     let layout = RingLayout::new(RingKind::Work, SLOTS, SLOT_SHIFT).unwrap();
     let npages = u64::from(layout.size()).div_ceil(4096);
@@ -56,7 +58,7 @@ fn long_ring(vm: &Vm) -> RingAddr {
     }
 }
 
-/// A QP with such rings.
+/// The command that creates a QP with two of the longest rings.
 fn long_qp(vm: &Vm, cqn: Cqn, ring: RingAddr) -> CmdCreateQpRings {
     CmdCreateQpRings {
         base: CmdCreateQp {
@@ -79,8 +81,8 @@ fn long_qp(vm: &Vm, cqn: Cqn, ring: RingAddr) -> CmdCreateQpRings {
     }
 }
 
-/// Makes as many objects as a budget of `memory` allows, each of which takes `least` bytes or more.
-/// Returns their numbers.
+/// Creates objects until the device refuses one, and returns their numbers. Checks that a budget of
+/// `memory` bytes allows that many objects of at least `least` bytes.
 fn fill<N>(memory: u64, least: u64, mut make: impl FnMut() -> Result<N, u8>) -> Vec<N> {
     let mut made = Vec::new();
     loop {
@@ -96,7 +98,7 @@ fn fill<N>(memory: u64, least: u64, mut make: impl FnMut() -> Result<N, u8>) -> 
     }
 }
 
-/// All that was left of a budget.
+/// Objects that use up the rest of a VM's memory budget.
 struct Rest<'vm> {
     vm: &'vm Vm,
     mrs: Vec<MrNumber>,
@@ -104,7 +106,7 @@ struct Rest<'vm> {
 }
 
 impl<'vm> Rest<'vm> {
-    /// Takes it, first in large pieces, then in small ones.
+    /// Uses up the budget, first with large objects, then with small ones.
     fn take(vm: &'vm Vm) -> Self {
         let request = CmdCreateMr {
             pdn: vm.pdn,
@@ -132,8 +134,8 @@ impl<'vm> Rest<'vm> {
     }
 }
 
-/// The program that takes what it can get, in several VMs: each gets what its budget has, the
-/// others don't notice, and in the end all of it is back.
+/// Drivers in several VMs create objects until the device refuses. Each gets its whole budget,
+/// other VMs are not affected, and all memory is freed at the end.
 // abi
 #[test]
 fn a_driver_that_takes_all_it_can_get() {
@@ -148,7 +150,7 @@ fn a_driver_that_takes_all_it_can_get() {
         assert!((10..40).contains(&qps.len()), "{} QPs", qps.len());
         made.push((cq, qps, Rest::take(vm)));
     }
-    // The other VM has a memory limit of its own.
+    // Each VM has its own memory limit, so the other VMs still have memory.
     let pair = Pair::new(&world);
     for id in 0..20 {
         pair.qb.post_recv(id, &[sge(&pair.mb, 0, 64)]);
@@ -166,7 +168,7 @@ fn a_driver_that_takes_all_it_can_get() {
     }
 }
 
-/// Work of connected QPs goes on where no memory is left for anything new.
+/// Connected QPs continue to work when no memory is left for new objects.
 // abi: R-120
 #[test]
 fn work_needs_no_memory_of_the_budget() {
@@ -188,7 +190,7 @@ fn work_needs_no_memory_of_the_budget() {
     });
 }
 
-/// Every kind of object is charged, refused beyond the budget, and given back.
+/// Each kind of object is charged to the budget, refused beyond the budget, and credited back.
 // abi
 #[test]
 fn every_object_is_charged() {
@@ -306,8 +308,8 @@ fn every_object_is_charged() {
     assert_eq!(used(vm), before);
 }
 
-/// Work on the wire needs memory of its own from RTS on, which is refused then, and the QP can be
-/// tried again. Data that goes from memory to memory needs none.
+/// On the wire path, the change to RTS needs memory for packets. If this memory is refused, the
+/// driver can retry the change. The direct path needs no such memory.
 // abi
 #[test]
 fn memory_for_packets() {
@@ -345,7 +347,7 @@ fn memory_for_packets() {
             cq_a.expect(id, WcStatus::Success);
             cq_b.expect(id, WcStatus::Success);
         }
-        // Memory for packets goes with the connection.
+        // RESET frees the memory for packets.
         qa.to(QpState::Reset);
         qa.destroy().unwrap();
         a.call(CmdDeregMr { mrn: ma.mrn }).unwrap();
@@ -354,7 +356,7 @@ fn memory_for_packets() {
     });
 }
 
-/// A reset gives back what the driver did not destroy.
+/// A reset frees the memory of the objects that the driver did not destroy.
 // abi: R-124
 #[test]
 fn a_reset_gives_all_back() {
@@ -380,8 +382,8 @@ fn a_reset_gives_all_back() {
     assert_eq!(Vec::from_iter(world.vms.iter().map(reset)), idle);
 }
 
-/// 64 drivers at once take no more memory than their limits allow, and other ports are served.
-/// `make check-more` runs it.
+/// 64 greedy drivers get no more memory than their limits, and other VMs are served. `make
+/// check-more` runs this test.
 #[test]
 #[ignore = "takes a minute without optimization"]
 fn sixty_four_drivers_with_small_limits() {
@@ -391,7 +393,7 @@ fn sixty_four_drivers_with_small_limits() {
     });
 }
 
-/// The same with the default limits:
+/// 64 greedy drivers with the default limits. Run this test by
 /// `cargo test -p verbs --release --test verbs budget:: -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes gigabytes and minutes"]
@@ -401,7 +403,7 @@ fn sixty_four_greedy_drivers() {
 
 fn sixty_four_drivers(limits: Limits) {
     const GREEDY: u64 = 64;
-    /// Bytes of the daemon that belong to no port.
+    /// Allowance in bytes for memory of the process that belongs to no port.
     const COMMON: u64 = 500 << 20;
     let memory = limits.memory;
     let world = World::with_limits(2 + GREEDY as usize, PathPolicy::Wire, limits);
@@ -427,7 +429,7 @@ fn sixty_four_drivers(limits: Limits) {
         charged >> 20,
         most >> 20
     );
-    // The charge is no more than that: `used` has looked.
+    // `used` has checked that each charge is within its limit.
     assert!(taken <= charged + COMMON);
     let pair = Pair::new(&world);
     for id in 0..1000 {
@@ -438,7 +440,7 @@ fn sixty_four_drivers(limits: Limits) {
     }
 }
 
-/// Resident bytes of this process.
+/// Resident memory of this process in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();

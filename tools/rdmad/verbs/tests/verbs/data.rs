@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Data gets where it belongs, on both paths.
+//! Data of all operations arrives unchanged at the right place, on both data paths.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use virtio_rdma_abi::qp::QpAttr;
 
 use crate::harness::*;
 
-/// Empty, odd, around the path MTU, around pages, and longer than a turn.
+/// Message sizes in bytes: empty, odd, near the path MTU, near page sizes, and longer than a turn.
 const SIZES: [u32; 19] = [
     0,
     1,
@@ -162,7 +162,7 @@ fn writes_and_reads_of_all_sizes() {
 fn pages_that_lie_apart() {
     const PAGE: u64 = 4096;
     const LEN: u64 = 6 * PAGE;
-    // The pages of the MRs lie in the opposite order.
+    // The pages of the MRs are in reverse order.
     let at = |mr: &Mr, offset: u64| mr.iova + LEN - PAGE - (offset - offset % PAGE) + offset % PAGE;
     let get = |vm: &Vm, mr: &Mr, from: u64, size: u32| -> Vec<u8> {
         let offsets = from..from + u64::from(size);
@@ -239,7 +239,7 @@ fn a_stream_in_both_directions_stays_in_order() {
     });
 }
 
-/// One end of a connection over which both ends stream.
+/// One end of a connection on which both ends send a stream of messages.
 fn stream(
     vm: &Vm,
     peer: &Vm,
@@ -410,7 +410,7 @@ fn a_first_message_in_rtr_establishes_the_connection() {
         qb.to_init().unwrap();
         qa.to_rtr(b, qb.qpn).unwrap();
         qa.to_rts().unwrap();
-        // The peer is not ready: this is repeated until it is.
+        // The peer is not in RTR yet: the SEND is retried until the peer is.
         qa.post(&Wr::new(2, WrOpcode::Send));
         qb.post_recv(1, &[]);
         qb.to_rtr(a, qa.qpn).unwrap();
@@ -440,7 +440,7 @@ fn a_connection_changes_its_path_between_messages() {
     for round in 0..8 {
         let path = PATHS[round as usize % 2];
         world.runtime.set_path(path);
-        // Decided again at RTS.
+        // The change to RTS selects the data path again.
         qa.modify(QpState::Rts, QpAttrMask::NONE, QpAttr::default())
             .unwrap();
         let frames = world.net.sent.load(Ordering::Relaxed);

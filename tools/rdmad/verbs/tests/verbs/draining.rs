@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! SQD: what was begun ends, nothing else begins, and who wants to know is told once.
+//! State SQD: work requests that have begun end, no other begins, and the event SQ_DRAINED is
+//! raised once if requested.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,7 +29,8 @@ fn drain(p: &Pair<'_>, notify: u8) {
         .unwrap();
 }
 
-/// Has one SEND of A begin, which can't end for want of a receive, with others behind it.
+/// Moves A to SQD with one SEND that has begun, but cannot end without a receive, and three SENDs
+/// behind it.
 fn begin(p: &Pair<'_>) {
     p.qa.post(&p.send(1, 10));
     wait("the first to begin", || {
@@ -52,7 +54,7 @@ fn each_time_once_and_only_on_request() {
             drain(p, 1);
             p.a.sink.expect(DRAINED, p.qa.cookie);
             assert_eq!(p.qa.query().sq_draining, 0);
-            // It is drained: to say so again is no news.
+            // Another change to SQD raises no event, because the SQ is already drained.
             let same = QpAttr {
                 timeout: 14,
                 ..QpAttr::ZERO
@@ -83,7 +85,7 @@ fn what_was_not_begun_goes_on_in_order() {
             (p.qa.query().sq_draining == 0).then_some(())
         });
         assert_eq!(p.cq_a.poll(), None);
-        // Requests of the peer are served meanwhile.
+        // A QP in SQD still serves requests of its peer.
         p.qb.post(
             &Wr::new(6, WrOpcode::RdmaRead)
                 .local(&p.mb, 0, 64)
@@ -140,12 +142,12 @@ fn from_sqd_to_err_and_reset() {
     });
 }
 
-/// Work requests whose packets the window, or a full frame port, kept from being sent have not
-/// begun, although they were taken from the queue.
+/// A work request has not begun if the window or a full frame port prevented its first packet,
+/// although the work request was already taken from the SQ.
 // abi: R-206
 #[test]
 fn what_was_taken_and_not_begun_waits() {
-    // More packets than the window has.
+    // The message has more packets than the window.
     const LONG: u32 = 50_000;
     let config = RuntimeConfig {
         path: PathPolicy::Wire,
@@ -177,7 +179,8 @@ fn what_was_taken_and_not_begun_waits() {
     p.cq_a.expect(2, WcStatus::Success);
 }
 
-/// A rate limit holds a message back of which the peer has acknowledged all that was sent.
+/// A rate limit delays the rest of a message. Its work request is not drained, even if the peer has
+/// acknowledged all packets sent so far.
 // abi
 #[test]
 fn a_message_between_two_packets_is_under_way() {

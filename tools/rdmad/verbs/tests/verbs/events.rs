@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Completion events: armed, fired once, and never lost.
+//! Completion events: raised once each time a CQ is armed, and never lost.
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{QpState, SendFlags, WcStatus, WrOpcode};
@@ -10,7 +10,7 @@ use crate::harness::*;
 
 pub const COMPLETION: EventKind = EventKind::Completion;
 
-/// A QP that is connected to itself: each WRITE is one completion.
+/// A QP that is connected to itself: each WRITE causes one completion.
 pub fn qp<'vm>(vm: &'vm Vm, cq: &Cq<'vm>) -> Qp<'vm> {
     let qp = Qp::new(vm, cq, cq, Options::default());
     connect(&qp, &qp);
@@ -104,7 +104,7 @@ fn an_event_driven_consumer_sees_every_completion() {
                 sent += 1;
             }
             if !progress && received < sent {
-                // Nothing but the event says that there is more.
+                // Only the event tells the consumer of more completions.
                 b.sink.expect(COMPLETION, cq_b.cookie);
                 cq_b.event_received();
             } else if b.sink.events.lock().unwrap().pop().is_some() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device that has failed holds no frames: their buffers belong to the senders, which would soon
-//! have none left.
+//! A failed device discards received frames at once. Their buffers belong to the senders, which
+//! would otherwise run out of buffers.
 
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;
@@ -23,7 +23,7 @@ use vswitch::{Config, DatagramPath, Uplink};
 
 use crate::harness::*;
 
-/// Where memory that can be taken away is mapped.
+/// DMA address of memory that the test can take away.
 const AT: u64 = 1 << 40;
 const LEN: u64 = 0x4000;
 
@@ -31,7 +31,7 @@ fn rx_packets(vm: &Vm) -> u64 {
     vm.device.status().counters.rx_packets
 }
 
-/// The driver resets its device and sets it up, without the memory that was lost.
+/// Resets the device and sets it up again, without the lost memory.
 fn recover(vm: &mut Vm) {
     vm.device.reset();
     if vm.space.has_lost() {
@@ -41,7 +41,7 @@ fn recover(vm: &mut Vm) {
     vm.start();
 }
 
-/// Loses memory of a VM. Nobody tells its device, as in the moment after a loss.
+/// Takes memory of a VM away without a report to its device, as in the first moment after a loss.
 fn lose_memory(vm: &Vm) {
     let file = File::from(dma::testing::shrinkable_memory(LEN).unwrap());
     let copy = file.try_clone().unwrap();
@@ -51,7 +51,7 @@ fn lose_memory(vm: &Vm) {
     assert!(vm.space.lost().is_some());
 }
 
-/// A RoCE packet for `to` from behind the uplink.
+/// A RoCE packet from a host behind the uplink to the VM `to`.
 fn packet(to: &Vm) -> Vec<u8> {
     let send = Request::from(SendPart::Only(With::Nothing));
     let headers = Headers::new(Bth::new(0xffff, Qpn::new(77), Psn::new(0)), send);
@@ -60,11 +60,10 @@ fn packet(to: &Vm) -> Vec<u8> {
     frame_between((mac(200), gid), (to.mac, to.gid), &headers, &[])
 }
 
-/// Frames that come over an uplink for two devices that failed do not keep the uplink from the
-/// others.
+/// Frames from an uplink to two failed devices do not block the uplink for other devices.
 #[test]
 fn an_uplink_goes_on() {
-    /// Frames for each device: more than the uplink has buffers.
+    /// Number of frames for each failed device, more than the uplink has buffers.
     const FLOOD: usize = 6000;
     let fail = |vm: &Vm| vm.device.fail("planted");
     for fail in [fail, lose_memory] {
@@ -92,7 +91,7 @@ fn an_uplink_goes_on() {
         }
         let arrives = |vm: &Vm| {
             let (packet, before) = (packet(vm), rx_packets(vm));
-            // The switch may drop a frame for want of a buffer until those before it are back.
+            // The switch may drop a frame while the buffers of earlier frames are in use.
             wait("a packet", || {
                 socket.send_to(&packet, &near).unwrap();
                 (rx_packets(vm) > before).then_some(())
@@ -105,7 +104,7 @@ fn an_uplink_goes_on() {
     }
 }
 
-/// A UD QP with a CQ and memory of its own.
+/// A UD QP with its own CQ and MR.
 struct Datagrams<'vm> {
     qp: Qp<'vm>,
     cq: Cq<'vm>,
@@ -125,25 +124,26 @@ impl<'vm> Datagrams<'vm> {
         self.qp.post_recv(id, &[sge(&self.mr, 0, 4096)]);
     }
 
-    /// Sends a datagram and waits until it has left.
+    /// Sends a datagram and waits for its completion.
     fn send(&self, wr: &Wr) {
         self.qp.post(wr);
         self.cq.expect(wr.id, WcStatus::Success);
     }
 
-    /// Takes a datagram that came for receive `id`.
+    /// Waits for a datagram in receive `id`.
     fn expect(&self, id: u64) {
         self.cq.expect(id, WcStatus::Success);
     }
 }
 
-/// 239.1.2.3 as a GID.
+/// GID of the multicast address 239.1.2.3.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 
-/// Copies of datagrams to a group take buffers of the sender. A member that failed keeps none.
+/// Copies of multicast datagrams take buffers of the sender. A failed member of the group releases
+/// these buffers.
 #[test]
 fn a_group_goes_on_without_a_member() {
-    /// More than a port has buffers for copies.
+    /// Number of datagrams, more than a port has buffers for copies.
     const COUNT: u64 = 1500;
     let mut daemon = Daemon::new(1..=3, 2, PathPolicy::Direct, Config::default());
     for vm in &daemon.vms {
@@ -182,10 +182,10 @@ fn a_group_goes_on_without_a_member() {
     member.expect(1);
 }
 
-/// A peer of a device that failed gets back what it sends there.
+/// A failed device releases the frame buffers of its peer.
 #[test]
 fn a_peer_keeps_its_buffers() {
-    /// More than a port has buffers.
+    /// Number of datagrams, more than a port has buffers.
     const COUNT: u64 = 2500;
     let mut daemon = Daemon::new(1..=3, 2, PathPolicy::Wire, Config::default());
     {
@@ -206,7 +206,7 @@ fn a_peer_keeps_its_buffers() {
     receiver.expect(1);
 }
 
-/// Doorbells that a driver rings while its device has failed are looked at after the reset.
+/// Notifications of a driver to a failed device are handled after the reset.
 #[test]
 fn a_queue_that_was_rung_meanwhile_is_served_after_the_reset() {
     let config = RuntimeConfig {
@@ -217,7 +217,7 @@ fn a_queue_that_was_rung_meanwhile_is_served_after_the_reset() {
     let vm = &mut world.vms[0];
     vm.device.fail("planted");
     vm.device.notified(FIRST_EVENT_QUEUE);
-    // Until all workers sleep.
+    // Waits until all workers sleep.
     world.runtime.advance(Duration::ZERO);
     recover(vm);
     vm.sink.buffers.store(0, Ordering::SeqCst);

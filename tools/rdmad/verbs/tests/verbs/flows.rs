@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The order of turns: small messages go before large ones, and idle workers take work over.
+//! Order of turns: small messages are sent before large ones, and idle workers steal work.
 
 use verbs::{Clock, Limits, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
@@ -8,12 +8,12 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
-/// Pairs of QPs that send.
+/// Number of pairs of QPs that send.
 const PAIRS: usize = 32;
-/// Bytes of a large message, which fill two turns.
+/// Bytes of a large message, which takes two turns.
 const LARGE: u32 = 256 << 10;
 
-/// A world whose workers do a step when they are told to. They have done all that was to do.
+/// Two VMs with workers that take a step only when the test requests it. All workers are asleep.
 fn stepped(workers: usize) -> World {
     let config = RuntimeConfig {
         workers: Some(workers),
@@ -24,7 +24,7 @@ fn stepped(workers: usize) -> World {
     World::with_config(2, config, Limits::default())
 }
 
-/// Has these workers work until all of them sleep.
+/// Lets these workers take steps until all of them sleep.
 fn rest(world: &World, workers: &[usize]) {
     let step = |_| {
         let steps = workers.iter().map(|&worker| world.runtime.step(worker));
@@ -33,7 +33,7 @@ fn rest(world: &World, workers: &[usize]) {
     assert!((0..100_000).any(step), "workers that do not come to rest");
 }
 
-/// Pairs of connected QPs of the two VMs, with these workers at rest.
+/// Creates connected pairs of QPs in the two VMs, and lets these workers finish their work.
 fn pairs<'vm>(world: &'vm World, count: usize, workers: &[usize]) -> Vec<Pair<'vm>> {
     let vms = [&world.vms[0], &world.vms[1]];
     let pair = |_| Pair::between(vms, Options::default(), Options::default());
@@ -45,7 +45,7 @@ fn pairs<'vm>(world: &'vm World, count: usize, workers: &[usize]) -> Vec<Pair<'v
     pairs
 }
 
-/// However many QPs have large messages to send, a small one is sent within three turns.
+/// A small message is sent within three turns, even if many QPs have large messages to send.
 #[test]
 fn a_small_message_waits_for_few_turns() {
     const MESSAGES: u64 = 8;
@@ -63,7 +63,7 @@ fn a_small_message_waits_for_few_turns() {
         pair.qa.ring_doorbell(Doorbell::Sq);
     }
     let sent = || a.device.status().counters.direct_tx_bytes;
-    // Each of them has had a turn, and is known to fill it.
+    // Each bulk QP has had two turns, so the scheduler knows that it uses up its turns.
     while sent() < 2 * PAIRS as u64 * u64::from(LARGE) {
         assert!(world.runtime.step(0));
     }
@@ -82,7 +82,7 @@ fn a_small_message_waits_for_few_turns() {
         left > 0,
         "the large messages were sent before the small ones"
     );
-    // They have their share.
+    // The large messages are sent too.
     rest(&world, &[0]);
     for pair in bulk {
         (0..MESSAGES).for_each(|id| {
@@ -91,7 +91,7 @@ fn a_small_message_waits_for_few_turns() {
     }
 }
 
-/// Small messages without an end leave large ones their turns.
+/// An endless stream of small messages does not block large messages.
 #[test]
 fn small_messages_leave_large_ones_their_turns() {
     let world = stepped(1);
@@ -117,7 +117,7 @@ fn small_messages_leave_large_ones_their_turns() {
     panic!("the large message was not sent");
 }
 
-/// A worker without work of its own takes over what waits for another one, and keeps it.
+/// An idle worker steals QPs that wait for another worker, and remains their home.
 #[test]
 fn a_worker_without_work_takes_over() {
     let world = stepped(2);
@@ -128,7 +128,7 @@ fn a_worker_without_work_takes_over() {
         pairs.iter().for_each(|pair| {
             pair.write(id);
         });
-        // The other one is kept from its processor, so to say.
+        // Worker 0 takes no steps, like a worker without a CPU.
         rest(&world, &[1]);
         for pair in &pairs {
             pair.cq_a.expect(id, WcStatus::Success);

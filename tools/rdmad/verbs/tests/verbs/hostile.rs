@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest that does what no driver does harms itself and nothing else.
+//! A hostile guest harms only itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use virtio_rdma_ring::RingMemory;
 
 use crate::harness::*;
 
-/// A connection that works, before, during and after what others do.
+/// A connection of well-behaved QPs, which has to work regardless of hostile objects.
 struct Healthy<'vm> {
     cq: Cq<'vm>,
     qp: Qp<'vm>,
@@ -73,7 +73,7 @@ fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
             };
             ring.set_owner(5000);
             if !is_send {
-                // Looked at when a message needs a receive.
+                // The device reads the index of the RQ when a message needs a receive.
                 qa.post(&Wr::new(1, WrOpcode::Send));
                 cq_a.expect(1, WcStatus::RemOpErr);
             }
@@ -84,7 +84,7 @@ fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
                 .sink
                 .expect(EventKind::Async(AsyncEvent::QpFatal), victim.cookie);
             healthy.works();
-            // RESET heals it.
+            // The QP can be used again after RESET.
             ring.set_owner(0);
             qa.to(QpState::Reset);
             qb.to(QpState::Reset);
@@ -103,7 +103,7 @@ fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
         let cq = Cq::new(vm, 32);
         let qp = Qp::new(vm, &cq, &cq, Options::default());
         connect(&qp, &qp);
-        // Looked at when no slot is known to be free.
+        // The device reads the consumer index only when it knows of no free slot.
         cq.ring.set_owner(1000);
         for id in 0..33 {
             qp.post(&Wr::new(id, WrOpcode::RdmaWrite));
@@ -118,7 +118,7 @@ fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
     });
 }
 
-/// Each kind of doorbell wakes its queue from the page of its object, and from no other.
+/// A doorbell is accepted only on the doorbell page of its object.
 // abi
 #[test]
 fn doorbells_ring_only_what_their_page_may() {
@@ -130,7 +130,7 @@ fn doorbells_ring_only_what_their_page_may() {
     let world = World::with_config(2, config, Limits::default());
     let healthy = Healthy::new(&world);
     let p = Pair::new(&world);
-    // The workers do all that there is to do.
+    // Waits until the workers have no work left.
     let settle = || world.runtime.advance(Duration::ZERO);
     let others = [0, qp::PAGE - 1, qp::PAGE + 1, 4095, 4096, u32::MAX];
     let ring_elsewhere = |doorbell: Doorbell| {
@@ -142,7 +142,7 @@ fn doorbells_ring_only_what_their_page_may() {
 
     settle();
 
-    // The SQ has work that was never rung for.
+    // The SQ has a work request for which no doorbell was rung.
     assert!(p.qa.post_all(&[p.wr(1, WrOpcode::RdmaWrite, 8).bytes()]));
     ring_elsewhere(Doorbell::Sq(p.qa.qpn));
     assert_eq!(p.cq_a.poll(), None);
@@ -150,7 +150,7 @@ fn doorbells_ring_only_what_their_page_may() {
     settle();
     p.cq_a.expect(1, WcStatus::Success);
 
-    // The CQ is armed for a completion that is there already.
+    // The CQ is armed after its completion was written.
     p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 8));
     settle();
     assert!(p.cq_a.arm_silently(ArmKind::Next));
@@ -160,7 +160,7 @@ fn doorbells_ring_only_what_their_page_may() {
     p.a.sink.expect(EventKind::Completion, p.cq_a.cookie);
     p.cq_a.expect(2, WcStatus::Success);
 
-    // The RQ of a QP in ERR has a receive to flush.
+    // The RQ of a QP in ERR has a receive to be flushed.
     p.qa.to(QpState::Err);
     settle();
     assert!(p.qa.put_recv(3, &[]));
@@ -170,7 +170,7 @@ fn doorbells_ring_only_what_their_page_may() {
     settle();
     p.cq_a.expect(3, WcStatus::WrFlushErr);
 
-    // Values that name no queue.
+    // Doorbell values of no existing queue.
     for value in [
         0,
         u32::MAX,
@@ -231,7 +231,8 @@ fn objects_may_go_while_work_is_outstanding() {
             let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
             let options = Options {
                 signal: SigType::All,
-                // A peer that is gone is given up soon, one that is only slow is not.
+                // In rounds without a peer, the requester gives up soon. In other rounds, a slow
+                // peer must not cause an error.
                 retry_cnt: if round % 4 == 1 { 0 } else { 7 },
                 timeout: if round % 4 == 1 { 8 } else { 16 },
                 slots: 16,
@@ -256,7 +257,7 @@ fn objects_may_go_while_work_is_outstanding() {
             match round % 4 {
                 0 => {
                     b.call(CmdDeregMr { mrn: to.mrn }).unwrap();
-                    // From the answer on the memory is the VM's again.
+                    // After the response to DEREG_MR, the device no longer writes to the memory.
                     let data = pattern(LEN as usize, round);
                     b.write(into_iova, &data);
                     let cqe = cq_a.next();
@@ -280,7 +281,8 @@ fn objects_may_go_while_work_is_outstanding() {
                     let data = pattern(LEN as usize, round);
                     b.write(into_iova, &data);
                     healthy.works();
-                    // On the wire frames may still be under way to the responder, which lives.
+                    // On the wire path, frames may still be in flight to the responder, which is
+                    // not destroyed.
                     if path == PathPolicy::Direct {
                         assert!(
                             b.read(into_iova, LEN as usize) == data,
@@ -308,7 +310,7 @@ fn drivers_that_come_and_go() {
     const ROUNDS: u64 = 400;
     on_both_paths(|path| {
         let world = World::new(VMS, path);
-        // The QP that each VM has at the moment, if any.
+        // The current QPN of each VM, or 0.
         let current: [AtomicU32; VMS] = Default::default();
         std::thread::scope(|scope| {
             for (index, vm) in world.vms.iter().enumerate() {
@@ -334,7 +336,7 @@ fn drivers_that_come_and_go() {
     });
 }
 
-/// The life of a QP, as the dice have it.
+/// Creates, uses and destroys a QP. The random bytes `dice` choose the steps.
 fn come_and_go(vm: &Vm, peer: &Vm, ours: &AtomicU32, theirs: &AtomicU32, mr: &Mr, dice: &[u8]) {
     let options = Options {
         retry_cnt: dice[1] & 1,
@@ -350,7 +352,7 @@ fn come_and_go(vm: &Vm, peer: &Vm, ours: &AtomicU32, theirs: &AtomicU32, mr: &Mr
     let peer_qpn = Qpn::new(theirs.load(Ordering::SeqCst).max(2));
     qp.to_rtr(peer, peer_qpn).unwrap();
     if dice[2] % 4 != 0 && qp.to_rts().is_err() {
-        // The peer's packets have failed it meanwhile.
+        // Packets of the peer may fail the QP before RTS.
         assert_eq!(qp.state(), QpState::Err);
     }
     for id in 0..u64::from(dice[3] % 16) {
@@ -362,7 +364,7 @@ fn come_and_go(vm: &Vm, peer: &Vm, ours: &AtomicU32, theirs: &AtomicU32, mr: &Mr
             WrOpcode::SendWithImm,
         ];
         let wr = Wr::new(id, opcode[usize::from(dice[4] % 4)]);
-        // The key of the peer may or may not be the same.
+        // The R_Key of this VM's MR is valid at the peer only by chance.
         qp.post(&wr.local(mr, 0, 1 << (dice[5] % 20)).remote(mr, 0));
     }
     match dice[6] % 4 {
@@ -384,7 +386,7 @@ fn memory_that_is_unmapped_under_a_ring_ends_its_qp() {
     let world = World::new(2, PathPolicy::Direct);
     let healthy = Healthy::new(&world);
     let vm = &world.vms[0];
-    // Rings beyond the memory that the harness hands out.
+    // This ring is outside the memory from which the harness allocates.
     let extra: u64 = 1 << 32;
     let fd = dma::testing::guest_memory(1 << 20).unwrap();
     vm.space.map(extra, fd, 0, 1 << 20, true).unwrap();
@@ -399,7 +401,7 @@ fn memory_that_is_unmapped_under_a_ring_ends_its_qp() {
     healthy.works();
 }
 
-/// One thing that a hostile owner of a connection does.
+/// One act of a hostile owner of a connection.
 #[derive(Clone, Debug)]
 enum Act {
     Scribble { ring: u8, offset: u32, byte: u8 },
@@ -411,7 +413,7 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     let bytes = prop::collection::vec(any::<u8>(), 1..200);
-    // Likely WQEs: a plausible header in front of noise.
+    // WQEs with a plausible header and random content.
     let wqe = (0u8..6, 0u8..32, 0u8..40, bytes).prop_map(|(sges, flags, opcode, mut noise)| {
         noise.resize(128, 0);
         noise[..12].fill(0);
@@ -457,7 +459,7 @@ proptest! {
                     rings[usize::from(*ring)].scribble(*offset, *byte)
                 }
                 Act::Post(wqe) => {
-                    // The slot after the last, whatever the device answered.
+                    // Writes to the next slot, even if the device has not freed it.
                     let slot = position as u32;
                     let ring = &qa.sq;
                     ring.write(ring.layout.slot(slot), wqe);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Packets from somebody else than the peer that they name.
+//! Packets with a forged sender.
 
 use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
@@ -28,7 +28,7 @@ use vswitch::{Config, DatagramPath};
 
 use crate::harness::*;
 
-/// A management datagram, as a process can send it to UDP port 4791.
+/// A management datagram that a process sends to UDP port 4791.
 fn management(from: &Vm, to: &Vm) -> Vec<u8> {
     let deth = Deth {
         qkey: GSI_QKEY,
@@ -39,7 +39,8 @@ fn management(from: &Vm, to: &Vm) -> Vec<u8> {
     frame(from, to, &headers, &[0x5a; 256])
 }
 
-/// The GSI QP belongs to the guest's kernel. A process of another guest must not reach it by UDP.
+/// The GSI QP belongs to the guest's kernel. A process of another guest must not reach this QP by a
+/// UDP socket.
 #[test]
 fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     let dir = TempDir::new().unwrap();
@@ -69,7 +70,7 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     wait("a frame to be refused", || {
         (daemon.switch.stats()[1].refused == 1).then_some(())
     });
-    // Datagrams of that VM's engine arrive, and this one is the first.
+    // A datagram of that VM's engine arrives, and takes the first receive.
     let data = b.mr(64);
     theirs.post(&Wr::new(1, WrOpcode::Send).local(&data, 0, 64).to(&gsi));
     let cqe = cq_a.expect(9, WcStatus::Success);
@@ -104,10 +105,11 @@ fn an_address_is_of_one_port_at_a_time() {
     assert_eq!(add_gid(b, 5, a.gid, NO_VLAN), Some(EADDRINUSE));
     assert_eq!(add_gid(b, 5, a.gid, 0), Some(EADDRINUSE));
     assert_eq!((refused(a), refused(b)), (0, 2));
-    // Another VLAN is another network.
+    // The same address in another VLAN belongs to another network.
     assert_eq!(add_gid(b, 5, a.gid, 7), None);
     assert_eq!(add_gid(a, 5, a.gid, 7), Some(EADDRINUSE));
-    // A port may have an address more than once, and keeps it as long as one entry has it.
+    // A port may have an address in several GID entries. It owns the address until the last of
+    // these entries is deleted.
     assert_eq!(add_gid(a, 6, a.gid, NO_VLAN), None);
     assert_eq!(add_gid(a, 6, b.gid, NO_VLAN), Some(EADDRINUSE));
     del_gid(a, 1);
@@ -115,7 +117,7 @@ fn an_address_is_of_one_port_at_a_time() {
     assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), Some(EADDRINUSE));
     assert_eq!(add_gid(a, 6, b.gid, 9), Some(EEXIST));
     assert_eq!(add_gid(b, 9, b.gid, 9), None, "the failure left no claim");
-    // It moves when it is released: by the driver, by a reset, and when the VM goes.
+    // Another port gets the address when its owner deletes the last entry, is reset or is detached.
     del_gid(a, 6);
     assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), None);
     b.device.reset();
@@ -148,7 +150,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
             let gid = ip_to_gid(address);
             assert_eq!(add_gid(&a, index, gid, vlan), None);
             del_gid(&a, index);
-            // Nobody uses it now, and yet it is no other's.
+            // The address has no GID entry now, but another port still must not use it.
             assert_eq!(add_gid(&b, index, gid, vlan), Some(EADDRINUSE));
         }
         assert_eq!(add_gid(&b, index, other, vlan), None);
@@ -158,7 +160,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
     }
 }
 
-/// Numbers and keys of others can't be told from one's own.
+/// Numbers and keys of other objects cannot be guessed from those of one's own objects.
 // abi
 #[test]
 fn keys_and_numbers_do_not_follow_each_other() {
@@ -198,7 +200,7 @@ fn keys_and_numbers_do_not_follow_each_other() {
     assert!(follow(&qpns) < 10, "{qpns:?}");
 }
 
-/// The last key of a number tells nothing of its next one, but that it is another.
+/// The keys of successive MRs with the same number are different and not predictable.
 // abi
 #[test]
 fn a_number_that_comes_back_has_another_key() {
@@ -221,7 +223,8 @@ fn a_number_that_comes_back_has_another_key() {
     assert!(keys.windows(2).filter(next).count() < 20, "{keys:?}");
 }
 
-/// An unreliable connection drops a WRITE under a wrong key in silence, but not for ever.
+/// An unreliable connection silently drops a WRITE with a wrong R_Key. After many of them, the QP
+/// fails.
 #[test]
 fn keys_can_not_be_tried_without_end() {
     const TRIES: u64 = 256;
@@ -241,13 +244,13 @@ fn keys_can_not_be_tried_without_end() {
     });
 }
 
-/// A SEND of one packet to `to`, with the PSN that it expects first.
+/// Headers of a SEND of one packet to `to`, with the first PSN that `to` expects.
 fn send_only(to: &Qp<'_>) -> Headers {
     let send = Request::from(SendPart::Only(With::Nothing));
     Headers::new(Bth::new(0xffff, to.qpn, Psn::new(to.options.psn)), send)
 }
 
-/// A WRITE of 4 bytes to `to` under a key that opens nothing.
+/// Headers of a WRITE of 4 bytes to `to` with an invalid R_Key.
 fn write_nowhere(to: &Qp<'_>) -> Headers {
     let reth = Reth {
         va: 0,
@@ -258,7 +261,7 @@ fn write_nowhere(to: &Qp<'_>) -> Headers {
     Headers::new(Bth::new(0xffff, to.qpn, Psn::new(to.options.psn)), write)
 }
 
-/// VM 1's next SEND to VM 2 arrives whole, and both QPs live.
+/// Checks that the next SEND of A arrives unchanged at B and that both QPs are in RTS.
 fn connection_lives(p: &Pair<'_>) {
     let data = pattern(64, 1);
     p.a.write(p.ma.iova, &data);
@@ -271,7 +274,7 @@ fn connection_lives(p: &Pair<'_>) {
     p.responder_lives();
 }
 
-/// The addresses of VM 1 on packets to VM 2, but for the MAC address.
+/// A packet to B with the GID of A and another source MAC address.
 fn forged(p: &Pair<'_>, mac: [u8; 6], headers: &Headers, payload: &[u8]) -> Vec<u8> {
     frame_between((mac, p.a.gid), (p.b.mac, p.b.gid), headers, payload)
 }
@@ -287,7 +290,7 @@ fn requests_from_another_mac_address_are_not_taken() {
             let write = forged(&p, mac, &write_nowhere(&p.qb), b"boom");
             world.net.inject(p.b.mac, &send);
             world.net.inject(p.b.mac, &write);
-            // A port of this daemon is never behind a router.
+            // The peer is a port of this daemon, so its packets never come through a router.
             world.net.inject_routed(p.b.mac, &send);
             world.net.inject_routed(p.b.mac, &write);
         }
@@ -295,7 +298,7 @@ fn requests_from_another_mac_address_are_not_taken() {
     });
 }
 
-/// On the direct path nothing comes as packets, so the right MAC address makes no difference.
+/// On the direct path, a connection accepts no packets, even with the right MAC address.
 #[test]
 fn the_direct_path_takes_no_packets() {
     let world = World::new(2, PathPolicy::Direct);
@@ -308,7 +311,7 @@ fn the_direct_path_takes_no_packets() {
     connection_lives(&p);
 }
 
-/// A SEND that nobody has got ends as the peer says, whatever another port said just before.
+/// A SEND ends with the response of the peer, not with a forged earlier response of another port.
 #[test]
 fn answers_from_another_mac_address_are_not_taken() {
     let refusal = Syndrome::Nak(NakCode::RemoteAccess);
@@ -318,7 +321,7 @@ fn answers_from_another_mac_address_are_not_taken() {
     ] {
         let world = World::new(3, PathPolicy::Wire);
         let options = Options {
-            // It is sent once, so the answers are to a request that is on its way.
+            // Without a timeout, the SEND stays in flight until a response arrives.
             timeout: 0,
             ..Options::default()
         };
@@ -341,7 +344,7 @@ fn answers_from_another_mac_address_are_not_taken() {
     }
 }
 
-/// Packets of a host behind a router have the router's MAC address.
+/// Packets of a host behind a router have the router's source MAC address.
 #[test]
 fn packets_through_a_router_are_taken_from_its_uplink_alone() {
     let world = World::new(1, PathPolicy::Direct);
@@ -390,7 +393,7 @@ fn packets_through_a_router_are_taken_from_its_uplink_alone() {
         b"routed!!",
     );
     world.net.inject(vm.mac, &from_router);
-    // Behind it, so that it shows whether the first was taken.
+    // The second packet completes the receive only if the first packet was dropped.
     let honest = frame_between(far, (vm.mac, vm.gid), &send_only(&qp), b"honest!!");
     world.net.inject(vm.mac, &honest);
     cq.expect(1, WcStatus::Success);

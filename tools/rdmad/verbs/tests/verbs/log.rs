@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Messages of the log that a guest can cause.
+//! Log messages that a guest can cause.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::harness::World;
 
 const EADDRINUSE: u8 = 98;
 
-/// Counts the messages that are logged.
+/// Counts log messages.
 struct Log(Arc<AtomicUsize>);
 
 impl Subscriber for Log {
@@ -39,7 +39,8 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// The first address that is refused is told of, then each time their number has doubled.
+/// The first refused address is logged, and then only each time the number of refused addresses has
+/// doubled.
 #[test]
 fn addresses_that_are_refused_do_not_fill_the_log() {
     let world = World::new(2, PathPolicy::Direct);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Guest memory that the host can't provide ends the work of its port, and of no other.
+//! A port whose guest memory is lost stops, and other ports continue.
 
 use std::fs::File;
 
@@ -11,7 +11,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::harness::*;
 
 const EIO: u8 = 5;
-/// Where the memory that can be taken away is.
+/// DMA address of memory that the test can take away.
 const AT: u64 = 1 << 40;
 const LEN: u64 = 0x4000;
 

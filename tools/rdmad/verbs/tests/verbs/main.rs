@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of the verbs engine without a VM: a harness plays the drivers.
+//! Tests of the verbs engine without a VM: a harness simulates the drivers.
 
 mod harness;
 
@@ -35,6 +35,5 @@ mod switch;
 mod turns;
 mod windows;
 
-/// Queues are own rings here; the test program `rfc` runs what it can on virtqueues of the
-/// transport.
+/// These tests use own rings. The test program `rfc` runs many of them with virtqueues.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;

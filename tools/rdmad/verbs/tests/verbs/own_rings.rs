@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Abilities of own rings alone: arm words, event queues, and work requests that a process writes
-//! itself.
+//! Features that only own rings have: arm words, event queues, and WQEs that a process writes.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +21,8 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
     let vm = &world.vms[0];
     let cq = Cq::new(vm, 16);
     let qp = qp(vm, &cq);
-    // The consumer read used.idx before this completion, and its arm word was not there yet.
+    // The consumer read the producer index before this completion, and stores its arm word after
+    // the completion was written.
     let before = 0;
     qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
     cq.expect(1, WcStatus::Success);
@@ -43,8 +43,7 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
 // abi
 #[test]
 fn events_wait_for_buffers_in_their_order() {
-    // Of two workers one could show a completion, and the other send the event of the next one
-    // first.
+    // With two workers, the events could be in another order than the completions.
     let config = RuntimeConfig {
         workers: Some(1),
         ..RuntimeConfig::default()
@@ -58,7 +57,7 @@ fn events_wait_for_buffers_in_their_order() {
         cq.arm(ArmKind::Next);
         complete_one(qp, cq);
     }
-    // This one is destroyed before its event gets out.
+    // This CQ is destroyed before its event is sent.
     qps[2].destroy().unwrap();
     cqs[2].destroy().unwrap();
     assert!(vm.sink.is_empty());
@@ -93,7 +92,7 @@ fn processes_register_nothing() {
     });
 }
 
-/// A slot may be longer than its WQE, and may have been that of another.
+/// Bytes of a slot behind its WQE, for example of an earlier longer WQE, are ignored.
 // abi: R-649
 #[test]
 fn bytes_behind_a_wqe_mean_nothing() {
@@ -108,7 +107,7 @@ fn bytes_behind_a_wqe_mean_nothing() {
     });
 }
 
-/// A WQE that the device has taken does not change, although it tries again and again.
+/// Changes of a WQE after the device has taken it have no effect, even while the device retries it.
 // abi: R-644
 #[test]
 fn a_wqe_is_copied_before_its_execution() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A panic in the work for one port ends that port until its reset, and no other.
+//! A panic in the work for one port stops that port until its reset. Other ports continue.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::harness::*;
 
 const EIO: u8 = 5;
 
-/// A frame port that panics in the calls that are told to.
+/// A frame port whose functions panic on request.
 struct Fragile {
     port: Arc<dyn FramePort>,
     sends: AtomicBool,
@@ -71,7 +71,7 @@ impl FramePort for Fragile {
     }
 }
 
-/// Three VMs, of which the first has a fragile port.
+/// Three VMs. The first has a fragile port.
 struct Setting {
     world: World,
     fragile: Arc<Fragile>,
@@ -108,7 +108,7 @@ impl Setting {
         })
     }
 
-    /// The first VM is told to reset its device, whose commands fail. The others do their work.
+    /// Checks that the first device needs a reset and fails commands, and that the other VMs work.
     fn first_failed(&self) {
         let [first, second, third] = &self.world.vms[..] else {
             panic!("three VMs");
@@ -124,7 +124,7 @@ impl Setting {
         assert!(second.sink.failure().is_none() && third.sink.failure().is_none());
     }
 
-    /// The first VM resets its device, and has a sound one.
+    /// Resets the first device and checks that it works again.
     fn first_recovers(mut self) {
         let first = &mut self.world.vms[0];
         first.device.reset();
@@ -150,7 +150,7 @@ fn in_a_turn_of_a_qp() {
         setting.fragile.sends.store(true, Ordering::SeqCst);
         pair.write(2);
         setting.first_failed();
-        // Acts of its driver have no effect meanwhile.
+        // Until the reset, work requests of the driver have no effect.
         pair.write(3);
         assert_eq!(pair.cq_a.poll(), None);
         setting.first_recovers();
@@ -165,19 +165,19 @@ fn in_a_turn_at_frames() {
     pair.write_and_wait(1);
     setting.fragile.receives.store(true, Ordering::SeqCst);
     pair.write(2);
-    // The peer of a port that failed is silent.
+    // A failed port sends no responses to its peer.
     pair.cq_a.expect(2, WcStatus::RetryExcErr);
     setting.first_failed();
     setting.first_recovers();
 }
 
-/// The frames that came with the one that panicked are of others, who get their buffers back.
+/// Frames that wait at a port that panicked are discarded: their buffers belong to the senders.
 #[test]
 fn frames_do_not_wait_for_a_device_that_panicked() {
     let setting = Setting::wire(1);
     let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
     setting.fragile.receives.store(true, Ordering::SeqCst);
-    // More than one turn takes.
+    // More frames than one turn handles.
     let frames = [const { [0; 64] }; 200];
     setting.world.net.inject_all(first.mac, &frames);
     first.sink.expect_failure();
@@ -222,8 +222,8 @@ fn in_a_control_command() {
     setting.first_recovers();
 }
 
-/// On the direct path a worker has QPs of two ports in its hands. That of the other port fails with
-/// what is left to it.
+/// On the direct path, a worker has QPs of two ports locked when it panics. The QP of the other
+/// port goes to ERR and its remaining receive is flushed.
 #[test]
 fn with_the_qp_of_a_peer_at_hand() {
     let setting = Setting::new(RuntimeConfig {

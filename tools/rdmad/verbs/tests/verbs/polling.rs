@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Workers that go on looking at a queue: no doorbell is asked for meanwhile, and no message is
-//! missed.
+//! Workers that poll a queue: they request no doorbell while they poll, and miss no message.
 
 use std::thread;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use verbs::{Limits, PathPolicy, RuntimeConfig};
 
 use crate::harness::*;
 
-/// Time in which a worker that watches nothing has asked for a doorbell.
+/// Time after which a worker that does not poll has requested a doorbell.
 const REST: Duration = Duration::from_millis(2);
 
-/// Calls `check` on either path with workers that poll for so long.
+/// Calls `check` on both data paths, with workers that poll an idle queue for `poll`.
 fn polling(poll: Duration, check: impl Fn(&Pair<'_>)) {
     for path in [PathPolicy::Direct, PathPolicy::Wire] {
         let config = RuntimeConfig {
@@ -31,7 +30,7 @@ fn polling(poll: Duration, check: impl Fn(&Pair<'_>)) {
 fn a_queue_that_is_watched_asks_for_no_doorbell() {
     polling(Duration::from_secs(60), |pair| {
         let mut id = 0;
-        // A worker that was kept from its processor watches nothing for a while.
+        // Several attempts: a worker without a CPU does not poll for a while.
         wait("a message without a doorbell", || {
             id += 1;
             thread::sleep(REST);

@@ -11,12 +11,12 @@ use virtio_rdma_abi::wqe::{Reg, RegPages};
 
 use crate::harness::*;
 
-/// Address of the MRs in work requests: in the middle of a page.
+/// Address of the MRs in work requests, not page-aligned.
 const IOVA: u64 = 0x7000_0010;
-/// Length of the MRs: three pages are touched.
+/// Length of the MRs in bytes. The MRs span three pages.
 const LEN: u64 = 0x2000;
 
-/// QPs of the kernel.
+/// Options of a QP of the kernel.
 fn kernel() -> Options {
     Options {
         user: false,
@@ -24,7 +24,7 @@ fn kernel() -> Options {
     }
 }
 
-/// An MR for fast registration, with memory that it may be given.
+/// An MR for fast registration, and a page list to register.
 pub struct Fast<'vm> {
     vm: &'vm Vm,
     pub mr: Mr,
@@ -40,7 +40,7 @@ impl<'vm> Fast<'vm> {
                 max_num_sg: 3,
             })
             .unwrap();
-        // Its pages lie backwards.
+        // The page list is in reverse order.
         let at = vm.alloc(3 * 4096);
         Self {
             vm,
@@ -55,7 +55,7 @@ impl<'vm> Fast<'vm> {
         }
     }
 
-    /// The same MR under another key.
+    /// The MR with another key.
     fn under(&self, key: u32) -> Mr {
         Mr { key, ..self.mr }
     }
@@ -87,7 +87,7 @@ impl<'vm> Fast<'vm> {
         assert_eq!(self.vm.call(cmd).unwrap().npages, 3);
     }
 
-    /// The bytes at `offset` of the MR's memory.
+    /// `len` bytes of the MR's memory from `offset` on.
     fn read(&self, offset: u64, len: u64) -> Vec<u8> {
         (offset..offset + len)
             .flat_map(|n| {
@@ -107,7 +107,7 @@ fn with_inv(wr: &Wr, key: u32) -> Vec<u8> {
     wr.clone().imm(key.to_le_bytes()).bytes()
 }
 
-/// Pairs of kernel QPs on both paths; REG_MR brings its pages.
+/// Runs `test` with a pair of kernel QPs on each data path. REG_MR carries a page list.
 fn each(test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
@@ -116,7 +116,7 @@ fn each(test: impl Fn(&Pair<'_>)) {
     });
 }
 
-/// `wqe` fails at A with `status`.
+/// Posts `wqe` at A and checks that it fails with `status`.
 pub fn fails(p: &Pair<'_>, wqe: &[u8], status: WcStatus) {
     let id = u64::from_le_bytes(wqe[12..20].try_into().unwrap());
     p.qa.post_bytes(wqe);
@@ -132,7 +132,7 @@ fn registered_used_and_invalidated_in_one_go() {
         p.b.write(p.mb.iova, &pattern(0x2000, 1));
         for round in 0..40u32 {
             let key = (a.mr.key & !0xff) | (round % 0x100);
-            // Nothing waits for the end of anything before it is posted.
+            // All work requests are posted without waiting for earlier completions.
             p.qa.post_bytes(&reg(1, &a.reg_pages(key)));
             p.qa.post(
                 &Wr::new(2, WrOpcode::RdmaRead)
@@ -153,7 +153,7 @@ fn registered_used_and_invalidated_in_one_go() {
         }
         assert_eq!(a.read(0, 0x2000), pattern(0x2000, 1));
         assert_eq!(p.b.read(p.mb.iova + 0x4000, 0x2000), pattern(0x2000, 1));
-        // A writes to the memory that is registered at B.
+        // A writes to memory that B has registered.
         p.qb.post_bytes(&reg(7, &b.reg_pages(b.mr.key)));
         p.cq_b.expect(7, WcStatus::Success);
         p.qa.post(&p.wr(8, WrOpcode::RdmaWrite, 16).remote(&b.mr, 0x1ff0));
@@ -181,12 +181,12 @@ fn pages_that_were_mapped_before() {
         p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 0x2000).remote(&b.mr, 0));
         p.cq_a.expect(2, WcStatus::Success);
         assert_eq!(b.read(0, 0x2000), pattern(0x2000, 5));
-        // Without new pages the old ones are registered again.
+        // A REG_MR without new pages registers the previous pages again.
         p.qb.post_bytes(&local_inv(3, b.mr.key));
         p.qb.post_bytes(&wqe(4, WrOpcode::RegMr, 0, &registration));
         p.cq_b.expect(3, WcStatus::Success);
         p.cq_b.expect(4, WcStatus::Success);
-        // An MR that never had any.
+        // This MR never had pages.
         let other = Fast::new(p.a, p.a.pdn);
         let registration = Reg {
             mrn: other.mr.mrn,
@@ -373,7 +373,7 @@ fn the_peer_invalidates_what_it_may_not() {
     each(|p| {
         p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
         let send = Wr::new(1, WrOpcode::SendWithInv).local(&p.ma, 0, 10);
-        // Registered for good.
+        // A permanently registered MR cannot be invalidated.
         p.qa.post_bytes(&with_inv(&send, p.mb.key));
         assert_ne!(p.cq_a.next().status, WcStatus::Success.value());
         assert_ne!(p.cq_b.next().status, WcStatus::Success.value());
@@ -439,7 +439,7 @@ fn unreliable_connections_register_too() {
 fn nothing_lands_in_memory_that_was_invalidated() {
     each(|p| {
         let b = Fast::new(p.b, p.b.pdn);
-        // A second connection of the same PD writes all the time.
+        // A second connection in the same PD posts many WRITEs.
         let (cq_c, cq_d) = (Cq::new(p.a, 256), Cq::new(p.b, 256));
         for _ in 0..20 {
             let options = Options {
@@ -457,11 +457,11 @@ fn nothing_lands_in_memory_that_was_invalidated() {
             }
             p.qb.post_bytes(&local_inv(2, b.mr.key));
             p.cq_b.expect(2, WcStatus::Success);
-            // From here on the memory is its owner's alone.
+            // After the invalidation, the device no longer writes to the memory.
             for page in 0..3 {
                 p.b.write(b.mr.iova + page * 4096, &[0x55; 4096]);
             }
-            // All writes end one way or the other; none shows.
+            // The WRITEs succeed or fail, but none changes the memory now.
             wait("the last write", || {
                 let cqe = cq_c.poll()?;
                 let failed = cqe.status != WcStatus::Success.value();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! REREG_MR: MRs that change rights, PD and memory under their keys.
+//! REREG_MR: changes of an MR's rights, PD and memory. The keys stay the same.
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{
@@ -22,8 +22,8 @@ const ENOMEM: u8 = 12;
 
 const READ_ONLY: AccessFlags = AccessFlags::REMOTE_READ;
 
-/// Changes nothing of `mr` yet, but could be all of it: to two pages of fresh memory at address
-/// 0x5000.
+/// A REREG_MR of `mr` that changes what `flags` says. The new memory has two pages and the address
+/// 0x5000; PD and rights stay the same unless the caller changes them.
 fn rereg(vm: &Vm, mr: &Mr, flags: ReregFlags) -> CmdReregMr {
     let at = vm.alloc(0x2000);
     CmdReregMr {
@@ -46,7 +46,7 @@ fn rereg(vm: &Vm, mr: &Mr, flags: ReregFlags) -> CmdReregMr {
     }
 }
 
-/// Whether A can write to the start of `mr`.
+/// Checks that a WRITE of A to the start of `mr` ends with `status`.
 fn writes(p: &Pair<'_>, mr: &Mr, status: WcStatus) {
     p.qa.post(&p.wr(7, WrOpcode::RdmaWrite, 64).remote(mr, 0));
     p.cq_a.expect(7, status);
@@ -99,7 +99,7 @@ fn another_pd() {
         cmd.memory.base.pdn = pdn;
         p.b.call(cmd).unwrap();
         assert_eq!(p.b.call(CmdDestroyPd { pdn }).err(), Some(EBUSY));
-        // Back, with fewer rights and other memory at once.
+        // Changes the PD back, together with rights and memory.
         cmd.memory.base.pdn = p.b.pdn;
         cmd.flags = ReregFlags::ALL;
         p.b.call(cmd).unwrap();
@@ -155,7 +155,7 @@ fn changes_that_are_refused() {
         let mut moved = rereg(p.b, &mr, ReregFlags::ACCESS);
         moved.memory.base.access_flags = FULL | AccessFlags::ZERO_BASED;
         assert_eq!(p.b.call(moved).err(), Some(EINVAL), "another base");
-        // It is what it was.
+        // The refused changes had no effect.
         writes(p, &mr, WcStatus::Success);
     });
 }
@@ -173,7 +173,7 @@ fn pages_stay_counted() {
     for _ in 0..10 {
         vm.call(cmd).unwrap();
     }
-    // Two of the four are in use, and both the old and the new ones count while it changes.
+    // Two of the four pages are in use. During the change, old and new pages both count.
     let other = vm.mr(4096);
     assert_eq!(vm.call(cmd).err(), Some(ENOMEM));
     vm.call(virtio_rdma_abi::ctrl::CmdDeregMr { mrn: other.mrn })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CQs that move to other rings.
+//! Resizing of CQs, which moves them to other rings.
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
@@ -21,7 +21,7 @@ fn write(pair: &Pair<'_>, id: u64) {
     pair.qa.post(&pair.wr(id, WrOpcode::RdmaWrite, 8));
 }
 
-/// Waits until `count` completions were delivered, without polling them.
+/// Waits until the device has written `count` completions, without polling them.
 fn settle(pair: &Pair<'_>, count: u32) {
     let ring = &pair.cq_a.ring;
     wait("completions", || (ring.device() == count).then_some(()));
@@ -100,7 +100,7 @@ fn the_event_that_was_asked_for_comes_after_a_move() {
             pair.cq_a.event_received();
             pair.cq_a.expect(round, WcStatus::Success);
         }
-        // An event that fired in the old ring does not fire again.
+        // An event that was raised before the move is not raised again.
         pair.cq_a.arm(ArmKind::Next);
         write(&pair, 9);
         pair.a.sink.expect(EventKind::Completion, cookie);
@@ -152,7 +152,7 @@ fn a_dead_cq_does_not_move() {
     }
     let dead = EventKind::Async(AsyncEvent::CqErr);
     vm.sink.expect(dead, cq.cookie);
-    // The owner says that it polled all CQEs, so lack of room is not the reason for the refusal.
+    // All CQEs are marked as polled, so the refusal has another reason than lack of room.
     cq.ring.set_owner(16);
     assert_eq!(cq.begin_resize(32, 32).err(), Some(EINVAL));
 }

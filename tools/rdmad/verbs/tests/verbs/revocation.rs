@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! MRs whose memory is taken back.
+//! Revocation of MRs.
 
 use rustix::io::Errno;
 use virtio_rdma_abi::ctrl::*;
@@ -35,7 +35,7 @@ fn what_was_taken_back_is_not_touched() {
         p.cq_a.expect(2, WcStatus::RemAccessErr);
         p.responder_failed(Some(AsyncEvent::QpAccessErr));
         assert_eq!(p.b.read(p.mb.iova, 64), before);
-        // No other MR has its number meanwhile, and it still has to be deregistered.
+        // A revoked MR keeps its number until it is deregistered.
         assert_ne!(p.b.mr(4096).mrn, p.mb.mrn);
         revoke(p.b, &p.mb).unwrap();
         p.b.call(CmdDeregMr { mrn: p.mb.mrn }).unwrap();
@@ -50,7 +50,7 @@ fn local_keys_of_what_was_taken_back() {
         let world = World::new(2, path);
         world.negotiate(&[Feature::Peers]);
         let p = Pair::new(&world);
-        // A receive that waits already is no use of the memory.
+        // A posted receive does not prevent the revocation.
         p.qb.post_recv(5, &[sge(&p.mb, 0, 64)]);
         revoke(p.b, &p.mb).unwrap();
         p.qa.post(&p.send(1, 10));

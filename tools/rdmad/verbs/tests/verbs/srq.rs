@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Shared receive queues: who takes what, what comes back when, and what happens at limits and
-//! ends.
+//! Shared receive queues: order of receives and slots, limits, errors and resizing.
 
 use virtio_rdma_abi::config::{SrqConfig, SRQ_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::*;
@@ -61,7 +60,7 @@ impl<'vm> Bench<'vm> {
         }
     }
 
-    /// Has sender `from` send `len` bytes.
+    /// Posts a SEND of `len` bytes at sender `from`.
     fn send(&self, from: usize, id: u64, len: u32) {
         let wr = Wr::new(id, WrOpcode::Send).local(&self.ma, 0, len);
         self.senders[from].post(&match self.senders[from].options.qp_type {
@@ -70,14 +69,14 @@ impl<'vm> Bench<'vm> {
         });
     }
 
-    /// Posts `count` receives, with ids from `id` on, each with a piece of its own of B's memory.
+    /// Posts `count` receives of 4096 bytes with ids from `id` on, and returns their slots.
     fn post(&self, id: u64, count: u64) -> Vec<u16> {
         (id..id + count)
             .map(|id| self.srq.post(id, &[sge(&self.mb, (id % 16) * 4096, 4096)]))
             .collect()
     }
 
-    /// The next completion of B: whose it is, and of which receive.
+    /// Waits for the next completion of B. Returns the index of the QP and the id of the receive.
     fn received(&self, status: WcStatus) -> (usize, u64) {
         let cqe = self.cq_b.next();
         assert_eq!(WcStatus::try_from(cqe.status), Ok(status), "{cqe:?}");
@@ -118,7 +117,7 @@ fn two_qps_share_receives_in_the_order_of_the_ring() {
             let place = bench.mb.iova + id * 4096 + header;
             assert_eq!(bench.b.read(place, 300), bytes);
         }
-        // Slots in another order.
+        // The driver frees the slots in reverse order.
         for slot in slots.into_iter().rev() {
             bench.srq.complete(slot);
         }
@@ -132,14 +131,14 @@ fn two_qps_share_receives_in_the_order_of_the_ring() {
     });
 }
 
-/// A message that takes long holds its slot while others, that began later, give theirs back.
+/// A receive that is held for a long time keeps its slot, while slots of later receives are freed.
 // abi: R-566
 #[test]
 fn slots_come_back_out_of_order() {
     let world = World::new(2, verbs::PathPolicy::Direct);
     let bench = Bench::new(&world, Options::default());
     bench.post(0, 2);
-    // The first datagram of a UD QP that does not fit holds the receive.
+    // A datagram that does not fit makes its UD QP hold the receive.
     let options = Options::of(QpType::Ud);
     let from = Qp::new(bench.a, &bench.cq_a, &bench.cq_a, options);
     let to = Qp::with_srq(bench.b, &bench.cq_b, bench.srq.srqn, options).unwrap();
@@ -149,7 +148,7 @@ fn slots_come_back_out_of_order() {
     bench.send(0, 2, 10);
     bench.cq_a.expect(2, WcStatus::Success);
     assert_eq!(bench.received(WcStatus::Success), (0, 1));
-    // When the QP is gone the next one takes it.
+    // After the QP is destroyed, the next message takes the receive.
     to.destroy().unwrap();
     bench.send(1, 3, 10);
     bench.cq_a.expect(3, WcStatus::Success);
@@ -183,7 +182,7 @@ fn an_empty_srq_is_not_ready_until_something_is_posted() {
         bench.cq_a.expect(1, WcStatus::RnrRetryExcErr);
         assert_eq!(bench.receivers[0].state(), QpState::Rts);
     });
-    // Of others the message is lost.
+    // QPs of other types lose the message.
     for qp_type in [QpType::Uc, QpType::Ud] {
         on_both_paths(|path| {
             let world = World::new(2, path);
@@ -212,7 +211,7 @@ fn the_limit_is_told_of_once() {
         }
         bench.b.sink.expect(LIMIT, srq.cookie);
         assert!(bench.b.sink.is_empty(), "once");
-        // One above what there is, is reached already.
+        // A limit above the number of posted receives is reached at once.
         srq.modify(SrqAttrMask::LIMIT, 5).unwrap();
         bench.b.sink.expect(LIMIT, srq.cookie);
         srq.modify(SrqAttrMask::LIMIT, 4).unwrap();
@@ -242,7 +241,7 @@ fn a_qp_in_error_leaves_the_receives_to_others() {
         }
         assert!(bench.cq_b.poll().is_none(), "nothing was flushed");
         assert!(bench.b.sink.is_empty(), "once");
-        // Once more in its next life.
+        // The event is raised once more after RESET.
         bench.receivers[0].to(QpState::Reset);
         bench.receivers[0].to(QpState::Err);
         bench.b.sink.expect(LAST, cookie);
@@ -255,7 +254,7 @@ fn what_a_qp_in_error_was_receiving_is_flushed() {
     let world = World::new(2, verbs::PathPolicy::Wire);
     let bench = Bench::new(&world, Options::default());
     bench.post(0, 2);
-    // The packets behind the first get lost.
+    // All packets get lost from now on.
     world
         .net
         .lose_one_in
@@ -268,7 +267,8 @@ fn what_a_qp_in_error_was_receiving_is_flushed() {
         .net
         .lose_one_in
         .store(0, std::sync::atomic::Ordering::Relaxed);
-    // Whether it began depends on what got lost; either way nothing is lost.
+    // If the message had taken a receive, this receive is flushed. Otherwise the receive is still
+    // in the SRQ.
     let flushed = bench.cq_b.poll();
     let first = u64::from(flushed.is_some());
     bench.send(1, 2, 1);
@@ -276,7 +276,8 @@ fn what_a_qp_in_error_was_receiving_is_flushed() {
     assert_eq!(bench.received(WcStatus::Success), (1, first));
 }
 
-/// The SRQ's PD opens the local keys of its work requests; the QP's PD what peers may reach.
+/// L_Keys of an SRQ's receives are checked against the PD of the SRQ. R_Keys of the peer are
+/// checked against the PD of the QP.
 // abi
 #[test]
 fn keys_are_those_of_the_srq() {
@@ -320,7 +321,7 @@ fn keys_are_those_of_the_srq() {
 #[test]
 fn a_malformed_receive_harms_the_qp_that_takes_it() {
     each_rc(|bench| {
-        // More SGEs than the SRQ has.
+        // The receive has more SGEs than the SRQ allows.
         let bytes = [3u32.to_le_bytes().to_vec(), 5u64.to_le_bytes().to_vec()].concat();
         bench.srq.post_bytes(&bytes);
         bench.post(6, 1);
@@ -372,7 +373,7 @@ fn a_queue_grows_with_work_in_it() {
         assert_eq!(bench.srq.resize(4), Err(EINVAL), "shorter");
         bench.srq.resize(16).unwrap();
         assert_eq!(bench.srq.query().max_wr, 16);
-        // One slot of the old ring and 8 new ones.
+        // There is room for one receive that was completed before, and for 8 in the new slots.
         bench.post(8, 9);
         for id in 3..17 {
             bench.send((id % 2) as usize, id, 1);
@@ -403,7 +404,7 @@ fn an_srq_in_use_is_not_destroyed() {
     assert_eq!(srq.destroy(), Err(EINVAL));
     let gone = Qp::with_srq(vm, &cq, srq.srqn, Options::default());
     assert_eq!(gone.err(), Some(EINVAL));
-    // A reset takes all of it.
+    // A reset destroys both QP and SRQ.
     let srq = Srq::new(vm, 4);
     let _qp = Qp::with_srq(vm, &cq, srq.srqn, Options::default()).unwrap();
     vm.device.reset();
@@ -448,16 +449,16 @@ fn bad_requests_are_refused() {
         assert_eq!(vm.call(bad), Err(EINVAL), "{index}");
     }
     let srqn = vm.call(good).unwrap().srqn;
-    // A doorbell is allowed and means nothing.
+    // Doorbells of SRQs are accepted and have no effect.
     for srqn in [srqn, Srqn::NONE, Srqn::new(0xff_ffff)] {
         vm.device.doorbell(PAGE, Doorbell::Srq(srqn).to_u32());
     }
-    // The longest.
+    // The longest SRQ.
     Srq::new(vm, 32_768).destroy().unwrap();
     let cq = Cq::new(vm, 16);
     let gsi = Qp::with_srq(vm, &cq, srqn, Options::of(QpType::Gsi));
     assert_eq!(gsi.err(), Some(EINVAL));
-    // A QP has receives of its own or an SRQ.
+    // A QP has either an RQ or an SRQ.
     for (max_recv_wr, max_recv_sge, done) in
         [(0, 0, None), (1, 0, Some(EINVAL)), (0, 1, Some(EINVAL))]
     {
@@ -487,7 +488,7 @@ fn a_queue_moves_to_no_shorter_slots() {
     }
 }
 
-/// A size or a ring without the flag that it is new, or a limit without its own.
+/// MODIFY_SRQ refuses a size, a ring or a limit without the flag of this attribute.
 // abi: R-564
 #[test]
 fn changes_that_are_not_named_are_refused() {
@@ -527,7 +528,7 @@ fn without_the_bit_there_are_none() {
     assert_eq!(qp.err(), Some(EINVAL));
 }
 
-/// The QPs that only receive have no SQ.
+/// A QP with an SRQ and without an SQ receives messages.
 // abi: R-515
 #[test]
 fn without_an_sq() {

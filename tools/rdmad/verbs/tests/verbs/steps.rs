@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Acts between two steps of a worker, and in one.
+//! Single steps of a worker, and acts of a driver between two steps.
 
 use verbs::{Clock, Limits, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ctrl::CmdCreateMr;
@@ -15,7 +15,7 @@ use virtio_rdma_ring::RingMemory;
 use crate::harness::*;
 use crate::turns::{connect_outside, is_bounded, unsignaled};
 
-/// A world whose only worker does a step when it is told to.
+/// Two VMs with one worker, which takes a step only when the test requests it.
 fn stepped() -> World {
     let config = RuntimeConfig {
         workers: Some(1),
@@ -26,13 +26,13 @@ fn stepped() -> World {
     World::with_config(2, config, Limits::default())
 }
 
-/// Has the worker go on until it sleeps.
+/// Lets the worker take steps until it sleeps.
 fn rest(world: &World) {
     let rests = (0..100_000).any(|_| !world.runtime.step(0));
     assert!(rests, "a worker that does not come to rest");
 }
 
-/// Nothing waits for the acknowledgement of what is before it, within the window of a new
+/// Work requests do not wait for acknowledgements of earlier ones, within the window of a new
 /// connection.
 #[test]
 fn many_work_requests_are_on_their_way_at_a_time() {
@@ -52,8 +52,8 @@ fn many_work_requests_are_on_their_way_at_a_time() {
     }
 }
 
-/// Nobody has to wait for a worker between an error of the SQ and the step back to RTS: what was
-/// posted by then is flushed, however much it is, and what is posted later is sent.
+/// A driver may move a QP from SQE to RTS before a worker has flushed the SQ. All work requests
+/// that were posted before are flushed, and later ones are executed.
 #[test]
 fn all_work_posted_in_sqe_is_flushed_on_the_way_to_rts() {
     const POSTED: u64 = 600;
@@ -98,12 +98,12 @@ fn all_work_posted_in_sqe_is_flushed_on_the_way_to_rts() {
     }
 }
 
-/// Reading a list of pages is work too.
+/// Reading the page list of a REG_MR is charged to the turn.
 #[test]
 fn registrations_of_many_pages_fill_a_turn() {
     const PAGES: u32 = 512;
     const SLOTS: u32 = 1024;
-    // An address, and the extent that is made of it.
+    // Cost of one page list: for each page, 8 bytes of address and 16 bytes of extent.
     const COST: usize = 24 * PAGES as usize;
     let world = stepped();
     world.negotiate(&[Feature::RegPages]);
@@ -148,7 +148,7 @@ fn registrations_of_many_pages_fill_a_turn() {
     }
     qp.sq.set_owner(SLOTS);
     qp.ring_doorbell(Doorbell::Sq);
-    // Each pair has one completion.
+    // Each pair of REG_MR and LOCAL_INV has one completion.
     let done = || cq.ring.device();
     let mut most = 0;
     while done() < SLOTS / 2 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The wire path over the real switch: with faults, captured, crowded, and from one process to
-//! another.
+//! The wire path over the real switch: with faults, with a capture, with many VMs, and between two
+//! processes.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -15,12 +15,12 @@ use vswitch::{Config, DatagramPath, Uplink};
 
 use crate::harness::*;
 
-/// A daemon with two workers and the wire path.
+/// A daemon with two workers that uses the wire path.
 fn daemon(vms: RangeInclusive<usize>, config: Config) -> Daemon {
     Daemon::new(vms, 2, PathPolicy::Wire, config)
 }
 
-/// Options for a network that loses nothing, where a requester waits without a timeout.
+/// Options for a network without losses: the requester has no timeout.
 fn lossless() -> Options {
     Options {
         mtu: Mtu::Mtu4096,
@@ -29,8 +29,8 @@ fn lossless() -> Options {
     }
 }
 
-/// Every operation once in each direction, with this many bytes; each byte and completion is
-/// checked.
+/// Executes each operation once in each direction for each of `sizes`, in bytes. Checks all data
+/// and completions.
 fn exchange(a: &Vm, b: &Vm, options: Options, sizes: &[u32]) {
     let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
     let qa = Qp::new(a, &cq_a, &cq_a, options);
@@ -88,7 +88,7 @@ fn exchange(a: &Vm, b: &Vm, options: Options, sizes: &[u32]) {
     assert!(a.sink.is_empty() && b.sink.is_empty());
 }
 
-/// The packets of a capture file; each must be sound.
+/// The packets of a capture file. Checks that all are valid.
 fn captured(path: &Path) -> Vec<(u8, u32, Body)> {
     let file = std::fs::read(path).unwrap();
     let (mut packets, mut at) = (Vec::new(), 24);
@@ -124,7 +124,7 @@ fn data_survives_every_fault() {
             &daemon.vms[0],
             &daemon.vms[1],
             Options {
-                // 67 ms.
+                // Code of 67 ms.
                 timeout: 14,
                 ..Options::default()
             },
@@ -162,7 +162,7 @@ fn a_perfect_network_carries_each_packet_once() {
     let data = |body: &Body| matches!(body, Body::Response(Response::Read(_)));
     let acks = |body: &Body| matches!(body, Body::Response(Response::Ack(_)));
     let each = 300_000_usize.div_ceil(4096);
-    // Both sides did everything.
+    // Both sides executed all operations.
     assert_eq!(count(sends), 2 * each);
     assert_eq!(count(writes), 4 * each);
     assert_eq!(count(data), 2 * each);
@@ -227,7 +227,7 @@ fn daemons_are_joined_by_an_uplink() {
         &left.vms[0],
         &right.vms[0],
         Options {
-            // About half a second: the sockets between the daemons hold few frames.
+            // Code of about half a second, because the sockets between the daemons hold few frames.
             timeout: 17,
             ..lossless()
         },

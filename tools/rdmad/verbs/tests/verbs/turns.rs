@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Turns are bounded, whatever a QP is given to do, and a QP with work gets another one.
+//! The cost of a turn is bounded, and a QP with more work gets another turn.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -27,12 +27,12 @@ use virtio_rdma_ring::RingMemory;
 use crate::harness::*;
 
 const BINDABLE: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
-/// Slots of the largest ring.
+/// Slots of the longest ring.
 const MAX_SLOTS: u32 = *WORK_SLOTS.end();
-/// Local work requests of which one has a completion.
+/// Number of local work requests for each signaled one.
 const PERIOD: u32 = 1024;
 
-/// Connects a QP to a peer whose MAC address no port of the process has.
+/// Connects a QP to a peer with a MAC address that no port of the process has.
 pub fn connect_outside(qp: &Qp<'_>) {
     qp.to_init().unwrap();
     let mut dgid = qp.vm.gid;
@@ -70,7 +70,7 @@ pub fn connect_outside(qp: &Qp<'_>) {
     qp.to_rts().unwrap();
 }
 
-/// A memory window and what binds it.
+/// A memory window and the MR to which it is bound.
 struct Window {
     mr: Mr,
     key: u32,
@@ -89,7 +89,7 @@ impl Window {
         }
     }
 
-    /// A BIND_MW that gives the window `key`.
+    /// A BIND_MW that changes the R_Key of the window from `old_key` to `key`.
     fn bind(&self, id: u64, old_key: u32, key: u32) -> Vec<u8> {
         let bind = BindMw {
             addr: self.mr.addr,
@@ -104,14 +104,14 @@ impl Window {
     }
 }
 
-/// The same WQE without a completion of its own.
+/// The WQE without the flag SIGNALED.
 pub fn unsignaled(mut wqe: Vec<u8>) -> Vec<u8> {
     wqe[4..8].copy_from_slice(&SendFlags::NONE.0.to_le_bytes());
     wqe
 }
 
-/// Fills the SQ with pairs of BIND_MW and LOCAL_INV that can be executed again and again. The last
-/// of each [`PERIOD`] has a completion.
+/// Fills the SQ with pairs of BIND_MW and LOCAL_INV that can be executed repeatedly. The last of
+/// each [`PERIOD`] work requests is signaled.
 fn fill_with_local_work(qp: &Qp<'_>) {
     let window = Window::new(qp.vm, MwType::Two);
     let bind = unsignaled(window.bind(0, window.key, window.key));
@@ -127,13 +127,13 @@ fn fill_with_local_work(qp: &Qp<'_>) {
     }
 }
 
-/// No turn cost more than it may.
+/// Checks that no turn cost more than [`MAX_TURN`].
 pub fn is_bounded(status: &RuntimeStatus) {
     assert!(status.longest_turn > 0, "{status:?}");
     assert!(status.longest_turn <= MAX_TURN as u64, "{status:?}");
 }
 
-/// However much is there when a turn begins, it ends, and another one goes on.
+/// A turn ends when its budget is used up, and another turn continues.
 #[test]
 fn a_long_queue_takes_many_turns() {
     for qp_type in [QpType::Rc, QpType::Uc] {
@@ -160,13 +160,13 @@ fn a_long_queue_takes_many_turns() {
             cq.expect(1, WcStatus::Success);
         }
         is_bounded(&world.runtime.status());
-        // As many work requests in one turn would cost far more.
+        // All work requests in one turn would cost far more than the longest turn did.
         let status = world.runtime.status();
         assert!(u64::from(MAX_SLOTS) * 512 > 8 * status.longest_turn);
     }
 }
 
-/// Flushing is bounded like execution.
+/// The budget of a turn bounds the flushing of work requests too.
 #[test]
 fn a_long_queue_is_flushed_in_many_turns() {
     let world = World::new(1, PathPolicy::Direct);
@@ -193,7 +193,7 @@ fn a_long_queue_is_flushed_in_many_turns() {
     is_bounded(&world.runtime.status());
 }
 
-/// Each datagram to a group is copied to all of its members, so few of them fill a turn.
+/// Each multicast datagram is copied to all members of its group, so few datagrams use up a turn.
 #[test]
 fn datagrams_to_a_large_group_take_many_turns() {
     const DATAGRAMS: u32 = 64;
@@ -241,11 +241,11 @@ fn datagrams_to_a_large_group_take_many_turns() {
     is_bounded(&world.runtime.status());
 }
 
-/// One acknowledgement ends all work requests before it, so few of them fill a turn.
+/// One acknowledgement ends many work requests, so few acknowledgements use up a turn.
 #[test]
 fn acknowledgements_of_much_work_take_many_turns() {
     const QPS: usize = 160;
-    // They fit into the window of a new connection.
+    // The packets fit into the window of a new connection.
     const COUNT: u32 = 30;
     let config = RuntimeConfig {
         workers: Some(1),
@@ -294,7 +294,7 @@ fn acknowledgements_of_much_work_take_many_turns() {
     is_bounded(&world.runtime.status());
 }
 
-/// A reset waits once for the turns that are going on, however many objects there are.
+/// A reset waits only once for the current turns, regardless of the number of objects.
 #[test]
 fn a_reset_waits_once() {
     let world = World::new(1, PathPolicy::Direct);
@@ -313,12 +313,12 @@ fn a_reset_waits_once() {
     assert_eq!(world.runtime.status().grace_periods, before + 1);
 }
 
-/// A process that posts local work requests faster than they are executed does not keep other VMs
-/// from being served.
+/// A process that posts local work requests faster than they are executed does not block other VMs.
 #[test]
 fn endless_local_work_leaves_other_vms_their_turns() {
-    /// Work requests after which the test gives up. They are far more than one turn executes, since
-    /// the attacker has turns while the host runs neither this thread nor that of the command.
+    /// Number of work requests after which the test gives up. It is far more than one turn
+    /// executes, because the attacker may have many turns while the host runs neither this thread
+    /// nor that of the command.
     const LIMIT: u64 = 20 * MAX_SLOTS as u64;
     for qp_type in [QpType::Rc, QpType::Uc] {
         let world = World::new(2, PathPolicy::Direct);
@@ -350,7 +350,7 @@ fn endless_local_work_leaves_other_vms_their_turns() {
                 (executed.load(Ordering::Relaxed) > 0).then_some(())
             });
             for victim in &victims {
-                // It waits once for the turns that are going on, so for one of each worker.
+                // DEREG_MR waits once for the current turns, at most one of each worker.
                 let periods = world.runtime.status().grace_periods;
                 b.call(CmdDeregMr { mrn: victim.mrn }).unwrap();
                 assert_eq!(world.runtime.status().grace_periods, periods + 1);
@@ -366,7 +366,7 @@ fn endless_local_work_leaves_other_vms_their_turns() {
     }
 }
 
-/// More work requests than are executed at a time, none of which anybody answers.
+/// All work requests of a full SQ are executed, although no response wakes the worker again.
 #[test]
 fn a_full_queue_of_an_unreliable_connection_is_sent() {
     const COUNT: u64 = 250;
@@ -386,7 +386,7 @@ fn a_full_queue_of_an_unreliable_connection_is_sent() {
                     unsignaled(wr)
                 }
             });
-            // A doorbell only if the device asks for it.
+            // The doorbell is rung only if the device requests it.
             if p.qa.post_all(&Vec::from_iter(wqes)) {
                 p.qa.ring_doorbell(Doorbell::Sq);
             }
@@ -396,7 +396,7 @@ fn a_full_queue_of_an_unreliable_connection_is_sent() {
     }
 }
 
-/// The same of work requests that need no peer.
+/// All work requests of a full SQ are executed, although they send no packets.
 #[test]
 fn a_full_queue_of_local_work_is_executed() {
     const COUNT: u64 = 200;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory windows: commands, BIND_MW, what peers reach through them, and their end.
+//! Memory windows: commands, BIND_MW, access of peers, invalidation and deallocation.
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdCreatePd, CmdDeallocMw, CmdDeregMr, CmdDestroyPd};
@@ -19,17 +19,19 @@ const ENOMEM: u8 = 12;
 const EBUSY: u8 = 16;
 const EOPNOTSUPP: u8 = 95;
 
-/// An MR that windows can be bound to has no rights of peers here: these come of the windows.
+/// Rights of an MR for windows. It grants no rights to peers: only the windows do.
 const BINDABLE: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
 const ATOMIC: AccessFlags = AccessFlags::REMOTE_ATOMIC;
-/// Where windows begin in their MRs, how long they are, and how long the MRs are.
+/// Offset of windows in their MRs, in bytes.
 const AT: u64 = 0x1801;
+/// Length of windows in bytes.
 const LEN: u64 = 0x2100;
+/// Length of the MRs in bytes.
 const MR_LEN: u64 = 0x5000;
 
-/// Runs `test` with a pair of QPs of these options, on both paths.
+/// Runs `test` with a pair of QPs with these options, on each data path.
 fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
@@ -42,7 +44,7 @@ fn each(test: impl Fn(&Pair<'_>)) {
     each_with(Options::default(), test);
 }
 
-/// A window of B, and its key now.
+/// A window of B, and its current R_Key.
 #[derive(Clone, Copy)]
 struct Window {
     mwn: MwNumber,
@@ -59,7 +61,8 @@ impl Window {
         }
     }
 
-    /// The next key, and what binds the window of this one to a part of `mr` under it.
+    /// Advances the key, and returns a BIND_MW that binds the window to a part of `mr` under the
+    /// new key.
     fn bind(&mut self, mr: &Mr, access: AccessFlags) -> BindMw {
         let before = self.key;
         self.key = (before & !0xff) | (before.wrapping_add(1) & 0xff);
@@ -74,7 +77,7 @@ impl Window {
         }
     }
 
-    /// The window as peers name it.
+    /// The window as an MR that peers can address.
     fn seen(&self, mr: &Mr) -> Mr {
         Mr {
             mrn: MrNumber::new(0),
@@ -102,7 +105,7 @@ fn bind(id: u64, bind: &BindMw) -> Vec<u8> {
     wqe(id, WrOpcode::BindMw, 0, bind)
 }
 
-/// Binds at B and waits for it.
+/// Posts the BIND_MW `wanted` at B and waits for its completion.
 fn bound(p: &Pair<'_>, id: u64, wanted: &BindMw) {
     p.qb.post_bytes(&bind(id, wanted));
     let cqe = p.cq_b.expect(id, WcStatus::Success);
@@ -146,7 +149,7 @@ fn windows_are_allocated_and_deallocated() {
         [one.mwn.get(), two.mwn.get()],
         "the number is in the key"
     );
-    // MRs have other numbers.
+    // Numbers of MRs and windows are in different ranges.
     let mr = vm.mr(1);
     assert!(mr.mrn.get() < one.mwn.get());
     assert_eq!(vm.call(CmdDestroyPd { pdn }).err(), Some(EBUSY));
@@ -210,7 +213,7 @@ fn peers_write_read_and_operate_in_a_window() {
                 p.qa.post(&read.remote(&seen, LEN - 100));
                 p.cq_a.expect(3, WcStatus::Success);
                 assert_eq!(p.a.read(p.ma.iova + 0x8000, 100), data[data.len() - 100..]);
-                // The word is aligned in the MR's addresses, not in the window.
+                // The word has an aligned address in the MR, but an odd offset in the window.
                 let add = Wr::new(4, WrOpcode::AtomicFetchAndAdd)
                     .local(&p.ma, 0, 8)
                     .remote(&seen, 7)
@@ -232,8 +235,8 @@ fn the_key_may_follow_the_binding_at_once() {
     each(|p| {
         let mr = bindable(p.b);
         let mut mw = Window::new(p.b, MwType::One);
-        // B binds and tells A the key on the same QP, without a look at the completion; A writes by
-        // it.
+        // B binds a window and sends the key to A on the same QP, without waiting for the
+        // completion of the binding. A then writes with this key.
         for round in 0..20 {
             p.qa.post_recv(1, &[sge(&p.ma, 0, 4)]);
             let wanted = mw.bind(&mr, WRITE);
@@ -256,7 +259,7 @@ fn the_key_may_follow_the_binding_at_once() {
     });
 }
 
-/// An operation of A on what A takes for memory of B fails with a remote access error.
+/// Posts an operation at A on remote memory, and checks that B refuses the access.
 fn refused(p: &Pair<'_>, wr: Wr) {
     p.qa.post(&wr);
     p.cq_a.expect(wr.id, WcStatus::RemAccessErr);
@@ -344,7 +347,7 @@ fn bindings_that_fail() {
                     _ => QpState::Sqe,
                 };
                 assert_eq!(p.qb.state(), state);
-                // The MR is free of windows.
+                // No window is bound to the MR, so it can be deregistered.
                 assert_eq!(p.b.call(CmdDeregMr { mrn: mr.mrn }).err(), None);
             });
         }
@@ -461,7 +464,7 @@ fn either_side_invalidates_type_2() {
 // abi: R-409
 #[test]
 fn invalidations_that_fail() {
-    // A window of type 1, by its own side and by the peer; one that is not bound.
+    // Invalidation of a type 1 window, by its own side and by the peer, and of an unbound window.
     each(|p| {
         let mr = bindable(p.b);
         let mut mw = Window::new(p.b, MwType::One);
@@ -486,7 +489,7 @@ fn invalidations_that_fail() {
     });
 }
 
-/// A second pair of QPs between the VMs of `p`, on the same CQs.
+/// A second pair of QPs between the VMs of `p`, with the same CQs.
 fn second_pair<'vm>(p: &Pair<'vm>) -> (Qp<'vm>, Qp<'vm>) {
     let qa = Qp::new(p.a, &p.cq_a, &p.cq_a, p.qa.options);
     let qb = Qp::new(p.b, &p.cq_b, &p.cq_b, p.qb.options);
@@ -510,7 +513,7 @@ fn type_1_is_reached_through_any_qp_and_type_2_through_its_own() {
             }
             p.cq_a.expect(2, WcStatus::RemAccessErr);
             qb.wait_for(QpState::Err);
-            // Nor is it invalidated there.
+            // The other QP cannot invalidate the window either.
             let (_, qb) = second_pair(p);
             qb.post_bytes(&local_inv(3, mw.key));
             p.cq_b.expect(3, WcStatus::MwBindErr);
@@ -530,13 +533,13 @@ fn the_end_of_a_qp_unbinds_its_windows_of_type_2() {
             bound(p, 1, &mw.bind(&mr, WRITE));
         }
         let (qa, qb) = second_pair(p);
-        // One of them was deallocated before.
+        // One type 2 window is deallocated before the QP is destroyed.
         assert_eq!(p.b.call(CmdDeallocMw { mwn: mws[2].mwn }).err(), None);
         p.qb.destroy().unwrap();
         assert_eq!(p.b.call(CmdDeregMr { mrn: mr.mrn }).err(), Some(EBUSY));
         qa.post(&p.wr(2, WrOpcode::RdmaWrite, 8).remote(&mws[0].seen(&mr), 0));
         p.cq_a.expect(2, WcStatus::Success);
-        // That of type 2 is free for another QP.
+        // Another QP can bind the remaining type 2 window.
         let again = mws[1].bind(&mr, WRITE);
         qb.post_bytes(&bind(3, &again));
         p.cq_b.expect(3, WcStatus::Success);
@@ -613,7 +616,7 @@ fn a_binding_is_no_message() {
         wqe[4..8].copy_from_slice(&flags.0.to_le_bytes());
         p.qb.post_bytes(&wqe);
         p.cq_b.expect(1, WcStatus::Success);
-        // The next message is the first.
+        // The binding completed no receive of the peer: the next message takes the first one.
         p.qb.post(&Wr::new(2, WrOpcode::Send));
         p.cq_b.expect(2, WcStatus::Success);
         p.cq_a.expect(9, WcStatus::Success);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CQs as a driver uses them.
+//! CQs from the view of a driver.
 
 use std::cell::RefCell;
 
@@ -15,7 +15,7 @@ use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
 use super::qp::PAGE;
 use super::{is_rfc, mode, wait, Ring, Vm};
 
-/// Statuses that the device gives. No completion has another one.
+/// Statuses that the device writes to completions.
 const GIVEN: [WcStatus; 12] = [
     WcStatus::Success,
     WcStatus::LocLenErr,
@@ -31,7 +31,7 @@ const GIVEN: [WcStatus; 12] = [
     WcStatus::RnrRetryExcErr,
 ];
 
-/// The fault of a completion that the device never writes, whatever happened. SOLICITED is for
+/// Name of a field with a value that the device never writes. The flag SOLICITED is only for
 /// drivers of RFC mode.
 fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
     let mut flags = WcFlags::GRH
@@ -58,7 +58,7 @@ fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
     }
 }
 
-/// The harness looks at each completion of each test for these.
+/// The check that the harness applies to each completion finds all of these faults.
 // abi
 // abi
 #[test]
@@ -106,11 +106,11 @@ pub struct Cq<'vm> {
     queue: RefCell<CompletionQueue>,
 }
 
-/// A ring that the device has moved a CQ to, and the driver has not.
+/// The new ring of a CQ that the device uses already, and the driver does not yet.
 pub struct Moving {
     target: Ring,
     next: CompletionQueue,
-    /// Position that the old ring ends with.
+    /// Producer position at which the old ring ends.
     end: u32,
 }
 
@@ -150,7 +150,8 @@ impl<'vm> Cq<'vm> {
         Some(cqe)
     }
 
-    /// Like [`poll`](Self::poll) on a ring that may make no sense.
+    /// Like [`poll`](Self::poll), for a ring with possibly invalid content. Returns whether there
+    /// was a completion.
     pub fn try_poll(&self) -> Result<bool, RingError> {
         let mut queue = self.queue.borrow_mut();
         if queue.take(&self.ring)?.is_none() {
@@ -165,7 +166,7 @@ impl<'vm> Cq<'vm> {
         wait("a completion", || self.poll())
     }
 
-    /// Waits for the next completion, which must be this one.
+    /// Waits for the next completion and checks its `wr_id` and `status`.
     pub fn expect(&self, wr_id: u64, status: WcStatus) -> Cqe {
         let cqe = self.next();
         let got = (cqe.wr_id, WcStatus::try_from(cqe.status).unwrap());
@@ -181,19 +182,21 @@ impl<'vm> Cq<'vm> {
         }
     }
 
-    /// Arms a CQ of own rings. Returns whether its doorbell is to be rung.
+    /// Arms the CQ without its doorbell; not in RFC mode. Returns whether the device needs the
+    /// doorbell.
     pub fn arm_silently(&self, kind: ArmKind) -> bool {
         self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell
     }
 
-    /// Moves to a ring of `slots` slots for `cqe` entries, and returns what was not polled in the
-    /// old one.
+    /// Moves the CQ to a ring of `slots` slots for `cqe` entries. Returns the completions that were
+    /// not polled in the old ring.
     pub fn resize(&mut self, slots: u32, cqe: u32) -> Result<Vec<Cqe>, u8> {
         let moving = self.begin_resize(slots, cqe)?;
         Ok(self.finish_resize(moving))
     }
 
-    /// Has the device move to a ring of `slots` slots for `cqe` entries. The driver is to follow.
+    /// Makes the device move the CQ to a ring of `slots` slots for `cqe` entries. The driver
+    /// follows with [`finish_resize`](Self::finish_resize).
     pub fn begin_resize(&self, slots: u32, cqe: u32) -> Result<Moving, u8> {
         let target = Ring::new(self.vm, RingKind::Completion, slots, CQ_SLOT_SHIFT);
         let next = CompletionQueue::new(target.layout);
@@ -206,7 +209,8 @@ impl<'vm> Cq<'vm> {
         Ok(Moving { target, next, end })
     }
 
-    /// Follows the device to its new ring, and returns what was not polled in the old one.
+    /// Makes the driver use the new ring too. Returns the completions that were not polled in the
+    /// old ring.
     pub fn finish_resize(&mut self, moving: Moving) -> Vec<Cqe> {
         let Moving { target, next, end } = moving;
         let mut left = Vec::new();

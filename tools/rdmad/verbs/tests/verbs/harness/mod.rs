@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the
+//! Simulated VMs: drivers with guest memory, rings and control commands, and a network between the
 //! VMs.
 
 pub mod cq;
@@ -44,10 +44,10 @@ pub use srq::Srq;
 pub use waiting::wait;
 pub use wr::{local_inv, sge, split, wqe, Wr};
 
-/// Memory of a VM.
+/// Bytes of memory of a VM.
 const MEMORY: u64 = 96 << 20;
 
-/// All rights.
+/// All access rights of local memory and of peers.
 pub const FULL: AccessFlags = AccessFlags(
     AccessFlags::LOCAL_WRITE.0
         | AccessFlags::REMOTE_WRITE.0
@@ -55,7 +55,7 @@ pub const FULL: AccessFlags = AccessFlags(
         | AccessFlags::REMOTE_ATOMIC.0,
 );
 
-/// Whether the device has events of this kind. The harness looks at each event of each test.
+/// Whether the device ever raises events of this kind. The harness checks each event of each test.
 fn is_raised(kind: EventKind) -> bool {
     !matches!(
         kind,
@@ -82,27 +82,27 @@ fn events_that_are_never_raised() {
     assert!(is_raised(EventKind::Completion));
 }
 
-/// Queue, kind and cookie of an event.
+/// Virtqueue, kind and cookie of an event.
 type Sent = (u16, EventKind, u64);
 /// The events of a VM.
 type Events = Arc<Mutex<Vec<Sent>>>;
 
 thread_local! {
-    /// Events of the thread, of any VM, whose interrupt has yet to be sent.
+    /// Events that this thread has written, for any VM, and whose interrupts it has not sent.
     static UNSENT: RefCell<Vec<(Events, Sent)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The event virtqueues of a VM: takes events as long as it has buffers. The driver sees them with
-/// their interrupt.
+/// Event virtqueues of a VM, with a limited number of buffers. The driver sees an event when its
+/// interrupt is sent.
 #[derive(Default)]
 pub struct Sink {
     pub buffers: AtomicUsize,
     pub events: Events,
-    /// The next event panics.
+    /// Writing the next event panics.
     pub panics: AtomicBool,
-    /// Why the device asks for a reset.
+    /// Reason for which the device needs a reset.
     failure: Mutex<Option<String>>,
-    /// Virtqueues of RFC mode that are enabled.
+    /// Enabled virtqueues of RFC mode.
     virtqueues: Mutex<BTreeMap<u16, Split>>,
 }
 
@@ -126,7 +126,7 @@ impl Virtqueues for Sink {
         self.virtqueues.lock().unwrap().get(&queue).copied()
     }
 
-    /// An interrupt counts as an event that bears the number of its queue.
+    /// Stores the interrupt of a virtqueue as a completion event with the queue number as cookie.
     fn interrupt(&self, queue: u16) {
         self.write((queue, EventKind::Completion, queue.into()));
     }
@@ -147,7 +147,8 @@ impl Sink {
         UNSENT.with_borrow_mut(|unsent| unsent.push((self.events.clone(), event)));
     }
 
-    /// Waits for this event and takes it out. There are no asynchronous events in RFC mode.
+    /// Waits for an event and removes it. In RFC mode, there are no asynchronous events: returns at
+    /// once.
     pub fn expect(&self, kind: EventKind, cookie: u64) {
         if is_rfc() && kind != EventKind::Completion {
             return;
@@ -161,12 +162,12 @@ impl Sink {
         });
     }
 
-    /// Why the device asks for a reset, if it does.
+    /// Reason for which the device needs a reset, if it does.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap().clone()
     }
 
-    /// Waits until the device asks for a reset since a panic was planted.
+    /// Waits until the device needs a reset because of a panic that the test caused.
     pub fn expect_failure(&self) {
         let why = wait("a failure of the device", || self.failure());
         assert_eq!(why, "panicked: planted");
@@ -190,14 +191,14 @@ impl Sink {
     }
 }
 
-/// MAC address of the `n`th VM, counted from 1.
+/// MAC address of VM number `n`, counted from 1.
 pub fn mac(n: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 9, 0, n as u8]
 }
 
-/// Some VMs on one runtime.
+/// VMs whose devices share one runtime.
 pub struct World {
-    // The runtime ends last: it stops the threads that serve the devices.
+    // The runtime is dropped last, because its threads serve the devices.
     pub vms: Vec<Vm>,
     pub net: Arc<Net>,
     pub runtime: Runtime,
@@ -216,7 +217,7 @@ impl World {
         Self::with_config(vms, config, limits)
     }
 
-    /// The runtime has two workers unless told otherwise.
+    /// VMs with a runtime of this configuration, by default with two workers.
     pub fn with_config(vms: usize, mut config: RuntimeConfig, limits: Limits) -> Self {
         let net = Arc::new(Net::default());
         config.workers.get_or_insert(2);
@@ -232,7 +233,7 @@ impl World {
         Self { vms, net, runtime }
     }
 
-    /// Negotiates features with all drivers, beside those that make the mode.
+    /// Negotiates `features` and the features of the mode with the drivers of all VMs.
     pub fn negotiate(&self, features: &[Feature]) {
         for vm in &self.vms {
             vm.negotiate(features);
@@ -248,7 +249,7 @@ impl Drop for World {
     }
 }
 
-/// These features, and those that make the mode.
+/// `others` and the features of the mode.
 fn features(others: &[Feature]) -> Features {
     let mode = match is_rfc() {
         true => &[][..],
@@ -257,14 +258,14 @@ fn features(others: &[Feature]) -> Features {
     Features::of(mode).union(Features::of(others))
 }
 
-/// An MR.
+/// A registered MR.
 #[derive(Clone, Copy, Debug)]
 pub struct Mr {
     pub mrn: MrNumber,
     pub key: u32,
-    /// Address in work requests.
+    /// Start address of the MR in work requests.
     pub addr: u64,
-    /// DMA address of its memory, which is contiguous as far as the test cares.
+    /// DMA address of the memory. Tests that use it register contiguous memory.
     pub iova: u64,
     pub len: u64,
 }
@@ -279,18 +280,18 @@ pub struct Vm {
     pub sink: Arc<Sink>,
     next: AtomicU64,
     cookies: AtomicU64,
-    /// Ids of the completions that were polled since a QP last asked, those of its receives apart.
+    /// Ids of polled completions of each QP since the last [`take_ended`](Self::take_ended). The
+    /// boolean is true for receives.
     ended: Mutex<HashMap<(Qpn, bool), Vec<u64>>>,
 }
 
 impl Vm {
-    /// The `n`th VM, with what is between its device and the others. The caller has the device know
-    /// of frames.
+    /// VM number `n` with its frame port. The caller must notify the device of received frames.
     pub fn new(n: usize, runtime: &Runtime, port: Arc<dyn FramePort>, limits: &Limits) -> Self {
         Self::with_addresses(n, runtime, port, limits, &[])
     }
 
-    /// The same, with the only addresses that it may have.
+    /// Like [`new`](Self::new), with the only IP addresses that the VM may use.
     pub fn with_addresses(
         n: usize,
         runtime: &Runtime,
@@ -306,7 +307,7 @@ impl Vm {
         Self::with_config(n, runtime, port, config)
     }
 
-    /// The same, with a device of this configuration.
+    /// Like [`new`](Self::new), with a device configuration.
     pub fn with_config(
         n: usize,
         runtime: &Runtime,
@@ -339,7 +340,7 @@ impl Vm {
         vm
     }
 
-    /// The driver sets the device up, which was just made or reset.
+    /// Sets up a device that is new or was just reset, as a driver does.
     pub fn start(&mut self) {
         *self.sink.failure.lock().unwrap() = None;
         self.device.set_features(features(&[]));
@@ -353,7 +354,7 @@ impl Vm {
         .unwrap();
     }
 
-    /// Negotiates features of the device, beside those that make the mode.
+    /// Negotiates `others` and the features of the mode.
     pub fn negotiate(&self, others: &[Feature]) {
         self.device.set_features(features(others));
     }
@@ -378,18 +379,18 @@ impl Vm {
         }
     }
 
-    /// All counters.
+    /// Counters of the port.
     pub fn counters(&self) -> RspQueryCounters {
         self.call(CmdQueryCounters { port: 1 }).unwrap()
     }
 
-    /// Packets that were refused for their P_Key and for their Q_Key.
+    /// Numbers of packets with a wrong P_Key and with a wrong Q_Key.
     pub fn violations(&self) -> (u32, u32) {
         let port = self.call(CmdQueryPort { port: 1 }).unwrap();
         (port.bad_pkey_cntr, port.qkey_viol_cntr)
     }
 
-    /// `len` bytes of fresh memory, page-aligned.
+    /// Allocates `len` bytes of page-aligned memory and returns the DMA address.
     pub fn alloc(&self, len: u64) -> u64 {
         let len = len.div_ceil(4096).max(1) * 4096;
         let at = self.next.fetch_add(len, Ordering::Relaxed);
@@ -400,14 +401,14 @@ impl Vm {
         at
     }
 
-    /// A completion was polled.
+    /// Records a polled completion.
     pub fn note_ended(&self, cqe: &Cqe) {
         let key = (cqe.qp_num, cqe.opcode >= OPCODE_RECV);
         let mut ended = self.ended.lock().unwrap();
         ended.entry(key).or_default().push(cqe.wr_id);
     }
 
-    /// Ids of the completions of a queue that were polled since the last call.
+    /// Ids of the completions of an SQ or RQ that were polled since the last call.
     pub fn take_ended(&self, qpn: Qpn, is_recv: bool) -> Vec<u64> {
         let mut ended = self.ended.lock().unwrap();
         ended.remove(&(qpn, is_recv)).unwrap_or_default()
@@ -436,7 +437,7 @@ impl Vm {
         bytes
     }
 
-    /// A list of these pages in memory.
+    /// Writes a page list to memory and returns its DMA address.
     pub fn page_list(&self, pages: &[u64]) -> u64 {
         let list = self.alloc(8 * pages.len() as u64);
         let bytes: Vec<u8> = pages.iter().flat_map(|page| page.to_le_bytes()).collect();
@@ -444,12 +445,13 @@ impl Vm {
         list
     }
 
-    /// Registers memory at `iova`, under addresses that have nothing to do with it.
+    /// Registers memory at DMA address `iova`. Addresses in work requests are unrelated to `iova`.
     pub fn register(&self, pdn: Pdn, iova: u64, len: u64, access: AccessFlags) -> Mr {
         self.register_pages(pdn, iova, len, access, &pages(iova, len))
     }
 
-    /// Registers memory at `iova` whose pages lie in the opposite order: no two follow each other.
+    /// Registers memory at DMA address `iova` with its pages in reverse order, so that no two
+    /// consecutive pages of the MR are contiguous.
     pub fn register_reversed(&self, pdn: Pdn, iova: u64, len: u64, access: AccessFlags) -> Mr {
         let mut pages = pages(iova, len);
         pages.reverse();
@@ -486,19 +488,19 @@ impl Vm {
         }
     }
 
-    /// A fresh MR of `len` bytes with all rights.
+    /// Allocates and registers `len` bytes with all rights.
     pub fn mr(&self, len: u64) -> Mr {
         self.register(self.pdn, self.alloc(len), len.max(1), FULL)
     }
 }
 
-/// The pages of memory at `iova`.
+/// DMA addresses of the pages of `len` bytes at `iova`.
 fn pages(iova: u64, len: u64) -> Vec<u64> {
     let first = iova & !4095;
     (first..iova + len).step_by(4096).collect()
 }
 
-/// Bytes that tell a misplaced one: they depend on position and seed.
+/// `len` pseudo-random bytes that depend on `seed`, so that a test detects misplaced bytes.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)
@@ -511,10 +513,10 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Both ways that data can take.
+/// Both data paths: direct copies between VMs, and packets.
 pub const PATHS: [PathPolicy; 2] = [PathPolicy::Direct, PathPolicy::Wire];
 
-/// Runs `test` on both paths.
+/// Runs `test` on both data paths.
 pub fn on_both_paths(test: impl Fn(PathPolicy)) {
     for path in PATHS {
         eprintln!("path: {path:?}");

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Differences between the modes: who says where queues lie, how they are rung and how a CQ is
-//! armed.
+//! Differences between own rings and RFC mode: location of queues, doorbells and arming of CQs.
 //!
-//! In RFC mode the driver enables the virtqueues of one free number only before it creates an
-//! object, so it knows which number that gets.
+//! In RFC mode, the driver has to know the number of an object before it creates the object. So it
+//! enables the virtqueues of only one free number, and the device chooses that number.
 
 use std::sync::Mutex;
 
@@ -19,39 +18,39 @@ use virtio_rdma_abi::wire::Wire;
 use super::qp::PAGE;
 use super::{Ring, Vm};
 
-/// Where the queues of a driver are.
+/// Location of the queues of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In memory that it brings along.
+    /// Rings in memory that the driver allocates.
     OwnRings,
-    /// In virtqueues of the transport.
+    /// Virtqueues of the transport, as in the RFC.
     Rfc,
 }
 
-/// Held from the choice of a free number until it is taken.
+/// Held from the choice of a free number until the object with this number is created.
 static CHOOSING: Mutex<()> = Mutex::new(());
 
-/// Whether queues are virtqueues in this test program.
+/// Whether this test program runs in RFC mode, where queues are virtqueues.
 pub fn is_rfc() -> bool {
     super::super::MODE == Mode::Rfc
 }
 
-/// The numbers of virtqueues in the configuration.
+/// Assignment of virtqueue numbers to the queues of objects.
 pub fn numbers(vm: &Vm) -> QueueNumbers {
     QueueNumbers::new(config(vm).max_cq)
 }
 
-/// The RFC's configuration.
+/// The device's configuration space, in the layout of the RFC.
 pub fn config(vm: &Vm) -> Config {
     Config::get(&vm.device.config_space()[..Config::SIZE])
 }
 
-/// Creates a QP with these queues.
+/// Creates a QP with the queues `sq` and `rq`.
 pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Result<Qpn, u8> {
     if !is_rfc() {
         return vm.call(request).map(|response| response.qpn);
     }
-    // A test that failed while it held the lock has said so.
+    // A poisoned lock is ignored: the test that panicked reports its own failure.
     let _choosing = CHOOSING.lock();
     let numbers = numbers(vm);
     let qpns = match request.base.qp_type == QpType::Gsi.value() {
@@ -82,7 +81,7 @@ pub fn disable_qp(vm: &Vm, qpn: Qpn) {
     }
 }
 
-/// Creates a CQ in `ring`.
+/// Creates a CQ with the queue `ring`.
 pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<Cqn, u8> {
     if !is_rfc() {
         return vm.call(request).map(|response| response.cqn);
@@ -116,7 +115,7 @@ fn disable(vm: &Vm, queue: Option<u16>) {
     vm.device.virtqueue_reset(queue);
 }
 
-/// The cookie of events of CQ `cqn`, where the driver does not choose it.
+/// The cookie in completion events of CQ `cqn`: `cookie`, or the virtqueue number in RFC mode.
 pub fn cookie_of_cq(vm: &Vm, cqn: Cqn, cookie: u64) -> u64 {
     match numbers(vm).cq(cqn) {
         Some(queue) if is_rfc() => queue.into(),
@@ -124,7 +123,7 @@ pub fn cookie_of_cq(vm: &Vm, cqn: Cqn, cookie: u64) -> u64 {
     }
 }
 
-/// Tells the device of new work.
+/// Rings a doorbell, or notifies the virtqueue in RFC mode.
 pub fn ring_doorbell(vm: &Vm, doorbell: Doorbell) {
     if !is_rfc() {
         vm.device.doorbell(PAGE, doorbell.to_u32());
@@ -140,7 +139,7 @@ pub fn ring_doorbell(vm: &Vm, doorbell: Doorbell) {
     vm.device.notified(queue.expect("a virtqueue"));
 }
 
-/// Arms a CQ by command.
+/// Arms a CQ by the command REQ_NOTIFY.
 pub fn req_notify(vm: &Vm, cqn: Cqn, kind: ArmKind) {
     let flags = match kind {
         ArmKind::Next => NotifyFlags::NEXT_COMPLETION,

@@ -14,15 +14,15 @@ use verbs::Device;
 
 use super::Vm;
 
-/// Frames that wait at a port at most; more are lost.
+/// Most received frames that wait at a port. Further frames are lost.
 const QUEUE: usize = 1024;
 
 #[derive(Default)]
 pub struct Net {
     ports: Mutex<HashMap<[u8; 6], Arc<Port>>>,
-    /// Frames sent.
+    /// Number of frames sent.
     pub sent: AtomicU64,
-    /// One frame in so many is lost; 0 loses none.
+    /// About one frame in this number is lost; 0 means that no frame is lost.
     pub lose_one_in: AtomicU32,
 }
 
@@ -31,7 +31,7 @@ pub struct Port {
     pool: FramePool,
     inbox: Mutex<VecDeque<Frame>>,
     device: Mutex<Weak<Device>>,
-    /// Multicast addresses, and how often each was joined.
+    /// Multicast addresses with the number of their subscriptions.
     joined: Mutex<BTreeMap<[u8; 6], u32>>,
 }
 
@@ -55,24 +55,24 @@ impl Net {
         joined
     }
 
-    /// Frames that wait at `mac`.
+    /// Number of frames that wait at the port `mac`.
     pub fn waiting(&self, mac: [u8; 6]) -> usize {
         let port = self.ports.lock().unwrap()[&mac].clone();
         let waiting = port.inbox.lock().unwrap().len();
         waiting
     }
 
-    /// Has a frame of these bytes arrive at `mac`.
+    /// Delivers a frame with the content `bytes` to the port `mac`.
     pub fn inject(&self, mac: [u8; 6], bytes: &[u8]) {
         self.inject_all(mac, &[bytes]);
     }
 
-    /// The same, by way of an uplink with routers behind it.
+    /// Like [`inject`](Self::inject), for a frame from an uplink with routers behind it.
     pub fn inject_routed(&self, mac: [u8; 6], bytes: &[u8]) {
         self.inject_marked(mac, &[bytes], true);
     }
 
-    /// Has frames arrive at `mac` at the same time.
+    /// Delivers several frames to the port `mac` at the same time.
     pub fn inject_all(&self, mac: [u8; 6], frames: &[impl AsRef<[u8]>]) {
         self.inject_marked(mac, frames, false);
     }
@@ -94,7 +94,7 @@ impl Net {
     fn deliver(&self, frame: Frame) {
         let n = self.sent.fetch_add(1, Ordering::Relaxed);
         let lose = u64::from(self.lose_one_in.load(Ordering::Relaxed));
-        // A pattern that does not repeat with the protocol's own.
+        // Pseudo-random, so that the losses do not coincide with a pattern of the protocol.
         if lose != 0 && (n ^ (n >> 3)).wrapping_mul(0x9e37_79b9) % lose == 0 {
             return;
         }
@@ -167,12 +167,12 @@ impl FramePort for Port {
     }
 }
 
-/// A packet from the device of one VM to that of another.
+/// A packet from the device of VM `from` to the device of VM `to`.
 pub fn frame(from: &Vm, to: &Vm, headers: &Headers, payload: &[u8]) -> Vec<u8> {
     frame_between((from.mac, from.gid), (to.mac, to.gid), headers, payload)
 }
 
-/// A packet between these addresses.
+/// A packet between these MAC addresses and GIDs.
 pub fn frame_between(
     from: ([u8; 6], [u8; 16]),
     to: ([u8; 6], [u8; 16]),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Two QPs in two VMs, ready for data.
+//! Pairs of connected QPs.
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
@@ -8,7 +8,7 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use super::{connect, on_both_paths, wait, Cq, Mr, Options, Qp, Vm, World, Wr};
 
-/// Two QPs that send to each other, a CQ for each and an MR on each side.
+/// Two connected QPs in state RTS, with a CQ and an MR on each side.
 pub struct Pair<'vm> {
     pub a: &'vm Vm,
     pub b: &'vm Vm,
@@ -29,7 +29,7 @@ impl<'vm> Pair<'vm> {
         Self::between([&world.vms[0], &world.vms[1]], ours, theirs)
     }
 
-    /// A pair in these VMs, which may be one.
+    /// A pair in the VMs `a` and `b`, which may be the same VM.
     pub fn between([a, b]: [&'vm Vm; 2], ours: Options, theirs: Options) -> Self {
         let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
         let qa = Qp::new(a, &cq_a, &cq_a, ours);
@@ -51,7 +51,8 @@ impl<'vm> Pair<'vm> {
         self.wr(id, WrOpcode::Send, len)
     }
 
-    /// A work request of A that concerns the first `len` bytes of each MR.
+    /// A work request of A with the first `len` bytes of A's MR as local memory and the start of
+    /// B's MR as remote memory.
     pub fn wr(&self, id: u64, opcode: WrOpcode, len: u32) -> Wr {
         let wr = Wr::new(id, opcode)
             .local(&self.ma, 0, len)
@@ -62,7 +63,8 @@ impl<'vm> Pair<'vm> {
         }
     }
 
-    /// Has A write a message, and ring for it only if that is asked for. Returns whether it is.
+    /// Posts a WRITE at A, and rings the doorbell only if the device requests it. Returns whether
+    /// the device requested the doorbell.
     pub fn write(&self, id: u64) -> bool {
         let wr = self.wr(id, WrOpcode::RdmaWrite, 8);
         let asked = self.qa.post_all(&[wr.bytes()]);
@@ -72,21 +74,22 @@ impl<'vm> Pair<'vm> {
         asked
     }
 
-    /// The same, and waits for its completion.
+    /// Like [`write`](Self::write), but also waits for the completion of the WRITE.
     pub fn write_and_wait(&self, id: u64) -> bool {
         let asked = self.write(id);
         self.cq_a.expect(id, WcStatus::Success);
         asked
     }
 
-    /// Posts `wr` at A and two more, of which the device must flush the rest, and expects `status`.
+    /// Posts `wr`, a SEND and a receive at A. Checks that `wr` fails with `status` and that the
+    /// device flushes the SEND and the receive.
     pub fn fails(&self, wr: &Wr, status: WcStatus) {
         self.qa.post(wr);
         self.qa.post(&self.send(98, 1));
         self.qa.post_recv(99, &[]);
         self.cq_a.expect(wr.id, status);
-        // The device may have flushed the SQ before there was anything behind `wr`: the two come in
-        // any order.
+        // SEND and receive are flushed in any order: the device may fail the QP before they are
+        // posted.
         let mut flushed = [(); 2].map(|()| {
             let cqe = self.cq_a.next();
             (cqe.wr_id, WcStatus::try_from(cqe.status).unwrap())
@@ -96,9 +99,10 @@ impl<'vm> Pair<'vm> {
         assert_eq!(self.qa.state(), QpState::Err);
     }
 
-    /// Waits until all that A has sent was looked at by B.
+    /// Waits until B has processed all packets that A has sent.
     pub fn settle(&self) {
-        // B refuses a datagram that A sends last: once it is counted, all before it has arrived.
+        // The last packet is a datagram with a wrong Q_Key. When B has counted it, B has processed
+        // all earlier packets.
         let options = Options::of(QpType::Ud);
         let (cq_a, cq_b) = (Cq::new(self.a, 64), Cq::new(self.b, 64));
         let from = Qp::new(self.a, &cq_a, &cq_a, options);
@@ -119,7 +123,7 @@ impl<'vm> Pair<'vm> {
         cq_b.destroy().unwrap();
     }
 
-    /// B is in ERR with this event, and flushes.
+    /// Waits until B is in state ERR and has raised exactly the event `event`, if any.
     pub fn responder_failed(&self, event: Option<AsyncEvent>) {
         self.qb.wait_for(QpState::Err);
         if let Some(event) = event {
@@ -137,12 +141,12 @@ impl<'vm> Pair<'vm> {
     }
 }
 
-/// Runs `test` on a fresh pair, on both paths.
+/// Runs `test` with a new pair on each data path.
 pub fn each(test: impl Fn(&Pair<'_>)) {
     each_with(Options::default(), test);
 }
 
-/// The same with QPs of `options`.
+/// Like [`each`], with QPs that have these options.
 pub fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| test(&Pair::with(&World::new(2, path), options, options)));
 }

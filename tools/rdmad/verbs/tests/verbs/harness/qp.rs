@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! QPs as a driver uses them.
+//! QPs from the view of a driver.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,15 +24,15 @@ pub const PAGE: u32 = 3;
 #[derive(Clone, Copy)]
 pub struct Options {
     pub qp_type: QpType,
-    /// Its queues belong to a process.
+    /// The QP belongs to a process, not to the kernel.
     pub user: bool,
-    /// It does not receive what it sends to a multicast group.
+    /// The QP does not receive its own datagrams to multicast groups.
     pub blocks_loopback: bool,
     pub qkey: u32,
     pub slots: u32,
-    /// It has no SQ.
+    /// The QP has no SQ.
     pub without_sq: bool,
-    /// It has no RQ.
+    /// The QP has no RQ.
     pub without_rq: bool,
     pub sge: u32,
     pub inline: u32,
@@ -48,7 +48,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults for a QP of this type.
+    /// Default options of a QP of type `qp_type`.
     pub fn of(qp_type: QpType) -> Self {
         Self {
             qp_type,
@@ -73,15 +73,14 @@ impl Default for Options {
             signal: SigType::Requested,
             access: FULL,
             mtu: Mtu::Mtu1024,
-            // About 134 ms: a worker may not get a processor for a while, which is no loss of
-            // packets.
+            // About 134 ms. A shorter timeout would count a worker without a CPU as packet loss.
             timeout: 15,
             retry_cnt: 7,
             rnr_retry: 7,
-            // 10 µs.
+            // Code of 10 µs.
             min_rnr_timer: 1,
             rd_atomic: 4,
-            // The 24 bits wrap soon.
+            // The PSN wraps after 16 packets.
             psn: 0xff_fff0,
         }
     }
@@ -98,10 +97,11 @@ pub struct Qp<'vm> {
     rq_queue: RefCell<Posted>,
 }
 
-/// A posted work request.
+/// Posted work requests of an SQ or RQ.
 struct Posted {
     queue: WorkQueue,
-    /// The ids of what is not known to have ended, and the position of the first.
+    /// Ids of the work requests that are not known to have ended. `tail` is the ring position of
+    /// the first.
     ids: VecDeque<u64>,
     tail: u32,
 }
@@ -122,7 +122,7 @@ impl Posted {
         self.ids.push_back(id);
     }
 
-    /// The completion with this id was polled: it, and what was posted before it, has ended.
+    /// Records a polled completion: work request `id` and all earlier ones have ended.
     fn ended(&mut self, id: u64) {
         let Some(index) = self.ids.iter().position(|&posted| posted == id) else {
             return;
@@ -150,12 +150,12 @@ impl<'vm> Qp<'vm> {
         Self::with_sq(vm, pdn, sq, (send, recv, None), options).unwrap()
     }
 
-    /// A QP that takes its receives from SRQ `srqn`.
+    /// Creates a QP that takes its receives from SRQ `srqn`.
     pub fn with_srq(vm: &'vm Vm, cq: &Cq<'vm>, srqn: Srqn, options: Options) -> Result<Self, u8> {
         Self::with_srq_in(vm, vm.pdn, cq, srqn, options)
     }
 
-    /// The same in another PD.
+    /// Like [`with_srq`](Self::with_srq), in the PD `pdn`.
     pub fn with_srq_in(
         vm: &'vm Vm,
         pdn: Pdn,
@@ -169,7 +169,7 @@ impl<'vm> Qp<'vm> {
         Self::with_sq(vm, pdn, sq, (cq, cq, Some(srqn)), options)
     }
 
-    /// A QP whose SQ lies at `base`.
+    /// Creates a QP with its SQ at DMA address `base`.
     pub fn with_sq_at(vm: &'vm Vm, base: u64, cq: &Cq<'vm>, options: Options) -> Self {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
         let shift = slot_shift_for(sq_wqe).unwrap();
@@ -231,7 +231,7 @@ impl<'vm> Qp<'vm> {
             cookie,
         };
         let qpn = mode::create_qp(vm, request, &sq, &rq)?;
-        // Completions of an earlier QP with this number.
+        // Discards the completions of an earlier QP with this number.
         vm.take_ended(qpn, false);
         vm.take_ended(qpn, true);
         Ok(Self {
@@ -352,14 +352,14 @@ impl<'vm> Qp<'vm> {
         });
     }
 
-    /// Posts raw bytes; rings the doorbell if the device asks for it.
+    /// Posts a WQE given as bytes, and rings the doorbell if the device requests it.
     pub fn post_bytes(&self, bytes: &[u8]) {
         if self.post_all(&[bytes]) || is_rfc() {
             self.ring_doorbell(Doorbell::Sq);
         }
     }
 
-    /// Posts several. Returns whether the device asks for the doorbell.
+    /// Posts several WQEs. Returns whether the device requests the doorbell.
     pub fn post_all(&self, wqes: &[impl AsRef<[u8]>]) -> bool {
         self.reclaim();
         let mut posted = self.sq_queue.borrow_mut();
@@ -381,7 +381,7 @@ impl<'vm> Qp<'vm> {
         }
     }
 
-    /// Posts a receive. Returns whether the device asks for the doorbell.
+    /// Posts a receive. Returns whether the device requests the doorbell.
     pub fn put_recv(&self, id: u64, sges: &[Sge]) -> bool {
         let header = RqHeader {
             num_sge: sges.len() as u32,
@@ -397,7 +397,7 @@ impl<'vm> Qp<'vm> {
         posted.queue.publish(&self.rq)
     }
 
-    /// Takes back the slots of what is known to have ended.
+    /// Reclaims the slots of the work requests that are known to have ended.
     fn reclaim(&self) {
         for (is_recv, posted) in [(false, &self.sq_queue), (true, &self.rq_queue)] {
             for id in self.vm.take_ended(self.qpn, is_recv) {
@@ -406,7 +406,7 @@ impl<'vm> Qp<'vm> {
         }
     }
 
-    /// Whether there are sends whose completions were not polled. A fuzz target asks.
+    /// Whether completions of sends have not been polled. Only a fuzz target calls this.
     #[allow(dead_code)]
     pub fn has_outstanding(&self) -> bool {
         self.reclaim();
@@ -424,7 +424,7 @@ impl<'vm> Qp<'vm> {
     }
 }
 
-/// Connects two QPs and takes them to RTS.
+/// Connects two QPs and moves both to state RTS.
 pub fn connect(a: &Qp<'_>, b: &Qp<'_>) {
     a.to_init().unwrap();
     if !std::ptr::eq(a, b) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rings in the memory of a VM, as their owner sees them.
+//! Rings in the memory of a VM, from the view of their owner.
 
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::sync::Arc;
@@ -13,30 +13,32 @@ use virtqueue::Split;
 use super::{is_rfc, Vm};
 
 const PAGE: u64 = 4096;
-/// Size and flags of a descriptor.
+/// Size of a descriptor in bytes.
 const DESCRIPTOR: u64 = 16;
+/// Flags of a descriptor.
 pub const F_NEXT: u16 = 1;
 pub const F_WRITE: u16 = 2;
 pub const F_INDIRECT: u16 = 4;
 
-/// A ring whose pages follow each other backwards, so that no two are contiguous for the device.
+/// A ring with its pages in reverse order, so that no two consecutive pages are contiguous for the
+/// device.
 ///
-/// In RFC mode it is a virtqueue, whose descriptor i stands for slot i. Its indices take the place
-/// of the words of a ring.
+/// In RFC mode, the ring is a virtqueue: descriptor i describes slot i, and the indices of the
+/// virtqueue replace the ring's words for the positions of owner and device.
 pub struct Ring {
     space: Arc<DmaSpace>,
     pub layout: RingLayout,
     pub addr: RingAddr,
-    /// Address of the last page: the first in DMA space. Of a virtqueue, whose parts are in one
-    /// piece, of the first.
+    /// Lowest DMA address. It is that of the ring's last page, or of a virtqueue's first page,
+    /// because virtqueues are contiguous.
     base: u64,
     pages: u64,
-    /// Where a virtqueue lies. A table of two descriptors for each of its own follows its
-    /// descriptors.
+    /// Addresses of the parts of a virtqueue. Behind its descriptors are the indirect tables, of
+    /// two descriptors for each slot.
     split: Split,
-    /// Of a virtqueue, the position that its owner had stored before the last one.
+    /// The last two positions of the owner of a virtqueue, older one first.
     stored: [AtomicU32; 2],
-    /// Of a virtqueue, the position of the device as it was last read: its index has 16 bits.
+    /// The last known position of the device in a virtqueue, whose used index has only 16 bits.
     produced: AtomicU32,
 }
 
@@ -46,7 +48,7 @@ impl Ring {
         Self::at(vm, vm.alloc(layout.size().into()), layout)
     }
 
-    /// A ring in the zeroed memory at `base`.
+    /// A ring at DMA address `base`, in zeroed memory.
     pub fn at(vm: &Vm, base: u64, layout: RingLayout) -> Self {
         let pages = u64::from(layout.size()).div_ceil(PAGE);
         let list: Vec<u64> = (0..pages).rev().map(|n| base + n * PAGE).collect();
@@ -90,7 +92,7 @@ impl Ring {
         ring
     }
 
-    /// Where the parts of a virtqueue are.
+    /// Addresses of the parts of a virtqueue.
     pub fn split(&self) -> Split {
         self.split
     }
@@ -147,22 +149,23 @@ impl Ring {
         self.set_half(self.split.available_entry(position), head);
     }
 
-    /// Stores the position of the owner.
+    /// Stores the owner's position.
     pub fn set_owner(&self, position: u32) {
         self.store_u32_release(self.layout.owner(), position.to_le());
     }
 
-    /// The position of the owner.
+    /// The owner's position.
     pub fn owner(&self) -> u32 {
         u32::from_le(self.load_u32_acquire(self.layout.owner()))
     }
 
-    /// The position of the device: that of the doorbell, or the producer's of a CQ.
+    /// The device's position: the producer position of a CQ, or the position in an SQ or RQ at
+    /// which the device requests a doorbell.
     pub fn device(&self) -> u32 {
         u32::from_le(self.load_u32_acquire(self.layout.device()))
     }
 
-    /// The words of a virtqueue, which has indices in their place.
+    /// The value of the ring word at `offset`, derived from the indices of a virtqueue.
     fn load_index(&self, offset: u32) -> u32 {
         let is_completion = self.layout.kind() == RingKind::Completion;
         let position = if offset == self.layout.owner() {
@@ -174,7 +177,7 @@ impl Ring {
             self.produced.store(now, Ordering::Relaxed);
             now
         } else {
-            // There is no suppression of doorbells: each position asks for one.
+            // Virtqueues do not suppress doorbells: the device requests one after each post.
             self.stored[0].load(Ordering::Relaxed)
         };
         position.to_le()
@@ -185,7 +188,7 @@ impl Ring {
         let position = u32::from_le(value);
         let before = self.stored[1].swap(position, Ordering::Relaxed);
         self.stored[0].store(before, Ordering::Relaxed);
-        // Each buffer without a completion is available.
+        // All buffers of a CQ without an unpolled completion are available to the device.
         let slots = match self.layout.kind() {
             RingKind::Completion => self.layout.slots(),
             RingKind::Work | RingKind::Shared => 0,
@@ -193,8 +196,8 @@ impl Ring {
         self.set_available_index(position.wrapping_add(slots) as u16);
     }
 
-    /// Has each descriptor of a virtqueue stand for its slot: every other one by a table of two
-    /// parts.
+    /// Fills in the descriptors of a virtqueue, one for each slot. Every other one refers to an
+    /// indirect table that divides its slot in two.
     pub fn describe(&self, writable: bool) {
         let write = if writable { F_WRITE } else { 0 };
         let tables = self.split.descriptors + DESCRIPTOR * u64::from(self.layout.slots());
@@ -208,7 +211,7 @@ impl Ring {
             } else {
                 let table = tables + 2 * DESCRIPTOR * u64::from(slot);
                 let first = (table - self.split.descriptors) / DESCRIPTOR;
-                // Not where a field of any element ends.
+                // An offset within a field of each kind of element.
                 let cut = 29;
                 self.descriptor(first, (at, cut), write | F_NEXT, 1);
                 self.descriptor(first + 1, (at + u64::from(cut), len - cut), write, 0);
@@ -218,7 +221,7 @@ impl Ring {
         }
     }
 
-    /// Writes descriptor `index` of the table, or behind it.
+    /// Writes descriptor `index`. Indices behind the descriptor table are in the indirect tables.
     pub fn descriptor(&self, index: u64, (address, len): (u64, u32), flags: u16, next: u16) {
         let mut bytes = address.to_le_bytes().to_vec();
         bytes.extend(len.to_le_bytes());
@@ -237,7 +240,7 @@ impl Ring {
         use_it(&self.space.enter(), iova)
     }
 
-    /// Overwrites bytes anywhere in the ring.
+    /// Overwrites one byte of the ring. `offset` may exceed the ring: it wraps around.
     pub fn scribble(&self, offset: u32, byte: u8) {
         self.write(offset % self.layout.size(), &[byte]);
     }

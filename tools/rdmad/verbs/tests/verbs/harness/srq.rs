@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! SRQs as a driver uses them.
+//! SRQs from the view of a driver.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use virtio_rdma_ring::{RingMemory, SharedQueue};
 use super::qp::PAGE;
 use super::{Ring, Vm};
 
-/// SGEs of a work request.
+/// Most SGEs of a work request.
 const MAX_SGE: u32 = 2;
 
 pub struct Srq<'vm> {
@@ -26,7 +26,7 @@ pub struct Srq<'vm> {
     queue: RefCell<SharedQueue<Box<[u16]>>>,
 }
 
-/// The request that creates a ring of so many slots.
+/// The command that creates an SRQ with the queue `ring`.
 pub fn request(vm: &Vm, pdn: Pdn, ring: &Ring) -> CmdCreateSrq {
     CmdCreateSrq {
         pdn,
@@ -69,7 +69,7 @@ impl<'vm> Srq<'vm> {
         self.ring.borrow().clone()
     }
 
-    /// Posts a work request of which the id on the wire is `id`, and returns its slot.
+    /// Posts a work request with `wr_id` `id`, and returns its slot.
     pub fn post(&self, id: u64, sges: &[Sge]) -> u16 {
         let header = RqHeader {
             num_sge: sges.len() as u32,
@@ -87,12 +87,12 @@ impl<'vm> Srq<'vm> {
         let slot = queue.reserve().expect("room in the SRQ");
         ring.write(ring.layout.slot(slot.into()), bytes);
         queue.offer(&*ring, slot);
-        // No doorbell is needed for receives.
+        // SRQs need no doorbell.
         let _ = queue.publish(&*ring);
         slot
     }
 
-    /// The completion of the work request in `slot` was polled.
+    /// Frees `slot` after the completion of its work request was polled.
     pub fn complete(&self, slot: u16) {
         self.queue.borrow_mut().complete(slot).unwrap();
     }
@@ -108,7 +108,7 @@ impl<'vm> Srq<'vm> {
         self.vm.call(request).map(|_| ())
     }
 
-    /// Moves to a ring of `slots` slots.
+    /// Moves the SRQ to a ring of `slots` slots.
     pub fn resize(&self, slots: u32) -> Result<(), u8> {
         let (target, present) = (ring(self.vm, slots), self.ring());
         if slots >= present.layout.slots() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work requests as bytes.
+//! Encoding of work requests as WQEs.
 
 use virtio_rdma_abi::ib::{SendFlags, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
@@ -19,9 +19,9 @@ pub struct Wr {
     pub imm: [u8; 4],
     pub sges: Vec<Sge>,
     pub inline: Option<Vec<u8>>,
-    /// Memory of the peer, for all but SENDs.
+    /// Remote memory of RDMA and atomic operations.
     pub remote: Rdma,
-    /// Operands of an atomic operation: what to compare with or to add, and what to swap in.
+    /// Operands of an atomic operation: compare value or addend, and swap value.
     pub operands: [u64; 2],
     /// Destination of a datagram.
     pub to: Option<Datagram>,
@@ -42,7 +42,7 @@ impl Wr {
         }
     }
 
-    /// Adds `len` bytes of `mr` from `offset` on.
+    /// Adds an SGE of `len` bytes of `mr` from `offset` on.
     pub fn local(mut self, mr: &Mr, offset: u64, len: u32) -> Self {
         self.sges.push(sge(mr, offset, len));
         self
@@ -139,7 +139,8 @@ impl Wr {
     }
 }
 
-/// A WQE without SGEs: `ex` as a number, and a member of the header's union.
+/// A WQE without SGEs, with the value `ex` in the field of the same name and `member` in the
+/// header's union.
 pub fn wqe(id: u64, opcode: WrOpcode, ex: u32, member: &impl Member) -> Vec<u8> {
     let mut wr = Wr::new(id, opcode).bytes();
     let mut header = SqHeader::from_bytes(wr[..SqHeader::SIZE].try_into().unwrap());
@@ -149,7 +150,7 @@ pub fn wqe(id: u64, opcode: WrOpcode, ex: u32, member: &impl Member) -> Vec<u8> 
     wr
 }
 
-/// A LOCAL_INV.
+/// A LOCAL_INV of `key`.
 pub fn local_inv(id: u64, key: u32) -> Vec<u8> {
     wqe(id, WrOpcode::LocalInv, key, &BindMw::ZERO)
 }
@@ -162,7 +163,7 @@ pub fn sge(mr: &Mr, offset: u64, len: u32) -> Sge {
     }
 }
 
-/// Splits `len` bytes over up to `count` SGEs of uneven length, empty ones included.
+/// Splits the first `len` bytes of `mr` into `count` SGEs of different lengths, some of them empty.
 pub fn split(mr: &Mr, len: u32, count: u32) -> Vec<Sge> {
     let mut sges = Vec::new();
     let mut at = 0;
