@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Addresses in GID tables, and the ports that may have them.
+//! The ports' claims on the addresses in their GID tables.
 //!
-//! Within an isolation group an address is one port's alone: peers find a port by its address, and
-//! believe it. All ports of a runtime are one group. An address that the configuration gives to a
-//! port stays that port's, in all VLANs. Any other is, within its VLAN, of the port that has it in
-//! its table, until that port removes it, is reset or goes.
+//! Within an isolation group an address belongs to one port: peers find a port by its address and
+//! trust the address. All ports of a runtime form one group. An address that the configuration
+//! assigns to a port is reserved for that port, in all VLANs. Any other address belongs, within its
+//! VLAN, to the port that has it in its GID table, until that port removes it, is reset or
+//! detached.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -24,31 +25,33 @@ pub(crate) struct AddressLeases(Mutex<Leases>);
 
 #[derive(Debug, Default)]
 struct Leases {
-    /// Ports of addresses that the configuration gives them.
+    /// The ports of assigned addresses, from the configuration.
     given: HashMap<Gid, PortId>,
-    /// Ports of other addresses, and how many entries of their tables have them.
+    /// The ports of other addresses, and the number of entries of their GID tables with that
+    /// address.
     held: HashMap<Address, (PortId, u32)>,
 }
 
 impl AddressLeases {
-    /// Gives a new port its addresses: these, and the link-local one of its MAC address.
+    /// Assigns a new port `addresses`, and the link-local address of its MAC address.
     pub(crate) fn give(&self, port: PortId, mac: Mac, addresses: &[IpAddr]) {
         let own = [IpAddr::V6(link_local(mac))];
         let gids = addresses.iter().chain(&own).map(|ip| ip_to_gid(*ip));
         self.0.lock().given.extend(gids.map(|gid| (gid, port)));
     }
 
-    /// Takes back what a port was given, which is gone.
+    /// Withdraws the assigned addresses of a port that is gone.
     pub(crate) fn take_back(&self, port: PortId) {
         self.0.lock().given.retain(|_, owner| *owner != port);
     }
 
-    /// Lets `port` have `address` in an entry of its table. A `restricted` port may have only what
-    /// it was given.
+    /// Lets `port` enter `address` in its GID table. A `restricted` port may use only the addresses
+    /// assigned to it.
     ///
     /// # Errors
     ///
-    /// `EADDRINUSE` if the address is another port's, `EPERM` if it is not one of those given.
+    /// `EADDRINUSE` if the address belongs to another port, `EPERM` if it is not assigned to
+    /// `port`.
     pub(crate) fn lease(&self, port: PortId, address: Address, restricted: bool) -> Result<()> {
         let Leases { given, held } = &mut *self.0.lock();
         match given.get(&address.gid) {
@@ -65,7 +68,8 @@ impl AddressLeases {
         Ok(())
     }
 
-    /// An entry of the table of `port` had `address`, and is clear now.
+    /// Drops the claim of one entry of the GID table of `port`, which held `address` and was
+    /// cleared.
     pub(crate) fn release(&self, port: PortId, address: Address) {
         if let Entry::Occupied(mut entry) = self.0.lock().held.entry(address) {
             let (owner, entries) = entry.get_mut();
@@ -105,7 +109,7 @@ mod tests {
         leases.lease(TWO, tagged, false).unwrap();
         assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));
         assert_eq!(leases.lease(ONE, tagged, false), Err(Errno::ADDRINUSE));
-        // Not its to release.
+        // The address is not TWO's: nothing is released.
         leases.release(TWO, plain);
         leases.release(ONE, plain);
         assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));

@@ -2,8 +2,8 @@
 
 //! Counters of a device.
 //!
-//! Each worker has counters of its own, on cache lines of their own: to count costs no more than an
-//! addition, whatever the other workers do. A reader gets the sums.
+//! Each worker has its own counters, on separate cache lines, so counting costs one addition,
+//! whatever the other workers do. A reader adds the workers' counters up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,8 +17,7 @@ use crate::Device;
 
 macro_rules! counters {
     ($($counter:ident => $field:ident,)*) => {
-        /// Events that are counted here; their meaning stands with the answer,
-        /// [`RspQueryCounters`].
+        /// Events that the device counts. The fields of [`RspQueryCounters`] describe them.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Counter {
             $($counter,)*
@@ -27,7 +26,7 @@ macro_rules! counters {
         const COUNT: usize = [$(Counter::$counter),*].len();
 
         impl Counters {
-            /// The sums; what is not counted here is 0.
+            /// The sums over all workers; fields without a [`Counter`] are 0.
             fn sums(&self) -> RspQueryCounters {
                 RspQueryCounters {
                     $($field: self.sum(Counter::$counter),)*
@@ -85,16 +84,16 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Counters of a device that so many workers serve, all 0.
+    /// Counters of a device that `workers` workers serve, all 0.
     pub(crate) fn new(workers: usize) -> Self {
         let shard = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
         Self {
-            // One is for threads that are no workers.
+            // Shard 0 is for threads that are not workers.
             shards: (0..=workers).map(|_| shard()).collect(),
         }
     }
 
-    /// Counts `n` more.
+    /// Adds `n` to a counter.
     #[inline]
     pub(crate) fn add(&self, counter: impl Into<Counter>, n: u64) {
         let shard = shard();
@@ -108,7 +107,7 @@ impl Counters {
         if shard == 0 {
             counter.fetch_add(n, Ordering::Relaxed);
         } else {
-            // Nobody else writes there.
+            // Only this worker writes its shard.
             counter.store(
                 counter.load(Ordering::Relaxed).wrapping_add(n),
                 Ordering::Relaxed,

@@ -25,16 +25,16 @@ use crate::Device;
 
 /// A completion queue.
 ///
-/// Its lock comes after the locks of QPs and before that of an event queue.
+/// Lock order: after the locks of QPs, before the lock of an event queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
     number: Cqn,
-    /// Doorbell page that rings it.
+    /// Doorbell page from which the CQ may be rung.
     pub doorbell_page: u32,
     event_queue: u16,
     cookie: u64,
     inner: Mutex<CqInner>,
-    /// QPs that complete here.
+    /// QPs that complete to this CQ.
     pub(crate) users: Users,
     _charge: Charge,
 }
@@ -48,20 +48,20 @@ struct CqInner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CqState {
     Live,
-    /// It overflowed or its ring made no sense: completions vanish.
+    /// The CQ overflowed or its ring is corrupt: completions are dropped.
     Dead,
-    /// Its memory is not ours any more.
+    /// The CQ's memory belongs to the driver again.
     Destroyed,
 }
 
 /// Attributes of a new CQ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CqAttr {
-    /// Doorbell page that rings it.
+    /// Doorbell page from which the CQ may be rung.
     pub doorbell_page: u32,
-    /// Event queue of its completion events.
+    /// Event queue for its completion events.
     pub event_queue: u16,
-    /// Cookie of its events.
+    /// The driver's cookie, which the CQ's events carry.
     pub cookie: u64,
 }
 
@@ -87,7 +87,7 @@ impl Cq {
         }
     }
 
-    /// Its handle.
+    /// Its CQN.
     pub(crate) fn number(&self) -> Cqn {
         self.number
     }
@@ -101,8 +101,8 @@ impl Cq {
         });
     }
 
-    /// Arms a CQ that is a virtqueue: an interrupt for the next completion that the driver has not
-    /// polled yet and that is of this kind.
+    /// Arms a CQ that is a virtqueue (RFC mode): an interrupt is sent for the next completion of
+    /// the kind in `flags` that the driver has not polled yet.
     pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
         self.update(device, &device.space.enter(), |queue| {
             queue.request_notify(flags);
@@ -110,8 +110,8 @@ impl Cq {
         });
     }
 
-    /// The driver has reset the virtqueue that this CQ is: it is dead, and its memory is not ours
-    /// any more.
+    /// Kills the CQ after the driver reset its virtqueue (RFC mode). The virtqueue's memory is not
+    /// accessed any more.
     pub(crate) fn virtqueue_reset(&self, device: &Device) {
         if let Some(queue) = self.inner.lock().queue.as_virtqueue() {
             queue.retire();
@@ -119,29 +119,29 @@ impl Cq {
         self.update(device, &device.space.enter(), |_| false);
     }
 
-    /// Answers the doorbell: the arm word may ask for an event that is due.
+    /// Handles a doorbell: sends the event that the arm word requests, if it is due.
     pub(crate) fn doorbell(&self, device: &Device, view: &DmaView) {
         self.update(device, view, |_| true);
     }
 
-    /// Goes on in `ring`, for `cqe` entries, and returns the position that the old one ends with.
-    /// The old one is not accessed any more on return.
+    /// Switches to `ring`, for `cqe` entries. Returns the position at which the old ring ends. On
+    /// return the old ring is not accessed any more.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the CQ is dead, or more completions than `cqe` are not polled yet.
+    /// `EINVAL` if the CQ is dead, or has more than `cqe` unpolled completions.
     pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = device.space.enter();
-        // The owner's request in the old ring is answered there; for the rest it asks again in the
-        // new one.
+        // Answer the arm request in the old ring. For later completions the consumer arms the new
+        // ring.
         self.doorbell(device, &view);
         let mut inner = self.inner.lock();
         require(inner.state == CqState::Live)?;
         inner.queue.resize(&view, ring, cqe)
     }
 
-    /// Makes `change`, publishes it and fires the event if it is due. Kills the CQ if `change`
-    /// returns false.
+    /// Makes `change`, publishes the new CQEs and sends the completion event if it is due. The CQ
+    /// dies if `change` returns false.
     fn update(
         &self,
         device: &Device,
@@ -149,14 +149,14 @@ impl Cq {
         change: impl FnOnce(&mut CompletionView<'_>) -> bool,
     ) {
         let mut inner = self.inner.lock();
-        // The driver of a failed device learns nothing more: what completes may have read or
-        // written lost memory.
+        // A failed device reports no completions to its driver: the operations may have accessed
+        // lost memory.
         if inner.state != CqState::Live || device.has_failed() {
             return;
         }
         let mut queue = inner.queue.enter(view);
         let is_sound = change(&mut queue);
-        // CQEs that were lost are not to be seen.
+        // After an overflow the CQEs of this batch are not published.
         let is_due = !queue.lost() && queue.publish();
         let is_dead = !is_sound || queue.lost();
         if is_due {
@@ -174,7 +174,7 @@ impl Cq {
         }
     }
 
-    /// Drops its device side and makes it anew of its committed state.
+    /// Drops the CQ's device side and recreates it from its committed state.
     #[cfg(feature = "testing")]
     pub(crate) fn rebuild(&self) {
         let mut inner = self.inner.lock();
@@ -183,7 +183,7 @@ impl Cq {
         }
     }
 
-    /// Sends the completion event, which is an interrupt if the CQ is a virtqueue.
+    /// Sends the completion event, or an interrupt if the CQ is a virtqueue.
     fn notify(&self, device: &Device, virtqueue: Option<&VirtqueueMem>) {
         device.counters.add(Counter::CompletionEvents, 1);
         match virtqueue {
@@ -194,7 +194,7 @@ impl Cq {
         }
     }
 
-    /// Ends the use of the ring's memory and forgets events that wait.
+    /// Stops using the ring's memory and drops events not yet sent.
     pub(crate) fn destroy(&self, device: &Device) {
         self.inner.lock().state = CqState::Destroyed;
         device
@@ -206,20 +206,20 @@ impl Cq {
     }
 }
 
-/// Completions that are delivered at a time.
+/// Number of completions that are delivered at a time.
 const BATCH: usize = 8;
 
-/// A completion on its way to its CQ.
+/// A completion that is not yet delivered to its CQ.
 #[derive(Clone, Copy, Debug)]
 struct PendingCqe {
     cqe: Cqe,
-    /// The sender marked it so, or it is an error.
+    /// The sender requested a solicited event, or the completion is an error.
     solicited: bool,
 }
 
-/// Completions of a worker's turn, delivered some at a time: the CQ is locked, and its consumer
-/// told, once for all of them. Completions that are left go when it is dropped, before the lock of
-/// the half of the QP that they came from.
+/// Completions of a worker's turn. They are delivered in batches: the CQ is locked, and its
+/// consumer notified, once a batch. The drop delivers the rest, while the QP half that completes is
+/// still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
     device: &'a Device,
@@ -229,7 +229,7 @@ pub(crate) struct Completions<'a> {
 }
 
 impl<'a> Completions<'a> {
-    /// None yet.
+    /// An empty batch.
     pub(crate) fn new(cq: &'a Cq, device: &'a Device, view: &'a DmaView) -> Self {
         let none = PendingCqe {
             cqe: Cqe::ZERO,
@@ -244,7 +244,8 @@ impl<'a> Completions<'a> {
         }
     }
 
-    /// One more. `solicited` is true for those that the sender marked so and for every error.
+    /// Adds a completion. `solicited` is true if the sender requested a solicited event, and for
+    /// every error.
     #[inline]
     pub(crate) fn push(&self, cqe: Cqe, solicited: bool) {
         let count = self.count.get();
@@ -255,7 +256,7 @@ impl<'a> Completions<'a> {
         }
     }
 
-    /// Delivers those that wait.
+    /// Delivers the completions gathered so far.
     #[inline]
     pub(crate) fn deliver(&self) {
         let count = self.count.take();
@@ -269,8 +270,8 @@ impl<'a> Completions<'a> {
 impl Drop for Completions<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Completions of the peer's port are owed to it. Completions of which the delivery
-            // panics once more are lost.
+            // The peer's port must get its completions although this thread panics. If the delivery
+            // panics too, the completions are lost.
             let _ = contain(|| self.deliver());
         } else {
             self.deliver();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device: the objects of one VM, and how they get their turns.
+//! A verbs device: the objects of one VM, and the entry points of their turns.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -40,17 +40,17 @@ use crate::table::Table;
 use crate::virtqueues::Virtqueues;
 use crate::wire::Leftover;
 
-/// The frame port has room for the QP's frames again.
+/// Proof that the QP is registered for a turn once the frame port has room.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForFrames(());
 
-/// Packets that were refused for their keys.
+/// Counts of packets that were refused for their keys.
 #[derive(Debug, Default)]
 pub(crate) struct Violations {
-    /// Not of the QP's partition.
+    /// Packets with a P_Key of another partition.
     pub pkey: AtomicU32,
-    /// Not with the Q_Key of the QP.
+    /// Packets with a Q_Key other than the QP's.
     pub qkey: AtomicU32,
 }
 
@@ -69,9 +69,9 @@ pub(crate) struct Violations {
 /// No thread holds two locks of one level.
 pub struct Device {
     config: DeviceConfig,
-    /// Memory that it may allocate for its VM.
+    /// Memory that the device may allocate for its VM.
     budget: Budget,
-    /// For tables and frames, of which there may always be as many as fit.
+    /// The charge for tables and frames, which is made even if it exceeds the limit.
     _fixed: Option<Charge>,
     port: PortId,
     runtime: Arc<SharedRuntime>,
@@ -81,7 +81,7 @@ pub struct Device {
     virtqueues: Arc<dyn Virtqueues>,
     rfc_queues: RfcQueues,
     features: AtomicU64,
-    /// The device can't go on: its objects are not used any more.
+    /// The device has failed: its objects are not used until the next reset.
     failed: AtomicBool,
     link: AtomicBool,
     pub(crate) control: Mutex<()>,
@@ -91,38 +91,39 @@ pub struct Device {
     pub(crate) qps: Table<Qpn, Qp>,
     pub(crate) srqs: Table<Srqn, Srq>,
     pub(crate) gids: GidTable,
-    /// Addresses that the port may not have and that its driver asked for.
+    /// Number of addresses that the driver tried to enter in the GID table and that the port may
+    /// not use.
     pub(crate) refused_gids: AtomicU64,
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
     pub(crate) counters: Counters,
-    /// Limits that its QPs share.
+    /// The port's rate limits, which its QPs share.
     pub(crate) pacer: PortPacer,
     flows: PortFlows,
     ready_cqs: ReadySet<Cqn>,
-    /// Virtqueues of events that have buffers again.
+    /// Event queues in which the driver placed buffers since their last turn.
     ready_events: ReadySet<EventQueue>,
-    /// Frames have come, or there is room for those of the device.
+    /// Frames have arrived, or the frame port has room again.
     has_frames: AtomicBool,
-    /// Of its doorbells.
+    /// Detects idle gaps between doorbells.
     idle_gap: IdleGap,
-    /// In the hands of one worker at a time frames keep their order.
+    /// Only one worker at a time receives frames, so frames stay in order.
     receiving: Exclusive,
-    /// Frames between two turns.
+    /// Received frames that are left for the next turn.
     pub(crate) leftover: Leftover,
     /// QPs that wait for room in the frame port.
     blocked: ReadySet<Qpn>,
 }
 
-/// A QP of another port in the hands of a worker. If that panics, what it did with the QP is half
-/// done: the QP fails.
+/// A QP of another port that a worker is using. If the worker panics, its work on the QP is half
+/// done, so the QP fails.
 pub(crate) struct Borrowed<'a> {
     device: &'a Device,
     qpn: Qpn,
 }
 
 impl<'a> Borrowed<'a> {
-    /// QP `qpn` of `device`.
+    /// Lends QP `qpn` of `device`.
     pub(crate) fn new(device: &'a Device, qpn: Qpn) -> Self {
         Self { device, qpn }
     }
@@ -137,11 +138,11 @@ impl Drop for Borrowed<'_> {
 }
 
 impl Device {
-    /// Makes a device and has the runtime's workers serve it until it is [detached](Self::detach).
+    /// Creates a device. The runtime's workers serve it until it is [detached](Self::detach).
     ///
     /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of
-    /// the switch, whose word that frames or buffers are there is to reach
-    /// [`frames_ready`](Self::frames_ready).
+    /// the switch. The port must call [`frames_ready`](Self::frames_ready) when it has frames or
+    /// free buffers.
     pub fn new(
         config: DeviceConfig,
         space: Arc<DmaSpace>,
@@ -175,7 +176,7 @@ impl Device {
                     limits.max_mr_pages,
                 ),
                 cqs: Table::new(secret, 0..limits.max_cq),
-                // 0 is no QP. The GSI QP counts.
+                // QPN 0 does not exist. The GSI QP counts in `max_qp`.
                 qps: Table::with_special(secret, 1, GSI_QPN.get()..limits.max_qp + 1),
                 srqs: Table::new(secret, 1..limits.max_srq + 1),
                 gids: GidTable::new(limits.max_gids),
@@ -208,32 +209,33 @@ impl Device {
         self.config.space()
     }
 
-    /// The features that were negotiated, those of the transport included.
+    /// Sets the negotiated features, those of the virtio transport included.
     pub fn set_features(&self, features: Features) {
         self.features
             .store(features.in_force().0, Ordering::Release);
         if self.failed.load(Ordering::Acquire) {
             self.virtqueues.fail("its last reset panicked");
         }
-        // Workers passed over what became ready while the device had failed.
+        // While the device had failed, workers skipped its ready queues.
         self.port_ready();
     }
 
-    /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or
-    /// work for it panicked somewhere else. Nothing is served before the next [reset](Self::reset)
-    /// that comes to its end, and frames that come are dropped; on return no worker touches the
-    /// VM's memory any more. Not to be called by a worker.
+    /// Marks the device as failed: its driver broke the rules, its memory is lost, or work for it
+    /// panicked. `why` is logged. The device serves nothing until the next [reset](Self::reset)
+    /// completes, and drops the frames that arrive. On return no worker accesses the VM's memory
+    /// any more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
         self.note_failure(why);
         self.runtime.scheduler.quiesce.synchronize();
     }
 
-    /// Whether the device has failed since its last reset, or has lost memory, which fails it soon.
+    /// Whether the device has failed since its last reset, or has lost memory and is about to fail.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire) || self.space.has_lost()
     }
 
-    /// Does `work` for the device, which fails if that panics. `None` if it has failed.
+    /// Runs `work` unless the device has failed. A panic of `work` fails the device. Returns `None`
+    /// in both cases.
     #[inline]
     pub(crate) fn contained<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         if self.has_failed() {
@@ -250,9 +252,9 @@ impl Device {
         }
     }
 
-    /// A 32-bit store to doorbell page `page`. Marks a queue as ready if it belongs to that page;
-    /// any other value is dropped. Never blocks for longer than a QP's turn takes, whatever is
-    /// written how often.
+    /// Handles a 32-bit store of `value` to doorbell page `page`. Marks the queue as ready if it
+    /// belongs to that page; other values are ignored. Waits at most as long as one turn of a QP
+    /// takes, whatever the guest writes, and however often.
     pub fn doorbell(&self, page: u32, value: u32) {
         self.counters.add(Counter::Doorbells, 1);
         let Some(doorbell) = Doorbell::from_u32(value) else {
@@ -278,13 +280,14 @@ impl Device {
                     self.port_ready();
                 }
             }
-            // Receives are taken when messages come.
+            // Receives are fetched when messages arrive.
             Doorbell::Srq(_) => {}
         }
     }
 
-    /// The driver rang virtqueue `queue`: an event queue has buffers again, or a queue of RFC mode
-    /// has work. Never blocks for longer than a QP's turn takes, however often it is rung.
+    /// Handles the driver's notification of virtqueue `queue`: an event queue has buffers again, or
+    /// a queue of RFC mode has work. Waits at most as long as one turn of a QP takes, however often
+    /// the driver notifies.
     pub fn notified(&self, queue: u16) {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
@@ -300,7 +303,7 @@ impl Device {
                 }
             }
             Role::Rq(qpn) => {
-                // Receives are taken when messages come, but for those that are to be flushed.
+                // Receives are fetched when messages arrive, but in ERR they are flushed now.
                 let flushes = |qp: &Qp| qp.state() == Some(QpState::Err);
                 if self.qps.with(qpn, flushes) == Some(true) {
                     self.qp_ready(qpn);
@@ -310,8 +313,8 @@ impl Device {
         }
     }
 
-    /// The driver has reset virtqueue `queue` alone. On return its memory is not accessed any more.
-    /// An object that it still belongs to has failed.
+    /// Handles the reset of the single virtqueue `queue`. On return its memory is not accessed any
+    /// more. If the virtqueue still belongs to an object, that object has failed.
     pub fn virtqueue_reset(&self, queue: u16) {
         if !self.has_own_rings() {
             self.renew_virtqueue(queue);
@@ -339,14 +342,14 @@ impl Device {
         self.rfc_queues.renew(queue);
     }
 
-    /// The frame port has frames, or room again.
+    /// Called when the frame port has received frames, or has room again.
     pub fn frames_ready(&self) {
         if !self.has_frames.swap(true, Ordering::AcqRel) {
             self.port_ready();
         }
     }
 
-    /// The link came up or went down.
+    /// Sets the link up or down, and sends the port event.
     pub fn set_link(&self, up: bool) {
         if self.link.swap(up, Ordering::AcqRel) != up {
             let event = if up {
@@ -360,7 +363,8 @@ impl Device {
         }
     }
 
-    /// Gives the port other limits. QPs that the old ones hold back look at the new ones.
+    /// Changes the port's rate limits. All QPs get a turn, so those that wait for the old limits
+    /// check the new ones.
     pub fn set_rates(&self, rates: PortRates) {
         self.pacer.change(rates, self.runtime.scheduler.clock.now());
         for qp in self.qps.iter() {
@@ -378,11 +382,11 @@ impl Device {
         self.rfc_queues.renew_all();
         self.failed.store(false, Ordering::Release);
         drop(control);
-        // Interrupts of peers go out: the driver of this device has gone.
+        // The resetting thread may have completed work of peers, so it sends their interrupts.
         self.virtqueues.send_interrupts();
     }
 
-    /// Takes the device from its runtime, at the end of its VM.
+    /// Resets the device and removes it from its runtime, at the end of its VM.
     pub fn detach(&self) {
         self.reset();
         self.runtime.detach(self.port);
@@ -397,7 +401,7 @@ impl Device {
         self.port
     }
 
-    /// QP `qpn` among those of the runtime.
+    /// The key of QP `qpn` among the QPs of the runtime.
     pub(crate) fn key(&self, qpn: Qpn) -> QpKey {
         QpKey {
             port: self.port,
@@ -409,12 +413,12 @@ impl Device {
         &self.config
     }
 
-    /// Memory that it may allocate for its VM.
+    /// Memory that the device may allocate for its VM.
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// Charges an object of this type.
+    /// Charges an object of type `T` to the VM's budget.
     pub(crate) fn charge<T>(&self) -> Result<Charge> {
         Ok(self.budget.charge_object::<T>(BOOKKEEPING)?)
     }
@@ -431,8 +435,8 @@ impl Device {
         &self.rfc_queues
     }
 
-    /// Its virtqueues. Interrupts are to be sent at the end of whatever may complete work or raise
-    /// an event, of any device, when no lock is held.
+    /// The device's virtqueues. A thread that may complete work or raise an event, of any device,
+    /// must send interrupts at its end, when it holds no lock.
     pub(crate) fn virtqueues(&self) -> &dyn Virtqueues {
         &*self.virtqueues
     }
@@ -441,7 +445,7 @@ impl Device {
         self.link.load(Ordering::Acquire)
     }
 
-    /// Whether the driver brings the memory of its queues along.
+    /// Whether the driver provides the memory of queues.
     pub(crate) fn has_own_rings(&self) -> bool {
         self.has_feature(Feature::RingAddr)
     }
@@ -456,8 +460,8 @@ impl Device {
         self.negotiated().has(feature)
     }
 
-    /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if
-    /// the QP `is_request_response`.
+    /// Gives QP `qpn` a turn after a thread other than a worker learned of new work. If the QP
+    /// `is_request_response` and all workers sleep, this thread may serve it.
     fn posted(&self, qpn: Qpn, is_request_response: bool) {
         let serve = || {
             self.contained(|| {
@@ -474,7 +478,7 @@ impl Device {
         }
     }
 
-    /// QP `qpn` wants a turn.
+    /// Requests a turn for QP `qpn`.
     #[inline]
     pub(crate) fn qp_ready(&self, qpn: Qpn) {
         self.runtime
@@ -482,17 +486,17 @@ impl Device {
             .make_ready(&self.flows, Flow::of(qpn));
     }
 
-    /// Something of the port that belongs to no QP wants a turn.
+    /// Requests a turn for the port's own work: frames, event queues and CQs.
     fn port_ready(&self) {
         self.runtime.scheduler.make_ready(&self.flows, Flow::PORT);
     }
 
-    /// The flows that have turns.
+    /// The scheduler's flows of the port.
     pub(crate) fn flows(&self) -> &PortFlows {
         &self.flows
     }
 
-    /// The other end of the direct connection whose flow this is, if it is one.
+    /// The peer's flow, if `flow` is a QP with a direct connection.
     pub(crate) fn direct_peer_of(&self, flow: Flow) -> Option<FlowKey> {
         let QpKey { port, qpn } = self
             .qps
@@ -501,7 +505,7 @@ impl Device {
         Some(FlowKey { port, flow })
     }
 
-    /// Whether a flow has a turn now.
+    /// Whether a thread is serving the flow now.
     pub(crate) fn is_served(&self, flow: Flow) -> bool {
         match flow.qpn() {
             Some(qpn) => self.qps.with(qpn, Qp::is_served) == Some(true),
@@ -509,44 +513,44 @@ impl Device {
         }
     }
 
-    /// QP `qpn` shall go to ERR since a CQ of its died.
+    /// Requests that QP `qpn` go to ERR because a CQ or SRQ that it uses failed.
     pub(crate) fn fail_qp(&self, qpn: Qpn) {
         if self.qps.with(qpn, Qp::request_failure).is_some() {
             self.qp_ready(qpn);
         }
     }
 
-    /// QP `qpn` found the frame port full: it has a turn when there is room.
+    /// Registers QP `qpn` for a turn once the frame port has room.
     pub(crate) fn await_frames(&self, qpn: Qpn) -> ForFrames {
         self.blocked.insert(qpn);
-        // Room may have come before the QP was in the set.
+        // The port may have got room before the QP was in the set.
         if self.frames.frame(0).is_some() {
             self.frames_ready();
         }
         ForFrames(())
     }
 
-    /// Has another QP that waits for room in the frame port look for it, if there is any.
+    /// Requests a turn for the next QP that waits for room in the frame port, if there is room.
     fn pass_room_on(&self) {
         if !self.blocked.is_empty() && self.frames.frame(0).is_some() {
             self.frames_ready();
         }
     }
 
-    /// The deadline of QP `qpn` is over.
+    /// Requests a turn for QP `qpn`, whose deadline has passed.
     pub(crate) fn timer_expired(&self, qpn: Qpn) {
         if self.qps.with(qpn, Qp::timer_expired).is_some() {
             self.qp_ready(qpn);
         }
     }
 
-    /// Whether QP `qpn` has work that was not looked at yet; true too if it is gone.
+    /// Whether QP `qpn` has posted work that it has not fetched yet; also true if the QP is gone.
     pub(crate) fn has_posted(&self, qpn: Qpn) -> bool {
         let posted = || self.qps.with(qpn, |qp| qp.has_posted(self)) != Some(false);
         self.contained(posted).unwrap_or(true)
     }
 
-    /// Gives a flow its turn. Called by workers, each with what it watches.
+    /// Gives a flow a turn. The calling worker passes the queues that it watches.
     pub(crate) fn serve(self: &Arc<Self>, flow: Flow, watch: &Watch) -> TurnEnd {
         let turn = || match flow.qpn() {
             Some(qpn) => {
@@ -562,7 +566,7 @@ impl Device {
         })
     }
 
-    /// Gives QP `qpn` its turn, if there is one.
+    /// Gives QP `qpn` a turn, if it exists.
     fn serve_qp(&self, qpn: Qpn, watch: &Watch) -> TurnEnd {
         match self.qps.get(qpn) {
             Some(qp) => qp.serve(self, watch),
@@ -570,7 +574,7 @@ impl Device {
         }
     }
 
-    /// Gives frames and one object of each kind their turn, as far as they want one.
+    /// Gives frames, one event queue and one CQ a turn, as far as they are ready.
     fn serve_port(self: &Arc<Self>) -> TurnEnd {
         let mut end = TurnEnd::default();
         if self.take_frames() {
@@ -590,14 +594,15 @@ impl Device {
         end
     }
 
-    /// Whether frames have come, or room, since the last call. Frames that come later tell again.
+    /// Whether frames or room arrived since the last call. Clears the flag; later frames set it
+    /// again.
     #[inline]
     fn take_frames(&self) -> bool {
         self.has_frames.load(Ordering::Relaxed) && self.has_frames.swap(false, Ordering::AcqRel)
     }
 
     fn serve_frames(self: &Arc<Self>) -> TurnEnd {
-        // It passes the room on that it does not need.
+        // A QP that does not need all the room passes the rest on after its turn.
         if let Some(qpn) = self.blocked.take() {
             self.qp_ready(qpn);
         }
@@ -607,18 +612,18 @@ impl Device {
         let mut end = taken.result;
         end.again |= taken.again;
         if end.again {
-            // The flow is made ready at the end of its turn.
+            // The caller makes the flow ready when its turn ends.
             self.has_frames.store(true, Ordering::Release);
         }
         end
     }
 
-    /// Drops frames that came for the device, which has failed, perhaps in its turn at frames.
+    /// Drops frames that arrived for the device, which has failed, maybe while it received them.
     /// Their buffers belong to the ports that sent them.
     #[cold]
     fn drop_frames(&self) {
         self.take_frames();
-        // The panic hook tells of a panic. Then the next frame is the next try.
+        // The panic hook reports a panic. The next frame to arrive causes the next try.
         if contain(|| crate::wire::drop_frames(self)) == Ok(true) {
             self.frames_ready();
         }
@@ -632,7 +637,7 @@ impl Device {
         let windows = self.mrs.windows();
         let numbers = windows.numbers().into_iter();
         let removed = Vec::from_iter(numbers.filter_map(|number| windows.remove(number)));
-        // Only work of QPs uses MRs and windows, and none goes on after this.
+        // Only QPs use MRs and windows, and no QP has a turn after this.
         self.runtime.scheduler.quiesce.synchronize();
         for qp in &qps {
             self.release_qp(qp);
@@ -647,7 +652,7 @@ impl Device {
             self.destroy_cq(&cq);
         }
         for number in self.mrs.numbers() {
-            // Nothing is bound to it any more.
+            // No window is bound to the MR any more.
             if let Ok(mr) = self.mrs.remove(number) {
                 self.mrs.release(number, mr);
             }
@@ -661,10 +666,10 @@ impl Device {
         }
     }
 
-    /// Destroys a QP; nothing of it is used any more on return.
+    /// Destroys a QP. On return no worker uses it any more.
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
         self.remove_qp(qp);
-        // Workers that looked it up may still hold its PD.
+        // Workers that looked the QP up may still hold its PD.
         self.runtime.scheduler.quiesce.synchronize();
         self.release_qp(qp);
     }
@@ -675,28 +680,28 @@ impl Device {
         qp.destroy(self);
     }
 
-    /// Ends what is left of a removed QP that no worker uses any more.
+    /// Releases a removed QP, which no worker uses any more.
     fn release_qp(&self, qp: &Qp) {
         qp.unbind_windows(self);
         self.qps.release(qp.number);
     }
 
-    /// Destroys a CQ that no QP uses; nothing of it is used any more on return.
+    /// Destroys a CQ that no QP uses. On return no worker uses it any more.
     pub(crate) fn destroy_cq(&self, cq: &Cq) {
         self.cqs.remove(cq.number());
         cq.destroy(self);
         self.cqs.release(cq.number());
     }
 
-    /// Destroys an SRQ that no QP uses; nothing of it is used any more on return.
+    /// Destroys an SRQ that no QP uses. On return no worker uses it any more.
     pub(crate) fn destroy_srq(&self, srq: &Srq) {
         self.srqs.remove(srq.number());
         srq.destroy(self);
         self.srqs.release(srq.number());
     }
 
-    /// Destroys an MR; its memory is not used any more on return. Fails with `EINVAL` if there is
-    /// none, and with `EBUSY` while windows are bound to it.
+    /// Destroys an MR. On return its memory is not used any more. Fails with `EINVAL` if the MR
+    /// does not exist, and with `EBUSY` while windows are bound to it.
     pub(crate) fn destroy_mr(&self, number: MrNumber) -> Result<()> {
         let mr = self.mrs.remove(number)?;
         self.runtime.scheduler.quiesce.synchronize();
@@ -704,13 +709,13 @@ impl Device {
         Ok(())
     }
 
-    /// Unbinds and destroys a memory window; nobody uses its memory through it any more on return.
-    /// Returns whether there was one.
+    /// Unbinds and destroys a memory window. On return memory is not accessed through it any more.
+    /// Returns whether the window existed.
     pub(crate) fn destroy_mw(&self, number: MwNumber) -> bool {
         let Some(window) = self.mrs.windows().remove(number) else {
             return false;
         };
-        // No worker binds it any more after that.
+        // After this no worker can bind the window.
         self.runtime.scheduler.quiesce.synchronize();
         if let Some(qpn) = self.mrs.windows().release(&window) {
             self.qps.with(qpn, |qp| qp.forget_window(number));
@@ -718,8 +723,8 @@ impl Device {
         true
     }
 
-    /// Takes the memory of an MR away; it is not used any more on return. Returns whether there is
-    /// such an MR.
+    /// Revokes the memory of an MR. On return it is not used any more. Returns whether the MR
+    /// exists.
     pub(crate) fn revoke_mr(&self, number: MrNumber) -> bool {
         let found = self.mrs.revoke(number);
         self.runtime.scheduler.quiesce.synchronize();

@@ -6,10 +6,11 @@ use dma::DmaError;
 pub(crate) use rustix::io::Errno;
 use virtio_rdma_abi::ctrl;
 
-/// Result of a control command; the [number](on_the_wire) of the errno goes into the response byte.
+/// Result of a control command; the response byte carries [the driver's number](on_the_wire) of the
+/// errno.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
-/// The number by which a driver knows an errno of this host.
+/// The ABI's number of an errno of this host.
 pub(crate) fn on_the_wire(errno: Errno) -> ctrl::Errno {
     match errno {
         Errno::PERM => ctrl::Errno::Eperm,
@@ -24,12 +25,12 @@ pub(crate) fn on_the_wire(errno: Errno) -> ctrl::Errno {
     }
 }
 
-/// The errno of a command whose memory the DMA map does not allow.
+/// The errno of a command that names memory outside of the DMA map.
 pub(crate) fn fault(_: DmaError) -> Errno {
     Errno::FAULT
 }
 
-/// Refuses with `EINVAL` unless `valid`.
+/// Fails with `EINVAL` unless `valid`.
 pub(crate) fn require(valid: bool) -> Result<()> {
     if valid {
         Ok(())

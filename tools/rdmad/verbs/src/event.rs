@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Events on their way to the driver.
+//! Delivery of events to the driver.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -13,10 +13,10 @@ use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
 use crate::virtqueues::Virtqueues;
 
-/// Events that are sent in a turn.
+/// Largest number of events sent in a turn.
 const EVENTS_A_TURN: usize = 256;
 
-/// The object that events are of.
+/// The object to which an event belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum EventSource {
     /// Completion events of a CQ.
@@ -37,7 +37,7 @@ pub(crate) struct EventQueue(pub u16);
 
 impl Number for EventQueue {
     fn new(value: u32) -> Self {
-        // CAST: Numbers of virtqueues have 16 bits.
+        // CAST: Virtqueue numbers have 16 bits.
         Self(value as u16)
     }
     fn get(self) -> u32 {
@@ -45,30 +45,30 @@ impl Number for EventQueue {
     }
 }
 
-/// Bytes of the events of a QP that wait: it has more kinds than other objects.
+/// Bytes charged to a QP for its waiting events: it has more kinds of event than other objects.
 pub(crate) const QP_EVENTS: usize = 256;
 
-/// Events of an object that wait for a buffer: at most one of each kind, so what waits is bounded
-/// by the number of objects.
+/// Events of one object that wait for a buffer: at most one of each kind, so the number of objects
+/// bounds their memory.
 #[derive(Debug)]
 struct Waiting {
     cookie: u64,
-    /// Their places in the order.
+    /// Keys of the events in `order`.
     places: Vec<u64>,
 }
 
 /// Events that wait for one event queue.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// Events by the places at which they came.
+    /// Waiting events, oldest first. The key is a running number.
     order: BTreeMap<u64, (EventSource, EventKind)>,
     next: u64,
     waiting: HashMap<EventSource, Waiting>,
 }
 
 impl Backlog {
-    /// Adds an event. An asynchronous event that waits already is moved to the end, so that the
-    /// last event of a port tells its state. A CQ keeps its turn.
+    /// Adds an event. An asynchronous event that already waits moves to the end, so the port's last
+    /// event tells its state. A waiting completion event keeps its place.
     fn add(&mut self, source: EventSource, kind: EventKind, cookie: u64) {
         let Self {
             order,
@@ -91,14 +91,14 @@ impl Backlog {
         *next += 1;
     }
 
-    /// The first event, and its place.
+    /// The oldest waiting event and its key.
     fn first(&self) -> Option<(u64, Event)> {
         let (place, (source, kind)) = self.order.first_key_value()?;
         let cookie = self.waiting.get(source)?.cookie;
         Some((*place, Event::new(*kind, cookie)))
     }
 
-    /// Takes out the event at `place`.
+    /// Removes the event with key `place`.
     fn remove(&mut self, place: u64) {
         let Some((source, _)) = self.order.remove(&place) else {
             return;
@@ -111,7 +111,7 @@ impl Backlog {
         }
     }
 
-    /// Takes out all events of an object.
+    /// Removes all events of an object.
     fn forget(&mut self, source: EventSource) {
         let waiting = self.waiting.remove(&source);
         for place in waiting.into_iter().flat_map(|waiting| waiting.places) {
@@ -128,7 +128,7 @@ pub(crate) struct EventQueues {
 }
 
 impl EventQueues {
-    /// `count` queues.
+    /// Creates `count` event queues.
     pub(crate) fn new(count: u32, sink: Arc<dyn Virtqueues>) -> Self {
         Self {
             sink,
@@ -151,22 +151,22 @@ impl EventQueues {
         self.send(FIRST_EVENT_QUEUE, source, EventKind::Async(event), cookie);
     }
 
-    /// Forgets the events of a destroyed object that wait for virtqueue `queue`.
+    /// Drops the waiting events of a destroyed object from virtqueue `queue`.
     pub(crate) fn forget(&self, queue: u16, source: EventSource) {
         if let Some(backlog) = self.backlog(queue) {
             backlog.lock().forget(source);
         }
     }
 
-    /// Forgets all events.
+    /// Drops all waiting events.
     pub(crate) fn clear(&self) {
         for backlog in &self.backlogs {
             *backlog.lock() = Backlog::default();
         }
     }
 
-    /// Sends what waits for virtqueue `queue`, as far as there are buffers and a turn goes. Returns
-    /// whether there may be more.
+    /// Sends the waiting events of virtqueue `queue`, as far as its buffers and the turn permit.
+    /// Returns whether more may be sendable.
     pub(crate) fn resume(&self, queue: u16) -> bool {
         let Some(backlog) = self.backlog(queue) else {
             return false;
@@ -243,7 +243,7 @@ mod tests {
         for cqn in (0..count).step_by(2) {
             events.forget(1, EventSource::Completions(Cqn::new(cqn)));
         }
-        // It comes behind all others now.
+        // The next event of CQ 0 goes to the end of the backlog.
         events.completion(1, Cqn::new(0), 0);
         {
             let backlog = events.backlogs[0].lock();
@@ -324,7 +324,8 @@ mod tests {
         }
         *sink.free.lock() = 1;
         events.resume(1);
-        // The port is down in the end. Each kind waits once, from when it was last raised.
+        // The port's last event is PortErr. Each kind waits once, in the place of its last
+        // occurrence.
         events.asynchronous(EventSource::Port, PortErr, 0);
         *sink.free.lock() = 9;
         events.resume(1);

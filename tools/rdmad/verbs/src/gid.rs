@@ -14,17 +14,16 @@ pub(crate) type Gid = [u8; 16];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     pub(crate) gid: Gid,
-    /// VLAN id, if packets from and to it carry a tag.
+    /// VLAN id, if packets from and to the address carry a VLAN tag.
     pub(crate) vlan: Option<u16>,
 }
 
-/// The VLAN of a packet with this tag; id 0 stands for none (IEEE 802.1Q: such a tag has a priority
-/// alone).
+/// The VLAN of a packet with this tag. Id 0 means untagged (IEEE 802.1Q: a priority tag).
 pub(crate) fn vlan_of(tag: Option<u16>) -> Option<u16> {
     tag.map(vlan_id).filter(|id| *id != 0)
 }
 
-/// Addresses by index, as the driver sets them.
+/// The GID table: addresses by index, as the driver sets them.
 #[derive(Debug)]
 pub(crate) struct GidTable {
     entries: RwLock<Box<[Option<Address>]>>,
@@ -38,7 +37,7 @@ impl GidTable {
         }
     }
 
-    /// Sets an entry. `EINVAL` for an index beyond the table and a GID that no port can have,
+    /// Sets an entry. `EINVAL` for an index beyond the table or a GID that no port can have,
     /// `EEXIST` if the entry is in use.
     pub(crate) fn add(&self, index: u16, address: Address) -> Result<()> {
         let ip = gid_to_ip(address.gid);
@@ -53,8 +52,8 @@ impl GidTable {
         }
     }
 
-    /// Clears an entry, which may be clear already, and returns what it was. `EINVAL` for an index
-    /// beyond the table.
+    /// Clears an entry and returns its address, if it had one. `EINVAL` for an index beyond the
+    /// table.
     pub(crate) fn delete(&self, index: u16) -> Result<Option<Address>> {
         let mut entries = self.entries.write();
         let entry = entries.get_mut(usize::from(index)).ok_or(Errno::INVAL)?;
@@ -70,20 +69,20 @@ impl GidTable {
             .flatten()
     }
 
-    /// Whether packets to `gid` with this VLAN tag or without one are ours.
+    /// Whether `gid`, with this VLAN tag or untagged, is in the table.
     pub(crate) fn contains(&self, gid: Gid, tag: Option<u16>) -> bool {
         let vlan = vlan_of(tag);
         self.entries.read().contains(&Some(Address { gid, vlan }))
     }
 
-    /// Whether packets with this VLAN tag or without one are for any entry.
+    /// Whether any entry is in the VLAN of this tag, or untagged.
     pub(crate) fn have_vlan(&self, tag: Option<u16>) -> bool {
         let vlan = vlan_of(tag);
         let entries = self.entries.read();
         entries.iter().flatten().any(|entry| entry.vlan == vlan)
     }
 
-    /// Clears all entries, and returns what they were.
+    /// Clears all entries and returns their addresses.
     pub(crate) fn clear(&self) -> Vec<Address> {
         let mut entries = self.entries.write();
         entries.iter_mut().filter_map(Option::take).collect()

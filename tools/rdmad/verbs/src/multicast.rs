@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Multicast groups: which QPs receive what is sent to a multicast GID.
+//! Multicast groups: the QPs that receive datagrams sent to a multicast GID.
 //!
-//! A datagram to a group is always a packet, and the frame port takes it to all who have joined its
-//! Ethernet address, the sender's own device among them. So the sender's turn costs the same
-//! however many members a group has, and each device delivers in turns of its own.
+//! A datagram to a group is always sent as a packet. The frame port delivers it to all ports that
+//! joined the group's Ethernet address, including the sender's own. So the sender's turn costs the
+//! same however many members a group has, and each device delivers in its own turns.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -22,21 +22,20 @@ use crate::Device;
 /// QPNs by MGID.
 type Members = HashMap<Gid, Arc<[Qpn]>>;
 
-/// The groups of a device that have members. A look-up takes no lock and costs the same whatever
-/// there is; a change copies the table, and only one thread may make one at a time: that of a
-/// control command.
+/// The groups of a device that have members. A lookup takes no lock, in constant time. A change
+/// copies the table; only the thread that executes a control command may make one.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(ArcSwap<Members>);
 
 impl Groups {
-    /// The QPs that are attached to a group.
+    /// The QPs attached to a group.
     #[inline]
     pub(crate) fn members(&self, mgid: &Gid) -> Option<Arc<[Qpn]>> {
         self.0.load().get(mgid).cloned()
     }
 
-    /// Adds a member. Returns whether the group is new. `EEXIST` for a QP that is one, `ENOMEM`
-    /// beyond a limit.
+    /// Adds a member. Returns whether the group is new. `EEXIST` if the QP is a member already,
+    /// `ENOMEM` beyond a limit.
     fn attach(&self, mgid: Gid, qpn: Qpn, limits: &Limits) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
         let room =
@@ -58,7 +57,8 @@ impl Groups {
         Ok(is_new)
     }
 
-    /// Removes a member. Returns whether the group has ended. `EINVAL` for a QP that is none.
+    /// Removes a member. Returns whether the group has no members left. `EINVAL` if the QP is no
+    /// member.
     fn detach(&self, mgid: Gid, qpn: Qpn) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
         let Entry::Occupied(mut group) = groups.entry(mgid) else {
@@ -76,7 +76,7 @@ impl Groups {
         Ok(has_ended)
     }
 
-    /// Removes a member from all groups. Returns those that have ended.
+    /// Removes a QP from all groups. Returns the groups that have no members left.
     fn forget(&self, qpn: Qpn) -> Vec<Gid> {
         let groups = self.0.load();
         if !groups.values().any(|members| members.contains(&qpn)) {
@@ -107,7 +107,7 @@ fn without(members: &[Qpn], qpn: Qpn) -> Arc<[Qpn]> {
 }
 
 impl Device {
-    /// QP `qpn`, one of datagrams, receives what comes for a group from now on.
+    /// Attaches QP `qpn`, a UD QP, to a group: the QP receives the group's datagrams.
     pub(crate) fn attach_to(&self, mgid: Gid, qpn: Qpn) -> Result<()> {
         let address = gid_to_ip(mgid);
         require(address.is_multicast())?;
@@ -117,7 +117,7 @@ impl Device {
         Ok(())
     }
 
-    /// QP `qpn` does not receive what comes for a group any more.
+    /// Detaches QP `qpn` from a group.
     pub(crate) fn detach_from(&self, mgid: Gid, qpn: Qpn) -> Result<()> {
         if self.groups.detach(mgid, qpn)? {
             self.frames.leave(multicast_mac(gid_to_ip(mgid)));
@@ -125,7 +125,7 @@ impl Device {
         Ok(())
     }
 
-    /// Takes QP `qpn` out of all groups.
+    /// Detaches QP `qpn` from all groups.
     pub(crate) fn leave_groups(&self, qpn: Qpn) {
         for mgid in self.groups.forget(qpn) {
             self.frames.leave(multicast_mac(gid_to_ip(mgid)));

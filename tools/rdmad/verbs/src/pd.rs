@@ -8,11 +8,11 @@ use std::sync::Arc;
 use budget::Charge;
 use virtio_rdma_abi::number::Pdn;
 
-/// A protection domain: QPs use the MRs of their own only.
+/// A protection domain: QPs may use only MRs of the same PD.
 #[derive(Debug)]
 pub(crate) struct Pd {
     number: Pdn,
-    /// MRs, QPs and SRQs in it.
+    /// Number of MRs, QPs and SRQs in the PD.
     users: AtomicU32,
     _charge: Charge,
 }
@@ -31,19 +31,19 @@ impl Pd {
         }
     }
 
-    /// Its handle.
+    /// Its PDN.
     pub(crate) fn number(&self) -> Pdn {
         self.number
     }
 
-    /// Whether anything is in it.
+    /// Whether MRs, QPs or SRQs are in the PD.
     pub(crate) fn in_use(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
     }
 }
 
 impl PdUse {
-    /// Uses `pd`.
+    /// A use of `pd`, which lasts until the drop.
     pub(crate) fn new(pd: Arc<Pd>) -> Self {
         pd.users.fetch_add(1, Ordering::AcqRel);
         Self(pd)
@@ -54,7 +54,7 @@ impl PdUse {
         Self::new(self.0.clone())
     }
 
-    /// The PD's handle.
+    /// The PDN.
     pub(crate) fn number(&self) -> Pdn {
         self.0.number
     }
@@ -62,7 +62,7 @@ impl PdUse {
 
 #[cfg(test)]
 impl PdUse {
-    /// A use of a PD that is in no table.
+    /// A use of a PD that is not in a table.
     pub(crate) fn alone(number: Pdn) -> Self {
         let charge = budget::Budget::new(0).charge(0).unwrap();
         Self::new(Arc::new(Pd::new(number, charge)))

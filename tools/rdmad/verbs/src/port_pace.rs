@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Limits of a port: bytes and messages a second, which its QPs share.
+//! Rate limits of a port: bytes and messages per second, shared by its QPs.
 //!
-//! There is a token bucket for each. A QP that finds too little books a portion: the bucket goes
-//! into debt by it, and the QP parks until the debt is paid. So QPs are served in the order of
-//! their bookings, each for one portion. A QP that comes too early learns its time again.
+//! Each limit has a token bucket. A QP that finds too few tokens books a portion: the bucket goes
+//! into debt for it, and the QP parks until the debt is paid. So QPs are served in the order of
+//! their bookings, one portion each. A QP that asks too early is told its time again.
 //!
-//! Without limits, a QP reads one flag here and nothing else.
+//! Without limits, a QP only reads one flag here.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,43 +14,43 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Credit for one byte or message. A rate of one a second earns 1 a nanosecond.
+/// Credit for one byte or message. A rate of one per second earns a credit of 1 per nanosecond.
 const UNIT: i128 = 1_000_000_000;
-/// Time that the rate needs to carry a burst by default, since a worker may come late by that much.
+/// Default burst, as the time in which the rate carries it: a worker may be late by that much.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
-/// Time that the rate needs to carry a portion, unless that is longer than one may be.
+/// Length of a portion, as the time in which the rate carries it, unless the maximum is shorter.
 const PORTION: Duration = Duration::from_millis(10);
-/// Bytes and messages of a portion at most.
+/// Largest portion, in bytes and in messages.
 const MOST_BYTES: u64 = 64 << 10;
 const MOST_MESSAGES: u64 = 64;
 
-/// A limit: how much a second, and how much at once.
+/// A limit: amount per second, and burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Bytes or messages a second, not 0.
+    /// Bytes or messages per second, not 0.
     pub per_second: u64,
-    /// Bytes or messages that may leave at once after a pause; by default what the rate carries in
-    /// 5 ms, or a little more if that is very small.
+    /// Bytes or messages that may leave at once after a pause. By default as much as the rate
+    /// carries in 5 ms, and at least one portion.
     pub burst: Option<u64>,
 }
 
-/// The limits of a port, for its requests. To other ports of the process the bytes of messages
-/// count and elsewhere those of frames. A READ counts at the port that asks for it, and local work
-/// nowhere.
+/// The limits of a port, for its own requests. To ports of the same process the bytes of messages
+/// count, to other destinations the bytes of frames. A READ counts at the requesting port. Local
+/// work requests do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortRates {
-    /// Bytes a second.
+    /// Limit of bytes.
     pub bytes: Option<Rate>,
-    /// Messages a second.
+    /// Limit of messages.
     pub messages: Option<Rate>,
 }
 
-/// How long limits have held work of a port back.
+/// How long the limits have held the port's work back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttled {
-    /// The limit of bytes.
+    /// By the limit of bytes.
     pub bytes: Duration,
-    /// The limit of messages.
+    /// By the limit of messages.
     pub messages: Duration,
 }
 
@@ -61,22 +61,22 @@ pub(crate) struct PortShare {
     messages: Share,
 }
 
-/// The booking of a QP at a bucket.
+/// The booking of a QP at one bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
-    /// The limit by which it did.
+    /// Version of the limit for which the QP booked.
     version: u64,
-    /// When it may spend it; any time if there is none.
+    /// When the QP may spend its booking; `None` for at once.
     at: Option<Instant>,
     left: u64,
-    /// Credit that the QP has to pay before it spends more.
+    /// Amount that the QP must pay before it spends more.
     owed: u64,
 }
 
-/// The limits of a port and its buckets.
+/// The limits of a port and their token buckets.
 #[derive(Debug)]
 pub(crate) struct PortPacer {
-    /// Whether there is any limit.
+    /// Whether any limit is set.
     limits: AtomicBool,
     buckets: Mutex<Buckets>,
 }
@@ -89,7 +89,7 @@ struct Buckets {
 }
 
 impl PortPacer {
-    /// With full buckets.
+    /// Limits with full buckets.
     pub(crate) fn new(rates: PortRates, now: Instant) -> Self {
         let pacer = Self {
             limits: AtomicBool::new(false),
@@ -103,7 +103,7 @@ impl PortPacer {
         pacer
     }
 
-    /// Goes on with other limits. Bookings are void.
+    /// Replaces the limits. Bookings become void.
     pub(crate) fn change(&self, rates: PortRates, now: Instant) {
         let buckets = &mut *self.buckets.lock();
         buckets.rates = rates;
@@ -118,7 +118,7 @@ impl PortPacer {
         self.buckets.lock().rates
     }
 
-    /// How long they have held work back so far.
+    /// How long the limits have held work back so far.
     pub(crate) fn throttled(&self, now: Instant) -> Throttled {
         let Buckets {
             bytes, messages, ..
@@ -129,13 +129,13 @@ impl PortPacer {
         }
     }
 
-    /// Whether there is any limit.
+    /// Whether any limit is set.
     #[inline]
     pub(crate) fn has_limits(&self) -> bool {
         self.limits.load(Ordering::Acquire)
     }
 
-    /// Spends a message, or tells when to ask again.
+    /// Spends a message, or returns the time of the next attempt.
     #[inline]
     pub(crate) fn take_message(&self, now: Instant, share: &mut PortShare) -> Result<(), Instant> {
         if !self.has_limits() {
@@ -145,7 +145,7 @@ impl PortPacer {
         messages.take(now, &mut share.messages, 1, 1).map(drop)
     }
 
-    /// Takes back a message that did not begin after all.
+    /// Gives back a message that did not start after all.
     #[inline]
     pub(crate) fn give_message_back(&self, share: &mut PortShare) {
         if self.has_limits() {
@@ -153,7 +153,7 @@ impl PortPacer {
         }
     }
 
-    /// Spends from `least` to `most` bytes and returns how many, or tells when to ask again.
+    /// Spends from `least` to `most` bytes and returns the number, or the time of the next attempt.
     #[inline]
     pub(crate) fn take_bytes(
         &self,
@@ -167,13 +167,13 @@ impl PortPacer {
         }
         let (least, most) = (least as u64, most as u64);
         let bytes = &mut self.buckets.lock().bytes;
-        // At most `most`.
+        // `taken` is at most `most`, so the cast cannot truncate.
         bytes
             .take(now, &mut share.bytes, least, most)
             .map(|taken| taken as usize)
     }
 
-    /// Takes back bytes that did not leave after all.
+    /// Gives back bytes that were not sent after all.
     #[inline]
     pub(crate) fn give_bytes_back(&self, share: &mut PortShare, bytes: usize) {
         if self.has_limits() {
@@ -181,7 +181,7 @@ impl PortPacer {
         }
     }
 
-    /// Has the QP pay for bytes that the peer will send before it spends more.
+    /// Makes the QP pay for bytes that the peer will send, before it spends more.
     #[inline]
     pub(crate) fn owe_bytes(&self, share: &mut PortShare, bytes: u64) {
         if self.has_limits() {
@@ -191,25 +191,25 @@ impl PortPacer {
     }
 }
 
-/// A token bucket, which need not have a limit.
+/// A token bucket; without a limit if `rate` is 0.
 #[derive(Debug)]
 struct Bucket {
-    /// Number of the limit.
+    /// Version of the limit, which each change increments.
     version: u64,
-    /// A second; 0 without a limit.
+    /// Bytes or messages per second; 0 without a limit.
     rate: u64,
-    /// At most `capacity`; below 0 for what is booked.
+    /// At most `capacity`; negative while bookings are unpaid.
     credit: i128,
     capacity: i128,
-    /// Largest portion of any limit.
+    /// Largest portion, whatever the limit.
     most: u64,
-    /// Portion of this one.
+    /// Portion at the current limit.
     portion: u64,
-    /// When `credit` was right.
+    /// Time at which `credit` was computed.
     at: Instant,
-    /// Since when work is held back.
+    /// Since when the limit holds work back now.
     since: Option<Instant>,
-    /// How long it was before that.
+    /// How long the limit held work back before `since`.
     throttled: Duration,
 }
 
@@ -228,8 +228,8 @@ impl Bucket {
         }
     }
 
-    /// Goes on with another limit. A limit that comes anew has a full bucket; else the credit
-    /// stays, as far as it fits: who changes often gets no more.
+    /// Replaces the limit. A limit where there was none starts with a full bucket. Otherwise the
+    /// credit stays, up to the new capacity, so frequent changes gain nothing.
     fn change(&mut self, limit: Option<Rate>, now: Instant) {
         self.fill(now);
         self.let_through(now);
@@ -247,14 +247,14 @@ impl Bucket {
         };
     }
 
-    /// The bytes or messages that the rate carries in `time`, less than a second.
+    /// The bytes or messages that the rate carries in `time`, which must be less than a second.
     fn carried(&self, time: Duration) -> u64 {
-        // Less than the rate.
+        // Less than the rate, so the cast cannot truncate.
         (u128::from(self.rate) * time.as_nanos() / UNIT.unsigned_abs()) as u64
     }
 
-    /// Spends from `least` to `most`, first of what the QP has booked, and returns how much; or
-    /// books, and tells when to ask again.
+    /// Spends from `least` to `most`, first from the QP's booking, and returns the amount.
+    /// Otherwise books a portion, and returns the time of the next attempt.
     fn take(
         &mut self,
         now: Instant,
@@ -280,27 +280,27 @@ impl Bucket {
             let wanted = most.saturating_sub(share.left);
             let more = free.min(wanted.into());
             self.credit -= more * UNIT;
-            // At most `wanted`.
+            // `more` is at most `wanted`.
             let taken = most.min(share.left + more as u64);
             share.left = share.left + more as u64 - taken;
-            // `least` is no less.
+            // No underflow: `least` includes the owed amount.
             return Ok(taken - mem::take(&mut share.owed));
         }
         self.since.get_or_insert(now);
-        // A portion is no more than a burst, unless what is needed is.
+        // A portion is at most a burst, unless more is needed at once.
         let burst = self.capacity / UNIT;
         let portion = burst.min(self.portion.into()).max(1) as u64;
         let booked = portion.max(least) - share.left.min(least);
         self.credit -= i128::from(booked) * UNIT;
         share.left += booked;
         let nanos = self.credit.min(0).unsigned_abs().div_ceil(self.rate.into());
-        // Centuries fit.
+        // Centuries fit 64 bits of nanoseconds.
         let at = now + Duration::from_nanos(nanos.min(u64::MAX.into()) as u64);
         share.at = Some(at);
         Err(at)
     }
 
-    /// Bookings by another limit are void.
+    /// Voids a booking made for another limit.
     fn renew(&self, share: &mut Share) {
         if share.version != self.version {
             *share = Share {
@@ -323,7 +323,7 @@ impl Bucket {
     fn fill(&mut self, now: Instant) {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
         let most = (self.capacity - self.credit).max(0);
-        // A sum that does not fit is more than the bucket holds.
+        // An amount that overflows fills the bucket.
         let earned = i128::try_from(nanos.saturating_mul(self.rate.into())).unwrap_or(most);
         self.credit += earned.min(most);
         self.at = self.at.max(now);
@@ -346,7 +346,8 @@ mod tests {
         }
     }
 
-    /// Takes all that there is for `time` with so many QPs. Returns how much each took.
+    /// Takes as much as the limit permits for `time`, with `qps` QPs. Returns the amount of each
+    /// QP.
     fn drain(pacer: &PortPacer, qps: usize, start: Instant, time: Duration) -> Vec<u64> {
         let mut all = vec![(PortShare::default(), start, 0); qps];
         loop {

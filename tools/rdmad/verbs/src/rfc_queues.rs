@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Virtqueues that are CQs, SQs and RQs in RFC mode.
+//! The virtqueues that CQs, SQs and RQs use in RFC mode.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::error::{Errno, Result};
 use crate::memory::VirtqueueMem;
 use crate::virtqueues::Virtqueues;
 
-/// The virtqueues that CQs and QPs of RFC mode get.
+/// Assigns virtqueues to the CQs and QPs of RFC mode.
 pub(crate) struct RfcQueues {
     queues: Arc<dyn Virtqueues>,
     numbers: QueueNumbers,
-    /// Queues that an object had, or has, and that the driver has not reset since: their indices
-    /// are those of that object.
+    /// Virtqueues assigned to an object since the driver last reset them. Their indices belong to
+    /// that object, even if it is destroyed.
     awaits_reset: Mutex<BTreeSet<u16>>,
 }
 
 impl RfcQueues {
-    /// For a device with `max_cq` CQs in RFC mode.
+    /// All virtqueues unassigned, for a device with `max_cq` CQs in RFC mode.
     pub(crate) fn new(queues: Arc<dyn Virtqueues>, max_cq: u32) -> Self {
         Self {
             queues,
@@ -36,14 +36,15 @@ impl RfcQueues {
         self.numbers
     }
 
-    /// Whether the driver has virtqueue `queue` ready for an object.
+    /// Whether the driver has enabled virtqueue `queue`, and it may be assigned to an object.
     pub(crate) fn is_usable(&self, queue: Option<u16>) -> bool {
         queue.is_some_and(|queue| {
             self.queues.split(queue).is_some() && !self.awaits_reset.lock().contains(&queue)
         })
     }
 
-    /// Takes virtqueue `queue` for an object, until the driver resets it.
+    /// Assigns virtqueue `queue` to an object. It can't be assigned again until the driver resets
+    /// it.
     pub(crate) fn take(&self, queue: Option<u16>) -> Result<VirtqueueMem> {
         let queue = queue.ok_or(Errno::INVAL)?;
         let split = self.queues.split(queue).ok_or(Errno::INVAL)?;
@@ -52,12 +53,12 @@ impl RfcQueues {
         Ok(mem)
     }
 
-    /// The driver has reset virtqueue `queue`.
+    /// Called when the driver has reset virtqueue `queue`.
     pub(crate) fn renew(&self, queue: u16) {
         self.awaits_reset.lock().remove(&queue);
     }
 
-    /// The driver has reset the device.
+    /// Called when the driver has reset the device.
     pub(crate) fn renew_all(&self) {
         self.awaits_reset.lock().clear();
     }

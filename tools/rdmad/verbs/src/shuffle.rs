@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A secret order of numbers.
+//! Unpredictable permutations of numbers.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-/// Numbers that follow each other in the order are of one block, so that what is kept by number
-/// stays together. A key that is known narrows the number of the next down to this many.
+/// Size of a block. Successive numbers are from the same block, so memory indexed by them stays
+/// compact. An observer of one number can narrow the next down to the numbers of its block.
 const BLOCK: u32 = 4096;
-/// Rounds of the Feistel network. Four make it look random.
+/// Rounds of the Feistel network. Four suffice for a pseudorandom permutation.
 const ROUNDS: u8 = 4;
 
-/// The key of the order: a guest that knows some numbers can't predict others.
+/// The key of the permutation: a guest that knows some numbers can't predict others.
 #[derive(Clone, Debug)]
 pub(crate) enum Secret {
     Random(RandomState),
-    /// Known, so that what happens can be repeated.
+    /// A known key, for repeatable runs.
     Known(u64),
 }
 
 impl Secret {
-    /// A new one, or one that is `known`.
+    /// A random key, or the `known` one.
     pub(crate) fn new(known: Option<u64>) -> Self {
         known.map_or_else(|| Self::Random(RandomState::new()), Self::Known)
     }
 
-    /// Another one for what is numbered apart.
+    /// A different key, for a separate set of numbers.
     pub(crate) fn another(&self) -> Self {
         match self {
             Self::Random(_) => Self::new(None),
@@ -33,7 +33,7 @@ impl Secret {
         }
     }
 
-    /// 64 bits that depend on `value`.
+    /// 64 bits that depend on the key and on `value`.
     pub(crate) fn hash(&self, value: impl Hash) -> u64 {
         match self {
             Self::Random(state) => state.hash_one(value),
@@ -44,8 +44,8 @@ impl Secret {
     }
 }
 
-/// The numbers below a limit in an order that nobody can predict: block by block, in a random order
-/// within each block and of the blocks.
+/// An unpredictable order of the numbers below a limit: block by block, with blocks in random order
+/// and numbers in random order within each block.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
     secret: Secret,
@@ -58,17 +58,17 @@ impl Shuffle {
         Self { secret, len }
     }
 
-    /// How many numbers there are.
+    /// Number of elements.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The number at position `at`, which is below the length.
+    /// The number at position `at`, which must be below the length.
     pub(crate) fn nth(&self, at: u32) -> u32 {
         let (blocks, rest) = (self.len / BLOCK, self.len % BLOCK);
         let (block, within) = (at / BLOCK, at % BLOCK);
         if block == blocks {
-            // The last block is a part of one.
+            // The last, incomplete block.
             return blocks * BLOCK + self.permute(block, rest, within);
         }
         let block = self.permute(u32::MAX, blocks, block);
@@ -76,7 +76,7 @@ impl Shuffle {
     }
 
     /// A permutation of the numbers below `len`, one for each `tweak`: a Feistel network over the
-    /// next power of four, walked until it comes back below `len`.
+    /// next power of four, applied until the result is below `len`.
     fn permute(&self, tweak: u32, len: u32, number: u32) -> u32 {
         let half_bits = (u32::BITS - len.saturating_sub(1).leading_zeros()).div_ceil(2);
         let mask = (1 << half_bits) - 1;
@@ -84,7 +84,7 @@ impl Shuffle {
         loop {
             let (mut high, mut low) = (walked >> half_bits, walked & mask);
             for round in 0..ROUNDS {
-                // The low bits of a 64-bit hash.
+                // The cast keeps the low bits of the hash.
                 let hash = self.secret.hash((tweak, round, low)) as u32;
                 (high, low) = (low, high ^ (hash & mask));
             }
@@ -131,7 +131,7 @@ mod tests {
         assert!(followers(&one) < 10);
         let same = (0..1000).filter(|&at| one.nth(at) == two.nth(at)).count();
         assert!(same < 10);
-        // But they are close.
+        // Successive numbers are in the same block.
         assert!((1..1000).all(|at| one.nth(at) / BLOCK == one.nth(0) / BLOCK));
     }
 }

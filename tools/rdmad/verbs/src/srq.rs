@@ -24,8 +24,8 @@ use crate::Device;
 /// A shared receive queue.
 ///
 /// Its QPs fetch work requests in the order of the ring. A slot belongs to the QP that fetched it
-/// until the work request completes, or goes back to the front of the queue when that QP is reset
-/// or destroyed. Its lock comes after those of QPs.
+/// until the work request completes. If that QP is reset or destroyed first, the slot returns to
+/// the front of the queue. Lock order: after the locks of QPs.
 #[derive(Debug)]
 pub(crate) struct Srq {
     number: Srqn,
@@ -33,15 +33,15 @@ pub(crate) struct Srq {
     cookie: u64,
     max_sge: u32,
     inner: Mutex<SrqInner>,
-    /// QPs that take their receives from here.
+    /// QPs that take their receives from this SRQ.
     pub(crate) users: Users,
     _charge: Charge,
 }
 
-/// A ring that an SRQ moves to.
+/// The new ring of a resized SRQ.
 pub(crate) struct NewRing {
     pub ring: RingMem,
-    /// Work requests that the SRQ holds there.
+    /// Most outstanding work requests in the new ring.
     pub max_wr: u32,
 }
 
@@ -54,10 +54,10 @@ struct SrqInner {
 #[derive(Debug)]
 struct SrqQueue {
     ring: DeviceSharedQueue,
-    /// Slots that were fetched and not used, the next one last.
+    /// Slots of fetched work requests that were returned unused; the last one is fetched next.
     returned: Vec<u16>,
     max_wr: u32,
-    /// 0 if none is armed.
+    /// Limit at which SRQ_LIMIT_REACHED is raised; 0 if the event is not armed.
     limit: u32,
     state: SrqState,
 }
@@ -65,25 +65,25 @@ struct SrqQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SrqState {
     Live,
-    /// Its ring made no sense: it has no work requests any more.
+    /// The ring is corrupt: no more work requests are fetched.
     Broken,
-    /// Its memory is not ours any more.
+    /// The SRQ's memory belongs to the driver again.
     Destroyed,
 }
 
 /// Attributes of a new SRQ.
 pub(crate) struct SrqInit {
-    /// PD, which the local keys of its work requests are checked against.
+    /// PD against which the local keys of work requests are checked.
     pub pd: PdUse,
-    /// Cookie of its events.
+    /// The driver's cookie, which the SRQ's events carry.
     pub cookie: u64,
-    /// Outstanding work requests.
+    /// Most outstanding work requests.
     pub max_wr: u32,
-    /// SGEs of a work request.
+    /// Most SGEs of a work request.
     pub max_sge: u32,
-    /// Where it lies.
+    /// The ring's memory.
     pub ring: RingMem,
-    /// Memory that it occupies.
+    /// Charge for the SRQ's memory in the device.
     pub charge: Charge,
 }
 
@@ -110,12 +110,12 @@ impl Srq {
         }
     }
 
-    /// Its handle.
+    /// Its SRQN.
     pub(crate) fn number(&self) -> Srqn {
         self.number
     }
 
-    /// The PD that local keys are checked against. That of a QP that uses it may be another.
+    /// The PD against which local keys are checked. The PD of a QP that uses the SRQ may differ.
     pub(crate) fn pdn(&self) -> Pdn {
         self.pd.number()
     }
@@ -125,9 +125,10 @@ impl Srq {
         rq_wqe_size(self.max_sge as usize)
     }
 
-    /// Takes the next WQE into `buffer`, which has room for [the longest](Self::max_wqe). `None`
-    /// when there is none. The slot is given back by [`complete`](Self::complete) or
-    /// [`put_back`](Self::put_back), or here with the error.
+    /// Fetches the next WQE into `buffer`, which must have room for [the longest](Self::max_wqe).
+    /// Returns `None` if there is none. The caller must give the slot back by
+    /// [`complete`](Self::complete) or [`put_back`](Self::put_back); after an error the slot is
+    /// given back already.
     pub(crate) fn fetch(
         &self,
         device: &Device,
@@ -152,7 +153,7 @@ impl Srq {
             _ => return Err(self.fail(queue, device)),
         };
         let present = memory.read_wqe(slot.into(), buffer, FIRST_OF_RECV, recv_size);
-        // Receives are taken when a message needs them; no doorbell has to tell of new ones.
+        // Receives are fetched when a message needs them, so no doorbell is needed.
         queue.ring.suppress_doorbell(&memory);
         self.check_limit(queue, &memory, device);
         let parsed = parse_recv(buffer, present, self.max_sge, Origin::Srq { slot });
@@ -165,7 +166,7 @@ impl Srq {
         parsed.map(Some)
     }
 
-    /// A work request that was fetched ended. Called before its completion is visible.
+    /// Completes a fetched work request. Must be called before its completion is visible.
     pub(crate) fn complete(&self) {
         let queue = &mut self.inner.lock().queue;
         if queue.state == SrqState::Live {
@@ -173,13 +174,13 @@ impl Srq {
         }
     }
 
-    /// The QP that fetched `slot` is reset or destroyed before the work request was used up: the
-    /// next QP takes it.
+    /// Returns `slot` unused, since the QP that fetched it is reset or destroyed: the next QP takes
+    /// it.
     pub(crate) fn put_back(&self, slot: u16) {
         self.inner.lock().queue.returned.push(slot);
     }
 
-    /// Executes MODIFY_SRQ: all of it or, on an error, nothing.
+    /// Executes MODIFY_SRQ: all of it, or nothing if it fails.
     pub(crate) fn modify(
         &self,
         device: &Device,
@@ -194,7 +195,7 @@ impl Srq {
         require(limit.is_none_or(|limit| limit <= bound))?;
         if let Some(NewRing { max_wr, ring }) = new {
             let (old, new) = (*mem.layout(), *ring.layout());
-            // Slots keep their numbers.
+            // A fetched slot keeps its number in the new ring.
             require(new.slots() >= old.slots() && new.slot_shift() >= old.slot_shift())?;
             queue.ring.moved(new);
             queue.max_wr = max_wr;
@@ -217,7 +218,7 @@ impl Srq {
         }
     }
 
-    /// Ends the use of its memory and forgets events that wait.
+    /// Stops using the ring's memory and drops events not yet sent.
     pub(crate) fn destroy(&self, device: &Device) {
         self.inner.lock().queue.state = SrqState::Destroyed;
         device
@@ -225,7 +226,7 @@ impl Srq {
             .forget(FIRST_EVENT_QUEUE, EventSource::Srq(self.number));
     }
 
-    /// Raises the event of the limit, once, when fewer work requests are left.
+    /// Raises SRQ_LIMIT_REACHED once, when fewer work requests than the limit are left.
     fn check_limit(&self, queue: &mut SrqQueue, memory: &RingView<'_>, device: &Device) {
         if queue.limit == 0 {
             return;
@@ -237,7 +238,7 @@ impl Srq {
         }
     }
 
-    /// The ring makes no sense: the SRQ and all its QPs fail.
+    /// Fails the SRQ and all its QPs because its ring is corrupt.
     fn fail(&self, queue: &mut SrqQueue, device: &Device) -> BadRecv {
         queue.state = SrqState::Broken;
         self.raise(device, AsyncEvent::SrqErr);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A look at a device while it runs. It takes no lock that a worker holds for long, so it holds
-//! nobody up.
+//! The status of a running device. Reading it takes no lock that a worker holds for long.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,34 +13,34 @@ use virtio_rdma_abi::number::Qpn;
 use crate::port_pace::{PortRates, Throttled};
 use crate::Device;
 
-/// The way of data to the peer of a connection.
+/// The data path to the peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
-    /// Memory to memory.
+    /// By copies from memory to memory.
     Direct,
-    /// As packets.
+    /// By packets.
     Wire,
 }
 
 /// The peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// QPN.
+    /// QPN of the peer.
     pub qpn: Qpn,
-    /// The way there.
+    /// The path to the peer.
     pub path: DataPath,
 }
 
-/// Bytes of memory that are used, and how many may be.
+/// Use of a memory budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStatus {
-    /// Bytes that are used.
+    /// Bytes in use.
     pub used: u64,
-    /// Bytes that may be used.
+    /// Largest permitted number of bytes.
     pub limit: u64,
 }
 
-/// A QP.
+/// Status of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpStatus {
     /// QPN.
@@ -50,15 +49,15 @@ pub struct QpStatus {
     pub qp_type: QpType,
     /// State.
     pub state: QpState,
-    /// Whether its queues belong to a process of the guest, not to its kernel.
+    /// Whether its queues belong to a process of the guest, not to the guest's kernel.
     pub user: bool,
-    /// Peer of a connection.
+    /// Peer of a connected QP.
     pub peer: Option<PeerStatus>,
-    /// Rate limit in kb/s, if there is one.
+    /// Rate limit in kb/s, if the QP has one.
     pub rate_limit: Option<u32>,
 }
 
-/// A device: what it has and what it has done, each as it stood at some moment.
+/// Status of a device. The values are not read at the same instant.
 #[derive(Clone, Debug)]
 pub struct DeviceStatus {
     /// MAC address of the port.
@@ -73,47 +72,48 @@ pub struct DeviceStatus {
     pub cqs: usize,
     /// Number of MRs.
     pub mrs: usize,
-    /// Addresses that the driver asked for and the port may not have.
+    /// Number of addresses that the driver tried to enter in the GID table and that the port may
+    /// not use.
     pub refused_gids: u64,
     /// QPs, in the order of their numbers.
     pub qps: Vec<QpStatus>,
-    /// Memory that is allocated for the VM or set aside for it.
+    /// Memory that the device has allocated or reserved for the VM.
     pub memory: MemoryStatus,
-    /// Guest memory that is mapped.
+    /// Guest memory that the device has mapped.
     pub guest_memory: MemoryStatus,
-    /// Limits that the QPs share.
+    /// Rate limits of the port.
     pub rates: PortRates,
-    /// How long these have held work back.
+    /// How long the rate limits have held work back.
     pub throttled: Throttled,
     /// Counters.
     pub counters: RspQueryCounters,
 }
 
-/// The work of one worker so far.
+/// Statistics of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerStatus {
-    /// Time of the rounds in which there was work.
+    /// Total time of the rounds with work.
     pub busy: Duration,
-    /// Cost of its longest turn.
+    /// Cost of its longest turn, in the unit of [`RuntimeStatus::turn_budget`].
     pub longest_turn: u64,
-    /// The longest time from one look at deadlines and watched queues to the next: up to 8 turns.
+    /// The longest round: time between two checks of deadlines and watched QPs, up to 8 turns
+    /// apart.
     pub longest_round: Duration,
-    /// Flows, QPs most of them, that it took over from other workers.
+    /// Number of flows, mostly QPs, that it took over from other workers.
     pub steals: u64,
 }
 
-/// The workers of a runtime.
+/// Status of a runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
-    /// The workers.
+    /// The workers, by number.
     pub workers: Vec<WorkerStatus>,
-    /// The budget of each half of a QP for a turn. A unit is the copy of one byte. The last step
-    /// may exceed it.
+    /// Budget of a turn, for each half of a QP. The unit is the copy of one byte. The last step of
+    /// a turn may exceed the budget.
     pub turn_budget: u64,
-    /// Cost of the longest turn, also of threads that are no workers.
+    /// Cost of the longest turn of any thread, in the same unit.
     pub longest_turn: u64,
-    /// How often a thread waited for the turns that were going on, since it took something away
-    /// that they may use.
+    /// Number of times that a thread, after removing an object, waited for the turns in progress.
     pub grace_periods: u64,
 }
 

@@ -13,18 +13,19 @@ use virtio_rdma_abi::number::Number;
 
 use crate::shuffle::{Secret, Shuffle};
 
-/// A bounded table of objects by number.
+/// A bounded table of objects, indexed by number.
 ///
-/// A lookup locks the one slot it looks at, so its cost does not depend on what the table holds and
-/// lookups of different objects do not meet. Numbers are given out in a secret order: one of them
-/// tells nothing of others. A number is given out again only when all others have been: oldest
-/// first, so that a late use of a destroyed object's number is unlikely to meet a new object.
+/// A lookup locks only its own slot, so its cost does not depend on other objects, and lookups of
+/// different objects do not contend. Numbers are given out in a secret order, so a number reveals
+/// nothing about others. Returned numbers are reused last and oldest first, so a stale number is
+/// unlikely to hit a new object.
 ///
-/// Slots are allocated in blocks when the first object of a block is inserted, and stay.
+/// Slots are allocated in blocks, when the first object of a block is inserted, and are never
+/// freed.
 #[derive(Debug)]
 pub(crate) struct Table<N, T> {
     first: u32,
-    /// The lowest number that [`reserve`](Self::reserve) gives out.
+    /// The lowest number that [`reserve`](Self::reserve) may return.
     common: u32,
     blocks: Box<[Block<T>]>,
     free: Mutex<Free>,
@@ -34,21 +35,21 @@ pub(crate) struct Table<N, T> {
 type Block<T> = OnceLock<Box<[TableSlot<T>; BLOCK]>>;
 type TableSlot<T> = RwLock<Option<Arc<T>>>;
 
-/// Slots that are allocated at a time.
+/// Number of slots that are allocated at a time.
 const BLOCK: usize = 64;
 
 #[derive(Debug)]
 struct Free {
-    /// How many numbers were given out for the first time.
+    /// Count of numbers that were given out at least once.
     fresh: u32,
-    /// The order of these, from the lowest common number on.
+    /// The order of first use, of numbers counted from the lowest common one.
     order: Shuffle,
-    /// Numbers that came back, oldest first.
+    /// Returned numbers, oldest first.
     returned: VecDeque<u32>,
 }
 
 impl Free {
-    /// A number that was never given out, counted from the lowest common one.
+    /// A number that was never given out, counted from the lowest common number.
     fn take_fresh(&mut self) -> Option<u32> {
         if self.fresh == self.order.len() {
             return None;
@@ -58,7 +59,8 @@ impl Free {
     }
 }
 
-/// A number that was taken from a [`Table`] and is not in use yet. It goes back when dropped.
+/// A number taken from a [`Table`], not yet in use. The drop gives it back unless an object was
+/// inserted.
 pub(crate) struct Reserved<'a, N: Number, T> {
     table: &'a Table<N, T>,
     number: N,
@@ -66,13 +68,13 @@ pub(crate) struct Reserved<'a, N: Number, T> {
 }
 
 impl<N: Number, T> Table<N, T> {
-    /// An empty table for the numbers in `numbers`.
+    /// An empty table for `numbers`.
     pub(crate) fn new(secret: &Secret, numbers: Range<u32>) -> Self {
         Self::with_special(secret, 0, numbers)
     }
 
-    /// An empty table for the numbers in `numbers`, of which the first `special` are given out by
-    /// [`claim`](Self::claim) alone.
+    /// An empty table for `numbers`. The first `special` numbers are given out only by
+    /// [`claim`](Self::claim).
     pub(crate) fn with_special(secret: &Secret, special: u32, numbers: Range<u32>) -> Self {
         let common = numbers.start + special;
         Self {
@@ -90,20 +92,19 @@ impl<N: Number, T> Table<N, T> {
         }
     }
 
-    /// The object with this number.
+    /// The object with this number, if any.
     #[inline]
     pub(crate) fn get(&self, number: N) -> Option<Arc<T>> {
         self.slot(number)?.read().clone()
     }
 
-    /// Calls `visit` with the object with this number, if there is one, without taking a reference
-    /// to it.
+    /// Calls `visit` with the object with this number, if any, without taking a reference to it.
     #[inline]
     pub(crate) fn with<R>(&self, number: N, visit: impl FnOnce(&T) -> R) -> Option<R> {
         self.slot(number)?.read().as_deref().map(visit)
     }
 
-    /// Takes a free number, or `None` when all are in use.
+    /// Reserves a free number. Returns `None` if all are in use.
     pub(crate) fn reserve(&self) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
         let number = match free.take_fresh() {
@@ -117,15 +118,15 @@ impl<N: Number, T> Table<N, T> {
         })
     }
 
-    /// Takes the free number below `end` that waits for longest among those that are `usable`;
-    /// `None` when there is none.
+    /// Reserves a free number below `end` for which `usable` is true: the one that is free longest.
+    /// Returns `None` if there is none.
     pub(crate) fn reserve_below(
         &self,
         end: u32,
         usable: impl Fn(N) -> bool,
     ) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
-        // All numbers wait in one line, those that were never given out too.
+        // Numbers never used must queue with the returned ones.
         while let Some(fresh) = free.take_fresh() {
             free.returned.push_back(self.common + fresh);
         }
@@ -140,7 +141,7 @@ impl<N: Number, T> Table<N, T> {
         })
     }
 
-    /// Takes a special number, or `None` when it is in use. No two threads may do so at a time.
+    /// Reserves a special number. Returns `None` if it is in use. Calls must not be concurrent.
     pub(crate) fn claim(&self, number: N) -> Option<Reserved<'_, N, T>> {
         let special = (self.first..self.common).contains(&number.get());
         let taken = self.slot(number).is_some_and(|slot| slot.read().is_some());
@@ -151,7 +152,8 @@ impl<N: Number, T> Table<N, T> {
         })
     }
 
-    /// Puts `object` in the place of the one with this number, if there is one, and returns that.
+    /// Replaces the object with this number by `object`, and returns the old object. Does nothing
+    /// if there is no such object.
     pub(crate) fn replace(&self, number: N, object: Arc<T>) -> Option<Arc<T>> {
         self.slot(number)?
             .write()
@@ -159,13 +161,13 @@ impl<N: Number, T> Table<N, T> {
             .map(|slot| std::mem::replace(slot, object))
     }
 
-    /// Removes the object with this number and returns it. The number is not free before
+    /// Removes the object with this number and returns it. The number stays reserved until
     /// [`release`](Self::release).
     pub(crate) fn remove(&self, number: N) -> Option<Arc<T>> {
         self.slot(number)?.write().take()
     }
 
-    /// Gives back the number of a removed object.
+    /// Frees the number of a removed object.
     pub(crate) fn release(&self, number: N) {
         if number.get() >= self.common {
             self.free.lock().returned.push_back(number.get());
@@ -180,7 +182,7 @@ impl<N: Number, T> Table<N, T> {
             .filter_map(|slot| slot.read().clone())
     }
 
-    /// The slot of `number`, if its block was ever used.
+    /// The slot of `number`, if its block is allocated.
     #[inline]
     fn slot(&self, number: N) -> Option<&TableSlot<T>> {
         let index = number.get().checked_sub(self.first)? as usize;
@@ -188,7 +190,7 @@ impl<N: Number, T> Table<N, T> {
         Some(&block[index % BLOCK])
     }
 
-    /// The slot of `number`, which is one of the table's.
+    /// The slot of `number`, which must be in the table's range. Allocates its block if needed.
     fn make_slot(&self, number: N) -> &TableSlot<T> {
         let index = (number.get() - self.first) as usize;
         let block = self.blocks[index / BLOCK]
@@ -203,7 +205,7 @@ impl<N: Number, T> Reserved<'_, N, T> {
         self.number
     }
 
-    /// Makes `object` known under the number.
+    /// Inserts `object` under the number, and returns the number.
     pub(crate) fn insert(mut self, object: Arc<T>) -> N {
         self.inserted = true;
         *self.table.make_slot(self.number).write() = Some(object);
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!(take(|number| number == 3), Some(3));
         table.remove(Qpn::new(3));
         table.release(Qpn::new(3));
-        // Behind the other three.
+        // Number 3 queues behind the other three numbers.
         let mut others = [(); 3].map(|()| take(|_| true).unwrap());
         others.sort();
         assert_eq!(others, [2, 4, 5]);

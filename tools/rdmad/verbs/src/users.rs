@@ -9,18 +9,18 @@ use virtio_rdma_abi::number::Qpn;
 
 use crate::Device;
 
-/// QPs that use an object, with how many of their queues. They keep it from being destroyed, and
-/// fail with it.
+/// The QPs that use a CQ or SRQ, each with the number of its queues that do. A used object can't be
+/// destroyed, and if it fails its QPs fail.
 #[derive(Debug, Default)]
 pub(crate) struct Users(Mutex<BTreeMap<Qpn, u32>>);
 
 impl Users {
-    /// A queue of QP `qpn` uses the object from now on.
+    /// Adds a use by a queue of QP `qpn`.
     pub(crate) fn attach(&self, qpn: Qpn) {
         *self.0.lock().entry(qpn).or_default() += 1;
     }
 
-    /// A queue of QP `qpn` does not use the object any more.
+    /// Removes a use by a queue of QP `qpn`.
     pub(crate) fn detach(&self, qpn: Qpn) {
         let mut users = self.0.lock();
         if let Some(queues) = users.get_mut(&qpn) {
@@ -36,7 +36,7 @@ impl Users {
         !self.0.lock().is_empty()
     }
 
-    /// The object failed: the next turn of each QP takes it to ERR.
+    /// Fails the QPs after their CQ or SRQ failed: the next turn of each takes it to ERR.
     pub(crate) fn fail(&self, device: &Device) {
         for qpn in self.0.lock().keys() {
             device.fail_qp(*qpn);

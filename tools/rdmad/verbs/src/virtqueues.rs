@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The virtqueues of a device, as its front end offers them: event queues of own rings, or the
-//! queues themselves in RFC mode.
+//! The virtqueues of a device, as the virtio front end provides them: event queues, or in RFC mode
+//! also the queues of CQs and QPs.
 
 use virtio_rdma_abi::event::Event;
 use virtqueue::Split;
 
-/// The virtqueues of a device but the control queue.
+/// The virtqueues of a device, except for the control queue.
 pub trait Virtqueues: Send + Sync {
-    /// Writes `event` to event queue `queue`, for an interrupt of the driver by
-    /// [`send_interrupts`](Self::send_interrupts). Returns false if no buffer is there; then
-    /// [`Device::notified`](crate::Device::notified) is to be called when one has come.
+    /// Writes `event` to event queue `queue`. The interrupt is sent by
+    /// [`send_interrupts`](Self::send_interrupts). Returns false if the queue has no buffer; then
+    /// [`Device::notified`](crate::Device::notified) must be called when the driver has placed one.
     fn push(&self, queue: u16, event: Event) -> bool;
-    /// Where virtqueue `queue` is, if the driver has enabled it.
+    /// The rings of virtqueue `queue`, if the driver has enabled it.
     fn split(&self, queue: u16) -> Option<Split>;
-    /// Has the driver interrupted for virtqueue `queue`, by
-    /// [`send_interrupts`](Self::send_interrupts).
+    /// Requests an interrupt for virtqueue `queue`, which
+    /// [`send_interrupts`](Self::send_interrupts) sends.
     fn interrupt(&self, queue: u16);
-    /// The device serves nothing before it is reset: tells the driver, if there is a way, `why`.
+    /// Called when the device has failed and serves nothing until it is reset. Reports `why` to the
+    /// driver, if possible.
     fn fail(&self, why: &str) {
         let _ = why;
     }
-    /// Sends the interrupts that calls of the current thread have left, whichever device they were
-    /// for. It holds no lock.
+    /// Sends the interrupts that the current thread has requested, for any device. The caller must
+    /// hold no lock.
     fn send_interrupts(&self);
 }

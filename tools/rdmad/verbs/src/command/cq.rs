@@ -19,7 +19,7 @@ use crate::memory::{CompletionProducer, RingMem};
 use crate::Device;
 
 impl Device {
-    /// A CQ in memory that the driver brings along.
+    /// Creates a CQ in memory that the driver provides.
     pub(super) fn create_cq_ring(&self, cmd: CmdCreateCqRing) -> Result<RspCreateCq> {
         let limits = &self.config().limits;
         require(CreateFlags::USER.contains(cmd.flags) && cmd.reserved == [0; 8])?;
@@ -40,7 +40,7 @@ impl Device {
         })
     }
 
-    /// The ring of a CQ for `cqe` entries.
+    /// Maps the ring of a CQ with `cqe` entries.
     fn cq_ring(&self, ring: &RingAddr, cqe: u32) -> Result<RingMem> {
         let max_cqe = self.config().limits.max_cqe;
         require((1..=max_cqe).contains(&cqe) && cqe <= ring.slots)?;
@@ -56,7 +56,7 @@ impl Device {
         })
     }
 
-    /// A CQ that is one of the transport's virtqueues.
+    /// Creates a CQ that is one of the device's virtqueues (RFC mode).
     pub(super) fn create_cq_virtqueue(&self, cmd: CmdCreateCq) -> Result<RspCreateCq> {
         let limits = self.config().limits.rfc_mode();
         require((1..=limits.max_cqe).contains(&cmd.cqe))?;
@@ -68,7 +68,8 @@ impl Device {
             })
             .ok_or(Errno::NOMEM)?;
         let queue = self.rfc_queues().take(numbers.cq(reserved.number()))?;
-        // Buffers are taken when there are completions to write.
+        // The device writes completions whenever they arise, so it needs no notification of
+        // buffers.
         queue
             .suppress_notifications(&self.space.enter())
             .map_err(|_| Errno::FAULT)?;

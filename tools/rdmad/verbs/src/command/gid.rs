@@ -27,7 +27,7 @@ impl Device {
         require(vlan <= MAX_VLAN || vlan == NO_VLAN)?;
         let address = Address {
             gid: cmd.gid,
-            // As in packets, VLAN 0 is none.
+            // VLAN id 0 means untagged, as in packets.
             vlan: Some(vlan).filter(|id| !matches!(*id, 0 | NO_VLAN)),
         };
         match GidType::try_from(cmd.gid_type) {
@@ -46,7 +46,7 @@ impl Device {
         Ok(DONE)
     }
 
-    /// Sets an entry of the table to an address, if the port may have it.
+    /// Sets entry `index` of the GID table to `address`, if the port may use that address.
     fn set_gid(&self, index: u16, address: Address) -> Result<()> {
         let address_leases = &self.runtime().address_leases;
         let restricted = !self.config().addresses.is_empty();
@@ -61,10 +61,10 @@ impl Device {
         added
     }
 
-    /// Counts an address that the port may not have, and tells of it now and then.
+    /// Counts an address that was refused to the port, and logs some of the refusals.
     fn gid_refused(&self, address: Address, error: Errno) {
         let count = 1 + self.refused_gids.fetch_add(1, Ordering::Relaxed);
-        // The guest may try as often as it likes.
+        // Log at powers of two: the guest may retry without end.
         if !count.is_power_of_two() {
             return;
         }

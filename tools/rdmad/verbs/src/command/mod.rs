@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Control commands: bytes in, bytes out.
+//! Decoding and dispatch of control commands.
 
 mod counters;
 mod cq;
@@ -30,12 +30,12 @@ use crate::Device;
 
 impl Device {
     /// Executes one control command: a command byte and its request structure. Appends the response
-    /// to `response`: one byte, and on success the response structure. `room` is how many bytes the
-    /// driver left for it; a command whose response would not fit is not executed.
+    /// to `response`: one byte, and on success the response structure. `room` is the size of the
+    /// driver's response buffer in bytes; a command whose response would not fit is not executed.
     ///
-    /// A device that has failed answers `EIO`.
+    /// If the device has failed, the response is `EIO`.
     ///
-    /// May take as long as a worker's turn; not to be called by a worker.
+    /// The call may wait as long as a worker's turn takes, so a worker must not make it.
     pub fn command(&self, request: &[u8], room: usize, response: &mut Vec<u8>) {
         let control = self.control.lock();
         let start = response.len();
@@ -131,13 +131,13 @@ impl Call<'_> {
     }
 }
 
-/// The doorbell page of queues that have none: the region does not have that many.
+/// A doorbell page number for queues without doorbell page: it is outside of the region.
 const NO_DOORBELL_PAGE: u32 = u32::MAX;
 
-/// The response of commands that only succeed.
+/// The response of commands that return no data.
 const DONE: Empty = Empty::ZERO;
 
-/// Refuses all ports but the one there is.
+/// Fails with `EINVAL` unless `port` is the only port of the device.
 fn require_port(port: impl Into<u32>) -> Result<()> {
     require(port.into() == u32::from(PORT))
 }

@@ -73,7 +73,8 @@ impl Device {
         Ok(DONE)
     }
 
-    /// REG_USER_MR with the pages of `list`, whose first byte has the place of `first` in its page.
+    /// REG_USER_MR with the pages of `list`. The offset of the MR in its first page is that of
+    /// `first`.
     fn reg_mr(&self, cmd: &CmdRegUserMr, list: PageList, first: u64) -> Result<RspMr> {
         check_access(cmd.access_flags, self.optional_rights())?;
         let pd = self.use_pd(cmd.pdn)?;
@@ -83,8 +84,8 @@ impl Device {
             .map(response)
     }
 
-    /// The memory of an MR that `cmd` describes, with the pages of `list`, whose first byte has the
-    /// place of `first` in its page, reached for `access`.
+    /// The memory of the MR that `cmd` describes, made of the pages of `list` and checked for
+    /// `access`. The offset of the MR in its first page is that of `first`.
     fn pages_of(
         &self,
         cmd: &CmdRegUserMr,
@@ -103,8 +104,8 @@ impl Device {
         check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
-        // While one list is registered, MAP_MR_SG may set the next. It reads that one before it
-        // replaces another.
+        // In RFC mode MAP_MR_SG may set the next page list while one is registered, and reads the
+        // new list before it replaces the old one.
         let (lists, maps) = if self.has_feature(Feature::RegPages) {
             (1, 1)
         } else {
@@ -146,7 +147,7 @@ impl Device {
         Ok(DONE)
     }
 
-    /// Rights of MRs that were negotiated. The memory of a VM is never persistent.
+    /// The access rights that negotiated features add. The memory of a VM is never persistent.
     fn optional_rights(&self) -> AccessFlags {
         self.negotiated()
             .iter()
@@ -154,8 +155,8 @@ impl Device {
             .without(AccessFlags::FLUSH_PERSISTENT)
     }
 
-    /// Checks the range of an MR that starts at `base`, and whose first byte has the place of
-    /// `first` in its page, against its pages. Returns that place.
+    /// Checks the range of an MR of `len` bytes at address `base` against its pages. The offset of
+    /// the MR in its first page is that of `first`; it is returned.
     pub(crate) fn check_range(
         &self,
         list: &PageList,
@@ -163,14 +164,14 @@ impl Device {
         base: u64,
         len: u64,
     ) -> Result<u64> {
-        // The last byte has an address too.
+        // The address of the last byte must not overflow.
         require(len > 0 && base.checked_add(len - 1).is_some())?;
         require(len <= self.config().max_mr_size())?;
         list.fits(first, len)
     }
 }
 
-/// The page list that a command names, or `EINVAL`.
+/// The page list in `cmd`, or `EINVAL`.
 fn page_list(cmd: &CmdRegUserMrPages) -> Result<PageList> {
     require(MR_PAGE_SHIFTS.contains(&cmd.page_shift) && cmd.reserved == [0; 6])?;
     Ok(PageList {
@@ -181,7 +182,7 @@ fn page_list(cmd: &CmdRegUserMrPages) -> Result<PageList> {
     })
 }
 
-/// The answer to a command that made an MR.
+/// The response to a command that created an MR.
 fn response((mrn, key): (MrNumber, u32)) -> RspMr {
     RspMr {
         mrn,

@@ -12,7 +12,7 @@ use crate::Device;
 impl Device {
     pub(super) fn attach_mcast(&self, cmd: CmdAttachMcast) -> Result<Empty> {
         let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
-        // Management datagrams have one receiver.
+        // Management datagrams, on the GSI QP, are never multicast.
         require(qp.init.qp_type == QpType::Ud)?;
         self.attach_to(cmd.mgid, cmd.qpn)?;
         Ok(DONE)

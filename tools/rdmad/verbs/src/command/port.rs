@@ -12,7 +12,7 @@ use super::require_port;
 use crate::error::{require, Result};
 use crate::Device;
 
-/// Entries of the P_Key table: the default partition.
+/// Entries of the P_Key table: only the default partition.
 const PKEYS: u16 = 1;
 
 impl Device {

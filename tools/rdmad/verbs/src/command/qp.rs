@@ -24,7 +24,7 @@ use crate::table::Reserved;
 use crate::wqe::{max_rq_wqe, max_sq_wqe};
 use crate::Device;
 
-/// The number and the queues of a QP that is created.
+/// The number and the queues of a QP that is being created.
 struct Queues<'a> {
     reserved: Reserved<'a, Qpn, Qp>,
     sq: QueueMem,
@@ -32,7 +32,7 @@ struct Queues<'a> {
 }
 
 impl Device {
-    /// A QP whose queues are in memory that the driver brings along.
+    /// Creates a QP whose queues are in memory that the driver provides.
     pub(super) fn create_qp_rings(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
         require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;
         let queues = |qp_type, cap: &QpCap| {
@@ -52,7 +52,7 @@ impl Device {
         self.create_qp(&cmd.base, queues, cmd.doorbell_page, cmd.cookie)
     }
 
-    /// A QP whose queues are virtqueues of the transport.
+    /// Creates a QP whose queues are virtqueues of the device (RFC mode).
     pub(super) fn create_qp_virtqueues(&self, cmd: CmdCreateQp) -> Result<RspCreateQp> {
         let limits = self.config().limits.rfc_mode();
         let queues = |qp_type, cap: &QpCap| {
@@ -76,7 +76,8 @@ impl Device {
         self.create_qp(&cmd, queues, NO_DOORBELL_PAGE, 0)
     }
 
-    /// A number for a QP of this type: that of the GSI QP, or what `common` finds for others.
+    /// Reserves a QPN for a QP of `qp_type`: QPN 1 for the GSI QP, else the number that `common`
+    /// reserves.
     fn number<'a>(
         &'a self,
         qp_type: QpType,
@@ -146,7 +147,7 @@ impl Device {
         })
     }
 
-    /// The SRQ that a QP shall take its receives from.
+    /// The SRQ from which a new QP takes its receives, if the command names one.
     fn srq_of(&self, base: &CmdCreateQp, qp_type: QpType, cap: &QpCap) -> Result<Option<Arc<Srq>>> {
         if !base.flags.contains(CreateFlags::SRQ) {
             require(base.srqn == Srqn::NONE)?;
@@ -157,8 +158,8 @@ impl Device {
         self.srq(base.srqn).map(Some)
     }
 
-    /// The ring of a queue for `max_wr` work requests, `limit` at most, whose WQEs have up to `wqe`
-    /// bytes.
+    /// Maps the ring of a queue for `max_wr` work requests (at most `limit`), whose WQEs have up to
+    /// `wqe` bytes.
     pub(super) fn queue(
         &self,
         kind: RingKind,
@@ -187,7 +188,7 @@ impl Device {
         Ok(DONE)
     }
 
-    /// All attributes are returned, whatever the mask asks for.
+    /// Returns all attributes, whatever the attribute mask of the command.
     pub(super) fn query_qp(&self, cmd: CmdQueryQp) -> Result<RspQueryQp> {
         let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
         Ok(RspQueryQp { attr: qp.query()? })

@@ -83,7 +83,7 @@ impl Device {
         Ok(DONE)
     }
 
-    /// SRQ `srqn`.
+    /// SRQ `srqn`, or `EINVAL`.
     pub(super) fn srq(&self, srqn: Srqn) -> Result<Arc<Srq>> {
         self.srqs.get(srqn).ok_or(Errno::INVAL)
     }

@@ -9,15 +9,15 @@ use virtio_rdma_abi::ib::WcStatus;
 use super::{Transfer, Wait};
 use crate::wqe::Posted;
 
-/// The state of a [`Transfer`] beside its work request. Times are as in [`Epoch`].
+/// The state of a [`Transfer`] besides its work request. Times are encoded as in [`Epoch`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransferState {
     /// End of the wait, or `roce::committed::NONE`.
     pub deadline: u64,
-    /// Bytes that are transferred.
+    /// Bytes transferred so far.
     pub done: u32,
-    /// Status that the work request ends with, or 0 if it is executed.
+    /// Completion status of a work request that is not to be executed, else 0.
     pub failed: u8,
     /// Transport retries that are left.
     pub retries: u8,
@@ -32,7 +32,7 @@ const PAUSE: u8 = 1;
 const ANSWER: u8 = 2;
 
 impl Transfer {
-    /// The state to go on from in another process.
+    /// The state from which another process can resume the transfer.
     pub(crate) fn commit(&self, epoch: Epoch) -> TransferState {
         TransferState {
             deadline: epoch.nanos(self.deadline()),
@@ -48,7 +48,7 @@ impl Transfer {
         }
     }
 
-    /// The transfer of `wr` that goes on from `state`.
+    /// Resumes the transfer of `wr` from `state`.
     pub(crate) fn restored(wr: SendWr<Posted>, state: &TransferState, epoch: Epoch) -> Self {
         let deadline = epoch.instant(state.deadline);
         Self {

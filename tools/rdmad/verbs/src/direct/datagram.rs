@@ -20,14 +20,14 @@ use crate::{Borrowed, Device};
 
 /// The result of an attempt to send a datagram.
 pub(crate) enum DatagramStep {
-    /// It is sent, whether its receiver took it or not.
+    /// The datagram is sent, even if its receiver dropped it.
     Sent,
-    /// The rate limit holds it back, or the frame port is full.
+    /// A rate limit holds the datagram back, or the frame port is full.
     Waits,
 }
 
-/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Fails only for reasons of the
-/// sender.
+/// Delivers a datagram to QP `to.qpn` of `device`, if that QP accepts it. Fails only for errors of
+/// the sender.
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,
@@ -65,7 +65,7 @@ pub(crate) fn deliver(
     let (ours, theirs) = (&turn.device.counters, &device.counters);
     ours.add(Counter::DirectTxMessages, 1);
     ours.add(Counter::DirectTxBytes, wr.length.into());
-    // A packet's identification is its PSN.
+    // The IP identification is the PSN, as on the wire.
     let ident = side.sender.as_mut().map_or(0, |sender| {
         let psn = sender.next_psn().value();
         sender.advance();
@@ -103,7 +103,7 @@ pub(crate) fn deliver(
     let Ok(Some(incoming)) = target.take_for_direct(&mut recv) else {
         return Ok(DatagramStep::Sent);
     };
-    // A datagram is no longer than a packet.
+    // A datagram is a single packet, so its length fits.
     let byte_len = GRH_SIZE as u32 + wr.length;
     if byte_len > incoming.length {
         recv.io.incoming = Some(incoming);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One step of a transfer: what a requester's packets would do to the responder, done at once.
+//! One step of a transfer: does at once what the requester's packets would do at the responder.
 
 use roce::env::BadReceive;
 use roce::work::{AtomicOp, FlushOp, Mtu, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
@@ -12,16 +12,16 @@ use crate::memory::{transfer, Fault, Side};
 use crate::qp::{solicits, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::Posted;
 
-/// One step with both sides at hand.
+/// One step of a transfer, with both QPs locked.
 pub(super) struct Exchange<'a, 'b, 'c> {
     pub wr: &'a SendWr<Posted>,
     pub offset: u32,
     pub len: usize,
-    /// The step ends the message.
+    /// Whether the step ends the message.
     pub last: bool,
-    /// Path MTU of this side.
+    /// Path MTU of the requester.
     pub mtu: Mtu,
-    /// The peer says what is wrong with a message, and gives up.
+    /// The connection is reliable: the responder reports errors of a message and goes to ERR.
     pub reliable: bool,
     pub turn: &'a SendTurn<'b>,
     pub side: &'a mut SendSide,
@@ -35,7 +35,7 @@ impl Exchange<'_, '_, '_> {
         self.check_packets()?;
         if self.offset == 0 {
             if self.reliable && self.recv.io.incoming.is_some() {
-                // An earlier requester of ours left a message unfinished.
+                // An earlier requester on this connection left a message unfinished.
                 return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
             }
             self.take()?;
@@ -92,7 +92,7 @@ impl Exchange<'_, '_, '_> {
         self.admit(remote, AccessFlags::REMOTE_WRITE)?;
         let imm = imm.filter(|_| self.last);
         if imm.is_some() {
-            // Before the data is in place, so that a message without a receive leaves no trace.
+            // A message without a posted receive must not write data.
             self.take()?;
         }
         let mut from =
@@ -175,16 +175,16 @@ impl Exchange<'_, '_, '_> {
             .map_err(|fault| self.refuse_access(fault))
     }
 
-    /// The greater path MTU of both sides, if they differ and the message needs more than a packet
-    /// of the smaller one.
+    /// The greater path MTU, if the QPs have different ones and the message needs more than one
+    /// packet of the smaller one.
     fn disagreement(&self) -> Option<Mtu> {
         let theirs = self.recv.responder.as_ref().and_then(Responder::mtu)?;
         let differs = theirs != self.mtu && self.wr.length > self.mtu.min(theirs).bytes();
         differs.then(|| self.mtu.max(theirs))
     }
 
-    /// Checks whether the peer takes packets of this length: it refuses the first that it does not
-    /// expect.
+    /// Checks that the peer accepts packets of the requester's path MTU. It refuses the first
+    /// packet of an unexpected length.
     fn check_packets(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
@@ -192,8 +192,8 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Checks whether this side takes responses of the length that the peer would send: the first
-    /// has another one, or it is the last where another is expected or the reverse.
+    /// Checks that the requester accepts responses of the peer's path MTU. Otherwise the first
+    /// response has the wrong length, or is marked as last or not last contrary to expectation.
     fn check_responses(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
@@ -204,14 +204,13 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Checks, at the start of an RDMA operation, whether QP and memory of the peer admit all of
-    /// it.
+    /// Checks, at the start of an RDMA operation, that the peer's QP and memory permit all of it.
     fn admit(&mut self, remote: Remote, access: AccessFlags) -> Result<(), Stop> {
         if self.offset > 0 {
             return Ok(());
         }
         self.admit_operation(access)?;
-        // An empty range has no address that could be wrong (IBTA 9.7.4.1.3).
+        // In an empty range no address can be invalid (IBTA 9.7.4.1.3).
         let memory = self.target.memory();
         let length = self.wr.length.into();
         if length > 0
@@ -225,7 +224,7 @@ impl Exchange<'_, '_, '_> {
         Ok(())
     }
 
-    /// Checks whether the QP of the peer admits operations with this access.
+    /// Checks that the peer's QP permits operations with this access.
     fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
         let admitted = self.recv.responder.as_ref().is_some_and(|responder| {
             let limited = access.intersects(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);
@@ -239,14 +238,13 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Whether the peer admits requests with an answer of their own, of which there may be only so
-    /// many.
+    /// Whether the peer accepts a READ or an atomic operation: the number outstanding is limited.
     fn has_room_for_answers(&self) -> bool {
         let responder = self.recv.responder.as_ref();
         responder.is_some_and(has_room_for_answers)
     }
 
-    /// The completion of a receive work request if nothing goes wrong.
+    /// The completion of the peer's receive, if the message succeeds.
     fn completion(&self, rdma_write: bool, with: With) -> RecvCompletion {
         RecvCompletion {
             status: WcStatus::Success,
@@ -258,7 +256,7 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Takes the receive work request of this message.
+    /// Takes the receive for this message.
     fn take(&mut self) -> Result<(), Stop> {
         match self.target.take_for_direct(self.recv) {
             Ok(Some(wr)) => {
@@ -277,7 +275,7 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// The responder's memory refuses the operation.
+    /// Refuses an operation that the responder's memory does not permit.
     fn refuse_access(&self, fault: Fault) -> Stop {
         match fault {
             Fault::Key => {
@@ -288,14 +286,14 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// The responder refuses the message. That of a reliable connection goes to ERR, with `event`
-    /// unless a completion tells why.
+    /// Refuses the message at the responder. A reliable connection's responder goes to ERR, and
+    /// raises `event` unless a completion reports the error.
     fn refuse(&self, status: WcStatus, event: Option<AsyncEvent>) -> Stop {
         if !self.reliable {
             return Stop::Lost;
         }
         self.target.qp.fail(self.target.device, event);
-        // The peer says so, and we hear it.
+        // On the wire the responder would send a NAK, which the requester would receive.
         self.target.device.counters.add(Counter::NaksSent, 1);
         self.turn.device.counters.add(Counter::NaksReceived, 1);
         Stop::Failed(status)

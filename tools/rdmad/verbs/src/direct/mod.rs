@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The direct path: data between two QPs of one process goes from guest memory to guest memory.
+//! The direct path: data between two QPs of one process is copied from guest memory to guest
+//! memory.
 //!
-//! The requester's worker does it all, with the send half of its own QP and the receive half of the
-//! peer locked. PSN and MSN advance as packets would make them, and whatever goes wrong looks as it
-//! would on the wire: the same status at the requester, the same event and state at the responder,
-//! the same retries after the same time. A peer that does not answer is one whose QP is gone, in
-//! the wrong state, connected elsewhere, or expects another PSN.
+//! The requester's worker does all the work, with the send half of its own QP and the receive half
+//! of the peer QP locked. PSN and MSN advance as with packets, and errors look as on the wire: the
+//! same status at the requester, the same event and state at the responder, the same retries after
+//! the same delays. A peer does not answer if its QP is gone, in the wrong state, connected
+//! elsewhere, or expects another PSN.
 //!
-//! A rate limit lets as much through as the frames would carry that the data does not travel in.
+//! A rate limit counts the bytes of the frames that would carry the data on the wire.
 //!
-//! On an unreliable connection nobody answers: a message that the peer does not take is lost, and
-//! the requester does not know. A datagram is a message that is looked at once, in the turn in
-//! which it is sent.
+//! On an unreliable connection nobody answers: a message that the peer does not accept is lost, and
+//! the requester does not learn of it. A datagram is tried once, in the turn in which it is sent.
 
 #[cfg(feature = "testing")]
 mod committed;
@@ -43,25 +43,25 @@ use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn}
 use crate::wqe::{Fetched, Posted};
 use crate::{Borrowed, Device};
 
-/// The way to a QP of the same process.
+/// The direct route to a QP of the same process.
 #[derive(Debug)]
 pub(crate) struct DirectRoute {
     device: Weak<Device>,
     port: PortId,
     qpn: Qpn,
     mtu: Mtu,
-    /// How that QP names us, if it does.
+    /// The remote QP that this route's peer must be connected to.
     us: RemoteQp,
 }
 
-/// The device and the QP at the end of a route.
+/// The device and the QP at the far end of a route.
 pub(crate) struct RouteEnd {
     pub device: Arc<Device>,
     pub qp: Arc<Qp>,
 }
 
 impl DirectRoute {
-    /// The way that `connection` of QP `qpn` takes, or `None` if it needs packets.
+    /// The direct route of `connection` of QP `qpn`, or `None` if the connection needs packets.
     pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let group = device.config().group;
         let peer = device
@@ -76,12 +76,12 @@ impl DirectRoute {
         })
     }
 
-    /// The port where it ends.
+    /// The port at the far end.
     pub(crate) fn port(&self) -> PortId {
         self.port
     }
 
-    /// Its end, if it is there.
+    /// The device and QP at the far end, if they exist.
     pub(crate) fn end(&self) -> Option<RouteEnd> {
         let device = self
             .device
@@ -91,7 +91,7 @@ impl DirectRoute {
         Some(RouteEnd { device, qp })
     }
 
-    /// Gives the peer a turn: what it waits for may have come.
+    /// Requests a turn for the peer: the event that it waits for may have occurred.
     pub(crate) fn request_turn(&self) {
         if let Some(device) = self.device.upgrade() {
             device.qp_ready(self.qpn);
@@ -99,10 +99,10 @@ impl DirectRoute {
     }
 }
 
-/// The QP at the end of a route in the hands of the requester's worker, for as many work requests
-/// as its turn has.
+/// The QP at the far end of a route, locked by the requester's worker for the work requests of its
+/// turn.
 pub(crate) struct Target<'a> {
-    // Its completions go before the lock.
+    // Declared first: the completions are delivered before the lock is released.
     turn: RecvTurn<'a>,
     recv: MutexGuard<'a, RecvSide>,
     mtu: Mtu,
@@ -110,8 +110,8 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Locks the receive half of the QP at the end of `route`, if it is connected to `from`, at
-    /// which the route begins, by the same service.
+    /// Locks the receive half of the QP at the end of `route`, if it is connected to `from` and has
+    /// the same QP type.
     pub(crate) fn new(
         from: &Qp,
         route: &DirectRoute,
@@ -132,20 +132,20 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Before a longer copy both sides get the completions of what is done.
+/// Bytes; before a longer copy, both QPs get the completions gathered so far.
 const DELIVER_BEFORE_COPY_OF: usize = 8192;
 
 /// The event that a transfer waits for.
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     Nothing,
-    /// The end of the pause that the responder asked for.
+    /// The end of the pause that the responder requested (RNR).
     Pause(Instant),
-    /// An answer, until the time when it counts as lost, if ever.
+    /// An answer of the peer, until the time when it counts as lost, if any.
     Answer(Option<Instant>),
 }
 
-/// The peer, which does not answer, gives this QP a turn when its state changes.
+/// Proof that the QP gets a turn when the state of its peer, which does not answer, changes.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForPeer(());
@@ -154,9 +154,9 @@ pub(crate) struct ForPeer(());
 #[derive(Debug)]
 pub(crate) struct Transfer {
     wr: SendWr<Posted>,
-    /// It is not to be executed.
+    /// Completion status of a work request that is not to be executed.
     failed: Option<WcStatus>,
-    /// Bytes of the message that are transferred.
+    /// Bytes of the message transferred so far.
     done: u32,
     retries: u8,
     rnr_retries: u8,
@@ -165,21 +165,21 @@ pub(crate) struct Transfer {
 
 /// The result of a step of a transfer.
 pub(crate) enum TransferStep {
-    /// Bytes were moved; there is more to do.
+    /// Bytes were transferred; the message has more.
     Moved,
-    /// Time has to pass.
+    /// The transfer waits for the peer, a pause or a rate limit.
     Waits,
-    /// The work request ended.
+    /// The work request ends with this status.
     Done(WcStatus),
 }
 
-/// Why a step moved nothing.
+/// Reason why a step transferred nothing.
 enum Stop {
     /// The peer does not answer.
     Silence,
-    /// The peer has no receive work request; code of the pause that it asks for.
+    /// The peer has no posted receive. The code is that of the RNR timer that it requests.
     NotReady(u8),
-    /// The peer does not take the message, and does not say so.
+    /// The peer drops the message without an answer.
     Lost,
     /// The work request ends with this status.
     Failed(WcStatus),
@@ -187,16 +187,16 @@ enum Stop {
     Paced,
 }
 
-/// The amount that the rate limit lets through.
+/// The amount that the rate limits permit.
 struct Allowance {
-    /// Bytes of the message.
+    /// Bytes of the message that may be transferred.
     len: usize,
-    /// Bytes of the frames that would carry or ask for them, if a limit or counter needs them.
+    /// Bytes of the frames that would carry or request the message's bytes; 0 without a rate limit.
     spent: usize,
 }
 
 impl Transfer {
-    /// A work request at its start.
+    /// A transfer at its start.
     pub(crate) fn new(fetched: Fetched, attr: &QpAttr) -> Self {
         Self {
             wr: fetched.wr,
@@ -213,7 +213,7 @@ impl Transfer {
         &self.wr
     }
 
-    /// When the next step is due if nothing else happens.
+    /// When the next step is due unless an event occurs first.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.wait {
             Wait::Nothing => None,
@@ -222,13 +222,13 @@ impl Transfer {
         }
     }
 
-    /// The peer that an answer is awaited from, if one is.
+    /// `Some` if the transfer waits for an answer of the peer.
     pub(crate) fn await_peer(&self) -> Option<ForPeer> {
         matches!(self.wait, Wait::Answer(_)).then_some(ForPeer(()))
     }
 
-    /// Moves as many bytes of the message to or from `target` as the turn's budget has, if the peer
-    /// is there.
+    /// Transfers as many bytes of the message to or from `target` as the turn's budget permits.
+    /// `target` is `None` if the peer does not answer.
     pub(crate) fn step(
         &mut self,
         turn: &SendTurn<'_>,
@@ -266,7 +266,7 @@ impl Transfer {
             }
             Err(Stop::Failed(status)) => TransferStep::Done(status),
             Err(Stop::Paced) => {
-                // The event has come.
+                // The pause is over, or the peer answers again.
                 self.wait = Wait::Nothing;
                 TransferStep::Waits
             }
@@ -285,7 +285,7 @@ impl Transfer {
         }
     }
 
-    /// The message went nowhere. To the requester it is sent.
+    /// The peer did not get the message; for the requester it counts as sent.
     fn lost(&self, side: &mut SendSide) -> TransferStep {
         if let (Some(route), Some(requester)) = (&side.route, &mut side.requester) {
             requester.advance(packets(self.wr.length, route.mtu));
@@ -310,7 +310,8 @@ impl Transfer {
         TransferStep::Waits
     }
 
-    /// Executes what the turn's budget allows. Returns whether the message is complete.
+    /// Transfers as much of the message as the turn's budget permits. Returns whether it is
+    /// complete.
     fn exchange(
         &mut self,
         turn: &SendTurn<'_>,
@@ -336,9 +337,9 @@ impl Transfer {
         target.establish(recv);
 
         let left = self.wr.length - self.done;
-        // The lesser of the two fits.
+        // `min` with the budget, so the cast cannot truncate.
         let limit = match self.wr.op {
-            // Not to be divided.
+            // Atomic operations are executed in one step.
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,
             _ => (left as usize).min(turn.budget.left()),
         };
@@ -376,7 +377,7 @@ impl Transfer {
             SendOp::Atomic { remote, op } => exchange.atomic(remote, op),
             SendOp::AtomicWrite { remote, data } => exchange.atomic_write(remote, data),
             SendOp::Flush(flush) => exchange.flush(&flush),
-            // Executed before.
+            // `step` executes it.
             SendOp::Local { .. } => Ok(()),
         };
         if let Some(pacer) = side.io.pacer.as_mut().filter(|_| moved.is_err()) {
@@ -388,7 +389,7 @@ impl Transfer {
         moved?;
         self.count(turn, target, len, spent, last);
         turn.budget.charge_bytes(len);
-        // At most the message's length.
+        // `len` is at most the length of the message, so the cast cannot truncate.
         self.done += len as u32;
         if last {
             let packets = packets(self.wr.length, *mtu);
@@ -402,7 +403,7 @@ impl Transfer {
 }
 
 impl Transfer {
-    /// How much of up to `limit` bytes the port's limit lets through, which is spent.
+    /// Spends up to `limit` bytes of the port's rate limit. Returns the number of bytes spent.
     fn port_allowance(
         &self,
         turn: &SendTurn<'_>,
@@ -410,7 +411,7 @@ impl Transfer {
         limit: usize,
     ) -> Result<usize, Stop> {
         let least = match self.wr.op {
-            // Not to be divided.
+            // Atomic operations are executed in one step.
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => limit,
             _ => limit.min(1),
         };
@@ -419,7 +420,7 @@ impl Transfer {
         side.io.passes(taken).ok_or(Stop::Paced)
     }
 
-    /// How much of up to `limit` bytes the rate limit lets through, which is spent.
+    /// Spends up to `limit` bytes of the message, as frames, from the QP's rate limit.
     fn allowance(
         &self,
         turn: &SendTurn<'_>,
@@ -443,7 +444,7 @@ impl Transfer {
         let span = frame_span(&self.wr.op, connection.mtu);
         allowed.len = 0;
         loop {
-            // A frame that began to be spent on before the limit was set counts once more.
+            // A frame that was partly transferred before is charged again in full.
             let index = (self.done + allowed.len as u32) / span;
             let bytes = request_size(service, &connection, &self.wr, index);
             if !side.io.admit(turn.now, bytes) {
@@ -453,7 +454,7 @@ impl Transfer {
                 pacer.spend(bytes);
             }
             allowed.spent += bytes;
-            // The end of the frame's span, or the limit.
+            // The end of the frame's part of the message, or the limit.
             let end = u64::from(index + 1) * u64::from(span) - u64::from(self.done);
             allowed.len = usize::try_from(end).map_or(limit, |end| end.min(limit));
             if allowed.len == limit {
@@ -466,8 +467,8 @@ impl Transfer {
         }
     }
 
-    /// Counts what was moved: `len` bytes, as which a rate limit counted `spent`, of this side's
-    /// message or, by a READ, of the peer's.
+    /// Counts the transfer of `len` bytes of the message, for which the QP's rate limit was charged
+    /// `spent` bytes. A READ moves data from the peer, other operations to the peer.
     fn count(
         &self,
         turn: &SendTurn<'_>,
@@ -493,7 +494,8 @@ impl Transfer {
     }
 }
 
-/// Counts a message that came without packets; the one behind it begins with `next`.
+/// Advances the responder behind a message that arrived without packets. `next` is the first PSN of
+/// the next message.
 fn advance(recv: &mut RecvSide, packets: u32, next: Psn) {
     match &mut recv.responder {
         Some(Responder::Rc(responder)) => responder.advance(packets, 1),

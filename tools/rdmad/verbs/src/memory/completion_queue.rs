@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Completion queues, wherever they lie: an own ring, or a virtqueue of the transport (RFC mode).
+//! Completion queues in either kind of memory: a ring of the driver, or a virtqueue (RFC mode).
 
 use dma::DmaView;
 use virtio_rdma_abi::cqe::Cqe;
@@ -12,39 +12,39 @@ use super::virtqueue::{VirtqueueCq, VirtqueueMem, VirtqueueView};
 use super::{RingMem, RingView};
 use crate::error::{require, Errno, Result};
 
-/// The memory of a CQ, and what the device knows of its place in it.
+/// The memory of a CQ, and the device's position in it.
 #[derive(Debug)]
 pub(crate) enum CompletionProducer {
-    /// In memory that the driver brought along.
+    /// A ring in memory that the driver provides.
     Own {
-        /// Where it lies.
+        /// The ring's memory.
         mem: RingMem,
-        /// Its producer.
+        /// The ring's producer.
         ring: DeviceCq,
     },
-    /// It is a virtqueue of the transport.
+    /// A virtqueue of the device.
     Virtqueue {
-        /// Where it lies.
+        /// The virtqueue's memory.
         mem: VirtqueueMem,
-        /// Its producer.
+        /// The virtqueue's producer.
         queue: VirtqueueCq,
     },
 }
 
 impl CompletionProducer {
-    /// A new CQ in `mem`.
+    /// The producer of a new CQ whose ring is `mem`.
     pub(crate) fn own(mem: RingMem) -> Self {
         let ring = DeviceCq::new(*mem.layout());
         Self::Own { mem, ring }
     }
 
-    /// A new CQ of `cqe` entries in a virtqueue that was just enabled.
+    /// The producer of a new CQ of `cqe` entries, whose virtqueue was just enabled.
     pub(crate) fn virtqueue(mem: VirtqueueMem, cqe: u32) -> Self {
         let queue = VirtqueueCq::new(&mem, cqe);
         Self::Virtqueue { mem, queue }
     }
 
-    /// The virtqueue that it is, if it is one.
+    /// The CQ's virtqueue, if the CQ is one.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match self {
             Self::Own { .. } => None,
@@ -52,8 +52,8 @@ impl CompletionProducer {
         }
     }
 
-    /// Drops the producer of an own ring and makes it anew of its committed state. All CQEs are
-    /// published.
+    /// Drops the producer of the driver's ring and recreates it from its committed state. All CQEs
+    /// must be published.
     #[cfg(feature = "testing")]
     pub(crate) fn rebuild(&mut self) {
         if let Self::Own { mem, ring } = self {
@@ -63,7 +63,7 @@ impl CompletionProducer {
         }
     }
 
-    /// Access to it through `view`.
+    /// Access to the CQ's memory through `view`.
     #[inline]
     pub(crate) fn enter<'a>(&'a mut self, view: &'a DmaView) -> CompletionView<'a> {
         match self {
@@ -78,11 +78,12 @@ impl CompletionProducer {
         }
     }
 
-    /// Goes on in an own ring at `new`, and returns the position that the old one ends with.
+    /// Switches from the driver's ring to the ring `new`. Returns the position at which the old
+    /// ring ends.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a virtqueue, and if more completions than `cqe` are not polled yet.
+    /// `EINVAL` for a virtqueue, or if more than `cqe` completions are unpolled.
     pub(crate) fn resize(&mut self, view: &DmaView, new: RingMem, cqe: u32) -> Result<u32> {
         let Self::Own { mem, ring } = self else {
             return Err(Errno::INVAL);
@@ -96,31 +97,31 @@ impl CompletionProducer {
     }
 }
 
-/// Access to a CQ as long as a view of guest memory is held.
+/// Access to a CQ, valid as long as a view of guest memory is held.
 pub(crate) enum CompletionView<'a> {
-    /// In an own ring.
+    /// Access to a ring of the driver.
     Own {
-        /// Access to its memory.
+        /// Access to the ring's memory.
         memory: RingView<'a>,
-        /// Its producer.
+        /// The ring's producer.
         ring: &'a mut DeviceCq,
     },
-    /// In a virtqueue.
+    /// Access to a virtqueue.
     Virtqueue {
-        /// Access to its memory.
+        /// Access to the virtqueue's memory.
         memory: VirtqueueView<'a>,
-        /// Its producer.
+        /// The virtqueue's producer.
         queue: &'a mut VirtqueueCq,
     },
 }
 
 impl CompletionView<'_> {
-    /// Writes a CQE, which the driver sees after the next [`publish`](Self::publish). `solicited`
-    /// is true for those that the sender marked so and for every error.
+    /// Writes a CQE. The driver sees it after the next [`publish`](Self::publish). `solicited` is
+    /// true if the sender requested a solicited event, and for every error.
     ///
     /// # Errors
     ///
-    /// The queue is full or makes no sense: it is dead.
+    /// The queue is full or corrupt, and must not be used any more.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -139,15 +140,15 @@ impl CompletionView<'_> {
         }
     }
 
-    /// Executes REQ_NOTIFY_CQ. An own ring has an arm word for that.
+    /// Executes REQ_NOTIFY_CQ for a virtqueue. A ring has an arm word instead.
     pub(crate) fn request_notify(&mut self, flags: NotifyFlags) {
         if let Self::Virtqueue { memory, queue } = self {
             queue.request_notify(memory, flags);
         }
     }
 
-    /// Lets the driver see what was pushed, and returns whether the event, or the interrupt, is
-    /// due. Also the answer to the CQ's doorbell.
+    /// Makes the pushed CQEs visible to the driver. Returns whether the event or interrupt is due.
+    /// Also called when the CQ's doorbell rings.
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub(crate) fn publish(&mut self) -> bool {
@@ -157,7 +158,7 @@ impl CompletionView<'_> {
         }
     }
 
-    /// Whether an access failed because the memory is gone or, of a virtqueue, was never there.
+    /// Whether an access failed: the memory is gone or, with a virtqueue, never existed.
     #[inline]
     pub(crate) fn lost(&self) -> bool {
         match self {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Messages in registered memory.
+//! Access to the messages of work requests in registered memory.
 //!
-//! Wherever the bytes of a message lie, they are named by their offset in the message. The last
+//! A byte of a message is addressed by its offset in the message, wherever it is stored. The last
 //! bytes of a message are stored after all others, since programs poll for them.
 
 use std::sync::atomic::{fence, Ordering};
@@ -19,21 +19,21 @@ use crate::wqe::sge;
 /// Bytes at the end of a message that are stored last.
 const TAIL: usize = 8;
 
-/// Guest memory as a QP may access it: by keys.
+/// Guest memory as seen by a QP, which accesses it by keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub view: &'a DmaView,
     pub keys: &'a Keys<'a>,
-    /// The QP whose work it is.
+    /// The QP that accesses the memory.
     pub by: KeyUser,
 }
 
-/// Why a part of a message can't be accessed.
+/// Reason why a part of a message can't be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// No MR allows it.
+    /// No key grants the access.
     Key,
-    /// An MR does, but the VM has no memory there.
+    /// The key grants the access, but the VM has no memory at that address.
     Memory,
 }
 
@@ -51,14 +51,14 @@ impl From<DmaError> for Fault {
 
 type Result<T> = std::result::Result<T, Fault>;
 
-/// Where a message lies.
+/// The memory that holds a message.
 #[derive(Clone, Copy)]
 enum Backing<'a> {
-    /// In the memory that SGEs name.
+    /// The memory of the SGEs of a WQE.
     Sges(Sges<'a>),
-    /// In one range.
+    /// One range of addresses.
     Range(Remote),
-    /// In private memory.
+    /// Private memory of the device.
     Private(&'a [u8]),
 }
 
@@ -66,48 +66,48 @@ enum Backing<'a> {
 #[derive(Clone, Copy)]
 struct Sges<'a> {
     wqe: &'a [u8],
-    /// Bytes before the first SGE.
+    /// Bytes of the WQE before its first SGE.
     header: usize,
     count: u32,
 }
 
-/// The SGE that the search for an offset goes on with.
+/// The SGE at which a search for an offset continues.
 #[derive(Clone, Copy, Default)]
 struct NextSge {
     index: u32,
-    /// Its offset in the message.
+    /// Offset of the SGE's first byte in the message.
     start: u64,
 }
 
-/// A message in memory. Remembers where it was accessed last, so that going through it is cheap.
+/// A message in memory. Caches the last lookup, so sequential access is cheap.
 pub(crate) struct Message<'a> {
     memory: Memory<'a>,
     access: AccessFlags,
     backing: Backing<'a>,
-    /// Bytes at the start that are not the message's.
+    /// Bytes at the start of the memory that are not part of the message.
     skipped: u64,
-    /// The piece of memory that was accessed last.
+    /// The contiguous piece of memory that was accessed last.
     run: Run,
-    /// The span that it is in, unless all of that lies in one piece.
+    /// The span that contains `run`, unless the whole span is contiguous.
     span: Option<Span>,
-    /// The SGE behind that span.
+    /// The SGE after that span.
     next: NextSge,
 }
 
-/// A contiguous piece of address space in one MR, in pages that may lie apart. While it is open the
-/// MR is in use.
+/// A range of addresses in one MR, whose pages may be scattered. The MR is in use while the span
+/// exists.
 struct Span {
     memory: Arc<Region>,
-    /// Offsets in the message.
+    /// Range of offsets in the message.
     start: u64,
     end: u64,
     /// Address at `start`.
     addr: u64,
-    /// Where its memory was accessed last.
+    /// Position of the last lookup in the MR's pages.
     cursor: Cursor,
 }
 
-/// A piece of a message without a gap.
+/// A piece of a message that is contiguous in DMA space.
 #[derive(Clone, Copy, Default)]
 struct Run {
     /// Offset in the message.
@@ -124,7 +124,7 @@ enum Piece<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// A message in the memory that the SGEs in `wqe` name, behind its header of `header` bytes.
+    /// A message in the memory of the SGEs in `wqe`, whose header has `header` bytes.
     pub(crate) fn in_sges(
         memory: Memory<'a>,
         wqe: &'a [u8],
@@ -140,12 +140,12 @@ impl<'a> Message<'a> {
         Self::new(memory, Backing::Sges(sges), access)
     }
 
-    /// A message in one range of addresses, which the peer names.
+    /// A message in the range of addresses that the peer names.
     pub(crate) fn in_range(memory: Memory<'a>, at: Remote, access: AccessFlags) -> Self {
         Self::new(memory, Backing::Range(at), access)
     }
 
-    /// A message in private memory, to be read only.
+    /// A read-only message in private memory.
     pub(crate) fn private(memory: Memory<'a>, bytes: &'a [u8]) -> Self {
         Self::new(memory, Backing::Private(bytes), AccessFlags::NONE)
     }
@@ -168,7 +168,7 @@ impl<'a> Message<'a> {
         self
     }
 
-    /// Fills `out` from the message's bytes from `offset` on.
+    /// Fills `out` with the message's bytes at `offset`.
     pub(crate) fn read(&mut self, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
             let len = match self.piece(offset, out.len())? {
@@ -187,8 +187,7 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// Stores `data` to the message's bytes from `offset` on. `last` says that the message ends
-    /// with them.
+    /// Stores `data` at `offset` of the message. `last` is true if the message ends with `data`.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8], last: bool) -> Result<()> {
         let body = if last {
             data.len().saturating_sub(TAIL)
@@ -213,7 +212,7 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// Stores the end of a message after everything before it, in one store where that is possible.
+    /// Stores the end of a message after all earlier bytes, in a single store if possible.
     fn store_tail(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         fence(Ordering::Release);
         if let Ok(word) = <[u8; TAIL]>::try_from(data) {
@@ -226,7 +225,7 @@ impl<'a> Message<'a> {
     }
 
     /// Executes an atomic operation on the aligned 64-bit word at the start of the message, in the
-    /// byte order of the guest's CPUs. Returns what it was.
+    /// byte order of the guest's CPUs. Returns the original value.
     pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result<u64> {
         let word = self.word()?;
         Ok(match op {
@@ -237,8 +236,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Writes the aligned 64-bit word at the start of the message, in one store that comes after
-    /// all earlier ones.
+    /// Writes the aligned 64-bit word at the start of the message in a single store, after all
+    /// earlier stores.
     pub(crate) fn write_word(&mut self, data: [u8; ATOMIC_SIZE as usize]) -> Result<()> {
         Ok(store_word(&self.word()?, 0, data)?)
     }
@@ -250,7 +249,7 @@ impl<'a> Message<'a> {
         (word.len() == SIZE).then_some(word).ok_or(Fault::Key)
     }
 
-    /// The piece at `offset`, up to `max` bytes of it.
+    /// The contiguous piece at `offset`, at most `max` bytes.
     #[inline(always)]
     fn piece(&mut self, offset: u64, max: usize) -> Result<Piece<'a>> {
         if let Backing::Private(bytes) = self.backing {
@@ -269,7 +268,7 @@ impl<'a> Message<'a> {
         Ok(Piece::Guest(self.memory.view.piece(iova, len)?))
     }
 
-    /// As [`piece`](Self::piece), to store to.
+    /// Like [`piece`](Self::piece), for stores.
     #[inline(always)]
     fn room(&mut self, offset: u64, max: usize) -> Result<DmaSliceMut<'a>> {
         if let Backing::Private(_) = self.backing {
@@ -279,10 +278,11 @@ impl<'a> Message<'a> {
         Ok(self.memory.view.piece_mut(iova, len)?)
     }
 
-    /// The DMA address of what is at `offset`, and how many bytes, up to `max`, are there.
+    /// The DMA address of the byte at `offset`, and the number of contiguous bytes there, at most
+    /// `max`.
     #[inline(always)]
     fn find(&mut self, offset: u64, max: usize) -> Result<(u64, usize)> {
-        // Messages are shorter than 4 GiB, and so is what is skipped.
+        // No overflow: messages and skipped bytes are each shorter than 4 GiB.
         let offset = offset + self.skipped;
         let mut into = offset.wrapping_sub(self.run.start);
         if into >= self.run.len {
@@ -290,11 +290,12 @@ impl<'a> Message<'a> {
             into = offset.wrapping_sub(self.run.start);
         }
         let len = (max as u64).min(self.run.len - into);
-        // At most `max`.
+        // `len` is at most `max`, so the cast cannot truncate.
         Ok((self.run.iova + into, len as usize))
     }
 
-    /// The piece that `offset` is in, or what of it is known from there on.
+    /// The contiguous piece that contains `offset`, as far as it is known: it may begin at
+    /// `offset`.
     #[inline(always)]
     fn run_at(&mut self, offset: u64) -> Result<Run> {
         let is_there = |span: &Span| (span.start..span.end).contains(&offset);
@@ -313,7 +314,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Finds the span that `offset` is in, and returns it if all of it lies in one piece.
+    /// Finds the span that contains `offset`. Returns its memory if the whole span is contiguous;
+    /// otherwise stores the span.
     #[inline(never)]
     fn look_up(&mut self, offset: u64) -> Result<Option<Run>> {
         match self.backing {
@@ -369,7 +371,7 @@ impl<'a> Message<'a> {
     #[inline]
     fn look_up_range(&mut self, at: Remote, offset: u64) -> Result<Option<Run>> {
         let Memory { keys, by, .. } = self.memory;
-        // How far the range goes is not known here; every byte is checked against the MR.
+        // The length of the range is not known here. Every access is checked against the MR.
         let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
         if let Some(flat) = keys.flat(at.rkey) {
             if !flat.allows(by.pdn, addr, 1, self.access) {
@@ -395,8 +397,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Copies `len` bytes from `offset` on from one message to another, in guest memory of one VM or
-/// two. `last` says that the message ends with them. Fails with the side whose fault it is.
+/// Copies `len` bytes at `offset` from one message to another, in guest memory of one or two VMs.
+/// `last` is true if the message ends with these bytes. On failure returns the side at fault.
 pub(crate) fn transfer(
     from: &mut Message<'_>,
     to: &mut Message<'_>,
@@ -408,7 +410,7 @@ pub(crate) fn transfer(
     let (end_of_body, end) = (offset + body as u64, offset + len as u64);
     let mut at = offset;
     while at < end_of_body {
-        // The differences are at most `len`.
+        // Both differences are at most `len`, so the casts cannot truncate.
         let left = (end - at) as usize;
         let body_left = (end_of_body - at) as usize;
         let moved = match from.piece(at, left).map_err(Side::Source)? {
@@ -420,7 +422,7 @@ pub(crate) fn transfer(
             Piece::Guest(source) => {
                 let target = to.room(at, source.len()).map_err(Side::Target)?;
                 if target.len() == left {
-                    // The rest of the message is at hand.
+                    // Both pieces hold the rest of the message.
                     return copy_end(&source, &target, body_left);
                 }
                 let target = if target.len() > body_left {
@@ -442,7 +444,7 @@ pub(crate) fn transfer(
     Ok(())
 }
 
-/// The first `len` bytes of `target`, which has as many.
+/// The first `len` bytes of `target`, which is at least that long.
 #[inline]
 fn first<'a>(target: &DmaSliceMut<'a>, len: usize) -> std::result::Result<DmaSliceMut<'a>, Side> {
     target
@@ -450,8 +452,8 @@ fn first<'a>(target: &DmaSliceMut<'a>, len: usize) -> std::result::Result<DmaSli
         .map_err(|error| Side::Target(error.into()))
 }
 
-/// Copies the end of a message: what `target` has from `at` on, at most [`TAIL`] bytes, after
-/// everything before it.
+/// Copies the end of a message. The bytes of `target` from `at` on, at most [`TAIL`], are stored
+/// after all others.
 #[inline]
 fn copy_end(
     source: &DmaSlice<'_>,
@@ -474,7 +476,7 @@ fn copy_end(
     Ok(())
 }
 
-/// Stores 8 bytes in one store after all earlier ones, if they are aligned.
+/// Stores 8 bytes in a single store, after all earlier stores. Fails if they are not aligned.
 #[inline]
 fn store_word(
     target: &DmaSliceMut<'_>,

@@ -2,9 +2,9 @@
 
 //! MRs for fast registration (IBTA 10.6.2 and 10.6.4).
 //!
-//! Such an MR is made without pages, *free*. A REG_MR work request registers pages in it under a
-//! key, which makes it *valid*; an invalidation, by either side of a connection, makes it free
-//! again.
+//! Such an MR is created without pages, in the state *free*. A REG_MR work request registers pages
+//! in it under a key, which makes it *valid*. An invalidation, by either side of a connection,
+//! makes it free again.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use super::{KeyFault, PageMap, Region};
 /// An MR for fast registration.
 #[derive(Debug)]
 pub(super) struct FastMr {
-    /// Pages at most.
+    /// Most pages that the MR may have.
     max_pages: u32,
-    /// For maps of them.
+    /// Budget that pays for the maps of its pages.
     maps: Budget,
     state: Mutex<FastMrState>,
 }
@@ -29,11 +29,11 @@ pub(super) struct FastMr {
 struct FastMrState {
     /// The pages that MAP_MR_SG set for the next registration.
     mapped: Option<Mapped>,
-    /// The registered memory, if it is valid.
+    /// The registered memory; `None` if the MR is free.
     region: Option<Arc<Region>>,
 }
 
-/// Pages for a registration and the address of their first byte in work requests.
+/// The pages for a registration, and the address of their first byte in work requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
     pub base: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Mapped {
 }
 
 impl FastMr {
-    /// A free MR, whose maps of pages are charged to `maps`.
+    /// A free MR, whose page maps are charged to `maps`.
     pub(super) fn new(max_pages: u32, maps: Budget) -> Self {
         Self {
             max_pages,
@@ -50,23 +50,24 @@ impl FastMr {
         }
     }
 
-    /// Pages at most, and what a map of them is charged to.
+    /// Most pages that the MR may have, and the budget that pays for their map.
     pub(super) fn limits(&self) -> (u32, Budget) {
         (self.max_pages, self.maps.clone())
     }
 
-    /// Calls `visit` with what is registered, if it is valid.
+    /// Calls `visit` with the registered memory, if the MR is valid.
     #[inline]
     pub(super) fn with_region<R>(&self, visit: impl FnOnce(&Arc<Region>) -> R) -> Option<R> {
         self.state.lock().region.as_ref().map(visit)
     }
 
-    /// Sets the pages for the next registration. The registered memory stays.
+    /// Sets the pages for the next registration. The memory that is registered now stays
+    /// registered.
     pub(super) fn map(&self, mapped: Mapped) {
         self.state.lock().mapped = Some(mapped);
     }
 
-    /// Makes the MR valid under `key`, with the pages given or else those that MAP_MR_SG set.
+    /// Makes the MR valid under `key`, with the `given` pages or else the pages that MAP_MR_SG set.
     pub(super) fn register(
         &self,
         key: u32,
@@ -85,8 +86,8 @@ impl FastMr {
         Ok(())
     }
 
-    /// Makes the MR free if it is valid under `key`. On return nobody uses its memory any more. The
-    /// caller has no [`Message`](super::Message) open.
+    /// Makes the MR free if it is valid under `key`. On return its memory is not used any more. The
+    /// caller must have no [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32) -> Result<(), KeyFault> {
         let region = {
             let mut state = self.state.lock();

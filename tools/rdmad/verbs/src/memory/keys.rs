@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory that keys open to the work of a turn.
+//! Access to memory by keys, within a turn.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::mr::KeyResult;
 use super::mr_cache::Flat;
 use super::{KeyFault, KeyUser, MrTable, Region};
 
-/// The MRs and windows of a device in the hands of a worker, for a turn at most.
+/// The MRs and windows of a device, held by a worker for at most a turn.
 ///
-/// Remembers the cache entry that was read last: the same key is looked at when a work request is
-/// checked and when it is executed, and often by the next one. The content of an entry may be used
+/// The last cache entry is kept: a work request looks its key up when it is checked and when it is
+/// executed, and the next work request often has the same key. The content of an entry is valid
 /// until the turn ends.
 pub(crate) struct Keys<'a> {
     mrs: &'a MrTable,
@@ -27,12 +27,12 @@ impl<'a> Keys<'a> {
     pub(crate) fn new(mrs: &'a MrTable) -> Self {
         Self {
             mrs,
-            // No key is 0.
+            // Key 0 does not exist.
             recent: Cell::new((0, Flat::NOTHING)),
         }
     }
 
-    /// The cache entry of `key`, if there is one. Windows have none.
+    /// The cache entry of `key`, if any. Keys of windows have none.
     #[inline]
     pub(super) fn flat(&self, key: u32) -> Option<Flat> {
         let (recent, flat) = self.recent.get();
@@ -44,8 +44,8 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// The memory that `key`, which has no cache entry, opens for `len` bytes at `addr` with all
-    /// rights of `access`, to work of PD `pdn`.
+    /// The memory that `key`, which has no cache entry, grants to work of PD `pdn`: `len` bytes at
+    /// `addr` with all rights of `access`.
     pub(super) fn region(
         &self,
         key: u32,
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
         self.mrs.visit(key, pdn, open).flatten().ok_or(KeyFault)
     }
 
-    /// As [`region`](Self::region), for work of a peer at a QP: windows open too.
+    /// Like [`region`](Self::region), for the peer of a QP: keys of windows are valid too.
     pub(super) fn region_remote(
         &self,
         key: u32,
@@ -71,8 +71,7 @@ impl<'a> Keys<'a> {
         self.visit_remote(key, by, open).flatten().ok_or(KeyFault)
     }
 
-    /// Whether `key` opens `len` bytes at `addr` with all rights of `access` to work of a peer at a
-    /// QP.
+    /// Checks that `key` grants the peer of a QP `len` bytes at `addr` with all rights of `access`.
     #[inline]
     pub(crate) fn check_remote(
         &self,
@@ -88,8 +87,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever
-    /// that is.
+    /// Checks that `key` grants the peer of a QP all rights of `access`, at any address.
     pub(crate) fn names_remote(&self, key: u32, by: KeyUser, access: AccessFlags) -> KeyResult<()> {
         granted(self.visit_remote(key, by, |region| region.names(key, access)))
     }
@@ -108,7 +106,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Whether `key` opens them to work of PD `pdn`.
+    /// Checks that `key` grants work of PD `pdn` `len` bytes at `addr` with all rights of `access`.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -127,7 +125,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The answer to a question about what a key opens, if it opens anything.
+/// Turns the result of a check into `KeyResult`. `None` stands for an unknown key.
 #[inline]
 fn granted(answer: Option<bool>) -> KeyResult<()> {
     match answer {

@@ -27,7 +27,7 @@ pub(crate) use ring::{RingMem, RingView};
 pub(crate) use virtqueue::VirtqueueMem;
 pub(crate) use window::{Binding, KeyUser};
 
-/// A budget that never ends.
+/// A budget without limit.
 #[cfg(test)]
 pub(crate) fn unlimited() -> budget::Budget {
     budget::Budget::new(u64::MAX)

@@ -21,9 +21,9 @@ use crate::pd::PdUse;
 use crate::shuffle::Secret;
 use crate::table::{Reserved, Table};
 
-/// Bits of a key below the MR's number: they are drawn anew each time the number is used again, so
-/// that an old key does not open a new MR and does not tell its key. REG_MR changes them as its
-/// poster likes.
+/// Low bits of a key, below the MR's number: the variant. Each reuse of a number draws a new
+/// variant, so an old key does not match the new MR and does not reveal the new key. The poster of
+/// a REG_MR chooses the variant freely.
 pub(super) const VARIANT_BITS: u32 = 8;
 
 /// The number of the MR or window that `key` names.
@@ -32,14 +32,14 @@ pub(crate) fn number_of<N: Number>(key: u32) -> N {
     N::new(key >> VARIANT_BITS)
 }
 
-/// Draws the variants of keys: at random, but never the last one of the number again.
+/// Draws the variants of keys at random, never the number's previous variant.
 #[derive(Debug)]
 pub(super) struct Variants<N> {
     secret: Secret,
     /// Keys drawn so far.
     drawn: AtomicU64,
     first: u32,
-    /// The variant that each number's key had last.
+    /// The last variant of each number's key.
     last: Box<[AtomicU8]>,
     number: PhantomData<N>,
 }
@@ -56,18 +56,18 @@ impl<N: Number> Variants<N> {
         }
     }
 
-    /// A new key for `number`, which nobody else draws for at the same time.
+    /// A new key for `number`. The caller must be the only one that draws for this number.
     pub(super) fn key(&self, number: N) -> u32 {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let last = &self.last[(number.get() - self.first) as usize];
-        // From 1 to 255, so that the sum is another variant.
+        // 1 to 255, so the sum differs from the last variant.
         let step = (self.secret.hash(drawn) % 255) as u8 + 1;
         let variant = last.load(Ordering::Relaxed).wrapping_add(step);
         last.store(variant, Ordering::Relaxed);
         (number.get() << VARIANT_BITS) | u32::from(variant)
     }
 
-    /// Notes the last key of a number, where its user chose the variant.
+    /// Records a key whose variant its user chose.
     pub(super) fn note(&self, key: u32) {
         let number = number_of::<N>(key);
         let last = &self.last[(number.get() - self.first) as usize];
@@ -80,58 +80,58 @@ impl<N: Number> Variants<N> {
 #[derive(Debug)]
 pub(crate) struct Mr {
     number: MrNumber,
-    /// PD that it belongs to.
+    /// Its PD.
     pd: PdUse,
     kind: MrKind,
-    /// Of the MR that was first made under its number, or of its last new pages.
+    /// Charge of the MR first created under this number, or of its last new pages.
     charge: Arc<MrCharge>,
-    /// Its memory was taken back: its keys open nothing any more.
+    /// The MR was revoked: its keys are invalid.
     is_revoked: AtomicBool,
-    /// Windows that are bound to it.
+    /// The windows bound to the MR.
     windows: WindowCount,
 }
 
 #[derive(Debug)]
 enum MrKind {
-    /// Made with its memory.
+    /// An MR created with its memory.
     Fixed(Arc<Region>),
-    /// Made for REG_MR.
+    /// An MR for fast registration, created for REG_MR.
     Fast(FastMr),
 }
 
-/// A key can't be used: it is unknown, of another PD, lacks a right, or the range is outside of the
-/// MR. Or an MR can't be registered or invalidated so.
+/// A key can't be used: it is unknown, of another PD, lacks a right, or the range exceeds the MR.
+/// Also: an MR can't be registered or invalidated as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFault;
 
 pub(super) type KeyResult<T> = std::result::Result<T, KeyFault>;
 
-/// The registration that a REG_MR work request asks for.
+/// The registration that a REG_MR work request requests.
 pub(crate) struct Registration {
-    /// MR.
+    /// Number of the MR.
     pub number: MrNumber,
-    /// Its key from now on.
+    /// The new key.
     pub key: u32,
-    /// Its rights from now on, which are consistent.
+    /// The new access rights, which are consistent.
     pub access: AccessFlags,
-    /// The pages, if they came with the work request.
+    /// The pages, if the work request names them.
     pub pages: Option<Mapped>,
 }
 
-/// The MRs and memory windows of a device: what keys open.
+/// The MRs and memory windows of a device, found by key.
 #[derive(Debug)]
 pub(crate) struct MrTable {
     table: Table<MrNumber, Mr>,
     cache: MrCache,
     windows: WindowTable,
     variants: Variants<MrNumber>,
-    /// Pages of all MRs.
+    /// Budget of pages, shared by all MRs.
     pages: Budget,
     /// Memory that the device may allocate.
     budget: Budget,
 }
 
-/// The share of an MR in the limits of its device.
+/// The charge of an MR to the limits of its device.
 #[derive(Debug)]
 pub(crate) struct MrCharge {
     _pages: Charge,
@@ -149,11 +149,11 @@ impl MrTable {
         max_pages: u64,
     ) -> Self {
         Self {
-            // Number 0 stays unused: key 0 opens nothing.
+            // Number 0 stays unused, so key 0 is never valid.
             table: Table::new(secret, 1..max_mr + 1),
             cache: MrCache::new(max_mr + 1),
             variants: Variants::new(secret, 0..max_mr + 1),
-            // Of two kinds of key, only one has a number.
+            // Windows have numbers above the MRs', so a key tells its kind.
             windows: WindowTable::new(secret, budget, max_mr + 1..max_mr + 1 + max_mw),
             pages: Budget::new(max_pages),
             budget: budget.clone(),
@@ -169,8 +169,8 @@ impl MrTable {
         })
     }
 
-    /// Makes a new MR known and returns its number and key. Its first byte has the address `base`
-    /// in work requests.
+    /// Creates an MR and returns its number and key. `base` is the address of its first byte in
+    /// work requests.
     pub(crate) fn insert(
         &self,
         pd: PdUse,
@@ -184,15 +184,15 @@ impl MrTable {
         let flat = region.flat(pd.number());
         let kind = MrKind::Fixed(Arc::new(region));
         let number = Self::make(reserved, pd, kind, charge);
-        // The object that had the number before is gone, and no worker is at it any more.
+        // The previous object with this number is gone, and no worker uses it any more.
         if let Some(flat) = flat {
             self.cache.write(number, key, flat);
         }
         Ok((number, key))
     }
 
-    /// Makes a new MR for fast registration of up to `max_pages` pages known and returns its number
-    /// and first key. There are up to `maps` maps of its pages at a time.
+    /// Creates an MR for fast registration of at most `max_pages` pages. Returns its number and
+    /// first key. At most `maps` maps of its pages exist at a time.
     pub(crate) fn insert_fast(
         &self,
         pd: PdUse,
@@ -206,7 +206,7 @@ impl MrTable {
         Ok((Self::make(reserved, pd, kind, charge), key))
     }
 
-    /// Takes a number, and the next key for it.
+    /// Reserves a number, and draws a key for it.
     fn reserve(&self) -> Result<(Reserved<'_, MrNumber, Mr>, u32)> {
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
         let key = self.variants.key(reserved.number());
@@ -247,8 +247,8 @@ impl MrTable {
         require(done.flatten().is_some())
     }
 
-    /// Registers pages in an MR for fast registration, for a QP in PD `pdn`: the MR is of that PD
-    /// and free, the key is its own but for the variant.
+    /// Registers pages in an MR for fast registration, for a QP in PD `pdn`. The MR must be free
+    /// and in that PD, and the new key may differ from the old one only in its variant.
     pub(crate) fn register(&self, pdn: Pdn, wanted: Registration) -> KeyResult<()> {
         if number_of::<MrNumber>(wanted.key) != wanted.number {
             return Err(KeyFault);
@@ -263,10 +263,10 @@ impl MrTable {
             .unwrap_or(Err(KeyFault))
     }
 
-    /// Invalidates `key`, of an MR for fast registration or a window of type 2, on behalf of work
-    /// at a QP in its PD: the MR or window is free then and nobody uses the memory any more. Takes
-    /// as long as another worker's slice at most. The caller has no [`Message`](super::Message)
-    /// open.
+    /// Invalidates `key` of a fast-registration MR or of a type 2 window, for work of a QP in the
+    /// same PD. On return the MR or window is free and its memory is not used any more. Waits at
+    /// most for the end of another worker's slice. The caller must have no
+    /// [`Message`](super::Message) open.
     pub(crate) fn invalidate(&self, key: u32, by: KeyUser) -> KeyResult<()> {
         if self.windows.owns(key) {
             return self.windows.invalidate(key, by);
@@ -278,9 +278,9 @@ impl MrTable {
             .invalidate(key)
     }
 
-    /// Binds a window to a part of the MR that `lkey` names, for work of a QP: all are of one PD.
-    /// Returns the window's number if it belongs to the QP now. The caller has no
-    /// [`Message`](super::Message) open.
+    /// Binds a window to a part of the MR that `lkey` names, for work of a QP. Window, MR and QP
+    /// must have the same PD. Returns the window's number if the binding ties the window to the QP.
+    /// The caller must have no [`Message`](super::Message) open.
     pub(crate) fn bind(
         &self,
         by: KeyUser,
@@ -303,8 +303,8 @@ impl MrTable {
         &self.windows
     }
 
-    /// The PD and memory of MR `number`, one that was made with its memory and has it, or fails
-    /// with `EINVAL`.
+    /// The PD and memory of MR `number`. Fails with `EINVAL` if the MR does not exist, was created
+    /// without memory, or is revoked.
     pub(crate) fn current(&self, number: MrNumber) -> Result<(PdUse, Arc<Region>)> {
         let current = |mr: &Mr| {
             let is_revoked = mr.is_revoked.load(Ordering::Relaxed);
@@ -317,13 +317,13 @@ impl MrTable {
             .ok_or(Errno::INVAL)
     }
 
-    /// Makes MR `number` into this, under its old key; `charge` is there if it has new pages.
-    /// Workers may still use what it was until they are synchronised with; then
-    /// [`replaced`](Self::replaced) is to be called.
+    /// Replaces the memory, rights and PD of MR `number`. The key stays. `charge` is given if the
+    /// pages are new. Workers may use the old memory until the caller has synchronised with them;
+    /// then the caller must call [`replaced`](Self::replaced).
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is none, `EBUSY` while windows are bound to it.
+    /// `EINVAL` if the MR does not exist, `EBUSY` while windows are bound to it.
     pub(crate) fn replace(
         &self,
         number: MrNumber,
@@ -349,7 +349,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// Workers have been synchronised with since MR `number` was replaced.
+    /// Ends the replacement of MR `number`: the caller has synchronised with all workers.
     pub(crate) fn replaced(&self, number: MrNumber) {
         let flat = |mr: &Mr| {
             let region = mr.fixed()?;
@@ -360,12 +360,12 @@ impl MrTable {
         }
     }
 
-    /// Removes an MR: its key opens nothing from now on. Workers may still use it until they are
-    /// synchronised with; then its number is given back by [`release`](Self::release).
+    /// Removes an MR: its key is invalid from now on. Workers may use the memory until the caller
+    /// has synchronised with them; then [`release`](Self::release) frees the number.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is none, `EBUSY` while windows are bound to it.
+    /// `EINVAL` if the MR does not exist, `EBUSY` while windows are bound to it.
     pub(crate) fn remove(&self, number: MrNumber) -> Result<Arc<Mr>> {
         let idle = self.table.with(number, |mr| mr.windows.close());
         match idle {
@@ -378,9 +378,9 @@ impl MrTable {
         }
     }
 
-    /// Takes the memory of an MR away that was made with it, without windows: its keys open nothing
-    /// from now on, and stay its own. Workers may still use the memory until they are synchronised
-    /// with. Returns whether there is such an MR.
+    /// Revokes an MR that was created with its memory and does not permit windows: its keys are
+    /// invalid from now on, but not reused. Workers may use the memory until the caller has
+    /// synchronised with them. Returns whether there is such an MR.
     pub(crate) fn revoke(&self, number: MrNumber) -> bool {
         let revoke = |mr: &Mr| {
             let windowless = |region: &Arc<Region>| !region.access().contains(AccessFlags::MW_BIND);
@@ -394,7 +394,7 @@ impl MrTable {
         self.table.with(number, revoke) == Some(true)
     }
 
-    /// Gives back what a removed MR, which nobody uses any more, occupied.
+    /// Frees a removed MR, which no worker uses any more, and its number.
     pub(crate) fn release(&self, number: MrNumber, mr: Arc<Mr>) {
         drop(mr);
         self.table.release(number);
@@ -411,7 +411,8 @@ impl MrTable {
         self.cache.read(number_of(key), key)
     }
 
-    /// Calls `visit` with what the MR that `key` names has open to work of PD `pdn`, if anything.
+    /// Calls `visit` with the memory of the MR that `key` names, if it is valid for work of PD
+    /// `pdn`.
     #[inline]
     pub(super) fn visit<R>(
         &self,
@@ -433,7 +434,7 @@ impl MrTable {
 }
 
 impl Mr {
-    /// The region of one that was made with its memory.
+    /// The memory of an MR that was created with it.
     pub(super) fn fixed(&self) -> Option<&Arc<Region>> {
         match &self.kind {
             MrKind::Fixed(region) => Some(region),
@@ -441,7 +442,7 @@ impl Mr {
         }
     }
 
-    /// Windows that are bound to it.
+    /// The windows bound to the MR.
     pub(super) fn windows(&self) -> &WindowCount {
         &self.windows
     }

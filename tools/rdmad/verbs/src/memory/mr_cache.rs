@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A cache of the memory that keys open, indexed by the MR's number.
+//! A cache of the memory of MRs, indexed by the MR's number.
 //!
-//! An MR that was made with its memory, in one piece of DMA space, has an entry: all that its key
-//! opens, in half a cache line. To read it takes no lock and no reference. For any other key, and
-//! while an MR changes, the entry is empty, and the table of MRs tells.
+//! An MR that was created with its memory, contiguous in DMA space, has an entry with all that a
+//! check of its key needs. An entry takes half a cache line and is read without lock or reference
+//! count. For other keys, and while an MR changes, the entry is empty and the table of MRs is used.
 //!
-//! An entry is written only when it is empty and every turn that may have read it before has ended:
-//! control commands destroy or change an MR, empty its entry first and then wait for the workers.
-//! So within one turn of a worker an entry with a key stays as it is, or becomes empty. Its content
-//! may be used until the turn ends, like that of an MR found in the table.
+//! An entry is written only while it is empty, after every turn that may have read its old content
+//! has ended: a control command that destroys or changes an MR first clears the entry, then waits
+//! for the workers. So within a worker's turn a filled entry either stays as it is or becomes
+//! empty. Its content is valid until the turn ends, like that of an MR found in the table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -17,50 +17,50 @@ use std::sync::OnceLock;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, Pdn};
 
-/// Entries that are made at a time.
+/// Number of entries that are allocated at a time.
 const BLOCK: usize = 64;
-/// The key of an empty entry. No MR has it: its number is 0.
+/// The key of an empty entry. No MR has key 0, since no MR has number 0.
 const EMPTY: u32 = 0;
-/// Rights that a work request may need: an entry has no others.
+/// The rights that a work request may need; other rights are not cached.
 const RIGHTS: u64 = (1 << RIGHTS_BITS) - 1;
 const RIGHTS_BITS: u32 = 10;
-/// The bits of a PD's number that an entry has room for.
+/// Bits of a PD's number in an entry.
 const PDN_BITS: u32 = 32 - RIGHTS_BITS;
 
-/// One entry for each number of an MR.
+/// The cache entries, one for each MR number.
 #[derive(Debug)]
 pub(super) struct MrCache {
     blocks: Box<[OnceLock<Box<[Entry]>>]>,
 }
 
-/// The memory that a key opens. Two share a cache line, so that those of thousands of MRs fit a
+/// The memory of one key. Two entries share a cache line, so the entries of thousands of MRs fit a
 /// second-level cache.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct Entry {
-    /// From the lowest bit: rights, PD, key. Stored last and looked at first.
+    /// From the lowest bit: rights, PD, key. Stored last and read first.
     tag: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,
     iova: AtomicU64,
 }
 
-/// Memory in one piece under a key.
+/// Contiguous memory under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
     /// PD.
     pub pdn: Pdn,
     /// Rights.
     pub access: AccessFlags,
-    /// Address of its first byte in work requests, and in DMA space.
+    /// Addresses of its first byte: in work requests (`base`) and in DMA space (`iova`).
     pub base: u64,
     pub iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl MrCache {
-    /// Empty entries for the numbers below `end`.
+    /// Empty entries for all numbers below `end`.
     pub(super) fn new(end: u32) -> Self {
         let blocks = (end as usize).div_ceil(BLOCK);
         Self {
@@ -68,8 +68,8 @@ impl MrCache {
         }
     }
 
-    /// Writes the entry of MR `number`, which is empty, for `key`. It stays empty if there is no
-    /// room for the PD's number.
+    /// Fills the entry of MR `number`, which must be empty, for `key`. The entry stays empty if it
+    /// has too few bits for the PD's number.
     pub(super) fn write(&self, number: MrNumber, key: u32, flat: Flat) {
         let number = number.get() as usize;
         let Some(block) = self.blocks.get(number / BLOCK) else {
@@ -89,15 +89,15 @@ impl MrCache {
         entry.tag.store(tag, Ordering::Release);
     }
 
-    /// Empties the entry of MR `number`. It may be written again when the workers have been
-    /// synchronised with.
+    /// Clears the entry of MR `number`. The caller must synchronise with the workers before it
+    /// fills the entry again.
     pub(super) fn clear(&self, number: MrNumber) {
         if let Some(entry) = self.entry(number) {
             entry.tag.store(EMPTY.into(), Ordering::Release);
         }
     }
 
-    /// The memory that `key` of MR `number` opens, if the entry has that key.
+    /// The memory of `key`, which is MR `number`'s, if the entry holds that key.
     #[inline]
     pub(super) fn read(&self, number: MrNumber, key: u32) -> Option<Flat> {
         let entry = self.entry(number)?;
@@ -106,7 +106,7 @@ impl MrCache {
             return None;
         }
         Some(Flat {
-            // The half of the tag that is not the key.
+            // The cast keeps the low half, without the key.
             pdn: Pdn::new(tag as u32 >> RIGHTS_BITS),
             access: AccessFlags((tag & RIGHTS) as u32),
             base: entry.base.load(Ordering::Relaxed),
@@ -133,7 +133,8 @@ impl Flat {
         len: 0,
     };
 
-    /// Whether the `len` bytes at `addr` are inside and may be accessed so by work in PD `pdn`.
+    /// Whether the `len` bytes at `addr` are inside, and work in PD `pdn` has all rights of
+    /// `access`.
     #[inline]
     pub(super) fn allows(&self, pdn: Pdn, addr: u64, len: u64, access: AccessFlags) -> bool {
         let inside = addr
@@ -143,13 +144,14 @@ impl Flat {
         inside && self.pdn == pdn && self.access.contains(access)
     }
 
-    /// How many bytes there are from `addr` on, which is inside.
+    /// Number of bytes from `addr` to the end. `addr` must be inside.
     #[inline]
     pub(super) fn rest(&self, addr: u64) -> u64 {
         self.len - (addr - self.base)
     }
 
-    /// The DMA address of `addr`, which is inside, and how many bytes follow it.
+    /// The DMA address of `addr`, and the number of bytes from there to the end. `addr` must be
+    /// inside.
     #[inline]
     pub(super) fn find(&self, addr: u64) -> (u64, u64) {
         (self.iova + (addr - self.base), self.rest(addr))

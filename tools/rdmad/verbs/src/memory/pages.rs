@@ -10,34 +10,34 @@ use crate::error::{fault, require, Errno, Result};
 
 /// Bytes of an entry of a page list.
 const ENTRY: usize = 8;
-/// Entries of a page list that are copied at a time: those of one block.
+/// Entries of a page list that are copied at a time: one block of the list.
 const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 
-/// The DMA addresses of the bytes of an object.
+/// The DMA addresses of an object's bytes.
 ///
-/// Pages that follow each other in DMA space are one extent, so what a guest allocates contiguously
-/// is found at once. A reader that goes through the rest in order finds each extent behind the one
-/// before, and any other by binary search.
+/// Pages that are adjacent in DMA space form one extent, so an object that the guest allocated
+/// contiguously needs no search. In a scattered object, sequential lookups try the next extent
+/// first; others use binary search.
 #[derive(Debug)]
 pub(crate) struct PageMap {
-    /// Sorted by start; the first starts at 0, and the last, which is empty, at the end of the
-    /// object.
+    /// Sorted by start. The first extent starts at 0. The last one is empty and marks the end of
+    /// the object.
     extents: ChargedList<Extent>,
 }
 
-/// The extent of a [`PageMap`] that follows the one that was found last.
+/// A position in a [`PageMap`]: the extent after the last hit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor(usize);
 
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    /// Offset in the object.
+    /// Offset of the extent in the object.
     start: u64,
-    /// DMA address of that byte.
+    /// DMA address of the extent's first byte.
     iova: u64,
 }
 
-/// A page list in guest memory, as a command names it.
+/// A page list in guest memory, as a command describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageList {
     /// DMA address of the list or of its directory.
@@ -51,8 +51,8 @@ pub(crate) struct PageList {
 }
 
 impl PageList {
-    /// The list must have exactly the pages of an object of `len` bytes from `start` on, or it is
-    /// `EINVAL`. Returns the offset of the first byte in the first page.
+    /// Checks that the list has exactly the pages of an object of `len` bytes whose first byte is
+    /// at `start`, or fails with `EINVAL`. Returns the offset of the first byte in the first page.
     pub(crate) fn fits(&self, start: u64, len: u64) -> Result<u64> {
         let page = 1u64 << self.page_shift;
         let offset = start & (page - 1);
@@ -61,12 +61,13 @@ impl PageList {
         Ok(offset)
     }
 
-    /// Calls `each` with the DMA address of every page that the first `end` bytes lie in, in order.
+    /// Calls `each` with the DMA address of each page that holds some of the first `end` bytes, in
+    /// order.
     ///
     /// # Errors
     ///
-    /// Errors of `each`, `EINVAL` for a list that is too short or an address that is not a page's
-    /// or where the page exceeds the address space, `EFAULT` for a list that can't be read.
+    /// Errors of `each`; `EINVAL` for a list that is too short, a misaligned address, or a page
+    /// beyond the address space; `EFAULT` for a list that can't be read.
     pub(super) fn each_page(
         &self,
         space: &DmaSpace,
@@ -80,7 +81,8 @@ impl PageList {
         for index in 0..count.div_ceil(BATCH as u64) {
             let entries = (count - index * BATCH as u64).min(BATCH as u64) as usize;
             let bytes = &mut batch[..ENTRY * entries];
-            // The map is pinned for one batch only: a thread that changes it waits for the batch.
+            // The map is pinned for one batch only, since a thread that changes the map waits for
+            // the pin.
             virtqueue::read(&space.enter(), self.batch(space, index)?, bytes).map_err(fault)?;
             for entry in bytes.chunks_exact(ENTRY) {
                 let mut raw = [0; ENTRY];
@@ -126,19 +128,19 @@ impl PageMap {
         Ok(Self { extents })
     }
 
-    /// Bytes of the longest map of so many pages.
+    /// Bytes of the longest map of `npages` pages.
     pub(crate) fn longest(npages: u32) -> u64 {
         (u64::from(npages) + 1) * size_of::<Extent>() as u64
     }
 
-    /// Copies a page list from guest memory. The object starts `first_offset` bytes into the first
-    /// page, has `len` bytes and must fit into the pages; pages behind it are not looked at. The
-    /// map is charged to `budget`.
+    /// Reads a page list from guest memory. The object starts `first_offset` bytes into the first
+    /// page, has `len` bytes and must fit the pages; later pages are ignored. The map is charged to
+    /// `budget`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a list that is too short or an address that is not a page's, `EFAULT` for a
-    /// list that can't be read, `ENOMEM` beyond the budget.
+    /// `EINVAL` for a list that is too short or a misaligned address, `EFAULT` for a list that
+    /// can't be read, `ENOMEM` beyond the budget.
     pub(crate) fn read(
         budget: &Budget,
         space: &DmaSpace,
@@ -149,10 +151,10 @@ impl PageMap {
         let page = 1u64 << list.page_shift;
         let end = first_offset.checked_add(len).ok_or(Errno::INVAL)?;
         require(len > 0 && first_offset < page)?;
-        // One more tells the end.
+        // One extent more marks the end.
         let most = usize::try_from(end.div_ceil(page)).map_err(|_| Errno::INVAL)? + 1;
         let mut extents = ChargedList::new(budget, most);
-        // Offset of the current page, counted from the start of the first one.
+        // Offset of the current page from the start of the first page.
         let mut at = 0;
         let mut next_iova = None;
         list.each_page(space, end, |iova| {
@@ -176,7 +178,7 @@ impl PageMap {
         Ok(Self { extents })
     }
 
-    /// Checks that all of it can be reached, for writing too if `write` says so, or fails with
+    /// Checks that all of the object can be read, and written if `write` is true. Fails with
     /// `EFAULT`.
     pub(crate) fn reach(&self, space: &DmaSpace, write: bool) -> Result<()> {
         self.pieces()
@@ -188,8 +190,8 @@ impl PageMap {
         self.extents[self.extents.len() - 1].start
     }
 
-    /// The DMA address of the byte at `offset`, which is inside the object, and how many bytes of
-    /// the object follow it without a gap. Sequential lookups are O(1): the extent after the last
+    /// The DMA address of the byte at `offset`, which must be inside the object, and the number of
+    /// contiguous bytes of the object there. Sequential lookups are O(1): the extent after the last
     /// hit is tried first.
     #[inline]
     pub(crate) fn find(&self, offset: u64, cursor: &mut Cursor) -> (u64, u64) {
@@ -204,21 +206,21 @@ impl PageMap {
                 extent.iova + (offset - extent.start),
                 next.start.saturating_sub(offset),
             ),
-            // Nothing is there: no access to it succeeds.
+            // Outside of the object: an address at which no access succeeds.
             _ => (u64::MAX, 0),
         }
     }
 
-    /// The extent that `offset` is in.
+    /// Index of the extent that contains `offset`.
     fn search(&self, offset: u64) -> usize {
         let after = self
             .extents
             .partition_point(|extent| extent.start <= offset);
-        // The first one starts at 0.
+        // No underflow: the first extent starts at 0.
         after - 1
     }
 
-    /// The pieces of the whole object: DMA address and length.
+    /// The contiguous pieces of the object: DMA address and length of each.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.extents
             .windows(2)
@@ -226,8 +228,8 @@ impl PageMap {
     }
 }
 
-/// Checks that the `len` bytes at `iova` can be reached, for writing too if `write` says so, or
-/// fails with `EFAULT`.
+/// Checks that the `len` bytes at `iova` can be read, and written if `write` is true. Fails with
+/// `EFAULT`.
 pub(super) fn reach(space: &DmaSpace, mut iova: u64, len: u64, write: bool) -> Result<()> {
     let view = space.enter();
     let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
@@ -252,7 +254,7 @@ mod tests {
     use crate::memory::unlimited;
 
     impl PageMap {
-        /// All of DMA space, uncounted.
+        /// All of DMA space, charged to no limited budget.
         pub(crate) fn everything() -> Self {
             Self::identity(&unlimited()).unwrap()
         }
@@ -282,7 +284,7 @@ mod tests {
             map.pieces().collect::<Vec<_>>(),
             [(0x8123, 0x2edd), (0x4000, 0x1923)]
         );
-        // From wherever it looks.
+        // The result must not depend on the cursor.
         for from in 0..3 {
             let find = |offset| map.find(offset, &mut Cursor(from));
             assert_eq!(find(0), (0x8123, 0x2edd));
@@ -359,7 +361,7 @@ mod tests {
     fn lists_of_two_levels() {
         let space = DmaSpace::anonymous(0, 1 << 20);
         let pages: Vec<u64> = (0..1100).map(|n| (3000 - 2 * n) << 12).collect();
-        // Blocks out of order, the directory behind them.
+        // The blocks are out of order, and the directory follows them.
         let blocks = [0x8000u64, 0x2000, 0x5000];
         let view = space.enter();
         let write = |at, value: u64| {

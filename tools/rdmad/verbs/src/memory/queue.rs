@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send and receive queues, wherever they lie: an own ring, a virtqueue of the transport (RFC
-//! mode), or nowhere.
+//! Send and receive queues in either kind of memory: a ring of the driver, or a virtqueue (RFC
+//! mode). A queue may also be absent.
 
 use dma::DmaView;
 #[cfg(feature = "testing")]
@@ -11,19 +11,19 @@ use virtio_rdma_ring::{DeviceQueue, RingError};
 use super::virtqueue::{VirtqueueConsumer, VirtqueueMem, VirtqueueView};
 use super::{RingMem, RingView};
 
-/// Where a queue lies.
+/// The memory of a queue.
 #[derive(Debug)]
 pub(crate) enum QueueMem {
-    /// In memory that the driver brought along.
+    /// A ring in memory that the driver provides.
     Own(RingMem),
-    /// It is a virtqueue of the transport.
+    /// A virtqueue of the device.
     Virtqueue(VirtqueueMem),
-    /// Its QP was created without it: it is always empty.
+    /// The QP was created without this queue: it is always empty.
     Absent,
 }
 
 impl QueueMem {
-    /// The virtqueue that it is, if it is one.
+    /// The queue's virtqueue, if the queue is one.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match self {
             Self::Own(_) | Self::Absent => None,
@@ -32,18 +32,18 @@ impl QueueMem {
     }
 }
 
-/// Access to a queue as long as a view of guest memory is held.
+/// Access to a queue, valid as long as a view of guest memory is held.
 pub(crate) enum QueueView<'a> {
-    /// To an own ring.
+    /// Access to a ring of the driver.
     Own(RingView<'a>),
-    /// To a virtqueue.
+    /// Access to a virtqueue.
     Virtqueue(VirtqueueView<'a>),
-    /// To nothing.
+    /// An absent queue.
     Absent,
 }
 
 impl<'a> QueueView<'a> {
-    /// Access through `view`.
+    /// Access to `queue` through `view`.
     #[inline]
     pub(crate) fn new(queue: &'a QueueMem, view: &'a DmaView) -> Self {
         match queue {
@@ -53,7 +53,7 @@ impl<'a> QueueView<'a> {
         }
     }
 
-    /// Whether an access failed because the memory is gone or, of a virtqueue, was never there.
+    /// Whether an access failed: the memory is gone or, with a virtqueue, never existed.
     #[inline]
     pub(crate) fn lost(&self) -> bool {
         match self {
@@ -63,8 +63,8 @@ impl<'a> QueueView<'a> {
         }
     }
 
-    /// As [`RingView::read_wqe`]. Of a virtqueue all is copied that is there, which may be less
-    /// than the WQE needs.
+    /// Like [`RingView::read_wqe`]. From a virtqueue the whole buffer is copied, which may be
+    /// shorter than the WQE should be.
     #[inline]
     pub(crate) fn read_wqe(
         &self,
@@ -75,32 +75,31 @@ impl<'a> QueueView<'a> {
     ) -> usize {
         match self {
             Self::Own(ring) => ring.read_wqe(slot.0, wqe, first, size),
-            // LOSSLESS: the slot is one that `fetch` returned, a head.
+            // LOSSLESS: `fetch` returned the slot, a head of 16 bits.
             Self::Virtqueue(queue) => queue.gather(slot.0 as u16, wqe),
             Self::Absent => 0,
         }
     }
 }
 
-/// The WQE that [`WorkConsumer::fetch`] has found: its position in an own ring, its head in a
-/// virtqueue.
+/// A WQE that [`WorkConsumer::fetch`] returned: its position in a ring, or its head in a virtqueue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot(u32);
 
-/// The owner of a queue rings for what it posts next.
+/// Proof that the driver will ring the doorbell for the next work request.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForDoorbell(());
 
-/// Consumer of the work requests of a send or receive queue. Its methods get a view of the queue
-/// that it was made for.
+/// Consumer of the work requests of a send or receive queue. All methods must get a view of the
+/// same queue.
 #[derive(Debug)]
 pub(crate) enum WorkConsumer {
-    /// Of an own ring.
+    /// Consumer of a ring.
     Own(DeviceQueue),
-    /// Of a virtqueue.
+    /// Consumer of a virtqueue.
     Virtqueue(VirtqueueConsumer),
-    /// Of a queue that is always empty.
+    /// Consumer of an absent queue.
     Absent,
 }
 
@@ -114,7 +113,7 @@ impl WorkConsumer {
         }
     }
 
-    /// Where an own ring is served, or `None` of a virtqueue.
+    /// The device's positions in a ring, or `None` for a virtqueue.
     #[cfg(feature = "testing")]
     pub(crate) fn commit(&self) -> Option<DevicePositions> {
         match self {
@@ -124,7 +123,7 @@ impl WorkConsumer {
         }
     }
 
-    /// The consumer of a queue that was served up to `positions`, which are those of an own ring.
+    /// The consumer that resumes a ring at `positions`.
     #[cfg(feature = "testing")]
     pub(crate) fn resumed(queue: &QueueMem, positions: DevicePositions) -> Self {
         match queue {
@@ -133,7 +132,7 @@ impl WorkConsumer {
         }
     }
 
-    /// WQEs of an own ring that were fetched and are not done.
+    /// The WQEs of a ring that were fetched and are not complete.
     #[cfg(feature = "testing")]
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = Slot> {
         let positions = self.commit().unwrap_or_default();
@@ -149,7 +148,8 @@ impl WorkConsumer {
         }
     }
 
-    /// Number of work requests that were posted and not fetched, as far as the queue makes sense.
+    /// Number of work requests posted but not yet fetched. At most the ring's size, even if the
+    /// queue is corrupt.
     pub(crate) fn available(&self, view: &QueueView<'_>) -> u32 {
         match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => queue.available(ring),
@@ -158,11 +158,11 @@ impl WorkConsumer {
         }
     }
 
-    /// Takes the next work request, or `None` when there is none.
+    /// Fetches the next work request, or returns `None` if there is none.
     ///
     /// # Errors
     ///
-    /// The queue makes no sense.
+    /// The queue is corrupt.
     #[inline]
     pub(crate) fn fetch(&mut self, view: &QueueView<'_>) -> Result<Option<Slot>, RingError> {
         match (self, view) {
@@ -174,13 +174,13 @@ impl WorkConsumer {
         }
     }
 
-    /// A work request that was fetched is done. Called before its completion is visible.
+    /// Completes a fetched work request. Must be called before its completion is visible.
     #[inline]
     pub(crate) fn complete(&mut self, view: &QueueView<'_>, slot: Slot) {
         match (self, view) {
             (Self::Own(queue), _) => queue.complete(),
             (Self::Virtqueue(queue), QueueView::Virtqueue(view)) => {
-                // LOSSLESS: a head, as `fetch` has returned it.
+                // LOSSLESS: `fetch` returned the slot, a head of 16 bits.
                 queue.give_back(view, slot.0 as u16, 0);
                 queue.publish(view);
             }
@@ -188,7 +188,7 @@ impl WorkConsumer {
         }
     }
 
-    /// The queue is being polled: no doorbell is wanted.
+    /// Turns doorbells off while the device polls the queue.
     #[inline]
     pub(crate) fn suppress_doorbell(&mut self, view: &QueueView<'_>) {
         if let (Self::Own(queue), QueueView::Own(ring)) = (self, view) {
@@ -196,7 +196,7 @@ impl WorkConsumer {
         }
     }
 
-    /// Asks for the doorbell. `None` if something was posted that may not be rung for.
+    /// Requests a doorbell. Returns `None` if work was posted that the driver may not ring for.
     pub(crate) fn await_doorbell(&mut self, view: &QueueView<'_>) -> Option<ForDoorbell> {
         let has_work = match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => queue.enable_doorbell(ring),
@@ -206,8 +206,8 @@ impl WorkConsumer {
         (!has_work).then_some(ForDoorbell(()))
     }
 
-    /// Counts all that was ever posted to an own ring as done, without a look at it. Returns
-    /// whether that is all there is to it: of a virtqueue each work request has to be given back.
+    /// Skips all work requests posted so far to a ring, without reading them. Returns false for a
+    /// virtqueue, whose work requests must be given back one by one.
     pub(crate) fn reset(&mut self, view: &QueueView<'_>) -> bool {
         match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => queue.reset(ring),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The memory that a key opens.
+//! Memory under a key.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use super::mr_cache::Flat;
 use super::pages::{Cursor, PageMap};
 use crate::error::{require, Errno, Result};
 
-/// Rights that not every device has.
+/// Rights that depend on negotiated features.
 const NEGOTIATED: AccessFlags = AccessFlags(
     AccessFlags::MW_BIND.0
         | AccessFlags::ON_DEMAND.0
@@ -20,8 +20,8 @@ const NEGOTIATED: AccessFlags = AccessFlags(
         | AccessFlags::FLUSH_PERSISTENT.0,
 );
 
-/// Refuses rights that don't exist, rights that were not negotiated, and remote write or atomic
-/// access without local write access (IBTA 10.6.3.1). `optional` has the negotiated rights.
+/// Refuses unknown rights, rights that were not negotiated, and remote write or atomic access
+/// without local write access (IBTA 10.6.3.1). `optional` holds the negotiated rights.
 pub(crate) fn check_access(access: AccessFlags, optional: AccessFlags) -> Result<()> {
     require(!access.has_unknown())?;
     if access.without(optional).intersects(NEGOTIATED) {
@@ -30,23 +30,23 @@ pub(crate) fn check_access(access: AccessFlags, optional: AccessFlags) -> Result
     require(!writes_need_local_write(access) || access.contains(AccessFlags::LOCAL_WRITE))
 }
 
-/// Whether peers may write, which needs the right of this side to do so.
+/// Whether peers may write, which requires local write access.
 pub(super) fn writes_need_local_write(access: AccessFlags) -> bool {
     access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC)
 }
 
-/// Waits until nobody else uses `region`, which no key opens any more. The caller has no
-/// [`Message`](super::Message) open.
+/// Waits until no other thread uses `region`. No key may lead to it any more. The caller must have
+/// no [`Message`](super::Message) open.
 pub(super) fn drain(mut region: Arc<Region>) {
-    // Another worker may be in the middle of a copy. It waits for nothing meanwhile, so this ends
-    // with its slice, like the wait for a lock.
+    // Another worker may be copying. It does not wait in the meantime, so this loop ends with the
+    // worker's slice, like a wait for a lock.
     while Arc::get_mut(&mut region).is_none() {
         thread::yield_now();
     }
 }
 
-/// Memory under a key, with rights: an MR's or a part of it. It never changes: what is invalidated
-/// and registered or bound again gets another one.
+/// Memory under a key, with access rights: an MR or a part of it (window). A region is immutable;
+/// each registration or binding creates a new one.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// L_Key and R_Key of an MR, or R_Key of a window.
@@ -55,15 +55,15 @@ pub(crate) struct Region {
     access: AccessFlags,
     /// Address of its first byte in work requests.
     base: u64,
-    /// Where it starts in `pages`, and how long it is.
+    /// Its part of `pages`: offset and length in bytes.
     start: u64,
     len: u64,
     pages: Arc<PageMap>,
 }
 
 impl Region {
-    /// `pages` under `key`. The first byte has the address `base` in work requests, or 0 if
-    /// `access` says so; the last one has an address too.
+    /// All of `pages` under `key`. The first byte has the address `base` in work requests, or 0 if
+    /// `access` contains `ZERO_BASED`. The address of the last byte must not overflow.
     pub(crate) fn new(key: u32, access: AccessFlags, base: u64, pages: Arc<PageMap>) -> Self {
         Self {
             key,
@@ -75,7 +75,7 @@ impl Region {
         }
     }
 
-    /// The same memory and key with other rights, or `None` if they would move it.
+    /// The same memory and key with other rights, or `None` if they would change its base address.
     pub(crate) fn with_access(&self, access: AccessFlags) -> Option<Self> {
         let zero_based = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         (zero_based(access) == zero_based(self.access)).then(|| Self {
@@ -90,8 +90,8 @@ impl Region {
         &self.pages
     }
 
-    /// The `len` bytes at `addr` under another key with other rights, or `None` if they are not all
-    /// inside.
+    /// The `len` bytes at `addr` under another key with other rights, or `None` if the range
+    /// exceeds the region.
     pub(super) fn window(
         &self,
         key: u32,
@@ -122,7 +122,7 @@ impl Region {
         self.access
     }
 
-    /// The offset of `addr`, if all of the `len` bytes there are inside.
+    /// The offset of `addr`, if all `len` bytes there are inside.
     #[inline]
     fn offset(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
@@ -130,13 +130,13 @@ impl Region {
         (end <= self.len).then_some(offset)
     }
 
-    /// Whether `key` opens it for all of `access`.
+    /// Whether its key is `key`, and it has all rights of `access`.
     #[inline]
     pub(super) fn names(&self, key: u32, access: AccessFlags) -> bool {
         self.key == key && self.access.contains(access)
     }
 
-    /// All of it as a cache entry, if it is in one piece.
+    /// The whole region as a cache entry, if it is contiguous.
     pub(super) fn flat(&self, pdn: Pdn) -> Option<Flat> {
         let (iova, contiguous) = self.pages.find(self.start, &mut Cursor::default());
         (contiguous >= self.len).then_some(Flat {
@@ -148,7 +148,7 @@ impl Region {
         })
     }
 
-    /// Itself, if it [allows](Self::allows) this.
+    /// Returns the region if it [allows](Self::allows) the access.
     #[inline]
     pub(super) fn open(
         self: &Arc<Self>,
@@ -160,27 +160,27 @@ impl Region {
         self.allows(key, addr, len, access).then(|| self.clone())
     }
 
-    /// Whether `key` opens the `len` bytes at `addr` for all of `access`.
+    /// Whether `key` grants the `len` bytes at `addr` with all rights of `access`.
     #[inline]
     pub(super) fn allows(&self, key: u32, addr: u64, len: u64, access: AccessFlags) -> bool {
         self.names(key, access) && self.offset(addr, len).is_some()
     }
 
-    /// How many bytes there are from `addr` on, which is inside.
+    /// Number of bytes from `addr` to the end. `addr` must be inside.
     #[inline]
     pub(crate) fn rest(&self, addr: u64) -> u64 {
         self.len - (addr - self.base)
     }
 
-    /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece, those
-    /// behind its end among them.
+    /// The DMA address of `addr`, which must be inside, and the number of contiguous bytes of its
+    /// pages there. They may extend beyond the region.
     #[inline]
     pub(crate) fn find(&self, addr: u64, cursor: &mut Cursor) -> (u64, u64) {
         self.pages.find(self.start + (addr - self.base), cursor)
     }
 }
 
-/// The address of the first byte in work requests.
+/// Address of the first byte in work requests.
 fn based(access: AccessFlags, base: u64) -> u64 {
     if access.contains(AccessFlags::ZERO_BASED) {
         0

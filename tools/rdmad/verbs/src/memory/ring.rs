@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Own rings in guest memory.
+//! Rings of the driver, in guest memory.
 
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
@@ -14,25 +14,25 @@ use virtio_rdma_ring::RingMemory;
 use super::pages::{reach, PageList};
 use crate::error::{require, Errno, Result};
 
-/// Where an own ring lies.
+/// The memory of a ring.
 #[derive(Debug)]
 pub(crate) struct RingMem {
     pages: Pages,
     layout: RingLayout,
 }
 
-/// Pages that the driver named.
+/// The pages that the driver named.
 #[derive(Debug)]
 enum Pages {
-    /// They follow each other from this DMA address on.
+    /// Contiguous pages, by the DMA address of the first.
     Together(u64),
-    /// DMA address of each page of `1 << shift` bytes.
+    /// Scattered pages: the DMA address of each page of `1 << shift` bytes.
     Apart { starts: ChargedList<u64>, shift: u8 },
 }
 
 impl Pages {
-    /// The pages of `list` that `size` bytes lie in, after a check that all of the bytes can be
-    /// reached.
+    /// The pages of `list` that hold the first `size` bytes. Checks that all of these bytes can be
+    /// accessed.
     fn read(budget: &Budget, space: &DmaSpace, list: &PageList, size: u32) -> Result<Self> {
         let (page, size) = (1u64 << list.page_shift, u64::from(size));
         let mut starts = ChargedList::new(budget, list.npages as usize);
@@ -56,7 +56,7 @@ impl Pages {
         }
     }
 
-    /// DMA address of the byte at `offset`, which is inside.
+    /// DMA address of the byte at `offset`, which must be inside the ring.
     fn find(&self, offset: u32) -> Option<u64> {
         match self {
             Self::Together(first) => Some(first + u64::from(offset)),
@@ -70,8 +70,8 @@ impl Pages {
 }
 
 impl RingMem {
-    /// The ring that a command describes, after a check that all of it can be reached. The device's
-    /// part of it is charged to `budget`.
+    /// The ring that a command describes. Checks that all of it can be accessed. The device's copy
+    /// of the page addresses is charged to `budget`.
     pub(crate) fn new(
         budget: &Budget,
         space: &DmaSpace,
@@ -90,26 +90,26 @@ impl RingMem {
         Ok(Self { pages, layout })
     }
 
-    /// Where the parts of the ring are.
+    /// Offsets of the parts of the ring.
     pub(crate) fn layout(&self) -> &RingLayout {
         &self.layout
     }
 }
 
-/// Access to a ring as long as a view of guest memory is held.
+/// Access to a ring, valid as long as a view of guest memory is held.
 ///
-/// A ring was checked when it was created. When the VM's monitor unmaps its memory nevertheless,
-/// loads give 0 and stores vanish, and [`lost`](Self::lost) tells.
+/// The ring's memory was checked at creation. If the VM's monitor unmaps it later, loads return 0,
+/// stores are dropped, and [`lost`](Self::lost) returns true.
 pub(crate) struct RingView<'a> {
     ring: &'a RingMem,
     view: &'a DmaView,
-    /// The whole ring, if it is one piece.
+    /// The whole ring, if it is contiguous.
     whole: Option<DmaSliceMut<'a>>,
-    /// Of one that is not, the page of the slot that was accessed last.
+    /// If the ring is scattered: the page of the slot that was accessed last.
     slot: Recent<'a>,
-    /// The same of the words, which lie in one page.
+    /// If the ring is scattered: the page of the control words.
     words: Recent<'a>,
-    /// The same of `order`.
+    /// If the ring is scattered: the page of `order` that was accessed last.
     order: Recent<'a>,
     lost: Cell<bool>,
 }
@@ -117,17 +117,17 @@ pub(crate) struct RingView<'a> {
 /// A page of a ring, with its number.
 type Recent<'a> = Cell<Option<(u32, DmaSliceMut<'a>)>>;
 
-/// The least size of pages, which no access crosses.
+/// Smallest page size in bytes. No access crosses such a page.
 const PAGE: u32 = 1 << *PAGE_SHIFT_RANGE.start();
 
-/// Where the byte at `offset` of a ring is in its page.
+/// Offset in its page of the byte at `offset` of a ring.
 #[inline(always)]
 fn within_page(offset: u32) -> usize {
     (offset % PAGE) as usize
 }
 
 impl<'a> RingView<'a> {
-    /// Access through `view`.
+    /// Access to `ring` through `view`.
     #[inline]
     pub(crate) fn new(ring: &'a RingMem, view: &'a DmaView) -> Self {
         let whole = match &ring.pages {
@@ -150,8 +150,8 @@ impl<'a> RingView<'a> {
         self.lost.get()
     }
 
-    /// Accesses `len` bytes at `offset`. A message takes several such accesses: all but the first
-    /// few of a turn find their page in `recent`, by a comparison in place.
+    /// Accesses `len` bytes at `offset`. A message takes several such accesses. Most find their
+    /// page in `recent`, with one inlined comparison.
     #[inline(always)]
     fn access<R: Default>(
         &self,
@@ -173,7 +173,7 @@ impl<'a> RingView<'a> {
         })
     }
 
-    /// Page `number` of the ring, which `recent` gets.
+    /// Page `number` of the ring. Stores it in `recent`.
     #[inline(never)]
     fn page(&self, number: u32, recent: &Recent<'a>) -> Option<DmaSliceMut<'a>> {
         let page = self
@@ -188,9 +188,9 @@ impl<'a> RingView<'a> {
         page
     }
 
-    /// Copies the WQE in the slot of `position` into `wqe`, which is no longer than a slot, and
-    /// returns how many bytes it has. The copy begins with `first` bytes; `size` tells by them how
-    /// long the whole is. Bytes of `wqe` behind it are left as they are.
+    /// Copies the WQE at `position` into `wqe`, which is at most as long as a slot, and returns its
+    /// length in bytes. First copies `first` bytes, from which `size` computes the length. The rest
+    /// of `wqe` stays unchanged.
     #[inline]
     pub(crate) fn read_wqe(
         &self,
@@ -204,7 +204,7 @@ impl<'a> RingView<'a> {
         self.read(slot, &mut wqe[..first]);
         let size = size(&wqe[..first]).clamp(first, wqe.len());
         if size > first {
-            // LOSSLESS: a slot has 4,096 bytes at most.
+            // LOSSLESS: a slot has at most 4,096 bytes.
             self.read(slot + first as u32, &mut wqe[first..size]);
         }
         size

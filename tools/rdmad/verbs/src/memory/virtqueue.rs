@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! RFC mode: queues that are virtqueues of the transport.
+//! RFC mode: queues that are virtqueues of the device.
 //!
-//! A split virtqueue has an available and a used ring with indices of 16 bits, and a chain of
-//! descriptors with addresses where an own ring has a slot (virtio 1.3, 2.7). The driver notifies
-//! as virtio says.
+//! A split virtqueue has an available ring and a used ring with 16-bit indices. Each entry is a
+//! chain of descriptors with addresses (virtio 1.3, 2.7). The driver notifies the device as virtio
+//! prescribes.
 
 use std::cell::Cell;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
@@ -17,8 +17,8 @@ use virtqueue::{Chain, ChainError, Split};
 
 use crate::error::{require, Result};
 
-/// Descriptors of a WQE or CQE buffer at most: twice what header and SGEs need that have one each.
-/// Longer chains would cost more than the turn they are charged for.
+/// Most descriptors of a WQE or CQE buffer: twice as many as a header and SGEs with one descriptor
+/// each need. A longer chain would cost more than the turn is charged for it.
 const MAX_DESCRIPTORS: u16 = 64;
 
 /// A virtqueue that carries work requests or completions.
@@ -26,16 +26,16 @@ const MAX_DESCRIPTORS: u16 = 64;
 pub(crate) struct VirtqueueMem {
     number: u16,
     split: Split,
-    /// The driver has reset the queue: its memory is not ours any more.
+    /// The driver has reset the queue: the device must not access its memory any more.
     gone: AtomicBool,
 }
 
 impl VirtqueueMem {
-    /// Virtqueue `number`, which lies at `split`.
+    /// Virtqueue `number`, whose rings are at `split`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it has fewer entries than a queue of work requests can have, or more.
+    /// `EINVAL` if its size is not permitted for a queue of work requests.
     pub(crate) fn new(number: u16, split: Split) -> Result<Self> {
         require(split.size.is_power_of_two() && WORK_SLOTS.contains(&split.size.into()))?;
         Ok(Self {
@@ -50,12 +50,12 @@ impl VirtqueueMem {
         self.number
     }
 
-    /// From now on a view that is made accesses nothing.
+    /// Views created after this call access nothing.
     pub(crate) fn retire(&self) {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Tells the driver that it need not notify of new buffers.
+    /// Tells the driver that it need not notify the device of new buffers.
     pub(crate) fn suppress_notifications(
         &self,
         view: &DmaView,
@@ -64,10 +64,10 @@ impl VirtqueueMem {
     }
 }
 
-/// Access to a virtqueue as long as a view of guest memory is held.
+/// Access to a virtqueue, valid as long as a view of guest memory is held.
 ///
-/// When an address or a descriptor is bad, or the driver has reset the queue, loads give 0, stores
-/// vanish, and [`lost`](Self::lost) tells. Nothing of the queue is accessed any more then.
+/// After a bad address or descriptor, or a reset of the queue, loads return 0, stores are dropped,
+/// and [`lost`](Self::lost) returns true. The queue's memory is not accessed any more.
 pub(crate) struct VirtqueueView<'a> {
     queue: &'a VirtqueueMem,
     view: &'a DmaView,
@@ -75,7 +75,7 @@ pub(crate) struct VirtqueueView<'a> {
 }
 
 impl<'a> VirtqueueView<'a> {
-    /// Access through `view`.
+    /// Access to `queue` through `view`.
     pub(super) fn new(queue: &'a VirtqueueMem, view: &'a DmaView) -> Self {
         Self {
             queue,
@@ -89,7 +89,7 @@ impl<'a> VirtqueueView<'a> {
         self.lost.get()
     }
 
-    /// Does `access` unless one has failed.
+    /// Calls `access` unless an earlier access failed.
     fn attempt<R: Default, E: std::fmt::Display>(
         &self,
         access: impl FnOnce(&Split, &'a DmaView) -> std::result::Result<R, E>,
@@ -120,8 +120,8 @@ impl<'a> VirtqueueView<'a> {
         self.attempt(|split, view| split.store_used_index(view, index));
     }
 
-    /// Fills `bytes` with what the chain at `head` holds, and zeroes behind it; returns how many
-    /// bytes there were.
+    /// Copies the content of the chain at `head` into `bytes` and zeroes the rest. Returns the
+    /// number of bytes copied.
     pub(super) fn gather(&self, head: u16, bytes: &mut [u8]) -> usize {
         let present = self.attempt(|split, view| chain(split, view, head).gather(bytes));
         bytes[present..].fill(0);
@@ -146,9 +146,9 @@ pub(crate) struct VirtqueueConsumer {
     next: u16,
     /// The available ring's index as last read and checked.
     seen: u16,
-    /// Position after the last entry of the used ring, published or not.
+    /// Position behind the last entry written to the used ring, published or not.
     used: u16,
-    /// The used ring's index as the driver sees it.
+    /// The used ring's index, as published to the driver.
     published: u16,
 }
 
@@ -169,30 +169,30 @@ impl VirtqueueConsumer {
         self.size
     }
 
-    /// Number of chains that may be available: those that were fetched and not given back are not.
+    /// Largest number of chains that may be available: the size less the chains not yet given back.
     fn room(&self) -> u16 {
         self.size - self.next.wrapping_sub(self.used)
     }
 
-    /// Number of chains that are available and were not fetched, as far as the available ring makes
-    /// sense.
+    /// Number of available chains that are not yet fetched. At most the queue's size, even if the
+    /// available ring is corrupt.
     pub(super) fn available(&self, view: &VirtqueueView<'_>) -> u16 {
         let ahead = view.available_index().wrapping_sub(self.next);
         ahead.min(self.room())
     }
 
-    /// Whether chains are available, looked at after whatever the driver was told.
+    /// Whether chains are available. Reads the index after all earlier stores to the driver.
     pub(super) fn look_again(&self, view: &VirtqueueView<'_>) -> bool {
         fence(Ordering::SeqCst);
         self.next != view.available_index()
     }
 
-    /// Takes the head of the next available chain, or `None` when there is none.
+    /// Fetches the head of the next available chain, or returns `None` if there is none.
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the available ring makes no sense;
-    /// the queue stays where it is.
+    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the available ring is corrupt. The
+    /// consumer's position does not change.
     pub(super) fn fetch(
         &mut self,
         view: &VirtqueueView<'_>,
@@ -215,15 +215,15 @@ impl VirtqueueConsumer {
         Ok(Some(head))
     }
 
-    /// Gives a fetched chain back after `len` bytes were written to it. The driver sees it after
-    /// the next [`publish`](Self::publish).
+    /// Gives a fetched chain back, with `len` bytes written to it. The driver sees this after the
+    /// next [`publish`](Self::publish).
     pub(super) fn give_back(&mut self, view: &VirtqueueView<'_>, head: u16, len: u32) {
         debug_assert_ne!(self.next, self.used);
         view.store_used_entry(self.used, head, len);
         self.used = self.used.wrapping_add(1);
     }
 
-    /// Lets the driver see every chain that was given back.
+    /// Makes the chains that were given back visible to the driver.
     pub(super) fn publish(&mut self, view: &VirtqueueView<'_>) {
         if self.published != self.used {
             self.published = self.used;
@@ -232,17 +232,17 @@ impl VirtqueueConsumer {
     }
 }
 
-/// Producer of completions, which are written into the driver's buffers in the order of the
+/// Producer of a CQ's completions. It writes them into the driver's buffers, in the order of the
 /// available ring.
 #[derive(Debug)]
 pub(crate) struct VirtqueueCq {
     buffers: VirtqueueConsumer,
-    /// Entries of the CQ, which are the buffers that its driver makes available.
+    /// Entries of the CQ: the driver makes that many buffers available.
     cqe: u32,
-    /// Number of completions, which wraps.
+    /// Number of completions, modulo 2³².
     completed: u32,
     latch: ArmLatch,
-    /// The requests of REQ_NOTIFY_CQ since the last interrupt.
+    /// The request that REQ_NOTIFY_CQ made since the last interrupt.
     arm: ArmWord,
 }
 
@@ -255,7 +255,7 @@ impl VirtqueueCq {
             completed: 0,
             latch: ArmLatch::starting_at(queue.split.size.into(), 0),
             arm: ArmWord {
-                // 0 counts as answered.
+                // Sequence 0 counts as answered.
                 sequence: 1,
                 kind: ArmKind::None,
                 position: 0,
@@ -268,8 +268,8 @@ impl VirtqueueCq {
     ///
     /// # Errors
     ///
-    /// [`RingError::Overflow`] without a buffer, and those of [`VirtqueueConsumer::fetch`]. The CQ
-    /// is dead then.
+    /// [`RingError::Overflow`] if there is no buffer, and the errors of
+    /// [`VirtqueueConsumer::fetch`]. After an error the CQ must not be used any more.
     pub(super) fn push(
         &mut self,
         view: &VirtqueueView<'_>,
@@ -278,17 +278,18 @@ impl VirtqueueCq {
     ) -> std::result::Result<(), RingError> {
         let head = self.buffers.fetch(view)?.ok_or(RingError::Overflow)?;
         view.scatter(head, cqe);
-        // LOSSLESS: a CQE is short.
+        // LOSSLESS: `cqe` is far shorter than 4 GiB.
         self.buffers.give_back(view, head, cqe.len() as u32);
         self.completed = self.completed.wrapping_add(1);
         self.latch.record(solicited);
         Ok(())
     }
 
-    /// Asks for an interrupt at the next completion that the driver has not polled yet and that is
-    /// of this kind. All that was pushed is published.
+    /// Requests an interrupt for the next completion of the kind in `flags` that the driver has not
+    /// polled yet. All pushed CQEs must be published.
     pub(super) fn request_notify(&mut self, view: &VirtqueueView<'_>, flags: NotifyFlags) {
-        // Another thread may sleep for any completion: its wish is not narrowed.
+        // Another thread may wait for any completion, so a weaker request does not replace a
+        // stronger one.
         if self.arm.kind != ArmKind::Next {
             self.arm.kind = if flags.contains(NotifyFlags::NEXT_COMPLETION) {
                 ArmKind::Next
@@ -301,7 +302,7 @@ impl VirtqueueCq {
         self.arm.position = self.completed.wrapping_sub(with_driver);
     }
 
-    /// Lets the driver see every CQE that was pushed, and returns whether the interrupt is due.
+    /// Makes all pushed CQEs visible to the driver. Returns whether the interrupt is due.
     pub(super) fn publish(&mut self, view: &VirtqueueView<'_>) -> bool {
         self.buffers.publish(view);
         let is_due = self.latch.event_due(self.arm.to_u64());

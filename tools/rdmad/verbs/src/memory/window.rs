@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory windows (IBTA 10.6.7): rights of peers to a part of an MR under an R_Key of their own.
+//! Memory windows (IBTA 10.6.7): peers' rights to a part of an MR, under a separate R_Key.
 //!
-//! A window of type 1 is bound, and bound anew, by any QP of its PD and reached by any. One of type
-//! 2 (2B) is bound once until it is invalidated, and only the QP that bound it reaches it. The
-//! memory is found through the pages of the MR, which stays as long as a window is bound to it.
+//! A type 1 window can be bound and rebound by any QP of its PD, and used through any of them. A
+//! type 2 (2B) window must be invalidated before it is bound again, and works only at the QP that
+//! bound it. Its memory is found through the pages of the MR, which can't be destroyed while a
+//! window is bound to it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +25,7 @@ use crate::pd::PdUse;
 use crate::shuffle::Secret;
 use crate::table::Table;
 
-/// Rights that a window may have. It gives none of this side, whatever is asked for: it has no
+/// Rights that a binding may request. Local rights are accepted but not granted: a window has no
 /// L_Key.
 const RIGHTS: AccessFlags = AccessFlags(
     AccessFlags::LOCAL_WRITE.0
@@ -39,7 +40,7 @@ const RIGHTS: AccessFlags = AccessFlags(
 #[derive(Debug)]
 pub(crate) struct Window {
     number: MwNumber,
-    /// PD that it belongs to.
+    /// Its PD.
     pd: PdUse,
     mw_type: MwType,
     state: Mutex<WindowState>,
@@ -48,7 +49,7 @@ pub(crate) struct Window {
 
 #[derive(Debug)]
 struct WindowState {
-    /// R_Key.
+    /// Current R_Key.
     key: u32,
     bound: Option<Bound>,
 }
@@ -57,13 +58,13 @@ struct WindowState {
 #[derive(Debug)]
 struct Bound {
     region: Arc<Region>,
-    /// The QP that a window of type 2 belongs to.
+    /// The QP to which a type 2 window is tied.
     qpn: Option<Qpn>,
-    /// Given back when nobody uses the region any more.
+    /// Dropped when no thread uses the region any more.
     _mr: WindowUse,
 }
 
-/// The user of a remote key: work of the peer at a QP.
+/// The user of a remote key: the peer of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyUser {
     /// PD of the QP.
@@ -75,23 +76,23 @@ pub(crate) struct KeyUser {
 /// The operation of a BIND_MW work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
-    /// R_Key of the window until now, of which only the number matters if that is not bound anyway,
-    /// as of type 2,
+    /// R_Key of the window before. For a type 2 window, and for an unbound one, only its number
+    /// counts.
     pub old_key: u32,
-    /// and from now on.
+    /// R_Key of the window after the binding.
     pub new_key: u32,
-    /// Rights.
+    /// Access rights of the window.
     pub access: AccessFlags,
-    /// Address of the first byte in the MR.
+    /// Address of the window's first byte in the MR.
     pub addr: u64,
-    /// Bytes; none to unbind.
+    /// Length in bytes; 0 to unbind.
     pub len: u64,
 }
 
 impl Binding {
-    /// The part of `region` that the window is to show: there must be such a part, the MR must
-    /// admit windows, and rights to write need the local right (IBTA C10-73 to C10-75). An MR whose
-    /// addresses count from 0 has no windows.
+    /// The part of `region` that the window covers. The part must exist, the MR must permit windows
+    /// and must not be zero-based, and remote write access requires local write access (IBTA C10-73
+    /// to C10-75).
     fn cut(&self, region: &Region) -> KeyResult<Region> {
         let rights = region.access();
         let admits = rights.contains(AccessFlags::MW_BIND)
@@ -116,7 +117,7 @@ pub(crate) struct WindowTable {
 }
 
 impl WindowTable {
-    /// An empty table for the numbers in `numbers`.
+    /// An empty table for windows with `numbers`.
     pub(super) fn new(secret: &Secret, budget: &Budget, numbers: Range<u32>) -> Self {
         Self {
             budget: budget.clone(),
@@ -126,15 +127,15 @@ impl WindowTable {
         }
     }
 
-    /// Whether `key` is that of a window, if of anything.
+    /// Whether `key` is in the range of windows' keys.
     #[inline]
     pub(super) fn owns(&self, key: u32) -> bool {
         number_of::<MwNumber>(key).get() >= self.first
     }
 
-    /// Makes a new window, which is not bound, and returns its number and key.
+    /// Creates an unbound window. Returns its number and key.
     pub(crate) fn insert(&self, pd: PdUse, mw_type: MwType) -> Result<(MwNumber, u32)> {
-        // Memory for a window and its binding.
+        // Charges the window and a binding.
         let bound = size_of::<Region>() + BOOKKEEPING;
         let charge = self.budget.charge_object::<Window>(bound)?;
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
@@ -150,20 +151,20 @@ impl WindowTable {
         Ok((number, key))
     }
 
-    /// Removes a window: its key opens nothing from now on. Workers may still be at it until they
-    /// are synchronised with; then its number is given back by [`release`](Self::release).
+    /// Removes a window: its key is invalid from now on. Workers may use the window until the
+    /// caller has synchronised with them; then [`release`](Self::release) frees the number.
     pub(crate) fn remove(&self, number: MwNumber) -> Option<Arc<Window>> {
         self.table.remove(number)
     }
 
-    /// Unbinds a removed window and gives its number back. Returns the QP that it belonged to, if
-    /// it was bound to one.
+    /// Unbinds a removed window and frees its number. Returns the QP to which a type 2 window was
+    /// tied.
     pub(crate) fn release(&self, window: &Window) -> Option<Qpn> {
         let (key, bound) = {
             let mut state = window.state.lock();
             (state.key, state.bound.take())
         };
-        // The next window with this number starts with another key than this one ended with.
+        // The next window with this number must not start with the last key of this one.
         self.variants.note(key);
         let qpn = bound.as_ref().and_then(|bound| bound.qpn);
         if let Some(bound) = bound {
@@ -178,9 +179,9 @@ impl WindowTable {
         self.table.iter().map(|window| window.number).collect()
     }
 
-    /// Binds a window to a part of `mr`, or to nothing if there is none, for work of a QP. Returns
-    /// its number if it belongs to that QP now. On return nobody uses what it was bound to before.
-    /// The caller has no [`Message`](super::Message) open.
+    /// Binds a window to a part of `mr`, or unbinds it if `mr` is `None`, for work of a QP. Returns
+    /// the window's number if the window is now tied to that QP. On return the memory of the old
+    /// binding is not used any more. The caller must have no [`Message`](super::Message) open.
     pub(super) fn bind(
         &self,
         by: KeyUser,
@@ -190,7 +191,7 @@ impl WindowTable {
         let number: MwNumber = number_of(wanted.old_key);
         let window = self.table.get(number).ok_or(KeyFault)?;
         let is_two = window.mw_type == MwType::Two;
-        // Only the invalidation unbinds a window of type 2 (IBTA o10-37.2.40).
+        // Only an invalidation unbinds a type 2 window (IBTA o10-37.2.40).
         if window.pd.number() != by.pdn
             || number_of::<MwNumber>(wanted.new_key) != number
             || !RIGHTS.contains(wanted.access)
@@ -227,8 +228,8 @@ impl WindowTable {
         Ok(is_two.then_some(number))
     }
 
-    /// Unbinds the window of type 2 that `key` names, for work of the QP that bound it. On return
-    /// nobody uses its memory any more. The caller has no [`Message`](super::Message) open.
+    /// Unbinds the type 2 window that `key` names, for work of the QP that bound it. On return its
+    /// memory is not used any more. The caller must have no [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32, by: KeyUser) -> KeyResult<()> {
         let window = self.table.get(number_of(key)).ok_or(KeyFault)?;
         let bound = {
@@ -246,7 +247,7 @@ impl WindowTable {
         Ok(())
     }
 
-    /// Unbinds window `number` if it belongs to QP `qpn`, which is no more.
+    /// Unbinds window `number` if it is tied to QP `qpn`, which is being destroyed.
     pub(crate) fn unbind_for(&self, number: MwNumber, qpn: Qpn) {
         let unbind = |window: &Window| {
             let mut state = window.state.lock();
@@ -261,8 +262,8 @@ impl WindowTable {
         }
     }
 
-    /// Calls `visit` with what the window that `key` names shows to work of the peer at a QP, if
-    /// anything.
+    /// Calls `visit` with the memory of the window that `key` names, if the window is bound and the
+    /// peer of this QP may use it.
     #[inline]
     pub(super) fn visit<R>(
         &self,
@@ -286,21 +287,21 @@ impl WindowTable {
 }
 
 impl Bound {
-    /// Waits until nobody uses the memory any more.
+    /// Waits until no thread uses the memory any more.
     fn end(self) {
         drain(self.region);
     }
 }
 
-/// How many windows are bound to an MR, or that there will be none any more.
+/// The number of windows bound to an MR, or [`CLOSED`].
 #[derive(Debug, Default)]
 pub(super) struct WindowCount(AtomicU32);
 
-/// No window is bound any more.
+/// The MR is being removed: no window is bound to it, and none can be.
 const CLOSED: u32 = u32::MAX;
 
 impl WindowCount {
-    /// Admits no window any more, unless there are some. Returns whether there are none.
+    /// Closes the MR to windows if none is bound. Returns whether it did.
     pub(super) fn close(&self) -> bool {
         self.0
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)

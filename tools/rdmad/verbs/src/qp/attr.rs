@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Attributes of a QP: validation and merging, and what they mean for a connection.
+//! Attributes of a QP: validation, merging, and conversion to what the protocol machines need.
 
 use roce::net::{
     gid_to_ip, multicast_mac, udp_source_port, vlan_tag, Addresses, DEFAULT_HOP_LIMIT,
@@ -17,14 +17,14 @@ use crate::config::RATE_LIMITS;
 use crate::error::{require, Errno, Result};
 use crate::Device;
 
-/// Codes of times have 5 bits, retry counts 3, flow labels 20, service levels 4.
+/// Largest values: time codes have 5 bits, retry counts 3, flow labels 20, service levels 4.
 const MAX_TIME_CODE: u8 = 31;
 const MAX_RETRIES: u8 = 7;
 const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 const MAX_SL: u8 = 15;
 
-/// Checks the values of the attributes in `mask` but for the path, which [`connection`] checks, or
-/// fails with `EINVAL`.
+/// Checks the attributes in `mask`, except for the path, which [`connection`] checks. Fails with
+/// `EINVAL`.
 pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
     let has = |bit| mask.contains(bit);
     let limits = &device.config().limits;
@@ -51,12 +51,12 @@ pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Resu
     Ok(())
 }
 
-/// Checks a rate limit in kb/s; 0 is none.
+/// Checks a rate limit in kb/s; 0 means no limit.
 pub(super) fn validate_rate(rate: u32) -> Result<()> {
     require(rate == 0 || RATE_LIMITS.contains(&rate))
 }
 
-/// Takes the attributes in `mask`, which are valid, over into `to`.
+/// Copies the attributes in `mask`, which are valid, to `to`.
 pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     let has = |bit| mask.contains(bit);
     if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
@@ -112,7 +112,7 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     }
 }
 
-/// The part of address vectors of both kinds that describes a path.
+/// The fields that describe a path, from the address vector of a connection or a datagram.
 struct AddressVector {
     sgid_index: u8,
     sl: u8,
@@ -124,22 +124,25 @@ struct AddressVector {
 }
 
 impl AddressVector {
-    /// Refuses, with `EINVAL`, all but one host: next hop and destination are both one, and an
-    /// address vector without a global route has none.
+    /// Fails with `EINVAL` unless the destination is a single host: neither next hop nor
+    /// destination may be zero or a group. An address vector without a global route has no
+    /// destination.
     fn require_host(&self) -> Result<()> {
         require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
         let to = gid_to_ip(self.dgid);
         require(!to.is_unspecified() && !to.is_multicast())
     }
 
-    /// Refuses, with `EINVAL`, all but a multicast group by its own Ethernet address.
+    /// Fails with `EINVAL` unless the destination is a multicast group, with the group's Ethernet
+    /// address as next hop.
     fn require_group(&self, device: &Device) -> Result<()> {
         let to = gid_to_ip(self.dgid);
         require(device.has_feature(Feature::Multicast) && to.is_multicast())?;
         require(self.dmac == multicast_mac(to))
     }
 
-    /// The path from QP `qpn` of the device to QP `dest_qpn`, or `EINVAL` if there is none.
+    /// The path from QP `qpn` of the device to QP `dest_qpn`. Fails with `EINVAL` for invalid
+    /// addresses.
     fn path(&self, device: &Device, qpn: Qpn, dest_qpn: Qpn) -> Result<Path> {
         let source = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
         let to = gid_to_ip(self.dgid);
@@ -179,7 +182,7 @@ fn connected_path(device: &Device, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Resu
     address.path(device, qpn, dest_qpn)
 }
 
-/// The path of a datagram of QP `qpn`, to one QP or to a multicast group.
+/// The path of a datagram of QP `qpn` to a QP or a multicast group.
 pub(super) fn datagram_path(device: &Device, qpn: Qpn, to: &Datagram) -> Result<Path> {
     require(to.remote_qpn.is_valid())?;
     let address = AddressVector {
@@ -206,7 +209,7 @@ pub(super) fn connection(device: &Device, qpn: Qpn, attr: &QpAttr) -> Result<Con
     Ok(Connection::new(path, attr.dest_qp_num, mtu))
 }
 
-/// The part of the attributes that a requester needs.
+/// The attributes that a requester needs.
 pub(super) fn requester(attr: &QpAttr) -> RequesterAttr {
     RequesterAttr {
         sq_psn: attr.sq_psn,
@@ -217,7 +220,7 @@ pub(super) fn requester(attr: &QpAttr) -> RequesterAttr {
     }
 }
 
-/// The part of the attributes that a responder needs.
+/// The attributes that a responder needs.
 pub(super) fn responder(attr: &QpAttr) -> ResponderAttr {
     ResponderAttr {
         rq_psn: attr.rq_psn,

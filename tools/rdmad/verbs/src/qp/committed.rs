@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Committed state: the part of a QP's halves that has to outlive the process that serves it.
+//! Committed state of a QP: the part of its halves that must outlive the serving process.
 //!
-//! One plain structure a half. All else is derived from it, from commands (attributes, connection,
-//! shape of the rate limit) and from the rings: WQEs that have not ended are read again. Nobody
-//! hands a QP over yet. Tests drop both halves after each turn and make them anew, so that the
-//! structures stay complete.
+//! Each half has one plain structure. The rest is derived from it, from the commands (attributes,
+//! connection, shape of the rate limit) and from the rings: WQEs that are not complete are read
+//! again. No code hands a QP over to another process yet. Tests drop and recreate both halves after
+//! each turn, which keeps the structures complete.
 //!
-//! Queues of RFC mode are not handed over: their indices are in memory that the driver may write.
+//! Queues in RFC mode can't be handed over: their indices are in memory that the driver may write.
 
 use std::mem;
 
@@ -37,15 +37,15 @@ struct SendState {
     queue: DevicePositions,
     machine: SendMachine,
     under_way: UnderWay,
-    /// Of a rate limit.
+    /// The QP's rate limit.
     pacer: Pacing,
-    /// 1 if the ring makes no sense.
+    /// 1 if the ring is corrupt.
     broken: u8,
     /// 1 if SQ_DRAINED was raised since the QP went to SQD.
     drained: u8,
 }
 
-/// The machine that sends.
+/// The protocol machine that sends.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMachine {
@@ -56,17 +56,19 @@ enum SendMachine {
     Ud(u32),
 }
 
-/// A work request that no machine has. It is the only one that has not ended.
+/// A work request that is not in a protocol machine. If there is one, it is the only incomplete
+/// one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnderWay {
     Nothing,
     Transfer(TransferState),
-    /// A datagram that waits for room, with the status that it ends with, or 0.
+    /// A datagram that waits for room in the frame port: the status with which it will complete, or
+    /// 0.
     Blocked(u8),
 }
 
-/// The rate limit.
+/// The QP's rate limit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pacing {
@@ -81,17 +83,17 @@ struct RecvState {
     queue: DevicePositions,
     receive: ReceiveState,
     machine: RecvMachine,
-    /// Remote keys that memory refused.
+    /// Number of R_Key violations by the peer.
     violations: u32,
-    /// 1 if COMM_EST was raised or is no news.
+    /// 1 if COMM_EST was raised or is not needed any more.
     established: u8,
     /// 1 if QP_LAST_WQE_REACHED was raised.
     last_wqe_reached: u8,
-    /// 1 if the ring makes no sense.
+    /// 1 if the ring is corrupt.
     broken: u8,
 }
 
-/// The machine that receives.
+/// The protocol machine that receives.
 #[allow(clippy::large_enum_variant)] // It is plain: nothing of it is behind a pointer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,24 +101,24 @@ enum RecvMachine {
     None,
     Rc(rc::ResponderState),
     Uc(uc::ResponderState),
-    /// 1 if it has stopped.
+    /// 1 if the receiver has stopped.
     Ud(u8),
 }
 
-/// The receive work request that was taken and has not ended. Its slot may be in use again.
+/// The receive work request that was fetched and is not complete. Its slot may be reused already.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReceiveState {
     id: u64,
     length: u32,
     num_sge: u32,
-    /// Slot of the SRQ, or `u32::MAX` if it is from the RQ.
+    /// Slot of the SRQ, or `u32::MAX` if the work request is from the RQ.
     slot: u32,
     holder: Holder,
     wqe: [u8; RECV_WQE],
 }
 
-/// The part that a receive work request is in.
+/// The part of the receive half that holds a receive work request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
@@ -170,7 +172,7 @@ impl ReceiveState {
 }
 
 impl SendState {
-    /// The state of `side`, unless its queue is of RFC mode.
+    /// The state of `side`, or `None` if its queue is in RFC mode.
     fn of(side: &SendSide, epoch: Epoch) -> Option<Self> {
         Some(Self {
             queue: side.io.queue.commit()?,
@@ -198,7 +200,7 @@ impl SendState {
 }
 
 impl RecvState {
-    /// The state of `side`, unless its queue is of RFC mode.
+    /// The state of `side`, or `None` if its queue is in RFC mode.
     fn of(side: &RecvSide) -> Option<Self> {
         let (machine, held) = match &side.responder {
             None => (RecvMachine::None, None),
@@ -226,7 +228,7 @@ impl RecvState {
 }
 
 impl Qp {
-    /// Drops both halves and makes them anew of their committed state.
+    /// Drops both halves and recreates them from their committed state.
     pub(crate) fn rebuild(&self, device: &Device, epoch: Epoch) {
         let view = device.space.enter();
         let mut send = self.send.lock();
@@ -253,7 +255,7 @@ impl Qp {
         epoch: Epoch,
     ) {
         let snapshots = side.io.snapshots.take_room(device.budget());
-        // Commands tell these, and the timers know the alarm.
+        // Commands set these fields, except for the alarm, which the timers hold.
         let SendSide {
             attr,
             io,
@@ -327,7 +329,7 @@ impl Qp {
         buffer.fill(0);
         let size = buffer.len().min(RECV_WQE);
         buffer[..size].copy_from_slice(&state.receive.wqe[..size]);
-        // Commands tell these.
+        // Commands set these fields.
         let RecvSide {
             answers,
             peer,

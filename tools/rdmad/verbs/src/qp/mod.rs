@@ -2,9 +2,9 @@
 
 //! Queue pairs.
 //!
-//! [`state`], [`attr`], [`modify`] and [`summary`] say how a QP is set up, and [`remote_qp`] names
-//! its other end. [`send`] and [`recv`] are its halves with their rings; the machines of the
-//! transport services stand behind [`service`]. A worker serves it by [`serve`].
+//! [`state`], [`attr`], [`modify`] and [`summary`] set a QP up, and [`remote_qp`] names its peer.
+//! [`send`] and [`recv`] are its halves, with their rings; [`service`] wraps the protocol machines
+//! of the transport services. Workers give the QP turns by [`serve`].
 
 mod attr;
 #[cfg(feature = "testing")]
@@ -51,73 +51,73 @@ pub(crate) use summary::Summary;
 
 /// A queue pair.
 ///
-/// Its two halves have a lock each, so packets of both directions of a connection are processed at
-/// the same time. On the direct path a worker holds its own send half and the peer's receive half,
-/// so there the directions take turns. See [`Device`] for the order of locks.
+/// Each half has its own lock, so packets of both directions of a connection are processed in
+/// parallel. On the direct path a worker holds its own send half and the peer's receive half, so
+/// there the directions alternate. See [`Device`] for the lock order.
 ///
-/// The state is written with the lock of either half held: a step of the state table needs both, a
-/// failure the one of the half that fails.
+/// The state is written under the lock of a half: MODIFY_QP holds both locks, a failure holds the
+/// lock of the half that fails.
 #[derive(Debug)]
 pub(crate) struct Qp {
     /// QPN.
     pub number: Qpn,
-    /// Properties that it has from its creation on.
+    /// Properties that are fixed at creation.
     pub init: QpInit,
     /// A [`QpState`] or [`DESTROYED`].
     state: AtomicU8,
-    /// A CQ died: go to ERR.
+    /// A CQ or SRQ of the QP failed: the next turn takes the QP to ERR.
     failure_requested: AtomicBool,
-    /// The entry in the runtime's timers was taken out.
+    /// The runtime's timers have removed the QP's entry, since its deadline passed.
     timer_expired: AtomicBool,
-    /// It got few work requests between the last two requests for its doorbell.
+    /// The QP fetched few WQEs between the last two requests for its doorbell.
     is_request_response: AtomicBool,
-    /// A worker serves it, and whether it became ready meanwhile.
+    /// Whether a worker serves the QP, and whether it became ready meanwhile.
     serving: Exclusive,
-    /// The part that others may see at any time.
+    /// The part that other threads may read at any time, without lock.
     pub summary: Summary,
-    /// Numbers of the windows of type 2 that it bound.
+    /// Numbers of the type 2 windows that are tied to the QP.
     windows: Mutex<BTreeSet<MwNumber>>,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
     _charge: Charge,
 }
 
-/// State of a QP that is no more: nothing of its may be touched.
+/// State of a destroyed QP, whose memory and CQs must not be used any more.
 const DESTROYED: u8 = u8::MAX;
 
-/// Properties that a QP has from its creation on.
+/// Properties of a QP that are fixed at creation.
 #[derive(Debug)]
 pub(crate) struct QpInit {
     /// Type.
     pub qp_type: QpType,
-    /// Its queues belong to a process.
+    /// Whether its queues belong to a process, not to the guest's kernel.
     pub user: bool,
-    /// It does not receive what it sends to a multicast group.
+    /// Whether it does not receive its own multicast datagrams.
     pub blocks_loopback: bool,
-    /// Every send work request produces a CQE.
+    /// Whether every send work request generates a CQE.
     pub signal_all: bool,
     /// Capabilities.
     pub cap: QpCap,
-    /// Cookie of its events.
+    /// The driver's cookie, which the QP's events carry.
     pub cookie: u64,
-    /// Doorbell page that rings its queues.
+    /// Doorbell page from which its queues may be rung.
     pub doorbell_page: u32,
     /// PD.
     pub pd: PdUse,
-    /// CQ of the SQ.
+    /// CQ of its send queue.
     pub send_cq: Arc<Cq>,
-    /// CQ of the RQ.
+    /// CQ of its receive queue.
     pub recv_cq: Arc<Cq>,
-    /// SQ.
+    /// Send queue.
     pub sq: QueueMem,
-    /// RQ.
+    /// Receive queue.
     pub rq: QueueMem,
-    /// SRQ from which its receives come. Such a QP has no RQ.
+    /// SRQ from which it takes receives. A QP with an SRQ has no RQ.
     pub srq: Option<Arc<Srq>>,
 }
 
 impl Qp {
-    /// A QP in RESET. It is charged to `budget`.
+    /// Creates a QP in RESET, charged to `budget`.
     pub(crate) fn new(budget: &Budget, number: Qpn, init: QpInit) -> Result<Self> {
         let charge = budget.charge_object::<Self>(BOOKKEEPING + QP_EVENTS)?;
         let snapshots = Snapshots::one(budget, max_sq_wqe(&init.cap))?;
@@ -147,19 +147,19 @@ impl Qp {
         })
     }
 
-    /// Current state, or `None` when it is destroyed.
+    /// Current state, or `None` if the QP is destroyed.
     #[inline]
     pub(crate) fn state(&self) -> Option<QpState> {
         QpState::try_from(self.state.load(Ordering::Acquire)).ok()
     }
 
-    /// Whether it sends to one peer, not to whom each work request names.
+    /// Whether the QP is connected to one peer (RC or UC).
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         matches!(self.init.qp_type, QpType::Rc | QpType::Uc)
     }
 
-    /// Whether requests of the peer are executed.
+    /// Whether the QP executes requests of its peer in its current state.
     #[inline]
     pub(crate) fn receives(&self) -> bool {
         matches!(
@@ -168,7 +168,7 @@ impl Qp {
         )
     }
 
-    /// Whether responses of the peer have work requests to go to.
+    /// Whether the QP may have work requests that wait for responses.
     #[inline]
     pub(crate) fn awaits_responses(&self) -> bool {
         matches!(self.state(), Some(QpState::Rts | QpState::Sqd))
@@ -183,7 +183,7 @@ impl Qp {
         }
     }
 
-    /// Invalidates a key on behalf of its work or its peer's.
+    /// Invalidates a key, for a work request of the QP or of its peer.
     pub(crate) fn invalidate(
         &self,
         device: &Device,
@@ -194,7 +194,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Binds a window on behalf of its work to a part of the MR that `lkey` names.
+    /// Executes a BIND_MW: binds a window to a part of the MR that `lkey` names.
     fn bind(
         &self,
         device: &Device,
@@ -207,14 +207,14 @@ impl Qp {
         Ok(())
     }
 
-    /// Unbinds its windows. It is destroyed, and no worker is at it any more.
+    /// Unbinds the windows tied to the QP, which is destroyed and has no turns any more.
     pub(crate) fn unbind_windows(&self, device: &Device) {
         for number in std::mem::take(&mut *self.windows.lock()) {
             device.mrs.windows().unbind_for(number, self.number);
         }
     }
 
-    /// Window `number` does not belong to it any more.
+    /// Window `number` is not tied to the QP any more.
     pub(crate) fn forget_window(&self, number: MwNumber) {
         self.windows.lock().remove(&number);
     }
@@ -229,32 +229,34 @@ impl Qp {
         self.recv.lock()
     }
 
-    /// Whether the owner has lately posted work requests one by one, and no stream of them.
+    /// Whether the QP lately posted single work requests rather than a stream of them.
     pub(crate) fn is_request_response(&self) -> bool {
         self.is_request_response.load(Ordering::Relaxed)
     }
 
-    /// A CQ of this QP died; the QP's next turn takes it to ERR.
+    /// Requests the transition to ERR because a CQ or SRQ of the QP failed. The next turn executes
+    /// it.
     pub(crate) fn request_failure(&self) {
         self.failure_requested.store(true, Ordering::Release);
     }
 
-    /// The QP's entry in the timers was taken out.
+    /// Notes that the timers have removed the QP's entry.
     pub(crate) fn timer_expired(&self) {
         self.timer_expired.store(true, Ordering::Release);
     }
 
-    /// Goes to ERR, of its own, and raises `event` unless a completion tells what happened. The
-    /// QP's next turn flushes its queues. The caller holds the lock of the half that failed.
+    /// Takes the QP to ERR after an error, and raises `event` unless a completion reports the
+    /// error. The QP's next turn flushes its queues. The caller holds the lock of the half that
+    /// failed.
     pub(crate) fn fail(&self, device: &Device, event: Option<AsyncEvent>) {
         self.leave(device, QpState::Err, event, |state| {
             !matches!(state, QpState::Reset | QpState::Err)
         });
     }
 
-    /// A send work request ended in error. That is the end of a reliable connection; other QPs go
-    /// to SQE, where they still receive. The QP's next turn flushes what else was posted. The
-    /// caller holds the lock of the send half.
+    /// Handles a send work request that completed in error. A reliable connection goes to ERR.
+    /// Other QPs go to SQE, where they still receive. The QP's next turn flushes the remaining work
+    /// requests. The caller holds the lock of the send half.
     pub(crate) fn fail_send(&self, device: &Device) {
         if self.init.qp_type == QpType::Rc {
             return self.fail(device, None);
@@ -264,7 +266,7 @@ impl Qp {
         });
     }
 
-    /// Goes to `to`, of its own, if it is in one of the states `from`.
+    /// Takes the QP to state `to` after an error, if its state satisfies `from`.
     fn leave(
         &self,
         device: &Device,
@@ -289,16 +291,16 @@ impl Qp {
         }
     }
 
-    /// Raises an asynchronous event. The caller holds the lock of a half, in which it saw that the
-    /// QP is not destroyed.
+    /// Raises an asynchronous event. The caller holds the lock of a half, under which it saw that
+    /// the QP is not destroyed.
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device
             .events()
             .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
     }
 
-    /// The driver has reset virtqueue `number`, which is one of its queues: turns that begin from
-    /// now on don't access it.
+    /// Handles the driver's reset of virtqueue `number`, if it is a queue of the QP (RFC mode).
+    /// Later turns do not access that virtqueue.
     pub(crate) fn virtqueue_reset(&self, number: u16) {
         [&self.init.sq, &self.init.rq]
             .into_iter()
@@ -307,8 +309,7 @@ impl Qp {
             .for_each(VirtqueueMem::retire);
     }
 
-    /// Ends the use of its memory, CQs and timers and forgets events that wait. Takes as long as a
-    /// turn at most.
+    /// Stops using memory, CQs and timers, and drops events not yet sent. Waits at most for a turn.
     pub(crate) fn destroy(&self, device: &Device) {
         {
             let mut send = self.send.lock();

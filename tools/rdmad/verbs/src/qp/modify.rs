@@ -22,36 +22,36 @@ use crate::turn::Parked;
 use crate::wqe::Received;
 use crate::Device;
 
-/// The parts of a connection from a MODIFY_QP on.
+/// The new parts of a connection after a MODIFY_QP.
 struct Connected {
     connection: Connection,
     route: Option<DirectRoute>,
-    /// A new one, if the QP starts to send.
+    /// A new requester, if the QP starts to send.
     requester: Option<Requester>,
-    /// For a responder that starts.
+    /// Charge for a new responder's queues.
     answers: Option<Charge>,
 }
 
-/// A step of the state table.
+/// A transition of the state table.
 #[derive(Clone, Copy)]
 struct Step {
     current: QpState,
     next: QpState,
 }
 
-/// A command changes the QP's state: each gives it a turn.
+/// Proof that the QP waits for a command: each MODIFY_QP gives the QP a turn.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForCommand(());
 
 impl Qp {
-    /// Parks a half that does nothing in this state.
+    /// Parks a half that has nothing to do in the current state.
     pub(super) fn await_command(&self) -> Parked {
         debug_assert_ne!(self.state(), Some(QpState::Rts), "QP {}", self.number);
         ForCommand(()).into()
     }
 
-    /// Executes MODIFY_QP: all of it or, on an error, nothing.
+    /// Executes MODIFY_QP: all of it, or nothing if it fails.
     pub(crate) fn modify(&self, device: &Device, mask: QpAttrMask, new: &QpAttr) -> Result<()> {
         self.flush_sqe(device);
         let mut send = self.send.lock();
@@ -69,18 +69,18 @@ impl Qp {
         state::check(self.init.qp_type, current, next, mask, rate_limits)?;
         attr::validate(device, mask, new)?;
         if current == QpState::Sqd && next == QpState::Sqd {
-            // Work that is still under way uses the attributes (IBTA 10.3.1.5).
+            // Work requests in progress use the attributes (IBTA 10.3.1.5).
             require(send.is_drained())?;
         }
         if !matches!(next, QpState::Reset | QpState::Err) {
-            // Nothing changes if this fails.
+            // If a step of this branch fails, the QP is unchanged.
             let mut attributes = send.attr;
             attr::merge(&mut attributes, mask, new);
-            // The GSI QP is not told that there is one port.
+            // The GSI QP's transitions do not set the port.
             attributes.port_num = PORT;
             let connection = match &send.connection {
                 _ if !self.is_connected() || next == QpState::Init => None,
-                // Its GID may be gone from the table by now.
+                // The GID of the connection may have left the GID table since.
                 Some(connection) if !mask.contains(QpAttrMask::AV) => Some(connection.clone()),
                 _ => Some(attr::connection(device, self.number, &attributes)?),
             };
@@ -114,8 +114,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Chooses the worker of a connection's turns: the one of the peer on the direct path, where
-    /// the turns of both ends exclude each other; on the wire the one that takes the frames.
+    /// Chooses the worker that serves a connection. On the direct path it is the peer's worker,
+    /// since the turns of both QPs exclude each other. On the wire it is the worker that receives
+    /// the port's frames.
     fn settle(&self, device: &Device) {
         if self.summary.peer().is_none() {
             return;
@@ -139,11 +140,11 @@ impl Qp {
         packet: u16,
     ) -> Result<()> {
         let mut send = self.send.lock();
-        // Management is not to be held back.
+        // Management packets are not rate limited.
         require(self.init.qp_type != QpType::Gsi)?;
         require(matches!(self.state(), Some(QpState::Rts | QpState::Sqd)))?;
         attr::validate_rate(rate)?;
-        // Without a limit, burst and packet length mean nothing.
+        // Without a rate limit, burst and packet length must be 0.
         require(burst <= MAX_BURST && (rate != 0 || (burst, packet) == (0, 0)))?;
         send.attr.rate_limit = rate;
         self.pace(device, &mut send, burst, packet);
@@ -151,8 +152,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Brings the bucket in line with the rate limit, for bursts and packets of these lengths or,
-    /// where they are 0, the defaults.
+    /// Applies the rate limit to the token bucket. `burst` and `packet` are lengths in bytes, or 0
+    /// for the defaults.
     fn pace(&self, device: &Device, send: &mut SendSide, burst: u32, packet: u16) {
         let now = device.runtime().scheduler.clock.now();
         let shape = Shape {
@@ -184,8 +185,8 @@ impl Qp {
         })
     }
 
-    /// Gets what a connection needs for new attributes. On an error nothing has changed but that
-    /// there may be more room than is needed.
+    /// Allocates what a connection with the new attributes needs. If this fails, the QP is
+    /// unchanged, except that it may have room for more WQEs.
     fn prepare(
         &self,
         device: &Device,
@@ -205,7 +206,7 @@ impl Qp {
         };
         let sq_psn = match (current, next, &send.requester) {
             (QpState::Rtr, QpState::Rts, _) => Some(attr.sq_psn),
-            // The old one ended with the work request that failed.
+            // The old requester ended with the work request that failed.
             (QpState::Sqe, QpState::Rts, Some(old)) => Some(old.next_psn().value()),
             _ => None,
         };
@@ -227,7 +228,7 @@ impl Qp {
         })
     }
 
-    /// Brings the connection in line with new attributes.
+    /// Applies new attributes to the connection.
     fn connect(
         &self,
         send: &mut SendSide,
@@ -269,7 +270,7 @@ impl Qp {
         send.route = route;
     }
 
-    /// Has a QP of datagrams, or one that is not connected yet, take new attributes over.
+    /// Applies new attributes to a QP of datagrams, or to one that is not connected yet.
     fn open(
         &self,
         device: &Device,
@@ -289,8 +290,8 @@ impl Qp {
         }
     }
 
-    /// Flushes what was posted by now, if the SQ is in error, without holding it for longer than
-    /// turns do.
+    /// Flushes the work requests posted so far if the SQ is in error (SQE). Takes the lock for
+    /// portions no longer than a turn's.
     fn flush_sqe(&self, device: &Device) {
         let mut left = None;
         loop {
@@ -309,14 +310,14 @@ impl Qp {
         }
     }
 
-    /// Ends what the SQ was executing when it failed. Work that is posted from now on is to be
+    /// Completes the work requests that the SQ was executing when it failed. Later ones are
     /// executed.
     fn leave_sqe(&self, device: &Device, send: &mut SendSide) {
         let view = device.space.enter();
         let _ = SendTurn::new(self, device, &view).flush(send, 0);
     }
 
-    /// Gives all slots back and forgets the connection.
+    /// Gives all slots back and drops the connection.
     fn clear(&self, device: &Device, send: &mut SendSide, recv: &mut RecvSide) {
         let view = device.space.enter();
         SendTurn::new(self, device, &view).reset(send);

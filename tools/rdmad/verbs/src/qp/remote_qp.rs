@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The QP at the other end of a connection, and which packets are its.
+//! The peer QP of a connection, and the check whether a packet is from it.
 
 use roce::net::{Addresses, Mac};
 use roce::Connection;
@@ -10,18 +10,18 @@ use crate::gid::vlan_of;
 use crate::runtime::SharedRuntime;
 use crate::wire::Arrived;
 
-/// The peer that a QP is connected to.
+/// The peer QP of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteQp {
     mac: Mac,
     qpn: Qpn,
-    /// From us to the peer.
+    /// Source is this QP's address, destination the peer's.
     addresses: Addresses,
     vlan: Option<u16>,
 }
 
 impl RemoteQp {
-    /// The peer that `connection` leads to.
+    /// The peer of `connection`.
     pub(super) fn of(connection: &Connection) -> Self {
         Self {
             mac: connection.path.dst_mac,
@@ -31,7 +31,8 @@ impl RemoteQp {
         }
     }
 
-    /// Our end of a connection as the QP at its other end should name it, if we are `qpn` at `mac`.
+    /// The remote QP that the peer of `connection` must be connected to, if this QP is `qpn` at
+    /// `mac`.
     pub(crate) fn us(mac: Mac, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let addresses = &connection.path.addresses;
         Some(Self {
@@ -42,11 +43,11 @@ impl RemoteQp {
         })
     }
 
-    /// Whether a packet comes from the peer, as far as its addresses tell.
+    /// Whether the addresses of a packet show that it is from the peer.
     ///
-    /// The switch vouches for MAC addresses, not for IP addresses. A port of this process is known
-    /// by its MAC address alone. So is a host behind an uplink, unless the uplink has routers,
-    /// which put their own address into what they forward.
+    /// The switch guarantees MAC addresses, but not IP addresses. A port of this process is
+    /// identified by its MAC address. So is a host behind an uplink, unless the uplink has routers,
+    /// which replace the source MAC address of forwarded frames.
     pub(super) fn sent(&self, arrived: &Arrived<'_>, runtime: &SharedRuntime) -> bool {
         let path = &arrived.packet.path;
         self.addresses.src() == path.addresses.dst()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The part that the devices of one process share: worker threads, timers, and the way from a MAC
-//! address to a device.
+//! State that the devices of a process share: worker threads, timers, and the map from MAC
+//! addresses to devices.
 
 mod scheduler;
 mod server;
@@ -35,53 +35,53 @@ use crate::status::RuntimeStatus;
 use crate::turn::TURN;
 use crate::Device;
 
-/// Workers unless told otherwise: CPUs are left to the VMs.
+/// Largest default number of workers; the other CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
 
-/// How two QPs of one process exchange data.
+/// The data path between two QPs of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
-    /// By copying between the memories of their VMs.
+    /// Copy between the memories of their VMs.
     #[default]
     Direct,
-    /// By packets, as with any other peer.
+    /// Send packets, as to any other peer.
     Wire,
 }
 
-/// How a [`Runtime`] works.
+/// Configuration of a [`Runtime`].
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeConfig {
-    /// Threads that serve, up to [`MAX_WORKERS`]; by default as many as there are CPUs less one,
-    /// but from one to four.
+    /// Number of workers, at most [`MAX_WORKERS`]. The default is the number of CPUs less one, and
+    /// from one to four.
     pub workers: Option<usize>,
-    /// How QPs of the process exchange data.
+    /// The data path between QPs of the process.
     pub path: PathPolicy,
-    /// How long a worker goes on looking at a queue that ran dry instead of asking for a doorbell.
-    /// It does not sleep meanwhile. Only by the clock of the system.
+    /// How long a worker polls an empty send queue before it requests a doorbell. The worker does
+    /// not sleep meanwhile. Ignored with a manual clock.
     pub poll: Duration,
-    /// Whether a thread that rings a doorbell after an idle gap does the work itself if all workers
-    /// sleep.
+    /// Whether the thread that receives a doorbell after an idle gap may do the work itself if all
+    /// workers sleep.
     pub at_once: bool,
-    /// The clock that timers and rate limits go by.
+    /// The clock for timers and rate limits.
     pub clock: Clock,
-    /// The way in which the workers run.
+    /// How the workers run.
     pub worker_kind: WorkerKind,
-    /// The secret by which the numbers of objects and their keys are drawn; unknown unless told.
-    /// Runs that must repeat themselves tell it.
+    /// The secret from which the numbers and keys of objects are drawn. Random by default. Fixed
+    /// for runs that must be repeatable.
     pub secret: Option<u64>,
 }
 
-/// The devices of a process and the workers that serve them. Dropping it ends their threads.
+/// The devices of a process and the workers that serve them. The drop ends the workers' threads.
 pub struct Runtime {
     shared: Arc<SharedRuntime>,
     crew: Crew<Server>,
 }
 
-/// The part of a [`Runtime`] that devices and workers know.
+/// The part of a [`Runtime`] that devices and workers use.
 pub(crate) struct SharedRuntime {
-    /// Sorted by port.
+    /// The devices, sorted by port.
     devices: ArcSwap<Vec<Arc<Device>>>,
-    /// Held while `devices` change.
+    /// Held while `devices` changes.
     changes: Mutex<()>,
     direct: AtomicBool,
     poll: Duration,
@@ -92,7 +92,7 @@ pub(crate) struct SharedRuntime {
 }
 
 impl Runtime {
-    /// Starts the threads.
+    /// Creates a runtime and starts its workers.
     pub fn new(config: RuntimeConfig) -> io::Result<Self> {
         let RuntimeConfig {
             workers,
@@ -140,14 +140,14 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Has a worker that is stepped do the next step of its round: begin, give one device a turn,
-    /// end. Returns whether it is awake. Nothing else serves, so what happens is decided by the
-    /// order of the calls.
+    /// Has a stepped worker execute the next step of its round: begin, give one flow a turn, or
+    /// end. Returns whether the worker is awake. The order of these calls decides everything that
+    /// happens.
     pub fn step(&self, worker: usize) -> bool {
         self.crew.step(worker)
     }
 
-    /// Whether all workers that are stepped sleep on although there is work: a wake-up was lost.
+    /// Whether all stepped workers sleep although there is work: a wake-up was lost.
     pub fn sleeps_over_work(&self) -> bool {
         let shared = &self.shared;
         self.crew.sleeps_on() && (shared.scheduler.is_busy() || shared.scheduler.is_due())
@@ -173,17 +173,17 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         self.shared.scheduler.stop();
         self.crew.join();
-        // Devices know the runtime and the runtime its devices.
+        // Breaks the cycle of references between devices and runtime.
         self.shared.devices.store(Arc::default());
     }
 }
 
 impl SharedRuntime {
-    /// Makes the device that `make` returns for its port known.
+    /// Adds the device that `make` returns for the port number that it gets.
     pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
         let _change = self.changes.lock();
         let mut devices = Vec::clone(&self.devices.load());
-        // Ports count from 1, so the first gap is where a device has another port than its place.
+        // Ports count from 1, so at the first gap a device's port number differs from its position.
         let gap = (1..)
             .zip(&devices)
             .find(|(port, device)| device.port().get() != *port);
@@ -198,7 +198,7 @@ impl SharedRuntime {
         device
     }
 
-    /// Forgets a device. Returns when no worker serves it any more.
+    /// Removes a device. On return no worker serves it any more.
     pub(crate) fn detach(&self, port: PortId) {
         {
             let _change = self.changes.lock();
@@ -210,8 +210,8 @@ impl SharedRuntime {
         self.scheduler.quiesce.synchronize();
     }
 
-    /// The device whose port has this MAC address, if its QPs exchange data directly with those of
-    /// isolation group `group`.
+    /// The device whose port has this MAC address, if isolation group `group` may exchange data
+    /// with it on the direct path.
     pub(crate) fn direct_peer(&self, group: u32, mac: [u8; 6]) -> Option<Arc<Device>> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
@@ -224,7 +224,7 @@ impl SharedRuntime {
             .cloned()
     }
 
-    /// The worker that serves a flow, if its port is there.
+    /// The home worker of a flow, if its port exists.
     pub(crate) fn home(&self, FlowKey { port, flow }: FlowKey) -> Option<usize> {
         let devices = self.devices.load();
         server::find(&devices, port).map(|device| device.flows().home(flow))
@@ -235,7 +235,7 @@ impl SharedRuntime {
         self.devices.load().iter().any(|device| device.mac() == mac)
     }
 
-    /// A turn of the current thread ended that cost so much.
+    /// Records the cost of a turn of the current thread.
     #[inline]
     pub(crate) fn note_turn(&self, cost: usize) {
         self.loads.note_turn(shard(), cost);

@@ -15,17 +15,17 @@ use crate::Device;
 /// The work of one worker.
 pub(super) struct Server {
     shared: Arc<SharedRuntime>,
-    /// Its worker, counted from 0.
+    /// The worker's number, from 0.
     worker: usize,
     watch: Watch,
-    /// When the last round began, if there was work in it.
+    /// Start of the last round, if it had work.
     began: Option<Instant>,
-    /// Whether there was work in this round.
+    /// Whether this round had work.
     worked: bool,
 }
 
 impl Server {
-    /// For this worker.
+    /// The work of worker `worker`.
     pub(super) fn new(shared: Arc<SharedRuntime>, worker: usize) -> Self {
         Self {
             worker,
@@ -36,7 +36,7 @@ impl Server {
         }
     }
 
-    /// Looks at what is watched. Returns whether there was anything to look at.
+    /// Polls the watched QPs. Returns whether any QP was watched.
     fn look(&self) -> bool {
         if self.watch.is_empty() {
             return false;
@@ -82,7 +82,7 @@ impl Work for Server {
     }
 
     fn expired(&self, QpKey { port, qpn }: QpKey) {
-        // The devices are those of now: the device may have come since the places were looked at.
+        // Looks in the current devices: the device may be newer than the round's snapshot.
         if let Some(device) = find(&self.shared.devices.load(), port) {
             device.timer_expired(qpn);
         }
@@ -111,7 +111,7 @@ impl Work for Server {
     }
 
     fn end(&mut self) -> Next {
-        // Also when there is other work, since nobody else may know of what is watched.
+        // Polls even if there is other work, since no doorbell announces work of watched QPs.
         let watching = self.look();
         if self.worked {
             return Next::Round;
@@ -125,10 +125,10 @@ impl Work for Server {
     }
 }
 
-/// The device at `port`, if it is still there.
+/// The device at `port`, if it exists.
 #[inline]
 pub(super) fn find(devices: &[Arc<Device>], port: PortId) -> Option<&Arc<Device>> {
-    // Ports count from 1 and have no gap, unless one has gone.
+    // Ports count from 1, so the position is the port less 1 unless an earlier device is gone.
     let place = (port.get() as usize).wrapping_sub(1);
     if let Some(device) = devices.get(place).filter(|device| device.port() == port) {
         return Some(device);

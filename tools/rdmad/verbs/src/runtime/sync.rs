@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Threads, time and synchronisation, as `scheduler` uses them. `tests/loom` has the model
-//! checker's counterparts.
+//! Threads, time and synchronisation primitives for `scheduler`. `tests/loom` has the counterparts
+//! for the model checker.
 
 use std::io;
 use std::time::Instant;
@@ -16,7 +16,7 @@ pub(super) use std::thread_local;
 pub(super) use parking_lot::{Condvar, Mutex};
 use sandbox::Kind;
 
-/// Starts a worker's thread, which may do what workers may.
+/// Starts a worker's thread, in the sandbox for workers.
 pub(super) fn spawn(
     name: String,
     work: impl FnOnce() + Send + 'static,
@@ -24,7 +24,7 @@ pub(super) fn spawn(
     sandbox::spawn(Kind::Worker, name, work)
 }
 
-/// The time of the system.
+/// The system's time.
 #[inline]
 pub(super) fn now() -> Instant {
     Instant::now()

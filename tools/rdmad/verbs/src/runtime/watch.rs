@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! QPs that a worker looks at without being told.
+//! QPs whose send queues a worker polls.
 //!
-//! A QP whose SQ ran dry asks for a doorbell, which leaves the VM, passes its monitor and wakes a
-//! worker. A worker that *watches* the QP instead looks at its SQ itself for a while, and no
-//! doorbell is asked for meanwhile.
+//! A QP with an empty SQ requests a doorbell, which costs a VM exit, a pass through the VM's
+//! monitor and a worker's wake-up. A worker that *watches* the QP polls its SQ for a while instead,
+//! and no doorbell is requested meanwhile.
 //!
-//! That takes the worker's processor, so it is bounded: a worker watches few QPs, each for as long
-//! as it was told to after the QP last had work. Where others want that processor, watching makes
-//! things worse, as nobody looks while they have it and no doorbell tells; a worker that notices
-//! watches nothing for some time.
+//! Polling occupies the worker's CPU, so it is bounded: a worker watches few QPs, each for a
+//! limited time after the QP last had work. If other threads need that CPU, watching does harm:
+//! while they run, nobody polls and no doorbell is requested. A worker that notices this watches no
+//! QPs for some time.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -18,14 +18,15 @@ use arrayvec::ArrayVec;
 
 use super::QpKey;
 
-/// QPs that a worker watches at a time.
+/// Most QPs that a worker watches at a time.
 const SEATS: usize = 8;
-/// A worker that did not look for so long was kept from its processor.
+/// Longest time between two polls; beyond it the worker was kept from its CPU.
 const ABSENCE: Duration = Duration::from_micros(500);
-/// How long it watches nothing then.
+/// Time for which the worker then watches no QPs.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A worker looks at the QP's SQ and gives it a turn when it has work, or when the time is over.
+/// Proof that a worker polls the QP's SQ, and gives the QP a turn when it has work or when the time
+/// ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Watched(());
@@ -34,17 +35,17 @@ pub(crate) struct Watched(());
 #[derive(Debug)]
 pub(crate) struct Watch {
     patience: Duration,
-    /// The QPs, each with the time until when it is watched.
+    /// The watched QPs, each with the end of its time.
     seats: RefCell<ArrayVec<(QpKey, Instant), SEATS>>,
-    /// When it looked last, while there is something to watch.
+    /// Time of the last poll, while QPs are watched.
     looked: Cell<Option<Instant>>,
-    /// Until when nothing is watched.
+    /// Time until which no QPs are watched.
     pause: Cell<Option<Instant>>,
 }
 
 impl Watch {
-    /// Nothing yet. Each QP will be watched for `patience` after it last had work; never, if that
-    /// is zero.
+    /// No watched QPs. Each QP will be watched for `patience` after it last had work, and not at
+    /// all if `patience` is zero.
     pub(crate) fn new(patience: Duration) -> Self {
         Self {
             patience,
@@ -54,13 +55,13 @@ impl Watch {
         }
     }
 
-    /// For who watches nothing.
+    /// For a thread that must not watch QPs.
     pub(crate) fn nothing() -> Self {
         Self::new(Duration::ZERO)
     }
 
-    /// Watches a QP whose turn that began at `now` ends, if it is watched already or did some work
-    /// in that turn, `worked`, and there is a seat. Then the QP need not ask for a doorbell.
+    /// Watches a QP at the end of its turn, which began at `now`, if the QP is watched already, or
+    /// `worked` in this turn and there is a free seat. Then the QP need not request a doorbell.
     pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> Option<Watched> {
         if self.patience.is_zero() || self.is_paused(now) {
             return None;
@@ -77,14 +78,14 @@ impl Watch {
         Some(Watched(()))
     }
 
-    /// Whether nothing is watched.
+    /// Whether no QP is watched.
     pub(crate) fn is_empty(&self) -> bool {
         self.seats.borrow().is_empty()
     }
 
-    /// Looks at all of them: `posted` tells whether a QP has work. QPs that have, and those whose
-    /// time is over, are not watched any more and passed to `ready`: they have a turn, after which
-    /// they are watched again or ask for a doorbell.
+    /// Polls all watched QPs: `posted` tells whether a QP has work. A QP that has work, or whose
+    /// time has ended, is removed and passed to `ready`: it gets a turn, after which it is watched
+    /// again or requests a doorbell.
     pub(crate) fn look(&self, now: Instant, posted: impl Fn(QpKey) -> bool, ready: impl Fn(QpKey)) {
         let absent = |last: Instant| now.saturating_duration_since(last) > ABSENCE;
         if self.looked.replace(Some(now)).is_some_and(absent) {
@@ -124,7 +125,7 @@ mod tests {
         }
     }
 
-    /// The QPs that a look at `watch` makes ready, of which those in `posted` have work.
+    /// Polls `watch`, with work posted at the QPs `posted`. Returns the QPs that become ready.
     fn look(watch: &Watch, now: Instant, posted: &[u32]) -> Vec<u32> {
         let ready = RefCell::new(Vec::new());
         watch.look(
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(look(&watch, back, &[]), [3]);
         assert!(watch.admit(qp(3), back, true).is_none());
         assert!(watch.admit(qp(3), back + PAUSE, true).is_some());
-        // It did not look because there was nothing to look at.
+        // A time without watched QPs does not count as absence.
         assert!(look(&watch, back + PAUSE, &[]).is_empty());
     }
 }

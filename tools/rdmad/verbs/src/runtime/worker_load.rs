@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The work of each worker so far, for the status.
+//! Statistics of the workers, for the status.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,50 +9,50 @@ use crossbeam_utils::CachePadded;
 
 use crate::status::WorkerStatus;
 
-/// The loads of all workers. Each worker notes its own; other threads share the first entry.
+/// The loads of all workers. Each worker updates its own entry; other threads share entry 0.
 #[derive(Debug)]
 pub(super) struct WorkerLoads(Box<[CachePadded<Load>]>);
 
 #[derive(Debug, Default)]
 struct Load {
-    /// The greatest cost of a turn.
+    /// Largest cost of a turn.
     longest_turn: AtomicU64,
-    /// The longest time, in nanoseconds, from one look at all devices to the next.
+    /// Longest time from one round to the next, in nanoseconds.
     longest_round: AtomicU64,
-    /// The time of all rounds with work, in nanoseconds.
+    /// Total time of the rounds with work, in nanoseconds.
     busy: AtomicU64,
 }
 
 impl WorkerLoads {
-    /// Of `workers` workers that did nothing yet.
+    /// Zeroed loads of `workers` workers.
     pub(super) fn new(workers: usize) -> Self {
         Self((0..=workers).map(|_| CachePadded::default()).collect())
     }
 
-    /// A turn of `shard` cost so much.
+    /// Records a turn of `shard` with this cost.
     #[inline]
     pub(super) fn note_turn(&self, shard: usize, cost: usize) {
         raise(&self.0[shard].longest_turn, cost as u64);
     }
 
-    /// A round of `shard` with work took so long.
+    /// Records a round of `shard` with work, which took `time`.
     #[inline]
     pub(super) fn note_round(&self, shard: usize, time: Duration) {
-        // Five centuries fit.
+        // 64 bits of nanoseconds last for five centuries.
         let time = time.as_nanos() as u64;
         let load = &self.0[shard];
         raise(&load.longest_round, time);
         load.busy.fetch_add(time, Ordering::Relaxed);
     }
 
-    /// The greatest cost of a turn, whoever took it.
+    /// Largest cost of a turn of any thread.
     pub(super) fn longest_turn(&self) -> u64 {
         let costs = self.0.iter().map(|load| &load.longest_turn);
         let costs = costs.map(|cost| cost.load(Ordering::Relaxed));
         costs.max().unwrap_or(0)
     }
 
-    /// The workers, in the order of their numbers, each with its `steals`.
+    /// The status of each worker, by number, with its number of `steals`.
     pub(super) fn of_workers(&self, steals: impl Fn(usize) -> u64) -> Vec<WorkerStatus> {
         let nanoseconds = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
         let workers = self.0.iter().skip(1);
@@ -66,7 +66,7 @@ impl WorkerLoads {
     }
 }
 
-/// The line stays shared by all that read it as long as nothing is longer.
+/// Stores only a new maximum, so the cache line stays shared otherwise.
 #[inline]
 fn raise(longest: &AtomicU64, value: u64) {
     if value > longest.load(Ordering::Relaxed) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Turns: what they may cost, and what comes after them.
+//! Turns: their cost, and their end.
 //!
-//! A unit of cost is the time that one byte takes to copy. All work is charged: a turn ends when
-//! its budget is spent, so that no QP keeps a worker from others for long.
+//! The unit of cost is the time to copy one byte. All work is charged to a budget, and a turn ends
+//! when the budget is spent, so no QP occupies a worker for long.
 
 mod parked;
 
@@ -11,84 +11,84 @@ use std::cell::Cell;
 
 pub(crate) use parked::Parked;
 
-/// The budget of a half of a QP for a turn. A sparse flow waits for a few turns at most, so this
-/// is what a small message waits for behind large ones.
+/// Budget of a turn, for each half of a QP. A sparse flow waits for a few turns at most, so the
+/// budget bounds the delay of a small message behind large ones.
 pub(crate) const TURN: usize = 128 << 10;
-/// The last step of a turn may exceed the budget, by the cost of 128 work requests, of a message of
-/// that many packets, or of the copies of a datagram to a group.
+/// Most that the last step of a turn may exceed the budget: the cost of 128 work requests, of a
+/// message of as many packets, or of the copies of a datagram to a group.
 #[cfg(feature = "testing")]
 const LAST_STEP: usize = 256 << 10;
-/// Cost of a turn at most.
+/// Largest cost of a turn.
 #[cfg(feature = "testing")]
 pub const MAX_TURN: usize = TURN + LAST_STEP;
-/// A work request of any kind, beside its bytes.
+/// Cost of a work request of any kind, without its bytes.
 const WORK_REQUEST: usize = 1024;
-/// A byte of a frame. 64 KiB of frames fill a turn: fewer would spend more on the turns than on the
-/// frames, and the receiver of these takes them while they are in a cache.
+/// Cost of a byte of a sent frame, so that 64 KiB of frames fill a turn. With fewer, the overhead
+/// of turns would dominate; with more, the frames would leave the cache before their receiver reads
+/// them.
 const FRAME_BYTE: usize = 2;
 
-/// A frame that was received: 64 fill a turn.
+/// Cost of a received frame, so that 64 frames fill a turn.
 const RECEIVED_FRAME: usize = TURN / 64;
 
-/// The rest of a turn's budget.
+/// The budget of a turn, and how much is spent.
 #[derive(Debug, Default)]
 pub(crate) struct TurnBudget {
     spent: Cell<usize>,
 }
 
-/// Proof that a step was charged. A loop that goes on only with one has an end.
+/// Proof that a step was charged. A loop that requires one for each iteration terminates.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Charged(());
 
 impl TurnBudget {
-    /// The cost so far. The last step of a turn may exceed the budget.
+    /// Cost so far. The last step of a turn may exceed the budget.
     pub(crate) fn spent(&self) -> usize {
         self.spent.get()
     }
 
-    /// Whether the turn is over.
+    /// Whether the budget is spent, so the turn must end.
     pub(crate) fn is_spent(&self) -> bool {
         self.left() == 0
     }
 
-    /// Bytes that may still be copied.
+    /// Bytes that may still be copied in this turn.
     pub(crate) fn left(&self) -> usize {
         TURN.saturating_sub(self.spent())
     }
 
-    /// Bytes of frames that may still be sent, at least 1.
+    /// Bytes of frames that may still be sent in this turn; at least 1.
     pub(crate) fn left_for_frames(&self) -> usize {
         (self.left() / FRAME_BYTE).max(1)
     }
 
-    /// Frames that may still be received, at least 1.
+    /// Frames that may still be received in this turn; at least 1.
     pub(crate) fn left_for_received(&self) -> usize {
         self.left().div_ceil(RECEIVED_FRAME).max(1)
     }
 
-    /// Charges a work request that ended.
+    /// Charges a completed work request.
     pub(crate) fn charge_work_request(&self) -> Charged {
         self.charge(WORK_REQUEST)
     }
 
-    /// Charges bytes that were copied.
+    /// Charges copied bytes.
     pub(crate) fn charge_bytes(&self, bytes: usize) {
         let _ = self.charge(bytes);
     }
 
-    /// Charges a frame that was received.
+    /// Charges a received frame.
     pub(crate) fn charge_received(&self) {
         let _ = self.charge(RECEIVED_FRAME);
     }
 
-    /// Charges bytes of frames that were sent.
+    /// Charges the bytes of sent frames.
     pub(crate) fn charge_frames(&self, bytes: usize) {
         let _ = self.charge(bytes.saturating_mul(FRAME_BYTE));
     }
 
-    /// Proof that more than `spent` was charged by now. A step that did nothing is charged a work
-    /// request.
+    /// Charges a work request if the cost is still `spent`, that is, if the step did nothing.
     pub(crate) fn charged_since(&self, spent: usize) -> Charged {
         if self.spent() > spent {
             Charged(())

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Why a half of a QP stops, and who calls it again.
+//! Parked halves of QPs, and the callers that will give them their next turn.
 //!
-//! Each caller has a token, which only the function makes that arranged for the call: it stands in
-//! that function's module. A half parks with at least one of them, so none is left with work and
-//! without a caller.
+//! Each kind of caller has a token type. Only the function that registers the QP with the caller
+//! can create the token, since it is in the same module. A half parks with at least one token, so
+//! no half has work but no caller.
 
 use crate::direct::ForPeer;
 use crate::memory::ForDoorbell;
@@ -12,27 +12,26 @@ use crate::qp::{ForAnswer, ForCommand, ForRequest};
 use crate::runtime::{Until, Watched};
 use crate::ForFrames;
 
-/// Callers of a half of a QP that stopped: a set that is never empty.
+/// A nonempty set of callers that will give a stopped half its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Parked(u16);
 
-/// There is more to do at once: the scheduler makes the QP ready at the end of a turn that returns
-/// this in its set.
+/// The half has more work: the scheduler makes the QP ready at the end of the turn.
 const AGAIN: u16 = 1 << 0;
 
 impl Parked {
-    /// The QP has another turn at once.
+    /// Requests another turn at once.
     pub(crate) const fn again() -> Self {
         Self(AGAIN)
     }
 
-    /// The callers of both.
+    /// The callers of both sets.
     pub(crate) fn and(self, other: impl Into<Self>) -> Self {
         Self(self.0 | other.into().0)
     }
 
-    /// Whether another turn is wanted at once.
+    /// Whether another turn is requested at once.
     pub(crate) const fn is_again(self) -> bool {
         self.0 & AGAIN != 0
     }

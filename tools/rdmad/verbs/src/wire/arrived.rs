@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A packet on its way from the frame port to a QP.
+//! A packet between the frame port and its QP.
 
 use roce::Packet;
 
-/// A packet that came.
+/// A received packet.
 pub(crate) struct Arrived<'f> {
     pub(crate) packet: Packet<'f>,
-    /// It may have come through a router: its source MAC address says nothing about the sender.
+    /// Whether the packet may have passed a router, so its source MAC address does not identify the
+    /// sender.
     pub(crate) is_routed: bool,
 }

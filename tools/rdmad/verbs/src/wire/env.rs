@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A QP and its memory, as the state machines of the services see them.
+//! A QP and its memory, as the interface that the protocol machines use.
 
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};
@@ -13,14 +13,14 @@ use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
 use crate::wqe::{Posted, Received};
 use crate::Device;
 
-/// A QP as its requester sees it.
+/// The environment of a requester.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
     io: &'a mut SendIo,
 }
 
 impl<'a, 'b> SendEnv<'a, 'b> {
-    /// For the requester of the send half that `io` is of.
+    /// The environment of the requester whose send half has `io`.
     pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
         Self { turn, io }
     }
@@ -91,14 +91,14 @@ impl RequesterEnv for SendEnv<'_, '_> {
     }
 }
 
-/// A QP as its responder sees it.
+/// The environment of a responder.
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
     io: &'a mut RecvIo,
 }
 
 impl<'a, 'b> RecvEnv<'a, 'b> {
-    /// For the responder of the receive half that `io` is of.
+    /// The environment of the responder whose receive half has `io`.
     pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
         Self { turn, io }
     }
@@ -188,7 +188,7 @@ impl ResponderEnv for RecvEnv<'_, '_> {
 }
 
 impl RecvEnv<'_, '_> {
-    /// Memory refused a remote operation.
+    /// Handles a remote operation that memory refused.
     fn refused(&self, fault: Fault) -> RemoteFault {
         match fault {
             Fault::Key => {
@@ -200,7 +200,7 @@ impl RecvEnv<'_, '_> {
     }
 }
 
-/// Sends a frame, unless the link is down.
+/// Sends a frame, or drops it if the link is down.
 fn send_frame(device: &Device, frame: Frame) {
     if device.link_is_up() {
         device.counters.add(Counter::TxPackets, 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames between two turns.
+//! Frames left over from a turn.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,25 +9,25 @@ use arrayvec::ArrayVec;
 use parking_lot::Mutex;
 use roce::Frame;
 
-/// Frames that are looked at together: those for the same half of a QP that follow each other are
-/// one run. Between the look at their ICRC and the copy of what they carry a second-level cache has
-/// room for so many.
+/// Number of frames that are processed together: successive frames for the same half of a QP form a
+/// run. A second-level cache holds this many frames from the check of their ICRC to the copy of
+/// their payload.
 pub(super) const FRAMES_AT_ONCE: usize = 16;
 
-/// Frames in the order in which they came.
+/// Received frames, in order.
 pub(super) type Frames = ArrayVec<Frame, FRAMES_AT_ONCE>;
 
-/// Frames that a turn took from the frame port and had no budget left for: the next turn begins
-/// with them.
+/// Frames that a turn took from the frame port without budget to process them. The next turn begins
+/// with these frames.
 #[derive(Debug, Default)]
 pub(crate) struct Leftover {
-    /// Most turns leave none, and then nobody takes the lock.
+    /// Whether `frames` is not empty. Most turns leave no frames, and then the lock is not taken.
     any: AtomicBool,
     frames: Mutex<Frames>,
 }
 
 impl Leftover {
-    /// Keeps frames for the next turn, if there are any. Returns whether there are.
+    /// Stores the frames for the next turn. Returns whether there are any.
     pub(super) fn put(&self, frames: Frames) -> bool {
         let any = !frames.is_empty();
         if any {
@@ -37,7 +37,7 @@ impl Leftover {
         any
     }
 
-    /// Takes what the last turn left.
+    /// Takes the frames that the last turn left.
     pub(super) fn take(&self) -> Frames {
         if self.any.load(Ordering::Acquire) {
             self.any.store(false, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work requests: snapshots of the WQEs in the rings, and their validation.
+//! Work requests: fetching WQEs from rings, and validation.
 
 mod send;
 
@@ -19,8 +19,8 @@ pub(crate) use send::{
     completion_opcode, fetch_send, max_message, Data, Fetched, Posted, SendRules,
 };
 
-/// Bytes of the largest send WQE for these capabilities. It has at least the SGE of inline data,
-/// whose length is looked at even when the QP takes none.
+/// Bytes of the largest send WQE for these capabilities. There is always room for the first SGE,
+/// since the length of inline data is read from it even if the QP permits none.
 pub(crate) fn max_sq_wqe(cap: &QpCap) -> usize {
     sq_wqe_size(cap.max_send_sge as usize).max(INLINE_OFFSET + cap.max_inline_data as usize)
 }
@@ -30,15 +30,14 @@ pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
     rq_wqe_size(cap.max_recv_sge as usize)
 }
 
-/// Private copies of the WQEs that are being executed, so that their owner can't change them any
-/// more.
+/// Private copies of the WQEs that are being executed, so the driver can't change them.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     bytes: ChargedList<u8>,
     stride: usize,
-    /// The snapshot that was given back last is taken first.
+    /// Free snapshots; the last one given back is reused first.
     free: ChargedQueue<u16>,
-    /// The WQE that has to end before another one is taken.
+    /// Snapshot of a WQE that must complete before another WQE is fetched.
     barrier: Option<u16>,
 }
 
@@ -55,7 +54,7 @@ impl Snapshots {
         Ok(one)
     }
 
-    /// Makes room for `count` WQEs, the copies that there are among them.
+    /// Makes room for `count` WQEs in total. Existing copies are kept.
     pub(crate) fn make_room(&mut self, budget: &Budget, count: u16) -> Result<(), Exhausted> {
         let before = self.count();
         if count <= before {
@@ -71,7 +70,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Takes the room for one WQE, without a copy in it, and leaves none.
+    /// Moves the memory of all snapshots to the returned value, without their contents; `self` has
+    /// no room left.
     #[cfg(feature = "testing")]
     pub(crate) fn take_room(&mut self, budget: &Budget) -> Self {
         let nothing = Self {
@@ -85,7 +85,7 @@ impl Snapshots {
         room
     }
 
-    /// Forgets all copies and keeps room for one WQE.
+    /// Drops all copies and shrinks to room for one WQE.
     pub(crate) fn clear(&mut self) {
         self.bytes.fit(self.stride);
         self.free.drain().for_each(drop);
@@ -93,18 +93,18 @@ impl Snapshots {
         self.give_back(0);
     }
 
-    /// How many WQEs there is room for, those that are being executed included.
+    /// Capacity in WQEs, including those that are being executed.
     fn count(&self) -> u16 {
-        // At most `make_room`'s.
+        // At most the `count` given to `make_room`, so the cast cannot truncate.
         (self.bytes.len() / self.stride) as u16
     }
 
-    /// Takes room for one WQE, if there is any.
+    /// Takes a free snapshot, if there is one.
     fn take(&mut self) -> Option<u16> {
         self.free.pop_back()
     }
 
-    /// Gives the room of a completed WQE back.
+    /// Frees the snapshot of a completed WQE.
     pub(crate) fn give_back(&mut self, index: u16) {
         let back = self.free.push_back(index);
         debug_assert!(back.is_ok(), "more were given back than taken");
@@ -113,8 +113,8 @@ impl Snapshots {
         }
     }
 
-    /// Whether the WQE that was taken last invalidates a key. No other is taken before it has
-    /// ended, so that later ones are checked against the keys that are left.
+    /// Whether the WQE fetched last invalidates a key. Then no other WQE is fetched before that WQE
+    /// completes, so later WQEs are checked against the remaining keys.
     pub(crate) fn has_barrier(&self) -> bool {
         self.barrier.is_some()
     }
@@ -130,46 +130,47 @@ impl Snapshots {
     }
 }
 
-/// A receive work request whose WQE lies in the receive side's buffer.
+/// A receive work request whose WQE is in the buffer of the receive half.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     /// Number of SGEs.
     pub num_sge: u32,
-    /// The queue that it was taken from.
+    /// The queue from which it was fetched.
     pub origin: Origin,
 }
 
-/// The queue that a receive work request was taken from.
+/// The queue from which a receive work request was fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The QP's own. Its slot was given back when it was taken.
+    /// The QP's own RQ. Its slot is given back at the fetch.
     Rq,
-    /// The SRQ. Its slot is given back when the work request completes.
+    /// An SRQ. Its slot is given back when the work request completes.
     Srq {
-        /// The slot.
+        /// The slot in the SRQ's ring.
         slot: u16,
     },
 }
 
-/// Bytes of a receive WQE that are copied first: one cache line, with three SGEs.
+/// Bytes of a receive WQE that are copied first: one cache line, with room for three SGEs.
 pub(crate) const FIRST_OF_RECV: usize = 64;
 
-/// Bytes of the receive WQE that begins with `first`.
+/// Length in bytes of the receive WQE that begins with `first`.
 #[inline]
 pub(crate) fn recv_size(first: &[u8]) -> usize {
     RqHeader::decode(first).map_or(0, |header| rq_wqe_size(header.num_sge as usize))
 }
 
-/// Why the RQ, or the SRQ, gives no receive work request although there is one.
+/// Reason why a posted receive can't be fetched from the RQ or SRQ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BadRecv {
-    /// The ring makes no sense.
+    /// The ring is corrupt.
     Ring,
-    /// The WQE with this id is malformed.
+    /// The WQE with this `wr_id` is malformed.
     Wqe(u64),
 }
 
-/// Takes the next WQE from the RQ into `buffer` and gives its slot back. `None` when there is none.
+/// Fetches the next WQE of the RQ into `buffer` and gives its slot back. Returns `None` if there is
+/// none.
 pub(crate) fn fetch_recv(
     queue: &mut WorkConsumer,
     view: &QueueView<'_>,
@@ -184,12 +185,12 @@ pub(crate) fn fetch_recv(
         return Err(BadRecv::Ring);
     }
     queue.complete(view, slot);
-    // Receives are taken when a message needs them; no doorbell has to tell of new ones.
+    // Receives are fetched when a message needs them, so no doorbell is needed.
     queue.suppress_doorbell(view);
     parse_recv(buffer, present, cap.max_recv_sge, Origin::Rq).map(Some)
 }
 
-/// The receive work request whose WQE is in `buffer`, of which `present` bytes are there.
+/// Parses the receive WQE in `buffer`, of which the first `present` bytes are valid.
 pub(crate) fn parse_recv(
     buffer: &[u8],
     present: usize,
@@ -205,7 +206,7 @@ pub(crate) fn parse_recv(
         .sum();
     Ok(RecvWr {
         id: header.wr_id,
-        // No message is longer.
+        // Saturates: no message is longer than 4 GiB.
         length: u32::try_from(length).unwrap_or(u32::MAX),
         local: Received {
             num_sge: header.num_sge,
@@ -214,8 +215,8 @@ pub(crate) fn parse_recv(
     })
 }
 
-/// Takes the next WQE of either queue only to flush it: its slot is given back. Returns its id and,
-/// of a send WQE, its opcode.
+/// Fetches the next WQE of an SQ or RQ only to flush it, and gives its slot back. Returns the
+/// header.
 pub(crate) fn fetch_flushed<const HEADER: usize>(
     queue: &mut WorkConsumer,
     view: &QueueView<'_>,
@@ -232,7 +233,7 @@ pub(crate) fn fetch_flushed<const HEADER: usize>(
     Ok(Some(header))
 }
 
-/// SGE number `index` behind a header of `header` bytes.
+/// SGE number `index` of `wqe`, whose header has `header` bytes.
 #[inline]
 pub(crate) fn sge(wqe: &[u8], header: usize, index: u32) -> Sge {
     Sge::get(&wqe[header + index as usize * Sge::SIZE..][..Sge::SIZE])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send work requests: which opcodes a QP may use, and what they may say.
+//! Send work requests: validation of opcodes, sizes and SGEs.
 
 use roce::work::{AtomicOp, FlushOp, Remote, SendOp, SendWr, With, ATOMIC_SIZE, MAX_MESSAGE};
 use virtio_rdma_abi::feature::Features;
@@ -18,41 +18,41 @@ use virtio_rdma_ring::RingError;
 use super::{sge, Snapshots};
 use crate::memory::{Keys, QueueView, Slot, WorkConsumer};
 
-/// Where a send work request came from and where its data is.
+/// The local part of a send work request: its slot, and the place of its data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posted {
     /// Slot of the SQ.
     pub slot: Slot,
-    /// Its copy in the QP's [`Snapshots`].
+    /// Index of its WQE in the QP's [`Snapshots`].
     pub snapshot: u16,
-    /// Opcode of its CQE.
+    /// Opcode of its completion.
     pub opcode: u8,
-    /// Success produces a CQE.
+    /// Whether success generates a CQE.
     pub signaled: bool,
-    /// Where the message is.
+    /// The place of its message.
     pub data: Data,
-    /// Local key that the end of the work request invalidates.
+    /// L_Key or R_Key that is invalidated when the work request completes.
     pub invalidates: Option<u32>,
 }
 
-/// Where the local memory of a work request is listed in its WQE.
+/// The place of a work request's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// In the memory that this many SGEs behind the header name.
+    /// In the memory of this number of SGEs.
     Sges(u32),
-    /// In the WQE itself: so many bytes.
+    /// In the WQE itself: this number of bytes.
     Inline(u32),
 }
 
-/// Rules of the QP for its work requests.
+/// The QP's rules for its work requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendRules<'a> {
     pub qp_type: QpType,
     pub cap: &'a QpCap,
     pub pdn: Pdn,
-    /// The SQ belongs to a process.
+    /// Whether the SQ belongs to a process.
     pub user: bool,
-    /// Every WQE is signalled.
+    /// Whether every WQE is signaled.
     pub signal_all: bool,
     /// The negotiated features.
     pub features: Features,
@@ -60,11 +60,11 @@ pub(crate) struct SendRules<'a> {
     pub max_message: u32,
 }
 
-/// Bytes of a send WQE that are copied first: two cache lines, with three SGEs or a short inline
-/// message.
+/// Bytes of a send WQE that are copied first: two cache lines, with room for three SGEs or a short
+/// inline message.
 const FIRST_OF_SEND: usize = 128;
 
-/// Bytes of the send WQE that begins with `first`.
+/// Length in bytes of the send WQE that begins with `first`.
 #[inline]
 fn send_size(first: &[u8]) -> usize {
     let Some(header) = SqHeader::decode(first) else {
@@ -77,20 +77,19 @@ fn send_size(first: &[u8]) -> usize {
     }
 }
 
-/// A WQE that was taken from the SQ: the work request, and the status that it ends with if it is
-/// not to be executed.
+/// A fetched WQE: its work request, and the completion status if it must not be executed.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub wr: SendWr<Posted>,
     pub failed: Option<WcStatus>,
 }
 
-/// Takes the next WQE from the SQ and checks it. `None` when there is none. `reads` says whether
-/// READs and atomic operations may be outstanding.
+/// Fetches the next WQE of the SQ and checks it. Returns `None` if there is none. `reads` is true
+/// if READs and atomic operations may be outstanding.
 ///
 /// # Errors
 ///
-/// The ring makes no sense.
+/// The ring is corrupt.
 pub(crate) fn fetch_send(
     queue: &mut WorkConsumer,
     view: &QueueView<'_>,
@@ -121,7 +120,7 @@ pub(crate) fn fetch_send(
     Ok(Some(fetched))
 }
 
-/// Reads a WQE once more that was taken from `slot` and has not ended. Its keys were checked then.
+/// Reads the WQE in `slot` again, which is not complete. Its keys were checked at the first fetch.
 #[cfg(feature = "testing")]
 pub(crate) fn fetch_again(
     slot: Slot,
@@ -135,7 +134,7 @@ pub(crate) fn fetch_again(
     read_send(slot, snapshot, view, snapshots, check, rules, reads)
 }
 
-/// Copies the WQE in `slot` to `snapshot` and checks it, the keys of its SGEs by `check`.
+/// Copies the WQE in `slot` to `snapshot` and checks it. `check` checks the keys of its SGEs.
 #[inline]
 fn read_send(
     slot: Slot,
@@ -173,8 +172,8 @@ fn read_send(
     Fetched { wr, failed }
 }
 
-/// The opcode of the CQE of a send WQE: its own, if there is such a one. It must not look like that
-/// of a receive.
+/// Opcode of the completion of a send WQE: the WQE's own, or SEND if that is invalid. It must not
+/// look like the opcode of a receive.
 pub(crate) fn completion_opcode(header: &SqHeader) -> u8 {
     let opcode = WrOpcode::try_from(header.opcode).unwrap_or(WrOpcode::Send);
     // All opcodes are below 0x80.
@@ -189,7 +188,7 @@ fn check_send(
     rules: &SendRules<'_>,
     reads: bool,
 ) -> Result<(), WcStatus> {
-    // A virtqueue's descriptors may end anywhere.
+    // In a virtqueue a WQE may be cut off anywhere.
     let has = |size: usize| {
         (size <= wqe.len())
             .then_some(())
@@ -209,7 +208,7 @@ fn check_send(
     match wr.op {
         SendOp::Local { .. } => return Ok(()),
         SendOp::AtomicWrite { .. } | SendOp::Flush(_) => {
-            // They count among those that the peer may have outstanding.
+            // They count as outstanding atomic operations at the peer.
             let admitted = reads.then_some(()).ok_or(WcStatus::LocQpOpErr);
             if opcode == WrOpcode::AtomicWrite {
                 wr.length = ATOMIC_SIZE;
@@ -221,7 +220,7 @@ fn check_send(
     if opcode == WrOpcode::RdmaReadWithInv {
         wr.local.invalidates = Some(u32::from_le_bytes(header.ex));
     }
-    // Whether the answer of the peer goes to local memory.
+    // Whether the peer's answer is stored in local memory.
     let fetches = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
     if fetches && !reads {
         return Err(WcStatus::LocQpOpErr);
@@ -262,7 +261,7 @@ fn check_send(
     Ok(())
 }
 
-/// Checks that the QP may use the memory that the SGEs name, and returns how much it is.
+/// Checks that the QP may access the memory of the SGEs. Returns their total length in bytes.
 fn check_sges(
     wqe: &[u8],
     num_sge: u32,
@@ -288,7 +287,7 @@ pub(crate) fn max_message(qp_type: QpType, mtu: u32) -> u32 {
     }
 }
 
-/// Whether QPs of this type have this operation (IBTA 10.8.2, table 96).
+/// Whether QPs of this type support the operation (IBTA 10.8.2, table 96).
 fn permits(qp_type: QpType, opcode: WrOpcode) -> bool {
     use WrOpcode::*;
     match qp_type {
@@ -302,15 +301,15 @@ fn permits(qp_type: QpType, opcode: WrOpcode) -> bool {
     }
 }
 
-/// An invalidation: what it takes away may be in use until all earlier work requests have ended.
+/// An invalidation: earlier work requests may use the memory until they complete.
 const LOCAL_INV: SendOp = SendOp::Local { drained: true };
-/// A registration: it has taken effect before its turn comes.
+/// A registration: it takes effect at the fetch, so it needs no order.
 const REG_MR: SendOp = SendOp::Local { drained: false };
 
-/// A memory window is bound in its turn.
+/// A binding takes effect in its turn.
 const BIND_MW: SendOp = SendOp::Local { drained: false };
 
-/// The operation of a WQE, or `None` if it makes no sense.
+/// The operation of a WQE, or `None` if the WQE is invalid.
 fn operation(opcode: WrOpcode, header: &SqHeader) -> Option<SendOp> {
     let rdma = Rdma::load(&header.wr);
     let remote = Remote {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory that keys open, and memory that they do not.
+//! MRs and keys: which accesses are granted, and which are refused.
 
 use virtio_rdma_abi::number::{MrNumber, Pdn, Qpn};
 
@@ -10,7 +10,7 @@ use crate::memory::{unlimited, Keys};
 const PDN: Pdn = Pdn::new(7);
 const OTHER: Pdn = Pdn::new(8);
 
-/// Work at a QP in this PD.
+/// The user of a key: a QP in PD `pdn`.
 fn at(pdn: Pdn) -> KeyUser {
     KeyUser {
         pdn,
@@ -28,7 +28,7 @@ fn all_memory(table: &MrTable, pdn: Pdn, access: AccessFlags) -> (MrNumber, u32)
 // abi
 #[test]
 fn a_number_never_has_the_same_key_twice_in_a_row() {
-    // A variant has 8 bits: more draws than it takes to meet each step of a variant.
+    // A step between variants has 8 bits: 5,000 draws meet each step.
     let variants = Variants::<MrNumber>::new(&Secret::new(Some(1)), 3..5);
     let mut last = 0;
     for _ in 0..5000 {
@@ -37,8 +37,8 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
         assert_ne!(key, last);
         last = key;
     }
-    // A variant that the user chose counts as the last one: the next key has another. Without
-    // that rule a random draw would repeat one of 5,000 choices.
+    // A variant that the user chose counts as the last one, so the next key has another. Without
+    // this rule a random draw would repeat some of the 5,000 chosen variants.
     for chosen in (0..=255).cycle().take(5000) {
         variants.note((3 << VARIANT_BITS) | chosen);
         assert_ne!(variants.key(MrNumber::new(3)), (3 << VARIANT_BITS) | chosen);
@@ -124,7 +124,7 @@ fn pages_are_counted() {
     assert!(table.charge(10).is_ok());
 }
 
-/// The fast way to an MR is there again when it has changed, and leads to what it is now.
+/// A replaced MR gets a cache entry for its new memory.
 #[test]
 fn an_mr_that_was_replaced_has_an_entry_again() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);

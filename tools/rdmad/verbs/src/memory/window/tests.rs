@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory windows against the rules, and any order of what happens to them against a model.
+//! Memory windows: single rules, and random sequences of operations against a model.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +12,7 @@ use super::*;
 use crate::memory::{unlimited, Keys, MrTable, PageMap};
 
 const PDN: Pdn = Pdn::new(7);
-/// The MR's address, and the length of those that have one.
+/// Address of the MRs.
 const BASE: u64 = 0x10_0000;
 const RIGHTS_OF_MR: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
@@ -54,7 +54,7 @@ fn binding(key: u32) -> Binding {
     }
 }
 
-/// The key with the next variant.
+/// `key` with the next variant.
 fn next(key: u32) -> u32 {
     (key & !0xff) | (key.wrapping_add(1) & 0xff)
 }
@@ -138,7 +138,7 @@ fn type_2_belongs_to_the_qp_that_bound_it() {
     assert!(opens(&table, key, at(1), start, 0x100));
     assert_eq!(table.invalidate(key, at(1)), Ok(()));
     assert!(!opens(&table, key, at(1), start, 1));
-    // With the same key, by another QP that does not know it.
+    // Another QP may bind the window with the same key, even if it does not know the current one.
     let again = Binding {
         new_key: key,
         ..binding(key ^ 0x80)
@@ -215,7 +215,7 @@ fn bindings_that_are_refused() {
         }
         assert!(table.bind(at(1), lkey, &wanted).is_ok(), "nothing changed");
     }
-    // A window of type 2 is not unbound so.
+    // A binding of length 0 does not unbind a type 2 window.
     let table = table();
     let (_, key) = window(&table, MwType::Two);
     let none = Binding {
@@ -234,11 +234,11 @@ fn rights_of_the_mr() {
         (AccessFlags::LOCAL_WRITE, WRITE, false),
         (bind, WRITE, false),
         (bind, atomic, false),
-        // A window gives rights to peers that the MR does not.
+        // A window may give peers rights that the MR does not give them.
         (bind, READ, true),
         (bind, AccessFlags::NONE, true),
         (RIGHTS_OF_MR, WRITE | READ | atomic, true),
-        // Rights of this side mean nothing.
+        // Local rights in a binding are ignored.
         (RIGHTS_OF_MR, WRITE | AccessFlags::LOCAL_WRITE, true),
         (RIGHTS_OF_MR | AccessFlags::ZERO_BASED, READ, false),
     ] {
@@ -283,7 +283,7 @@ fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
         table.windows().insert(pd(PDN), MwType::One).err(),
         Some(Errno::NOMEM)
     );
-    // The owner chooses the variant.
+    // The owner of the window chooses the variant.
     let chosen = Binding {
         new_key: key ^ 0x80,
         ..binding(key)
@@ -359,12 +359,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A window as it should be.
+/// The expected state of a window.
 #[derive(Clone, Debug)]
 struct Model {
     key: u32,
     is_two: bool,
-    /// Number of the MR, and QP.
+    /// Number of the MR, and the QP that bound the window.
     bound: Option<(MrNumber, u32)>,
 }
 

@@ -23,34 +23,34 @@ pub(crate) use turn::RecvTurn;
 #[derive(Debug)]
 pub(crate) struct RecvSide {
     pub(crate) io: RecvIo,
-    /// From RTR on.
+    /// `Some` from RTR on.
     pub(crate) responder: Option<Responder>,
-    /// Charge for what the responder keeps of its peer's requests.
+    /// Charge for the responder's record of its peer's requests.
     pub(in crate::qp) answers: Option<Charge>,
-    /// The peer that the QP is connected to, from RTR on.
+    /// The peer of a connected QP, from RTR on.
     pub(in crate::qp) peer: Option<RemoteQp>,
-    /// The way of the peer's requests.
+    /// The path that the peer's requests take.
     pub(in crate::qp) path: DataPath,
-    /// The Q_Key of datagrams for this QP.
+    /// The Q_Key that datagrams for this QP must carry.
     pub(crate) qkey: u32,
-    /// COMM_EST was raised or is no news any more.
+    /// COMM_EST was raised or is not needed any more.
     pub(in crate::qp) established: bool,
     /// QP_LAST_WQE_REACHED was raised.
     pub(in crate::qp) last_wqe_reached: bool,
 }
 
-/// The part of the receive half that the machines of the services use: it is borrowed beside them.
+/// The part of the receive half that the protocol machines borrow.
 #[derive(Debug)]
 pub(crate) struct RecvIo {
     pub(in crate::qp) queue: WorkConsumer,
-    /// The receive WQE being executed; there is never more than one.
+    /// The receive WQE that is being executed. There is at most one.
     pub(in crate::qp) buffer: ChargedList<u8>,
-    /// Its work request, if its message comes without packets, or if it is left over from one that
-    /// did not fit or did not come to its end.
+    /// The work request of that WQE, if no protocol machine holds it: its message arrives on the
+    /// direct path, or an earlier message did not fit or was not finished.
     pub(crate) incoming: Option<RecvWr<Received>>,
-    /// The ring makes no sense: it is not looked at before RESET.
+    /// The ring is corrupt: it is not read again before RESET.
     pub(in crate::qp) broken: bool,
-    /// Remote keys that memory refused since the QP was connected.
+    /// R_Key violations by the peer since the QP was connected.
     pub(in crate::qp) violations: Cell<u32>,
 }
 
@@ -74,8 +74,8 @@ impl RecvSide {
         }
     }
 
-    /// Starts to receive. `answers` is charged for what the responder keeps of its peer's requests,
-    /// if it does.
+    /// Starts to receive. `answers` is the charge for the responder's record of its peer's
+    /// requests, if the responder keeps one.
     pub(in crate::qp) fn start(&mut self, responder: Responder, answers: Option<Charge>) {
         self.responder = Some(responder);
         self.answers = answers;
@@ -83,13 +83,13 @@ impl RecvSide {
         self.io.violations.set(0);
     }
 
-    /// Sets the peer, whose requests come by `path`.
+    /// Sets the peer, whose requests arrive by `path`.
     pub(in crate::qp) fn set_peer(&mut self, connection: &Connection, path: DataPath) {
         self.peer = Some(RemoteQp::of(connection));
         self.path = path;
     }
 
-    /// Forgets all work and the connection.
+    /// Drops all work and the connection.
     pub(in crate::qp) fn stop(&mut self) {
         self.responder = None;
         self.answers = None;
@@ -99,8 +99,7 @@ impl RecvSide {
         self.last_wqe_reached = false;
     }
 
-    /// Gives what was taken from the SRQ, and did not come to its end, back to it: the QP goes to
-    /// RESET or is destroyed.
+    /// Returns incomplete receives to the SRQ, since the QP goes to RESET or is destroyed.
     pub(in crate::qp) fn put_back(&mut self, qp: &Qp) {
         let Some(srq) = &qp.init.srq else { return };
         let held = self.responder.as_mut().and_then(Responder::drain);
@@ -111,7 +110,7 @@ impl RecvSide {
         }
     }
 
-    /// COMM_EST would be no news any more: the QP can send.
+    /// Suppresses COMM_EST: the QP can send already.
     pub(in crate::qp) fn set_established(&mut self) {
         self.established = true;
     }
@@ -125,8 +124,8 @@ impl RecvSide {
         }
     }
 
-    /// Whether a packet is a request of the peer. On the direct path none is: both ends decide for
-    /// that path by the same rule, so packets come from another sender.
+    /// Whether a packet is a request of the peer. On the direct path there is none: both peers
+    /// choose the path by the same rule, so a packet is from another sender.
     pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
         self.path == DataPath::Wire
             && self

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The receive half in a turn: receives are taken and ended, and memory is reached for the peer.
+//! The receive half in a turn: fetches and completes receives, and accesses memory for the peer.
 
 use std::sync::atomic::{fence, Ordering};
 
@@ -23,22 +23,21 @@ use crate::turn::{Parked, TurnBudget};
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Origin, Received};
 use crate::Device;
 
-/// Remote keys that the peer of an unreliable connection may get wrong: as many as a key has
-/// variants.
+/// R_Key violations after which an unreliable connection fails: the number of variants of a key.
 const MAX_VIOLATIONS: u32 = 256;
 
-/// The receive half in the hands of a worker.
+/// The receive half of a QP, locked by a worker for a turn.
 pub(crate) struct RecvTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     queue: QueueView<'a>,
-    /// Budget that is left of the turn.
+    /// Remaining budget of the turn.
     pub(crate) budget: TurnBudget,
     keys: Keys<'a>,
-    /// Completions that its CQ has yet to get.
+    /// Completions that are not yet delivered to the CQ.
     pub(crate) completions: Completions<'a>,
-    /// The QP goes to RESET: work requests end without CQEs.
+    /// The QP goes to RESET: work requests complete without CQEs.
     silent: bool,
 }
 
@@ -57,7 +56,7 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// The memory that local and remote keys open.
+    /// Memory as local and remote keys of the QP grant it.
     pub(crate) fn memory(&self) -> Memory<'_> {
         self.memory_of(self.qp.init.pd.number())
     }
@@ -73,7 +72,7 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// The buffers of the receive work request being executed.
+    /// The buffers of the receive that is being executed.
     pub(crate) fn message<'b>(&'b self, io: &'b RecvIo, received: &Received) -> Message<'b> {
         let pdn = match &self.qp.init.srq {
             Some(srq) => srq.pdn(),
@@ -88,24 +87,25 @@ impl<'a> RecvTurn<'a> {
         )
     }
 
-    /// Memory of this side that the peer names.
+    /// Memory of this QP that the peer names.
     pub(crate) fn remote(&self, at: Remote, access: AccessFlags) -> Message<'_> {
         Message::in_range(self.memory(), at, access)
     }
 
-    /// Executes an atomic operation on 8 bytes of this side that the peer names, and returns what
-    /// they were.
+    /// Executes an atomic operation of the peer on 8 bytes of this QP's memory. Returns the
+    /// original value.
     pub(crate) fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault> {
         self.remote(at, AccessFlags::REMOTE_ATOMIC).atomic(op)
     }
 
-    /// Writes 8 bytes at once to an aligned address of this side that the peer names.
+    /// Executes an atomic write of the peer: stores 8 bytes to an aligned address in a single
+    /// store.
     pub(crate) fn write_word(&self, at: Remote, data: [u8; 8]) -> Result<(), Fault> {
         self.remote(at, AccessFlags::REMOTE_WRITE).write_word(data)
     }
 
-    /// Executes a FLUSH of the peer. Data that earlier work has stored is visible to all as soon as
-    /// it is stored: it is only kept from being seen after the answer.
+    /// Executes a FLUSH of the peer. Stored data is globally visible at once, so only the order of
+    /// the answer after the data has to be ensured.
     pub(crate) fn place(&self, flush: &FlushOp) -> Result<(), Fault> {
         let Memory { keys, by, .. } = self.memory();
         let (at, access) = (flush.remote, flush.access());
@@ -117,13 +117,13 @@ impl<'a> RecvTurn<'a> {
         Ok(())
     }
 
-    /// Invalidates a key as a SEND of the peer asks for.
+    /// Invalidates a key for a SEND with invalidate of the peer.
     pub(crate) fn invalidate(&self, rkey: u32) -> Result<(), KeyFault> {
         self.qp.invalidate(self.device, rkey)
     }
 
-    /// Takes the receive work request for a message that comes without packets: first the one that
-    /// the responder holds for the next message. Errors are those of [`take`](Self::take).
+    /// Fetches the receive for a message on the direct path. A receive that the responder already
+    /// holds is used first. Errors are those of [`take`](Self::take).
     pub(crate) fn take_for_direct(
         &self,
         side: &mut RecvSide,
@@ -134,8 +134,8 @@ impl<'a> RecvTurn<'a> {
         self.take(&mut side.io)
     }
 
-    /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion
-    /// or an event that tells why.
+    /// Fetches the next receive. After an error the QP is in ERR, and a completion or event reports
+    /// the error.
     pub(crate) fn take(&self, io: &mut RecvIo) -> Result<Option<RecvWr<Received>>, BadReceive> {
         if let Some(left_over) = io.incoming.take() {
             return Ok(Some(left_over));
@@ -159,8 +159,8 @@ impl<'a> RecvTurn<'a> {
         Err(BadReceive)
     }
 
-    /// The same from the SRQ. The taker decides whether a work request is malformed; a ring that
-    /// makes no sense has all QPs of the SRQ fail.
+    /// Fetches the next receive from the SRQ. A malformed work request fails only the QP that
+    /// fetched it; a corrupt ring fails all QPs of the SRQ.
     fn take_shared(
         &self,
         srq: &Srq,
@@ -178,14 +178,14 @@ impl<'a> RecvTurn<'a> {
         Err(BadReceive)
     }
 
-    /// Gives the slot of a work request that ended back to the SRQ that it came from.
+    /// Gives the slot of a completed receive back to its SRQ.
     fn give_back(&self, wr: &RecvWr<Received>) {
         if let (Some(srq), Origin::Srq { .. }) = (&self.qp.init.srq, wr.local.origin) {
             srq.complete();
         }
     }
 
-    /// A receive work request ended.
+    /// Completes a receive.
     pub(crate) fn complete(&self, wr: &RecvWr<Received>, how: &RecvCompletion) {
         self.give_back(wr);
         let opcode = if how.rdma_write {
@@ -224,9 +224,9 @@ impl<'a> RecvTurn<'a> {
         self.completions.push(cqe, solicited);
     }
 
-    /// Memory refused a remote key. A reliable connection ends with that. An unreliable one drops
-    /// the message in silence, so its peer could try keys without end: it fails when the peer has
-    /// been wrong too often.
+    /// Counts an R_Key violation. A reliable connection ends with the first one. An unreliable
+    /// connection drops the message silently, so its peer could try keys without end: it fails
+    /// after too many violations.
     pub(crate) fn refused_key(&self, io: &RecvIo) {
         self.device.counters.add(Counter::RkeyViolations, 1);
         let violations = io.violations.get().saturating_add(1);
@@ -236,7 +236,8 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// A request of the peer was executed: one in RTR is the first sign that the connection works.
+    /// Called after a request of the peer was executed. In RTR the first one shows that the
+    /// connection works.
     pub(crate) fn establish(&self, side: &mut RecvSide) {
         if !side.established {
             side.established = true;
@@ -246,17 +247,17 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first the one that was being executed.
+    /// Flushes up to `limit` receives (WR_FLUSH_ERR), the one in progress first.
     pub(in crate::qp) fn flush(&self, side: &mut RecvSide, limit: usize) -> Parked {
         let half_filled = side.responder.as_mut().and_then(Responder::drain);
         for wr in half_filled.into_iter().chain(side.io.incoming.take()) {
             self.give_back(&wr);
             self.deliver(wr.id, WcStatus::WrFlushErr, OPCODE_RECV);
         }
-        // Receives of the SRQ are for its other QPs.
+        // Receives of an SRQ are not flushed: its other QPs need them.
         if self.qp.init.srq.is_some() && !side.last_wqe_reached {
             side.last_wqe_reached = true;
-            // Its consumer polls the CQ in answer.
+            // The event makes its consumer poll the CQ.
             self.completions.deliver();
             self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
@@ -289,15 +290,15 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// Gives all slots back without a completion.
+    /// Gives all slots back without completions.
     pub(in crate::qp) fn reset(mut self, side: &mut RecvSide) {
         if side.io.queue.reset(&self.queue) {
             return;
         }
-        // The entries of the used ring name what is given back.
+        // A virtqueue's buffers must be given back one by one, through the used ring.
         self.silent = true;
-        // The flush is bounded by the number of slots: the owner may go on posting meanwhile, which
-        // it must not before the reset has ended.
+        // At most one pass over the ring: the driver might post on, although it must not before the
+        // reset ends.
         let slots = side.io.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }

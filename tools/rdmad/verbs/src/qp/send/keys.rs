@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send work requests that concern keys of their own side: REG_MR, BIND_MW and LOCAL_INV, and what
-//! RDMA READ with invalidate does at its end.
+//! Send work requests that change keys of their own side: REG_MR, BIND_MW, LOCAL_INV and the
+//! invalidation of RDMA READ with invalidate.
 //!
-//! A registration takes effect when its WQE is taken, before those behind it are looked at: it
-//! concerns a free MR, which no earlier work request can use. A window is bound in its turn: only
-//! work of peers uses its key, which they learn from what follows. An invalidation waits until all
-//! earlier work requests have ended, and no WQE behind it is taken before it has ended itself.
+//! A REG_MR takes effect when its WQE is fetched, before the WQEs after it are checked: its MR is
+//! free, so no earlier work request can use it. A BIND_MW takes effect in its turn: only peers use
+//! its key, which they learn from later messages. An invalidation waits until all earlier work
+//! requests are complete, and no later WQE is fetched before the invalidation is complete.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) fn is_registration(posted: &Posted) -> bool {
 }
 
 impl SendTurn<'_> {
-    /// Executes a REG_MR that was just taken.
+    /// Executes a REG_MR that was just fetched.
     pub(super) fn register(&self, wqe: &[u8]) -> std::result::Result<(), WcStatus> {
         let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
         let wanted = if self.device.has_feature(Feature::RegPages) {
@@ -43,7 +43,7 @@ impl SendTurn<'_> {
             .ok_or(WcStatus::MwBindErr)
     }
 
-    /// Executes a work request on local keys in its turn.
+    /// Executes BIND_MW or LOCAL_INV when its turn comes. REG_MR has taken effect already.
     pub(crate) fn execute_local(
         &self,
         snapshots: &Snapshots,
@@ -91,7 +91,7 @@ impl SendTurn<'_> {
             page_shift: reg.page_shift,
             depth: PageListDepth::Flat,
         };
-        // An address of the list, and an extent of the map that it becomes.
+        // Bytes per page: 8 for the address in the list, 16 for an extent of the map.
         self.budget.charge_bytes(reg.npages as usize * 24);
         let offset = self
             .device

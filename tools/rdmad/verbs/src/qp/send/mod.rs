@@ -30,26 +30,26 @@ pub(super) use pace::{Pacer, Shape};
 pub(super) use turn::Next;
 pub(crate) use turn::{solicits, SendTurn};
 
-/// WQEs that are executed at a time, so that packets of many small messages can be on their way.
+/// Most WQEs that are executed at a time on the wire, so many small messages can be in flight.
 const DEPTH: u16 = 128;
 
 /// State under the lock of the send half.
 #[derive(Debug)]
 pub(crate) struct SendSide {
-    /// All attributes as they were set.
+    /// All attributes as set by MODIFY_QP.
     pub(in crate::qp) attr: QpAttr,
     pub(crate) io: SendIo,
-    /// Of a connection, from RTS on.
+    /// Requester of a connection; `Some` from RTS on.
     pub(crate) requester: Option<Requester>,
-    /// Of datagrams, from RTS on.
+    /// Sender of datagrams; `Some` from RTS on.
     pub(crate) sender: Option<ud::Sender>,
     /// A datagram that waits for room in the frame port.
     pub(in crate::qp) blocked: Option<Fetched>,
-    /// The way to the peer, if data goes there without packets.
+    /// Route of the connection, if it uses the direct path.
     pub(crate) route: Option<DirectRoute>,
-    /// From RTR on.
+    /// `Some` for a connection from RTR on.
     pub(crate) connection: Option<Connection>,
-    /// The work request that goes there now.
+    /// The transfer of the current work request on the direct path.
     pub(in crate::qp) transfer: Option<Transfer>,
     /// SQ_DRAINED was raised since the QP went to SQD.
     pub(in crate::qp) drained: bool,
@@ -57,20 +57,20 @@ pub(crate) struct SendSide {
     pub(in crate::qp) alarm: Alarm,
 }
 
-/// The part of the send half that the machines of the services use: it is borrowed beside them.
+/// The part of the send half that the protocol machines borrow.
 #[derive(Debug)]
 pub(crate) struct SendIo {
     pub(in crate::qp) queue: WorkConsumer,
     pub(crate) snapshots: Snapshots,
-    /// The ring makes no sense: it is not looked at before RESET.
+    /// The ring is corrupt: it is not read again before RESET.
     pub(in crate::qp) broken: bool,
-    /// WQEs that were taken since a doorbell was asked for, or more.
+    /// WQEs fetched since the last request for a doorbell; an upper bound.
     pub(in crate::qp) fetched: u32,
-    /// The rate limit, if there is one.
+    /// The QP's rate limit, if it has one.
     pub(crate) pacer: Option<Pacer>,
-    /// Its bookings at the limits of the port.
+    /// The QP's bookings at the rate limits of the port.
     pub(crate) port: PortShare,
-    /// Until when a rate limit holds the QP back.
+    /// Time until which a rate limit holds the QP back.
     pub(in crate::qp) paced: Option<Instant>,
 }
 
@@ -98,7 +98,7 @@ impl SendSide {
         }
     }
 
-    /// Forgets all work and the connection.
+    /// Drops all work and the connection.
     pub(in crate::qp) fn stop(&mut self) {
         self.io.stop();
         self.requester = None;
@@ -109,21 +109,21 @@ impl SendSide {
         self.transfer = None;
     }
 
-    /// Whether no work request is between its beginning and its end.
+    /// Whether no work request has started without being complete.
     pub(in crate::qp) fn is_drained(&self) -> bool {
         self.transfer.is_none()
             && self.blocked.is_none()
             && self.requester.as_ref().is_none_or(Requester::is_drained)
     }
 
-    /// Whether every work request that was taken has ended.
+    /// Whether every fetched work request is complete.
     pub(in crate::qp) fn is_empty(&self) -> bool {
         self.transfer.is_none()
             && self.blocked.is_none()
             && self.requester.as_ref().is_none_or(Requester::is_empty)
     }
 
-    /// Attributes as they were set.
+    /// Attributes as set by MODIFY_QP.
     pub(crate) fn attr(&self) -> &QpAttr {
         &self.attr
     }
@@ -135,7 +135,7 @@ impl SendSide {
             .is_some_and(|connection| RemoteQp::of(connection).sent(arrived, device.runtime()))
     }
 
-    /// When the QP needs a turn even if nothing happens.
+    /// Time at which the QP needs a turn even if no event occurs.
     fn deadline(&self) -> Option<Instant> {
         let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
         let requester = self.requester.as_ref().and_then(Requester::next_deadline);
@@ -145,7 +145,7 @@ impl SendSide {
             .min()
     }
 
-    /// Has the runtime's timers know the deadline, if there is one.
+    /// Enters the QP's deadline in the runtime's timers, if the QP has one.
     pub(in crate::qp) fn arm(&mut self, device: &Device, qp: &Qp) -> Option<Until> {
         if qp.timer_expired.swap(false, Ordering::AcqRel) {
             self.alarm.expired();
@@ -157,7 +157,7 @@ impl SendSide {
         Some(self.alarm.set(scheduler, key, home, deadline))
     }
 
-    /// Takes the QP's entry out of the timers.
+    /// Removes the QP's entry from the timers.
     pub(in crate::qp) fn disarm(&mut self, device: &Device, qpn: Qpn) {
         self.alarm
             .clear(&device.runtime().scheduler, device.key(qpn));
@@ -165,28 +165,28 @@ impl SendSide {
 }
 
 impl SendIo {
-    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets
-    /// there is one at a time.
+    /// Makes room for the work requests that `requester` may have in flight. The direct path
+    /// executes one at a time.
     pub(in crate::qp) fn make_room(
         &mut self,
         budget: &budget::Budget,
         requester: &mut Requester,
     ) -> Result<(), Exhausted> {
         let slots = u16::try_from(self.queue.slots()).unwrap_or(DEPTH);
-        // One, if there is no SQ.
+        // At least 1, even if there is no SQ.
         let depth = slots.clamp(1, DEPTH);
         self.snapshots.make_room(budget, depth)?;
         requester.make_room(budget, depth.into())
     }
 
-    /// Forgets all work.
+    /// Drops all work.
     fn stop(&mut self) {
         self.snapshots.clear();
         self.paced = None;
         self.broken = false;
     }
 
-    /// Whether the QP's rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when
+    /// Whether the QP's rate limit permits a frame of `bytes` now. If not, the QP gets a turn when
     /// it does.
     #[inline]
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
@@ -194,7 +194,8 @@ impl SendIo {
         self.passes(admitted.unwrap_or(Ok(()))).is_some()
     }
 
-    /// Has the QP get a turn at the time that a limit tells, if one does.
+    /// Unwraps the answer of a rate limit. If the limit holds the QP back, notes the time of the
+    /// next turn.
     #[inline]
     pub(crate) fn passes<T>(&mut self, admitted: Result<T, Instant>) -> Option<T> {
         match admitted {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits: a token bucket for each QP that has one. Its tokens are called credit here.
+//! Rate limit of a QP: a token bucket. Its tokens are called credit here.
 //!
-//! A frame may be sent when the bucket holds as many bytes as it has. The bucket fills at the rate
-//! and holds one burst, so in any time t no more than rate · t + burst bytes are sent. It is
-//! counted exactly, in fractions of a byte, and takes no timer of its own: a QP that has to wait
-//! says until when, as one that waits for an answer does.
+//! A frame may be sent when the bucket holds as much credit as the frame has bytes. The bucket
+//! fills at the rate and holds one burst, so at most rate · t + burst bytes are sent in any time t.
+//! Credit is exact, in fractions of a byte. The bucket has no timer: a QP that must wait parks with
+//! a deadline, like a QP that waits for an acknowledgement.
 
 #[cfg(feature = "testing")]
 mod committed;
@@ -15,25 +15,26 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "testing")]
 pub(in crate::qp) use self::committed::PacerState;
 
-/// Credit for one byte. A rate of 1 kb/s earns 1 a nanosecond.
+/// Credit for one byte. A rate of 1 kb/s earns a credit of 1 per nanosecond.
 const BYTE: u64 = 8_000_000;
-/// Time that the rate needs to carry a burst by default, since a worker may come late by that much.
+/// Default burst, as the time in which the rate carries it: a worker may be late by that much.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
 
-/// The limit that a driver asks for.
+/// A rate limit as the driver sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Rate in kb/s, not 0.
     pub rate: u32,
-    /// Burst in bytes, 0 for the default.
+    /// Burst in bytes; 0 for the default.
     pub burst: u32,
-    /// Bytes of a typical packet. After a burst, the pause is as long as such a packet takes.
+    /// Length of a typical packet in bytes. The pause after a burst is as long as the rate needs to
+    /// carry that packet.
     pub packet: u32,
 }
 
 impl Shape {
-    /// Bytes of a burst; by default it has room for a typical packet. [`Pacer::admit`] adds the
-    /// bytes that frames need beyond that.
+    /// Bytes of a burst. By default at least a typical packet. [`Pacer::admit`] raises the capacity
+    /// for longer frames.
     pub(crate) fn burst(&self) -> u64 {
         match self.burst {
             0 => {
@@ -45,14 +46,14 @@ impl Shape {
     }
 }
 
-/// The bucket of a QP.
+/// The token bucket of a QP.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     shape: Shape,
     /// At most [`capacity`](Self::capacity).
     credit: u64,
     capacity: u64,
-    /// When `credit` was right.
+    /// Time at which `credit` was computed.
     at: Instant,
 }
 
@@ -68,8 +69,8 @@ impl Pacer {
         }
     }
 
-    /// Goes on with another rate or burst. The bytes in the bucket stay, as far as they fit: a
-    /// program that changes often gets no more.
+    /// Changes rate and burst. The credit stays, up to the new capacity, so frequent changes gain
+    /// nothing.
     pub(crate) fn change(&mut self, shape: Shape, now: Instant) {
         self.fill(now);
         self.shape = shape;
@@ -77,8 +78,9 @@ impl Pacer {
         self.credit = self.credit.min(self.capacity);
     }
 
-    /// Whether a frame of `bytes` may be sent now, or else when to ask again. A frame longer than
-    /// the burst makes the burst that long: otherwise it could never be sent.
+    /// Whether a frame of `bytes` may be sent now; if not, returns the time of the next attempt. A
+    /// frame longer than the burst raises the capacity to its length, since it could never be sent
+    /// otherwise.
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> Result<(), Instant> {
         self.fill(now);
         let needed = credit(bytes);
@@ -91,12 +93,12 @@ impl Pacer {
         Err(now + Duration::from_nanos(nanos))
     }
 
-    /// Counts a frame of `bytes` that was admitted.
+    /// Spends credit for an admitted frame of `bytes`.
     pub(crate) fn spend(&mut self, bytes: usize) {
         self.credit = self.credit.saturating_sub(credit(bytes));
     }
 
-    /// Takes back what was spent on frames that were not sent after all.
+    /// Gives back credit for frames that were not sent after all.
     pub(crate) fn give_back(&mut self, bytes: usize) {
         self.credit = self.capacity.min(self.credit + credit(bytes));
     }
@@ -105,7 +107,7 @@ impl Pacer {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
         let earned = nanos * u128::from(self.shape.rate);
         let sum = u128::from(self.credit) + earned;
-        // The lesser of the two fits.
+        // `min` with the capacity, so the cast cannot truncate.
         self.credit = sum.min(self.capacity.into()) as u64;
         self.at = self.at.max(now);
     }
@@ -116,7 +118,7 @@ fn capacity(shape: &Shape) -> u64 {
 }
 
 fn credit(bytes: usize) -> u64 {
-    // Frames and turns are far shorter than what overflows.
+    // Frames and turns are far too short to overflow.
     bytes as u64 * BYTE
 }
 
@@ -128,11 +130,11 @@ mod tests {
 
     use super::*;
 
-    /// The least time between two looks of a worker in these tests.
+    /// Shortest time between two attempts of a worker in these tests.
     const STEP: Duration = Duration::from_micros(1);
 
-    /// Sends frames of the sizes that `next` gives as soon as the bucket lets them, for `time`,
-    /// with a worker that comes `late`. Returns when how much was sent.
+    /// Sends frames of the lengths that `next` returns as soon as the bucket permits, for `time`,
+    /// with a worker that is `late`. Returns the time and bytes of each frame.
     fn run(
         pacer: &mut Pacer,
         start: Instant,
@@ -163,7 +165,7 @@ mod tests {
         sent.iter().map(|(_, bytes)| *bytes as u64).sum()
     }
 
-    /// Bytes of the fullest window of this length.
+    /// Most bytes sent in any window of this length.
     fn fullest(sent: &[(Duration, usize)], window: Duration) -> u64 {
         let mut inside: VecDeque<(Duration, u64)> = VecDeque::new();
         let (mut sum, mut most) = (0, 0);
@@ -189,8 +191,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Any rate, burst and packets are kept within 5 % over a second, and never more than rate
-        /// · 10 ms and a burst in 10 ms.
+        /// For any rate, burst and packets: the bytes in a second are within 5 % of the rate, and
+        /// no window of 10 ms has more than a burst above the rate.
         // abi
         #[test]
         fn a_rate_is_kept_over_a_second_and_no_window_holds_more_than_a_burst_above_it(
@@ -200,14 +202,14 @@ mod tests {
             frames in prop::collection::vec(256usize..4_200, 1..20),
             late in 0u64..200,
         ) {
-            // 1 Mb/s to 1 Gb/s.
+            // The rate is 1 Mb/s to 1 Gb/s.
             let rate = 10f64.powf(exponent) as u32;
             let shape = Shape { rate, burst, packet };
             let start = Instant::now();
             let mut pacer = Pacer::new(shape, start);
             let largest = *frames.iter().max().unwrap() as u64;
             let burst = shape.burst().max(largest);
-            // The bucket makes up for a worker that is late by less than a burst.
+            // The bucket compensates for a worker that is late by less than a burst.
             let slack = (burst - largest.max(burst.min(packet.into()))) * BYTE / u64::from(rate);
             let late = Duration::from_micros(late).min(Duration::from_nanos(slack));
             let mut at = 0;
@@ -216,7 +218,7 @@ mod tests {
                 frames[at % frames.len()]
             };
             let second = Duration::from_secs(1);
-            // The first burst is over by the end of the first second.
+            // The initial burst is over after the first second.
             let sent = run(&mut pacer, start, 2 * second, next, late);
             let steady: Vec<_> = sent.iter().copied().filter(|(at, _)| *at >= second).collect();
             let asked = in_time(rate, second) as f64;
@@ -226,8 +228,7 @@ mod tests {
             prop_assert!(fullest(&sent, window) <= in_time(rate, window) + burst + 1);
         }
 
-        /// Changes on the fly never let more through than the highest rate and the greatest burst
-        /// would.
+        /// Changes never permit more than the highest rate and the largest burst would.
         // abi: R-836
         #[test]
         fn changes_earn_nothing(
@@ -263,7 +264,7 @@ mod tests {
         let mut pacer = Pacer::new(shape, start);
         assert_eq!(pacer.admit(start, 100), Ok(()));
         pacer.spend(100);
-        // 4,000 bytes take 32 ms at 1 Mb/s.
+        // At 1 Mb/s, 4,000 bytes take 32 ms.
         let after = Duration::from_millis(32);
         assert_eq!(pacer.admit(start, 4_000), Err(start + after));
         assert!(pacer.admit(start + after - STEP, 4_000).is_err());
@@ -283,7 +284,7 @@ mod tests {
             let mut pacer = Pacer::new(shape, start);
             assert_eq!(pacer.admit(start, 5_000), Ok(()));
             pacer.spend(5_000);
-            // The next frame alone would take 1 ms.
+            // The 125 bytes of the next frame alone would take 1 ms.
             let pause = Duration::from_millis(ms);
             assert_eq!(pacer.admit(start, 125), Err(start + pause), "{packet}");
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The send half in a turn: work requests are taken, executed and ended.
+//! The send half in a turn: fetches, executes and completes work requests.
 
 use std::time::Instant;
 
@@ -26,32 +26,32 @@ use crate::wqe::{
 };
 use crate::Device;
 
-/// The next WQE.
+/// Result of fetching the next WQE.
 pub(in crate::qp) enum Next {
-    /// This one.
+    /// A WQE was fetched.
     Fetched(Fetched),
-    /// None is there.
+    /// No WQE is posted.
     Nothing,
-    /// The port's limit holds it back.
+    /// The port's rate limit holds the next WQE back.
     Held,
 }
 
-/// The send half in the hands of a worker.
+/// The send half of a QP, locked by a worker for a turn.
 pub(crate) struct SendTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     pub(crate) queue: QueueView<'a>,
-    /// When the turn began.
+    /// Start of the turn.
     pub(crate) now: Instant,
-    /// Budget that is left of the turn.
+    /// Remaining budget of the turn.
     pub(crate) budget: TurnBudget,
     keys: Keys<'a>,
-    /// Rules for WQEs.
+    /// Rules by which WQEs are checked.
     rules: SendRules<'a>,
-    /// Completions that its CQ has yet to get.
+    /// Completions that are not yet delivered to the CQ.
     pub(crate) completions: Completions<'a>,
-    /// The QP goes to RESET: work requests end without CQEs.
+    /// The QP goes to RESET: work requests complete without CQEs.
     silent: bool,
 }
 
@@ -61,7 +61,7 @@ impl<'a> SendTurn<'a> {
         Self::at(qp, device, view, device.runtime().scheduler.clock.now())
     }
 
-    /// A turn that began at `now`.
+    /// A turn that started at `now`.
     pub(crate) fn at(qp: &'a Qp, device: &'a Device, view: &'a DmaView, now: Instant) -> Self {
         let mtu = device.config().path_mtu().bytes();
         Self {
@@ -86,7 +86,7 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// The memory that local keys open.
+    /// Memory as local keys of the QP grant it.
     pub(crate) fn memory(&self) -> Memory<'_> {
         Memory {
             view: self.view,
@@ -95,7 +95,7 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// The message of a work request in local memory.
+    /// The local memory of a work request, as a message.
     pub(crate) fn message<'b>(
         &'b self,
         snapshots: &'b Snapshots,
@@ -113,8 +113,8 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// Takes and checks the next WQE, unless the port's limit holds it back. Then the QP gets a
-    /// turn later.
+    /// Fetches and checks the next WQE, unless the port's rate limit holds it back; then the QP
+    /// gets a later turn.
     pub(in crate::qp) fn fetch(&self, io: &mut SendIo, attr: &QpAttr) -> Result<Next, RingError> {
         let port = &self.device.pacer;
         let taken = port.take_message(self.now, &mut io.port);
@@ -147,8 +147,8 @@ impl<'a> SendTurn<'a> {
         Ok(fetched)
     }
 
-    /// Takes and checks the WQEs once more that were taken and have not ended, but for their keys:
-    /// what these open was checked when the WQEs were first taken.
+    /// Reads and checks the incomplete WQEs again. Keys are not checked: this was done when the
+    /// WQEs were first fetched.
     #[cfg(feature = "testing")]
     pub(in crate::qp) fn fetch_again(&self, io: &mut SendIo, attr: &QpAttr) -> Vec<Fetched> {
         let slots = io.queue.outstanding();
@@ -157,8 +157,8 @@ impl<'a> SendTurn<'a> {
         slots.map(again).collect()
     }
 
-    /// A work request ended, in error if the end does not succeed. Work of all kinds ends here, so
-    /// it is charged here.
+    /// Completes a work request, in error if `status` is not success or its invalidation fails.
+    /// Every work request completes here, so it is charged here.
     pub(crate) fn complete(&self, io: &mut SendIo, wr: &SendWr<Posted>, mut status: WcStatus) {
         let _ = self.budget.charge_work_request();
         let posted = &wr.local;
@@ -181,19 +181,19 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// Gives all slots back without a completion.
+    /// Gives all slots back without completions.
     pub(in crate::qp) fn reset(mut self, side: &mut SendSide) {
         if side.io.queue.reset(&self.queue) {
             return;
         }
-        // The entries of the used ring name what is given back.
+        // A virtqueue's buffers must be given back one by one, through the used ring.
         self.silent = true;
-        // Work that is posted meanwhile was posted too early.
+        // Work requests posted meanwhile violate the rules and may be lost.
         let slots = side.io.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }
 
-    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first those that were being executed.
+    /// Flushes up to `limit` work requests (WR_FLUSH_ERR), the ones in progress first.
     pub(in crate::qp) fn flush(&self, side: &mut SendSide, limit: usize) -> Parked {
         let SendSide {
             io,
@@ -244,7 +244,7 @@ impl<'a> SendTurn<'a> {
     }
 }
 
-/// Flags of a send work request that say something about the receiver's completion.
+/// Whether the work request requests a solicited event at the receiver.
 pub(crate) fn solicits(wr: &SendWr<Posted>) -> bool {
     wr.flags.contains(SendFlags::SOLICITED)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sending datagrams: each work request names its destination.
+//! Sending datagrams, whose work requests each name a destination.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -17,12 +17,12 @@ use crate::runtime::Watch;
 use crate::wire::SendEnv;
 use crate::wqe::Fetched;
 
-/// A Q_Key with this bit stands for that of the QP, so that only who may set one that has it can
-/// send it (IBTA 10.2.5).
+/// A Q_Key with this bit in a work request stands for the QP's own Q_Key. So only privileged users,
+/// who may set a Q_Key with the bit, can send one (IBTA 10.2.5).
 const QKEY_OF_QP: u32 = 1 << 31;
 
 impl Qp {
-    /// Executes the next work request of a QP of datagrams.
+    /// Executes the next work request of a UD or GSI QP.
     pub(super) fn send_datagram(
         &self,
         turn: &SendTurn<'_>,
@@ -67,7 +67,7 @@ impl Qp {
             return Err(status);
         }
         let to = self.destination(turn, side, fetched)?;
-        // A group's Ethernet address is no port's.
+        // The Ethernet address of a multicast group never matches a port's.
         let group = turn.device.config().group;
         if let Some(peer) = turn.device.runtime().direct_peer(group, to.path.dst_mac) {
             let sent = direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
@@ -88,8 +88,8 @@ impl Qp {
         })
     }
 
-    /// Where a work request wants its datagram to go. PD and port of its address vector are
-    /// ignored: those of the QP count.
+    /// The destination of a datagram's work request. PD and port of the address vector are ignored;
+    /// those of the QP are used.
     fn destination(
         &self,
         turn: &SendTurn<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The direct path in a turn: data goes to the peer without packets.
+//! The direct path in a turn: data is copied to the peer's memory.
 use std::ops::ControlFlow::{Break, Continue};
 
 use virtio_rdma_abi::ib::{QpState, WcStatus};
@@ -12,8 +12,8 @@ use crate::qp::{Qp, SendSide, SendTurn};
 use crate::runtime::Watch;
 
 impl Qp {
-    /// Executes WQEs whose data goes to the peer without packets, with the peer at hand until
-    /// something is in the way.
+    /// Executes WQEs on the direct path. The peer's receive half stays locked until the QP parks or
+    /// the turn ends.
     pub(super) fn send_direct(
         &self,
         turn: &SendTurn<'_>,
@@ -43,7 +43,7 @@ impl Qp {
                             return Break(self.park(turn.device, side, None));
                         }
                         Ok(Next::Nothing) => {
-                            // Others may have the peer meanwhile.
+                            // Release the peer before parking.
                             drop(target);
                             return Break(self.dry(turn, side, state, watch));
                         }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A QP's turn, from what wakes it to why it stops.
+//! A QP's turn, from its cause to its end.
 //!
-//! A doorbell wakes it, or frames for the QP, room for its own, an answer or a request of its peer,
-//! a deadline or a command: each makes the QP ready, and a worker calls [`Qp::serve`]. Answers go
-//! first, then the send queue, in one of three ways: [`direct`] copies, [`wire`] sends packets, and
-//! [`datagram`] does either for one work request at a time. A turn stops as its budget is spent, or
-//! as each half parks with those who call it again ([`park`]).
+//! A QP becomes ready by a doorbell, frames for it, room for its frames, an answer or a request of
+//! its peer, a deadline, or a command. Then a worker calls [`Qp::serve`]. It sends the responder's
+//! answers first, then executes the send queue, in one of three ways: [`direct`] copies, [`wire`]
+//! sends packets, and [`datagram`] does either for each work request. A turn ends when its budget
+//! is spent, or when each half parks, registered for its next turn ([`park`]).
 
 mod datagram;
 mod direct;
@@ -27,22 +27,22 @@ use crate::turn::{Charged, Parked};
 use crate::wire::RecvEnv;
 use crate::Device;
 
-/// Work requests that are flushed in a turn.
+/// Most work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
 
-/// The turn of a responder.
+/// Result of a responder's turn.
 struct Answered {
     parked: Parked,
-    /// Cost of what it sent.
+    /// Cost of the answers sent.
     cost: usize,
 }
 
-/// The result of a step of the send half: either something was done and charged, and there may be
-/// more; or why not.
+/// The result of a step of the send half: `Continue` if work was done and charged, and more may
+/// follow; `Break` if the half parks.
 type Progress = ControlFlow<Parked, Charged>;
 
 impl Qp {
-    /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
+    /// Gives the QP a turn. If another worker is serving it, that worker repeats the turn instead.
     pub(crate) fn serve(&self, device: &Device, watch: &Watch) -> TurnEnd {
         let Some(turn) = self.serving.run(|| self.turn(device, watch)) else {
             return TurnEnd::default();
@@ -52,14 +52,14 @@ impl Qp {
         end
     }
 
-    /// Whether a worker is at it.
+    /// Whether a worker is serving the QP.
     pub(crate) fn is_served(&self) -> bool {
         self.serving.is_busy()
     }
 
-    /// Sends the datagrams that are posted to a QP which is about to be destroyed, as far as the
-    /// budget of a turn allows. Datagrams are not acknowledged, so programs post them and destroy
-    /// the QP at once: hardware has sent them by then. Workers must not call it.
+    /// Sends the datagrams already posted to a QP that is being destroyed, as far as a turn's
+    /// budget permits. Datagrams are not acknowledged, so programs post them and destroy the QP at
+    /// once, and hardware would have sent them by then. Must not be called by a worker.
     pub(crate) fn send_last(&self, device: &Device) {
         if self.is_connected() {
             return;
@@ -69,13 +69,14 @@ impl Qp {
             let mut side = self.send.lock();
             if self.state() == Some(QpState::Rts) {
                 let turn = SendTurn::new(self, device, &view);
-                // Nobody calls it again.
+                // The QP is being destroyed, so nothing parks.
                 let _ = self.send_half(&turn, &mut side, &Watch::nothing());
             }
         });
     }
 
-    /// Whether there are WQEs that were not looked at yet. Not while another worker is at them.
+    /// Whether the QP has WQEs that are not yet fetched. False while another worker holds the send
+    /// half.
     pub(crate) fn has_posted(&self, device: &Device) -> bool {
         self.send.try_lock().is_some_and(|side| {
             let view = device.space.enter();
@@ -88,7 +89,7 @@ impl Qp {
 
     fn turn(&self, device: &Device, watch: &Watch) -> TurnEnd {
         let view = device.space.enter();
-        // Answers go first: the peer waits for them.
+        // Answers first, since the peer waits for them.
         let answered = self.answer(device, &view);
         let mut side = self.send.lock();
         side.io.paced = None;
@@ -103,7 +104,7 @@ impl Qp {
         TurnEnd { again, cost }
     }
 
-    /// Sends what the responder has to say.
+    /// Sends the responder's answers.
     fn answer(&self, device: &Device, view: &DmaView) -> Answered {
         let nothing = |parked| Answered { parked, cost: 0 };
         let RecvSide { io, responder, .. } = &mut *self.recv.lock();
@@ -131,7 +132,7 @@ impl Qp {
             }
             Err(error) => {
                 self.fail(device, error.event);
-                // The NAK is to be sent.
+                // The next turn sends the NAK.
                 Parked::again()
             }
         };
@@ -141,7 +142,7 @@ impl Qp {
         }
     }
 
-    /// Executes or flushes work of the SQ, and flushes that of the RQ behind it.
+    /// Executes or flushes the SQ. In ERR the RQ is flushed after the SQ.
     fn send_half(&self, turn: &SendTurn<'_>, side: &mut SendSide, watch: &Watch) -> Parked {
         loop {
             let step = match self.state() {
@@ -150,7 +151,8 @@ impl Qp {
                 _ => return self.await_command(),
             };
             match step {
-                // A work request that failed took the QP to ERR.
+                // The memory of the ring is gone. If the work request failed as well, the QP is in
+                // ERR already.
                 Continue(_) if turn.queue.lost() => {
                     side.io.broken = true;
                     self.fail(turn.device, Some(AsyncEvent::QpFatal));
@@ -180,7 +182,7 @@ impl Qp {
         sent.and(received)
     }
 
-    /// Executes work of the SQ.
+    /// Executes work requests of the SQ.
     fn send(
         &self,
         turn: &SendTurn<'_>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The ends of a turn: why it stops, and who calls again.
+//! The end of a turn: parking a half, registered for its next turn.
 use std::mem;
 use std::ops::ControlFlow::Continue;
 use std::sync::atomic::Ordering;
@@ -14,11 +14,11 @@ use crate::runtime::Watch;
 use crate::turn::Parked;
 use crate::Device;
 
-/// A QP with at most so many WQEs between two requests for a doorbell has no stream of work.
+/// Most WQEs between two requests for a doorbell of a QP that has no stream of work.
 const REQUEST_RESPONSE: u32 = 8;
 
 impl Qp {
-    /// Parks without WQEs to take: asks for the doorbell, unless this worker goes on looking.
+    /// Parks with an empty SQ. The worker watches the queue, or else the QP requests a doorbell.
     pub(super) fn dry(
         &self,
         turn: &SendTurn<'_>,
@@ -34,7 +34,7 @@ impl Qp {
             return self.park(device, side, resumed);
         }
         let qp = device.key(self.number);
-        // A QP that had work is likely to have more soon.
+        // A QP that had work in this turn is likely to get more soon.
         let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
             Some(watched) => Some(watched.into()),
             None => {
@@ -50,7 +50,7 @@ impl Qp {
         }
     }
 
-    /// Parks with work that the frame port has no room for, or that the rate limit holds back.
+    /// Parks work that must wait for room in the frame port or for the rate limit.
     pub(super) fn await_room(&self, device: &Device, side: &mut SendSide) -> Parked {
         let frames = match side.io.paced {
             Some(_) => None,
@@ -59,7 +59,7 @@ impl Qp {
         self.park(device, side, frames)
     }
 
-    /// Parks: with `callers`, and those that work under way has.
+    /// Parks with `callers`, and with the callers that work in progress has.
     pub(super) fn park(
         &self,
         device: &Device,
@@ -77,18 +77,18 @@ impl Qp {
         ];
         let parked = under_way.into_iter().flatten().reduce(Parked::and);
         debug_assert!(parked.is_some(), "QP {} waits for nobody", self.number);
-        // A turn for nothing is better than none for ever.
+        // A useless turn is better than a QP that never gets one.
         parked.unwrap_or(Parked::again())
     }
 
-    /// The ring makes no sense.
+    /// Fails the QP because its ring is corrupt.
     pub(super) fn break_queue(&self, turn: &SendTurn<'_>, side: &mut SendSide) -> Progress {
         side.io.broken = true;
         self.fail(turn.device, Some(AsyncEvent::QpFatal));
         Continue(turn.budget.charge_work_request())
     }
 
-    /// Raises SQ_DRAINED once, when a QP that is told to drain has done so.
+    /// Raises SQ_DRAINED once, after a QP in SQD has drained.
     fn report_drained(&self, device: &Device, side: &mut SendSide, state: QpState) {
         if state == QpState::Sqd && !side.drained && side.is_drained() {
             side.drained = true;

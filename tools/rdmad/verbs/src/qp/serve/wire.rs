@@ -14,7 +14,7 @@ use crate::runtime::Watch;
 use crate::wire::SendEnv;
 
 impl Qp {
-    /// Gives WQEs to the requester and has it send packets.
+    /// Passes WQEs to the requester, which sends packets.
     pub(super) fn send_wire(
         &self,
         turn: &SendTurn<'_>,
@@ -36,7 +36,7 @@ impl Qp {
         let mut drained = false;
         let mut broken = false;
         let mut held = false;
-        // A message on the wire ends there before data takes another way.
+        // After a change to the direct path, the requester first completes its WQEs on the wire.
         while state == QpState::Rts
             && route.is_none()
             && requester.has_room()
@@ -45,7 +45,7 @@ impl Qp {
             match turn.fetch(io, attr) {
                 Ok(Next::Fetched(fetched)) => {
                     if let SendOp::Read { .. } = fetched.wr.op {
-                        // The answer of the peer counts at this port as well.
+                        // The data that a READ fetches counts at this port's limit.
                         let length = fetched.wr.length.into();
                         turn.device.pacer.owe_bytes(&mut io.port, length);
                     }
@@ -68,7 +68,7 @@ impl Qp {
         requester.hold(state == QpState::Sqd);
         let mut env = SendEnv::new(turn, io);
         let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
-        // Work requests ended that kept others from being taken.
+        // Work requests may have completed that prevented further fetching.
         let goes_on = state == QpState::Rts
             && !held
             && match route {

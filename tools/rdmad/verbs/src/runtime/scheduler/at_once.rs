@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Doorbells that are served by the thread that hears them.
+//! Doorbells served by the thread that receives them.
 //!
-//! To wake a worker takes longer than what most doorbells are for. So a thread that hears one while
-//! every worker sleeps gives the QP a turn itself. Not if it heard another a moment ago, or if the
-//! QP had a stream of work before: then more will come, and a worker that is awake *watches* the
-//! QP, so that it need not ring. Nor if another thread is at it in the same way: workers do things
-//! side by side.
+//! Waking a worker takes longer than the work of most doorbells. So a thread that receives a
+//! doorbell while all workers sleep gives the QP a turn itself. It does not if it received another
+//! doorbell a moment ago, or if the QP had a stream of work before: then more work will follow, and
+//! a worker that is awake *watches* the QP, which saves further doorbells. Nor does it if another
+//! thread is giving such a turn, since workers can run in parallel.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,20 @@ use super::clock::nanos_since;
 use super::sync::{AtomicU64, Ordering};
 use super::Scheduler;
 
-/// A doorbell comes after an idle gap if for so long there was none, and none was served.
+/// Shortest time without a doorbell and without a turn by [`Scheduler::serve_at_once`] that counts
+/// as an idle gap.
 const IDLE_GAP: Duration = Duration::from_micros(20);
 
-/// Since when a device has been quiet.
+/// Time of the last doorbell of a device.
 #[derive(Debug)]
 pub(crate) struct IdleGap {
     start: Instant,
-    /// In nanoseconds after `start`.
+    /// In nanoseconds since `start`.
     since: AtomicU64,
 }
 
 impl IdleGap {
-    /// Since `start`.
+    /// An idle gap that begins at `start`.
     pub(crate) fn new(start: Instant) -> Self {
         Self {
             start,
@@ -34,7 +35,7 @@ impl IdleGap {
         }
     }
 
-    /// It is not at `now`. Returns whether it was before.
+    /// Ends the gap with a doorbell at `now`. Returns whether the gap was long enough.
     fn end(&self, now: Instant) -> bool {
         let at = nanos_since(self.start, now);
         let since = self.since.swap(at, Ordering::Relaxed);
@@ -43,15 +44,15 @@ impl IdleGap {
 }
 
 impl Scheduler {
-    /// Has the current thread, which is no worker, take `turn` for a device whose doorbell it
-    /// hears, if that is the better way. Returns whether it has.
+    /// Executes `turn` for a device whose doorbell this thread, which is no worker, has received,
+    /// if that is faster than waking a worker. Returns whether it did.
     pub(crate) fn serve_at_once(&self, idle_gap: &IdleGap, turn: impl FnOnce()) -> bool {
         let served = self.at_once
             && idle_gap.end(self.clock.now())
             && self.sleep.all_sleep()
             && self.quiesce.try_outside(turn);
         if served {
-            // Work that was posted meanwhile is rung for now.
+            // The time of the turn does not count as a gap.
             idle_gap.end(self.clock.now());
         }
         served

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The choice of the flow that has the next turn, and of its worker.
+//! The choice of the next flow and of the worker that serves it.
 //!
-//! A flow becomes ready for its home, which is woken if it sleeps. If it does not, it is at a turn:
-//! then any worker that sleeps is woken and takes the flow over, a *steal*. The two ends of a
-//! direct connection change their home together, since their turns exclude each other. A worker
-//! gives sparse flows their turns first, but bulk flows have at least half of its time.
+//! A flow becomes ready for its home worker, which is woken if it sleeps. If the home worker is
+//! busy with a turn, any sleeping worker is woken instead and takes the flow over, a *steal*. Both
+//! flows of a direct connection change their home together, since their turns exclude each other. A
+//! worker serves sparse flows first, but leaves at least half of its time to bulk flows.
 
 use virtio_rdma_abi::number::PortId;
 
@@ -22,16 +22,16 @@ pub(super) struct Claim {
     class: Class,
 }
 
-/// The claims of one worker.
+/// A worker's state for choosing flows.
 #[derive(Debug)]
 pub(super) struct Claims {
     worker: usize,
-    /// Cost of the turns of sparse flows since the last one of a bulk flow.
+    /// Cost of the turns of sparse flows since the last turn of a bulk flow.
     sparse: usize,
 }
 
 impl Scheduler {
-    /// `flow` has work.
+    /// Makes `flow` ready, since it has work, and wakes a worker if needed.
     #[inline]
     pub(crate) fn make_ready(&self, flows: &PortFlows, flow: Flow) {
         let home = flows.home(flow);
@@ -40,7 +40,7 @@ impl Scheduler {
         }
     }
 
-    /// Enters `flow` for `worker`. Returns whether it was not ready.
+    /// Adds `flow` to the ready flows of `worker`. Returns whether it was not ready before.
     fn insert(&self, worker: usize, flows: &PortFlows, flow: Flow) -> bool {
         let class = flows.insert(worker, flow);
         if let Some(class) = class {
@@ -49,7 +49,7 @@ impl Scheduler {
         class.is_some()
     }
 
-    /// A turn of `flow` ended that any thread took.
+    /// Ends a turn of `flow`, which any thread may have executed.
     pub(crate) fn end_turn(&self, flows: &PortFlows, flow: Flow, end: TurnEnd) {
         self.end_claim(flows, flow, Class::Sparse, end);
     }
@@ -79,7 +79,7 @@ impl Claims {
         Self { worker, sparse: 0 }
     }
 
-    /// Takes the flow that is to have the next turn, one of another worker if there is none.
+    /// Takes the next flow: a ready flow of this worker, or else one of another worker.
     pub(super) fn next<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Claim> {
         let scheduler = work.scheduler();
         let mut order = Class::ALL;
@@ -101,7 +101,7 @@ impl Claims {
         claim
     }
 
-    /// The turn of a flow that was claimed has ended.
+    /// Ends the turn of a claimed flow.
     pub(super) fn end(
         &mut self,
         scheduler: &Scheduler,
@@ -115,8 +115,8 @@ impl Claims {
         scheduler.end_claim(flows, claim.key.flow, claim.class, end);
     }
 
-    /// Takes a flow from another worker and makes this one its home. None whose turn would wait for
-    /// one that goes on: the other worker is about to serve it.
+    /// Takes a flow from another worker and makes this worker its home. Skips flows whose turn
+    /// would have to wait for a turn in progress: the other worker will serve them soon.
     fn steal<W: Work>(&self, work: &W, places: &W::Places) -> Option<Claim> {
         let scheduler = work.scheduler();
         let workers = scheduler.workers();
@@ -135,7 +135,7 @@ impl Claims {
                 .flatten()
                 .any(|key| work.is_served(places, key))
             {
-                // Its worker goes on until there is nothing ready for it.
+                // The other worker continues until it has no ready flows.
                 scheduler.insert(other, flows, claim.key.flow);
                 scheduler.wake(other);
                 return None;
@@ -152,7 +152,8 @@ impl Claims {
         })
     }
 
-    /// Whether a flow is ready for this worker that another one could serve beside `claimed`.
+    /// Whether this worker has a ready flow that another worker could serve in parallel with
+    /// `claimed`.
     fn has_other_work<W: Work>(&self, work: &W, places: &W::Places, claimed: FlowKey) -> bool {
         let peer = work.peer(places, claimed);
         let ports = &work.scheduler().workers[self.worker].ports;
@@ -171,19 +172,19 @@ impl Claims {
     }
 }
 
-/// Takes a flow of `class` that is ready for `worker`: of the next port, the next one.
+/// Takes a flow of `class` that is ready for `worker`, round robin over ports and their flows.
 fn take<W: Work>(work: &W, places: &W::Places, worker: usize, class: Class) -> Option<Claim> {
     let ports: &ReadySet<PortId> = work.scheduler().workers[worker].ports.get(class);
     loop {
         let port = ports.take()?;
         let Some(flows) = W::flows(places, port) else {
             if W::flows(&work.places(), port).is_some() {
-                // It has come since the places were looked at: the next round serves it.
+                // The port is newer than `places`: the next round serves it.
                 ports.insert(port);
                 work.scheduler().wake(worker);
                 return None;
             }
-            // It has gone.
+            // The port is gone.
             continue;
         };
         let ready = flows.ready(worker, class);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The time by which deadlines and rate limits go.
+//! The clock for deadlines and rate limits.
 
 use std::time::Instant;
 
@@ -8,8 +8,8 @@ use super::sync;
 #[cfg(feature = "testing")]
 use super::testing::ManualTime;
 
-/// The clock of a runtime: that of the system. A test may have one that stands still until it is
-/// told to go on, so that the test sees exactly what happens when.
+/// The clock of a runtime: the system's, or in tests a manual clock, which stands still until the
+/// test advances it.
 #[derive(Clone, Debug)]
 pub struct Clock(pub(super) ClockKind);
 
@@ -32,7 +32,7 @@ impl Clock {
         Self(ClockKind::System)
     }
 
-    /// The time.
+    /// The current time.
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
@@ -42,7 +42,7 @@ impl Clock {
         }
     }
 
-    /// Whether it goes on only when it is told to.
+    /// Whether this is a manual clock.
     pub(crate) fn stands_still(&self) -> bool {
         match &self.0 {
             ClockKind::System => false,
@@ -51,13 +51,14 @@ impl Clock {
         }
     }
 
-    /// Until when a thread sleeps that is to act at `deadline`: for ever if the clock stands still.
+    /// Time until which a thread sleeps that must act at `deadline`. `None`, for ever, with a
+    /// manual clock.
     pub(super) fn alarm(&self, deadline: Instant) -> Option<Instant> {
         (!self.stands_still()).then_some(deadline)
     }
 }
 
-/// Nanoseconds from `start` to `at`, or 0 if that is earlier. Five centuries fit.
+/// Nanoseconds from `start` to `at`, or 0 if `at` is earlier. 64 bits last for five centuries.
 #[inline]
 pub(super) fn nanos_since(start: Instant, at: Instant) -> u64 {
     at.saturating_duration_since(start).as_nanos() as u64

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The workers, and what runs them.
+//! The set of workers, as threads or stepped.
 
 use std::io;
 
@@ -11,14 +11,14 @@ use super::worker_kind::WorkerKind;
 
 /// The workers of a runtime.
 pub(crate) enum Crew<W> {
-    /// Each is a thread.
+    /// Each worker is a thread.
     Threads(Vec<JoinHandle<()>>),
-    /// Their caller tells them when to do what.
+    /// The caller executes each step of a worker.
     Steps(Mutex<Vec<Worker<W>>>),
 }
 
 impl<W: Work> Crew<W> {
-    /// Nobody yet.
+    /// An empty crew.
     pub(crate) fn new(kind: WorkerKind) -> Self {
         match kind {
             WorkerKind::Threads => Self::Threads(Vec::new()),
@@ -26,7 +26,7 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Has one more worker do `work`.
+    /// Adds a worker that executes `work`.
     pub(crate) fn add(&mut self, work: W) -> io::Result<()> {
         match self {
             Self::Threads(threads) => {
@@ -42,7 +42,7 @@ impl<W: Work> Crew<W> {
         Ok(())
     }
 
-    /// Has a worker that is stepped do its next step. Returns whether it is awake.
+    /// Executes the next step of a stepped worker. Returns whether the worker is awake.
     pub(crate) fn step(&self, number: usize) -> bool {
         match self {
             Self::Threads(_) => false,
@@ -53,7 +53,7 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Whether all workers are stepped and would sleep on at their next step.
+    /// Whether all workers are stepped and would sleep at their next step.
     pub(crate) fn sleeps_on(&self) -> bool {
         match self {
             Self::Threads(_) => false,
@@ -61,7 +61,7 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Returns when all have ended, which were [told to](super::Scheduler::stop).
+    /// Waits until all workers have ended, after they were [told to stop](super::Scheduler::stop).
     pub(crate) fn join(&mut self) {
         let Self::Threads(threads) = self else {
             return;

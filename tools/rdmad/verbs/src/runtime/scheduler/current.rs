@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The worker that the current thread is.
+//! The current thread's worker number.
 
 use std::cell::Cell;
 
 use super::sync::thread_local;
 
 thread_local! {
-    /// Its number, counted from 1, or 0 if it is none.
+    /// 1 + the worker's number, or 0 in a thread that is no worker.
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of the current thread, counted from 0, if it is a worker.
+/// The worker's number, from 0, if the current thread is a worker.
 #[inline]
 pub(super) fn current() -> Option<usize> {
     shard().checked_sub(1)
 }
 
-/// Where the current thread counts, so that no two workers of a runtime meet: the number of the
-/// worker counted from 1, or 0 for all other threads.
+/// Index of the current thread's counters: 1 + the worker's number, or 0 for all other threads. So
+/// no two workers of a runtime share an index.
 #[inline]
 pub(crate) fn shard() -> usize {
     WORKER.with(Cell::get)
 }
 
-/// The current thread is `worker` from now on.
+/// Makes the current thread `worker`.
 pub(super) fn become_worker(worker: usize) {
     WORKER.with(|current| current.set(worker + 1));
 }
 
-/// Does `step` as `worker`.
+/// Executes `step` as `worker`.
 pub(super) fn as_worker<T>(worker: usize, step: impl FnOnce() -> T) -> T {
     let before = WORKER.with(|current| current.replace(worker + 1));
     let result = step();

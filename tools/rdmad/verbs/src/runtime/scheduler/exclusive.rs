@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One worker at a time.
+//! Turns that only one worker at a time may execute.
 
 use super::sync::{AtomicU8, Ordering};
 
-/// A worker is at it.
+/// A worker is executing a turn.
 const BUSY: u8 = 1;
-/// Another one wanted to be meanwhile.
+/// Another worker tried to, meanwhile.
 const AGAIN: u8 = 2;
 
-/// Lets one worker at a time take turns at something. A worker that finds another at it does not
-/// wait: the other is told that there may be more to do.
+/// Lets one worker at a time execute turns on an object. A second worker does not wait: the first
+/// one learns that there may be more to do.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive(AtomicU8);
 
-/// A turn that has ended.
+/// A turn that ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended<T> {
     pub result: T,
-    /// Another worker came meanwhile, so there may be more to do.
+    /// Another worker tried meanwhile, so there may be more to do.
     pub again: bool,
 }
 
 impl Exclusive {
-    /// Whether a worker is at it.
+    /// Whether a worker is executing a turn.
     pub(crate) fn is_busy(&self) -> bool {
         self.0.load(Ordering::Relaxed) & BUSY != 0
     }
 
-    /// Takes a turn; `None` if another worker is at it, which will know that one came.
+    /// Executes `turn`. Returns `None` if another worker is executing one; that worker learns of
+    /// the attempt.
     pub(crate) fn run<T>(&self, turn: impl FnOnce() -> T) -> Option<Ended<T>> {
         while self.0.fetch_or(BUSY, Ordering::AcqRel) & BUSY != 0 {
             if self.0.fetch_or(AGAIN, Ordering::AcqRel) & BUSY != 0 {
                 return None;
             }
-            // Its turn ended between the two: it was not told.
+            // The other turn ended between the two operations, without seeing AGAIN.
             self.0.fetch_and(!AGAIN, Ordering::AcqRel);
         }
         let busy = Busy(&self.0);
@@ -44,11 +45,11 @@ impl Exclusive {
     }
 }
 
-/// A worker is at it, until this is dropped: also when its turn panics.
+/// Marks a turn in progress until it is dropped, even by a panic.
 struct Busy<'a>(&'a AtomicU8);
 
 impl Busy<'_> {
-    /// Returns whether another worker came meanwhile.
+    /// Ends the turn. Returns whether another worker tried meanwhile.
     fn end(self) -> bool {
         let state = self.0.fetch_and(!(BUSY | AGAIN), Ordering::AcqRel);
         std::mem::forget(self);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Flows: the units that the scheduler gives turns to.
+//! Flows: the units to which the scheduler gives turns.
 //!
-//! A flow is a QP, or the work of a port that belongs to no QP. Each has a *home*, the worker that
-//! serves it. A flow that fills a turn is *bulk* until it had a turn that it did not fill; all
-//! others are *sparse* and go first, as in fq_codel (RFC 8290).
+//! A flow is a QP, or the work of a port that belongs to no QP. Each flow has a *home*, the worker
+//! that serves it. A flow that fills a turn becomes *bulk* until a turn that it does not fill.
+//! Other flows are *sparse* and have priority, as in fq_codel (RFC 8290).
 
 use crossbeam_utils::CachePadded;
 use virtio_rdma_abi::number::{Number, PortId, Qpn};
@@ -13,21 +13,21 @@ use super::limits::MAX_WORKERS;
 use super::ready::ReadySet;
 use super::sync::{AtomicU8, Ordering};
 
-/// A flow of one port.
+/// A flow within a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow(u32);
 
 impl Flow {
-    /// The work of the port that belongs to no QP: frames that came, room for frames, doorbells of
-    /// CQs, buffers for events.
+    /// The flow of the port's own work: received frames, room for frames, doorbells of CQs, buffers
+    /// of event queues.
     pub(crate) const PORT: Self = Self(0);
 
-    /// The flow of a QP. No QP has the number of [`PORT`](Self::PORT).
+    /// The flow of a QP. No QPN is 0, the number of [`PORT`](Self::PORT).
     pub(crate) const fn of(qpn: Qpn) -> Self {
         Self(qpn.get())
     }
 
-    /// The QP whose flow it is.
+    /// The QP of this flow; `None` for [`PORT`](Self::PORT).
     pub(crate) fn qpn(self) -> Option<Qpn> {
         (self != Self::PORT).then_some(Qpn::new(self.0))
     }
@@ -43,26 +43,26 @@ impl Number for Flow {
     }
 }
 
-/// A flow of the runtime.
+/// A flow within the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowKey {
-    /// Its port.
+    /// The flow's port.
     pub port: PortId,
-    /// The flow there.
+    /// The flow within the port.
     pub flow: Flow,
 }
 
-/// A flow's share in the choice of the next turn.
+/// Priority class of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// A flow whose last turn had budget left.
+    /// A flow that did not fill its last turn.
     Sparse,
-    /// A flow that has filled a turn.
+    /// A flow that filled a turn.
     Bulk,
 }
 
 impl Class {
-    /// All of them, in the order in which they have turns.
+    /// All classes, in the order of their priority.
     pub(super) const ALL: [Self; 2] = [Self::Sparse, Self::Bulk];
 }
 
@@ -85,7 +85,7 @@ impl<T> ByClass<T> {
 }
 
 impl<N: Number> ByClass<ReadySet<N>> {
-    /// Empty sets for numbers below `end`.
+    /// Two empty sets for numbers below `end`.
     pub(super) fn empty(end: u32) -> Self {
         Self {
             sparse: ReadySet::new(end),
@@ -94,26 +94,26 @@ impl<N: Number> ByClass<ReadySet<N>> {
     }
 }
 
-/// The flows of a port, and which of them are ready.
+/// The flows of a port, and the sets of ready flows.
 #[derive(Debug)]
 pub(crate) struct PortFlows {
     port: PortId,
     states: Box<[FlowState]>,
-    /// For each worker those that it is to serve.
+    /// For each worker, the ready flows that it should serve.
     ready: Box<[CachePadded<ByClass<ReadySet<Flow>>>]>,
 }
 
-/// Home and class of a flow. Both are hints: whoever takes a ready flow serves it.
+/// Home and class of a flow. Both are hints: any worker that takes a ready flow serves it.
 #[derive(Debug)]
 struct FlowState(AtomicU8);
 
-/// Set while the flow is bulk. The bits below are the number of the worker.
+/// Set while the flow is bulk. The lower bits hold the number of the home worker.
 const BULK: u8 = 1 << 7;
 const _: () = assert!(MAX_WORKERS <= BULK as usize);
 
 impl PortFlows {
-    /// Flows with numbers below `end`, none of them ready. Their homes are spread over the
-    /// `workers` workers, of which there are [`MAX_WORKERS`] at most.
+    /// Flows with numbers below `end`, none of them ready. Their homes are spread over `workers`
+    /// workers, which may be at most [`MAX_WORKERS`].
     pub(crate) fn new(port: PortId, end: u32, workers: usize) -> Self {
         let home = |number: u32| ((port.get() as usize + number as usize) % workers) as u8;
         let none = || CachePadded::new(ByClass::empty(end));
@@ -126,7 +126,7 @@ impl PortFlows {
         }
     }
 
-    /// Bytes that each flow takes, whatever the number of workers.
+    /// Bytes of memory for each flow: largest value, for any number of workers.
     pub(crate) const FLOW_SIZE: usize = size_of::<FlowState>() + 2 * MAX_WORKERS.div_ceil(8);
 
     /// The port.
@@ -134,7 +134,7 @@ impl PortFlows {
         self.port
     }
 
-    /// The worker that serves `flow`; worker 0 where there is no such flow.
+    /// The home worker of `flow`, or 0 if there is no such flow.
     #[inline]
     pub(crate) fn home(&self, flow: Flow) -> usize {
         let state = self.states.get(flow.get() as usize);
@@ -143,17 +143,17 @@ impl PortFlows {
         })
     }
 
-    /// Has `worker` serve `flow` from now on. If the flow is ready, another worker may serve it
-    /// once more.
+    /// Makes `worker` the home of `flow`. If the flow is ready now, its old home may still serve it
+    /// once.
     pub(crate) fn set_home(&self, flow: Flow, worker: usize) {
         if let Some(FlowState(state)) = self.states.get(flow.get() as usize) {
-            // `worker` is below MAX_WORKERS.
+            // `worker` is below MAX_WORKERS, so it fits.
             let home = |old| Some(old & BULK | worker as u8);
             let _ = state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, home);
         }
     }
 
-    /// Its class.
+    /// The class of `flow`.
     #[inline]
     fn class(&self, flow: Flow) -> Class {
         match self.states.get(flow.get() as usize) {
@@ -162,8 +162,8 @@ impl PortFlows {
         }
     }
 
-    /// The flow had a turn as one of `class`, which it filled or not, and has another one at once
-    /// or not.
+    /// Updates the class of a flow after a turn as `class`: whether it `filled` the turn, and
+    /// whether it has more work (`again`).
     #[inline]
     pub(super) fn classify(&self, flow: Flow, class: Class, filled: bool, again: bool) {
         let Some(FlowState(state)) = self.states.get(flow.get() as usize) else {
@@ -180,14 +180,15 @@ impl PortFlows {
         }
     }
 
-    /// Makes `flow` ready for `worker`. Returns its class if it was not.
+    /// Makes `flow` ready for `worker`. Returns the flow's class, or `None` if it was ready
+    /// already.
     #[inline]
     pub(super) fn insert(&self, worker: usize, flow: Flow) -> Option<Class> {
         let class = self.class(flow);
         self.ready[worker].get(class).insert(flow).then_some(class)
     }
 
-    /// The ready flows of `class` that `worker` is to serve.
+    /// The set of flows of `class` that are ready for `worker`.
     #[inline]
     pub(super) fn ready(&self, worker: usize, class: Class) -> &ReadySet<Flow> {
         self.ready[worker].get(class)

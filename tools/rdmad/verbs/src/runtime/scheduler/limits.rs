@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers of workers and ports.
+//! Largest numbers of workers and ports.
 
-/// Workers of a runtime at most.
+/// Most workers of a runtime.
 pub const MAX_WORKERS: usize = 64;
-/// Ports of a runtime at most.
+/// Most ports of a runtime.
 pub const MAX_PORTS: u32 = 4096;

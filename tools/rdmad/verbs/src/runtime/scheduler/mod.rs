@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Threads, the clock and wake-ups, behind one seam.
+//! Scheduling of workers: threads, clock, sleep and wake-ups, independent of what they serve.
 //!
-//! Nothing here knows a device. [`Work`] tells what is served; when a worker serves it, sleeps and
-//! wakes up is decided here, by the same code for each of three makers:
+//! No code here knows a device. [`Work`] describes what is served. This folder decides when a
+//! worker serves, sleeps and wakes up, with the same code for three kinds of worker:
 //!
-//! | maker | a worker is | primitives (`sync`) |
+//! | kind | a worker is | primitives (`sync`) |
 //! |---|---|---|
 //! | threads | a thread | std's and parking_lot's |
-//! | simulator | [steps](Crew::step) that its caller chooses | the same |
+//! | stepped | [steps](Crew::step) that its caller chooses, in a simulation | the same |
 //! | loom (`tests/loom`) | a thread of the model | loom's |
 //!
-//! [`Crew`] and [`Sleep`] know which of the first two it is: an enum that is chosen
-//! once and looked at only where workers start, sleep or wake up. The third has other types of
-//! atomics and is therefore chosen when this folder is compiled: its parent has the module `sync`.
+//! [`Crew`] and [`Sleep`] distinguish threads from stepped workers by an enum, which is fixed at
+//! creation and tested only where workers start, sleep or wake up. loom has its own types of
+//! atomics, so it is chosen at compile time: the parent module provides the module `sync`.
 
 mod at_once;
 mod claim;
@@ -55,26 +55,25 @@ pub(crate) use self::timer::{Alarm, QpKey, Timers, Until};
 pub(crate) use self::work::{Next, TurnEnd, Work};
 pub use self::worker_kind::WorkerKind;
 
-/// How a [`Scheduler`] is made.
+/// Configuration of a [`Scheduler`].
 pub(crate) struct SchedulerConfig {
-    /// Workers, from one to [`MAX_WORKERS`].
+    /// Number of workers, from one to [`MAX_WORKERS`].
     pub workers: usize,
-    /// The way in which they run.
+    /// How the workers run.
     pub worker_kind: WorkerKind,
-    /// Whether a thread that rings a doorbell may do the work itself.
+    /// Whether a thread that receives a doorbell may do the work itself.
     pub at_once: bool,
-    /// The clock that timers go by.
+    /// The clock for timers.
     pub clock: Clock,
-    /// Cost of a turn that is full.
+    /// The budget of a turn: a turn with this cost is full.
     pub turn: usize,
 }
 
-/// State that workers share beside their work: the clock, deadlines, what is ready, and where they
-/// sleep.
+/// Scheduling state that the workers share: clock, deadlines, ready flows and sleep.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     pub clock: Clock,
-    /// The time before all deadlines.
+    /// A time before all deadlines.
     #[cfg(feature = "testing")]
     pub start: Instant,
     pub quiesce: Quiesce,
@@ -85,19 +84,19 @@ pub(crate) struct Scheduler {
     turn: usize,
 }
 
-/// State of one worker.
+/// Scheduling state of one worker.
 #[derive(Debug)]
 struct WorkerState {
-    /// Its deadlines.
+    /// Deadlines of the QPs at home on this worker.
     timers: Timers,
-    /// Ports that have ready flows for it.
+    /// Ports with flows that are ready for this worker.
     ports: ByClass<ReadySet<PortId>>,
-    /// Flows that it took from other workers.
+    /// Number of flows that this worker took from others.
     steals: AtomicU64,
 }
 
 impl Scheduler {
-    /// Without work. Its workers are those of a [`Crew`].
+    /// A scheduler without ready flows. A [`Crew`] runs its workers.
     pub(crate) fn new(config: SchedulerConfig) -> Self {
         let SchedulerConfig {
             workers,
@@ -126,24 +125,24 @@ impl Scheduler {
         }
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     pub(crate) fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Flows that `worker` has taken from other workers.
+    /// Number of flows that `worker` has taken from others.
     pub(crate) fn steals(&self, worker: usize) -> u64 {
         self.workers[worker].steals.load(Ordering::Relaxed)
     }
 
-    /// Something is there for `worker`. The current thread needs no wake-up: a worker looks for
-    /// more before it sleeps.
+    /// Wakes `worker`, since it has work. The current worker needs no wake-up: it looks for work
+    /// before it sleeps. Returns whether a worker was woken.
     #[inline]
     fn wake(&self, worker: usize) -> bool {
         current::current() != Some(worker) && self.sleep.wake(worker)
     }
 
-    /// Has all workers end.
+    /// Ends all workers.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.sleep.wake_all();
@@ -153,13 +152,13 @@ impl Scheduler {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Whether a deadline is over that no worker has looked at.
+    /// Whether a deadline has passed that no worker has handled.
     pub(crate) fn is_due(&self) -> bool {
         let now = self.clock.now();
         self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// The next deadline of all workers.
+    /// The earliest deadline of all workers.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let next = |worker: &CachePadded<WorkerState>| worker.timers.next();
         self.workers.iter().filter_map(next).min()

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Waiting until no worker uses what was just removed.
+//! Waiting until no worker uses a removed object any more.
 
 use crossbeam_utils::CachePadded;
 
 use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 
-/// One counter a worker, and one for all other threads: odd while there is a turn.
+/// Grace periods. There is one counter for each worker, and one for all other threads. A counter is
+/// odd during a turn.
 ///
-/// A worker that looks an object up does so within a turn and forgets the object before its turn
-/// ends. So once every worker that had a turn when the object was removed has ended it, nobody uses
-/// the object. Beginning and ending a turn touches only a counter of the worker's own.
+/// A worker looks an object up within a turn and drops it before the turn ends. So after an object
+/// is removed, it is unused once every turn that was in progress has ended. Beginning and ending a
+/// turn touches only the worker's own counter.
 #[derive(Debug)]
 pub(crate) struct Quiesce {
     turns: Box<[CachePadded<AtomicU64>]>,
-    /// Held by a thread that has a turn and is no worker.
+    /// Held during a turn of a thread that is no worker.
     outside: Mutex<()>,
     waiters: AtomicU64,
-    /// Calls of [`synchronize`](Self::synchronize).
+    /// Number of calls of [`synchronize`](Self::synchronize).
     periods: AtomicU64,
     lock: Mutex<()>,
     ended: Condvar,
 }
 
-/// A turn of a worker or another thread.
+/// A turn in progress, of a worker or another thread.
 pub(crate) struct Turn<'a> {
     quiesce: &'a Quiesce,
     counter: usize,
 }
 
 impl Quiesce {
-    /// For `workers` workers.
+    /// No turns, for `workers` workers.
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             turns: (0..=workers)
@@ -44,17 +45,17 @@ impl Quiesce {
         }
     }
 
-    /// How often a thread waited for the turns that were going on.
+    /// Number of times that a thread waited for the turns in progress.
     pub(crate) fn periods(&self) -> u64 {
         self.periods.load(Ordering::Relaxed)
     }
 
-    /// Begins a turn of `worker`, which is not in one.
+    /// Begins a turn of `worker`, which must not be in a turn.
     #[inline]
     pub(crate) fn begin(&self, worker: usize) -> Turn<'_> {
         self.turns[worker].fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence in `synchronize`: either it sees this turn, or this turn sees the
-        // removal.
+        // Pairs with the fence in `synchronize`: either `synchronize` sees this turn, or this turn
+        // sees the removal.
         fence(Ordering::SeqCst);
         Turn {
             quiesce: self,
@@ -62,14 +63,14 @@ impl Quiesce {
         }
     }
 
-    /// Has a thread that is no worker take a turn. Such threads take theirs one after the other.
+    /// Executes a turn in a thread that is no worker. Such turns exclude each other.
     pub(crate) fn outside<T>(&self, turn: impl FnOnce() -> T) -> T {
         let _outside = self.outside.lock();
         let _turn = self.begin(self.turns.len() - 1);
         turn()
     }
 
-    /// The same, unless another such thread has its turn now. Returns whether this one had.
+    /// Like [`outside`](Self::outside), but returns false if another such turn is in progress.
     pub(crate) fn try_outside(&self, turn: impl FnOnce()) -> bool {
         let Some(_outside) = self.outside.try_lock() else {
             return false;
@@ -79,7 +80,7 @@ impl Quiesce {
         true
     }
 
-    /// Returns when every turn that was going on has ended. Not to be called within a turn.
+    /// Waits until every turn now in progress has ended. Must not be called within a turn.
     pub(crate) fn synchronize(&self) {
         self.periods.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -89,8 +90,8 @@ impl Quiesce {
                 continue;
             }
             self.waiters.fetch_add(1, Ordering::SeqCst);
-            // Pairs with the fence at the end of a turn: it sees a waiter, or the waiter sees its
-            // end.
+            // Pairs with the fence at the end of a turn: either the turn sees a waiter, or the
+            // waiter sees the end of the turn.
             fence(Ordering::SeqCst);
             let mut guard = self.lock.lock();
             while turn.load(Ordering::SeqCst) == before {
@@ -108,8 +109,8 @@ impl Drop for Turn<'_> {
         self.quiesce.turns[self.counter].fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.quiesce.waiters.load(Ordering::SeqCst) != 0 {
-            // With the lock taken, a waiter is either before its look at the counter or waits
-            // already.
+            // Once this thread got the lock, a waiter either has not read the counter yet, or
+            // sleeps and gets the notification.
             drop(self.quiesce.lock.lock());
             self.quiesce.ended.notify_all();
         }
@@ -148,7 +149,7 @@ mod tests {
         });
     }
 
-    /// A worker that always has a turn is waited for until the end of the one that is going on.
+    /// `synchronize` waits for the current turn only, even if the worker begins another at once.
     #[test]
     fn one_turn_of_a_worker_is_waited_for() {
         for worker in 0..2 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sets of objects that want a turn.
+//! Sets of objects that are ready for a turn.
 
 use std::marker::PhantomData;
 
@@ -10,16 +10,16 @@ use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 const WORD: u32 = u64::BITS;
 
-/// A set of small numbers that any thread may add to and any worker takes from, in turn.
+/// A set of small numbers. Any thread may add numbers, and any worker takes them, round robin.
 ///
-/// Adding sets a bit: no lock, no allocation, and however often it is done, a number is in the set
-/// once.
+/// Adding a number sets a bit, without lock or allocation. A number that is added repeatedly is in
+/// the set once.
 #[derive(Debug)]
 pub(crate) struct ReadySet<N> {
     bits: Box<[AtomicU64]>,
-    /// Bit n is set if word n of `bits` may have a bit set.
+    /// Bit n is set if word n of `bits` may be nonzero.
     summary: Box<[AtomicU64]>,
-    /// Where the search for the next number starts.
+    /// Number at which the next search starts.
     cursor: AtomicU32,
     number: PhantomData<N>,
 }
@@ -41,7 +41,7 @@ impl<N: Number> ReadySet<N> {
         }
     }
 
-    /// Adds `number`. Returns whether it was not in the set.
+    /// Adds `number`. Returns whether it was not in the set before.
     #[inline]
     pub(crate) fn insert(&self, number: N) -> bool {
         let number = number.get();
@@ -57,7 +57,7 @@ impl<N: Number> ReadySet<N> {
         true
     }
 
-    /// Takes a number out, the next after the one taken last.
+    /// Takes the next number after the one taken last.
     pub(crate) fn take(&self) -> Option<N> {
         let start = self.cursor.load(Ordering::Relaxed);
         let number = self.take_from(start).or_else(|| self.take_from(0))?;
@@ -65,8 +65,8 @@ impl<N: Number> ReadySet<N> {
         Some(N::new(number))
     }
 
-    /// Whether the set is empty. False also for a while after the last number was taken; then
-    /// [`take`](Self::take) finds nothing and puts it right.
+    /// Whether the set is empty. May still be false after the last number was taken; then
+    /// [`take`](Self::take) finds nothing and corrects the summary.
     pub(crate) fn is_empty(&self) -> bool {
         self.summary
             .iter()
@@ -84,7 +84,7 @@ impl<N: Number> ReadySet<N> {
         })
     }
 
-    /// Takes the least number from `start` on.
+    /// Takes the smallest number from `start` on.
     fn take_from(&self, start: u32) -> Option<u32> {
         let first = start / WORD;
         let mut index = first;
@@ -98,7 +98,7 @@ impl<N: Number> ReadySet<N> {
         None
     }
 
-    /// The first word from `index` on that the summary names.
+    /// Index of the first word from `index` on whose summary bit is set.
     fn next_word(&self, index: u32) -> Option<u32> {
         let mut group = index / WORD;
         let mut mask = u64::MAX << (index % WORD);
@@ -118,8 +118,8 @@ impl<N: Number> ReadySet<N> {
             let seen = bits.load(Ordering::Acquire);
             let candidates = seen & (u64::MAX << from);
             if candidates == 0 {
-                // Others have found the set empty while the summary's bit was clear. So a number
-                // that has come meanwhile is taken here.
+                // While the summary bit was clear, other threads may have found the set empty. So
+                // numbers added meanwhile must be taken here.
                 if seen == 0 && self.tidy(word) {
                     continue;
                 }
@@ -136,14 +136,14 @@ impl<N: Number> ReadySet<N> {
         }
     }
 
-    /// Clears the summary's bit of an empty word. Returns whether a number has come meanwhile: then
-    /// the bit is set again.
+    /// Clears the summary bit of an empty word. If a number was added meanwhile, sets the bit again
+    /// and returns true.
     fn tidy(&self, word: u32) -> bool {
         let summary = &self.summary[(word / WORD) as usize];
         let bit = 1 << (word % WORD);
         summary.fetch_and(!bit, Ordering::AcqRel);
-        // A thread that adds a number sets its bit before the summary's: one of the two sees the
-        // other's change.
+        // A thread that adds a number sets its bit before the summary bit, so one of the two
+        // threads sees the other's change.
         let has_numbers = self.bits[word as usize].load(Ordering::SeqCst) != 0;
         if has_numbers {
             summary.fetch_or(bit, Ordering::AcqRel);
@@ -152,11 +152,11 @@ impl<N: Number> ReadySet<N> {
     }
 }
 
-/// The numbers of the bits that are set.
+/// The numbers of the bits that are set in `word`.
 fn bits_of(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let bit = word.trailing_zeros();
-        // 0 has no bit to clear.
+        // `wrapping_sub` since `word` may be 0.
         word &= word.wrapping_sub(1);
         (bit < WORD).then_some(bit)
     })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Where workers wait for work.
+//! Sleep and wake-up of workers.
 
 use std::time::Instant;
 
@@ -11,40 +11,40 @@ use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 use super::worker_kind::WorkerKind;
 use super::Clock;
 
-/// Sleeping workers. A wake-up costs one load when its worker is awake, or when another thread has
-/// woken it already, so a storm of doorbells costs little.
+/// The sleeping workers. A wake-up of a worker that is awake, or that another thread has just
+/// woken, costs only one load. So a storm of doorbells is cheap.
 #[derive(Debug)]
 pub(super) struct Sleep {
     kind: WorkerKind,
-    /// Bit n is set while worker n sleeps and nobody has woken it.
+    /// Bit n is set while worker n sleeps and no thread has woken it.
     sleepers: AtomicU64,
     beds: Box<[CachePadded<Bed>]>,
 }
 
 const _: () = assert!(MAX_WORKERS <= u64::BITS as usize);
 
-/// The place where one worker sleeps.
+/// The wake-up flag and condition variable of one worker.
 #[derive(Debug)]
 struct Bed {
-    /// A wake-up that the worker has not seen.
+    /// There is a wake-up that the worker has not seen.
     rung: Mutex<bool>,
     bell: Condvar,
 }
 
-/// The sleep of a worker that is stepped.
+/// The sleep of a stepped worker.
 #[derive(Debug)]
 pub(super) struct Nap {
-    /// When it ends at the latest.
+    /// Time at which the sleep ends without a wake-up.
     deadline: Option<Instant>,
 }
 
-/// The bit of `worker`.
+/// The bit of `worker` in `sleepers`.
 const fn bit(worker: usize) -> u64 {
     1 << worker
 }
 
 impl Sleep {
-    /// For so many workers of this kind.
+    /// State for `workers` workers of this kind, all awake.
     pub(super) fn new(kind: WorkerKind, workers: usize) -> Self {
         let bed = || Bed {
             rung: Mutex::new(false),
@@ -57,10 +57,10 @@ impl Sleep {
         }
     }
 
-    /// Has `worker` sleep until it is woken or until the time that `deadline` returns, unless
-    /// `busy` is true by now. Both are called when a wake-up can no longer be missed. A thread has
-    /// slept on return; a worker that is stepped begins to, and its caller asks whether that
-    /// [is over](Self::is_over).
+    /// Puts `worker` to sleep until it is woken or until the time that `deadline` returns, unless
+    /// `busy` returns true. Both are called after the worker is marked as a sleeper, so no wake-up
+    /// is missed. A thread returns after its sleep. For a stepped worker the sleep only begins, and
+    /// the caller polls [`is_over`](Self::is_over).
     pub(super) fn sleep(
         &self,
         worker: usize,
@@ -71,7 +71,8 @@ impl Sleep {
         let bed = &self.beds[worker];
         let mut rung = bed.rung.lock();
         self.sleepers.fetch_or(bit(worker), Ordering::SeqCst);
-        // Pairs with the fence in `wake`: it sees a sleeper, or the sleeper sees the work.
+        // Pairs with the fence in `wake`: either `wake` sees a sleeper, or the sleeper sees the
+        // work.
         fence(Ordering::SeqCst);
         if !*rung && !busy() {
             let deadline = deadline();
@@ -89,20 +90,19 @@ impl Sleep {
         None
     }
 
-    /// Worker `worker` is awake. Wake-ups until now are over.
+    /// Marks `worker` as awake and clears its wake-up.
     fn get_up(&self, worker: usize, rung: &mut bool) {
         self.sleepers.fetch_and(!bit(worker), Ordering::SeqCst);
         *rung = false;
     }
 
-    /// Whether stepped worker `worker` must wake up: its deadline is over at `now`, or there is a
-    /// wake-up.
+    /// Whether stepped worker `worker` must wake up: it was woken, or its deadline has passed.
     pub(super) fn is_due(&self, worker: usize, nap: &Nap, now: Instant) -> bool {
         nap.deadline.is_some_and(|deadline| deadline <= now) || *self.beds[worker].rung.lock()
     }
 
-    /// Ends the sleep of stepped worker `worker` if that [is due](Self::is_due) at `now`. Returns
-    /// whether it was.
+    /// Ends the sleep of stepped worker `worker` if the wake-up [is due](Self::is_due) at `now`.
+    /// Returns whether it was.
     pub(super) fn is_over(&self, worker: usize, nap: &Nap, now: Instant) -> bool {
         let due = self.is_due(worker, nap, now);
         if due {
@@ -111,15 +111,15 @@ impl Sleep {
         due
     }
 
-    /// Wakes `worker` if it sleeps, after work was made visible. Returns whether it did and nobody
-    /// else has woken it.
+    /// Wakes `worker` if it sleeps. The caller must have made the work visible. Returns whether
+    /// this call woke the worker.
     #[inline]
     pub(super) fn wake(&self, worker: usize) -> bool {
         fence(Ordering::SeqCst);
         self.sleepers.load(Ordering::SeqCst) & bit(worker) != 0 && self.call(worker)
     }
 
-    /// Wakes one worker if any sleeps.
+    /// Wakes one sleeping worker, if any.
     #[inline]
     pub(super) fn wake_any(&self) {
         let mut sleepers = self.sleepers.load(Ordering::SeqCst);
@@ -139,7 +139,7 @@ impl Sleep {
         }
     }
 
-    /// Rings for `worker` if its bit is set, which ends.
+    /// Clears the bit of `worker` and notifies it, if the bit is set. Returns whether it was.
     fn call(&self, worker: usize) -> bool {
         let before = self.sleepers.fetch_and(!bit(worker), Ordering::SeqCst);
         if before & bit(worker) == 0 {
@@ -158,18 +158,17 @@ impl Sleep {
         self.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether all workers sleep and nobody has woken any.
+    /// Whether all workers sleep, and none is being woken.
     #[inline]
     pub(super) fn all_sleep(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst).count_ones() as usize == self.beds.len()
     }
 
-    /// Whether all workers sleep and `idle` is true. None of them wakes up before `idle` has
-    /// returned.
+    /// Whether all workers sleep and `idle` returns true. No worker wakes up before `idle` returns.
     #[cfg(feature = "testing")]
     pub(super) fn all_sleep_while(&self, idle: impl FnOnce() -> bool) -> bool {
-        // A worker that is about to sleep and finds work instead holds its lock until it is no
-        // sleeper any more.
+        // A worker that finds work while falling asleep holds its lock until it is no sleeper any
+        // more.
         let rung = Vec::from_iter(self.beds.iter().map(|bed| bed.rung.lock()));
         self.all_sleep() && rung.iter().all(|rung| !**rung) && idle()
     }

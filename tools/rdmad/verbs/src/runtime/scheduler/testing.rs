@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A clock that a test moves, and workers that follow it.
+//! A manual clock for tests, and helpers to run workers up to a time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,24 +9,24 @@ use super::clock::ClockKind;
 use super::sync::{self, AtomicU64, Ordering};
 use super::{Clock, Scheduler};
 
-/// The time of a clock that stands still until it is told to go on.
+/// The time of a manual clock.
 #[derive(Clone, Debug)]
 pub(super) struct ManualTime {
     start: Instant,
-    /// Since `start`, in nanoseconds.
+    /// Nanoseconds since `start`.
     elapsed: Arc<AtomicU64>,
 }
 
 impl ManualTime {
-    /// The time.
+    /// The current time.
     pub(super) fn now(&self) -> Instant {
         self.start + Duration::from_nanos(self.elapsed.load(Ordering::Acquire))
     }
 }
 
 impl Clock {
-    /// A clock that stands still but for [`Runtime::advance`](crate::Runtime::advance) and
-    /// [`Runtime::pass`](crate::Runtime::pass).
+    /// A manual clock. Only [`Runtime::advance`](crate::Runtime::advance) and
+    /// [`Runtime::pass`](crate::Runtime::pass) move it.
     pub fn manual() -> Self {
         Self(ClockKind::Manual(ManualTime {
             start: sync::now(),
@@ -34,11 +34,11 @@ impl Clock {
         }))
     }
 
-    /// Lets `time` pass. On the clock of the system the current thread sleeps.
+    /// Advances a manual clock by `time`. With the system's clock the thread sleeps.
     pub(crate) fn pass(&self, time: Duration) {
         match &self.0 {
             ClockKind::System => sync::sleep(time),
-            // Five centuries fit.
+            // 64 bits of nanoseconds last for five centuries.
             ClockKind::Manual(at) => {
                 at.elapsed
                     .fetch_add(time.as_nanos() as u64, Ordering::AcqRel);
@@ -48,9 +48,8 @@ impl Clock {
 }
 
 impl Scheduler {
-    /// Lets `time` pass, from one deadline to the next on a clock that stands still, so that each
-    /// is met to the nanosecond. Returns when all is done that was due, and what that entailed. On
-    /// the clock of the system it sleeps.
+    /// Advances a manual clock by `time`, stopping exactly at each deadline. Returns when all work
+    /// due by then, and its consequences, is done. With the system's clock the thread sleeps.
     pub(crate) fn advance(&self, time: Duration) {
         if !self.clock.stands_still() {
             return self.clock.pass(time);
@@ -68,18 +67,18 @@ impl Scheduler {
         }
     }
 
-    /// Returns when nothing is left to do before time passes, which it does not meanwhile.
+    /// Waits until the workers have nothing to do at the current time.
     fn settle(&self) {
         while !self.is_idle() {
             if self.is_due() {
-                // A worker that was about to sleep does not know that the clock went on.
+                // A worker that was falling asleep may not know the new time.
                 self.sleep.wake_all();
             }
             sync::yield_now();
         }
     }
 
-    /// Whether no worker has anything to do now. A worker that is not asleep may have.
+    /// Whether all workers sleep and none has work or a passed deadline.
     fn is_idle(&self) -> bool {
         self.sleep
             .all_sleep_while(|| !self.is_busy() && !self.is_due())

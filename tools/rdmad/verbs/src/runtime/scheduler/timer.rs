@@ -11,31 +11,31 @@ use super::clock::nanos_since;
 use super::sync::{AtomicU64, Mutex, Ordering};
 use super::Scheduler;
 
-/// A QP of the runtime.
+/// A QP within the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QpKey {
-    /// Its port.
+    /// The QP's port.
     pub port: PortId,
     /// QPN.
     pub qpn: Qpn,
 }
 
-/// No deadline.
+/// `first` without deadlines.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines that one worker looks at. A QP has one at most, which its [`Alarm`] knows as well
-/// so that it can be found.
+/// The deadlines that one worker handles, at most one for each QP. The QP's [`Alarm`] has a copy,
+/// by which the entry is found.
 #[derive(Debug)]
 pub(crate) struct Timers {
     start: Instant,
-    /// The first deadline in nanoseconds since `start`, so that workers see without the lock that
-    /// nothing is due.
+    /// The earliest deadline in nanoseconds since `start`, or [`NEVER`]. Lets workers check without
+    /// the lock.
     first: AtomicU64,
     deadlines: Mutex<BTreeSet<(Instant, QpKey)>>,
 }
 
 impl Timers {
-    /// No deadlines; there are none before `start`.
+    /// No deadlines. Later deadlines must not be before `start`.
     pub(crate) fn new(start: Instant) -> Self {
         Self {
             start,
@@ -44,7 +44,7 @@ impl Timers {
         }
     }
 
-    /// Replaces a QP's deadline `old` by `new`. Returns whether `new` is now the first of all.
+    /// Replaces a QP's deadline `old` by `new`. Returns whether `new` is now the earliest deadline.
     pub(crate) fn change(&self, key: QpKey, old: Option<Instant>, new: Option<Instant>) -> bool {
         let mut deadlines = self.deadlines.lock();
         if let Some(old) = old {
@@ -57,7 +57,7 @@ impl Timers {
         new.is_some_and(|new| deadlines.first() == Some(&(new, key)))
     }
 
-    /// Takes out one QP whose deadline is over.
+    /// Removes and returns one QP whose deadline has passed.
     pub(crate) fn expired(&self, now: Instant) -> Option<QpKey> {
         if nanos_since(self.start, now) < self.first.load(Ordering::Relaxed) {
             return None;
@@ -71,7 +71,7 @@ impl Timers {
         expired.map(|(_, key)| key)
     }
 
-    /// The next deadline.
+    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.deadlines.lock().first().map(|(deadline, _)| *deadline)
     }
@@ -94,15 +94,15 @@ struct Entry {
     deadline: Instant,
 }
 
-/// The QP has a turn at its deadline.
+/// Proof that the QP gets a turn at a deadline.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Until(());
 
 impl Alarm {
-    /// Sees that QP `key`, which has its turns by worker `home`, has one at `deadline` at the
-    /// latest. An entry that comes too early stays: answers move the deadline often, and a turn for
-    /// nothing is cheaper than to change the timers each time.
+    /// Ensures that QP `key`, at home on worker `home`, gets a turn at `deadline` or earlier. An
+    /// earlier entry stays: acknowledgements move the deadline often, and a useless turn is cheaper
+    /// than changing the timers each time.
     pub(crate) fn set(
         &mut self,
         scheduler: &Scheduler,
@@ -128,12 +128,12 @@ impl Alarm {
         Until(())
     }
 
-    /// The timers have taken the entry out.
+    /// Notes that the timers have removed the entry.
     pub(crate) fn expired(&mut self) {
         self.0 = None;
     }
 
-    /// Takes the entry of QP `key` out of the timers.
+    /// Removes the entry of QP `key` from the timers.
     pub(crate) fn clear(&mut self, scheduler: &Scheduler, key: QpKey) {
         if let Some(set) = self.0.take() {
             let timers = &scheduler.workers[set.worker].timers;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work of workers, as the scheduler knows it.
+//! The interface between the scheduler and what the workers serve.
 
 use std::time::Instant;
 
@@ -10,54 +10,54 @@ use super::flow::{FlowKey, PortFlows};
 use super::timer::QpKey;
 use super::Scheduler;
 
-/// The end of a turn.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TurnEnd {
-    /// The flow has more to do at once.
+    /// Whether the flow has more work at once.
     pub again: bool,
-    /// Cost of what was done.
+    /// Cost of the work done.
     pub cost: usize,
 }
 
-/// The next step after a round.
+/// The next action of a worker after a round.
 pub(crate) enum Next {
-    /// Another one.
+    /// Starts another round.
     Round,
-    /// Another one, for what is watched.
+    /// Starts another round, only to poll the watched QPs.
     Watch,
-    /// Nothing, until the worker is woken or a deadline is over.
+    /// Sleeps until it is woken or a deadline passes.
     Sleep,
 }
 
-/// Work of one worker.
+/// The work of one worker, as a set of flows to serve.
 pub(crate) trait Work: Send + 'static {
-    /// The ports as they are at some time.
+    /// A snapshot of the ports.
     type Places;
 
-    /// State that the worker shares with others.
+    /// Scheduling state, shared by all workers.
     fn scheduler(&self) -> &Scheduler;
 
-    /// The ports as they are now.
+    /// The current ports.
     fn places(&self) -> Self::Places;
 
-    /// The flows of a port, if it is there.
+    /// The flows of a port, if the port exists.
     fn flows(places: &Self::Places, port: PortId) -> Option<&PortFlows>;
 
-    /// The other end of a direct connection, if the flow is one.
+    /// The peer's flow, if `flow` is a QP with a direct connection.
     fn peer(&self, places: &Self::Places, flow: FlowKey) -> Option<FlowKey>;
 
-    /// Whether the flow has a turn now.
+    /// Whether a thread is giving the flow a turn now.
     fn is_served(&self, places: &Self::Places, flow: FlowKey) -> bool;
 
-    /// The deadline of this QP is over.
+    /// Handles the passed deadline of a QP.
     fn expired(&self, key: QpKey);
 
-    /// A round begins at `now`.
+    /// Begins a round at `now`.
     fn begin(&mut self, now: Instant);
 
     /// Gives a flow a turn.
     fn serve(&mut self, places: &Self::Places, flow: FlowKey) -> TurnEnd;
 
-    /// The round ends.
+    /// Ends the round.
     fn end(&mut self) -> Next;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A worker's loop: rounds, and sleep when there is nothing to do.
+//! A worker's loop: rounds of turns, and sleep when there is no work.
 
 use super::claim::Claims;
 use super::current;
@@ -8,25 +8,25 @@ use super::sleep::Nap;
 use super::sync::spin_loop;
 use super::work::{Next, Work};
 
-/// Expired deadlines that are looked at before other work goes on.
+/// Most passed deadlines that a round handles, before its turns.
 const TIMERS_A_ROUND: usize = 64;
-/// Turns after which a worker looks at deadlines and at what it watches.
+/// Most turns in a round; between rounds a worker handles deadlines and polls watched QPs.
 const TURNS_A_ROUND: usize = 8;
 
-/// A worker: a thread, or steps that are chosen one by one.
+/// A worker: a thread, or a state machine that a caller steps.
 pub(crate) struct Worker<W> {
-    /// Counted from 0.
+    /// The worker's number, from 0.
     number: usize,
     work: W,
     claims: Claims,
-    /// Turns in this round, if it has begun.
+    /// Number of turns in this round; `None` between rounds.
     turns: Option<usize>,
-    /// Its sleep, if it is stepped.
+    /// The sleep of a stepped worker.
     nap: Option<Nap>,
 }
 
 impl<W: Work> Worker<W> {
-    /// Before its first round.
+    /// A worker before its first round.
     pub(super) fn new(number: usize, work: W) -> Self {
         Self {
             number,
@@ -37,7 +37,7 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Has the current thread serve until the scheduler stops.
+    /// Runs the worker in the current thread until the scheduler stops.
     pub(super) fn run(mut self) {
         current::become_worker(self.number);
         while !self.work.scheduler().is_stopped() {
@@ -46,14 +46,14 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Has the current thread do the next step: begin a round, give a turn, end the round.
-    /// Returns whether the worker is awake.
+    /// Executes the worker's next step in the current thread: begins a round, gives a turn, or ends
+    /// the round. Returns whether the worker is awake.
     pub(super) fn step(&mut self) -> bool {
         let number = self.number;
         current::as_worker(number, || self.wake_up() && self.step_awake())
     }
 
-    /// Whether the worker, which is stepped, would sleep on at its next step.
+    /// Whether this stepped worker would still sleep at its next step.
     pub(super) fn sleeps_on(&self) -> bool {
         let scheduler = self.work.scheduler();
         let is_due = |nap: &Nap| {
@@ -74,9 +74,9 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// The rest of a round.
+    /// Executes the rest of a round.
     fn round(&mut self) -> Next {
-        // They are not held while the worker sleeps.
+        // A snapshot, so that a sleeping worker holds no reference to devices.
         let places = self.work.places();
         loop {
             if let Some(next) = self.go_on(&places) {
@@ -85,7 +85,7 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Does the next step of a round. Returns what follows the round if that was the last.
+    /// Executes the next step of a round. Returns what follows the round if this was its last step.
     #[inline]
     fn go_on(&mut self, places: &W::Places) -> Option<Next> {
         match self.turns {
@@ -104,7 +104,7 @@ impl<W: Work> Worker<W> {
         None
     }
 
-    /// Gives the next flow its turn. Returns whether there was one.
+    /// Gives the next flow a turn. Returns whether there was a flow.
     #[inline]
     fn turn(&mut self, places: &W::Places) -> bool {
         let Some(claim) = self.claims.next(&self.work, places) else {
@@ -129,7 +129,7 @@ impl<W: Work> Worker<W> {
         self.work.begin(now);
     }
 
-    /// Does what follows a round. Returns whether the worker is awake.
+    /// Acts on `next` after a round. Returns whether the worker is awake.
     fn rest(&mut self, next: Next) -> bool {
         match next {
             Next::Round => {}
@@ -147,7 +147,7 @@ impl<W: Work> Worker<W> {
         self.nap.is_none()
     }
 
-    /// Whether the worker is awake, perhaps since now.
+    /// Ends a sleep that is over. Returns whether the worker is awake.
     fn wake_up(&mut self) -> bool {
         let scheduler = self.work.scheduler();
         let over = |nap: &Nap| {

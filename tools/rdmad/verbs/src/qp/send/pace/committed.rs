@@ -8,20 +8,20 @@ use roce::committed::Epoch;
 
 use super::{Pacer, Shape};
 
-/// The state of a [`Pacer`] beside its shape.
+/// The state of a [`Pacer`] besides its shape.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacerState {
-    /// Credit, at most `capacity`.
+    /// Credit of the bucket, at most `capacity`.
     pub credit: u64,
-    /// Credit that the bucket holds.
+    /// Most credit that the bucket holds.
     pub capacity: u64,
-    /// When `credit` was right, as in [`Epoch`].
+    /// Time at which `credit` was computed, as in [`Epoch`].
     pub at: u64,
 }
 
 impl Pacer {
-    /// The state to go on from in another process.
+    /// The state from which another process can resume the bucket.
     pub(crate) fn commit(&self, epoch: Epoch) -> PacerState {
         PacerState {
             credit: self.credit,
@@ -30,12 +30,12 @@ impl Pacer {
         }
     }
 
-    /// The limit that the driver asks for.
+    /// The rate limit as the driver set it.
     pub(crate) fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// The bucket that goes on from `state`; from `now`, if that has no time.
+    /// Resumes the bucket from `state`; its time is `now` if `state` has none.
     pub(crate) fn restored(shape: Shape, state: &PacerState, epoch: Epoch, now: Instant) -> Self {
         Self {
             shape,
