@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors that a sanitizer has to report: `errors nothing|overflow|race`.
+//! Errors that a sanitizer must report: `errors nothing|overflow|race`.
 
 use std::env;
 use std::hint::black_box;
@@ -18,7 +18,7 @@ fn main() {
     }
 }
 
-/// Two threads, one after the other: no error.
+/// Two threads access a value one after the other: no error.
 fn joined() {
     let mut number = Box::new(0);
     for _ in 0..2 {
@@ -32,14 +32,14 @@ fn joined() {
     black_box(number);
 }
 
-/// Reads behind the end of an allocation.
+/// Reads beyond the end of an allocation.
 fn overflow() {
     let bytes = black_box(vec![1_u8; 16]);
     // SAFETY: None: this is the planted error.
     black_box(unsafe { bytes.as_ptr().add(bytes.len()).read_volatile() });
 }
 
-/// Two threads write a word at a time, and nothing orders them. The barrier has both alive then.
+/// Two threads write the same word without synchronisation. The barrier ensures that both run.
 fn race() {
     let mut word = 0_u64;
     let shared = AtomicPtr::new(&raw mut word);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The accelerators of guests, and parameters of the kernel for each.
+//! The accelerators of guests, and the kernel parameters for each.
 
 use std::fs::{self, OpenOptions};
 
@@ -7,19 +7,19 @@ use clap::ValueEnum;
 
 use crate::tsc;
 
-/// The accelerator that runs the guest's instructions.
+/// The accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Accel {
-    /// The host's processor.
+    /// The host's processor, by KVM.
     Kvm,
     /// QEMU's translator.
     Tcg,
-    /// The same, with one processor at a time and a clock that goes by what is executed: the time
-    /// stamp counter ticks once an instruction.
+    /// QEMU's translator with instruction counting: one processor runs at a time, and the time
+    /// stamp counter ticks once per instruction.
     Counted,
 }
 
-/// Parameters of the kernel for an emulated processor, whose time stamp counter ticks at `tsc_khz`.
+/// Kernel parameters for an emulated processor whose time stamp counter runs at `tsc_khz` kHz.
 fn emulated(tsc_khz: u64) -> String {
     format!(
         " init_on_alloc=1 tsc_early_khz={tsc_khz} tsc=reliable no_timer_check \
@@ -28,7 +28,7 @@ fn emulated(tsc_khz: u64) -> String {
     )
 }
 
-/// Whether the processor can run guests.
+/// Whether the processor supports virtualization.
 pub fn has_virtualization() -> bool {
     let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     flags
@@ -38,8 +38,8 @@ pub fn has_virtualization() -> bool {
 }
 
 impl Accel {
-    /// KVM if it can run a guest. Its device file can be there and open on a host whose processor
-    /// offers no virtualization, so both are looked at.
+    /// KVM if it can run a guest, else TCG. Checks the device file and the processor: `/dev/kvm`
+    /// may exist on a host whose processor has no virtualization.
     pub fn detect() -> Self {
         let opens = OpenOptions::new()
             .read(true)
@@ -53,16 +53,16 @@ impl Accel {
         }
     }
 
-    /// Arguments of QEMU.
+    /// QEMU's arguments for the accelerator.
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Kvm => &["-accel", "kvm", "-cpu", "host"],
             Self::Tcg => &[
                 "-accel",
                 "tcg,thread=multi",
-                // With ERMS and FSRM the kernel clears and copies pages by a string instruction
-                // that is translated byte by byte: starting a program takes more than twice as
-                // long.
+                // With ERMS and FSRM, the kernel clears and copies pages by a string instruction,
+                // which QEMU executes byte by byte: a program's start would take more than twice
+                // as long.
                 "-cpu",
                 "max,-erms,-fsrm",
             ],
@@ -77,20 +77,20 @@ impl Accel {
         }
     }
 
-    /// Parameters of the kernel about it.
+    /// The kernel parameters for the accelerator.
     pub fn command_line(self) -> String {
         match self {
             Self::Kvm => String::new(),
-            // - A page that virtiofsd fills behind QEMU's back may still be cached as translated
-            //   code, unless the guest itself writes the page first.
-            // - The guest's time stamp counter is the host's. On a busy host the kernel measures it
-            //   wrongly, by a factor of 30 even, and takes it for broken when it watches it.
-            // - By that counter it gives the timer ten ticks for five interrupts, and panics
-            //   without them. Under KVM it knows not to.
-            // - Where an instruction costs twenty, what hangs is told from what is slow by a longer
-            //   wait.
+            // - init_on_alloc: virtiofsd may fill a page of which QEMU has cached translated code.
+            //   QEMU drops that code only if the guest itself writes the page first.
+            // - tsc_early_khz, tsc: the guest's time stamp counter is the host's. On a busy host
+            //   the kernel's calibration may be wrong by a factor of 30, and its watchdog would
+            //   mark the counter as unstable.
+            // - no_timer_check: the kernel waits ten ticks of that counter for five timer
+            //   interrupts and panics if they are late. Under KVM it skips this check.
+            // - The timeouts are longer because a guest's instruction costs about 20 of the host's.
             Self::Tcg => emulated(tsc::khz()),
-            // An instruction is a nanosecond.
+            // An instruction takes a nanosecond.
             Self::Counted => emulated(1_000_000),
         }
     }

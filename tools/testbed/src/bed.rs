@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A set of joined guests: started, brought up, and ended together.
+//! A set of joined guests that are started, brought up, and ended together.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -23,64 +23,64 @@ use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
 use crate::router::{Command, Event, Router};
 use crate::vm::{Shape, Vm};
 
-/// How often a wait looks whether it should go on.
+/// Interval at which a wait checks the limits of the run.
 const POLL: Duration = Duration::from_millis(100);
-/// How long the kernel's messages may take to be fetched at the end.
+/// Time limit for fetching the kernels' messages at the end.
 const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
-/// Variables of this process's environment that a command has: the tests of a script to run.
+/// Variables of this process that are passed on to commands: the tests of a script to run.
 const PASSED_ON: [&str; 1] = ["TESTS"];
-/// Lines of a log that are shown where it explains a failure.
+/// Number of log lines that are shown to explain a failure.
 const TAIL: usize = 30;
 
 /// Options of the guests.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Virtual machines")]
 pub struct BedOptions {
-    /// How many VMs are started
+    /// Number of VMs
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u8).range(1..=64))]
     pub vms: u8,
-    /// Processors of each
+    /// Processors of each VM
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub smp: u32,
-    /// Memory of each, in MiB
+    /// Memory of each VM, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub mem: u32,
     /// Another kernel: a directory with vmlinuz or arch/x86/boot/bzImage, and its modules in
     /// lib/modules
     #[arg(long, value_name = "DIR")]
     pub kernel: Option<PathBuf>,
-    /// Accelerator of the guests, if it is not to be found out
+    /// Accelerator of the guests, instead of automatic detection
     #[arg(long, value_name = "ACCEL")]
     pub accel: Option<Accel>,
-    /// More for the kernel's command line
+    /// Further arguments for the kernel's command line
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub append: String,
-    /// Two virtio entropy devices in each: one that answers and, in a later slot, one that never
-    /// does
+    /// Two virtio entropy devices in each VM: one that answers and, in a later slot, one that never
+    /// answers
     #[arg(long)]
     pub rng: bool,
-    /// Seconds after which everything is ended
+    /// Time limit of the run, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
-    /// Don't look for what guests' kernels complain of, since a test expects that, and looks itself
+    /// Ignore complaints of the guests' kernels, for a test that expects and checks them itself
     #[arg(long)]
     pub allow_warnings: bool,
     #[command(flatten)]
     pub device: DeviceOptions,
 }
 
-/// Why a run ends before its command did.
+/// Reasons to end a run before its command has ended.
 #[derive(Clone)]
 pub struct Limits {
-    /// The signal that asked for it, or 0.
+    /// The signal that has requested the end, or 0.
     pub signal: Arc<AtomicUsize>,
-    /// The time at which it is over.
+    /// The time at which the run ends.
     pub until: Option<Instant>,
 }
 
 impl Limits {
-    /// An error if the time is over or a signal came.
+    /// An error if the time is over or a signal has arrived.
     pub fn check(&self) -> Result<()> {
         if self.signal.load(Ordering::Relaxed) != 0 {
             bail!("interrupted");
@@ -97,22 +97,22 @@ impl Limits {
     }
 }
 
-/// The files that guests are made of, and the identity of their commands.
+/// The files that guests need, and the identity of their commands.
 #[derive(Clone, Debug)]
 pub struct Ground {
     /// The name of this program.
     pub name: &'static str,
-    /// Programs and files.
+    /// Locations of programs and files.
     pub install: Install,
-    /// The directories that guests see.
+    /// The host's directories that guests see.
     pub sources: Vec<Source>,
     /// The user of the commands, if not root.
     pub user: Option<User>,
-    /// Variables of the commands.
+    /// Environment variables of the commands.
     pub env: Vec<(String, String)>,
-    /// The directory of disks that keep what guests change in their root.
+    /// The directory of the disks that keep the guests' changes of their root.
     pub overlay: Option<PathBuf>,
-    /// Where logs go.
+    /// The directory for logs, if the user has set one.
     pub logs: Option<PathBuf>,
 }
 
@@ -133,7 +133,7 @@ impl Ground {
         })
     }
 
-    /// Whether logs are still there after the run.
+    /// Whether logs are kept after the run.
     pub fn logs_stay(&self) -> bool {
         self.logs.is_some() || self.install.checkout.is_some()
     }
@@ -141,25 +141,25 @@ impl Ground {
 
 /// The running guests.
 pub struct Bed {
-    /// Where their logs are.
+    /// The directories of the run.
     pub places: Places,
-    /// How they are made.
+    /// The properties of the guests.
     pub shape: Shape,
-    /// How long it took until all were up.
+    /// The time until all guests were up.
     pub boot_time: Duration,
     ground: Ground,
     router: Arc<Router>,
     vms: Vec<Vm>,
-    /// How much of each guest's console was looked at for complaints.
+    /// For each guest, the bytes of its console that were checked for complaints.
     seen: Vec<usize>,
-    /// Whether what kernels complain of counts.
+    /// Whether complaints of the guests' kernels are ignored.
     allow_warnings: bool,
     daemons: Arc<Daemons>,
     limits: Limits,
 }
 
 impl Bed {
-    /// Starts the guests and brings their network and device up.
+    /// Starts the guests and brings their networks and devices up.
     pub fn start(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
         let began = Instant::now();
         let places = Places::new(&ground.install, ground.logs.as_deref())?;
@@ -170,7 +170,8 @@ impl Bed {
             Daemons::start(&places, &ground.install, shape.vms, &options.device)?
         };
         let daemons = Arc::new(daemons);
-        // Threads that serve a guest may outlive the bed, which ends the daemons.
+        // A weak reference: threads that serve a guest may outlive the bed, which must end the
+        // daemons.
         let host = Arc::downgrade(&daemons);
         let mut bed = Self {
             places,
@@ -199,15 +200,14 @@ impl Bed {
                 bail!("VM {} ended before it was up:\n{}", vm.number, said.trim());
             }
         }
-        // Complaints of the kernel before user space ran are its own affair: nothing of ours was
-        // there yet.
+        // Complaints before user space has started are ignored: our module was not loaded yet.
         bed.new_complaints();
         bed.bring_up()?;
         bed.boot_time = began.elapsed();
         Ok(bed)
     }
 
-    /// Brings network and device of all guests up at once.
+    /// Brings the networks and devices of all guests up, in parallel.
     fn bring_up(&self) -> Result<()> {
         let running: Vec<_> = self
             .vms
@@ -224,7 +224,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Has our program in a guest do something.
+    /// Runs our program in a guest, with the argument `what`.
     fn ask(&self, vm: usize, what: &str) -> Command {
         self.router.exec(&Exec {
             vm,
@@ -233,7 +233,7 @@ impl Bed {
         })
     }
 
-    /// Starts a command in a guest, in the directory of the same name as this process's.
+    /// Starts a command in a guest. Its working directory has the same path as this process's.
     pub fn exec(&self, vm: usize, argv: Vec<String>, terminal: Option<(u16, u16)>) -> Command {
         let cwd = std::env::current_dir()
             .map(|dir| dir.display().to_string())
@@ -248,7 +248,7 @@ impl Bed {
         })
     }
 
-    /// The next event of a command or link; an error when the run is to end.
+    /// Waits for the next event of a command or link. An error if the run must end.
     pub fn next(&self, events: &Receiver<Event>) -> Result<Event> {
         loop {
             match self.next_within(events, POLL) {
@@ -258,7 +258,7 @@ impl Bed {
         }
     }
 
-    /// The next event, if it comes within a time.
+    /// The next event, if it arrives within `time`.
     pub fn next_within(&self, events: &Receiver<Event>, time: Duration) -> Option<Event> {
         match events.recv_timeout(time) {
             Ok(event) => Some(event),
@@ -272,7 +272,7 @@ impl Bed {
         &self.limits
     }
 
-    /// Waits for a command. No status when its guest ended.
+    /// Waits for a command. Returns its status, or `None` if its guest has ended, and its output.
     fn collect(&self, command: &Command) -> Result<(Option<u8>, Vec<u8>)> {
         let mut output = Vec::new();
         loop {
@@ -285,23 +285,23 @@ impl Bed {
         }
     }
 
-    /// Sets other limits for what comes.
+    /// Replaces the limits.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Whether all guests and daemons run that there were at first.
+    /// Whether all guests and daemons are still running.
     pub fn is_whole(&mut self) -> bool {
         self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
     }
 
-    /// The message of a QEMU that aborted after its daemon had been killed: QEMU 11.1 may then meet
-    /// an assertion of its own. It is no answer to anything that a daemon sent.
+    /// The message of a QEMU that has aborted after its daemon was killed: an assertion of QEMU
+    /// 11.1 may fail then. The daemon's messages are not its cause.
     pub fn abort_without_daemon(&self) -> Option<String> {
         if self.daemons.all_run() {
             return None;
         }
-        // Whether the process is gone yet does not matter: nothing comes after such a line.
+        // The process need not have ended yet: such a line is its last one.
         let said = self.vms.iter().map(|vm| tail(&vm.messages));
         said.filter_map(|said| failed_assertion(&said)).next()
     }
@@ -311,7 +311,7 @@ impl Bed {
         let mut found = self.daemons.complaints();
         for (vm, seen) in self.vms.iter().zip(&mut self.seen) {
             let log = fs::read(&vm.console).unwrap_or_default();
-            // Whole lines: the rest of the last one is looked at next time.
+            // Only whole lines: an incomplete last line is checked in the next call.
             let end = log
                 .iter()
                 .rposition(|byte| *byte == b'\n')
@@ -325,16 +325,16 @@ impl Bed {
         found
     }
 
-    /// Ends the guests and the daemon. Returns what was wrong with them.
+    /// Ends the guests and the daemons. Returns their failures and complaints.
     pub fn end(mut self) -> Vec<String> {
         self.end_guests()
     }
 
-    /// Ends the guests, whose logs stay for [`log_tails`](Self::log_tails). Returns what was wrong
-    /// with them and the daemon.
+    /// Ends the guests, and keeps the logs for [`log_tails`](Self::log_tails). Returns the failures
+    /// and complaints of guests and daemons.
     pub fn end_guests(&mut self) -> Vec<String> {
         let mut wrong = self.new_complaints();
-        // A program that was asked to end is given its own time to do so.
+        // The end has a time limit of its own, whatever has ended the run.
         self.limits = Limits {
             signal: Arc::default(),
             until: Some(Instant::now() + DMESG_TIMEOUT),
@@ -348,12 +348,12 @@ impl Bed {
                 wrong.push(format!("VM {} did not end by itself", vm.number));
             }
         }
-        // The daemon is ended after its guests, and may be by what their ends made it do.
+        // The end of the guests may have made a daemon fail.
         wrong.extend(self.new_complaints());
         wrong
     }
 
-    /// The last lines of each log of the run that has any.
+    /// The last lines of each log of the run that is not empty.
     pub fn log_tails(&self) -> String {
         let mut files: Vec<_> = fs::read_dir(&self.places.logs)
             .into_iter()
@@ -373,8 +373,7 @@ impl Bed {
         text
     }
 
-    /// Adds each guest's kernel messages, which the console has no more than the warnings of, to
-    /// its logs.
+    /// Saves each guest's kernel messages to the logs: the console has only the warnings.
     fn save_messages(&self) {
         let running: Vec<_> = self
             .vms
@@ -411,13 +410,13 @@ fn shape(options: &BedOptions, ground: &Ground) -> Shape {
     }
 }
 
-/// The last line of what a program said, if that is an assertion that failed.
+/// The last line of a program's output, if it reports a failed assertion.
 fn failed_assertion(said: &str) -> Option<String> {
     let last = said.lines().last()?;
     (last.contains(": Assertion `") && last.ends_with(" failed.")).then(|| last.to_owned())
 }
 
-/// The end of a log, for a message that it explains.
+/// The last lines of a log, for an error message.
 fn tail(file: &std::path::Path) -> String {
     let log = fs::read(file).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);

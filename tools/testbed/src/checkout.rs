@@ -36,13 +36,13 @@ enum Action {
     },
     /// Run test programs that report in KTAP
     ///
-    /// Each runs on VM 1, several in one set of VMs. A program says what VMs it wants by comment
-    /// lines "testbed: OPTIONS" with the options of `run`, and runs once for each such line. A
-    /// complaint of a guest's kernel fails the program that ran at that time.
+    /// Each program runs on VM 1; several share a set of VMs. A comment line "testbed: OPTIONS" in
+    /// a program specifies its VMs, with the options of `run`. A program runs once for each such
+    /// line. A complaint of a guest's kernel fails the program that is running.
     Test(TestOptions),
-    /// Give a shell on VM 1
+    /// Open a shell on VM 1
     Shell(BedOptions),
-    /// Print QEMU's arguments for a processor, and in a second line the kernel's parameters for it
+    /// Print QEMU's arguments for the processor, and in a second line the kernel's parameters
     Processor,
     /// Show two VMs at work
     Demo {
@@ -52,7 +52,7 @@ enum Action {
     },
 }
 
-/// Does what the command line asks for.
+/// Executes the command line. Returns the exit status.
 pub fn main() -> Result<u8> {
     match Options::parse().action {
         Action::Run { bed, job } => {

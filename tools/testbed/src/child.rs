@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Ties processes and files to this one, so that nothing is left of it, even if it is killed.
+//! Child processes and directories that are removed when this process ends, even if it is killed.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,26 +12,27 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{bail, Context, Result};
 use rustix::process::{set_parent_process_death_signal, setsid, Signal};
 
-/// The word that makes this program start another one that ends with its parent.
+/// Subcommand of this program that executes another program, which is killed with its parent.
 pub const CHILD: &str = "child";
-/// The word that makes this program remove a directory when its parent has ended.
+/// Subcommand of this program that removes a directory when its parent has ended.
 pub const KEEPER: &str = "keeper";
 
-/// A command to which a program and its arguments are added. It is killed when the thread ends that
-/// starts it.
+/// A command to which the caller adds a program and its arguments. The process is killed when the
+/// thread that has started it ends.
 pub fn command() -> Result<Command> {
     let mut command = Command::new(env::current_exe()?);
     command.arg(CHILD).arg(std::process::id().to_string());
     Ok(command)
 }
 
-/// Becomes the program of the words, which begin with the number of its parent.
+/// Executes a program that is killed with its parent. `words` has the parent's process id, the
+/// program and its arguments.
 pub fn become_program(words: &[OsString]) -> Result<u8> {
     let [parent, program, arguments @ ..] = words else {
         bail!("{CHILD} PARENT PROGRAM [ARGUMENT...]");
     };
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have ended before the signal was asked for.
+    // The parent may have ended before the death signal was set.
     if parent.to_str() != Some(&parent_id().to_string()) {
         bail!("the parent has ended");
     }
@@ -44,7 +45,7 @@ pub fn keep(words: &[OsString]) -> Result<u8> {
     let [dir] = words else {
         bail!("{KEEPER} DIRECTORY");
     };
-    // Out of reach of the terminal's signals.
+    // A new session receives no signals of the terminal.
     setsid()?;
     let mut all = Vec::new();
     io::stdin().read_to_end(&mut all)?;
@@ -52,14 +53,14 @@ pub fn keep(words: &[OsString]) -> Result<u8> {
     Ok(0)
 }
 
-/// A directory that is removed when this is dropped, or when this process is killed.
+/// A directory that is removed on drop, or when this process is killed.
 pub struct Kept {
     dir: PathBuf,
     keeper: Child,
 }
 
 impl Kept {
-    /// Takes charge of a directory.
+    /// Takes ownership of a directory.
     pub fn new(dir: PathBuf) -> Result<Self> {
         let keeper = Command::new(env::current_exe()?)
             .arg(KEEPER)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Shows what two joined VMs do: once with data copied from memory to memory, once as packets.
+//! The demo of two joined VMs: once with data copied from memory to memory, once with packets.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,22 +13,22 @@ use anyhow::{Context, Result};
 use crate::child;
 use crate::FAILED;
 
-/// Seconds until a run is given up.
+/// Time limit of a run, in seconds.
 const TIMEOUT: &str = "600";
-/// The ways of the data: the name of each for `--path`, the title, the guest's part of the demo.
+/// The runs of the demo: value of `--path`, title, and argument of the guest's script.
 const RUNS: [(&str, &str, &str); 2] = [
     ("direct", "data copied from memory to memory", "both"),
     ("wire", "data as RoCEv2 packets (UDP 4791)", "figures"),
 ];
 
-/// A measurement by a program in the guest.
+/// The result of a measurement in the guest.
 struct Figure {
     name: String,
     value: String,
     unit: String,
 }
 
-/// Runs the guests' part, a script, by this program's `run`, with more options for that. Returns
+/// Runs the guests' script through this program's `run`, with further options for `run`. Returns
 /// the status.
 pub fn demo(script: &Path, options: &[OsString]) -> Result<u8> {
     let began = Instant::now();
@@ -54,9 +54,9 @@ pub fn demo(script: &Path, options: &[OsString]) -> Result<u8> {
     Ok(0)
 }
 
-/// One set of guests. Its output is shown, but for the lines of figures.
+/// Runs the script in one set of guests. Shows its output, except the lines of figures.
 fn run(path: &str, options: &[OsString], script: &Path, part: &str) -> Result<(u8, Vec<Figure>)> {
-    // Ends with this process, and the guests with it.
+    // The child and its guests end with this process.
     let mut child = child::command()?
         .arg(env::current_exe()?)
         .args(["run", "--timeout", TIMEOUT, "--path", path])

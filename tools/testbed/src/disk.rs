@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The disk on which a guest keeps what it changes in its root: a file of the caller's.
+//! The disk with a guest's changes of its root: a disk image of the caller.
 //!
-//! A directory would not do: overlayfs needs attributes and modes that only root can give to files
+//! A directory is not enough: overlayfs needs attributes and modes that only root can set on files
 //! of the host.
 
 use std::fs::{self, File, OpenOptions};
@@ -15,12 +15,12 @@ use rustix::io::Errno;
 use crate::install::Program;
 use crate::vm::value;
 
-/// The size of a disk. Its file takes no more than what the guest has written.
+/// The size of a disk. The file is sparse: it has only the blocks that the guest has written.
 const SIZE: &str = "16G";
-/// Where ext4 has its mark, and the mark.
+/// The offset of ext4's magic number, and the number.
 const MARK: (u64, [u8; 2]) = (0x438, [0x53, 0xef]);
 
-/// A disk that no other run can take.
+/// A disk, locked against other runs.
 #[derive(Debug)]
 pub struct Disk {
     file: PathBuf,
@@ -28,7 +28,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Takes the disk of guest `number` in a directory, and makes it the first time.
+    /// Locks the disk of guest `number` in a directory. Creates the disk if it does not exist.
     pub fn open(mke2fs: &Program, dir: &Path, number: usize) -> Result<Self> {
         fs::create_dir_all(dir).with_context(|| format!("can't make {}", dir.display()))?;
         let file = dir.join(format!("vm{number}.img"));
@@ -63,9 +63,9 @@ impl Disk {
         Ok(Self { file, _lock: disk })
     }
 
-    /// QEMU's arguments for it.
+    /// QEMU's arguments for the disk.
     pub fn arguments(&self) -> [String; 4] {
-        // A lock of QEMU's own would be at odds with this program's where they are of one kind.
+        // QEMU's own lock of the file could conflict with this program's.
         let file = format!(
             "if=none,id=disk,format=raw,discard=unmap,file.locking=off,file={}",
             value(&self.file)
@@ -77,8 +77,8 @@ impl Disk {
 fn format(mke2fs: &Program, file: &Path) -> Result<()> {
     let output = mke2fs
         .command()?
-        // The system's own settings may ask for what the guest's kernel lacks. Without any, the
-        // program has its own.
+        // The system's mke2fs.conf may enable features that the guest's kernel lacks. Without the
+        // file, mke2fs uses built-in defaults.
         .env("MKE2FS_CONFIG", "/nonexistent")
         .args(["-q", "-F", "-t", "ext4", "-m", "0"])
         .args(["-E", "assume_storage_prezeroed=1"])
@@ -103,7 +103,7 @@ fn is_formatted(disk: &File) -> bool {
 mod tests {
     use super::*;
 
-    /// A directory that is removed at the end.
+    /// A directory that is removed on drop.
     struct Dir(PathBuf);
 
     impl Dir {
@@ -123,7 +123,7 @@ mod tests {
 
     fn put(dir: &Dir, content: &[u8]) -> Program {
         fs::write(dir.0.join("vm1.img"), content).unwrap();
-        // It would be an error to start it.
+        // The test fails if this program is started.
         Program::new("/none")
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The initramfs of a guest: its first program and what it is to be, as a cpio archive.
+//! The initramfs of a guest: a cpio archive with its first program and its description.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
-/// Writes the archive: `/init`, and the file `setup` with its parents.
+/// Writes the archive: `/init`, and the file `setup` (path, content) with its parent directories.
 pub fn write(to: &mut impl Write, init: &[u8], setup: (&str, &[u8])) -> io::Result<()> {
     entry(to, "init", PROGRAM, init)?;
     let path = setup.0.trim_start_matches('/');
@@ -18,7 +18,7 @@ pub fn write(to: &mut impl Write, init: &[u8], setup: (&str, &[u8])) -> io::Resu
     entry(to, "TRAILER!!!", 0, &[])
 }
 
-/// An entry in the format "newc".
+/// Writes an entry in the format "newc".
 fn entry(to: &mut impl Write, name: &str, mode: u32, data: &[u8]) -> io::Result<()> {
     let too_long = |_| io::Error::from(io::ErrorKind::FileTooLarge);
     let name_size = u32::try_from(name.len() + 1).map_err(too_long)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Where the programs and files are that machines are made of: in a checkout and its sysroot, or in
-//! a bundle.
+//! The locations of the programs and files for guests: in a checkout and its sysroot, or in a
+//! bundle.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,25 +13,25 @@ use guest::setup::{Place, Setup, Share, ROOT};
 
 use crate::child;
 
-/// The tag of the share with a bundle's files for guests, and where guests see it.
+/// The share with a bundle's files for guests: its tag and its mount point.
 const BUNDLE: (&str, &str) = ("bundle", "/run/virtio-rdma/bundle");
 /// The loader of a bundle's programs.
 const LOADER: &str = "lib/ld-linux-x86-64.so.2";
 
-/// The guests' part of the demo, in a checkout.
+/// The path of the demo's script for guests, in a checkout.
 pub const DEMO: &str = "tools/testbed/guest/demo";
 
-/// A program and how it is started.
+/// The command line that starts a program.
 #[derive(Clone, Debug)]
 pub struct Program(Vec<OsString>);
 
 impl Program {
-    /// A program of the system that this one runs on.
+    /// A program of this system.
     pub fn new(path: impl Into<OsString>) -> Self {
         Self(vec![path.into()])
     }
 
-    /// A program of a bundle, which has its libraries there, whatever the system has.
+    /// A program of a bundle, which uses the bundle's loader and libraries.
     fn bundled(bundle: &Path, name: &str) -> Self {
         Self(vec![
             bundle.join(LOADER).into(),
@@ -43,30 +43,30 @@ impl Program {
         ])
     }
 
-    /// A command that the program's end is bound to this process's.
+    /// A command that starts the program as a child, which is killed with this process.
     pub fn command(&self) -> Result<Command> {
         let mut command = child::command()?;
         command.args(&self.0);
         Ok(command)
     }
 
-    /// Words that start it.
+    /// The words of the command line.
     pub fn words(&self) -> &[OsString] {
         &self.0
     }
 }
 
-/// A directory that guests are to see.
+/// A directory that guests see.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The directory of this system.
+    /// The directory on this system.
     pub dir: PathBuf,
-    /// Its name and place in guests.
+    /// Its tag and mount point in guests.
     pub share: Share,
 }
 
 impl Source {
-    /// A directory that guests only read.
+    /// A directory that is read-only for guests.
     pub fn new(dir: impl Into<PathBuf>, tag: &str, at: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
@@ -82,7 +82,8 @@ impl Source {
 /// The files of a checkout or a bundle.
 #[derive(Clone, Debug)]
 pub struct Install {
-    /// The checkout's top, if it is one. Its guests see the sysroot in which this program runs.
+    /// The checkout's top directory; `None` for a bundle. Guests of a checkout see the sysroot in
+    /// which this program runs.
     pub checkout: Option<PathBuf>,
     /// QEMU.
     pub qemu: Program,
@@ -92,21 +93,21 @@ pub struct Install {
     pub daemon: Program,
     /// The program that makes file systems.
     pub mke2fs: Program,
-    /// The directory of QEMU's firmware, if QEMU does not find it by itself.
+    /// The directory of QEMU's firmware; `None` for QEMU's default.
     pub firmware: Option<PathBuf>,
     /// The first program of a guest.
     pub guest: PathBuf,
-    /// The kernel.
+    /// The kernel image of guests.
     pub kernel: PathBuf,
-    /// Where guests find the files for them.
+    /// A description of guests with the places of the files for them.
     pub setup: Setup,
-    /// The share with these files, if they are not in the root.
+    /// The directory with these files, if they are not in the root.
     pub source: Option<Source>,
 }
 
 impl Install {
-    /// The checkout in whose build/target/PROFILE this program is. `kernel` is a directory with
-    /// another kernel than the sysroot's, and its modules.
+    /// The checkout of this program, which is in its build/target/PROFILE. `kernel` is a directory
+    /// with another kernel than the sysroot's, and its modules.
     pub fn checkout(kernel: Option<&Path>) -> Result<Self> {
         let program = env::current_exe()?;
         let top = program
@@ -160,7 +161,7 @@ impl Install {
         })
     }
 
-    /// The bundle in whose bin this program is.
+    /// The bundle of this program, which is in its bin.
     pub fn bundle() -> Result<Self> {
         let program = env::current_exe()?;
         let bundle = program
@@ -176,7 +177,7 @@ impl Install {
             checkout: None,
             qemu: Program::bundled(bundle, "qemu-system-x86_64"),
             virtiofsd: Program::bundled(bundle, "virtiofsd"),
-            // Linked statically: it starts itself again, which a loader would be in the way of.
+            // Linked statically: the daemon re-executes itself, which would fail with a loader.
             daemon: Program::new(bundle.join("libexec/virtio-rdmad")),
             mke2fs: Program::bundled(bundle, "mke2fs"),
             firmware: Some(bundle.join("share/firmware")),
@@ -192,12 +193,12 @@ impl Install {
         })
     }
 
-    /// The directory of a bundle's files for guests.
+    /// The directory of a bundle's files for guests, on the host.
     pub fn files(&self) -> Result<&Path> {
         Ok(&self.bundled()?.dir)
     }
 
-    /// The same directory, as guests see it.
+    /// The directory of a bundle's files for guests, as guests see it.
     pub fn files_in_guest(&self) -> Result<&Path> {
         Ok(&self.bundled()?.share.at)
     }
@@ -207,7 +208,7 @@ impl Install {
     }
 }
 
-/// The sysroot's kernel and its modules.
+/// The sysroot's kernel image, and the directory of its modules.
 fn stock_kernel(built: &Path) -> Result<(PathBuf, PathBuf)> {
     let release = built.join("kernel.release");
     let release = fs::read_to_string(&release)
@@ -216,7 +217,8 @@ fn stock_kernel(built: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((tree.join("vmlinuz.unsigned"), tree))
 }
 
-/// The kernel in a directory, and its modules there, or else the sysroot's.
+/// The kernel image in a directory, and the directory of its modules: `dir`'s own, or the
+/// sysroot's.
 fn other_kernel(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     let image = ["vmlinuz", "arch/x86/boot/bzImage"]
         .iter()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! How the daemons of one bed are joined, when each VM has one of its own.
+//! The links between the daemons of a bed in which each VM has its own daemon.
 //!
-//! Parts that need a network run in a network namespace of the bed, so that any number of beds run
-//! side by side and the host's network is left alone.
+//! Links that need a network are in a network namespace of the bed. Any number of beds can run at
+//! the same time, and the host's network is not changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,30 +18,30 @@ use crate::install::Program;
 
 /// The first UDP port of the daemons.
 const FIRST_PORT: usize = 4900;
-/// How long a namespace may take to be there.
+/// Time limit for the creation of a namespace.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The way in which the daemons of a bed are joined.
+/// The kind of links between the daemons of a bed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Uplinks {
-    /// Unix datagram sockets, from each to the next.
+    /// Unix datagram sockets, from each daemon to the next.
     Unix,
-    /// UDP, from each to the next.
+    /// UDP, from each daemon to the next.
     Udp,
     /// Tap interfaces on a bridge.
     Tap,
 }
 
-/// The links between daemons, which are counted from 0. Ended with this.
+/// The links between daemons, which are counted from 0. The links are removed on drop.
 pub struct Joint {
     uplinks: Uplinks,
-    /// Where sockets are.
+    /// The directory of sockets.
     run: PathBuf,
     namespace: Option<Namespace>,
 }
 
 impl Joint {
-    /// Makes what the links of `daemons` daemons need.
+    /// Creates the namespace and the interfaces for the links of `daemons` daemons.
     pub fn new(uplinks: Uplinks, run: &Path, daemons: usize) -> Result<Self> {
         let namespace = match uplinks {
             Uplinks::Unix => None,
@@ -55,7 +55,7 @@ impl Joint {
         })
     }
 
-    /// Arguments `--uplink` of a daemon in a row of `daemons`. A row has no loops.
+    /// The values of `--uplink` for a daemon in a row of `daemons`. A row has no loops.
     pub fn arguments(&self, daemon: usize, daemons: usize) -> Vec<String> {
         if self.uplinks == Uplinks::Tap {
             return vec![format!("tap:{}", tap(daemon))];
@@ -90,7 +90,7 @@ impl Joint {
         }
     }
 
-    /// A command that starts a program where the links are.
+    /// A command that starts a program in the namespace of the links.
     pub fn command(&self, program: &Program) -> Result<Command> {
         match &self.namespace {
             None => program.command(),
@@ -122,7 +122,7 @@ fn bridge(daemons: usize) -> Vec<String> {
         .collect()
 }
 
-/// A network namespace, which lives as long as the process that has it.
+/// A network namespace, which exists as long as its process.
 struct Namespace(Child);
 
 impl Namespace {
@@ -148,7 +148,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Waits until the process has left this one's namespace.
+    /// Waits until the process is in a namespace of its own.
     fn await_own(&mut self) -> Result<()> {
         let until = Instant::now() + TIMEOUT;
         let own = fs::read_link("/proc/self/ns/net")?;
@@ -165,7 +165,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// The command to which the name of a program is added that is to run there.
+    /// A command to which the caller adds a program, which then runs in the namespace.
     fn command(&self) -> Result<Command> {
         let mut command = child::command()?;
         command

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A command's result as JUnit's XML, which CI systems read.
+//! A command's result in JUnit's XML format for CI systems.
 
 use crate::ktap::{Case, Outcome, Report};
 
-/// The most of a command's output that a report has of a failure.
+/// Maximum length of a failed command's output in the report, in bytes.
 const OUTPUT: usize = 64 << 10;
 
-/// Takes a command's output.
+/// Collects a command's output.
 #[derive(Default)]
 pub struct Recorder {
     report: Report,
@@ -14,7 +14,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Takes bytes of standard output or error.
+    /// Adds bytes of standard output or error.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.report.feed(bytes);
         self.output.extend(bytes);
@@ -23,9 +23,8 @@ impl Recorder {
         }
     }
 
-    /// The report of a command that took some seconds and ended with a status, or did not end. A
-    /// command that reports in KTAP has a test case for each of its tests, another one is a test
-    /// case itself.
+    /// The report of a command, with its status if it has ended, and its duration. For output in
+    /// KTAP, the report has a test case for each test; otherwise the command is the test case.
     pub fn finish(
         mut self,
         name: &str,
@@ -95,7 +94,7 @@ fn xml(name: &str, cases: &[Case], seconds: f64) -> String {
     text + "</testsuite>\n</testsuites>\n"
 }
 
-/// Text as XML 1.0 can hold it: other control characters have no form there.
+/// Escapes text for XML 1.0, which can't represent most control characters.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {

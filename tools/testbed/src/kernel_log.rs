@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Patterns in a guest kernel's messages that mean that something is wrong.
+//! Complaints in a guest kernel's messages.
 
-/// Beginnings of a complaint. The kernel prints each of them at level warning or above, so they are
-/// on the console whatever the log level that a test sets for the rest.
+/// Beginnings of complaints. The kernel prints them at level warning or above, so they appear on
+/// the console at the log levels that tests set.
 const COMPLAINTS: &[&str] = &[
     "WARNING: ",
     "BUG: ",
@@ -30,7 +30,7 @@ const COMPLAINTS: &[&str] = &[
     "swiotlb buffer is full",
 ];
 
-/// The lines of a log that complain. Only the kernel's own lines count, which begin with a time.
+/// The complaints in a log. Only lines of the kernel count: they begin with a time.
 pub fn complaints(log: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(log)
         .lines()

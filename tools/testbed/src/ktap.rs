@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Reads a test program's report in the Kernel Test Anything Protocol.
+//! Parses a test program's report in the Kernel Test Anything Protocol.
 
-/// How one test ended.
+/// The result of one test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It passed.
+    /// The test passed.
     Passed,
-    /// It failed, with what was said about it.
+    /// The test failed, with these remarks.
     Failed(Vec<String>),
-    /// It could not run here, and why.
+    /// The test was skipped, for this reason.
     Skipped(String),
 }
 
-/// One test and how it ended.
+/// One test and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Its name.
+    /// The name of the test.
     pub name: String,
-    /// How it ended.
+    /// The result of the test.
     pub outcome: Outcome,
 }
 
-/// Lines that were read at one level of indentation since the last result line of the level above.
+/// The state of one level of indentation since the last result line of the level above.
 #[derive(Default)]
 struct Level {
     planned: Option<usize>,
@@ -29,19 +29,19 @@ struct Level {
     failed: bool,
 }
 
-/// A report that is being read.
+/// A parser of a report.
 #[derive(Default)]
 pub struct Report {
     levels: Vec<Level>,
     remarks: Vec<String>,
     rest: Vec<u8>,
-    /// The tests so far. A test that has subtests is not listed itself, unless it failed without
-    /// them.
+    /// The tests so far. A test with subtests is listed itself only if it failed and none of its
+    /// subtests did.
     pub cases: Vec<Case>,
 }
 
 impl Report {
-    /// Takes bytes of the report. Returns how many tests they ended.
+    /// Parses bytes of the report. Returns the number of tests that have ended in them.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         let before = self.cases.len();
         self.rest.extend(bytes);
@@ -150,7 +150,7 @@ mod tests {
 
     fn read(report: &str, status: Option<u8>) -> Vec<Case> {
         let mut reader = Report::default();
-        // In pieces, as it comes from a guest.
+        // In pieces, as the output of a guest arrives.
         for piece in report.as_bytes().chunks(7) {
             reader.feed(piece);
         }

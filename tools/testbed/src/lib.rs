@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Boots virtual machines that are joined by a network and an RDMA device, and runs commands in
-//! them: `testbed` for a checkout, in its sysroot, and `virtio-rdma` for everybody else.
+//! them: `testbed` for a checkout, in its sysroot, and `virtio-rdma` for users of a bundle.
 #![deny(unsafe_code)]
 
 mod accel;
@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-/// The status where the guests could not be started or the command not be finished.
+/// The exit status if the guests can't be started or the command does not end.
 const FAILED: u8 = 125;
 
 /// The program `testbed`.
@@ -47,8 +47,8 @@ pub fn virtio_rdma() -> ExitCode {
     start("virtio-rdma", product::main)
 }
 
-/// Does what this process was started for: by itself, for a moment before another program, or by
-/// its user.
+/// Dispatches on the first word: the internal subcommands [`child::CHILD`] and [`child::KEEPER`],
+/// or the user's command line.
 fn start(name: &str, main: fn() -> Result<u8>) -> ExitCode {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     let result = match words.split_first() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `virtio-rdma check`: what this machine lacks, and the command that mends it.
+//! `virtio-rdma check`: what this machine lacks, and the commands that help.
 
 use std::env;
 use std::fs::{self, OpenOptions};
@@ -10,22 +10,22 @@ use rustix::process::{getrlimit, Resource};
 
 use crate::accel::{has_virtualization, Accel};
 
-/// Open files that virtiofsd wants at least: one for each file that a guest has seen.
+/// Minimum limit of open files: virtiofsd has one for each file that a guest has looked up.
 const FILES: u64 = 4096;
-/// MiB of each run beside the guests' memory.
+/// Memory of a run in addition to the guests' memory, in MiB.
 const OVERHEAD: u64 = 256;
 
 /// The result of one check.
 enum Finding {
     Fine(String),
-    /// It works, but not as well as it could.
+    /// Guests work, but with a restriction.
     Poor(String),
-    /// Nothing works.
+    /// Guests can't run.
     Bad(String),
 }
 
-/// Prints what was found, for guests of `needed` MiB together whose root lacks something or
-/// nothing. Returns 0 if guests can run.
+/// Checks the machine and prints the findings. `needed` is the memory of all guests in MiB, `lacks`
+/// what their root lacks. Returns 0 if guests can run.
 pub fn check(needed: u64, root: &Path, lacks: Option<String>) -> u8 {
     let verbs = match lacks {
         None => Finding::Fine("its libibverbs has a provider that fits".into()),
@@ -95,7 +95,7 @@ fn memory(needed: u64) -> Finding {
     }
 }
 
-/// MiB that are free, in this control group if it has a limit.
+/// Available memory in MiB, within the control group's limit if there is one.
 fn available() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok()?;
     let line = system
@@ -133,7 +133,8 @@ fn sockets() -> Finding {
     }
 }
 
-/// Ubuntu restricts user namespaces by a rule of AppArmor's, containers by seccomp.
+/// Reports that restrictions of user namespaces (AppArmor on Ubuntu, seccomp in containers) do not
+/// matter.
 fn namespaces() -> Finding {
     Finding::Fine("no namespaces are made here, so no rule about them matters".into())
 }

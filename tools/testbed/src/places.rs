@@ -14,33 +14,33 @@ use anyhow::{Context, Result};
 use crate::child::Kept;
 use crate::install::Install;
 
-/// Runs whose logs a checkout keeps.
+/// Number of runs whose logs a checkout keeps.
 const KEPT_LOGS: usize = 20;
-/// Bytes of a path of a Unix socket, less the longest name of ours.
+/// Maximum length of the sockets' directory in bytes: a Unix socket's path has at most 107.
 const LONGEST_DIR: usize = 107 - "/vm64p8.switch".len();
 
-/// The directories of a run. Its sockets' directory is removed at the end.
+/// The directories of a run. The directory of sockets is removed on drop.
 pub struct Places {
-    /// Logs of its processes.
+    /// The directory of the processes' logs.
     pub logs: PathBuf,
     run: Kept,
 }
 
 impl Places {
-    /// Makes the run's directories. `logs` is where logs go; without it a checkout keeps them for a
-    /// while, and otherwise they are removed at the end.
+    /// Makes the run's directories. `logs` is the directory for logs. Without it, a checkout keeps
+    /// the logs of the last runs, and a bundle removes the logs at the end.
     pub fn new(install: &Install, logs: Option<&Path>) -> Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("virtio-rdma.{}.{count}", process::id());
         let mut run = env::temp_dir().join(&name);
-        // Options of the daemon end a path at these.
+        // The daemon's options can't have a path with these characters.
         let unfit = |text: &str| text.contains([':', ',']) || text.len() > LONGEST_DIR;
         if run.to_str().is_none_or(unfit) {
             run = Path::new("/tmp").join(&name);
         }
-        // The daemon refuses a directory that others may write to, as some umasks leave it. An
-        // existing directory of that name is an error: another user may have made it.
+        // The mode is set because the daemon refuses a directory that others may write to. An
+        // existing directory of this name is an error: another user may have made it.
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&run)
@@ -67,7 +67,7 @@ impl Places {
     }
 }
 
-/// Makes a directory for a run's logs, `latest` a link to it, and removes the oldest ones.
+/// Makes a directory for a run's logs and the link `latest` to it. Removes the oldest directories.
 fn new_logs(parent: &Path) -> Result<PathBuf> {
     fs::create_dir_all(parent)?;
     let mut old: Vec<_> = fs::read_dir(parent)?
@@ -77,11 +77,11 @@ fn new_logs(parent: &Path) -> Result<PathBuf> {
         .collect();
     old.sort();
     for dir in old.iter().rev().skip(KEPT_LOGS - 1) {
-        // Another run may be removing it as well.
+        // Another run may remove the directory at the same time.
         let _ = fs::remove_dir_all(dir);
     }
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    // The process's number is one of a namespace, which every run has its own of: not unique.
+    // The process id is not unique: each run has its own PID namespace.
     let (name, logs) = (0..100)
         .map(|count| format!("{seconds}-{count}"))
         .map(|name| (name.clone(), parent.join(name)))

@@ -21,7 +21,7 @@ use crate::rdmad::{DataPath, DeviceOptions};
 use crate::root::Root;
 use crate::run::{self, Job};
 
-/// The tag of the working directory.
+/// The virtiofs tag of the working directory.
 const WORK: &str = "work";
 
 /// Runs commands in virtual machines that are joined by RDMA, without RDMA hardware
@@ -46,18 +46,18 @@ enum Action {
         #[command(flatten)]
         job: Job,
     },
-    /// Give a shell on VM 1
+    /// Open a shell on VM 1
     Shell {
         #[command(flatten)]
         machines: Machines,
     },
-    /// Show two VMs at work: their devices, ibv_rc_pingpong, perftest by both data paths
+    /// Run a demo on two VMs: their devices, ibv_rc_pingpong, and perftest on both data paths
     Demo {
         /// Options of `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Tell what this machine lacks, and the command that mends it
+    /// Report what this machine lacks, and the commands that help
     Check {
         #[command(flatten)]
         machines: Machines,
@@ -68,50 +68,50 @@ enum Action {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Virtual machines")]
 struct Machines {
-    /// How many VMs are started
+    /// Number of VMs
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u8).range(1..=64))]
     vms: u8,
-    /// Processors of each
+    /// Processors of each VM
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u32).range(1..=64))]
     smp: u32,
-    /// Memory of each: MiB, or with a suffix M or G
+    /// Memory of each VM: MiB, or with a suffix M or G
     #[arg(long, value_name = "SIZE", default_value = "1024", value_parser = mebibytes)]
     mem: u32,
-    /// The VMs' root: a directory with an unpacked image, for example
+    /// Root of the VMs, for example a directory with an unpacked image
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
-    /// Keep what VM N changes in its root on a disk, DIR/vmN.img, and begin with that the next time
+    /// Keep the changes of VM N's root on a disk, DIR/vmN.img, also for later runs
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
-    /// The VMs write to this working directory itself
+    /// Let the VMs write to this working directory
     #[arg(long)]
     rw: bool,
-    /// Put RDMA programs with libraries of their own first in PATH: perftest, ibv_devinfo ...
+    /// Put RDMA programs with their own libraries first in PATH: perftest, ibv_devinfo ...
     #[arg(long)]
     tools: bool,
-    /// Seconds after which everything is ended and the end of all logs is shown
+    /// Time limit of the run in seconds; then the ends of all logs are shown
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Keep the logs of VMs and daemon in a directory
+    /// Keep the logs of the VMs and the daemon in a directory
     #[arg(long, value_name = "DIR")]
     artifacts: Option<PathBuf>,
-    /// Accelerator of the VMs, if it is not to be found out
+    /// Accelerator of the VMs, instead of automatic detection
     #[arg(long, value_name = "ACCEL")]
     accel: Option<Accel>,
-    /// So many of the VMs, the last ones, have Linux's rdma_rxe instead of this device
+    /// Number of VMs, the last ones, that have Linux's rdma_rxe instead of this device
     #[arg(long, value_name = "N", default_value_t = 0)]
     rxe: u8,
-    /// Ports of each VM, which are devices of their own
+    /// Ports of each VM: each is an RDMA device of its own
     ///
     /// Port P of VM N has the address 10.9.(P-1).N and, from the second on, the name vmN-pP.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     ports: Option<u8>,
-    /// How two VMs exchange data
+    /// Data path between VMs
     #[arg(long, value_name = "PATH")]
     path: Option<DataPath>,
-    /// Faults of the packets between the VMs: drop=0.01,seed=7,... They imply --path wire
+    /// Faults of the packets between the VMs: drop=0.01,seed=7,... Implies --path wire
     #[arg(long, value_name = "FAULTS")]
     faults: Option<String>,
     /// Write the packets between the VMs to a file
@@ -211,7 +211,7 @@ fn directory(dir: &Path) -> Result<PathBuf> {
     Ok(full)
 }
 
-/// The caller's variables that are text.
+/// The caller's environment variables, without those that are not UTF-8.
 fn caller_env() -> Vec<(String, String)> {
     env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -225,7 +225,7 @@ fn put_first(env: &mut Vec<(String, String)>, dir: &str) {
     }
 }
 
-/// Does what the command line asks for.
+/// Executes the command line. Returns the exit status.
 pub fn main() -> Result<u8> {
     match Options::parse().action {
         Action::Run { machines, job } => run::run(&machines.bed(), machines.ground()?, &job),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The device's daemons, and how guests are wired to them or to each other.
+//! The device's daemons, and the connections of guests to them or to each other.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -19,12 +19,12 @@ use crate::joint::{Joint, Uplinks};
 use crate::places::Places;
 use crate::vm::{Logged, Nic, Rdma, Wiring};
 
-/// How long the daemon has until its sockets listen.
+/// Time limit until a daemon's sockets listen.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long it has to end when it is asked to.
+/// Time limit for a daemon's end after a SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How two QPs of one daemon exchange data.
+/// The data path between two QPs of one daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DataPath {
     /// By copying guest memory to guest memory.
@@ -33,33 +33,32 @@ pub enum DataPath {
     Wire,
 }
 
-/// The daemons, and what is passed on to them.
+/// Options of the daemons.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Device")]
 pub struct DeviceOptions {
     /// No RDMA device: guests with a network only
     #[arg(long)]
     pub no_device: bool,
-    /// So many of the VMs, the last ones, have rdma_rxe instead: stock Linux as a peer on the
+    /// Number of VMs, the last ones, that have rdma_rxe instead: stock Linux as a peer on the
     /// device's switch
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rxe: u8,
-    /// Ports of each VM, which are devices of their own (default 1)
+    /// Ports of each VM: each is an RDMA device of its own (default 1)
     ///
     /// Port P of VM N has the address 10.9.(P-1).N and, from the second on, the name vmN-pP.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub ports: Option<u8>,
-    /// The VMs have rdma_rxe too, on a second network interface at the same switch: both devices in
-    /// one machine
+    /// Both devices in each VM: rdma_rxe too, on a second network interface at the same switch
     #[arg(long, conflicts_with = "ports")]
     pub rxe_beside: bool,
-    /// A daemon for each VM, joined by uplinks of this kind, instead of one for all
+    /// A daemon for each VM, joined by uplinks of this kind, instead of one daemon for all VMs
     #[arg(long, value_name = "KIND")]
     pub joined: Option<Uplinks>,
-    /// How two guests exchange data
+    /// Data path between guests
     #[arg(long, value_name = "PATH")]
     pub path: Option<DataPath>,
-    /// Write what crosses the switch, that of VM 1 if there are several, to a file
+    /// Write the switch's packets to a file; if there are several switches, that of VM 1
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Withhold a feature of the device (may be repeated)
@@ -74,31 +73,31 @@ pub struct DeviceOptions {
     /// Join the switch of VM 1 to others: unix:LOCAL:REMOTE, udp:BIND:PEER or tap:NAME
     #[arg(long, value_name = "UPLINK")]
     pub uplink: Option<String>,
-    /// Faults on the wire path, or on the way to and from VM 1: drop=0.01,seed=7,...
+    /// Faults on the wire path; with --joined, to and from VM 1 only: drop=0.01,seed=7,...
     #[arg(long, value_name = "FAULTS")]
     pub faults: Option<String>,
     /// Worker threads of a daemon
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
-    /// How long a daemon looks at a queue after its last work
+    /// How long a daemon polls an idle queue
     #[arg(long, value_name = "MICROSECONDS")]
     pub poll: Option<u32>,
-    /// The daemon's program, if not the one built here
+    /// Another daemon program than this checkout's
     #[arg(long, value_name = "FILE")]
     pub daemon: Option<PathBuf>,
 }
 
-/// The address of a port of guest `vm` and of its network interface.
+/// The MAC address of a port of guest `vm`, and of the port's network interface.
 fn mac(vm: usize, port: u8) -> String {
     format!("52:54:00:09:{:02x}:{vm:02x}", port - 1)
 }
 
-/// The address of the network interface beside.
+/// The MAC address of the further network interface for rxe.
 fn mac_beside(vm: usize) -> String {
     format!("52:54:00:0a:00:{vm:02x}")
 }
 
-/// The name of a port of guest `vm`, at the daemon and in names of sockets.
+/// The name of a port of guest `vm`, in the daemon's options and in names of sockets.
 fn name(vm: usize, port: u8) -> String {
     match port {
         1 => format!("vm{vm}"),
@@ -106,7 +105,7 @@ fn name(vm: usize, port: u8) -> String {
     }
 }
 
-/// A network interface at the daemon, and the socket of the device beside it.
+/// A network interface of the daemon, and the socket of its port's RDMA device.
 fn interface(places: &Places, vm: usize, port: u8) -> (Nic, PathBuf) {
     let socket = |kind| places.run().join(format!("{}.{kind}", name(vm, port)));
     let nic = Nic {
@@ -117,7 +116,7 @@ fn interface(places: &Places, vm: usize, port: u8) -> (Nic, PathBuf) {
     (nic, socket("vfio"))
 }
 
-/// Joins guests without a daemon: each sends to the other, or nowhere if it is alone.
+/// Joins at most two guests without a daemon: each sends to the other one.
 pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
     if vms > 2 {
         bail!("without the device's switch, two VMs are the most that can be joined");
@@ -137,19 +136,19 @@ pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
         .collect())
 }
 
-/// The running daemons. They are ended with this.
+/// The running daemons. They are ended on drop.
 #[derive(Default)]
 pub struct Daemons {
-    /// How many there were at first.
+    /// Number of daemons that were started.
     started: usize,
     running: Mutex<Vec<Daemon>>,
-    /// Dropped after them.
+    /// The links between the daemons, dropped after the daemons.
     _joint: Option<Joint>,
 }
 
 impl Daemons {
-    /// Starts one daemon with a port for each guest, or as many with one each, with an uplink for
-    /// each guest with rxe, and waits until the sockets listen.
+    /// Starts one daemon for all guests or, with `--joined`, one for each guest, and waits until
+    /// their sockets listen. Guests with rxe have an uplink instead of a port.
     pub fn start(
         places: &Places,
         install: &Install,
@@ -196,7 +195,7 @@ impl Daemons {
             .map(|uplinks| Joint::new(uplinks, places.run(), number))
             .transpose()?;
         if let Some(pcap) = &options.pcap {
-            // That of an earlier run: the daemon overwrites nothing.
+            // The daemon does not overwrite the capture of an earlier run.
             match fs::remove_file(pcap) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error).with_context(|| format!("can't remove {}", pcap.display()));
@@ -213,7 +212,7 @@ impl Daemons {
             command.args(arguments(options, at));
             let mut vms = Vec::new();
             for (wiring, vm) in wirings.iter().zip(1..) {
-                // Guests without the device are at the last one.
+                // Guests without the device are connected to the last daemon.
                 if number == 1 || vm.min(number) == at + 1 {
                     command.args(places_at_switch(vm, wiring));
                     if let Some(nic) = &wiring.beside {
@@ -247,15 +246,15 @@ impl Daemons {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether none has ended.
+    /// Whether all daemons are running.
     pub fn all_run(&self) -> bool {
         let mut running = self.lock();
         let run = |daemon: &mut Daemon| matches!(daemon.child.try_wait(), Ok(None));
         running.len() == self.started && running.iter_mut().all(run)
     }
 
-    /// Failures since the last call: daemons that have ended and should not have, before their
-    /// guests, and acts of drivers that no driver of a guest may do.
+    /// Failures since the last call: daemons that have ended before their guests, and violations by
+    /// guests' drivers.
     pub fn complaints(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.lock().retain_mut(|daemon| {
@@ -269,7 +268,7 @@ impl Daemons {
         found
     }
 
-    /// A request of a guest to the host: `daemon kill VM` kills the daemon that has a VM's device.
+    /// Executes a guest's request to the host. `daemon kill VM` kills the daemon of a VM's device.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         let ["daemon", "kill", vm] = words[..] else {
@@ -286,22 +285,22 @@ impl Daemons {
     }
 }
 
-/// One of them.
+/// A running daemon.
 struct Daemon {
     child: Child,
-    /// Its output.
+    /// The file with the daemon's output.
     log: PathBuf,
-    /// How much of that was looked at.
+    /// Number of bytes of the log that were checked.
     seen: usize,
-    /// The guests that are at its switch.
+    /// The guests at the daemon's switch.
     vms: Vec<usize>,
-    /// Whether it was ended because a guest asked for it.
+    /// Whether the daemon was killed at a guest's request.
     killed: bool,
 }
 
 impl Daemon {
     fn start(mut command: Command, log: PathBuf, vms: Vec<usize>) -> Result<Self> {
-        // Inherited, by its number, by this one child: the pipe's end here is closed right after.
+        // The child inherits the pipe's end by its number; this process closes it right after.
         let (ready, signal) = rustix::pipe::pipe()?;
         command
             .arg("--ready-fd")
@@ -322,11 +321,11 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Violations that it has logged since the last call.
+    /// Violations that the daemon has logged since the last call.
     fn new_violations(&mut self) -> Vec<String> {
         let log = fs::read(&self.log).unwrap_or_default();
         let new = log.get(self.seen..).unwrap_or_default();
-        // Whole lines: the rest of the last one is looked at next time.
+        // Only whole lines: an incomplete last line is checked in the next call.
         let end = new.iter().rposition(|byte| *byte == b'\n');
         let new = &new[..end.map_or(0, |at| at + 1)];
         self.seen += new.len();
@@ -353,7 +352,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Asked first: it may have a capture to complete.
+        // SIGTERM first: the daemon may have to complete a capture.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let until = Instant::now() + END_TIMEOUT;
         while let Ok(None) = self.child.try_wait() {
@@ -366,8 +365,8 @@ impl Drop for Daemon {
     }
 }
 
-/// The lines of a daemon's log about what no driver may do. No test does it either, since processes
-/// can't write to the configuration.
+/// The lines of a daemon's log about writes to the device configuration. No test does this on
+/// purpose, since a process can't write to the configuration.
 fn violations(log: &str) -> Vec<String> {
     log.lines()
         .filter(|line| line.contains(" to the device configuration at "))
@@ -375,11 +374,12 @@ fn violations(log: &str) -> Vec<String> {
         .collect()
 }
 
-/// A guest's places on the switch as the daemon sees them, which binds what QEMU sends to.
+/// The daemon's options for a guest's ports and uplinks at the switch.
 fn places_at_switch(vm: usize, wiring: &Wiring) -> Vec<String> {
     let first = match &wiring.rdma {
         Rdma::Virtio(vfio) => port(&name(vm, 1), &wiring.nic, vfio),
-        // At a port of the device's the switch would keep RoCE frames from the network function.
+        // Not a port of the device: there the switch would not pass RoCE frames to the network
+        // function.
         Rdma::Rxe | Rdma::None => [
             "--uplink".into(),
             unix_uplink(&wiring.nic.remote, &wiring.nic.local),
@@ -403,8 +403,8 @@ fn unix_uplink(bind: &Path, peer: &Path) -> String {
     format!("unix:{}:{}", bind.display(), peer.display())
 }
 
-/// Arguments of a daemon, counted from 0, beside its ports. Faults and captures are options of the
-/// first alone, so that they meet each frame once.
+/// Arguments of a daemon, counted from 0, except its ports. Only the first daemon has faults and
+/// captures, so that they apply once to each frame.
 fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
     let first = daemon == 0;
     let path = options.path.and_then(|path| path.to_possible_value());

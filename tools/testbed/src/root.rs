@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories of libraries, from the root.
+/// Directories of libraries, relative to the root.
 const LIBRARIES: [&str; 6] = [
     "usr/lib/x86_64-linux-gnu",
     "lib/x86_64-linux-gnu",
@@ -13,22 +13,22 @@ const LIBRARIES: [&str; 6] = [
     "usr/lib",
     "lib",
 ];
-/// The text in libibverbs before the number of its interface to providers.
+/// The text in libibverbs before the number of its private ABI for providers.
 const SUFFIX: &[u8] = b"-rdmav";
 
 /// A root file system.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Root {
-    /// The numbers of its libibverbs' interfaces to providers. None if it has no libibverbs.
+    /// The numbers of its libibverbs' private ABIs for providers. `None` without libibverbs.
     pub verbs: Option<Vec<u32>>,
-    /// Whether its C library is glibc, for which providers are made.
+    /// Whether the C library is glibc, for which the provider is built.
     pub has_glibc: bool,
-    /// Its command that installs packages, and their names.
+    /// The command that installs the RDMA packages.
     install: &'static str,
 }
 
 impl Root {
-    /// Looks at a root.
+    /// Examines the root file system in `dir`.
     pub fn look(dir: &Path) -> Self {
         let found = |name: &str| {
             let files = LIBRARIES.iter().map(|place| dir.join(place).join(name));
@@ -42,8 +42,8 @@ impl Root {
         }
     }
 
-    /// The reason why programs of the root can't find the device with the providers in a
-    /// directory, and what to do. None if they can.
+    /// The reason why programs of the root can't use the device with the providers in a directory,
+    /// and what to do. `None` if they can.
     pub fn lacks(&self, providers: &Path) -> Option<String> {
         if !self.has_glibc {
             return Some(
@@ -77,7 +77,7 @@ impl Root {
     }
 }
 
-/// The numbers behind each mark of a provider's name in a library.
+/// The numbers after each [`SUFFIX`] in a library.
 fn numbers(library: &[u8]) -> Vec<u32> {
     let mut numbers: Vec<_> = library
         .windows(SUFFIX.len())
@@ -96,7 +96,7 @@ fn numbers(library: &[u8]) -> Vec<u32> {
     numbers
 }
 
-/// The command that installs RDMA programs, by what a distribution says of itself.
+/// The command that installs the RDMA packages, given the content of /etc/os-release.
 fn install(os_release: &str) -> &'static str {
     let like = |name: &str| {
         os_release

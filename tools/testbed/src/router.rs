@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The host's side of the agents' links: starts commands in guests, hands their output to who waits
-//! for it, and joins the streams of an `on` in one guest to the command in another.
+//! The host's side of the agents' links: starts commands in guests, passes their output to the
+//! waiting threads, and joins the stream of an `on` in one guest to a command in another guest.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use guest::proto::{Exec, Frame, Kind};
 
-/// A guest that takes no byte for so long has stopped.
+/// A guest that reads nothing for this time is considered dead.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
-/// The number that stands for the host among those of guests.
+/// The guest number that means the host.
 const HOST: usize = 0;
-/// The status of a command whose guest ended before it, as ssh has it for a lost connection.
+/// The status of a command whose guest has ended before it: ssh's status for a lost connection.
 const LOST: u8 = 255;
 
-/// A message of a command, or of the link to a guest, to the waiting thread.
+/// An event of a command, or of the link to a guest, for the waiting thread.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The guest's agent is up.
@@ -29,15 +29,15 @@ pub enum Event {
     Stdout(Vec<u8>),
     /// Bytes of standard error.
     Stderr(Vec<u8>),
-    /// The command took so many bytes of its input.
+    /// The command has read this number of bytes of its input.
     Taken(usize),
     /// The command ended with this status.
     Exit(u8),
-    /// The guest ended.
+    /// The guest has ended.
     Lost,
 }
 
-/// Where the frames of a guest's stream go.
+/// The destination of the frames of a guest's stream.
 #[derive(Clone)]
 enum Route {
     Here(Sender<Event>),
@@ -47,7 +47,7 @@ enum Route {
 /// A guest's number and one of its streams.
 type Key = (usize, u32);
 
-/// Does what a guest asks the host for: the words of the command.
+/// Executes a guest's request to the host. The argument is the words of the command.
 pub type Host = Box<dyn Fn(&[String]) -> anyhow::Result<()> + Send + Sync>;
 
 /// The links to all guests, which are numbered from 1.
@@ -63,18 +63,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Router {
-    /// A router without guests. Their requests to the host go to `host`.
+    /// A router without guests. `host` executes the guests' requests to the host.
     pub fn new(host: Host) -> Arc<Self> {
         Arc::new(Self {
             host,
             guests: Mutex::default(),
             routes: Mutex::default(),
-            // 0 is the link's own stream.
+            // Stream 0 is the link's own.
             next: AtomicU32::new(2),
         })
     }
 
-    /// Adds the link to a guest. The receiver is told when its agent is up, and when it is lost.
+    /// Adds the link to a guest. The receiver gets an event when the guest's agent is up, and when
+    /// the guest is lost.
     pub fn attach(self: &Arc<Self>, vm: usize, link: UnixStream) -> io::Result<Receiver<Event>> {
         let mut from = link.try_clone()?;
         link.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -108,7 +109,7 @@ impl Router {
         Command { handle, events }
     }
 
-    /// Asks a guest to end.
+    /// Sends a guest the request to end.
     pub fn power_off(&self, vm: usize) {
         self.send(vm, &Frame::new(Kind::PowerOff, 0, []));
     }
@@ -125,7 +126,7 @@ impl Router {
         frame.write(&mut *link).is_ok()
     }
 
-    /// Takes a frame from a guest's agent.
+    /// Handles a frame from a guest's agent.
     fn dispatch(&self, vm: usize, frame: Frame) {
         if frame.kind == Kind::Exec {
             self.connect(vm, &frame);
@@ -146,7 +147,7 @@ impl Router {
                     Kind::Exit => Event::Exit(frame.status()),
                     _ => return,
                 };
-                // A thread that no longer waits has no use for it.
+                // The event is dropped if its thread no longer waits.
                 let _ = sender.send(event);
             }
             Route::Peer { vm, stream } => {
@@ -161,7 +162,7 @@ impl Router {
         }
     }
 
-    /// Joins a stream that a guest opened to a command in another.
+    /// Starts the command of a guest's `on` in another guest, and joins the streams.
     fn connect(&self, vm: usize, frame: &Frame) {
         let refuse = |text: String| {
             let text = format!("testbed: {text}\n");
@@ -218,7 +219,7 @@ impl Router {
             let text = format!("testbed: VM {vm} ended\n");
             self.send(other, &Frame::new(Kind::Stderr, stream, text));
             self.send(other, &Frame::exit(stream, LOST));
-            // For a peer that runs the command rather than waits for it.
+            // Effective if the peer is the one that runs the command.
             self.send(other, &Frame::new(Kind::Kill, stream, []));
         }
     }
@@ -226,13 +227,13 @@ impl Router {
 
 /// A command that runs in a guest.
 pub struct Command {
-    /// The handle by which it is written to and ended.
+    /// Controls the command.
     pub handle: Handle,
-    /// Its messages.
+    /// Receives the command's events.
     pub events: Receiver<Event>,
 }
 
-/// The way to a running command.
+/// Controls a running command.
 #[derive(Clone)]
 pub struct Handle {
     router: Arc<Router>,
@@ -241,24 +242,25 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Sends bytes to its standard input; none ends it. False if the guest is gone.
+    /// Sends bytes to the command's standard input; an empty slice ends the input. Returns false if
+    /// the guest is gone.
     pub fn input(&self, bytes: &[u8]) -> bool {
         let frame = Frame::new(Kind::Stdin, self.stream, bytes);
         self.router.send(self.vm, &frame)
     }
 
-    /// Sends it a signal.
+    /// Sends the command a signal.
     pub fn signal(&self, number: u32) {
         self.router
             .send(self.vm, &Frame::signal(self.stream, number));
     }
 
-    /// Tells it the size of its terminal.
+    /// Sets the size of the command's terminal.
     pub fn resize(&self, size: (u16, u16)) {
         self.router.send(self.vm, &Frame::resize(self.stream, size));
     }
 
-    /// Ends it.
+    /// Kills the command.
     pub fn kill(&self) {
         let frame = Frame::new(Kind::Kill, self.stream, []);
         self.router.send(self.vm, &frame);
@@ -269,7 +271,7 @@ impl Handle {
 mod tests {
     use super::*;
 
-    /// A guest whose agent is the test.
+    /// A guest whose agent is the test itself.
     fn guest(router: &Arc<Router>, vm: usize) -> (UnixStream, Receiver<Event>) {
         let (host, agent) = UnixStream::pair().unwrap();
         let events = router.attach(vm, host).unwrap();

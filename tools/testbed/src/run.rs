@@ -23,11 +23,11 @@ use crate::router::{Command, Event};
 use crate::terminal::{self, Raw};
 use crate::FAILED;
 
-/// The status where the command passed and something else did not: a guest's kernel, the daemon.
+/// The exit status if the command succeeded, but a guest's kernel complained or a daemon failed.
 const UNCLEAN: u8 = 99;
-/// How often signals and the terminal's size are looked at.
+/// Interval at which signals and the terminal's size are checked.
 const POLL: Duration = Duration::from_millis(50);
-/// How long a command may take to end after a signal that asked it to.
+/// Time limit for a command's end after a terminating signal.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A command, and the reports on it.
@@ -38,7 +38,7 @@ pub struct Job {
     pub json: Option<PathBuf>,
     /// Write the result as JUnit's XML to a file
     ///
-    /// A test case for each KTAP line of the output, or one for the command.
+    /// A test case for each KTAP result in the output, or one for the command.
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
     /// The command and its arguments
@@ -50,12 +50,12 @@ pub struct Job {
 #[derive(Debug, Serialize)]
 struct Summary {
     command: Vec<String>,
-    /// The command's own status; none if it was not started or did not end.
+    /// The command's own status; `None` if it was not started or did not end.
     status: Option<u8>,
     /// The exit status of this program.
     exit: u8,
     error: Option<String>,
-    /// Complaints of the guests' kernels, guests or a daemon that ended badly.
+    /// Complaints of the guests' kernels, and failures of guests and daemons.
     wrong: Vec<String>,
     vms: u8,
     accel: Option<String>,
@@ -64,7 +64,7 @@ struct Summary {
     logs: Option<PathBuf>,
 }
 
-/// Runs a command in a set of guests; returns its status, or what came between.
+/// Runs a command in a set of guests. Returns the exit status.
 pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
     let began = Instant::now();
     let name = ground.name;
@@ -119,7 +119,7 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
     Ok(summary.exit)
 }
 
-/// Gives an interactive shell in VM 1.
+/// Runs an interactive shell in VM 1.
 pub fn shell(options: &BedOptions, ground: Ground, shell: &[&str]) -> Result<u8> {
     let name = ground.name;
     let signals = catch_signals()?;
@@ -138,15 +138,15 @@ pub fn shell(options: &BedOptions, ground: Ground, shell: &[&str]) -> Result<u8>
     status
 }
 
-/// Signals that came, which do not end this program at once.
+/// Received signals. They do not end this program at once.
 pub struct Signals {
-    /// The last one that asks for the end.
+    /// The last terminating signal, or 0.
     pub end: Arc<AtomicUsize>,
-    /// The last one that the command has not been sent yet.
+    /// The last signal that was not sent to the command yet, or 0.
     new: Arc<AtomicUsize>,
 }
 
-/// Notes signals from now on.
+/// Records signals from now on.
 pub fn catch_signals() -> Result<Signals> {
     let (end, new) = (Arc::default(), Arc::default());
     let note = |number, all: &[&Arc<AtomicUsize>]| -> Result<()> {
@@ -179,8 +179,8 @@ fn announce(name: &str, bed: &Bed) {
     );
 }
 
-/// Runs a command on VM 1 and passes bytes, signals and the terminal's size between the user and it
-/// until it ends.
+/// Runs a command on VM 1. Passes bytes, signals and the terminal's size between the user and the
+/// command until the command ends.
 fn pass(
     bed: &Bed,
     argv: Vec<String>,
@@ -203,7 +203,7 @@ fn pass(
         if let Err(error) = fed {
             command.handle.kill();
             let closed = error.kind() == io::ErrorKind::BrokenPipe;
-            // As a shell has it for a command whose reader is gone.
+            // The status of a shell's command whose reader is gone.
             return if closed {
                 signal_status(SIGPIPE as usize)
             } else {
@@ -232,7 +232,7 @@ fn pass(
         if new != 0 {
             command.handle.signal(u32::try_from(new)?);
             let ends = signals.end.load(Ordering::Relaxed) == new;
-            // A second one does not wait.
+            // A second signal ends the command at once.
             match stop {
                 Some(_) if ends => stop = Some(Instant::now()),
                 None if ends => stop = Some(Instant::now() + GRACE),
@@ -244,7 +244,7 @@ fn pass(
             Some(_) => Ok(()),
             None => bed.limits().check(),
         };
-        // A signal that came just now is sent on first.
+        // A signal that has just arrived is passed on first.
         if over.is_err() && signals.new.load(Ordering::Relaxed) == 0 {
             command.handle.kill();
             drop(raw);
@@ -253,7 +253,7 @@ fn pass(
     }
 }
 
-/// Sends standard input in a thread that is never joined: it may be in a read that nothing ends.
+/// Sends standard input in a thread. The thread is never joined, since its read may never return.
 fn send_input(command: &Command) -> mpsc::Sender<usize> {
     let handle = command.handle.clone();
     let (taken, lengths) = mpsc::channel();
@@ -274,7 +274,8 @@ fn signal_status(signal: usize) -> Result<u8> {
     Ok(u8::try_from(128 + signal)?)
 }
 
-/// The exit status of the program: the command's status, unless something hides behind its success.
+/// The exit status of this program: the command's status, or [`UNCLEAN`] for a success with
+/// failures elsewhere.
 fn verdict(summary: &Summary, signal: usize) -> u8 {
     match summary.status {
         Some(0) if !summary.wrong.is_empty() => UNCLEAN,

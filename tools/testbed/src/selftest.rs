@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `testbed test`: runs test programs that report in KTAP, several in one set of guests.
 //!
-//! A program says what guests it wants by comment lines `testbed: OPTIONS`, with options of
-//! `testbed run`. It runs once for each such line, or once with the defaults if it has none;
-//! programs with the same options share their guests. Lines with another mark are for runs that ask
-//! for it.
+//! Comment lines `testbed: OPTIONS` in a program specify its guests, with options of `testbed run`.
+//! A program runs once for each such line, or once with the defaults if there is no line. Programs
+//! with the same options share their guests. `--mark` selects lines with another word than
+//! `testbed`.
 
 use std::cmp::Reverse;
 use std::fs::{self, File};
@@ -22,26 +22,26 @@ use crate::bed::{Bed, BedOptions, Ground, Limits};
 use crate::ktap::{Case, Outcome, Report};
 use crate::router::Event;
 
-/// The word after the comment sign with which a line with options for guests begins in a program.
+/// The first word of a program's comment line with options for guests.
 const DEFAULT_MARK: &str = "testbed";
-/// The same for machines that only longer runs start.
+/// The first word of a comment line for guests that only longer runs start.
 const MORE_MARK: &str = "more";
-/// How often a program may run because QEMU aborted without its daemon.
+/// Maximum number of attempts to run a program if QEMU aborts because its daemon was killed.
 const ATTEMPTS: usize = 5;
-/// How many lines of a failed test's remarks are shown; all are in the log.
+/// Number of remark lines that are shown for a failed test; the log has all.
 const REMARKS: usize = 20;
 
 /// Options of `test`.
 #[derive(Args, Clone, Debug)]
 pub struct TestOptions {
-    /// Seconds that one program may take
+    /// Time limit of each program, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1500)]
     pub timeout: u64,
-    /// How many programs run at a time, each in guests of its own
+    /// Number of programs that run at a time, each in its own guests
     #[arg(long, short, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..))]
     pub jobs: u8,
-    /// More options for the guests of all programs, as `run` takes them
+    /// Further options of `run` for the guests of all programs
     #[arg(
         long,
         value_name = "OPTIONS",
@@ -49,19 +49,19 @@ pub struct TestOptions {
         allow_hyphen_values = true
     )]
     pub vm: String,
-    /// Run programs as their lines "MARK: OPTIONS" say; without such a line only for the default
-    /// mark
+    /// Run programs in the guests of their lines "MARK: OPTIONS"; programs without such a line run
+    /// with the default mark only
     #[arg(long, default_value = DEFAULT_MARK)]
     pub mark: String,
-    /// Show the programs' whole output
+    /// Show the whole output of the programs
     #[arg(long, short)]
     pub verbose: bool,
-    /// The programs
+    /// The test programs
     #[arg(required = true)]
     pub programs: Vec<PathBuf>,
 }
 
-/// The options that a program's mark can hold.
+/// The options that a program's line can have.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct Marked {
@@ -87,7 +87,7 @@ impl Totals {
         }
     }
 
-    /// Adds what became of a program. Prints it in one piece: others may run beside it.
+    /// Adds the results of a program. Prints them in one piece, since programs may run in parallel.
     fn add_and_show(&mut self, run: &Run<'_>, cases: &[Case], took: Duration, logs: &Path) {
         let mut its = Self::default();
         its.add(cases);
@@ -131,9 +131,9 @@ impl Totals {
     }
 }
 
-/// A program that waits for its guests.
+/// A program to run.
 struct Run<'a> {
-    /// The options that it wants its guests to have.
+    /// The options of its guests.
     wanted: String,
     program: &'a Path,
     bed: BedOptions,
@@ -150,12 +150,13 @@ impl Run<'_> {
     }
 }
 
-/// Programs that wait.
+/// The programs that are still to run.
 struct Waiting<'a>(Mutex<Vec<Run<'a>>>);
 
 impl<'a> Waiting<'a> {
-    /// The next program for who has guests of `wanted`: another one for them, or else one of those
-    /// that have most in common, so that the last ones to end are short.
+    /// The next program for a thread that has guests with the options `wanted`: one with the same
+    /// options, or else one of the options with the most programs. Small groups come last, so that
+    /// the threads end at about the same time.
     fn next(&self, wanted: Option<&str>) -> Option<Run<'a>> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let alike = |run: &Run<'_>| runs.iter().filter(|one| one.wanted == run.wanted).count();
@@ -173,7 +174,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Runs the programs. The last line that it prints has the totals.
+/// Runs the programs. The last printed line has the totals.
 pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
     let mut runs = Vec::new();
     for program in &options.programs {
@@ -201,7 +202,7 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
     Ok(u8::from(totals.failed > 0))
 }
 
-/// The options that a program asks for, one string a set of guests.
+/// The options in a program's lines, one string for each set of guests.
 fn wanted_options(program: &Path, mark: &str) -> Result<Vec<String>> {
     let text = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
     let text = String::from_utf8_lossy(&text);
@@ -226,7 +227,7 @@ fn parse_marks(text: &str, mark: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs programs that wait, in one set of guests after the other.
+/// Runs waiting programs, in one set of guests after the other.
 fn run_waiting(
     options: &TestOptions,
     waiting: &Waiting<'_>,
@@ -242,7 +243,7 @@ fn run_waiting(
         let wrong = bed.end();
         totals().add_end(wanted, &wrong);
     };
-    // The guests of the last program, with what they were asked to be.
+    // The guests of the last program, and their options.
     let mut left: Option<(String, Bed)> = None;
     while let Some(mut run) = waiting.next(left.as_ref().map(|(wanted, _)| &**wanted)) {
         let began = Instant::now();
@@ -288,8 +289,7 @@ fn run_waiting(
             totals().failed += 1;
             return;
         }
-        // A guest in which a program hangs, or that ended, is of no use for the next one; nor is
-        // one whose device died with its daemon.
+        // Guests are not reused if a program hangs in them, or a guest or daemon has ended.
         if !ended {
             bed.end();
         } else if bed.is_whole() {
@@ -303,13 +303,13 @@ fn run_waiting(
     }
 }
 
-/// Runs one program. The second value is whether it ended.
+/// Runs one program. Returns its results, and whether it has ended.
 fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, bool) {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let mut log = File::create(bed.places.logs.join(format!("{name}.ktap"))).ok();
     let path = std::path::absolute(program).unwrap_or_else(|_| program.to_path_buf());
     let command = bed.exec(1, vec![path.display().to_string()], None);
-    // Its input ends at once.
+    // The program's input is empty.
     command.handle.input(&[]);
     let mut report = Report::default();
     let mut said = String::new();
@@ -385,7 +385,7 @@ mod tests {
         ]));
         let next = |wanted| waiting.next(wanted).map(|run| run.label());
         assert_eq!(next(None).unwrap(), "b [--path wire]");
-        // Another one, whose guests are not there yet, takes what is left of the most.
+        // A thread with guests of other options takes from the largest group.
         assert_eq!(next(Some("--vms 3")).unwrap(), "d [--vms 3]");
         assert_eq!(next(Some("--path wire")).unwrap(), "c [--path wire]");
         assert_eq!(next(Some("--path wire")).unwrap(), "a");

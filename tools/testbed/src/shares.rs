@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The servers of a guest's shares.
+//! The virtiofsd servers of a guest's shares.
 
 use std::env;
 use std::fs;
@@ -15,10 +15,10 @@ use crate::install::{Install, Source};
 use crate::places::Places;
 use crate::vm::{chardev, Logged, Reaped, END_TIMEOUT, POLL};
 
-/// Puts what a guest of a checkout may see into the directory `$1` of a mount namespace, and starts
-/// a program: the sysroot without what is mounted over it (`/dev`, `/proc`, `/sys`, `/tmp` of the
-/// host), the checkout `$2` and the directory `$3` from which the test bed was called. All of it is
-/// read-only.
+/// Shell script that prepares the root of a checkout's guests in the directory `$1` of a mount
+/// namespace, and starts a program. The root has the sysroot without the mounts over it (`/dev`,
+/// `/proc`, `/sys`, `/tmp` of the host), the checkout `$2`, and the directory `$3` from which the
+/// test bed was called. It is read-only.
 const SYSROOT: &str = r#"
 set -e
 shared=$1 top=$2 called_from=$3
@@ -41,9 +41,9 @@ exec "$@"
 
 /// A server, and QEMU's arguments for its device.
 pub struct Server {
-    /// The process.
+    /// The virtiofsd process.
     pub process: Reaped,
-    /// The arguments.
+    /// QEMU's arguments.
     pub arguments: Vec<String>,
 }
 
@@ -63,19 +63,19 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
         .arg(format!("--socket-path={}", socket.display()))
         .arg("--shared-dir")
         .arg(&dir)
-        // A guest that takes it over gets no further.
+        // Confines a server that a guest has compromised.
         .args(["--seccomp", "kill"])
-        // An automatic mount point can't lie below the guest's overlay.
+        // overlayfs does not support a lower directory with automatic mount points.
         .args(["--no-announce-submounts", "--log-level", "warn"])
         .args(["--sandbox", sandbox]);
     if source.share.writable {
-        // The host may change it too.
+        // The host may change the files too, so the guest must not cache them for ever.
         command.args(["--cache", "auto", "--xattr"]);
         command.args(as_one_user());
     } else {
-        // Otherwise the guest reads a file again each time that it is opened: all of libc for each
-        // program that starts, and all translated code of it is thrown away. Files that change
-        // below an overlay are not to be looked at anyway.
+        // Without caching, the guest reads a file again at each open: all of libc at each start of
+        // a program, for which TCG drops its translated code. Files below an overlay must not
+        // change anyway.
         command.args(["--readonly", "--cache", "always"]);
     }
     let process = command
@@ -96,7 +96,8 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
     })
 }
 
-/// A server of the sysroot and the checkout in a mount namespace, and the directory that it serves.
+/// The command of a server for the sysroot and the checkout in a mount namespace, and the directory
+/// that it serves.
 fn confined(
     places: &Places,
     install: &Install,
@@ -107,7 +108,7 @@ fn confined(
     let mut command = crate::child::command()?;
     command
         .arg("unshare")
-        // The root of the test bed is no mount point, whose propagation could be changed.
+        // The test bed's root is not a mount point, so its propagation can't be changed.
         .args(["--net", "--mount", "--propagation", "unchanged"])
         .args(["sh", "-c", SYSROOT, "sh"])
         .args([shared.as_path(), top, env::current_dir()?.as_path()])
@@ -115,8 +116,8 @@ fn confined(
     Ok((command, shared))
 }
 
-/// Arguments by which every user of a guest writes as this process's user, who can write as nobody
-/// else.
+/// Arguments that map every user of a guest to this process's user, since this process can't write
+/// as another user.
 fn as_one_user() -> Vec<String> {
     let (uid, gid) = (geteuid(), getegid());
     if uid.is_root() {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The user's terminal while a guest's shell has it.
+//! The user's terminal while a guest's shell uses it.
 
 use std::io::{stdin, stdout, IsTerminal};
 
 use rustix::termios::{tcgetattr, tcgetwinsize, tcsetattr, OptionalActions, Termios};
 
-/// Every key goes to the guest, Ctrl-C too, until this is dropped.
+/// Raw mode: every key, including Ctrl-C, is passed to the guest. Ends on drop.
 pub struct Raw(Termios);
 
 impl Raw {
-    /// Switches standard input, if it is a terminal.
+    /// Switches standard input to raw mode, if it is a terminal.
     pub fn enter() -> Option<Self> {
         if !stdin().is_terminal() {
             return None;
@@ -28,7 +28,7 @@ impl Drop for Raw {
     }
 }
 
-/// Rows and columns, as most terminals have them where none is there.
+/// Rows and columns of the terminal, or 24 and 80 without a terminal.
 pub fn size() -> (u16, u16) {
     match tcgetwinsize(stdout()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => (size.ws_row, size.ws_col),

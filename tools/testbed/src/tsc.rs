@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! How fast the processor's time stamp counter runs.
+//! The frequency of the processor's time stamp counter.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::_rdtsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Measured over so long a time; the error of one reading is a microsecond or so.
+/// Duration of a measurement. The error of one reading is about a microsecond.
 const SPAN: Duration = Duration::from_millis(100);
-/// Readings of which the least disturbed one counts.
+/// Number of readings, of which the fastest one is used.
 const TRIES: usize = 20;
 
 /// The counter's frequency in kHz.
@@ -51,7 +51,8 @@ mod tests {
     #[test]
     fn readings_agree() {
         let (one, other) = (khz(), khz());
-        // Within 2 %, on a machine however busy; no processor counts slower than 100 MHz.
+        // Two measurements agree within 2 %, even on a busy machine. No processor's counter is
+        // slower than 100 MHz.
         assert!(one > 100_000, "{one} kHz");
         assert!(one.abs_diff(other) < one / 50, "{one} kHz and {other} kHz");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One virtual machine: its file system server and its QEMU.
+//! One virtual machine: its file system servers and its QEMU.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,53 +22,52 @@ use crate::install::{Install, Source};
 use crate::places::Places;
 use crate::shares::serve;
 
-/// QEMU's status when a guest ends through isa-debug-exit with value 1, as the first program does.
+/// QEMU's exit status after the guest's first program has written 1 to isa-debug-exit.
 const GUEST_ENDED: i32 = 3;
-/// The slot of the first port. The others follow.
+/// The PCI slot of the first port. The slots of further ports follow.
 const FIRST_SLOT: u8 = 5;
-/// The kernel's last message in a guest that is powered off, which QEMU ends with status 0 for as
-/// for a reset.
+/// The kernel's last message before a power-off. QEMU's status, 0, is the same after a reset.
 const POWERED_OFF: &str = "reboot: Power down";
-/// How long a guest has to end after it was asked to.
+/// Time limit for a guest's end after the request to end.
 pub const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a wait looks again.
+/// Interval at which a wait checks again.
 pub const POLL: Duration = Duration::from_millis(20);
 
-/// How the guests are made.
+/// The common properties of the guests.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// How many guests there are.
+    /// Number of guests.
     pub vms: usize,
-    /// Processors of each.
+    /// Processors of each guest.
     pub smp: u32,
-    /// Memory of each, in MiB.
+    /// Memory of each guest, in MiB.
     pub mem: u32,
     /// The accelerator.
     pub accel: Accel,
-    /// Their programs and files.
+    /// Locations of programs and files.
     pub install: Install,
-    /// The directories that they see.
+    /// The host's directories that guests see.
     pub sources: Vec<Source>,
-    /// The description of each, but for its number and its device.
+    /// The description of each guest, except its number and its device.
     pub setup: Setup,
-    /// The directory of the disks that keep what they change in their root.
+    /// The directory of the disks that keep the guests' changes of their root.
     pub overlay: Option<PathBuf>,
-    /// More for the kernel's command line.
+    /// Further arguments for the kernel's command line.
     pub append: String,
-    /// Whether each has two virtio entropy devices, of which the second one never answers.
+    /// Whether each guest has two virtio entropy devices, of which the second one never answers.
     pub rng: bool,
 }
 
-/// Where a guest's network and RDMA device come from.
+/// The sockets of a guest's network interfaces and RDMA devices.
 #[derive(Clone, Debug)]
 pub struct Wiring {
-    /// Its network interface.
+    /// The network interface of the first port.
     pub nic: Nic,
-    /// Its RDMA device.
+    /// The RDMA device of the first port.
     pub rdma: Rdma,
-    /// Further network interfaces, and the sockets of their RDMA devices.
+    /// The network interfaces of further ports, and the sockets of their RDMA devices.
     pub further: Vec<(Nic, PathBuf)>,
-    /// A second network interface, for rdma_rxe beside that device.
+    /// A further network interface for rdma_rxe, in addition to the device.
     pub beside: Option<Nic>,
 }
 
@@ -77,9 +76,9 @@ pub struct Wiring {
 pub struct Nic {
     /// The datagram socket that QEMU binds.
     pub local: PathBuf,
-    /// The socket that it sends to.
+    /// The socket to which QEMU sends.
     pub remote: PathBuf,
-    /// Its address.
+    /// The MAC address.
     pub mac: String,
 }
 
@@ -91,7 +90,7 @@ impl Nic {
         }
     }
 
-    /// QEMU's arguments for the interface alone.
+    /// QEMU's arguments for the interface, without an RDMA device.
     fn arguments(&self, id: &str, slot: u8) -> Vec<String> {
         let address = format!("{slot:x}.0");
         let arguments = self.link().interface(id, &self.mac, &address, false);
@@ -102,16 +101,16 @@ impl Nic {
 /// A guest's RDMA device.
 #[derive(Clone, Debug)]
 pub enum Rdma {
-    /// Ours, at a vfio-user socket.
+    /// virtio-rdma, at this vfio-user socket.
     Virtio(PathBuf),
-    /// Stock Linux's software device over the network interface.
+    /// rxe, Linux's software device, over the network interface.
     Rxe,
-    /// None.
+    /// No RDMA device.
     None,
 }
 
 impl Rdma {
-    /// The device's name in the guest's description.
+    /// The kind of the device for the guest's description.
     fn name(&self) -> setup::Rdma {
         match self {
             Self::Virtio(_) => setup::Rdma::Virtio,
@@ -123,11 +122,11 @@ impl Rdma {
 
 /// A running guest.
 pub struct Vm {
-    /// Its number, from 1.
+    /// The number of the guest, from 1.
     pub number: usize,
-    /// Output of its kernel and its first process.
+    /// The file with the output of the guest's kernel and first process.
     pub console: PathBuf,
-    /// Messages of QEMU itself.
+    /// The file with the messages of QEMU itself.
     pub messages: PathBuf,
     qemu: Reaped,
     _servers: Vec<Reaped>,
@@ -135,7 +134,7 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Starts a guest. Returns it with the link to its agent.
+    /// Starts a guest. Returns the guest and the link to its agent.
     pub fn start(
         places: &Places,
         shape: &Shape,
@@ -195,13 +194,13 @@ impl Vm {
         Ok((vm, link))
     }
 
-    /// Whether it has not ended.
+    /// Whether the guest is running.
     pub fn runs(&mut self) -> bool {
         matches!(self.qemu.0.try_wait(), Ok(None))
     }
 
-    /// Waits for a guest that was asked to end, or that a test has powered off, and ends one that
-    /// does not. False if it ended otherwise.
+    /// Waits for the end of a guest that has got the request to end, or that a test has powered
+    /// off. Kills it after [`END_TIMEOUT`]. Returns false if it has ended in any other way.
     pub fn end(&mut self) -> bool {
         let until = Instant::now() + END_TIMEOUT;
         loop {
@@ -224,22 +223,22 @@ impl Vm {
     }
 }
 
-/// A child that is ended with this.
+/// A child process that is killed and reaped on drop.
 pub struct Reaped(Child);
 
 impl Reaped {
-    /// Takes charge of a child.
+    /// Takes ownership of a child process.
     pub fn new(child: Child) -> Self {
         Self(child)
     }
 
-    /// The child.
+    /// The child process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.0
     }
 
     fn kill(&mut self) {
-        // It may have ended already.
+        // The child may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -251,10 +250,10 @@ impl Drop for Reaped {
     }
 }
 
-/// Puts a command's output into a file, and the command out of reach of the terminal's Ctrl-C:
-/// ending it is this program's work.
+/// Redirects a command's output to a file, and keeps the terminal's Ctrl-C from the command: this
+/// program ends it.
 pub trait Logged {
-    /// Does so.
+    /// Redirects the output to `file`, and starts the command in a process group of its own.
     fn logged(&mut self, file: &Path) -> Result<&mut Self>;
 }
 
@@ -269,7 +268,7 @@ impl Logged for Command {
     }
 }
 
-/// QEMU's arguments for a socket that it connects to.
+/// QEMU's arguments for a socket to which QEMU connects.
 pub fn chardev(id: &str, socket: &Path) -> [String; 2] {
     let socket = value(socket);
     ["-chardev".into(), format!("socket,id={id},path={socket}")]
@@ -292,8 +291,8 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
     command
         .arg("-name")
         .arg(format!("vm{number}"))
-        // Without the PIT the kernel takes its clock's rate from the HPET. Against the PIT it can
-        // be wrong by far when the host is busy, and every timeout in the guest with it.
+        // Without the PIT, the kernel calibrates its clock by the HPET. Calibrated by the PIT, the
+        // clock and thus all timeouts in the guest may be far off on a busy host.
         .args(["-machine", "q35,pit=off,memory-backend=mem", "-nodefaults"])
         .args(["-no-user-config", "-display", "none", "-no-reboot"])
         .args(shape.accel.arguments())
@@ -321,7 +320,7 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
         command.args(port.arguments().concat());
     }
     if let Some(nic) = &wiring.beside {
-        // In a slot of its own, where the driver does not take it for the device's.
+        // In another slot than the device: the driver must not use it as the device's interface.
         command.args(nic.arguments("net2", FIRST_SLOT + 1));
     }
     if shape.rng {
@@ -330,7 +329,7 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
             .args(["-chardev", "null,id=silent"])
             .args(["-object", "rng-egd,id=rng1,chardev=silent"]);
         for number in 0..2 {
-            // Only below a port of PCI Express can such a function be reset.
+            // The function can only be reset below a PCI Express port.
             command
                 .arg("-device")
                 .arg(format!("pcie-root-port,id=port{number},chassis={number}"))

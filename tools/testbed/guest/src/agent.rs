@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The agent in a guest: runs commands for the host, and passes those of `on` to it.
+//! The agent in a guest: runs commands for the host, and passes the commands of `on` to the host.
 //!
-//! It talks over a virtio-serial port, so it works whatever the state of the network under test is.
+//! The agent uses a virtio-serial port, so it does not depend on the network under test.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -24,12 +24,13 @@ use rustix::process::{kill_process_group, Pid, Signal};
 
 use crate::spawn::{resize, spawn, Running};
 
-/// Where `on` finds the agent.
+/// The socket through which `on` reaches the agent.
 pub const SOCKET: &str = "/run/virtio-rdma/agent";
-/// How long output is awaited that a command's own children may still hold open after it ended.
+/// How long to wait for the end of output after a command has ended: its children may keep the
+/// pipes open.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Purposes of the frames of a stream, on arrival from the host.
+/// The receiver of a stream's frames from the host.
 enum Stream {
     /// A command of this guest: its process group, the queue of its standard input, and its
     /// terminal if it has one.
@@ -38,7 +39,7 @@ enum Stream {
         stdin: Sender<Vec<u8>>,
         terminal: Option<File>,
     },
-    /// An `on` of this guest: the queue of what it is sent.
+    /// An `on` of this guest: the queue of frames to it.
     Client(Sender<Frame>),
 }
 
@@ -52,7 +53,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves the host until it asks for the guest's end or the port closes.
+/// Serves the host until the host requests the guest's end or the port closes.
 pub fn run() -> Result<()> {
     let path = port_path()?;
     let mut port = OpenOptions::new()
@@ -101,8 +102,8 @@ impl Agent {
         frame.write(&mut *lock(&self.port))
     }
 
-    /// Takes a frame from the host. Never waits for whom it is for: one that does not read must not
-    /// keep the others from being served.
+    /// Handles a frame from the host. Never waits for the receiver: a receiver that does not read
+    /// must not block other streams.
     fn dispatch(self: &Arc<Self>, frame: Frame) {
         if frame.kind == Kind::Exec {
             self.start(&frame);
@@ -111,7 +112,7 @@ impl Agent {
         let mut streams = lock(&self.streams);
         match (streams.get(&frame.stream), frame.kind) {
             (Some(Stream::Command { stdin, .. }), Kind::Stdin) => {
-                // A command that closed its input or ended: what is sent to it is for nobody.
+                // Input is dropped if the command has closed its input or ended.
                 let _ = stdin.send(frame.payload);
             }
             (Some(Stream::Command { group, .. }), Kind::Kill) => {
@@ -152,7 +153,7 @@ impl Agent {
         match started {
             Ok(running) => {
                 let agent = Arc::clone(self);
-                // Registered before the next frame is read, which may be for this stream.
+                // Registered now, since the next frame may be for this stream.
                 let stdin = agent.register(stream, &running);
                 thread::spawn(move || agent.attend(stream, running, stdin));
             }
@@ -178,7 +179,7 @@ impl Agent {
         queue
     }
 
-    /// Moves a command's bytes until it ends, then reports how.
+    /// Passes a command's input and output on until the command ends, then reports its status.
     fn attend(self: Arc<Self>, stream: u32, running: Running, stdin: mpsc::Receiver<Vec<u8>>) {
         let Running {
             mut child,
@@ -201,7 +202,7 @@ impl Agent {
         }
         drop(done);
         let status = child.wait().map_or(255, shell_status);
-        // Gone from the table first: the group's number may be given to another process.
+        // Removed from the table first: the process group's number may be reused.
         lock(&self.streams).remove(&stream);
         let until = Instant::now() + LINGER;
         while ended
@@ -211,7 +212,7 @@ impl Agent {
         let _ = self.send(&Frame::exit(stream, status));
     }
 
-    /// Gives a command what it is sent. No bytes end its input; a terminal's never ends.
+    /// Writes received input to a command. A message without bytes ends it.
     fn pour(
         self: &Arc<Self>,
         mut to: impl Write + Send + 'static,
@@ -251,7 +252,7 @@ impl Agent {
         });
     }
 
-    /// Serves one `on`: what it sends goes to the host under a stream of this agent's.
+    /// Serves one `on`: passes its frames to the host under a stream number of this agent.
     fn serve(self: Arc<Self>, mut client: UnixStream) {
         let stream = self.next.fetch_add(2, Ordering::Relaxed);
         let (queue, frames) = mpsc::channel::<Frame>();
@@ -270,7 +271,7 @@ impl Agent {
                 break;
             }
         }
-        // It was interrupted, and its command with it, unless that had ended.
+        // The `on` was interrupted: its command is killed if it has not ended.
         if lock(&self.streams).remove(&stream).is_some() {
             let _ = self.send(&Frame::new(Kind::Kill, stream, []));
         }

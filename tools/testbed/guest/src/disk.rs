@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The disk that keeps what a guest changes in its root.
+//! The disk that keeps a guest's changes of its root.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -16,13 +16,13 @@ use rustix::process::{fchdir, getpid, kill_process, wait, Pid, Signal, WaitOptio
 /// The guest's only disk.
 const DEVICE: &str = "/dev/vda";
 const KIND: &str = "ext4";
-/// How often the end of all users of the disk is awaited, within the time that the host gives.
+/// Number of attempts to unmount the disk, within the host's time limit.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The disk, mounted.
 pub struct Disk {
-    /// The directory where it is mounted: paths no longer lead there when the guest has its root.
+    /// The mount point. It has no path any more once the guest has its root.
     at: OwnedFd,
 }
 
@@ -31,7 +31,7 @@ impl Disk {
     pub fn mount(modules: &Path, at: &Path) -> Result<Self> {
         crate::modules::load(modules, &["virtio_blk".into(), KIND.into()])?;
         fs::create_dir_all(at)?;
-        // The host's file shrinks when the guest deletes.
+        // With discard, the host's file shrinks when the guest deletes files.
         mount(DEVICE, at, KIND, MountFlags::empty(), c"discard")
             .with_context(|| format!("can't mount {DEVICE}"))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -39,8 +39,8 @@ impl Disk {
         Ok(Self { at })
     }
 
-    /// Ends all other processes and leaves the file system clean. If something still writes, all
-    /// is written and the journal says so to the next run.
+    /// Kills all other processes and leaves the file system clean. If that fails, writes all data;
+    /// the next run recovers the file system from its journal.
     pub fn settle(&self) {
         for _ in 0..TRIES {
             end_others();
@@ -57,7 +57,7 @@ impl Disk {
         sync();
     }
 
-    /// The overlay, which is the root of this process, can't be unmounted.
+    /// Remounts the disk read-only. It can't be unmounted, since this process has it as its root.
     fn make_read_only(&self) -> Result<(), Errno> {
         fchdir(&self.at)?;
         mount_remount(".", MountFlags::RDONLY, c"")
@@ -74,7 +74,7 @@ fn end_others() {
             .and_then(Pid::from_raw)
             .filter(|pid| *pid != getpid())
         {
-            // Threads of the kernel don't care.
+            // Kernel threads ignore the signal.
             let _ = kill_process(pid, Signal::KILL);
         }
     }

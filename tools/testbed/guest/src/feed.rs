@@ -9,7 +9,7 @@ use rustix::termios::tcgetpgrp;
 
 use crate::proto::CHUNK;
 
-/// Bytes of input that are on their way at most. More would pile up in the guest's memory if its
+/// Maximum number of input bytes in flight. More would accumulate in the guest's memory if its
 /// command did not read them.
 const WINDOW: usize = 16 * CHUNK;
 
@@ -20,8 +20,8 @@ pub fn has_input() -> bool {
     !stdin.is_terminal() || tcgetpgrp(&stdin).is_ok_and(|foreground| foreground == getpgrp())
 }
 
-/// Sends `input` to its end, which is told by no bytes. `send` fails if nobody takes them any more;
-/// `taken` says how many the command took.
+/// Sends `input` up to its end, then a message without bytes. `send` returns false if the receiver
+/// is gone. `taken` receives the numbers of bytes that the command has read.
 pub fn feed(mut send: impl FnMut(&[u8]) -> bool, input: &mut impl Read, taken: &Receiver<usize>) {
     let mut chunk = vec![0; CHUNK];
     let mut under_way = 0;

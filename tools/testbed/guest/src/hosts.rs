@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Names and addresses of guests: one of each for a port, and one of IPv6 for a guest.
+//! Names and addresses of guests: an IPv4 address and a name for each port, and an IPv6 address for
+//! each guest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result};
 
-/// A name of a guest.
+/// A name of a guest, and its address.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Host {
     /// The guest's number.
@@ -16,7 +17,7 @@ pub struct Host {
     pub address: IpAddr,
 }
 
-/// Addresses of a port, counted from 0, of a guest, counted from 1.
+/// The addresses of a port. Ports are counted from 0, guests from 1.
 pub fn addresses(vm: usize, port: usize) -> Result<(Ipv4Addr, Ipv6Addr)> {
     let vm = u8::try_from(vm).context("VMs have numbers below 256")?;
     let port = u8::try_from(port).context("ports have numbers below 256")?;
@@ -41,7 +42,7 @@ pub fn hosts(vms: usize, ports: usize) -> Result<Vec<Host>> {
     Ok(hosts)
 }
 
-/// The guest that a name or an address belongs to.
+/// The guest with a name or an address.
 pub fn find(hosts: &[Host], word: &str) -> Option<usize> {
     let address: Option<IpAddr> = word.parse().ok();
     let found = hosts

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Process 1 of a guest: lays an overlay over the root that the host shares, starts the agent in
-//! it, and ends the guest when the agent ends.
+//! Process 1 of a guest: mounts an overlay over the root that the host shares, starts the agent in
+//! this root, and ends the guest when the agent ends.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -20,19 +20,19 @@ use rustix::process::{chdir, chroot, setrlimit, wait, Pid, Resource, Rlimit, Wai
 use crate::disk::Disk;
 use crate::modules;
 
-/// Where shares are mounted until there is the root that they belong into.
+/// Directory where shares are mounted until the root is ready.
 const SHARES: &str = "/shares";
-/// Where the file system is mounted that has the changes of the root.
+/// Mount point of the file system with the changes of the root.
 const LAYERS: &str = "/layers";
-/// Where the root is made.
+/// Mount point of the new root.
 const NEW_ROOT: &str = "/new";
-/// The port of QEMU's isa-debug-exit, the one way to end a guest that depends neither on ACPI nor
-/// on the state of its file systems.
+/// The port of QEMU's isa-debug-exit. Writing to it ends a guest without ACPI, whatever the state
+/// of the file systems is.
 const EXIT_PORT: u64 = 0xf4;
-/// The open files that a process has, and may ask for, as systemd has it.
+/// Soft and hard limit of a process's open files: systemd's defaults.
 const FILES: (u64, u64) = (1024, 524_288);
 
-/// Never returns: process 1 must not end.
+/// Runs as process 1. Never returns, since process 1 must not end.
 pub fn run() -> ! {
     if let Err(error) = start() {
         eprintln!("init: {error:#}");
@@ -78,7 +78,7 @@ fn start() -> Result<()> {
     keep_program(&text)?;
     enter_root()?;
 
-    // RDMA pins memory; the default limit is for desktops.
+    // RDMA pins memory, for which the default limit is too small.
     limit(Resource::Memlock, None, None)?;
     limit(Resource::Nofile, Some(FILES.0), Some(FILES.1))?;
     limit(Resource::Core, Some(0), Some(0))?;
@@ -114,7 +114,7 @@ fn mount_share(share: &Share) -> Result<()> {
         .with_context(|| format!("can't mount the share {}", share.tag))
 }
 
-/// Makes the root, whose changes go to a file system that is mounted at `layers`.
+/// Makes the new root, an overlay whose changes go to the file system at `layers`.
 fn lay_overlay(layers: &Path) -> Result<()> {
     let (upper, work) = (layers.join("upper"), layers.join("work"));
     for dir in [&upper, &work] {
@@ -128,7 +128,7 @@ fn lay_overlay(layers: &Path) -> Result<()> {
     file_system("overlay", Path::new(NEW_ROOT), &options)
 }
 
-/// Mounts what belongs into the root.
+/// Mounts the kernel's file systems and the shares in the new root.
 fn fill_root(setup: &Setup) -> Result<()> {
     let root = Path::new(NEW_ROOT);
     for (kind, at, options) in [
@@ -163,7 +163,7 @@ fn fill_root(setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// Puts this program and its setup where commands find them.
+/// Copies this program and its setup into the new root.
 fn keep_program(setup: &str) -> Result<()> {
     let inside = |path: &str| Path::new(NEW_ROOT).join(relative(Path::new(path)));
     fs::create_dir_all(inside(HOME))?;
@@ -173,12 +173,13 @@ fn keep_program(setup: &str) -> Result<()> {
     if let Some(dir) = on.parent() {
         fs::create_dir_all(dir)?;
     }
-    // A root that was shared before has it.
+    // A root from an earlier run may have the link.
     let _ = fs::remove_file(&on);
     symlink(PROGRAM, &on).context("can't link on")
 }
 
-/// Mounts in the initramfs stay there, out of sight. It can't be pivoted away.
+/// Makes the new root the root of this process. The initramfs and its mounts remain, hidden, since
+/// pivot_root can't replace an initramfs.
 fn enter_root() -> Result<()> {
     chdir(NEW_ROOT)?;
     mount_move(".", "/")?;
@@ -187,7 +188,7 @@ fn enter_root() -> Result<()> {
     Ok(())
 }
 
-/// Runs the agent and collects every process that has lost its parent.
+/// Runs the agent and reaps every process without a parent.
 fn run_agent(setup: &Setup) -> Result<()> {
     let home = if Path::new("/root").is_dir() {
         "/root"

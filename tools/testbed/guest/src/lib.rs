@@ -8,11 +8,11 @@ pub mod setup;
 
 /// The directory of this program in a guest.
 pub const HOME: &str = "/run/virtio-rdma";
-/// The program itself there.
+/// This program in a guest.
 pub const PROGRAM: &str = "/run/virtio-rdma/guest";
-/// The guest's [`setup::Setup`] there, and in the initramfs.
+/// The guest's [`setup::Setup`], in the root and in the initramfs.
 pub const SETUP: &str = "/run/virtio-rdma/setup.json";
-/// The directory of links to programs of ours that come with their own libraries.
+/// The directory of links to the RDMA programs of `--tools`, which have their own libraries.
 pub const TOOLS: &str = "/run/virtio-rdma/bin";
 /// The name of the virtio-serial port between host and agent.
 pub const PORT_NAME: &str = "testbed";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The one program of ours in a guest. Linked statically, so that it runs whatever the root is.
+//! The test bed's program in a guest, linked statically so that it runs in any root.
 //!
-//! As the kernel's first process it makes the root and starts the agent. By the name `on` it runs a
-//! command in another guest.
+//! It is process 1, which makes the root and starts the agent. Called as `on`, it runs a command in
+//! another guest.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -26,7 +26,7 @@ use anyhow::{bail, Context, Result};
 use rustix::process::{getpid, ioctl_tiocsctty, setsid};
 use rustix::stdio::stdin;
 
-/// The status of `on` that could not reach the other guest's agent, or was used wrongly.
+/// The status of `on` if it can't reach the other guest's agent, or its arguments are wrong.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -60,7 +60,7 @@ fn command(words: &[String]) -> Result<u8> {
         [word] if word == "up" => up::run().map(|()| 0),
         [word] if word == "dmesg" => messages::show().map(|()| 0),
         [word, program, arguments @ ..] if word == "terminal" => {
-            // Job control and Ctrl-C want a session whose terminal this is.
+            // Job control and Ctrl-C need a session with this controlling terminal.
             setsid()?;
             ioctl_tiocsctty(stdin()).context("standard input is no terminal")?;
             let error = Command::new(program).args(arguments).exec();

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use anyhow::{Context, Result};
 use rustix::fs::OFlags;
 
-/// The longest record that the kernel gives.
+/// The longest record of the kernel's log, in bytes.
 const RECORD: usize = 8192;
 
 /// Prints all messages.
@@ -35,7 +35,7 @@ pub fn show() -> Result<()> {
     }
 }
 
-/// A record is "priority,number,microseconds,flags;text" with further lines of details.
+/// Formats a record, "priority,number,microseconds,flags;text" with further lines of details.
 fn line(record: &str) -> Option<String> {
     let (head, text) = record.split_once(';')?;
     let time: u64 = head.split(',').nth(2)?.parse().ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Loads modules of the kernel, as modprobe does: a root need not have that.
+//! Loads kernel modules and their dependencies, since a root may have no modprobe.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,19 +12,19 @@ use rustix::system::finit_module;
 /// Flag of finit_module(2): the kernel decompresses the file.
 const COMPRESSED: i32 = 4;
 
-/// Loads modules of a directory with modules.dep, and before each those that it needs. Modules of
-/// modules.builtin, where there is one, are part of the kernel's image.
+/// Loads modules and, before each, its dependencies. `dir` has modules.dep. Modules in
+/// modules.builtin, if that exists, are part of the kernel's image.
 pub fn load(dir: &Path, names: &[String]) -> Result<()> {
     let list = dir.join("modules.dep");
     let list = fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))?;
-    // Without it, a module that is built in is reported as missing.
+    // Without modules.builtin, a built-in module is reported as missing.
     let built_in = fs::read_to_string(dir.join("modules.builtin")).unwrap_or_default();
     let known = parse(&list, &built_in);
     for name in names {
         let files = known
             .get(&plain(name))
             .with_context(|| format!("no module {name} in {}", dir.display()))?;
-        // The last one needs nothing.
+        // Dependencies are last, and loaded first.
         for file in files.iter().rev() {
             insert(&dir.join(file))?;
         }
@@ -32,7 +32,7 @@ pub fn load(dir: &Path, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Loads one module, unless it is there.
+/// Loads one module, unless it is loaded.
 pub fn insert(file: &Path) -> Result<()> {
     let open = File::open(file).with_context(|| format!("no {}", file.display()))?;
     let flags = match file.extension() {
@@ -45,8 +45,7 @@ pub fn insert(file: &Path) -> Result<()> {
     }
 }
 
-/// Each module's file, and those of all that it needs behind it. Modules that are built in have no
-/// files.
+/// Each module's file, followed by the files of its dependencies. Built-in modules have no files.
 fn parse<'a>(list: &'a str, built_in: &str) -> HashMap<String, Vec<&'a str>> {
     let loadable = list.lines().filter_map(|line| {
         let (file, needed) = line.split_once(':')?;
@@ -63,7 +62,7 @@ fn name(file: &str) -> String {
     plain(last.split('.').next().unwrap_or(last))
 }
 
-/// The kernel takes both signs for one.
+/// A module's name with underscores: the kernel treats `-` and `_` alike.
 fn plain(name: &str) -> String {
     name.replace('-', "_")
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Requests to the kernel about networks and RDMA links, as iproute2 makes them: a root need not
-//! have that.
+//! Netlink requests for network interfaces and RDMA links, since a root may have no iproute2.
 
 use std::fs;
 use std::net::IpAddr;
@@ -25,7 +24,7 @@ const RTM_NEWADDR: u16 = 20;
 const IFF_UP: u32 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// An IPv6 address that is used at once, without looking for a duplicate.
+/// Address flag: an IPv6 address is usable at once, without duplicate address detection.
 const IFA_F_NODAD: u8 = 2;
 /// RDMA_NLDEV_CMD_NEWLINK of the client RDMA_NL_NLDEV.
 const RDMA_NEWLINK: u16 = (5 << 10) | 3;
@@ -97,7 +96,7 @@ fn message(kind: u16, flags: u16, body: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sends a request and waits for what became of it.
+/// Sends a request and waits for its acknowledgement.
 fn ask(protocol: Option<Protocol>, kind: u16, flags: u16, body: &[u8]) -> Result<()> {
     let kernel = SocketAddrNetlink::new(0, 0);
     let socket: OwnedFd = socket(AddressFamily::NETLINK, SocketType::RAW, protocol)?;
@@ -158,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_kernel_answers() {
-        // No interface has this index, so the request fails with any rights.
+        // No interface has this index, so the request fails even for root.
         let mut body = vec![0; 4];
         body.extend(0x7fff_fff0u32.to_ne_bytes());
         body.extend([0; 8]);

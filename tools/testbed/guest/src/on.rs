@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `on N COMMAND` in a guest: runs a command in another one.
+//! `on N COMMAND` in a guest: runs a command in another guest.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,7 @@ use guest::SETUP;
 use crate::agent::SOCKET;
 use crate::hosts::{find, hosts};
 
-/// The answer to wrong arguments.
+/// The message about wrong arguments.
 const USAGE: &str = "usage: on [-n] VM COMMAND [ARGUMENT...]
 Runs a command on another VM. Standard input, output, error and the status are the command's own.
   VM  its number; or a name or address of it, as in /etc/hosts, and then a shell there runs the
@@ -25,7 +25,7 @@ Runs a command on another VM. Standard input, output, error and the status are t
   -n  no standard input, this one's is left unread
 `on 0 daemon kill VM` kills the daemon that has a VM's device.";
 
-/// Does what the words ask for, and returns the command's status.
+/// Runs the command of the arguments, and returns its status.
 pub fn main(words: &[String]) -> Result<u8> {
     let (input, words) = match words {
         [first, rest @ ..] if first == "-n" || first == "--no-input" => (false, rest),
@@ -49,8 +49,8 @@ pub fn main(words: &[String]) -> Result<u8> {
     run(number, words.to_vec(), input)
 }
 
-/// Runs a command in guest `vm` and returns its status. With `input` it reads this one's standard
-/// input, else none.
+/// Runs a command in guest `vm` and returns its status. With `input`, the command gets this
+/// process's standard input, else none.
 fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
     let mut agent = UnixStream::connect(SOCKET)
         .with_context(|| format!("no agent at {SOCKET}: `on` works in a guest"))?;
@@ -74,7 +74,7 @@ fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
     let (taken, lengths) = mpsc::channel();
     let mut send = move |bytes: &[u8]| Frame::new(Kind::Stdin, 0, bytes).write(&mut sender).is_ok();
     if input && has_input() {
-        // Never joined: it may be in a read that nothing ends.
+        // The thread is never joined, since its read may never return.
         thread::spawn(move || feed(send, &mut io::stdin(), &lengths));
     } else {
         send(&[]);
@@ -90,7 +90,7 @@ fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
             }
             Kind::Stderr => io::stderr().write_all(&frame.payload)?,
             Kind::Taken => {
-                // The input may have ended.
+                // Sending fails after the end of the input, which does not matter.
                 let _ = taken.send(frame.number() as usize);
             }
             Kind::Exit => return Ok(frame.status()),

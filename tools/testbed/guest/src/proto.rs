@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Frames between the host and the agents in the guests, and between an agent and `on`.
 //!
-//! A frame is its payload's length, its kind, and the number of the stream it belongs to, then the
-//! payload. A stream is one command: it begins with [`Kind::Exec`] and ends with [`Kind::Exit`].
-//! Both ends of a link open streams; the host takes even numbers, an agent odd ones.
+//! A frame consists of the payload's length, the kind, the stream's number, and the payload. A
+//! stream is one command: it begins with [`Kind::Exec`] and ends with [`Kind::Exit`]. Both ends of
+//! a link open streams: the host uses even numbers, an agent odd ones.
 
 use std::io::{self, Read, Write};
 
 use rustix::process::{getegid, geteuid, getgroups};
 use serde::{Deserialize, Serialize};
 
-/// Largest payload that is accepted, a bound on what a confused peer can make this end allocate.
+/// Maximum length of an accepted payload, in bytes. Limits the memory that a faulty peer can use
+/// up.
 const MAX_PAYLOAD: usize = 1 << 20;
-/// Bytes that are read from a pipe at a time: a virtio-serial buffer holds no more than a page or
-/// so.
+/// Maximum number of bytes that are read from a pipe at a time, and thus in a frame of input or
+/// output.
 pub const CHUNK: usize = 16 << 10;
 
 /// The kind of a frame.
@@ -24,23 +25,23 @@ pub enum Kind {
     Hello = 1,
     /// Runs a command; the payload is an [`Exec`] as JSON.
     Exec,
-    /// Bytes for the command's standard input; none means that it ends.
+    /// Bytes for the command's standard input. An empty payload ends the input.
     Stdin,
     /// Bytes of the command's standard output.
     Stdout,
-    /// Bytes of its standard error.
+    /// Bytes of the command's standard error.
     Stderr,
-    /// It ended: one status byte, as a shell has it in `$?`.
+    /// The command has ended. Payload: its status, one byte, as in a shell's `$?`.
     Exit,
-    /// Ends the command. No payload.
+    /// Kills the command. No payload.
     Kill,
     /// Ends the guest. Stream 0, no payload.
     PowerOff,
-    /// The command took so many bytes of its standard input: an le32.
+    /// The command has read standard input. Payload: the number of bytes, an le32.
     Taken,
-    /// Sends the command a signal: its number, an le32.
+    /// Sends the command a signal. Payload: the signal's number, an le32.
     Signal,
-    /// The size of the command's terminal: rows and columns, an le16 each.
+    /// Sets the size of the command's terminal. Payload: rows and columns, an le16 each.
     Resize,
 }
 
@@ -67,28 +68,29 @@ impl Kind {
 /// A command to run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Exec {
-    /// The guest that runs it, from 1; what an agent asks of the host carries another's number.
+    /// The guest that runs the command, from 1. In a request of an agent to the host it is another
+    /// guest; 0 is the host.
     pub vm: usize,
-    /// The command and its arguments, found in the guest's PATH.
+    /// The command and its arguments. The command is found in the guest's PATH.
     pub argv: Vec<String>,
-    /// Where it runs; the agent's own directory if the guest has none of that name.
+    /// The working directory. If the guest has no such directory, the agent's is used.
     pub cwd: String,
-    /// Added to the agent's environment, or all of it if there is a user.
+    /// Variables: added to the agent's environment or, if `user` is set, the whole environment.
     pub env: Vec<(String, String)>,
-    /// The user that runs it; root if there is none.
+    /// The user of the command; root if there is none.
     pub user: Option<User>,
-    /// Rows and columns of a terminal that it is to have.
+    /// Rows and columns of the command's terminal, or `None` for pipes.
     pub terminal: Option<(u16, u16)>,
 }
 
 /// A user, as the kernel knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// The user's number.
+    /// User id.
     pub uid: u32,
-    /// The group's number.
+    /// Group id.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
@@ -106,11 +108,11 @@ impl User {
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its kind.
+    /// The kind of the frame, which determines the payload.
     pub kind: Kind,
-    /// The stream that it belongs to.
+    /// The number of the stream.
     pub stream: u32,
-    /// The bytes it carries.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
@@ -126,7 +128,7 @@ impl Frame {
 
     /// The frame that starts a command.
     pub fn exec(stream: u32, exec: &Exec) -> Self {
-        // Strings and numbers only: nothing that JSON can't hold.
+        // Serializing can't fail: an Exec has only strings and numbers.
         let payload = serde_json::to_vec(exec).unwrap_or_default();
         Self::new(Kind::Exec, stream, payload)
     }
@@ -136,9 +138,9 @@ impl Frame {
         Self::new(Kind::Exit, stream, [status])
     }
 
-    /// The frame that says how many bytes of input were taken.
+    /// The frame that reports how many bytes of input the command has read.
     pub fn taken(stream: u32, length: usize) -> Self {
-        // A frame's payload is no longer than that.
+        // The length fits: it is the length of a frame's payload.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Self::new(Kind::Taken, stream, length.to_le_bytes())
     }
@@ -148,31 +150,30 @@ impl Frame {
         Self::new(Kind::Signal, stream, number.to_le_bytes())
     }
 
-    /// The frame that tells the size of a terminal.
+    /// The frame that sets the size of a terminal.
     pub fn resize(stream: u32, (rows, columns): (u16, u16)) -> Self {
         let payload = [rows.to_le_bytes(), columns.to_le_bytes()].concat();
         Self::new(Kind::Resize, stream, payload)
     }
 
-    /// The number that a [`Kind::Taken`] or [`Kind::Signal`] frame carries.
+    /// The number in a [`Kind::Taken`] or [`Kind::Signal`] frame.
     pub fn number(&self) -> u32 {
         let bytes = self.payload.first_chunk().copied().unwrap_or_default();
         u32::from_le_bytes(bytes)
     }
 
-    /// Rows and columns that a [`Kind::Resize`] frame carries.
+    /// Rows and columns in a [`Kind::Resize`] frame.
     pub fn size(&self) -> (u16, u16) {
         let [a, b, c, d] = self.number().to_le_bytes();
         (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]))
     }
 
-    /// The status that an [`Kind::Exit`] frame carries.
+    /// The status in a [`Kind::Exit`] frame.
     pub fn status(&self) -> u8 {
         self.payload.first().copied().unwrap_or(255)
     }
 
-    /// Sends the frame in one write, so that frames of several threads do not mix on a locked
-    /// writer.
+    /// Sends the frame in one write.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let length = u32::try_from(self.payload.len())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "payload too long"))?;

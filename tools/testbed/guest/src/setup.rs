@@ -1,58 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The description of a guest: the host puts it beside the first program, as JSON.
+//! The description of a guest: JSON that the host adds to the initramfs.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The tag of the share that is the root.
+/// The virtiofs tag of the share that is the root.
 pub const ROOT: &str = "root";
 
-/// A guest.
+/// The description of a guest.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Setup {
-    /// Its number, from 1.
+    /// The number of the guest, from 1.
     pub number: usize,
-    /// How many guests there are.
+    /// The number of guests.
     pub vms: usize,
-    /// The host's directories that it has. One is the root.
+    /// The host's directories that the guest sees. One of them is the root.
     pub shares: Vec<Share>,
-    /// Whether it has a disk that keeps what it changes in the root. Else that is in memory.
+    /// Whether a disk keeps the guest's changes of the root. Otherwise they are in memory.
     pub disk: bool,
-    /// Directories that begin empty and are in memory.
+    /// Directories that are empty at first, and in memory.
     pub empty: Vec<PathBuf>,
-    /// The directory with modules.dep of its kernel.
+    /// The directory with modules.dep of the guest's kernel.
     pub modules: Place,
-    /// Our module.
+    /// The virtio-rdma module.
     pub module: Place,
-    /// The directory with our providers.
+    /// The directory with the virtio-rdma providers.
     pub provider: Place,
-    /// The directory with RDMA programs of ours, if they are wanted.
+    /// The directory with the RDMA programs of `--tools`, if requested.
     pub tools: Option<Place>,
-    /// Its RDMA device.
+    /// The kind of the guest's RDMA device.
     pub rdma: Rdma,
-    /// Its network interfaces, each with such a device.
+    /// The number of network interfaces that have an RDMA device each.
     pub ports: usize,
-    /// Whether rxe is on a second network interface too.
+    /// Whether the guest has rxe too, on a further network interface.
     pub beside: bool,
-    /// Variables of every command.
+    /// Variables in the environment of every command.
     pub env: Vec<(String, String)>,
 }
 
 impl Setup {
-    /// A place as commands see it.
+    /// The path of a place, as the guest's commands see it.
     pub fn path(&self, place: &Place) -> PathBuf {
         let share = self.shares.iter().find(|share| share.tag == place.share);
         share.map_or_else(PathBuf::new, |share| share.at.join(relative(&place.path)))
     }
 }
 
-/// A directory of the host over virtiofs.
+/// A directory of the host that a guest sees through virtiofs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Share {
-    /// The name of its device.
+    /// The virtiofs tag.
     pub tag: String,
-    /// Where commands see it.
+    /// The mount point.
     pub at: PathBuf,
     /// Whether the guest may write to it.
     pub writable: bool,
@@ -61,14 +61,14 @@ pub struct Share {
 /// A file or directory in a share.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Place {
-    /// The share's tag.
+    /// The tag of the share.
     pub share: String,
-    /// Its path from there.
+    /// The path within the share.
     pub path: PathBuf,
 }
 
 impl Place {
-    /// The place of `path` in the share of a tag.
+    /// The place `path` in the share with the tag `share`.
     pub fn new(share: &str, path: impl Into<PathBuf>) -> Self {
         Self {
             share: share.to_owned(),
@@ -77,20 +77,20 @@ impl Place {
     }
 }
 
-/// A path without the sign of the root in front.
+/// A path without its leading slash.
 pub fn relative(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-/// A guest's RDMA device.
+/// The kind of a guest's RDMA device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rdma {
-    /// None.
+    /// No RDMA device.
     #[default]
     None,
-    /// Ours.
+    /// virtio-rdma.
     Virtio,
-    /// Stock Linux's software device over the network interface.
+    /// rxe, Linux's software device, over the network interface.
     Rxe,
 }
 

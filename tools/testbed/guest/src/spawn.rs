@@ -16,15 +16,15 @@ use rustix::pty::{grantpt, ioctl_tiocgptpeer, openpt, unlockpt, OpenptFlags};
 use rustix::termios::{tcsetwinsize, Winsize};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// A command that runs.
+/// A running command.
 pub struct Running {
-    /// Its process, the first of a group.
+    /// The command's process, the leader of its process group.
     pub child: Child,
-    /// The other end of its terminal, if it has one.
+    /// The controlling end of the command's terminal, if it has one.
     pub terminal: Option<File>,
 }
 
-/// The status that a shell gives for a command that is not there, or can't be run.
+/// The status for a command that does not exist (127) or can't be run (126), as in a shell.
 pub fn cannot_run(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::NotFound => 127,
@@ -32,7 +32,7 @@ pub fn cannot_run(error: &io::Error) -> u8 {
     }
 }
 
-/// Starts a command. An error is a status and what it means.
+/// Starts a command. An error consists of a status and a message.
 pub fn spawn(exec: &Exec) -> Result<Running, (u8, String)> {
     let Some((program, arguments)) = exec.argv.split_first() else {
         return Err((2, "no command".into()));
@@ -57,8 +57,8 @@ pub fn spawn(exec: &Exec) -> Result<Running, (u8, String)> {
     started.map_err(|error| (cannot_run(&error), format!("can't run {program}: {error}")))
 }
 
-/// A new thread has the identity of a user, and so has the child that it starts: a change of the
-/// whole process could not be taken back.
+/// Calls `start` in a new thread that has the user's identity, which the child inherits. This
+/// process keeps its own identity.
 fn as_user(
     user: Option<&User>,
     start: impl FnOnce() -> io::Result<Running> + Send,
@@ -95,8 +95,8 @@ fn prepared<'a>(command: &'a mut Command, exec: &Exec) -> &'a mut Command {
     command.envs(exec.env.iter().cloned())
 }
 
-/// The directory in which a command starts. A root may lack that of the caller, and the user may
-/// have no access to the agent's.
+/// The directory in which a command starts. The caller's may not exist in this root, and the user
+/// may have no access to the agent's.
 fn directory(exec: &Exec) -> Option<&str> {
     let is_there = |dir: &&str| {
         fs::metadata(dir).is_ok_and(|at| at.is_dir()) && access(*dir, Access::EXEC_OK).is_ok()
@@ -111,7 +111,7 @@ fn directory(exec: &Exec) -> Option<&str> {
         .find(is_there)
 }
 
-/// Opened as the user, the terminal is the user's.
+/// Starts a command in a new terminal. The terminal belongs to the user that opens it.
 fn in_terminal(exec: &Exec, size: (u16, u16)) -> io::Result<Running> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let terminal = openpt(flags)?;
@@ -133,7 +133,7 @@ fn in_terminal(exec: &Exec, size: (u16, u16)) -> io::Result<Running> {
     })
 }
 
-/// Tells a terminal its size: rows and columns.
+/// Sets the size of a terminal: rows and columns.
 pub fn resize(terminal: impl std::os::fd::AsFd, (rows, columns): (u16, u16)) -> io::Result<()> {
     let size = Winsize {
         ws_row: rows,

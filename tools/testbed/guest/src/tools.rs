@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! RDMA programs of ours for roots that have none. They come with their own C library, so each is
-//! started by the loader of that.
+//! RDMA programs for roots without any. They have their own C library, so they are started by that
+//! library's loader.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use guest::{HOME, PROGRAM, SETUP, TOOLS};
 
 use crate::spawn;
 
-/// Makes a link to this program for each tool.
+/// Makes a link to this program for each tool, and links the tools' providers.
 pub fn install(setup: &Setup) -> Result<()> {
     let Some(tools) = &setup.tools else {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn install(setup: &Setup) -> Result<()> {
     for name in names.flatten() {
         symlink(PROGRAM, Path::new(TOOLS).join(name.file_name()))?;
     }
-    // Where the tools' libibverbs looks for providers and their names: rxe's comes with the tools.
+    // The directory in which the tools' libibverbs finds providers. The tools include rxe's.
     let tools = setup.path(tools);
     let providers = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs");
     for from in [setup.path(&setup.provider), tools.join("provider")] {
@@ -34,7 +34,7 @@ pub fn install(setup: &Setup) -> Result<()> {
     link_missing(&tools.join("drivers"), Path::new("/etc/libibverbs.d"))
 }
 
-/// Makes a link to each file of a directory, but for those that the root has.
+/// Makes a link in `to` to each file of `from` that `to` lacks.
 fn link_missing(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("can't make {}", to.display()))?;
     let entries = fs::read_dir(from).with_context(|| format!("no {}", from.display()))?;
@@ -48,7 +48,7 @@ fn link_missing(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Becomes the tool of a name.
+/// Executes the tool `name` in place of this program.
 pub fn run(name: &str, words: &[String]) -> Result<u8> {
     let setup = fs::read_to_string(SETUP).with_context(|| format!("{HOME} is not set up"))?;
     let setup: Setup = serde_json::from_str(&setup)?;

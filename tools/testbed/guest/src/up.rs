@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Brings a guest up: its name, its network, its RDMA device and the provider for that.
+//! Brings a guest up: its name, its network, its RDMA device and the provider.
 
 use std::fmt::Write;
 use std::fs;
@@ -17,10 +17,10 @@ use rustix::system::{sethostname, uname};
 use crate::hosts::{addresses, hosts};
 use crate::{modules, netlink, tools};
 
-/// How often the device is looked for, which the kernel makes while the module is loaded.
+/// Number of checks for the device, which appears some time after the module is loaded.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Directories where libraries are, of which those are served that a root has.
+/// Directories of libraries. The provider is linked into those that exist.
 const LIBRARIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
 /// Brings this guest up.
@@ -51,7 +51,7 @@ pub fn run() -> Result<()> {
     tools::install(&setup)
 }
 
-/// Modules of the kernel that a guest has from the start.
+/// Kernel modules that are loaded in every guest.
 fn needed(setup: &Setup) -> Vec<String> {
     let mut names = vec!["virtio_net"];
     if setup.rdma != Rdma::None {
@@ -76,7 +76,7 @@ fn name_hosts(setup: &Setup) -> Result<()> {
 fn bring_network_up(setup: &Setup) -> Result<()> {
     netlink::set_up("lo")?;
     if setup.beside || setup.ports > 1 {
-        // All interfaces are on one switch: each answers for its own addresses alone.
+        // All interfaces are on one switch, so each answers ARP for its own addresses only.
         for (name, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
             fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value)?;
         }
@@ -91,7 +91,8 @@ fn bring_network_up(setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// Lets modprobe and the kernel find the modules, where the root's own are of another kernel.
+/// Links the modules' directory into the root for modprobe, unless the root has modules of the
+/// running kernel.
 fn show_modules(tree: &Path) -> Result<()> {
     let parent = Path::new("/usr/lib/modules");
     let system = uname();
@@ -104,9 +105,9 @@ fn show_modules(tree: &Path) -> Result<()> {
     symlink(tree, &at).with_context(|| format!("can't link {}", at.display()))
 }
 
-/// Lets libibverbs find the provider, of which there may be several with different numbers of its
-/// private interface: in the directory that a distribution has for them, or else by a path, to
-/// which it adds its own number.
+/// Installs the provider for libibverbs. There may be several files, one for each number of the
+/// private ABI. They are linked into the distribution's directory of providers; without such a
+/// directory, the configuration names a path, to which libibverbs appends its number.
 fn install_provider(dir: &Path) -> Result<()> {
     let library = dir.join("libvirtio_rdma.so.1");
     if !library.is_file() {
@@ -114,7 +115,7 @@ fn install_provider(dir: &Path) -> Result<()> {
     }
     let mut driver = dir.join("libvirtio_rdma").display().to_string();
     for place in LIBRARIES.map(Path::new).iter().filter(|at| at.is_dir()) {
-        // For programs that are linked with it.
+        // For programs that are linked with the provider.
         link_into(place, &library)?;
         let providers = place.join("libibverbs");
         if !providers.is_dir() {
