@@ -1,50 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Driver's side of completion events: the arm word beside a CQ's ring.
+//! Driver side of completion events: the arm word in a CQ's ring.
 //!
-//! `Documentation/rings.md`, "Arming", has the protocol and says why no event is lost.
+//! `Documentation/rings.md`, "Arming", describes the protocol and why no event is lost.
 //!
-//! The position in the word is the one that the consumer knows, from polling or the last event. So
-//! a completion that came after it last looked causes an event also if it came before the queue was
-//! armed, as on devices whose CQs are armed with the consumer's index: some programs poll until
-//! there is nothing, arm, and sleep without looking again.
+//! The word holds the producer's position as the consumer knows it, from polling or from the last
+//! event. So a completion that is newer causes an event even if it arrived before the CQ was armed,
+//! as on devices whose CQs are armed with the consumer's index. Some programs rely on this: they
+//! poll until the CQ is empty, arm it, and sleep without polling again.
 
 use super::abi::ring::ArmKind;
 use super::abi::ring::ArmWord;
 use super::abi::ring::RingLayout;
 use super::RingMemory;
 
-/// The step that is left after a CQ was armed.
+/// The caller's next step after it armed a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the device may have to be told, or the caller to poll again"]
 pub enum Armed {
-    /// Nothing: the device will see the arm word at its next completion.
+    /// None: the device will see the arm word at its next completion.
     Waiting,
-    /// Ring the CQ's doorbell: a completion has arrived that the device may have published before
-    /// it saw the arm word.
+    /// Ring the CQ's doorbell: the device may have published a completion before it saw the arm
+    /// word.
     RingDoorbell,
-    /// Completions wait to be polled, and the caller wanted to know. The doorbell need not be rung.
+    /// Completions are waiting, and the caller asked to be told. No doorbell is needed.
     Missed,
 }
 
-/// Consumer's side of arming. Calls for one CQ exclude each other, but polling need not be
-/// excluded: a position that is behind what the consumer has polled by now causes an event too
-/// many, never one too few.
+/// Consumer side of arming. Calls for one CQ must exclude each other, but polling may run
+/// concurrently: if `seen` is behind the position that the consumer has polled, an extra event is
+/// sent, but none is lost.
 #[derive(Debug)]
 pub struct Arm {
     sequence: u32,
-    /// The requests since the last event.
+    /// Union of the requests since the last event.
     kind: ArmKind,
-    /// Where the first request since the last event begins.
+    /// Position at which the first request since the last event starts.
     position: u32,
-    /// The device was to look at the arm word after a completion, and may not have done so yet.
+    /// The device may still have to check the arm word for a completion that it has published.
     is_unsure: bool,
 }
 
 impl Arm {
-    /// The state of a CQ that was never armed.
+    /// The state of a new CQ.
     pub const fn new() -> Self {
-        // Sequence 0 counts as answered, so that the zeroed word of a new ring asks for nothing.
+        // The device treats sequence 0 as answered, so the zeroed word of a new ring requests no
+        // event.
         Self {
             sequence: 1,
             kind: ArmKind::None,
@@ -53,9 +54,9 @@ impl Arm {
         }
     }
 
-    /// Arms the CQ for completions from position `seen` on, the producer's position that the
-    /// consumer knows. `missed_after` is the position of its next completion if the caller wants to
-    /// hear of those that are there already.
+    /// Arms the CQ for completions from position `seen` on: the producer's position that the
+    /// consumer knows. If `missed_after` is the position of its next completion, completions that
+    /// are already waiting are reported as [`Armed::Missed`].
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
         &mut self,
@@ -65,9 +66,9 @@ impl Arm {
         seen: u32,
         missed_after: Option<u32>,
     ) -> Armed {
-        // Another thread may sleep in this sequence. Its request is neither narrowed nor moved
-        // beyond a completion that the device has published, but for which it has not looked at the
-        // arm word yet.
+        // Another thread may sleep until this sequence is answered. Its request must not be
+        // narrowed. Nor may its position move beyond a completion that the device has published
+        // without having checked the arm word yet.
         if self.kind == ArmKind::None {
             self.position = seen;
         }
@@ -85,10 +86,9 @@ impl Arm {
         }
     }
 
-    /// Asks again, in the ring of `layout` that the queue has moved to, for the event that was
-    /// asked for in the old one. `missed` says that completions of the old ring are not polled yet,
-    /// of which the device may have told nobody: the event is due at once then. Returns whether the
-    /// CQ's doorbell is to be rung.
+    /// Repeats the outstanding request in the ring of `layout`, to which the CQ has moved. `missed`
+    /// is true if the old ring has unpolled completions for which the device may have sent no
+    /// event; then the event is due at once. Returns whether the CQ's doorbell must be rung.
     pub fn moved<M: RingMemory + ?Sized>(
         &mut self,
         layout: &RingLayout,
@@ -98,10 +98,10 @@ impl Arm {
         if self.kind == ArmKind::None {
             return false;
         }
-        // A doorbell that was rung for the old ring may have come after the device moved.
+        // The doorbell for the old ring may have arrived after the device moved.
         let overdue = missed || self.is_unsure;
-        // The new ring begins with position 0. One further back than the ring is long counts as
-        // overdue.
+        // The new ring starts at position 0. A position further back than the ring's length counts
+        // as overdue.
         self.position = match overdue {
             true => 0u32.wrapping_sub(layout.slots() + 1),
             false => 0,
@@ -111,7 +111,7 @@ impl Arm {
         overdue || produced != 0
     }
 
-    /// Stores the arm word, and returns the producer's position as it is after that.
+    /// Stores the arm word. Returns the producer's position, loaded after the store.
     #[inline]
     fn store<M: RingMemory + ?Sized>(&self, layout: &RingLayout, memory: &M, position: u32) -> u32 {
         let word = ArmWord {
@@ -120,13 +120,13 @@ impl Arm {
             position,
         };
         memory.store_u64(layout.arm(), word.to_u64().to_le());
-        // The device stores its position and then looks at the word: one of the two sees the
+        // The device stores its position and then loads the word, so one of the two sides sees the
         // other's store.
         memory.full_barrier();
         u32::from_le(memory.load_device_acquire(layout))
     }
 
-    /// An event was received: the next [`arm`](Self::arm) asks for another.
+    /// Notes that an event was received: the next [`arm`](Self::arm) requests a new one.
     #[inline]
     pub fn event_received(&mut self) {
         self.sequence = self.sequence.wrapping_add(1) & ArmWord::SEQUENCE_MASK;

@@ -1,50 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Device's side of completion events: when one is due.
+//! Device side of completion events: the decision when one is due.
 
 use super::abi::ring::ArmKind;
 use super::abi::ring::ArmWord;
 
 /// Decides when a CQ's event is due.
 ///
-/// The latch counts completions in 64 bits, so that a request which stays unanswered for long keeps
-/// its place while positions wrap.
+/// Positions are counted in 64 bits, so a request stays valid even if the 32-bit positions wrap
+/// before it is answered.
 #[derive(Debug)]
 pub struct ArmLatch {
     slots: u32,
     /// The producer's position, in 64 bits.
     position: u64,
-    /// Position after the last solicited completion.
+    /// Position behind the last solicited completion.
     solicited: u64,
-    /// The arm word that `from` belongs to.
+    /// The arm word from which `from` was computed.
     word: u64,
-    /// Position of the first completion that qualifies.
+    /// Position of the first completion that the request covers.
     from: u64,
-    /// Sequence of the last event.
+    /// Sequence that the last event answered.
     fired: u32,
 }
 
-/// Where a device serves a completion ring, and what it has answered: what it needs to go on in
-/// another process.
+/// State of the device side of a completion ring: enough for another process to resume it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmLatchState {
     /// The producer's position, in 64 bits.
     pub position: u64,
-    /// Position after the last solicited completion.
+    /// Position behind the last solicited completion.
     pub solicited: u64,
-    /// The arm word that `from` belongs to.
+    /// The arm word from which `from` was computed.
     pub word: u64,
-    /// Position of the first completion that qualifies.
+    /// Position of the first completion that the request covers.
     pub from: u64,
-    /// Sequence of the last event.
+    /// Sequence that the last event answered.
     pub fired: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
 impl ArmLatch {
-    /// The latch of a CQ of `slots` slots, whose next completion has position `position`.
+    /// The latch of a CQ with `slots` slots, whose next completion gets position `position`.
     pub const fn starting_at(slots: u32, position: u32) -> Self {
         Self {
             slots,
@@ -57,7 +56,7 @@ impl ArmLatch {
         }
     }
 
-    /// The latch of a CQ of `slots` slots that goes on from `state`.
+    /// The latch of a CQ with `slots` slots, resumed from `state`.
     pub(super) const fn resumed(slots: u32, state: &ArmLatchState) -> Self {
         Self {
             slots,
@@ -69,7 +68,7 @@ impl ArmLatch {
         }
     }
 
-    /// The state to go on from.
+    /// The state from which the latch can be resumed.
     pub(super) const fn state(&self) -> ArmLatchState {
         ArmLatchState {
             position: self.position,
@@ -81,13 +80,13 @@ impl ArmLatch {
         }
     }
 
-    /// Takes over from the latch of the ring before: a sequence that was answered stays so.
+    /// Copies the last answered sequence from the latch of the previous ring.
     pub(super) fn answered(&mut self, before: &Self) {
         self.fired = before.fired;
     }
 
-    /// Counts one completion. `solicited` is true for those that the sender marked so and for every
-    /// error.
+    /// Counts one completion. `solicited` is true if the sender requested a solicited event, and
+    /// for every error.
     #[inline]
     pub fn record(&mut self, solicited: bool) {
         self.position += 1;
@@ -96,8 +95,8 @@ impl ArmLatch {
         }
     }
 
-    /// Decides by the arm word, read after all recorded completions were published with a full
-    /// barrier between, whether the CQ's event is due. If so, it counts as fired.
+    /// Decides whether the CQ's event is due, and if so counts it as sent. The caller must publish
+    /// all recorded completions, then execute a full barrier, then read `word`, the arm word.
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub fn event_due(&mut self, word: u64) -> bool {
@@ -105,7 +104,7 @@ impl ArmLatch {
         let mut overdue = false;
         if word != self.word {
             self.word = word;
-            // CAST: the low bits are the position in the ring.
+            // CAST: the low bits are the 32-bit position.
             let behind = (self.position as u32).wrapping_sub(arm.position);
             overdue = behind > self.slots;
             self.from = self.position.saturating_sub(u64::from(behind));

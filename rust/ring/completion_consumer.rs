@@ -6,11 +6,11 @@ use super::abi::ring::RingLayout;
 use super::RingError;
 use super::RingMemory;
 
-/// Consumer of the completions in one ring.
+/// Consumer of the completions of one ring.
 ///
-/// The completion at position `p` is in slot `p` modulo the number of slots. Its slot is the
-/// consumer's from its publication by the device until the next [`publish`](Self::publish) after it
-/// was [taken](Self::take).
+/// The completion at position `p` is in slot `p` modulo the number of slots. The consumer owns the
+/// slot from the completion's publication until the first [`publish`](Self::publish) after the
+/// completion is [taken](Self::take).
 #[derive(Debug)]
 pub struct CompletionConsumer {
     layout: RingLayout,
@@ -23,12 +23,12 @@ pub struct CompletionConsumer {
 }
 
 impl CompletionConsumer {
-    /// The consumer of a ring that is all zeroes.
+    /// The consumer of a zeroed ring.
     pub const fn new(layout: RingLayout) -> Self {
         Self::starting_at(layout, 0)
     }
 
-    /// The consumer of a ring whose two sides are both at `position`.
+    /// The consumer of a ring in which both sides are at `position`.
     pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
             layout,
@@ -38,7 +38,7 @@ impl CompletionConsumer {
         }
     }
 
-    /// Where the parts of the ring lie.
+    /// Offsets of the parts of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
@@ -50,26 +50,26 @@ impl CompletionConsumer {
         self.next
     }
 
-    /// The producer's position as the consumer knows it.
+    /// The producer's position, as last read.
     #[inline]
     pub fn seen(&self) -> u32 {
         self.seen
     }
 
-    /// The producer's position as it is now. It makes no sense if it is further from
-    /// [`next`](Self::next) than the ring is long.
+    /// Reads the producer's position. The position is invalid if it is ahead of
+    /// [`next`](Self::next) by more than the ring's length.
     #[inline]
     pub fn produced<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M) -> u32 {
         u32::from_le(memory.load_device_acquire(layout))
     }
 
-    /// The position of the oldest completion, or `None` when the queue is empty. Its CQE is at
-    /// [`RingLayout::slot`] of the position. `show` is called with the producer's position if that
-    /// had to be looked at and there is a new one.
+    /// The position of the oldest completion, or `None` if the queue is empty. Its CQE is at
+    /// [`RingLayout::slot`] of the position. If the producer's position had to be read and is new,
+    /// `show` is called with it.
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] if the producer's position makes no sense.
+    /// [`RingError::PositionJump`] if the producer's position is invalid.
     #[inline]
     pub fn peek<M: RingMemory + ?Sized>(
         &mut self,
@@ -91,7 +91,7 @@ impl CompletionConsumer {
         Ok(Some(position))
     }
 
-    /// Takes the completion that [`peek`](Self::peek) has just found. The CQE stays where it is
+    /// Takes the completion that [`peek`](Self::peek) has just returned. Its CQE stays in the ring
     /// until the next [`publish`](Self::publish).
     #[inline]
     pub fn advance(&mut self) {
@@ -99,11 +99,11 @@ impl CompletionConsumer {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// [Looks](Self::peek) for the oldest completion and [takes](Self::advance) it.
+    /// [Finds](Self::peek) the oldest completion and [takes](Self::advance) it.
     ///
     /// # Errors
     ///
-    /// As [`peek`](Self::peek).
+    /// Errors of [`peek`](Self::peek).
     #[inline]
     pub fn take<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u32>, RingError> {
         let position = self.peek(memory, |_| ())?;
@@ -113,19 +113,19 @@ impl CompletionConsumer {
         Ok(position)
     }
 
-    /// Lets the device have the slots of all completions that were taken, once a batch.
+    /// Gives the slots of all taken completions back to the device, with one store for the batch.
     #[inline]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) {
-        // A consumer that polls an empty queue leaves the device's cache line alone.
+        // A poll of an empty queue does not touch the device's cache line.
         if self.published != self.next {
             self.published = self.next;
             memory.store_owner_release(&self.layout, self.next.to_le());
         }
     }
 
-    /// Calls `visit` with the position of each completion before position `end` that has not been
-    /// taken, oldest first. They stay where they are: to drop one, its owner overwrites the
-    /// CQE with one that polling skips. There is nothing to visit if the consumer has passed `end`.
+    /// Calls `visit` with the position of each untaken completion before position `end`, oldest
+    /// first. The completions stay in the ring: to drop one, the owner overwrites the CQE with one
+    /// that polling skips. If the consumer is beyond `end`, there is nothing to visit.
     pub fn for_each_before(&self, end: u32, mut visit: impl FnMut(u32)) {
         let unpolled = end.wrapping_sub(self.next);
         if unpolled <= self.layout.slots() {
@@ -135,10 +135,10 @@ impl CompletionConsumer {
         }
     }
 
-    /// An event told of all completions before position `end`: they need no look to be known.
+    /// Notes that an event announced all completions before position `end`.
     #[inline]
     pub(super) fn know(&mut self, end: u32) {
-        // Else it makes no sense, as polling will find.
+        // An invalid position is ignored: polling reports it.
         if end.wrapping_sub(self.next) <= self.layout.slots() {
             self.seen = end;
         }

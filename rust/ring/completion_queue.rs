@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Driver side of a completion queue, for an owner who polls and arms under one lock.
+//! Driver side of a completion queue, for an owner that polls and arms under one lock.
 
 use core::mem::replace;
 
@@ -20,12 +20,12 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// As [`CompletionConsumer::new`].
+    /// See [`CompletionConsumer::new`].
     pub const fn new(layout: RingLayout) -> Self {
         Self::starting_at(layout, 0)
     }
 
-    /// As [`CompletionConsumer::starting_at`].
+    /// See [`CompletionConsumer::starting_at`].
     pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
             consumer: CompletionConsumer::starting_at(layout, position),
@@ -33,40 +33,40 @@ impl CompletionQueue {
         }
     }
 
-    /// Where the parts of the ring lie.
+    /// Offsets of the parts of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         self.consumer.layout()
     }
 
-    /// As [`CompletionConsumer::take`].
+    /// See [`CompletionConsumer::take`].
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] if the producer's position makes no sense.
+    /// [`RingError::PositionJump`] if the producer's position is invalid.
     #[inline]
     pub fn take<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u32>, RingError> {
         self.consumer.take(memory)
     }
 
-    /// Whether all completions before `position` were taken, and none after.
+    /// Whether `position` is that of the next completion to take.
     #[inline]
     pub fn is_at(&self, position: u32) -> bool {
         self.consumer.next() == position
     }
 
-    /// As [`CompletionConsumer::publish`].
+    /// See [`CompletionConsumer::publish`].
     #[inline]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         self.consumer.publish(memory);
     }
 
-    /// Calls `visit` with the position of each completion that has not been taken, oldest first, as
+    /// Calls `visit` with the position of each untaken completion, oldest first; see
     /// [`CompletionConsumer::for_each_before`].
     ///
     /// # Errors
     ///
-    /// As [`take`](Self::take).
+    /// Errors of [`take`](Self::take).
     pub fn for_each_unpolled<M: RingMemory + ?Sized>(
         &mut self,
         memory: &M,
@@ -83,10 +83,9 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Asks for a completion event: `kind` says whether any completion or only a solicited one
-    /// (errors are) causes it. Completions that came since the consumer last looked, which is at
-    /// polling and at an event, cause it too. With `report_missed`, completions that are there
-    /// already are reported instead of waited for.
+    /// Requests a completion event, for any completion or only for solicited ones, which include
+    /// errors. Completions that arrived since the last poll or event also cause it. If
+    /// `report_missed` is true, completions that are already waiting are reported instead.
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
         &mut self,
@@ -100,10 +99,9 @@ impl CompletionQueue {
             .arm(self.consumer.layout(), memory, kind, seen, missed_after)
     }
 
-    /// The queue goes on in `memory`, a ring that [`new`](Self::new) has made `next` in and that
-    /// the device has moved to. It was drained up to the position that the old ring ends with.
-    /// `missed` says that completions from there wait elsewhere to be polled. Returns whether the
-    /// CQ's doorbell is to be rung.
+    /// Switches to `memory`, a ring in which `next` was created and to which the device has moved.
+    /// The old ring must be drained up to its end. `missed` is true if its completions wait to be
+    /// polled elsewhere. Returns whether the CQ's doorbell must be rung.
     pub fn moved<M: RingMemory + ?Sized>(&mut self, next: Self, memory: &M, missed: bool) -> bool {
         let mut arm = replace(self, next).arm;
         let ring_doorbell = arm.moved(self.layout(), memory, missed);
@@ -111,9 +109,9 @@ impl CompletionQueue {
         ring_doorbell
     }
 
-    /// A completion event for this queue was received: the next [`arm`](Self::arm) asks for
-    /// another, which those that are there already do not cause. Called before the consumer is
-    /// told, with the queue's lock held.
+    /// Notes that a completion event was received: the next [`arm`](Self::arm) requests another,
+    /// for completions that arrive later. Must be called before the consumer is notified, with the
+    /// queue's lock held.
     #[inline]
     pub fn event_received<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         self.arm.event_received();

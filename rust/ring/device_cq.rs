@@ -12,9 +12,9 @@ use super::RingMemory;
 #[derive(Debug)]
 pub struct DeviceCq {
     layout: RingLayout,
-    /// Position after the last CQE, published or not.
+    /// Position behind the last CQE, published or not.
     produced: u32,
-    /// The producer's position as the driver sees it.
+    /// The producer's position, as published to the driver.
     published: u32,
     /// The consumer's position as last read and checked.
     consumed: u32,
@@ -22,12 +22,12 @@ pub struct DeviceCq {
 }
 
 impl DeviceCq {
-    /// The device side of a ring that is all zeroes.
+    /// The device side of a zeroed ring.
     pub const fn new(layout: RingLayout) -> Self {
         Self::starting_at(layout, 0)
     }
 
-    /// The device side of a ring whose two sides are both at `position`.
+    /// The device side of a ring in which both sides are at `position`.
     pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
             latch: ArmLatch::starting_at(layout.slots(), position),
@@ -38,35 +38,35 @@ impl DeviceCq {
         }
     }
 
-    /// The device side of a ring that was served up to `state`.
+    /// The device side of a ring, resumed from `state`.
     pub const fn resumed(layout: RingLayout, state: &ArmLatchState) -> Self {
-        // CAST: the low bits are the position in the ring.
+        // CAST: the low bits are the 32-bit position.
         let produced = state.position as u32;
         Self {
             latch: ArmLatch::resumed(layout.slots(), state),
             produced,
             published: produced,
-            // The ring counts as full until the consumer's position is read.
+            // The ring is treated as full until the consumer's position is read.
             consumed: produced.wrapping_sub(layout.slots()),
             layout,
         }
     }
 
-    /// The state to go on from, once all CQEs are published.
+    /// The state from which the device side can be resumed. All CQEs must be published.
     pub fn state(&self) -> ArmLatchState {
         debug_assert_eq!(self.published, self.produced);
         self.latch.state()
     }
 
-    /// Goes on in another ring, of which the layout is this, from its beginning. CQEs that were
-    /// pushed must be published.
+    /// Switches to another ring, with this layout, at its beginning. All pushed CQEs must be
+    /// published.
     pub fn moved(&mut self, layout: RingLayout) {
         let mut next = Self::new(layout);
         next.latch.answered(&self.latch);
         *self = next;
     }
 
-    /// The producer's position as the driver sees it.
+    /// The producer's position, as published to the driver.
     #[inline]
     pub fn published(&self) -> u32 {
         self.published
@@ -76,7 +76,7 @@ impl DeviceCq {
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] if the consumer's position makes no sense.
+    /// [`RingError::PositionJump`] if the consumer's position is invalid.
     #[inline]
     pub fn unpolled<M: RingMemory + ?Sized>(&self, memory: &M) -> Result<u32, RingError> {
         let consumed = u32::from_le(memory.load_u32_acquire(self.layout.owner()));
@@ -87,13 +87,15 @@ impl DeviceCq {
         Ok(unpolled)
     }
 
-    /// Writes a CQE into the next slot. `solicited` is true for completions that the sender marked
-    /// so and for every error. The driver sees the CQE after the next [`publish`](Self::publish).
+    /// Writes a CQE into the next slot. `solicited` is true if the sender requested a solicited
+    /// event, and for every error. The driver sees the CQE after the next
+    /// [`publish`](Self::publish).
     ///
     /// # Errors
     ///
-    /// [`RingError::Overflow`] when no slot is free, and [`RingError::PositionJump`] if the
-    /// consumer's position makes no sense. Nothing was written then, and the CQ is dead.
+    /// [`RingError::Overflow`] if no slot is free, and [`RingError::PositionJump`] if the
+    /// consumer's position is invalid. Nothing is written then, and the CQ must not be used any
+    /// more.
     #[inline]
     pub fn push<M: RingMemory + ?Sized>(
         &mut self,
@@ -115,8 +117,8 @@ impl DeviceCq {
         Ok(())
     }
 
-    /// Lets the driver see every CQE that was pushed, once a batch, and returns whether the
-    /// completion event is due. Also the answer to the CQ's doorbell.
+    /// Makes all pushed CQEs visible to the driver, with one store for the batch. Returns whether
+    /// the completion event is due. Also called when the CQ's doorbell rings.
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
@@ -124,8 +126,8 @@ impl DeviceCq {
             self.published = self.produced;
             memory.store_u32_release(self.layout.device(), self.produced.to_le());
         }
-        // The driver stores the arm word and then looks at this position: one of the two sees the
-        // other's store.
+        // The driver stores the arm word and then loads this position, so one of the two sides sees
+        // the other's store.
         memory.full_barrier();
         let word = u64::from_le(memory.load_u64(self.layout.arm()));
         self.latch.event_due(word)

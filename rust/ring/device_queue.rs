@@ -14,24 +14,24 @@ pub struct DeviceQueue {
     next: u32,
     /// The producer's position as last read and checked.
     seen: u32,
-    /// Number of work requests that are done since the queue began, in whatever order.
+    /// Number of completed work requests, in any order.
     done: u32,
-    /// The driver may ring for the work request at `next` or a later one.
+    /// The driver may ring for the work request at `next` or for a later one.
     awaits_doorbell: bool,
 }
 
-/// Where a device serves a ring: what it needs to go on in another process.
+/// Positions of the device side of a ring: enough for another process to resume it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePositions {
-    /// Number of work requests that are done since the queue began.
+    /// Number of completed work requests.
     pub done: u32,
     /// Position of the next work request.
     pub next: u32,
 }
 
 impl DevicePositions {
-    /// Number of work requests that were fetched and are not done.
+    /// Number of work requests that were fetched and are not complete.
     #[inline]
     pub const fn outstanding(&self) -> u32 {
         self.next.wrapping_sub(self.done)
@@ -39,24 +39,24 @@ impl DevicePositions {
 }
 
 impl DeviceQueue {
-    /// The device side of a ring that is all zeroes.
+    /// The device side of a zeroed ring.
     pub const fn new(layout: RingLayout) -> Self {
         Self::starting_at(layout, 0)
     }
 
-    /// The device side of a ring whose two sides are both at `position`.
+    /// The device side of a ring in which both sides are at `position`.
     pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
             layout,
             next: position,
             seen: position,
             done: position,
-            // The zeroed word asks for the doorbell of position 0.
+            // A zeroed doorbell word requests the doorbell at position 0.
             awaits_doorbell: true,
         }
     }
 
-    /// The device side of a ring that was served up to `positions`.
+    /// The device side of a ring, resumed at `positions`.
     pub const fn resumed(layout: RingLayout, positions: DevicePositions) -> Self {
         Self {
             done: positions.done,
@@ -64,7 +64,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Where the ring is served.
+    /// The device's positions in the ring.
     #[inline]
     pub const fn positions(&self) -> DevicePositions {
         DevicePositions {
@@ -73,13 +73,13 @@ impl DeviceQueue {
         }
     }
 
-    /// Where the parts of the ring lie.
+    /// Offsets of the parts of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
-    /// Number of work requests that were fetched and are not done.
+    /// Number of work requests that were fetched and are not complete.
     #[inline]
     pub fn outstanding(&self) -> u32 {
         self.next.wrapping_sub(self.done)
@@ -90,25 +90,25 @@ impl DeviceQueue {
         u32::from_le(memory.load_u32_acquire(self.layout.owner()))
     }
 
-    /// Number of slots that may hold work requests which were not fetched.
+    /// Largest number of posted work requests that may be waiting to be fetched.
     #[inline]
     fn room(&self) -> u32 {
         self.layout.slots() - self.outstanding()
     }
 
-    /// Number of work requests that were posted and not fetched, as far as the producer's position
-    /// makes sense.
+    /// Number of work requests posted but not yet fetched. At most the ring's free capacity, even
+    /// if the producer's position is invalid.
     #[inline]
     pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u32 {
         let ahead = self.produced(memory).wrapping_sub(self.next);
         ahead.min(self.room())
     }
 
-    /// The position of the next work request, or `None` when there is none. It stays the next one.
+    /// The position of the next work request, without fetching it, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] if the producer's position makes no sense.
+    /// [`RingError::PositionJump`] if the producer's position is invalid.
     #[inline]
     pub(super) fn peek<M: RingMemory + ?Sized>(
         &mut self,
@@ -127,20 +127,20 @@ impl DeviceQueue {
         Ok(Some(self.next))
     }
 
-    /// Counts the work request that [`peek`](Self::peek) has just found as fetched.
+    /// Fetches the work request that [`peek`](Self::peek) has just returned.
     #[inline]
     pub(super) fn advance(&mut self) {
         debug_assert_ne!(self.next, self.seen);
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Takes the next work request and returns its position, or `None` when there is none. At most
-    /// as many as the ring has slots are outstanding at a time.
+    /// Fetches the next work request and returns its position, or `None` if there is none. At most
+    /// as many work requests are outstanding as the ring has slots.
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] if the producer's position makes no sense; the queue stays where
-    /// it is.
+    /// [`RingError::PositionJump`] if the producer's position is invalid; the device's position
+    /// does not change.
     #[inline]
     pub fn fetch<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u32>, RingError> {
         let position = self.peek(memory)?;
@@ -150,27 +150,26 @@ impl DeviceQueue {
         Ok(position)
     }
 
-    /// A fetched work request is done: its owner may use the slot again once it has polled the CQE.
+    /// Completes a fetched work request. The owner may reuse its slot once it has polled the CQE.
     #[inline]
     pub fn complete(&mut self) {
         debug_assert_ne!(self.outstanding(), 0);
         self.done = self.done.wrapping_add(1);
     }
 
-    /// Asks for a doorbell at the next work request. Returns whether one is posted already, which a
-    /// device that is about to leave the queue must then serve, as no doorbell will come for it.
+    /// Requests a doorbell for the next work request. Returns whether one is posted already; then a
+    /// device that wants to sleep must serve it first, since no doorbell will ring for it.
     #[must_use = "work requests that are posted already cause no doorbell"]
     pub fn enable_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
         self.awaits_doorbell = true;
         memory.store_u32(self.layout.device(), self.next.to_le());
-        // The driver stores its position and then looks at this one: one of the two sees the
+        // The driver stores its position and then loads this one, so one of the two sides sees the
         // other's store.
         memory.full_barrier();
         self.next != self.produced(memory)
     }
 
-    /// Tells the driver that the queue is being polled: no doorbell is wanted for the next
-    /// 4,294,967,295 work requests.
+    /// Turns doorbells off while the device polls the queue, for the next 2³² − 1 work requests.
     pub fn suppress_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         if self.awaits_doorbell {
             self.awaits_doorbell = false;
@@ -178,17 +177,16 @@ impl DeviceQueue {
         }
     }
 
-    /// Goes on in another ring, of which the layout is this and which has no fewer slots. The
-    /// driver has copied what was not fetched to the same positions there.
+    /// Switches to another ring, with this layout, which has at least as many slots. The driver has
+    /// copied the work requests not yet fetched to the same positions.
     pub(super) fn moved(&mut self, layout: RingLayout) {
         debug_assert!(layout.slots() >= self.layout.slots());
         self.layout = layout;
         self.awaits_doorbell = true;
     }
 
-    /// Counts all that was ever posted as done, without a look at it: QP state RESET. The driver
-    /// posts nothing until it was told that the reset is done; work requests that are still
-    /// outstanding here are forgotten.
+    /// Counts all posted work requests as complete, without reading them (QP state RESET). The
+    /// driver must not post until the reset is complete. Outstanding work requests are dropped.
     pub fn reset<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         *self = Self {
             awaits_doorbell: self.awaits_doorbell,

@@ -12,34 +12,34 @@ use super::RingMemory;
 pub struct DeviceSharedQueue(DeviceQueue);
 
 impl DeviceSharedQueue {
-    /// The device side of a ring that is all zeroes.
+    /// The device side of a zeroed ring.
     pub const fn new(layout: RingLayout) -> Self {
         Self::starting_at(layout, 0)
     }
 
-    /// The device side of a ring whose two sides are both at `position`.
+    /// The device side of a ring in which both sides are at `position`.
     pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self(DeviceQueue::starting_at(layout, position))
     }
 
-    /// Where the parts of the ring lie.
+    /// Offsets of the parts of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         self.0.layout()
     }
 
-    /// As [`DeviceQueue::available`].
+    /// See [`DeviceQueue::available`].
     #[inline]
     pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u32 {
         self.0.available(memory)
     }
 
-    /// Takes the next work request and returns its slot, or `None` when there is none.
+    /// Fetches the next work request and returns its slot, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the ring makes no sense; the queue
-    /// stays where it is.
+    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the ring is corrupt; the device's
+    /// position does not change.
     #[inline]
     pub fn fetch<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u16>, RingError> {
         let Some(position) = self.0.peek(memory)? else {
@@ -54,19 +54,19 @@ impl DeviceSharedQueue {
         Ok(Some(slot))
     }
 
-    /// As [`DeviceQueue::complete`], in any order.
+    /// See [`DeviceQueue::complete`]. Work requests may complete in any order.
     #[inline]
     pub fn complete(&mut self) {
         self.0.complete();
     }
 
-    /// As [`DeviceQueue::suppress_doorbell`].
+    /// See [`DeviceQueue::suppress_doorbell`].
     pub fn suppress_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         self.0.suppress_doorbell(memory);
     }
 
-    /// Goes on in another ring, of which the layout is this and which has no fewer slots. The
-    /// driver has copied what was not fetched to the same positions there.
+    /// Switches to another ring, with this layout, which has at least as many slots. The driver has
+    /// copied the work requests not yet fetched to the same positions.
     pub fn moved(&mut self, layout: RingLayout) {
         self.0.moved(layout);
     }

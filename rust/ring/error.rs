@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Mistakes of the other side of a ring.
+//! Protocol errors of the other side of a ring.
 
 use core::fmt;
 
-/// The memory of a ring contradicts what its owner may write there.
+/// An invalid value in a ring's memory, written by the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingError {
     /// A position moved backwards or by more than the ring has slots.
     PositionJump,
-    /// A slot number is not below the number of slots.
+    /// A slot number is not less than the number of slots.
     BadSlot,
-    /// A slot was completed that is not outstanding.
+    /// The completed slot is not outstanding.
     NotOutstanding,
-    /// The completion queue has no slot left: it has overflowed.
+    /// The completion queue has no free slot: it has overflowed.
     Overflow,
 }
 

@@ -6,47 +6,46 @@ use super::abi::ring::RingLayout;
 
 /// The bytes of one ring.
 ///
-/// Both sides of a queue touch them at the same time, so every access is one that a data race
-/// cannot make undefined: whole-word atomic for 16, 32 and 64 bits, and a copy that tolerates
-/// concurrent writes for slots. Words are exchanged as they lie in memory, in little-endian order;
-/// the ring logic converts them.
+/// Both sides of a queue access the memory concurrently, so no access may be undefined under a data
+/// race: 16, 32 and 64-bit words are accessed atomically, and slots are copied in a way that
+/// tolerates concurrent writes. The methods take and return words as they are in memory, in
+/// little-endian order; the ring logic converts them.
 ///
-/// Offsets are in bytes from the start of the ring, and come from its layout only, so they are
-/// aligned to the size of the access and never beyond
-/// [`RingLayout::size`](super::abi::ring::RingLayout::size): an implementation is made for a ring
-/// of known size, checks at that moment that it can reach all of it, and cannot fail afterwards. No
-/// slot crosses a page.
+/// Offsets are in bytes from the start of the ring. They are computed only from its layout, so they
+/// are aligned to the size of the access and stay below
+/// [`RingLayout::size`](super::abi::ring::RingLayout::size). An implementation is created for a
+/// ring of known size and checks at creation that it can access all of it, so accesses can't fail
+/// later. No slot crosses a page boundary.
 pub trait RingMemory {
     /// Loads a position, unordered.
     fn load_u32(&self, offset: u32) -> u32;
-    /// Loads a position; accesses after it stay after it.
+    /// Loads a position, with acquire ordering.
     fn load_u32_acquire(&self, offset: u32) -> u32;
     /// Stores a position, unordered.
     fn store_u32(&self, offset: u32, value: u32);
-    /// Stores a position; accesses before it stay before it.
+    /// Stores a position, with release ordering.
     fn store_u32_release(&self, offset: u32, value: u32);
-    /// Loads the position that the device writes, unordered.
+    /// Loads the device's position, unordered.
     ///
-    /// This and the two that follow are in the way of each post and poll. Memory that is looked up
-    /// page by page has these words at hand.
+    /// Every post and poll calls this method and the two that follow. Implementations that look
+    /// pages up can override them with faster versions.
     #[inline]
     fn load_device(&self, layout: &RingLayout) -> u32 {
         self.load_u32(layout.device())
     }
-    /// Loads the position that the device writes; accesses after it stay after it.
+    /// Loads the device's position, with acquire ordering.
     #[inline]
     fn load_device_acquire(&self, layout: &RingLayout) -> u32 {
         self.load_u32_acquire(layout.device())
     }
-    /// Stores the position that the owner writes; accesses before it stay before it.
+    /// Stores the owner's position, with release ordering.
     #[inline]
     fn store_owner_release(&self, layout: &RingLayout, value: u32) {
         self.store_u32_release(layout.owner(), value);
     }
-    /// [Stores](Self::store_owner_release) the position that the owner writes, and then
-    /// [loads](Self::load_device) the one that the device writes, with a
-    /// [full barrier](Self::full_barrier) between the two. Some processors have one instruction for
-    /// the store and the barrier.
+    /// [Stores](Self::store_owner_release) the owner's position, executes a [full
+    /// barrier](Self::full_barrier), and [loads](Self::load_device) the device's position. Some
+    /// processors have a single instruction for store and barrier.
     #[inline]
     fn publish_owner(&self, layout: &RingLayout, value: u32) -> u32 {
         self.store_owner_release(layout, value);
@@ -65,7 +64,6 @@ pub trait RingMemory {
     fn read(&self, offset: u32, bytes: &mut [u8]);
     /// Copies `bytes` into one slot of the ring.
     fn write(&self, offset: u32, bytes: &[u8]);
-    /// Orders every access before it against every access after it, stores against later loads
-    /// included.
+    /// Orders all earlier accesses before all later ones, including stores before later loads.
     fn full_barrier(&self);
 }

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Own rings: positions, publication, doorbell suppression and arming, for either side of a queue.
+//! Rings outside of virtqueues (own rings): positions, publication, doorbell suppression and
+//! arming, for both sides of a queue.
 //!
-//! `Documentation/rings.md` has the protocol and says why nothing is lost. Where the bytes of a
-//! ring lie is the business of a [`RingMemory`]: memory of a process or of the kernel, or a guest's
-//! pages as the device sees them. Nothing here allocates, blocks or locks; the owner of a queue
-//! serialises its calls.
+//! `Documentation/rings.md` describes the protocol and why it loses nothing. [`RingMemory`]
+//! abstracts the memory of a ring: memory of a process or of the kernel, or a guest's pages as the
+//! device sees them. This code does not allocate, block or lock; the owner of a queue serializes
+//! its calls.
 //!
 //! | side | send or receive queue | shared receive queue | completion queue |
 //! |---|---|---|---|
 //! | driver, provider | [`WorkQueue`] | [`SharedQueue`] | [`CompletionQueue`], armed through [`Arm`] |
 //! | device | [`DeviceQueue`] | [`DeviceSharedQueue`] | [`DeviceCq`], with an [`ArmLatch`] |
 //!
-//! Positions are 32 bits wide and wrap. Each side keeps what it wrote in private and never reads it
-//! back, so that the other side, or a process that overwrites its own ring, can only make it refuse
-//! work.
+//! Positions are 32 bits wide and wrap. Each side keeps its own positions in private memory and
+//! never reads them back from the ring. So the other side, or a process that overwrites its own
+//! ring, can at worst cause work to be refused.
 
-// Every user needs one side of a queue only, and the kernel compiles this as a private module.
+// Each user needs only one side of a queue, and the kernel compiles this as a private module.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 mod arm;
@@ -50,18 +51,18 @@ pub use shared_slots::SharedSlots;
 pub use work_queue::WorkQueue;
 pub use work_slots::WorkSlots;
 
-/// Hands the device what was posted from position `old` on, before `new`. Returns whether the
-/// device asked for a doorbell.
+/// Publishes the work requests at positions from `old` to before `new`. Returns whether the device
+/// requested a doorbell.
 #[inline]
 fn publish<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M, old: u32, new: u32) -> bool {
-    // The device stores the doorbell's position and then looks at this one: one of the two sees the
-    // other's store.
+    // The device stores its doorbell position and then loads this position, so one of the two sides
+    // sees the other's store.
     let doorbell = u32::from_le(memory.publish_owner(layout, new.to_le()));
     passes(doorbell, new, old)
 }
 
-/// Whether a position that moved from `old` to `new` passed `doorbell`, the position that the
-/// device waits for.
+/// Whether a step from position `old` to `new` passes `doorbell`, the position for which the device
+/// requested a doorbell.
 #[inline]
 const fn passes(doorbell: u32, new: u32, old: u32) -> bool {
     new.wrapping_sub(doorbell).wrapping_sub(1) < new.wrapping_sub(old)

@@ -12,25 +12,25 @@ use super::SharedSlots;
 
 /// Producer of a shared receive queue.
 ///
-/// Unlike in a [`WorkQueue`](super::WorkQueue), slots come back in any order, so `order` in the
-/// ring names the slot of each position.
+/// Unlike in a [`WorkQueue`](super::WorkQueue), slots are freed in any order, so the ring's `order`
+/// array maps each position to its slot.
 #[derive(Debug)]
 pub struct SharedQueue<L> {
     layout: RingLayout,
     slots: SharedSlots<L>,
-    /// Position after the last slot that was filled.
+    /// Position behind the last slot that was offered.
     head: u32,
-    /// The producer's position as the device sees it.
+    /// The producer's position, as published to the device.
     published: u32,
 }
 
 impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
-    /// The queue in a ring that is all zeroes. `list` has an entry for each slot.
+    /// The queue in a zeroed ring. `list` must have an entry for each slot.
     pub fn new(layout: RingLayout, list: L) -> Self {
         Self::starting_at(layout, list, 0)
     }
 
-    /// The queue, without work, in a ring whose two sides are both at `position`.
+    /// An empty queue in a ring in which both sides are at `position`.
     pub fn starting_at(layout: RingLayout, list: L, position: u32) -> Self {
         debug_assert_eq!(list.len(), layout.slots() as usize);
         Self {
@@ -41,34 +41,34 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         }
     }
 
-    /// Where the parts of the ring lie.
+    /// Offsets of the parts of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
-    /// Number of slots that [`reserve`](Self::reserve) can still hand out.
+    /// Number of slots that [`reserve`](Self::reserve) can still return.
     #[inline]
     pub fn free_slots(&self) -> u16 {
         self.slots.free()
     }
 
-    /// Takes a slot, or `None` when the queue is full. Its owner fills it and then
+    /// Reserves a slot, or returns `None` if the queue is full. The owner fills the slot and then
     /// [offers](Self::offer) it.
     #[inline]
     pub fn reserve(&mut self) -> Option<u16> {
         self.slots.reserve()
     }
 
-    /// Puts a reserved slot, which is filled, behind those that were offered before. The device
-    /// sees it from [`publish`](Self::publish) on.
+    /// Queues a reserved slot, which must be filled, at the next position. The device sees it after
+    /// the next [`publish`](Self::publish).
     #[inline]
     pub fn offer<M: RingMemory + ?Sized>(&mut self, memory: &M, slot: u16) {
         memory.store_u16(self.layout.order(self.head), slot.to_le());
         self.head = self.head.wrapping_add(1);
     }
 
-    /// Hands every offered slot to the device. Returns whether the device asked for a doorbell.
+    /// Publishes all offered slots to the device. Returns whether the device requested a doorbell.
     #[inline]
     #[must_use = "the device may sleep until its doorbell is rung"]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
@@ -80,7 +80,7 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         publish(&self.layout, memory, old, new)
     }
 
-    /// Frees `slot`, whose completion was polled.
+    /// Frees `slot` after its completion was polled.
     ///
     /// # Errors
     ///
@@ -90,9 +90,10 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         self.slots.complete(slot)
     }
 
-    /// Copies all that the device may still read from `memory`, where the queue lies, to `target`,
-    /// a ring of `layout` that is all zeroes and has no fewer nor shorter slots. Until the device
-    /// has moved there, whatever is filled and offered has to be [written there](Self::mirror) too.
+    /// Copies everything that the device may still read from `memory`, the current ring, to
+    /// `target`, a zeroed ring of `layout`, whose slots are at least as many and as long. Until the
+    /// device has moved, the owner must [mirror](Self::mirror) each slot that it fills and offers
+    /// to `target`.
     pub fn copy_to<M: RingMemory + ?Sized>(
         &self,
         memory: &M,
@@ -102,8 +103,8 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     ) {
         debug_assert!(layout.slots() >= self.layout.slots());
         debug_assert!(layout.slot_size() >= self.layout.slot_size());
-        // The driver does not know which of its slots the device has fetched, so all are copied: by
-        // position, which goes on.
+        // The driver does not know which slots the device has fetched, so it copies all. Positions
+        // continue in the new ring.
         let size = buffer.len().min(self.layout.slot_size() as usize);
         let slots = self.layout.slots();
         for back in (1..=slots).rev() {
@@ -118,16 +119,16 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         target.store_owner_release(layout, self.head.to_le());
     }
 
-    /// Offers `slot` in `target`, a ring of `layout` that was [copied to](Self::copy_to), at the
-    /// position that the next [`offer`](Self::offer) will have here, and lets the device have it
-    /// there.
+    /// Offers and publishes `slot` in `target`, a ring of `layout` that was [copied
+    /// to](Self::copy_to), at the position that the next [`offer`](Self::offer) will use in the
+    /// current ring.
     pub fn mirror<M: RingMemory + ?Sized>(&self, layout: &RingLayout, target: &M, slot: u16) {
         target.store_u16(layout.order(self.head), slot.to_le());
         target.store_owner_release(layout, self.head.wrapping_add(1).to_le());
     }
 
-    /// The device has moved to a ring of `layout` that was [copied to](Self::copy_to): the queue
-    /// goes on there. `list` has an entry for each of its slots.
+    /// Switches to a ring of `layout` that was [copied to](Self::copy_to), after the device has
+    /// moved. `list` must have an entry for each slot of the new ring.
     pub fn moved(&mut self, layout: RingLayout, list: L) {
         debug_assert_eq!(list.len(), layout.slots() as usize);
         self.layout = layout;

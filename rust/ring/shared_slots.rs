@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Slots of a shared receive queue that are in use.
+//! Allocation of the slots of a shared receive queue.
 
 use core::ops::DerefMut;
 
 use super::RingError;
 
-/// A slot that is in use. No slot has this number.
+/// Entry of a slot in use. No slot has this number.
 const IN_USE: u16 = u16::MAX;
-/// The end of the list of free slots. No slot has this number.
+/// Entry that ends the list of free slots. No slot has this number.
 const END: u16 = u16::MAX - 1;
 
-/// Accounts for the slots of a shared receive queue, whose work requests complete in any order,
-/// since QPs take turns to fetch them.
+/// Allocates the slots of a shared receive queue. Its work requests complete in any order, since
+/// several QPs fetch them.
 ///
-/// Free slots are a list, so each step costs the same. It lies in memory of the owner's, which the
-/// device can't reach. `L` holds an entry for each slot.
+/// Free slots form a linked list, so all operations are O(1). The list is in private memory of the
+/// owner. `L` holds an entry for each slot.
 #[derive(Debug)]
 pub struct SharedSlots<L> {
-    /// Of a free slot the next free one, else [`IN_USE`].
+    /// For a free slot the next free slot, else [`IN_USE`].
     list: L,
     first: u16,
     /// Number of free slots.
@@ -26,7 +26,7 @@ pub struct SharedSlots<L> {
 }
 
 impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
-    /// As many free slots as `list` has entries: at most 32,768.
+    /// All slots free, one for each entry of `list`: at most 32,768.
     pub fn new(list: L) -> Self {
         let mut this = Self {
             list,
@@ -37,23 +37,23 @@ impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
         this
     }
 
-    /// Puts slots from `from` up into the list, the lowest first.
+    /// Adds the slots from number `from` on to the free list, the lowest first.
     fn add(&mut self, from: usize) {
         for slot in (from..self.list.len()).rev() {
             self.list[slot] = self.first;
-            // There are no more slots than a u16 counts.
+            // A u16 can count all slots.
             self.first = slot as u16;
             self.free += 1;
         }
     }
 
-    /// Number of slots that [`reserve`](Self::reserve) can still hand out.
+    /// Number of slots that [`reserve`](Self::reserve) can still return.
     #[inline]
     pub fn free(&self) -> u16 {
         self.free
     }
 
-    /// Takes a slot, or `None` when all are in use.
+    /// Reserves a slot, or returns `None` if all are in use.
     #[inline]
     pub fn reserve(&mut self) -> Option<u16> {
         let slot = self.first;
@@ -64,11 +64,11 @@ impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
         Some(slot)
     }
 
-    /// Frees `slot`, whose completion was polled.
+    /// Frees `slot` after its completion was polled.
     ///
     /// # Errors
     ///
-    /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if it is not in use; nothing
+    /// [`RingError::BadSlot`] or [`RingError::NotOutstanding`] if `slot` is not in use; nothing
     /// changes then.
     #[inline]
     pub fn complete(&mut self, slot: u16) -> Result<(), RingError> {
@@ -85,7 +85,7 @@ impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
         Ok(())
     }
 
-    /// Goes on in `list`, which has more entries. Slots in use stay in use.
+    /// Replaces the list by `list`, which has more entries. Slots in use stay in use.
     pub fn grow(&mut self, mut list: L) {
         let slots = self.list.len();
         list[..slots].copy_from_slice(&self.list);

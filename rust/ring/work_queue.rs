@@ -8,7 +8,7 @@ use super::RingError;
 use super::RingMemory;
 use super::WorkSlots;
 
-/// Producer of a send or receive queue. Slots are taken in ring order, see [`WorkSlots`].
+/// Producer of a send or receive queue. Slots are used in ring order, see [`WorkSlots`].
 #[derive(Debug)]
 pub struct WorkQueue {
     layout: RingLayout,
@@ -16,12 +16,12 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// The queue in a ring that is all zeroes.
+    /// The queue in a zeroed ring.
     pub const fn new(layout: RingLayout) -> Self {
         Self::starting_at(layout, 0)
     }
 
-    /// The queue in a ring whose two sides are both at `position`.
+    /// The queue in a ring in which both sides are at `position`.
     pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
             slots: WorkSlots::starting_at(layout.slots(), position),
@@ -29,33 +29,33 @@ impl WorkQueue {
         }
     }
 
-    /// Where the parts of the ring lie.
+    /// Offsets of the parts of the ring.
     #[inline]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
-    /// Number of slots that [`reserve`](Self::reserve) can still hand out.
+    /// Number of slots that [`reserve`](Self::reserve) can still return.
     #[inline]
     pub fn free_slots(&self) -> u32 {
         self.slots.free()
     }
 
-    /// Takes the next slot and returns its position, or `None` when the queue is full. The slot is
-    /// at [`RingLayout::slot`] of the position. The device sees it from [`publish`](Self::publish)
-    /// on; until then its owner fills it.
+    /// Reserves the next slot and returns its position, or `None` if the queue is full. The slot is
+    /// at [`RingLayout::slot`] of the position. The owner fills it; the device sees it after the
+    /// next [`publish`](Self::publish).
     #[inline]
     pub fn reserve(&mut self) -> Option<u32> {
         self.slots.reserve()
     }
 
-    /// Position after the last slot that was reserved.
+    /// Position behind the last reserved slot.
     #[inline]
     pub fn reserved(&self) -> u32 {
         self.slots.reserved()
     }
 
-    /// Hands every reserved slot to the device. Returns whether the device asked for a doorbell.
+    /// Publishes all reserved slots to the device. Returns whether the device requested a doorbell.
     #[inline]
     #[must_use = "the device may sleep until its doorbell is rung"]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
@@ -66,25 +66,25 @@ impl WorkQueue {
         publish(&self.layout, memory, old, self.slots.published())
     }
 
-    /// Takes back every slot that was reserved since the last [`publish`](Self::publish).
+    /// Cancels all reservations since the last [`publish`](Self::publish).
     #[inline]
     pub fn withdraw(&mut self) {
         self.slots.withdraw();
     }
 
-    /// Takes back the slot that was reserved last, unless it was published.
+    /// Cancels the last reservation, unless it was published.
     #[inline]
     pub fn cancel(&mut self) {
         self.slots.cancel();
     }
 
-    /// Whether the device has the slot at `position`, and its completion was not polled.
+    /// Whether the slot at `position` was published and its completion was not polled.
     #[inline]
     pub fn is_outstanding(&self, position: u32) -> bool {
         self.slots.is_outstanding(position)
     }
 
-    /// Frees the slot at `position`, whose completion was polled, and every slot before it.
+    /// Frees the slot at `position`, whose completion was polled, and all slots before it.
     ///
     /// # Errors
     ///
@@ -94,9 +94,9 @@ impl WorkQueue {
         self.slots.complete(position)
     }
 
-    /// Frees every slot before position `tail`. For an owner whose polling side has a lock of its
-    /// own: it keeps the position of the oldest slot that is not complete, and the posting side
-    /// reclaims up to there.
+    /// Frees all slots before position `tail`. For an owner whose polling side has a separate lock:
+    /// the polling side records the position of the oldest incomplete slot, and the posting side
+    /// frees all slots before it.
     ///
     /// # Errors
     ///
@@ -106,14 +106,14 @@ impl WorkQueue {
         self.slots.reclaim(tail)
     }
 
-    /// Whether the device has slots whose completions were not polled.
+    /// Whether published slots exist whose completions were not polled.
     #[inline]
     pub fn has_outstanding(&self) -> bool {
         self.slots.has_outstanding()
     }
 
-    /// Frees every slot and returns the position of the next. For a queue whose device side has
-    /// just given all back (QP state RESET).
+    /// Frees all slots and returns the position of the next one, after the device has reset its
+    /// side (QP state RESET).
     pub fn reset(&mut self) -> u32 {
         self.slots.reset()
     }

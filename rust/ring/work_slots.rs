@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Slots of a send or receive queue that are in use.
+//! Allocation of the slots of a send or receive queue.
 
 use super::RingError;
 
-/// Accounts for the slots of a queue of work requests, wherever these lie.
+/// Allocates the slots of a queue of work requests, in any kind of memory.
 ///
-/// Slots are taken in order, so the slot of the work request at position `p` is `p` modulo the
-/// number of slots, and positions, which wrap at 32 bits, name outstanding work requests. A slot is
-/// free again when the completion of its work request, or of a later one, has been polled: then
-/// there is room for the completion of the next one in the CQ.
+/// Slots are used in order: the work request at position `p` is in slot `p` modulo the number of
+/// slots. Positions wrap at 32 bits and identify outstanding work requests. A slot is free again
+/// when the completion of its work request, or of a later one, was polled: then the CQ has room for
+/// the completion of the next work request.
 #[derive(Debug)]
 pub struct WorkSlots {
     slots: u32,
-    /// Position after the last reserved slot.
+    /// Position behind the last reserved slot.
     head: u32,
-    /// Position after the last slot that the device may fetch.
+    /// Position behind the last slot that the device may fetch.
     published: u32,
-    /// Position after the last free slot: a turn of the ring after the oldest that is not free.
+    /// Position behind the last free slot: the position of the oldest slot in use plus the number
+    /// of slots.
     end: u32,
 }
 
 impl WorkSlots {
-    /// `slots` free slots, a power of two.
+    /// `slots` free slots. `slots` must be a power of two.
     pub const fn new(slots: u32) -> Self {
         Self::starting_at(slots, 0)
     }
 
-    /// `slots` free slots, a power of two, of which the next has this position.
+    /// `slots` free slots, the next of which has `position`. `slots` must be a power of two.
     pub const fn starting_at(slots: u32, position: u32) -> Self {
         Self {
             slots,
@@ -37,25 +38,25 @@ impl WorkSlots {
         }
     }
 
-    /// Number of slots that [`reserve`](Self::reserve) can still hand out.
+    /// Number of slots that [`reserve`](Self::reserve) can still return.
     #[inline]
     pub fn free(&self) -> u32 {
         self.end.wrapping_sub(self.head)
     }
 
-    /// Position after the last reserved slot.
+    /// Position behind the last reserved slot.
     #[inline]
     pub fn reserved(&self) -> u32 {
         self.head
     }
 
-    /// Position after the last slot that was published.
+    /// Position behind the last published slot.
     #[inline]
     pub fn published(&self) -> u32 {
         self.published
     }
 
-    /// Takes the next slot and returns its position, or `None` when all are in use.
+    /// Reserves the next slot and returns its position, or `None` if all are in use.
     #[inline]
     pub fn reserve(&mut self) -> Option<u32> {
         if self.head == self.end {
@@ -66,7 +67,7 @@ impl WorkSlots {
         Some(position)
     }
 
-    /// Counts every reserved slot as the device's, and returns how many those are.
+    /// Counts all reserved slots as published, and returns how many are new.
     #[inline]
     pub fn publish(&mut self) -> u32 {
         let fresh = self.head.wrapping_sub(self.published);
@@ -74,13 +75,13 @@ impl WorkSlots {
         fresh
     }
 
-    /// Takes back the slots that were reserved since the last [`publish`](Self::publish).
+    /// Cancels all reservations since the last [`publish`](Self::publish).
     #[inline]
     pub fn withdraw(&mut self) {
         self.head = self.published;
     }
 
-    /// Takes back the slot that was reserved last, unless it was published.
+    /// Cancels the last reservation, unless it was published.
     #[inline]
     pub fn cancel(&mut self) {
         if self.head != self.published {
@@ -88,19 +89,19 @@ impl WorkSlots {
         }
     }
 
-    /// Whether the slot at `position` was published and is not completed.
+    /// Whether the slot at `position` was published and is not complete.
     #[inline]
     pub fn is_outstanding(&self, position: u32) -> bool {
         let tail = self.tail();
         position.wrapping_sub(tail) < self.published.wrapping_sub(tail)
     }
 
-    /// Frees the slot at `position`, whose completion was polled, and every slot before it.
+    /// Frees the slot at `position`, whose completion was polled, and all slots before it.
     ///
     /// # Errors
     ///
-    /// [`RingError::NotOutstanding`] if the device never got this slot or has completed it before;
-    /// nothing is freed then.
+    /// [`RingError::NotOutstanding`] if this slot was not published or is complete already; nothing
+    /// is freed then.
     #[inline]
     pub fn complete(&mut self, position: u32) -> Result<(), RingError> {
         if !self.is_outstanding(position) {
@@ -110,11 +111,11 @@ impl WorkSlots {
         Ok(())
     }
 
-    /// Frees every slot before position `tail`.
+    /// Frees all slots before position `tail`.
     ///
     /// # Errors
     ///
-    /// [`RingError::NotOutstanding`] if the device never got a slot before `tail`; nothing is freed
+    /// [`RingError::NotOutstanding`] if a slot before `tail` was not published; nothing is freed
     /// then.
     #[inline]
     pub fn reclaim(&mut self, tail: u32) -> Result<(), RingError> {
@@ -126,19 +127,19 @@ impl WorkSlots {
         Ok(())
     }
 
-    /// Whether there are slots that were published and not completed.
+    /// Whether published slots exist that are not complete.
     #[inline]
     pub fn has_outstanding(&self) -> bool {
         self.published != self.tail()
     }
 
-    /// Position of the oldest slot that is not free.
+    /// Position of the oldest slot in use.
     #[inline]
     fn tail(&self) -> u32 {
         self.end.wrapping_sub(self.slots)
     }
 
-    /// Frees every slot and returns the position of the next.
+    /// Frees all slots and returns the position of the next one.
     pub fn reset(&mut self) -> u32 {
         self.head = self.published;
         self.end = self.published.wrapping_add(self.slots);

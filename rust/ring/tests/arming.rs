@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completion events: one for each request, none lost, however positions and sequences wrap.
+//! Completion events: one for each request and none lost, even if positions and sequences wrap.
 #![cfg(not(loom))]
 
 mod common;
@@ -24,7 +24,7 @@ fn word(sequence: u32, kind: ArmKind, position: u32) -> u64 {
     .to_u64()
 }
 
-/// A latch that has recorded this many completions, of which none was solicited.
+/// A latch that has recorded `recorded` unsolicited completions.
 fn latch(slots: u32, start: u32, recorded: u32) -> ArmLatch {
     let mut latch = ArmLatch::starting_at(slots, start);
     for _ in 0..recorded {
@@ -69,7 +69,7 @@ fn the_arm_word_says_sequence_kind_and_known_position() {
         poll(&mut driver, &memory).unwrap();
         driver.event_received(&memory);
         let _ = driver.arm(&memory, ArmKind::Next, false);
-        // All three are known, though one was polled.
+        // All three completions are known, although only one was polled.
         assert_eq!(stored(), word(2, ArmKind::Next, start.wrapping_add(3)));
     }
 }
@@ -92,13 +92,13 @@ fn sequences_wrap() {
     let at = |sequence| word(sequence, ArmKind::Next, 0).to_le();
     let arm = driver.layout().arm();
     assert!(!complete(&mut device, &memory, 0, false));
-    // A word of the last sequence, then of 0, then of 1.
+    // A word with the last sequence, then one with sequence 0, then one with sequence 1.
     for sequence in [last, 0, 1] {
         memory.store_u64(arm, at(sequence));
         assert!(device.publish(&memory));
         assert!(!device.publish(&memory));
     }
-    // The owner's sequence never leaves its bits.
+    // The owner's sequence also wraps within its bits.
     for _ in 0..5 {
         driver.event_received(&memory);
     }
@@ -112,7 +112,7 @@ fn sequences_wrap() {
 // abi
 #[test]
 fn a_solicited_request_outlasts_the_wrap_of_positions() {
-    // 32 bits of positions are too many to go through, so the wrap comes soon.
+    // Going through all 32-bit positions would take too long, so some of the starts wrap early.
     for start in STARTS {
         let (memory, mut driver, mut device) = completion_queue(2, start);
         let armed = driver.arm(&memory, ArmKind::Solicited, false);
@@ -141,8 +141,8 @@ fn a_request_for_any_completion_is_not_narrowed() {
     }
 }
 
-/// One consumer sleeps for a completion. Another polls before the device looks at the arm word,
-/// and arms too.
+/// One consumer sleeps until a completion. Another one polls and arms before the device checks the
+/// arm word.
 // abi
 #[test]
 fn a_second_request_keeps_the_position_of_the_first() {
@@ -155,7 +155,7 @@ fn a_second_request_keeps_the_position_of_the_first() {
         assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
         device.push(&memory, &[0; 4], false).unwrap();
         device.push(&memory, &[0; 4], false).unwrap();
-        // The device has stored its position, and has not looked yet.
+        // The device has stored its position, and has not checked the arm word yet.
         memory.store_u32(layout.device(), start.wrapping_add(2).to_le());
         assert!(poll(&mut driver, &memory).is_some());
         assert_eq!(driver.arm(&memory, second, false), Armed::Waiting);
@@ -207,12 +207,12 @@ fn completions_after_the_last_look_cause_an_event() {
         assert!(!complete(&mut device, &memory, 0, true));
         assert_eq!(driver.arm(&memory, kind, false), Armed::RingDoorbell);
         assert!(device.publish(&memory));
-        // The event makes the next one known to its consumer.
+        // The event makes the completion known to the consumer.
         assert!(!complete(&mut device, &memory, 0, true));
         driver.event_received(&memory);
         assert_eq!(driver.arm(&memory, kind, false), Armed::Waiting);
         assert!(!device.publish(&memory));
-        // Polling those before it does so as well.
+        // Polling makes the completions known as well.
         assert!(complete(&mut device, &memory, 0, true));
         driver.event_received(&memory);
         for _ in 0..3 {
@@ -258,7 +258,7 @@ fn positions_as_far_back_as_the_ring_is_long_are_not_overdue() {
 #[test]
 fn a_position_that_no_ring_can_have_is_overdue() {
     for start in STARTS {
-        // Further back than the ring is long, and ahead of the producer.
+        // Positions further back than the ring's length, and ahead of the producer.
         for behind in [9, 10, 1000, 0x8000_0000, u32::MAX - 1, u32::MAX] {
             let position = start.wrapping_add(20).wrapping_sub(behind);
             for kind in KINDS {
@@ -266,7 +266,7 @@ fn a_position_that_no_ring_can_have_is_overdue() {
                 assert!(!latch.event_due(word(1, ArmKind::None, position)));
                 assert!(latch.event_due(word(1, kind, position)), "{behind} behind");
                 assert!(!latch.event_due(word(1, kind, position)));
-                // It was answered, so a word of the same sequence asks for nothing.
+                // The sequence was answered, so a word with the same sequence requests nothing.
                 assert!(!latch.event_due(word(1, kind, position.wrapping_sub(1))));
                 assert!(latch.event_due(word(2, kind, position)));
             }
@@ -297,7 +297,7 @@ fn a_latched_position_does_not_age() {
         let mut latch = latch(2, start, 1);
         let asked = word(1, ArmKind::Solicited, start.wrapping_add(1));
         assert!(!latch.event_due(asked));
-        // The position in the word is far back by now, but was latched.
+        // The position in the word is far back by now, but the latch has recorded it.
         for _ in 0..1000 {
             latch.record(false);
             assert!(!latch.event_due(asked));
@@ -307,7 +307,7 @@ fn a_latched_position_does_not_age() {
     }
 }
 
-/// An armed CQ stays armed when it moves, whichever completion comes when.
+/// A CQ stays armed when it moves, in any order of completions.
 // abi
 #[test]
 fn a_moved_cq_fires_the_event_that_was_asked_for() {
@@ -318,7 +318,7 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
         for (pending, after) in (0..9u32).map(|case| (case / 3, case % 3)) {
             let (memory, mut driver, mut device) = completion_queue(8, start);
             assert_eq!(driver.arm(&memory, kind, false), Armed::Waiting);
-            // Completions that come while the event is not due; the device tells nobody of them.
+            // Completions for which the event is not due, so the device sends none.
             for value in 0..pending {
                 device.push(&memory, &value.to_le_bytes(), false).unwrap();
             }
@@ -351,8 +351,8 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
     }
 }
 
-/// A consumer arms after the device's last look at the old ring, so its doorbell comes too late.
-/// Another polls the completion that the event is for.
+/// A consumer arms after the device last checked the old ring, so its doorbell arrives too late.
+/// Another consumer polls the completion that should have caused the event.
 // abi
 #[test]
 fn a_doorbell_that_comes_after_the_move_is_made_up_for() {
@@ -388,7 +388,7 @@ fn a_request_that_was_carried_along_is_kept_by_later_ones() {
         let target = Memory::new(&layout);
         device.moved(layout);
         assert!(driver.moved(CompletionQueue::new(layout), &target, true));
-        // The doorbell is on its way when another thread arms.
+        // The doorbell has not arrived yet when another thread arms.
         let _ = driver.arm(&target, ArmKind::Solicited, false);
         assert!(device.publish(&target));
     }
@@ -428,7 +428,7 @@ fn a_ring_that_a_cq_moves_to_starts_anew_but_for_the_answered_sequence() {
         arm(&target, 2, word(2, ArmKind::Next, 1));
         assert!(!device.publish(&target), "nothing was completed since");
         assert!(complete(&mut device, &target, 0, false));
-        // No completion was solicited, but three behind is overdue in a ring of two slots.
+        // No completion was solicited, but a position three back is overdue in a ring of two slots.
         let behind = 2u32.wrapping_sub(3);
         arm(&target, 2, word(3, ArmKind::Solicited, behind));
         assert!(device.publish(&target));
@@ -445,7 +445,7 @@ fn hostile_arm_words_cause_one_event_a_sequence() {
         if round % 2 == 0 {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         }
-        // Sequences of four values, so that words of one sequence follow each other.
+        // Only four sequences, so successive words often have the same one.
         let hostile = random & !(0x0fff_ffff << 36);
         memory.store_u64(layout.arm(), hostile.to_le());
         memory.store_u32(layout.owner(), device.published().to_le());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completion queues: order, overflow, the longest ring, and positions that make no sense.
+//! Completion queues: order, overflow, the longest ring, and invalid positions.
 #![cfg(not(loom))]
 
 mod common;
@@ -56,7 +56,7 @@ fn completions_pass_the_wrap_in_order() {
 #[test]
 fn the_longest_ring_is_filled_and_drained() {
     const SLOTS: u32 = 4_194_304;
-    // Without CQEs, which would take 256 MiB.
+    // Only the words: CQEs would take 256 MiB.
     struct Words(std::cell::Cell<[u32; 2]>);
     impl Words {
         fn at(offset: u32) -> usize {
@@ -121,7 +121,7 @@ fn the_longest_ring_is_filled_and_drained() {
         driver.publish(&memory);
         assert_eq!(device.unpolled(&memory), Ok(0));
         assert_eq!(device.push(&memory, &[], false), Ok(()));
-        // A consumer one further back than the ring is long.
+        // The consumer's position is further back than the ring's length.
         memory.store_u32(layout.owner(), start.to_le());
         assert_eq!(device.unpolled(&memory), Err(RingError::PositionJump));
         memory.store_u32(layout.device(), start.wrapping_add(2 * SLOTS + 1).to_le());
@@ -149,7 +149,7 @@ fn the_driver_bounds_the_position_of_the_device() {
             assert!(!complete(&mut device, &memory, value, false));
         }
         assert_eq!(driver.take(&memory), Ok(Some(start)));
-        // Backwards: the second CQE is known already.
+        // The position moves back, although the second CQE is known already.
         memory.store_u32(layout.device(), at(1));
         let unpolled = driver.for_each_unpolled(&memory, |_| panic!("visited"));
         assert_eq!(unpolled, Err(RingError::PositionJump));
@@ -167,7 +167,7 @@ fn the_device_bounds_the_position_of_the_consumer() {
         for value in 0..4 {
             assert!(!complete(&mut device, &memory, value, false));
         }
-        // Ahead of the producer, behind by more than the ring is long.
+        // Ahead of the producer, or further back than the ring's length.
         for ahead in [5, 6, 0x8000_0000, u32::MAX, u32::MAX - 4] {
             memory.store_u32(owner, start.wrapping_add(ahead).to_le());
             let full = device.push(&memory, &[0xff; 4], false);
@@ -180,7 +180,7 @@ fn the_device_bounds_the_position_of_the_consumer() {
             let kept: [u8; 4] = memory.load(driver.layout().slot(slot));
             assert_eq!(kept, ahead.to_le_bytes(), "overwritten");
         }
-        // All slots at once, though the driver has polled nothing: its own loss.
+        // The driver gives all slots back without polling. It loses only its own CQEs.
         memory.store_u32(owner, start.wrapping_add(4).to_le());
         for value in 0..4 {
             assert!(!complete(&mut device, &memory, value, false));
@@ -205,7 +205,7 @@ fn the_consumer_publishes_once_a_batch() {
         }
         driver.publish(&memory);
         assert_eq!(memory.position(owner), start.wrapping_add(3));
-        // An idle poll leaves the device's cache line alone.
+        // A poll of an empty queue does not touch the device's cache line.
         memory.store_u32(owner, 0x1234_5678);
         assert_eq!(driver.take(&memory), Ok(None));
         driver.publish(&memory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Random work against a model, and random bytes in the ring.
+//! Random work compared with a model, and random bytes in the ring.
 #![cfg(not(loom))]
 
 mod common;
@@ -29,8 +29,8 @@ fn byte() -> impl Strategy<Value = u8> {
 }
 
 proptest! {
-    /// Random batches through a send queue and its completion queue, against a list of what is
-    /// outstanding.
+    /// Random batches through a send queue and its completion queue, compared with a list of the
+    /// outstanding work requests.
     // abi
     #[test]
     fn work_completes_in_order(
@@ -81,7 +81,7 @@ proptest! {
         }
     }
 
-    /// A side that begins at any position does the same as one that begins at 0.
+    /// Rings that start at any position behave like rings that start at 0.
     // abi: R-501
     #[test]
     fn the_first_position_changes_nothing(
@@ -123,8 +123,8 @@ proptest! {
         prop_assert_eq!(run(start), run(0));
     }
 
-    /// For all that a process writes over its rings, the device's calls return and stay within the
-    /// rings.
+    /// A process may overwrite its rings with anything: the device's calls return and stay within
+    /// the rings.
     // abi
     #[test]
     fn garbage_never_leaves_the_ring(

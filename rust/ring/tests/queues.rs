@@ -16,7 +16,7 @@ use virtio_rdma_ring::WorkQueue;
 fn positions_wrap_at_every_ring_size() {
     for shift in 1..=15 {
         let slots = 1u32 << shift;
-        // Half of the work goes before the wrap.
+        // The positions wrap after half of the work requests.
         let start = 0u32.wrapping_sub(50_000);
         let (memory, mut driver, mut device) = work_queue(slots, start);
         let batch = (slots - 1).clamp(1, 1000);
@@ -217,7 +217,7 @@ fn a_polling_device_stores_its_doorbell_once() {
 fn a_suppressed_doorbell_stays_quiet_until_positions_come_round() {
     let (memory, mut driver, mut device) = work_queue(2, 0);
     device.suppress_doorbell(&memory);
-    // The doorbell is one behind 0. The last position before it, and the one that passes it.
+    // The doorbell is at position u32::MAX. The first step ends there, the second passes it.
     for (position, rings) in [(u32::MAX - 1, false), (u32::MAX, true)] {
         driver = WorkQueue::starting_at(*driver.layout(), position);
         post(&mut driver, &memory, 0);
@@ -247,7 +247,7 @@ fn the_device_bounds_the_position_of_its_owner() {
             device.fetch(&memory).unwrap().unwrap();
         }
         assert_eq!(device.outstanding(), 3);
-        // More work than slots, and backwards.
+        // First more work requests than slots, then a step back.
         jump(&mut device, 5);
         jump(&mut device, 2);
         assert_eq!(device.outstanding(), 3);

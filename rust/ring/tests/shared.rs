@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Shared receive queues: slots that come back in any order, queues that grow, and hostile owners.
+//! Shared receive queues: slots freed in any order, queues that grow, and hostile owners.
 #![cfg(not(loom))]
 
 mod common;
@@ -22,7 +22,7 @@ fn list(slots: u32) -> Box<[u16]> {
     vec![0; slots as usize].into()
 }
 
-/// Both sides of a shared queue that begins at `position`.
+/// Both sides of a shared queue that starts at `position`.
 fn shared_queue(slots: u32, position: u32) -> (Memory, Shared, DeviceSharedQueue) {
     let layout = shared_layout(slots);
     (
@@ -98,7 +98,7 @@ fn the_longest_ring_is_used_up_and_wraps() {
             assert_eq!(found, value + round);
             slots.push(slot);
         }
-        // Not in the order in which they were fetched.
+        // Completes the slots in another order than that of fetching.
         slots.reverse();
         for slot in slots {
             device.complete();
@@ -126,7 +126,7 @@ fn order_names_the_slot_of_each_position() {
             device.complete();
             driver.complete(slot).unwrap();
         }
-        // The slot that was freed last is taken first.
+        // The slot freed last is reserved first.
         for (ahead, slot) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (5, 1)] {
             let position = start.wrapping_add(ahead);
             if ahead >= 4 {
@@ -156,7 +156,7 @@ fn the_device_bounds_the_position_of_its_owner() {
         assert_eq!(fetch(&mut device, &memory), Some((0, 7)));
         jump(&mut device, 0);
         jump(&mut device, 5);
-        // The count of what is done bounds it, whichever that is.
+        // The bound depends on the number of completed work requests, in any order.
         device.complete();
         memory.store_u32(owner, start.wrapping_add(5).to_le());
         assert_eq!(device.available(&memory), 4);
@@ -178,7 +178,8 @@ fn the_device_bounds_the_slots_of_its_owner() {
             memory.store_u16(layout.order(start), bad.to_le());
             assert_eq!(device.fetch(&memory), Err(RingError::BadSlot));
         }
-        // The queue stays where it is. A slot that comes twice is its owner's affair.
+        // The device's position has not changed. A slot may appear twice in `order`: this harms
+        // only the owner.
         memory.store_u16(layout.order(start), 1u16.to_le());
         assert_eq!(fetch(&mut device, &memory), Some((1, 1)));
         assert_eq!(fetch(&mut device, &memory), Some((1, 1)));
@@ -223,12 +224,12 @@ fn a_queue_that_grows_keeps_positions_slots_and_order() {
         assert_eq!(fetch(&mut device, &memory), Some((0, 0)));
         device.complete();
         driver.complete(0).unwrap();
-        // Slots of the new ring are longer.
+        // The slots of the new ring are longer.
         let longer = RingLayout::new(RingKind::Shared, 8, 7).unwrap();
         let target = Memory::new(&longer);
         driver.copy_to(&memory, &longer, &target, &mut [0; 64]);
         assert_eq!(target.position(longer.owner()), at(2));
-        // A receive that is posted to both, while the device still works in the old one.
+        // Posts a receive to both rings while the device still uses the old one.
         let slot = driver.reserve().unwrap();
         for (memory, layout) in [(&target, &longer), (&memory, driver.layout())] {
             memory.write(layout.slot(slot.into()), &2u32.to_le_bytes());
@@ -258,8 +259,8 @@ fn a_queue_that_grows_keeps_positions_slots_and_order() {
 }
 
 proptest! {
-    /// Random work, completed in random order, while the queue moves to longer rings now and then:
-    /// fetched in the order of posting, nothing lost, nothing twice.
+    /// Random work, completed in random order, while the queue sometimes moves to a longer ring.
+    /// Receives are fetched once each, in the order of posting.
     // abi
     #[test]
     fn order_survives_moves(
@@ -297,7 +298,7 @@ proptest! {
                     let longer = RingLayout::new(RingKind::Shared, 2 * slots, 7).unwrap();
                     let target = Memory::new(&longer);
                     driver.copy_to(&memory, &longer, &target, &mut [0; 64]);
-                    // Steps on either side before the device moves.
+                    // Steps of both sides before the device moves.
                     if let Some(slot) = driver.reserve() {
                         for (memory, layout) in [(&target, &longer), (&memory, driver.layout())] {
                             memory.write(layout.slot(slot.into()), &next.to_le_bytes());

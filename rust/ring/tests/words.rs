@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Accesses of the two sides: whole words and slots of the layout alone, and no load of an own
-//! word.
+//! The accesses of the two sides: only words and slots of the layout, and no side loads a word that
+//! it writes itself.
 #![cfg(not(loom))]
 
 mod common;
@@ -24,14 +24,14 @@ enum Side {
     Device,
 }
 
-/// A ring as one side may access it. Any other access is a panic.
+/// A ring with the accesses that one side may make. Any other access panics.
 struct Words<'m> {
     memory: &'m Memory,
     layout: RingLayout,
     side: Side,
 }
 
-/// A new ring, as its two sides access it.
+/// A new ring, as seen by its two sides.
 fn sides<'m>(memory: &'m Memory, layout: &RingLayout) -> [Words<'m>; 2] {
     [Side::Owner, Side::Device].map(|side| Words {
         memory,
@@ -41,7 +41,7 @@ fn sides<'m>(memory: &'m Memory, layout: &RingLayout) -> [Words<'m>; 2] {
 }
 
 impl Words<'_> {
-    /// `word` is the one that this side or, for a load, the other one writes.
+    /// Checks that `offset` is that of the word that `writer` writes.
     fn expect_word(&self, offset: u32, writer: Side) {
         let word = match writer {
             Side::Owner => self.layout.owner(),

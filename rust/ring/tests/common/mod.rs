@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Both sides of a ring over plain memory, for one thread.
+//! Both sides of a ring in plain memory, for single-threaded tests.
 #![allow(dead_code)]
 
 use std::cell::RefCell;
@@ -13,10 +13,10 @@ use virtio_rdma_ring::DeviceQueue;
 use virtio_rdma_ring::RingMemory;
 use virtio_rdma_ring::WorkQueue;
 
-/// Positions at which tests begin: a new ring's, and those of rings that wrap after a few steps.
+/// Positions at which tests start: 0 as in a new ring, and some that soon wrap.
 pub const STARTS: [u32; 4] = [0, u32::MAX - 1, u32::MAX - 5, 0x7fff_fffe];
 
-/// The bytes of a ring, for one thread.
+/// The bytes of a ring, for single-threaded tests.
 pub struct Memory(RefCell<Vec<u8>>);
 
 impl Memory {
@@ -24,7 +24,7 @@ impl Memory {
         Self(RefCell::new(vec![0; layout.size() as usize]))
     }
 
-    /// A ring whose positions are all at `position`.
+    /// A ring in which both positions are `position`.
     pub fn starting_at(layout: &RingLayout, position: u32) -> Self {
         let memory = Self::new(layout);
         memory.store_u32(layout.owner(), position.to_le());
@@ -98,7 +98,7 @@ pub fn completion_layout(slots: u32) -> RingLayout {
     RingLayout::completions(slots).unwrap()
 }
 
-/// Both sides of a work queue that begins at `position`.
+/// Both sides of a work queue that starts at `position`.
 pub fn work_queue(slots: u32, position: u32) -> (Memory, WorkQueue, DeviceQueue) {
     let layout = work_layout(slots);
     (
@@ -108,7 +108,7 @@ pub fn work_queue(slots: u32, position: u32) -> (Memory, WorkQueue, DeviceQueue)
     )
 }
 
-/// Both sides of a completion queue that begins at `position`.
+/// Both sides of a completion queue that starts at `position`.
 pub fn completion_queue(slots: u32, position: u32) -> (Memory, CompletionQueue, DeviceCq) {
     let layout = completion_layout(slots);
     (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Consumers that arm and sleep.
+//! Consumers that arm a CQ and sleep.
 
 use loom::sync::Arc;
 use loom::sync::Mutex;
@@ -13,16 +13,16 @@ use virtio_rdma_ring::DeviceCq;
 
 use crate::common::*;
 
-/// When a consumer polls.
+/// The time at which a consumer polls.
 #[derive(Clone, Copy)]
 enum Look {
-    /// After it has armed, as it should.
+    /// After it has armed.
     AfterArming,
-    /// Until there is nothing, before it arms, and not again before it sleeps.
+    /// Until the CQ is empty, before it arms, and not again before it sleeps.
     BeforeArming,
 }
 
-/// The device's side, and the way of its events.
+/// The device side, and its event channel.
 struct Device {
     memory: Arc<Memory>,
     cq: Mutex<DeviceCq>,
@@ -47,7 +47,7 @@ impl Device {
         }
     }
 
-    /// Arms, and rings the doorbell if that is asked for.
+    /// Arms the CQ, and rings the doorbell if needed.
     fn arm(&self, queue: &mut CompletionQueue, kind: ArmKind) {
         let armed = queue.arm(&*self.memory, kind, false);
         if armed == Armed::RingDoorbell && self.cq.lock().unwrap().publish(&*self.memory) {
@@ -60,8 +60,8 @@ fn completion_queue(start: u32) -> CompletionQueue {
     CompletionQueue::starting_at(layout(RingKind::Completion, SLOTS), start)
 }
 
-/// A device thread that completes `solicited.len()` work requests, and a consumer that arms for
-/// `kind`, polls, and sleeps until it has seen all of them.
+/// A device thread completes `solicited.len()` work requests. A consumer arms for `kind`, polls,
+/// and sleeps until it has polled all completions.
 fn consumer_wakes(name: &str, kind: ArmKind, solicited: &'static [bool], look: Look) {
     explore(name, move |start| {
         let device = Device::starting_at(start);
@@ -124,7 +124,7 @@ fn no_wakeup_is_lost_without_a_look_after_arming() {
     consumer_wakes(name, ArmKind::Solicited, &[false, true], Look::BeforeArming);
 }
 
-/// One consumer sleeps for any completion, while another polls and arms for a solicited one.
+/// One consumer sleeps until any completion. Another one polls and arms for a solicited one.
 // abi
 #[test]
 fn a_second_consumer_does_not_take_the_event_of_the_first() {
@@ -139,7 +139,7 @@ fn a_second_consumer_does_not_take_the_event_of_the_first() {
         let _ = queue.take(&*device.memory).unwrap();
         queue.publish(&*device.memory);
         device.arm(&mut queue, ArmKind::Solicited);
-        // The first consumer wakes.
+        // The first consumer is woken.
         device.event.wait();
         queue.event_received(&*device.memory);
         worker.join().unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Ring memory and wake-ups of loom's primitives.
+//! Ring memory and wake-ups made of loom's primitives.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize as Counter;
@@ -20,14 +20,14 @@ use virtio_rdma_ring::RingMemory;
 
 pub const SLOTS: u32 = 2;
 
-/// A new ring's first position, and that of a ring that wraps after one step.
+/// First positions: 0 as in a new ring, and a position that wraps after one step.
 pub const STARTS: [u32; 2] = [0, u32::MAX];
 
 pub fn layout(kind: RingKind, slots: u32) -> RingLayout {
     RingLayout::new(kind, slots, 6).unwrap()
 }
 
-/// Explores a model from each of [`STARTS`], and tells how many executions and how long that took.
+/// Explores a model from each of [`STARTS`]. Prints the number of executions and their time.
 pub fn explore(name: &str, model: impl Fn(u32) + Sync + Send + Copy + 'static) {
     for start in STARTS {
         let begun = Instant::now();
@@ -43,8 +43,8 @@ pub fn explore(name: &str, model: impl Fn(u32) + Sync + Send + Copy + 'static) {
     }
 }
 
-/// Ring memory of loom's atomics, one for each word that the layout has. A slot holds one unordered
-/// word, so that a slot which is read before it was published shows an old value.
+/// Ring memory made of loom's atomics, one for each word of the layout. A slot holds one unordered
+/// word, so a slot that is read before its publication shows an old value.
 pub struct Memory {
     halves: HashMap<u32, AtomicU16>,
     words: HashMap<u32, AtomicU32>,
@@ -52,7 +52,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A ring whose positions are all at `position`.
+    /// A ring in which both positions are `position`.
     pub fn starting_at(layout: &RingLayout, position: u32) -> Arc<Self> {
         let mut halves = HashMap::new();
         let mut words = HashMap::new();
@@ -112,8 +112,8 @@ impl RingMemory for Memory {
     }
 }
 
-/// A doorbell or an event: set by one thread, waited for by another. A lost one is a deadlock,
-/// which loom reports.
+/// A doorbell or event: one thread sets it, another waits for it. If one is lost, the model
+/// deadlocks, which loom reports.
 #[derive(Default)]
 pub struct Bell {
     rung: Mutex<bool>,
@@ -126,7 +126,7 @@ impl Bell {
         self.changed.notify_one();
     }
 
-    /// Rings for an event, of which no second one may come before the first was received.
+    /// Sends an event. The previous event must have been received.
     pub fn send(&self) {
         let rung = std::mem::replace(&mut *self.rung.lock().unwrap(), true);
         assert!(!rung, "two events");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completions through fewer slots than completions.
+//! More completions than slots.
 
 use loom::thread;
 use virtio_rdma_abi::ring::RingKind;
@@ -9,8 +9,8 @@ use virtio_rdma_ring::DeviceCq;
 
 use crate::common::*;
 
-/// A slot of a completion queue is not overwritten before its CQE was copied out: three completions
-/// through two slots.
+/// A slot of a completion queue is not overwritten before its CQE is copied out. Three completions
+/// use two slots.
 // abi
 #[test]
 fn completions_pass_through_fewer_slots() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Every interleaving and every weak-memory outcome of the two sides of a ring, at the smallest
+//! Explores all interleavings and weak-memory outcomes of the two sides of a ring, at the smallest
 //! sizes that matter.
 //!
-//! Each model runs with positions that begin at 0 and just below the wrap.
+//! Each model runs with positions that start at 0 and just below the wrap.
 #![cfg(loom)]
 
 mod arming;

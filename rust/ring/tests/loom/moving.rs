@@ -32,8 +32,8 @@ fn post(queue: &mut Shared, memory: &Memory, value: u32) {
     let _ = queue.publish(memory);
 }
 
-/// An SRQ grows while the device fetches: one receive was posted before, one comes before the
-/// device's answer, one after.
+/// An SRQ grows while the device fetches. One receive is posted before, one while the device
+/// executes the command, one after.
 // abi
 #[test]
 fn a_growing_srq_keeps_its_order() {
@@ -68,7 +68,8 @@ fn a_growing_srq_keeps_its_order() {
         });
         queue.copy_to(&*old, &layouts[1], &*new, &mut [0; 4]);
         command.store(true, Ordering::Release);
-        // The new ring first: a device that has seen the old position finds the work request there.
+        // New ring first: a device that saw the old position must find the work request in the new
+        // ring.
         let slot = queue.reserve().unwrap();
         new.write(layouts[1].slot(slot.into()), &102u32.to_ne_bytes());
         queue.mirror(&layouts[1], &*new, slot);
@@ -84,10 +85,10 @@ fn a_growing_srq_keeps_its_order() {
     });
 }
 
-/// The device's side of a CQ that moves, and the way of its events.
+/// The device side of a CQ that moves, and its event channel.
 struct Device {
     memory: [Arc<Memory>; 2],
-    /// The device's side, and which ring it uses.
+    /// The device side, and the index of the ring that it uses.
     cq: Mutex<(DeviceCq, usize)>,
     event: Bell,
 }
@@ -112,7 +113,7 @@ impl Device {
         }
     }
 
-    /// RESIZE_CQ. Returns the position that the old ring ends with.
+    /// Executes RESIZE_CQ. Returns the position at which the old ring ends.
     fn resize(&self, layout: RingLayout) -> u32 {
         let mut cq = self.cq.lock().unwrap();
         let end = cq.0.published();
@@ -122,7 +123,7 @@ impl Device {
     }
 }
 
-/// A consumer sleeps for an event while its CQ moves and two work requests complete.
+/// A consumer sleeps until an event while its CQ moves and two work requests complete.
 fn resize(name: &str, kind: ArmKind, solicited: [bool; 2]) {
     explore(name, move |start| {
         let layouts = [SLOTS, 2 * SLOTS].map(|slots| layout(RingKind::Completion, slots));

@@ -32,8 +32,8 @@ fn fetch(queue: &mut DeviceQueue, memory: &Memory) -> Option<u32> {
     Some(memory.load(queue.layout().slot(position)))
 }
 
-/// The device takes every posted slot with the content that was posted, though it sleeps whenever
-/// the ring is empty.
+/// The device fetches every posted slot with its content, although it sleeps whenever the ring is
+/// empty.
 // abi
 #[test]
 fn posted_slots_reach_a_device_that_sleeps() {
@@ -65,8 +65,8 @@ fn posted_slots_reach_a_device_that_sleeps() {
     });
 }
 
-/// A slot is not overwritten before the device has copied its work request: three through two
-/// slots, of which the owner hears by CQEs alone.
+/// A slot is not overwritten before the device has copied its work request. Three work requests use
+/// two slots, and the owner learns only from CQEs that slots are free.
 // abi
 #[test]
 fn slots_are_reused_after_their_completions() {
@@ -113,8 +113,8 @@ fn slots_are_reused_after_their_completions() {
     });
 }
 
-/// A QP is reset while the device fetches or sleeps. Work that is posted afterwards is fetched, and
-/// nothing else.
+/// A QP is reset while the device fetches or sleeps. Only work that is posted afterwards is
+/// fetched.
 // abi: R-536
 #[test]
 fn work_after_a_reset_is_fetched() {

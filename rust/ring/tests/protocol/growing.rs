@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! An SRQ that grows while its owner posts and the device fetches, in any order of completions.
+//! Model of an SRQ that grows while its owner posts and the device fetches. Work requests complete
+//! in any order.
 
 use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// The first receive's count: positions wrap after two.
+/// Count of the first receive: positions wrap after two.
 const START: u8 = WRAP - 2;
-/// Slots of the old and the new ring.
+/// Number of slots of the old and of the new ring.
 const SLOTS: [u8; 2] = [2, 4];
 const POSTS: u8 = 6;
 
-// Words of a ring; those of the new one follow.
+// Words of the old ring. The words of the new one follow.
 const PRODUCER: usize = 0;
 const ORDER: usize = 1;
 const SLOT: usize = 5;
@@ -27,24 +28,24 @@ const JUMP: Broken = "a right owner's position makes no sense to the device";
 const WRONG_WQE: Broken = "a WQE was overwritten, lost, or fetched out of order";
 const LEFT: Broken = "a receive was never fetched";
 
-/// A mistake in the protocol.
+/// A deliberate mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
     /// The owner publishes in the old ring before the new one.
     OldFirst,
-    /// The owner posts to the old ring alone until the device has answered.
+    /// The owner posts only to the old ring until the device has answered.
     OldOnly,
-    /// The copy leaves `order` out.
+    /// The copy omits `order`.
     NoOrder,
-    /// The copy begins with position 0.
+    /// The copy starts at position 0.
     PositionLost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Grow {
     None,
-    /// The next slot to copy; then the order and the producer.
+    /// The next slot to copy. After the slots, `order` and the producer are copied.
     Copying(u8),
     Commanded,
     Answered,
@@ -56,19 +57,19 @@ struct State {
     flaw: Flaw,
     memory: Memory<WORDS, 2>,
     grow: Grow,
-    // The owner. A free slot is a bit.
+    // The owner. Each bit is a free slot.
     free: u8,
     head: u8,
-    /// A filled slot, and in how many rings it was published.
+    /// A filled slot, and the number of rings in which it is published.
     filling: Option<(u8, u8)>,
-    /// Slots whose completions are on their way, as bits.
+    /// Slots whose completions have not arrived yet, as bits.
     completed: u8,
     // The device.
     has_moved: bool,
     next: u8,
     seen: u8,
     done: u8,
-    /// Slots that were fetched and are not done, as bits.
+    /// Slots that were fetched and are not complete, as bits.
     fetched: u8,
     broken: Option<Broken>,
 }
@@ -98,7 +99,7 @@ impl State {
         }
     }
 
-    /// Rings that the owner posts to, in the order of publication.
+    /// The rings to which the owner posts, in the order of publication.
     fn rings(&self) -> &'static [usize] {
         match self.grow {
             Grow::None | Grow::Copying(_) => &[0],
@@ -189,7 +190,7 @@ impl State {
     fn device_steps(&self, steps: &mut Vec<(&'static str, Self)>) {
         let ring = usize::from(self.has_moved);
         let mut next = self.clone();
-        // The command comes through a queue of its own, behind the copy.
+        // The command arrives through a separate queue, after the stores of the copy.
         if self.grow == Grow::Commanded && self.memory.is_drained(OWNER) {
             next.has_moved = true;
             next.grow = Grow::Answered;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A hostile owner: each load of the device from its rings returns any value.
+//! Model of a hostile owner: each load of the device from its rings may return any value.
 //!
-//! The device serves the hostile QP, CQ and SRQ in turns with an honest QP. It has to keep its
-//! bounds and to come back to the honest one, however often the hostile rings make no sense.
+//! The device serves a hostile QP, CQ and SRQ alternately with an honest QP. It must stay within
+//! its bounds and return to the honest QP, even if the hostile rings are corrupt.
 
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
 const SLOTS: u8 = 4;
-/// Work requests that a turn may fetch.
+/// Most work requests that a turn may fetch.
 const BUDGET: u8 = 2;
 
 const OUTSIDE: Broken = "the device reads outside of the slots";
@@ -17,23 +17,23 @@ const TOO_MANY: Broken = "more work requests are outstanding than the ring has s
 const OVERWRITTEN: Broken = "more CQEs are unpolled than the ring has slots";
 const WEDGED: Broken = "the honest QP gets no turn";
 
-/// A mistake in the device.
+/// A deliberate mistake in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
-    /// The producer's position is believed.
+    /// The device trusts the producer's position.
     Producer,
-    /// It is read again after it was checked.
+    /// The device reads the producer's position again after checking it.
     SecondRead,
-    /// The consumer's position is believed.
+    /// The device trusts the consumer's position.
     Consumer,
-    /// `order` is believed.
+    /// The device trusts `order`.
     Order,
-    /// A turn goes on while there is work.
+    /// A turn continues as long as there is work.
     NoBudget,
 }
 
-/// A queue as the device sees it. Counts below `WRAP`, as only differences matter.
+/// The device's state of a queue. Counts are modulo `WRAP`, since only differences matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Queue {
     next: u8,
@@ -47,7 +47,7 @@ impl Queue {
         ahead(self.next, self.done)
     }
 
-    /// Looks for work with what a load of the producer returns.
+    /// Checks for work. `producer` is the loaded position of the producer.
     fn peek(&mut self, flaw: Flaw, producer: u8) -> bool {
         if self.next != self.seen && flaw != Flaw::SecondRead {
             return true;
@@ -76,14 +76,14 @@ enum Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     flaw: Flaw,
-    /// The hostile owner has an SRQ, else a QP with queues of its own.
+    /// Whether the hostile owner has an SRQ, rather than a QP with its own queues.
     has_srq: bool,
     turn: Turn,
-    /// Work requests fetched in this turn.
+    /// Number of work requests fetched in this turn.
     fetched: u8,
     work: Queue,
     shared: Queue,
-    /// The device's positions in the CQ, and what it believes to be unpolled.
+    /// The device's position in the CQ, and the consumer's position that it assumes.
     produced: u8,
     consumed: u8,
     is_cq_dead: bool,
@@ -119,7 +119,7 @@ impl State {
         next
     }
 
-    /// Fetches from a hostile queue. `slot` is what a load of `order` returns.
+    /// Fetches from a hostile queue. `slot` is the value loaded from `order`.
     fn fetch(&self, producer: u8, slot: Option<u8>) -> Self {
         let mut next = self.clone();
         let queue = match slot {
@@ -151,7 +151,7 @@ impl State {
         }
     }
 
-    /// Pushes a CQE. `consumer` is what a load of the consumer's position returns.
+    /// Pushes a CQE. `consumer` is the loaded position of the consumer.
     fn push(&self, consumer: u8) -> Self {
         let mut next = self.end_turn();
         if ahead(self.produced, self.consumed) == SLOTS {
@@ -199,7 +199,7 @@ impl Model for State {
             }
         }
         if self.work.is_dead {
-            // A reset believes any position, since all before it is done.
+            // A reset accepts any position, since all earlier work requests are dropped.
             for value in 0..WRAP {
                 let (next, seen, done, is_dead) = (value, value, value, false);
                 let work = Queue {

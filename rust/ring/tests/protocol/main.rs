@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The protocol of `Documentation/rings.md` as explicit-state models at reduced size.
+//! Explicit-state models of the protocol in `Documentation/rings.md`, at reduced size.
 //!
-//! Steps are single accesses to words that another actor may change, and stores wait in store
-//! buffers. Positions wrap at 8, sequences at 4. Each test explores all interleavings, then broken
-//! variants, each of which must break the rule that it is known to break.
+//! A step is a single access to a word that another actor may change. Stores wait in store buffers.
+//! Positions wrap at 8, sequences at 4. Each test explores all interleavings of the correct
+//! protocol. Then it explores broken variants, each of which must break a certain rule.
 #![cfg(not(loom))]
 
 mod arming;
@@ -15,15 +15,15 @@ mod posting;
 mod resizing;
 mod search;
 
-/// Positions wrap here.
+/// Number at which positions wrap.
 const WRAP: u8 = 8;
 
-/// The position of a count.
+/// The position of an unwrapped count.
 fn position(count: u8) -> u8 {
     count % WRAP
 }
 
-/// How far position `a` is ahead of `b`.
+/// Distance of position `a` ahead of position `b`.
 fn ahead(a: u8, b: u8) -> u8 {
     a.wrapping_sub(b) % WRAP
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Shared words, with a store buffer before each actor.
+//! Shared words, with a store buffer for each actor.
 //!
 //! A store waits in its actor's buffer, in order, until it reaches memory at any later time. Its
-//! actor reads it from there. So loads overtake earlier stores, unless a full barrier waits for an
-//! empty buffer. The loom models cover the other reorderings.
+//! actor's loads see it at once. So a load may overtake earlier stores of other words, unless a
+//! full barrier first waits until the buffer is empty. The loom models cover the other reorderings.
 
-/// Stores that an actor's buffer holds. A full one lets its oldest go, as a processor's does.
+/// Capacity of an actor's buffer in stores. A full buffer drains its oldest store, as a processor's
+/// does.
 const DEPTH: usize = 4;
 
-/// Stores on their way: word and value, oldest first.
+/// Waiting stores: word and value, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Buffer {
     len: u8,
@@ -70,13 +71,13 @@ impl<const WORDS: usize, const ACTORS: usize> Memory<WORDS, ACTORS> {
         self.words[usize::from(word)] = value;
     }
 
-    /// Whether a full barrier of this actor lets it go on.
+    /// Whether the actor's buffer is empty, so that a full barrier completes.
     pub fn is_drained(&self, actor: usize) -> bool {
         self.buffers[actor].stores().is_empty()
     }
 
-    /// Steps of a model that no actor takes: the oldest store of an actor reaches memory. `with` is
-    /// the state that has the memory after it.
+    /// The steps of a model in which the oldest store of an actor reaches memory. `with` makes the
+    /// model's state from the memory after the step.
     pub fn steps<S>(&self, with: impl Fn(Self) -> S) -> Vec<(&'static str, S)> {
         let filled = (0..ACTORS).filter(|&actor| !self.is_drained(actor));
         let step = |actor| {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Posting, doorbells, reuse of slots, reset and destruction: an owner and a device that sleeps.
+//! Model of posting, doorbells, reuse of slots, reset and destruction: an owner and a device that
+//! sleeps.
 //!
-//! The owner frees slots by completions alone. These come in order through a channel, since
-//! the model of arming covers completion queues.
+//! The owner frees slots only by completions. They arrive in order through a channel, since the
+//! model of arming covers completion queues.
 
 use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// The first work request's count: positions wrap after two.
+/// Count of the first work request: positions wrap after two.
 const START: u8 = WRAP - 2;
 
-// Words; slots follow.
+// Words of the ring. The slots follow.
 const PRODUCER: usize = 0;
 const DOORBELL: usize = 1;
 const SLOT: usize = 2;
@@ -27,25 +28,25 @@ const WRONG_WQE: Broken = "a WQE was overwritten, or fetched twice";
 const JUMP: Broken = "a right owner's position makes no sense to the device";
 const TOUCHED: Broken = "the device writes to a ring after it was destroyed";
 
-/// A mistake in the protocol.
+/// A deliberate mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
-    /// The owner looks at the doorbell before its position is visible.
+    /// The owner loads the doorbell before its position is visible.
     OwnerBarrier,
-    /// The device looks at the producer before its doorbell is visible.
+    /// The device loads the producer before its doorbell is visible.
     DeviceBarrier,
-    /// The device sleeps without a look at the producer.
+    /// The device sleeps without loading the producer.
     DeviceLook,
     /// The owner frees slots without a completion.
     NoFeedback,
-    /// The owner posts before RESET is answered.
+    /// The owner posts before RESET is complete.
     EarlyPost,
     /// RESET does not give the device a turn.
     NoTurn,
     /// The device completes a work request before it has copied the WQE.
     EarlyCompletion,
-    /// The device answers a destruction before its stores are visible.
+    /// The device answers DESTROY before its stores are visible.
     EarlyAnswer,
 }
 
@@ -61,7 +62,7 @@ enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OwnerAt {
     Idle,
-    /// The doorbell is to be looked at; counts before and after the batch.
+    /// The doorbell must be loaded next. Counts before and after the batch.
     Published,
     Gone,
 }
@@ -69,7 +70,7 @@ enum OwnerAt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum DeviceAt {
     Polling,
-    /// It has stored its doorbell.
+    /// The device has stored its doorbell.
     Asking,
     Asleep,
 }
@@ -88,17 +89,17 @@ struct State {
     memory: Memory<WORDS, 2>,
     command: Command,
     doorbell: bool,
-    /// Count after the last completion that is on its way to the owner.
+    /// Count behind the last completion that is on its way to the owner.
     completed: u8,
-    // The owner's counts.
+    // The owner's state.
     owner: OwnerAt,
     head: u8,
     published: u8,
-    /// `published` before the present batch.
+    /// `published` before the current batch.
     old: u8,
     free_from: u8,
     may_reset: bool,
-    // The device's counts.
+    // The device's state.
     device: DeviceAt,
     next: u8,
     seen: u8,
@@ -264,7 +265,7 @@ impl State {
         }
     }
 
-    /// The device bounds the position and believes it.
+    /// The device checks the bound of the position, then trusts it.
     fn look(&mut self, fresh: u8) {
         let room = self.setting.slots - (self.next - self.done);
         if fresh > room {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A CQ that moves to another ring: a device, a thread that arms and sleeps, one that polls, and
-//! one that resizes.
+//! Model of a CQ that moves to another ring: a device, a thread that arms and sleeps, a thread that
+//! polls, and a thread that resizes.
 //!
-//! CQEs are left out: the model of arming covers their slots.
+//! CQEs are not modeled: the model of arming covers their slots.
 
 use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// The first completion's count: positions of the old ring wrap after two.
+/// Count of the first completion: positions of the old ring wrap after two.
 const START: u8 = WRAP - 2;
 const SLOTS: u8 = 3;
 
-// Words of the old ring; those of the new one follow.
+// Words of the old ring. The words of the new one follow.
 const PRODUCER: usize = 0;
 const ARM: usize = 1;
 const RING: usize = 2;
@@ -27,23 +27,23 @@ const LOST: Broken = "a completion that was asked for caused no event";
 const TWICE: Broken = "a sequence was answered twice, or after its end";
 const JUMP: Broken = "the consumer has passed the end of the old ring";
 
-/// A mistake in the protocol.
+/// A deliberate mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
-    /// The new ring is armed with position 0, whatever happened in the old one.
+    /// The new ring is always armed with position 0, even if the request is overdue.
     NeverOverdue,
-    /// The position is overdue if completions are unpolled, but not if a doorbell was rung.
+    /// The request is overdue if completions are unpolled, but not if a doorbell was rung.
     DoorbellForgotten,
     /// The new ring is not armed.
     NotArmed,
     /// The doorbell is not rung after the new ring was armed.
     NoDoorbell,
-    /// The owner looks at the new producer before its arm word is visible.
+    /// The owner loads the new producer before its arm word is visible.
     OwnerBarrier,
-    /// The device moves without a look at the old arm word after its last publication.
+    /// The device moves without checking the old arm word after its last publication.
     NoLastLook,
-    /// The device forgets which sequence it has answered.
+    /// The device loses the sequence that it answered last.
     SequenceForgotten,
 }
 
@@ -64,9 +64,9 @@ enum SleeperAt {
 enum Resize {
     None,
     Commanded,
-    /// The device has moved.
+    /// The device uses the new ring.
     Answered,
-    /// The new ring is armed, and its producer is to be looked at.
+    /// The new ring is armed, and its producer must be loaded next.
     Armed,
     Done,
 }
@@ -86,7 +86,7 @@ struct State {
     resize: Resize,
     doorbell: bool,
     event: bool,
-    // The device. Counts go on in the new ring, whose position 0 is the count `end`.
+    // The device. Counts continue in the new ring, where position 0 is the count `end`.
     looks: bool,
     has_moved: bool,
     pushed: u8,
@@ -95,7 +95,7 @@ struct State {
     fired: u8,
     word: (u8, u8),
     from: u8,
-    // The owner, under the CQ's lock.
+    // The owner's state, under the CQ's lock.
     locked: bool,
     sleeper: SleeperAt,
     rounds: u8,
@@ -106,7 +106,7 @@ struct State {
     asked: u8,
     next: u8,
     seen: u8,
-    /// Memory of the rule: the count at which the request begins.
+    /// State for the rule: the count at which the request starts.
     request: Option<u8>,
     broken: Option<Broken>,
 }
@@ -143,7 +143,7 @@ impl State {
         }
     }
 
-    /// Offset of the words and count at position 0 of the ring that a side uses.
+    /// Offset of the words of the ring, and the count at its position 0.
     fn ring(&self, is_new: bool) -> (usize, u8) {
         match is_new {
             true => (RING, self.end),
@@ -220,7 +220,7 @@ impl State {
         }
     }
 
-    /// The count that the owner finds in the ring it uses.
+    /// The producer's count, as the owner loads it from the ring that it uses.
     fn produced(&self, actor: usize, is_new: bool) -> u8 {
         let (ring, base) = self.ring(is_new);
         let producer = self.memory.load(actor, ring + PRODUCER);
@@ -230,7 +230,7 @@ impl State {
         }
     }
 
-    /// Whether arming and event receipt use the new ring.
+    /// Whether arming and receiving events use the new ring.
     fn uses_new(&self) -> bool {
         matches!(self.resize, Resize::Armed | Resize::Done)
     }
@@ -271,7 +271,7 @@ impl State {
                 next.rang = false;
                 next.request = None;
                 next.sleeper = SleeperAt::Start;
-                // Completions of the new ring are known once the old one is polled.
+                // Completions of the new ring become known only after the old ring is polled.
                 if !is_new || self.next >= self.end {
                     next.seen = self.produced(SLEEPER, is_new);
                 }
@@ -334,7 +334,7 @@ impl State {
         }
     }
 
-    /// Whether the position that is carried to the new ring is an overdue one.
+    /// Whether the request is overdue in the new ring.
     fn is_overdue(&self) -> bool {
         let is_unpolled = self.next < self.end;
         match self.setting.flaw {

@@ -9,19 +9,19 @@ use std::rc::Rc;
 /// A rule that a state breaks.
 pub type Broken = &'static str;
 
-/// A state of the whole system: memory, each actor, and what a rule has to remember.
+/// A state of the whole system: memory, actors, and what the rules must remember.
 pub trait Model: Clone + Eq + Hash {
-    /// Every step that an actor can take, with its name.
+    /// All steps that an actor can take, with their names.
     fn steps(&self) -> Vec<(&'static str, Self)>;
 
-    /// Rules of each state.
+    /// Checks the rules for every state.
     fn check(&self) -> Result<(), Broken>;
 
-    /// Rules of a state in which no actor can take a step.
+    /// Checks the rules for a state in which no actor can take a step.
     fn check_end(&self) -> Result<(), Broken>;
 }
 
-/// A broken rule, and the shortest way to it.
+/// A broken rule, and the shortest trace that leads to it.
 #[derive(Debug)]
 pub struct Failure {
     pub rule: Broken,
@@ -29,7 +29,7 @@ pub struct Failure {
     pub trace: Vec<&'static str>,
 }
 
-/// Visits every state that can be reached from `first`, and returns their number.
+/// Visits all states reachable from `first`. Returns their number.
 pub fn explore<M: Model>(first: impl IntoIterator<Item = M>) -> Result<usize, Failure> {
     let mut seen = HashMap::new();
     let mut reached: Vec<(Rc<M>, Option<usize>, &'static str)> = Vec::new();
@@ -68,7 +68,8 @@ pub fn explore<M: Model>(first: impl IntoIterator<Item = M>) -> Result<usize, Fa
     Ok(reached.len())
 }
 
-/// Explores a model of the protocol as it is: all rules hold, and the search is not empty.
+/// Explores the correct protocol: all rules must hold, and the number of states must not be
+/// trivial.
 pub fn holds<M: Model>(name: &str, first: impl IntoIterator<Item = M>) {
     match explore(first) {
         Ok(states) => {
@@ -79,7 +80,7 @@ pub fn holds<M: Model>(name: &str, first: impl IntoIterator<Item = M>) {
     }
 }
 
-/// Explores a broken variant: the search must end at this rule.
+/// Explores a broken variant: the search must find that `rule` is broken.
 pub fn breaks<M: Model>(rule: Broken, first: impl IntoIterator<Item = M>) {
     match explore(first) {
         Ok(states) => panic!("{states} states, and none breaks: {rule}"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The device's steps.
+//! Steps of the device.
 
 use super::*;
 use crate::ahead;
@@ -66,7 +66,7 @@ impl State {
         device.at = DeviceAt::Idle;
         let word = self.memory.load(DEVICE, ARM);
         let (sequence, kind, asked) = parse_arm_word(word);
-        // A word that comes late may be overdue, one that was looked at before may not.
+        // A word that arrives late may be overdue. A word that was checked before may not.
         let is_known = self.ghost.looked == word;
         self.ghost.looked = word;
         let mut overdue = false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completing, polling and arming: a device and two threads of a consumer.
+//! Model of completing, polling and arming: a device and two consumer threads.
 //!
-//! One thread asks for any completion, the other for a solicited one. A thread arms and polls in
-//! either order, stops polling where it likes, and sleeps until it receives an event.
+//! One thread requests an event for any completion, the other for a solicited one. A thread arms
+//! and polls in either order, stops polling at any time, and sleeps until it receives an event.
 
 mod device;
 mod threads;
@@ -13,17 +13,17 @@ use crate::search::{breaks, holds, Broken, Model};
 use crate::{position, WRAP};
 
 const SLOTS: u8 = 2;
-/// The first completion's count: positions wrap after two.
+/// Count of the first completion: positions wrap after two.
 const START: u8 = WRAP - 2;
 
-// Words; slots follow.
+// Words of the ring. The slots follow.
 const PRODUCER: usize = 0;
 const CONSUMER: usize = 1;
 const ARM: usize = 2;
 const SLOT: usize = 3;
 const WORDS: usize = SLOT + SLOTS as usize;
 
-// Actors; threads are 0 and 1.
+// Actors. The threads are 0 and 1.
 const DEVICE: usize = 2;
 
 const LOST: Broken = "a completion that was asked for caused no event";
@@ -32,27 +32,27 @@ const FALSE_EVENT: Broken = "an event without a new completion";
 const UNSOLICITED: Broken = "an event for a completion that was not solicited";
 const WRONG_CQE: Broken = "a CQE was overwritten, or polled out of order";
 
-/// A mistake in the protocol.
+/// A deliberate mistake in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
-    /// The owner looks at the producer before its arm word is visible.
+    /// The owner loads the producer before its arm word is visible.
     OwnerBarrier,
-    /// The owner does not look at the producer after it has armed.
+    /// The owner does not load the producer after it has armed.
     OwnerLook,
-    /// The device looks at the arm word before its position is visible.
+    /// The device loads the arm word before its position is visible.
     DeviceBarrier,
-    /// Each request has a sequence of its own.
+    /// Each request increments the sequence.
     SequencePerArm,
-    /// The device reads the position of a word anew at each look.
+    /// The device evaluates the position of a word again at each check.
     NoLatch,
-    /// The word has the position of the next completion, known or not.
+    /// The word holds the position of the next completion to poll.
     ConsumerPosition,
-    /// A later request of the same sequence moves the position forward.
+    /// A later request with the same sequence moves the position forward.
     PositionMoves,
-    /// A later request of the same sequence narrows the kind.
+    /// A later request with the same sequence narrows the kind.
     KindNarrows,
-    /// The device does not look at `consumer` before it reuses a slot.
+    /// The device does not load `consumer` before it reuses a slot.
     NoConsumer,
 }
 
@@ -63,7 +63,7 @@ enum Kind {
     Solicited,
 }
 
-/// Sequences have two bits, so that they wrap at 4.
+/// Sequences have two bits, so they wrap at 4.
 fn arm_word(sequence: u8, kind: Kind, position: u8) -> u8 {
     let kind = match kind {
         Kind::None => 0,
@@ -87,18 +87,18 @@ enum DeviceAt {
     Idle,
     /// Completions were pushed, but not published.
     Pushed,
-    /// The arm word is to be looked at.
+    /// The arm word must be checked next.
     Look,
 }
 
-/// The device's private state. Counts stand for its 64-bit ones and never wrap.
+/// The device's private state. The counts model its 64-bit positions and never wrap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Device {
     at: DeviceAt,
     pushed: u8,
     published: u8,
     consumed: u8,
-    /// Count after the last solicited completion.
+    /// Count behind the last solicited completion.
     solicited: u8,
     fired: u8,
     word: u8,
@@ -108,7 +108,7 @@ struct Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum ThreadAt {
     Start,
-    /// It has stored the arm word and holds the lock.
+    /// The thread has stored the arm word and holds the lock.
     Armed,
     Polling,
     Asleep,
@@ -117,9 +117,9 @@ enum ThreadAt {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Thread {
     at: ThreadAt,
-    /// How often it may arm yet.
+    /// How often the thread may still arm.
     rounds: u8,
-    /// It polls before it arms, and not again before it sleeps.
+    /// The thread polls before it arms, and not again before it sleeps.
     polls_first: bool,
 }
 
@@ -129,32 +129,32 @@ struct Owner {
     locked: bool,
     sequence: u8,
     kind: Kind,
-    /// Count in the arm word.
+    /// Count whose position is in the arm word.
     asked: u8,
     next: u8,
     seen: u8,
 }
 
-/// Memory of the rules: requests of the present sequence, by the count that they begin at.
+/// State for the rules: the counts at which the requests of the current sequence start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Ghost {
     next: Option<u8>,
     solicited: Option<u8>,
-    /// Completions that the device had pushed at its last event.
+    /// Number of completions that the device had pushed at its last event.
     at_event: u8,
-    /// The arm word of the device's last look.
+    /// The arm word at the device's last check.
     looked: u8,
     broken: Option<Broken>,
 }
 
-/// How the model is run.
+/// Parameters of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Setting {
     flaw: Flaw,
     completions: u8,
     /// How often each thread arms.
     rounds: [u8; 2],
-    /// Threads may arm again without having received an event.
+    /// Whether threads may arm again before they receive an event.
     impatient: bool,
 }
 
@@ -165,9 +165,9 @@ struct State {
     device: Device,
     threads: [Thread; 2],
     owner: Owner,
-    /// A doorbell on its way.
+    /// A doorbell that has not arrived yet.
     doorbell: bool,
-    /// An event on its way.
+    /// An event that has not arrived yet.
     event: bool,
     ghost: Ghost,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The steps of the consumer's threads.
+//! Steps of the consumer threads.
 
 use super::*;
 use crate::ahead;
@@ -84,7 +84,7 @@ impl State {
         thread.rounds -= 1;
     }
 
-    /// The end of polling: the thread arms if it has polled first, else it sleeps.
+    /// Stops polling. A thread that polled first arms now; the other sleeps.
     fn stop_polling(&mut self, number: usize) {
         self.threads[number].at = match self.threads[number].polls_first {
             true if !self.owner.locked => {
