@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Virtqueues that make no sense end their own QP or CQ and nothing else.
+//! Virtqueues with invalid content: only their own QP or CQ fails.
 
 use proptest::prelude::*;
 use verbs::PathPolicy;
@@ -12,10 +12,11 @@ use virtio_rdma_abi::wqe::RqHeader;
 use crate::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
 use crate::harness::*;
 
-/// Beyond all memory.
+/// A DMA address outside all memory.
 const NOWHERE: u64 = 1 << 40;
 
-/// A QP to spoil, connected to itself, and one that must go on working.
+/// A QP whose virtqueues a test corrupts, and another QP, which must continue to work. Both are
+/// connected to themselves.
 struct Bench<'vm> {
     vm: &'vm Vm,
     cq: Cq<'vm>,
@@ -49,7 +50,7 @@ impl<'vm> Bench<'vm> {
     }
 }
 
-/// Runs `spoil` on a QP whose SQ it makes useless, on both paths.
+/// Corrupts the SQ of a QP by `spoil`, on both data paths, and checks that only this QP fails.
 fn sq_that_is(spoil: impl Fn(&Ring)) {
     on_both_paths(|path| {
         let world = World::new(1, path);
@@ -118,7 +119,7 @@ fn a_wqe_that_its_descriptors_cut_short() {
             assert_eq!(cqe.status, WcStatus::LocQpOpErr.value(), "{len} bytes");
             bench.only_one_failed();
         }
-        // Inline data that is not there.
+        // The descriptor ends one byte before the inline data ends.
         let bench = Bench::new(vm);
         let wr = Wr::new(6, WrOpcode::Send).inline(&[1; 100]);
         let at = vm.alloc(4096);
@@ -127,7 +128,7 @@ fn a_wqe_that_its_descriptors_cut_short() {
         bench.qp.post(&wr);
         bench.cq.expect(6, WcStatus::LocQpOpErr);
         bench.only_one_failed();
-        // A receive.
+        // The descriptor of a receive ends within the WQE.
         let bench = Bench::new(vm);
         let header = RqHeader {
             num_sge: 1,
@@ -183,7 +184,7 @@ fn cqe_buffers_that_can_not_hold_one() {
             let ring = &bench.cq.ring;
             let used = ring.used_index();
             assert_eq!(used, 0, "nothing that is not there is shown");
-            // To arm a dead CQ does nothing.
+            // Arming a failed CQ has no effect.
             bench.cq.arm(virtio_rdma_abi::ring::ArmKind::Next);
             assert!(bench.vm.sink.is_empty());
             bench.cq.destroy().unwrap();
@@ -216,7 +217,8 @@ fn queues_outside_of_memory() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Other queues work and the QP can go, with anything in a descriptor table and its rings.
+    /// A descriptor table or available ring with random content harms no other QP, and the QP can
+    /// be destroyed.
     #[test]
     fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 1024), which in 0..3usize) {
         let world = World::new(1, PathPolicy::Direct);
@@ -224,7 +226,7 @@ proptest! {
         let ring = [&bench.qp.sq, &bench.qp.rq, &bench.cq.ring][which];
         let split = ring.split();
         let part = [split.descriptors, split.available][bytes[0] as usize % 2];
-        // The tables hold 64 descriptors, the available ring has 132 bytes.
+        // A descriptor table has 64 entries of 16 bytes, an available ring has 132 bytes.
         let len = if part == split.descriptors { 1024 } else { 132 };
         bench.vm.write(part, &bytes[..len]);
         bench.qp.ring_doorbell(Doorbell::Sq);

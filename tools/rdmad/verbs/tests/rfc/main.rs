@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of RFC mode: those of data, errors, events and types of QPs once more, with virtqueues of
-//! the transport for queues, and those of the virtqueues themselves.
+//! Tests of RFC mode: tests of data, errors, events and QP types from `verbs`, with virtqueues in
+//! place of own rings, and tests of the virtqueues themselves.
 
-// Not all that the harness has is of use here.
+// These tests use only a part of the harness.
 #[allow(dead_code, unused_imports)]
 #[path = "../verbs/harness/mod.rs"]
 mod harness;
@@ -30,5 +30,5 @@ mod notify;
 mod numbers;
 mod reset;
 
-/// Queues are virtqueues of the transport.
+/// Queues are virtqueues.
 pub const MODE: harness::Mode = harness::Mode::Rfc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! REQ_NOTIFY_CQ: interrupts that are asked for, and none else.
+//! REQ_NOTIFY_CQ: the device sends only requested interrupts.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
@@ -15,7 +15,7 @@ use crate::harness::*;
 const COMPLETION: EventKind = EventKind::Completion;
 const EINVAL: u8 = 22;
 
-/// Waits until `count` completions lie in the CQ.
+/// Waits until the device has written `count` completions in total.
 fn wait_for_used(cq: &Cq<'_>, count: u16) {
     wait("completions", || {
         let used = cq.ring.used_index();
@@ -31,7 +31,7 @@ fn completions_that_are_not_polled_yet_count() {
     let cq = Cq::new(vm, 16);
     let qp = Qp::new(vm, &cq, &cq, Options::default());
     connect(&qp, &qp);
-    // As if the command had been sent before it completed, and executed after that.
+    // The CQ is armed after the completion was written, as when the command arrives late.
     qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
     wait_for_used(&cq, 1);
     assert_eq!(cq.ring.used_length(0), 38);
@@ -46,7 +46,7 @@ fn completions_that_are_not_polled_yet_count() {
     qp.post(&Wr::new(2, WrOpcode::RdmaWrite));
     vm.sink.expect(COMPLETION, cq.cookie);
     cq.expect(2, WcStatus::Success);
-    // A solicited one that lies behind others.
+    // A solicited completion that is not the last unpolled one.
     qp.post_recv(3, &[]);
     qp.post(&Wr::new(4, WrOpcode::Send).flags(SendFlags::SOLICITED));
     wait_for_used(&cq, 3);

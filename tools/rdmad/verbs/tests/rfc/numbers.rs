@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers of objects, and when they are given again.
+//! Numbers of objects in RFC mode, and their reuse.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
@@ -32,7 +32,7 @@ fn cmd_qp(vm: &Vm, cqn: Cqn) -> CmdCreateQp {
     }
 }
 
-/// Enables all virtqueues but the control queue, with the least size there is.
+/// Enables all virtqueues except for the control queue, with the smallest size.
 fn enable_all(vm: &Vm) -> u16 {
     let config = mode::config(vm);
     let count = mode::numbers(vm).count(config.max_qp) as u16;
@@ -61,7 +61,7 @@ fn the_device_has_the_virtqueues_that_its_configuration_promises() {
         };
         assert!(u32::from(size) >= needed, "virtqueue {queue}: {size}");
     }
-    // The kernel's MAD layer asks for these.
+    // The kernel's MAD layer needs queues of these sizes.
     assert!(config.max_qp_wr >= 512 && config.max_cqe >= 640);
 }
 
@@ -83,7 +83,7 @@ fn as_many_objects_as_the_limits_say() {
     cqns.sort();
     assert!(cqns.into_iter().map(Cqn::get).eq(0..config.max_cq));
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
-    // QPN 1 is the GSI QP's.
+    // QPN 1 is that of the GSI QP.
     let mut qpns: Vec<_> = (2..=config.max_qp)
         .map(|_| vm.call(cmd_qp(vm, Cqn::new(0))).unwrap().qpn)
         .collect();
@@ -102,7 +102,7 @@ fn as_many_objects_as_the_limits_say() {
         };
         assert_eq!(vm.call(request), Err(EINVAL));
     }
-    // With the driver goes all that its queues were used for.
+    // After a device reset, all numbers are free.
     vm.device.reset();
     vm.call(CmdCreateCq { cqe: 2 }).unwrap();
 }
@@ -128,7 +128,7 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
     assert_eq!(qpn, nine, "the only one with both queues");
     let again = || vm.call(cmd_qp(vm, cqn)).map(|response| response.qpn);
 
-    // The pair, in any order, and only after the QP has gone.
+    // The QPN is free when the QP is destroyed and both of its virtqueues were reset, in any order.
     vm.call(CmdDestroyQp { qpn }).unwrap();
     assert_eq!(again(), Err(ENOMEM));
     vm.device.virtqueue_reset(numbers.rq(nine).unwrap());
@@ -146,7 +146,7 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
     vm.device.virtqueue_reset(numbers.cq(Cqn::new(3)).unwrap());
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, Cqn::new(3));
-    // Queues that do not exist.
+    // Resets and notifications of virtqueues that do not exist have no effect.
     for queue in [0, 193, u16::MAX] {
         vm.device.virtqueue_reset(queue);
         vm.device.notified(queue);
@@ -180,7 +180,7 @@ fn virtqueues_serve_one_object_after_the_other() {
             cq_b.expect(round, WcStatus::Success);
             cq_a.expect(round, WcStatus::Success);
             assert_eq!(b.read(to.iova, 100), data);
-            // Some of it is still outstanding.
+            // The QPs are destroyed with work outstanding.
             qa.post(&Wr::new(round, WrOpcode::Send).local(&from, 0, 100));
             qa.post(&Wr::new(round, WrOpcode::Send).local(&from, 0, 100));
             qa.destroy().unwrap();

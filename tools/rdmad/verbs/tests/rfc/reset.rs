@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Virtqueues that are reset under an object, and work that comes back at RESET.
+//! Resets of virtqueues of existing objects, and work requests that are returned at RESET.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
@@ -9,7 +9,7 @@ use virtio_rdma_abi::queues::QueueNumbers;
 
 use crate::harness::*;
 
-/// A QP with work outstanding that waits for a peer that is not there.
+/// A QP with outstanding work requests, whose peer does not exist.
 fn stuck<'vm>(vm: &'vm Vm, cq: &Cq<'vm>) -> Qp<'vm> {
     let qp = Qp::new(vm, cq, cq, Options::default());
     qp.to_init().unwrap();
@@ -43,7 +43,7 @@ fn a_queue_that_is_reset_ends_its_qp_alone() {
             let number = queue(&mode::numbers(vm), qp.qpn).unwrap();
             vm.sink.disable(number);
             vm.device.virtqueue_reset(number);
-            // From now on the memory of that queue is the driver's.
+            // After the reset, the device no longer uses the memory of the virtqueue.
             let ring = if number == mode::numbers(vm).sq(qp.qpn).unwrap() {
                 &qp.sq
             } else {
@@ -56,7 +56,7 @@ fn a_queue_that_is_reset_ends_its_qp_alone() {
             assert_eq!(ring.used_index(), used);
             qp.destroy().unwrap();
             works(vm, &other, &other_cq, 78);
-            // The pair is used again.
+            // Both virtqueues can be used by a new QP.
             let (qpn, again) = (qp.qpn, Qp::new(vm, &cq, &cq, Options::default()));
             assert_eq!(again.qpn, qpn);
             while cq.poll().is_some() {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The choices that make a run: drawn by a seed, or given.
+//! The choices that determine a run: drawn at random from a seed, or given as a list.
 
 use rand::{Rng, SeedableRng};
 use rand_xorshift::XorShiftRng;
@@ -8,8 +8,7 @@ use rand_xorshift::XorShiftRng;
 /// The choices of one step.
 pub type Step = Vec<u32>;
 
-/// Where choices come from. Choices that were taken are kept, so that a run can be repeated with
-/// fewer steps.
+/// The source of choices. Records all choices, so that a run can be repeated with fewer steps.
 pub struct Choices {
     source: Source,
     taken: Vec<Step>,
@@ -20,7 +19,7 @@ enum Source {
         random: XorShiftRng,
         steps: usize,
     },
-    /// A choice that a step does not give is 0.
+    /// A list of choices for each step. A missing choice is 0.
     Given {
         steps: std::vec::IntoIter<Step>,
         step: std::vec::IntoIter<u32>,
@@ -28,7 +27,7 @@ enum Source {
 }
 
 impl Choices {
-    /// So many steps of `seed`.
+    /// Random choices from `seed` for `steps` steps.
     pub fn drawn(seed: u64, steps: usize) -> Self {
         Self {
             source: Source::Drawn {
@@ -39,7 +38,7 @@ impl Choices {
         }
     }
 
-    /// The first of `steps` makes the world.
+    /// Given choices. The first of `steps` has the choices that set up the run.
     pub fn given(steps: &[Step]) -> Self {
         let mut steps = Vec::from(steps).into_iter();
         let step = steps.next().unwrap_or_default().into_iter();
@@ -71,7 +70,7 @@ impl Choices {
         more
     }
 
-    /// One of `0..end`.
+    /// A number in `0..end`.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u32::try_from(end)
             .expect("few things to choose from")
@@ -86,18 +85,18 @@ impl Choices {
         choice as usize
     }
 
-    /// True once in `times`.
+    /// True with a probability of 1 in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
-        // Nothing happens in the simplest run.
+        // Choice 0, which shrinking prefers, is false.
         self.below(times) == times - 1
     }
 
-    /// One of these.
+    /// One element of `things`.
     pub fn of<T: Copy>(&mut self, things: &[T]) -> T {
         things[self.below(things.len())]
     }
 
-    /// The choices so far.
+    /// All choices so far.
     pub fn taken(&self) -> &[Step] {
         &self.taken
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The queues of a driver as the simulator uses them. No other file here knows how rings are laid
-//! out or how wide their positions are.
+//! Queue operations of a driver. Only this file of the simulator depends on the layout of rings and
+//! the width of positions.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,12 +10,12 @@ use virtio_rdma_abi::wqe::Sge;
 
 use crate::harness::{Cq, Qp, Srq, Wr};
 
-/// Posts a work request, for which there is room.
+/// Posts a work request. The SQ must have room.
 pub fn post(qp: &Qp<'_>, wr: &Wr) {
     post_bytes(qp, &wr.bytes());
 }
 
-/// Posts the bytes of a work request, for which there is room.
+/// Posts a WQE given as bytes. The SQ must have room.
 pub fn post_bytes(qp: &Qp<'_>, bytes: &[u8]) {
     qp.post_bytes(bytes);
 }
@@ -25,12 +25,12 @@ pub fn post_recv(qp: &Qp<'_>, id: u64, sges: &[Sge]) {
     qp.post_recv(id, sges);
 }
 
-/// Completions that were not polled.
+/// Number of completions in the ring that were not polled.
 pub fn unpolled(cq: &Cq<'_>) -> u32 {
     cq.ring.device().wrapping_sub(cq.ring.owner())
 }
 
-/// An SRQ, with the slots of the receives whose completions were not polled.
+/// An SRQ, with the slot of each receive whose completion was not polled.
 pub struct SharedReceives<'vm> {
     pub srq: Srq<'vm>,
     slots: RefCell<HashMap<u64, u16>>,
@@ -44,24 +44,24 @@ impl<'vm> SharedReceives<'vm> {
         }
     }
 
-    /// Posts a receive, for which there is room.
+    /// Posts a receive. The SRQ must have room.
     pub fn post(&self, id: u64, sges: &[Sge]) {
         let slot = self.srq.post(id, sges);
         self.slots.borrow_mut().insert(id, slot);
     }
 
-    /// The completion of a receive was polled.
+    /// Frees the slot of a receive after its completion was polled.
     pub fn complete(&self, id: u64) {
         let slot = self.slots.borrow_mut().remove(&id);
         self.srq.complete(slot.expect("a receive of the SRQ"));
     }
 
-    /// Moves to a ring of `slots` slots.
+    /// Moves the SRQ to a ring of `slots` slots.
     pub fn resize(&self, slots: u32) -> Result<(), u8> {
         self.srq.resize(slots)
     }
 
-    /// Receives that have not ended. All receives complete in `cq`.
+    /// Number of receives without a completion. `cq` is the CQ of all receives.
     pub fn outstanding(&self, cq: &Cq<'_>) -> u64 {
         self.slots.borrow().len() as u64 - u64::from(unpolled(cq))
     }

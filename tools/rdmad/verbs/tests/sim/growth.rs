@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory and tables that must not grow: once all parties are gone, a guest has what it had before
-//! them, and room for as much as ever.
+//! Leak checks: after all parties are destroyed, a device has as many objects and as much memory in
+//! use as before, and its tables have room up to their limits.
 
 use std::sync::atomic::Ordering;
 
@@ -15,10 +15,10 @@ use crate::guest::{limits, Guest};
 use crate::harness::{Cq, Options, Qp, Srq, FULL};
 use crate::party::{destroy_cq, destroy_qp};
 
-/// Slots of the shortest queue.
+/// Slots of the shortest possible queue.
 const SLOTS: u32 = 2;
 
-/// Numbers of PDs, CQs, MRs and QPs, and bytes that the device has allocated for them.
+/// Number of PDs, CQs, MRs and QPs of a device, and bytes that it has allocated for them.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Size {
     pds: usize,
@@ -29,7 +29,7 @@ pub struct Size {
 }
 
 impl Guest {
-    /// The size of its device.
+    /// Current number of objects and memory of the guest's device.
     pub fn size(&self) -> Size {
         let status = self.vm.device.status();
         Size {
@@ -41,7 +41,7 @@ impl Guest {
         }
     }
 
-    /// Nothing that its objects took is missing: numbers, frames, buffers for events.
+    /// Checks that destroyed objects have returned all numbers, frames and event buffers.
     pub fn check_room(&self, before: &Size) {
         assert_eq!(self.size(), *before, "what is not given back");
         assert!(self.vm.sink.is_empty(), "an event of nobody");
@@ -52,7 +52,7 @@ impl Guest {
         assert_eq!(self.size().memory, before.memory, "what is not given back");
     }
 
-    /// Tables have room for as many objects as they are to have.
+    /// Checks that the tables of the device have room up to their limits.
     fn check_tables(&self) {
         let (vm, limits, size) = (&self.vm, limits(), self.size());
         let room = |max: u32, present: usize| 0..max - present as u32;
@@ -102,7 +102,7 @@ impl Guest {
             slots: SLOTS,
             ..Options::default()
         };
-        // One number is that of the GSI QP.
+        // One QPN is reserved for the GSI QP.
         let qps: Vec<_> = room(limits.max_qp - 1, size.qps)
             .map(|_| Qp::in_pd(vm, self.pd(), &cqs[0], &cqs[0], options))
             .collect();

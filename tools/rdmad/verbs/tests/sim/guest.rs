@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model guest: a VM, and what its driver knows beyond single objects.
+//! A simulated guest: a VM, and the state of its driver that belongs to no single object.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -18,14 +18,15 @@ use crate::choices::Choices;
 use crate::harness::{mac, Mr, Vm, FULL};
 use crate::net::{Net, Port};
 
-/// The event queue of the CQs.
+/// Event virtqueue of completion events.
 const COMPLETION_EVENTS: u16 = 2;
 
-/// Index of a guest's own address, and of one that it tries to take from another guest.
+/// GID index of the guest's own address.
 const OWN: u16 = 1;
+/// GID index for the address of another guest.
 const OTHER: u16 = 2;
 
-/// Features beyond those of the harness.
+/// Features in addition to those of the harness.
 const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature::RateLimit];
 
 /// A VM with its driver.
@@ -35,21 +36,23 @@ pub struct Guest {
     /// The clock of the runtime.
     pub clock: Clock,
     pd: Cell<Pdn>,
-    /// Buffers for events that there are in all.
+    /// Total number of event buffers.
     pub buffers: usize,
-    /// The device was reset: what it had is no more.
+    /// The device was reset, which destroyed its objects.
     is_reset: Cell<bool>,
     link: Cell<bool>,
-    /// Changes of the link, events of it, and what the last one said.
+    /// Number of link changes.
     changes: Cell<usize>,
+    /// Number of events of link changes.
     told: Cell<usize>,
+    /// State of the link according to the last event.
     last_told: Cell<bool>,
-    /// There was no buffer for events, so one may be late.
+    /// The event virtqueue had no buffers at some time, so events may be late.
     is_starved: Cell<bool>,
 }
 
-/// Small tables: most of the time of a run would go into making them, and into filling them at its
-/// end.
+/// Limits with small tables: a run would spend most of its time on creating large tables, and on
+/// filling them at the end.
 pub fn limits() -> Limits {
     Limits {
         max_qp: 48,
@@ -63,7 +66,7 @@ pub fn limits() -> Limits {
 }
 
 impl Guest {
-    /// The guest of this number, with as many buffers for events as the choices say.
+    /// Guest number `n`, with a random number of event buffers.
     pub fn new(
         n: usize,
         (runtime, clock): (&Runtime, Clock),
@@ -91,22 +94,22 @@ impl Guest {
         }
     }
 
-    /// The PD of all that needs no other.
+    /// The default PD of objects.
     pub fn pd(&self) -> Pdn {
         self.pd.get()
     }
 
-    /// A fresh MR of `len` bytes with all rights.
+    /// Allocates and registers `len` bytes with all rights.
     pub fn mr(&self, len: u64) -> Mr {
         self.register(self.pd(), len, FULL)
     }
 
-    /// A fresh MR.
+    /// Allocates and registers `len` bytes with the rights `access` in the PD `pd`.
     pub fn register(&self, pd: Pdn, len: u64, access: AccessFlags) -> Mr {
         self.vm.register(pd, self.vm.alloc(len), len, access)
     }
 
-    /// Takes out the events that bear `cookie`, and gives their buffers back.
+    /// Removes the events with `cookie` and returns their buffers to the device.
     pub fn take_events(&self, cookie: u64) -> Vec<EventKind> {
         self.look_for_buffers();
         let mut taken = Vec::new();
@@ -127,7 +130,7 @@ impl Guest {
         taken
     }
 
-    /// Notes if there is no buffer for events. To be called before one is given back.
+    /// Records whether there are no event buffers. Must be called before a buffer is returned.
     fn look_for_buffers(&self) {
         if self.vm.sink.buffers.load(Ordering::SeqCst) == 0 {
             self.is_starved.set(true);
@@ -140,31 +143,31 @@ impl Guest {
         self.is_starved.get()
     }
 
-    /// All events have come.
+    /// Records that all events have arrived.
     pub fn settled(&self) {
         self.is_starved.set(false);
     }
 
-    /// Whether an event with this cookie has come that nobody took.
+    /// Whether an event with `cookie` has arrived and was not taken.
     pub fn has_event(&self, cookie: u64) -> bool {
         let events = self.vm.sink.events.lock().unwrap();
         events.iter().any(|event| event.2 == cookie)
     }
 
-    /// Gives an object back, unless a reset has taken it.
+    /// Destroys an object by the command `request`, unless a reset has destroyed it.
     pub fn give_back<R: Request>(&self, request: R) {
         if !self.is_reset.get() {
             assert!(self.vm.call(request).is_ok(), "an object can't go");
         }
     }
 
-    /// Resets the device. Its objects are gone.
+    /// Resets the device, which destroys its objects.
     pub fn reset(&self) {
         self.vm.device.reset();
         self.is_reset.set(true);
     }
 
-    /// Sets up the device, which was reset.
+    /// Sets up the device after a reset.
     pub fn restart(&self) {
         self.vm.sink.events.lock().unwrap().clear();
         self.vm.sink.buffers.store(self.buffers, Ordering::SeqCst);
@@ -177,7 +180,7 @@ impl Guest {
         self.take_address();
     }
 
-    /// The link goes up or down.
+    /// Sets the link up or down.
     pub fn set_link(&self, up: bool) {
         if self.link.replace(up) != up {
             self.changes.set(self.changes.get() + 1);
@@ -185,7 +188,7 @@ impl Guest {
         }
     }
 
-    /// Takes events of the port. Returns whether there were any.
+    /// Takes and checks the events of the port. Returns whether there were any.
     pub fn take_port_events(&self) -> bool {
         let events = self.take_events(PORT.into());
         for event in &events {
@@ -203,13 +206,13 @@ impl Guest {
         !events.is_empty()
     }
 
-    /// All events of the port have come.
+    /// Checks the last event of the port. All of its events must have arrived.
     pub fn check_port(&self) {
         let (link, told) = (self.link.get(), self.last_told.get());
         assert_eq!(link, told, "the last event of the port is wrong");
     }
 
-    /// Gives up the guest's own address.
+    /// Deletes the guest's own address from the GID table.
     pub fn leave_address(&self) {
         let index = OWN;
         self.vm
@@ -220,12 +223,13 @@ impl Guest {
             .unwrap();
     }
 
-    /// Takes the guest's own address.
+    /// Adds the guest's own address to the GID table.
     pub fn take_address(&self) {
         self.add_gid(OWN, self.vm.gid).unwrap();
     }
 
-    /// Takes the address of another guest for a moment. Returns whether that may be.
+    /// Tries to add the address of another guest, and deletes it again. Returns whether the device
+    /// accepted the address.
     pub fn borrow_address(&self, of: &Self) -> bool {
         let may = self.add_gid(OTHER, of.vm.gid).is_ok();
         if may {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! QPs of datagrams that write to each other, with right and wrong Q_Keys, to QPs that are there
-//! and to some that are not.
+//! UD QPs that send datagrams to each other: with right and wrong Q_Keys, and to QPs that exist and
+//! QPs that do not.
 
 use std::collections::VecDeque;
 
@@ -15,19 +15,21 @@ use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Wr};
 use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 
-/// Bytes of an area, and how many there are of each kind.
+/// Bytes of an area of memory.
 const AREA: usize = 1024;
+/// Number of areas for sends, and of areas for receives.
 const AREAS: usize = 8;
-/// Where the areas of receives begin.
+/// Offset of the areas for receives, in bytes.
 const RECEIVES: usize = AREA * AREAS;
-/// The byte of an area where nothing was written.
+/// Initial value of all bytes of an area.
 const FILL: u8 = 0xee;
 const GRH: usize = GRH_SIZE as usize;
-/// The longest datagram, and what a short receive has room for.
+/// Bytes of the longest datagram.
 const LONGEST: usize = AREA - GRH;
+/// Bytes of a short receive.
 const SHORT: usize = 200;
 
-/// A datagram that may arrive.
+/// A datagram that may arrive, once or several times.
 struct Letter {
     from: (Qpn, u64),
     imm: Option<[u8; 4]>,
@@ -35,27 +37,27 @@ struct Letter {
     arrived: usize,
 }
 
-/// A QP and what was posted to it.
+/// A QP and its posted work requests.
 struct Mailbox<'w> {
     guest: &'w Guest,
     cq: Cq<'w>,
     qp: Qp<'w>,
     mr: Mr,
-    /// Ids of what it sends.
+    /// Ids of posted sends.
     sent: VecDeque<u64>,
-    /// Ids of receives, their areas and lengths.
+    /// Id, area and length in bytes of each posted receive.
     receives: VecDeque<(u64, usize, usize)>,
-    /// Datagrams that it may receive.
+    /// Datagrams that the QP may receive.
     letters: Vec<Letter>,
     ending: bool,
 }
 
-/// The QPs.
+/// A party of two or three UD QPs.
 pub struct Mail<'w> {
     boxes: Vec<Mailbox<'w>>,
     qkeys: [u32; 2],
     posted: u64,
-    /// A datagram between QPs at rest was sent, and its id.
+    /// Id of the datagram that was sent while all QPs were idle.
     probed: Option<u64>,
 }
 
@@ -94,7 +96,7 @@ impl<'w> Mailbox<'w> {
         driver::post_recv(&self.qp, id | 1, &[sge(&self.mr, at, len as u32)]);
     }
 
-    /// A receive ended.
+    /// Checks the completion of a receive.
     fn received(&mut self, cqe: &Cqe) {
         let receive = self.receives.pop_front();
         let (id, area, len) = receive.unwrap_or_else(|| panic!("no receive ends so: {cqe:?}"));
@@ -124,7 +126,7 @@ impl<'w> Mailbox<'w> {
 
 impl<'w> Mail<'w> {
     pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
-        // No other QPs have these.
+        // Q_Keys that no other QP has.
         let cookie = guests[0].vm.cookie() as u32;
         let qkeys = [cookie << 1, (cookie << 1) + 1];
         let boxes = (0..2 + choices.below(2)).map(|_| {
@@ -144,7 +146,8 @@ impl<'w> Mail<'w> {
         self.posted << 1
     }
 
-    /// Sends `len` bytes from one QP to another. The choices may spoil the address.
+    /// Sends `len` bytes from one QP to another. `choices`, if any, may change Q_Key and QPN of the
+    /// destination.
     fn send(&mut self, [from, to]: [usize; 2], len: usize, choices: Option<&mut Choices>) {
         let id = self.next_id();
         let area = id as usize / 2 % AREAS;
@@ -168,7 +171,7 @@ impl<'w> Mail<'w> {
             }
             if choices.once_in(12) {
                 let other = address.remote_qpn.get() ^ (1 << choices.below(8));
-                // 0 and 1 are for management.
+                // QPNs 0 and 1 are those of management QPs.
                 address.remote_qpn = Qpn::new(if other < 2 { other | 0x80 } else { other });
             }
             if choices.once_in(3) {
@@ -260,7 +263,7 @@ impl<'w> Party<'w> for Mail<'w> {
         any
     }
 
-    /// A datagram that is sent while all is at rest arrives.
+    /// Sends a datagram while all QPs are idle. [`Party::finish`] checks that this one arrives.
     fn feed(&mut self) -> bool {
         let is_short = |ours: &Mailbox<'_>| ours.receives.iter().any(|receive| receive.2 < AREA);
         let quiet = |ours: &Mailbox<'_>| !ours.ending && ours.sent.is_empty() && !is_short(ours);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Whole engines, a network and model guests, driven by one thread: a seed chooses what each step
-//! does.
+//! Simulation of complete engines, a network and guests in one thread. A seed determines the steps
+//! of a run.
 //!
-//! `SIM_SEEDS=FIRST..END` are the seeds to run, `SIM_STEPS=N` how many steps each has. A seed that
-//! fails is repeated, made as short as can be found, and run once more so that it shows where it
-//! fails.
+//! The environment variable `SIM_SEEDS=FIRST..END` sets the seeds to run, and `SIM_STEPS=N` the
+//! number of steps of each run. A run that fails is repeated, shrunk to fewer steps, and run once
+//! more to show the failure.
 
-// Not all that the harness has is of use here.
+// The simulation uses only a part of the harness.
 #[allow(dead_code, unused_imports)]
 #[path = "../verbs/harness/mod.rs"]
 mod harness;
@@ -37,14 +37,14 @@ use std::thread;
 use choices::Choices;
 use run::{Engine, Failure};
 
-/// Queues lie in memory of the driver.
+/// The simulated drivers use own rings.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;
 
-/// Seeds that are run unless `SIM_SEEDS` says otherwise.
+/// Default seeds of runs whose engine keeps its objects.
 const SEEDS: Range<u64> = 0..1000;
-/// The same with an engine that is rebuilt, which takes longer.
+/// Default seeds of runs whose engine is rebuilt after each step: fewer, because they take longer.
 const REBUILT_SEEDS: Range<u64> = 0..100;
-/// Steps of each unless `SIM_STEPS` says otherwise.
+/// Default number of steps of a run.
 const STEPS: usize = 400;
 
 fn number<T: FromStr>(text: &str) -> T {
@@ -68,7 +68,7 @@ fn steps() -> usize {
     env::var("SIM_STEPS").map_or(STEPS, |text| number(&text))
 }
 
-/// The first of the seeds that are known to fail, and why. Each processor runs some.
+/// Runs seeds on all CPUs. Returns the first failing seed that was found, and its failure.
 fn find_failure(seeds: Range<u64>, steps: usize, engine: Engine) -> Option<(u64, Failure)> {
     let next = AtomicU64::new(seeds.start);
     let found: Mutex<Option<(u64, Failure)>> = Mutex::new(None);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The model of a guest's memory.
+//! Model of a guest's memory.
 
 use std::ops::Range;
 
 use crate::guest::Guest;
 
-/// Memory, and a model of it.
+/// Memory of a guest, and the content that it must have.
 pub struct Model<'w> {
     pub guest: &'w Guest,
     pub iova: u64,
     bytes: Vec<u8>,
-    /// Writes that a device may make now: each byte may be there already or not.
+    /// Writes that a device may make now. Each of their bytes may be written already or not.
     pending: Vec<Pending>,
 }
 
@@ -28,7 +28,7 @@ impl Pending {
 }
 
 impl<'w> Model<'w> {
-    /// Fresh memory with `bytes` in it.
+    /// Allocates memory with the content `bytes`.
     pub fn new(guest: &'w Guest, bytes: Vec<u8>) -> Self {
         let iova = guest.vm.alloc(bytes.len() as u64);
         guest.vm.write(iova, &bytes);
@@ -44,28 +44,28 @@ impl<'w> Model<'w> {
         self.bytes.len()
     }
 
-    /// The bytes of `range` as far as nothing is pending there.
+    /// The bytes of `range` without pending writes.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
     }
 
-    /// The guest writes.
+    /// Writes `data` to the memory, as the guest's CPU does.
     pub fn set(&mut self, at: usize, data: &[u8]) {
         self.guest.vm.write(self.iova + at as u64, data);
         self.bytes[at..at + data.len()].copy_from_slice(data);
     }
 
-    /// A device may write `data` for work request `id` from now on.
+    /// Begins a pending write: from now on, a device may write `data` for work request `id`.
     pub fn begin(&mut self, id: u64, at: usize, data: Vec<u8>) {
         self.pending.push(Pending { id, at, data });
     }
 
-    /// Whether work request `id` may write.
+    /// Whether work request `id` has a pending write.
     pub fn is_pending(&self, id: u64) -> bool {
         self.pending.iter().any(|pending| pending.id == id)
     }
 
-    /// Work request `id` has written all of its data.
+    /// Ends the pending write of work request `id`, and checks that all of its data was written.
     pub fn done(&mut self, id: u64) {
         if let Some(pending) = self.take(id) {
             self.bytes[pending.range()].copy_from_slice(&pending.data);
@@ -73,7 +73,8 @@ impl<'w> Model<'w> {
         self.check();
     }
 
-    /// Work request `id` writes nothing any more. Returns whether all of its data is there.
+    /// Ends the pending write of work request `id` in its current state. Returns whether all of the
+    /// data was written.
     pub fn refuse(&mut self, id: u64) -> bool {
         self.check();
         let Some(pending) = self.take(id) else {
@@ -84,13 +85,13 @@ impl<'w> Model<'w> {
         now[pending.range()] == pending.data
     }
 
-    /// Work request `id` writes nothing any more and has not written either.
+    /// Ends the pending write of work request `id`, and checks that nothing was written.
     pub fn untouched(&mut self, id: u64) {
         self.take(id);
         self.check();
     }
 
-    /// Nobody wrote what nobody may write.
+    /// Checks that the memory differs from the model only by pending writes.
     pub fn check(&self) {
         let now = self.read();
         if now == self.bytes {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A network whose frames fly until the simulation decides what becomes of them.
+//! A network whose frames are in flight until the simulation delivers, loses or duplicates them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, Weak};
 use roce::{Frame, FramePool, FramePort};
 use verbs::Device;
 
-/// Frames of a port.
+/// Number of frame buffers of a port.
 const FRAMES: usize = 512;
-/// Frames that wait at a port at most; more are lost.
+/// Most received frames that wait at a port. Further frames are lost.
 const QUEUE: usize = 256;
 
-/// A network.
+/// A network with its frames in flight.
 #[derive(Default)]
 pub struct Net {
     flying: Mutex<VecDeque<Frame>>,
     ports: Mutex<HashMap<[u8; 6], Arc<Port>>>,
 }
 
-/// A device's end of it.
+/// The port of a device.
 pub struct Port {
     net: Weak<Net>,
     pool: FramePool,
@@ -40,12 +40,12 @@ impl Net {
         port
     }
 
-    /// Frames that fly.
+    /// Number of frames in flight.
     pub fn flying(&self) -> usize {
         self.flying.lock().unwrap().len()
     }
 
-    /// Has the frame number `at` of those that fly arrive.
+    /// Delivers the frame with index `at` among those in flight.
     pub fn deliver(&self, at: usize) {
         let frame = self.flying.lock().unwrap().remove(at);
         if let Some(frame) = frame {
@@ -53,12 +53,12 @@ impl Net {
         }
     }
 
-    /// Loses the frame.
+    /// Loses the frame with index `at`.
     pub fn lose(&self, at: usize) {
         drop(self.flying.lock().unwrap().remove(at));
     }
 
-    /// Has the frame arrive and fly on.
+    /// Delivers a copy of the frame with index `at`, which stays in flight.
     pub fn double(&self, at: usize) {
         let copy = {
             let flying = self.flying.lock().unwrap();
@@ -99,7 +99,7 @@ impl Net {
 }
 
 impl Port {
-    /// Whether all frames have come back.
+    /// Whether all frame buffers of the port are free.
     pub fn has_all_frames(&self) -> bool {
         let frames: Vec<_> = (0..FRAMES).map_while(|_| self.pool.take(1)).collect();
         frames.len() == FRAMES

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Groups of objects that work with each other and have a model of what must become of them.
+//! Parties: groups of objects that interact, with a model of the expected results.
 
 use std::ptr;
 
@@ -10,47 +10,51 @@ use crate::choices::Choices;
 use crate::guest::Guest;
 use crate::harness::{Cq, Mr, Qp};
 
-/// Whether these are one guest.
+/// Whether `one` and `other` are the same guest.
 pub fn is_same(one: &Guest, other: &Guest) -> bool {
     ptr::eq(one, other)
 }
 
-/// One group. The run steps it, ends it and puts another in its place.
+/// A group of objects that interact. A run calls [`act`](Self::act) again and again, and may
+/// destroy the party and create another.
 pub trait Party<'w> {
-    /// Does one thing that a driver may do.
+    /// Executes one random act of a driver.
     fn act(&mut self, choices: &mut Choices);
 
-    /// Takes and checks the events that have come. Returns whether there were any.
+    /// Takes and checks the events that have arrived. Returns whether there were any.
     fn take_events(&mut self) -> bool;
 
     /// Polls until all CQs are empty and checks completions. Returns whether there were any.
     fn poll(&mut self) -> bool;
 
-    /// Posts what work under way still needs to be done, such as receives. Returns whether it did.
+    /// Posts work requests that others need to complete, such as receives. Returns whether any was
+    /// posted.
     fn feed(&mut self) -> bool {
         false
     }
 
-    /// Has work go on that was held, when all else has ended. Returns whether there was any.
+    /// Resumes paused work, when all other work has ended. Returns whether there was any.
     fn resume(&mut self) -> bool {
         false
     }
 
-    /// Takes its QPs to ERR.
+    /// Moves all QPs of the party to ERR.
     fn end(&mut self);
 
-    /// Whether nothing more can become of it.
+    /// Whether further acts have no effect.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Checks that all is done and told. Nothing is under way any more.
+    /// Checks that all work requests are complete and all events have arrived. Called when all work
+    /// has ended.
     fn finish(&mut self);
 
-    /// Whether it has objects of a guest.
+    /// Whether the party has objects of `guest`.
     fn uses(&self, guest: &Guest) -> bool;
 
-    /// Destroys all objects of the party. Its devices may be executing their work.
+    /// Destroys all objects of the party, possibly in the middle of their work. Returns the memory
+    /// that must not change afterwards.
     fn destroy(self: Box<Self>) -> Vec<Grave<'w>>;
 }
 
@@ -69,7 +73,7 @@ pub fn deregister(guest: &Guest, mr: &Mr) {
     guest.give_back(CmdDeregMr { mrn: mr.mrn });
 }
 
-/// Memory and cookies that no object has any more.
+/// Memory and cookies of destroyed objects.
 pub struct Grave<'w> {
     pub guest: &'w Guest,
     pub cookies: Vec<u64>,
@@ -78,7 +82,7 @@ pub struct Grave<'w> {
 }
 
 impl<'w> Grave<'w> {
-    /// The allocator of the rest of `len` bytes at `iova`. Events that have come already are taken.
+    /// Records the content of `len` bytes at `iova`, and discards the events that have arrived.
     pub fn new(guest: &'w Guest, cookies: Vec<u64>, iova: u64, len: u64) -> Self {
         for cookie in &cookies {
             guest.take_events(*cookie);
@@ -91,7 +95,7 @@ impl<'w> Grave<'w> {
         }
     }
 
-    /// No device has touched it, nor told of its objects.
+    /// Checks that no device has changed the memory or raised an event of a destroyed object.
     pub fn is_quiet(&self) {
         let now = self.guest.vm.read(self.iova, self.bytes.len());
         assert!(now == self.bytes, "written after its MR was gone");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One run: a world that the first choices make, steps, and an end at which all that was posted is
-//! done.
+//! One run of the simulation: setup from the first choices, steps, and an end at which all work
+//! requests complete.
 
 use std::cell::RefCell;
 use std::mem;
@@ -20,32 +20,32 @@ use crate::party::{is_same, Grave, Party};
 use crate::shared::Shared;
 use crate::vault::Vault;
 
-/// Frames in a row that may be lost, so that no sender has reason to give up.
+/// Most frames in a row that may be lost, so that no requester uses up its retries.
 const LOSSES: usize = 3;
-/// Times that a deadline may be over before all frames arrive, for the same reason.
+/// Most deadlines that may pass before all frames are delivered, for the same reason.
 const DELAYS: usize = 5;
-/// Steps after which workers that find work have no end.
+/// Number of steps after which workers count as never coming to rest.
 const ENDLESS: usize = 100_000;
 
 thread_local! {
-    /// Where the thread panicked last.
+    /// Source location of the last panic of this thread.
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Why and where a run failed.
+/// Message and source location of the panic of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub why: String,
     pub place: String,
 }
 
-/// A panic hook that prints nothing.
+/// A panic hook that records the location of the panic and prints nothing.
 pub fn note_place(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map(Location::to_string);
     PLACE.set(place.unwrap_or_default());
 }
 
-/// Runs to the end, or to its failure, with [`note_place`] as the panic hook.
+/// Executes a run and catches its panic, if any. [`note_place`] must be the panic hook.
 pub fn guarded(choices: &mut Choices, engine: Engine) -> Result<(), Failure> {
     let done = panic::catch_unwind(AssertUnwindSafe(|| run(choices, engine)));
     done.map_err(|why| {
@@ -58,12 +58,12 @@ pub fn guarded(choices: &mut Choices, engine: Engine) -> Result<(), Failure> {
     })
 }
 
-/// The fate of QPs and CQs after each step of a worker.
+/// Treatment of QPs and CQs after each step of a worker.
 #[derive(Clone, Copy, Debug)]
 pub enum Engine {
-    /// They go on.
+    /// QPs and CQs are kept.
     Kept,
-    /// They are dropped, and made anew of their committed state.
+    /// QPs and CQs are dropped and rebuilt from their committed state.
     Rebuilt,
 }
 
@@ -77,17 +77,17 @@ struct Sim<'w> {
     graves: Vec<Grave<'w>>,
     lost: usize,
     delayed: usize,
-    /// The worker that works first.
+    /// Index of the worker that takes the first step.
     first: usize,
 }
 
-/// A party, and the way that its connections take: both their ends keep to it.
+/// A party, and the data path of all of its connections.
 struct Placed<'w> {
     path: PathPolicy,
     party: Box<dyn Party<'w> + 'w>,
 }
 
-/// Runs to the end.
+/// Executes a run. Panics if the run fails.
 pub fn run(choices: &mut Choices, engine: Engine) {
     let workers = 1 + choices.below(3);
     let clock = Clock::manual();
@@ -118,7 +118,7 @@ pub fn run(choices: &mut Choices, engine: Engine) {
         first: 0,
     };
     let before: Vec<_> = guests.iter().map(Guest::size).collect();
-    // Whether its parties are destroyed in the middle of their work.
+    // Whether the parties are destroyed in the middle of their work at the end.
     let is_cut_off = choices.once_in(4);
     for _ in 0..=choices.below(3) {
         let party = sim.party(choices);
@@ -191,7 +191,7 @@ impl<'w> Sim<'w> {
         }
     }
 
-    /// Destroys a party in the middle of its work, and makes another.
+    /// Destroys a party in the middle of its work, and creates another.
     fn replace(&mut self, at: usize, choices: &mut Choices) {
         let next = self.party(choices);
         let old = mem::replace(&mut self.parties[at], next);
@@ -216,7 +216,8 @@ impl<'w> Sim<'w> {
         }
     }
 
-    /// Takes the address of a guest away and gives it back. Nobody else may have it, but meanwhile.
+    /// Deletes the address of a guest and adds it again. Checks that another guest can add this
+    /// address only in between.
     fn readdress(&mut self, choices: &mut Choices) {
         let guest = &self.guests[choices.below(self.guests.len())];
         let other = &self.guests[choices.below(self.guests.len())];
@@ -224,7 +225,7 @@ impl<'w> Sim<'w> {
         if is_other {
             assert!(!other.borrow_address(guest), "an address of two guests");
         }
-        // Datagrams that were posted need an address.
+        // Posted datagrams need the address, so they are sent first.
         self.work();
         guest.leave_address();
         if is_other {
@@ -237,7 +238,7 @@ impl<'w> Sim<'w> {
         guest.take_address();
     }
 
-    /// Has all links up.
+    /// Sets all links up.
     fn raise_links(&self) {
         for guest in self.guests {
             guest.set_link(true);
@@ -249,7 +250,7 @@ impl<'w> Sim<'w> {
         if flying == 0 {
             return;
         }
-        // Most come in their order.
+        // Most frames are delivered in order.
         let at = if choices.once_in(8) {
             choices.below(flying)
         } else {
@@ -272,7 +273,7 @@ impl<'w> Sim<'w> {
     }
 
     fn time(&mut self, choices: &mut Choices) {
-        // So that nobody gives up.
+        // A requester would use up its retries if its link stayed down.
         self.raise_links();
         self.delayed += 1;
         if self.delayed > DELAYS {
@@ -288,13 +289,13 @@ impl<'w> Sim<'w> {
         self.runtime.pass(time);
     }
 
-    /// Lets all that was posted be done.
+    /// Runs until all posted work requests are complete, and checks all parties.
     fn finish(&mut self) {
         self.raise_links();
         for _ in 0..ENDLESS {
             let mut moved = self.work();
             moved |= self.deliver_all();
-            // If there are few buffers, the events arrive one after the other.
+            // With few event buffers, events arrive one after the other.
             while self.take_events() {
                 moved |= self.work();
             }
@@ -329,7 +330,7 @@ impl<'w> Sim<'w> {
         panic!("it does not come to its end");
     }
 
-    /// Ends all parties, which have nothing to do.
+    /// Moves the QPs of all parties to ERR and runs until all is flushed.
     fn end(&mut self) {
         for Placed { party, .. } in &mut self.parties {
             party.end();
@@ -337,12 +338,12 @@ impl<'w> Sim<'w> {
         self.finish();
     }
 
-    /// Destroys all parties. Nothing is left of them.
+    /// Destroys all parties, and checks that destroyed objects have no effect afterwards.
     fn bury(&mut self) {
         for Placed { party, .. } in mem::take(&mut self.parties) {
             self.graves.extend(party.destroy());
         }
-        // Nobody is left to answer.
+        // Without QPs, no deadline is left.
         let left = self.runtime.next_deadline();
         assert_eq!(left, None, "a deadline of what is gone");
         while self.work() | self.deliver_all() | self.take_events() {}
@@ -351,7 +352,7 @@ impl<'w> Sim<'w> {
         }
     }
 
-    /// Has all frames that fly arrive. Returns whether any did.
+    /// Delivers all frames in flight. Returns whether there were any.
     fn deliver_all(&self) -> bool {
         let any = self.net.flying() > 0;
         while self.net.flying() > 0 {
@@ -360,7 +361,7 @@ impl<'w> Sim<'w> {
         any
     }
 
-    /// Has all work go on that was held. Returns whether there was any.
+    /// Resumes paused work of all parties. Returns whether there was any.
     fn resume(&mut self) -> bool {
         let mut any = false;
         for Placed { path, party } in &mut self.parties {
@@ -370,17 +371,17 @@ impl<'w> Sim<'w> {
         any
     }
 
-    /// Has a worker take a step. Returns whether it is awake.
+    /// Lets a worker take a step. Returns whether the worker is awake.
     fn turn(&self, worker: usize) -> bool {
         let is_awake = self.runtime.step(worker);
-        // A worker that sleeps has served nothing.
+        // A worker that sleeps has served no QP.
         if is_awake && matches!(self.engine, Engine::Rebuilt) {
             self.runtime.rebuild();
         }
         is_awake
     }
 
-    /// Takes the events that there are. Returns whether there were any.
+    /// Takes and checks the events of all guests and parties. Returns whether there were any.
     fn take_events(&mut self) -> bool {
         let guests = self.guests.iter();
         let any = guests.fold(false, |any, guest| guest.take_port_events() || any);
@@ -388,9 +389,9 @@ impl<'w> Sim<'w> {
         parties.fold(any, |any, placed| placed.party.take_events() || any)
     }
 
-    /// Has the workers work until all sleep. Returns whether any was awake.
+    /// Lets the workers take steps until all sleep. Returns whether any was awake.
     fn work(&mut self) -> bool {
-        // Each can do all of it alone, so each is the first in its turn.
+        // The first worker may do all of the work, so the workers take turns in being the first.
         self.first += 1;
         let mut steps = 0;
         loop {

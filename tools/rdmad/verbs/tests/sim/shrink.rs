@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Makes a failing run short.
+//! Shrinks a failing run to fewer steps.
 
 use crate::choices::{Choices, Step};
 use crate::run::{self, Engine, Failure};
 
-/// Runs that are tried at most.
+/// Most runs that shrinking tries.
 const TRIES: usize = 2000;
 
-/// A run that fails at `place` with as few steps as can be found, from one that does. Its first
-/// step is kept.
+/// Shrinks `steps`, a run that fails at `place`, to fewer steps that fail at the same place. Always
+/// keeps the first step, which sets up the run.
 pub fn shrink(steps: &[Step], place: &str, engine: Engine) -> Vec<Step> {
     let mut best = steps.to_vec();
     let mut tries = 0;
@@ -32,7 +32,7 @@ pub fn shrink(steps: &[Step], place: &str, engine: Engine) -> Vec<Step> {
         }
         size /= 2;
     }
-    // Simpler choices.
+    // Replaces choices by 0.
     for at in 0..best.len() {
         for choice in 0..best[at].len() {
             if best[at][choice] != 0 {

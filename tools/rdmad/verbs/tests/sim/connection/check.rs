@@ -19,7 +19,7 @@ impl Connection<'_> {
         ours.follow();
         ours.take_events();
         let left = ours.left.pop_front();
-        // Its event may be on its way.
+        // The completion may have an event that has not arrived.
         let early = left.is_none() && ours.early > 0;
         let Some(cqe) = left.or_else(|| ours.cq.poll()) else {
             return false;
@@ -49,14 +49,14 @@ impl Connection<'_> {
         true
     }
 
-    /// All is done and told.
+    /// Checks at the end of a run that all work requests are complete and all events were raised.
     pub(super) fn check_end(&mut self) {
         for side in 0..2 {
             let reliable = self.reliable;
             let [ours, theirs] = self.sides(side);
             ours.take_events();
             assert!(!ours.owed, "no event since the CQ moved");
-            // The last ones may have no completion.
+            // The last work requests may be unsignaled.
             while let Some(sent) = ours.sent.pop_front() {
                 assert!(!sent.signaled, "no completion of {sent:?}");
                 ours.check(theirs, sent, reliable);
@@ -81,7 +81,7 @@ impl Connection<'_> {
 }
 
 impl End<'_> {
-    /// A work request ended in error.
+    /// Checks the completion of a work request in error.
     fn flushed(&mut self, theirs: &mut Self, cqe: &Cqe, reliable: bool) {
         assert!(self.ending, "nothing was wrong: {cqe:?}");
         let status = WcStatus::try_from(cqe.status).unwrap();
@@ -100,7 +100,7 @@ impl End<'_> {
                     status == WcStatus::WrFlushErr || first && status == WcStatus::RetryExcErr,
                     "{cqe:?}"
                 );
-                // Its areas are not used again: what was sent of it may still be on its way.
+                // The areas are not reused, because packets of the work request may be in flight.
                 return;
             }
             assert!(
@@ -130,7 +130,7 @@ impl End<'_> {
         }
     }
 
-    /// A work request has ended: its data is where it should be, and nowhere else.
+    /// Checks the data of a successful work request: it is in the right area and in no other.
     fn check(&mut self, theirs: &mut Self, sent: Sent, reliable: bool) {
         if reliable {
             self.check_pace(&sent);
@@ -153,7 +153,7 @@ impl End<'_> {
         }
     }
 
-    /// Returns whether the message was solicited.
+    /// Checks the completion of a receive. Returns whether its message was solicited.
     fn receive_ended(&mut self, theirs: &mut Self, cqe: &Cqe, reliable: bool) -> bool {
         let received = self.received.pop_front();
         let received = received.unwrap_or_else(|| panic!("no receive ends so: {cqe:?}"));
@@ -174,7 +174,7 @@ impl End<'_> {
                 && imm == message.imm
                 && match reliable {
                     true => bytes == filled(data),
-                    // A message that was broken off may have left its data behind.
+                    // An earlier incomplete message may have written data behind that of this one.
                     false => bytes.starts_with(data),
                 }
         };
@@ -184,10 +184,10 @@ impl End<'_> {
             assert!(fits(&message), "{cqe:?} is not {message:?}");
             return message.solicited;
         }
-        // Messages may be lost, and come in another order or twice.
+        // Without a reliable connection, messages may be lost, reordered or duplicated.
         let like = theirs.messages.iter().filter(|message| fits(message));
         let solicited = like.map(|message| message.solicited);
-        // The one among several can't be told.
+        // Several messages may match. The result is true only if all of them are solicited.
         let sure = solicited.reduce(|all, one| all && one);
         sure.unwrap_or_else(|| panic!("nobody sent that: {cqe:?}"))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! SQD: work of an end that began comes to its end, and no other begins before RTS.
+//! State SQD of an end: work requests that have begun end, and no other begins before RTS.
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState};
@@ -13,20 +13,22 @@ use crate::choices::Choices;
 
 const DRAINED: EventKind = EventKind::Async(AsyncEvent::SqDrained);
 
-/// The QP of an end was taken to SQD.
+/// State of an end whose QP is in SQD.
 #[derive(Debug)]
 pub(super) struct Drain {
-    /// The driver asked for the event, and has it.
+    /// The driver requested the event SQ_DRAINED.
     notify: bool,
+    /// The event has arrived.
     told: bool,
-    /// No work request from this id on was posted by then.
+    /// Work requests with ids below this one were posted before SQD.
     end: u64,
-    /// All that began is complete.
+    /// All work requests that had begun are complete.
     over: bool,
 }
 
 impl Connection<'_> {
-    /// Takes the QP of a side to SQD or looks at it there, or takes it back.
+    /// Moves the QP of a side to SQD. If it is in SQD, moves it back to RTS or checks whether it is
+    /// drained.
     pub(super) fn drain(&mut self, side: usize, choices: &mut Choices) {
         let ours = &mut self.ends[side];
         if ours.ending {
@@ -47,8 +49,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Takes QPs in SQD back, where all that began has ended by now. Returns whether there were
-    /// any.
+    /// Moves QPs in SQD, which must be drained now, back to RTS. Returns whether there were any.
     pub(super) fn go_on(&mut self) -> bool {
         let mut any = false;
         for ours in &mut self.ends {
@@ -82,7 +83,7 @@ impl End<'_> {
         });
     }
 
-    /// Takes the QP from SQD to RTS, unless it has failed.
+    /// Moves the QP from SQD to RTS, unless it has failed.
     fn go_on(&mut self) {
         self.take_events();
         let drain = self.drain.take();
@@ -93,13 +94,13 @@ impl End<'_> {
         }
     }
 
-    /// An event of the QP came.
+    /// Checks an event of the QP.
     pub(super) fn qp_event(&mut self, event: EventKind) {
         assert_eq!(event, DRAINED, "nothing happened to it");
         let is_drained = self.qp.query().sq_draining == 0;
         match &mut self.drain {
             Some(drain) if drain.notify && !drain.told && is_drained => drain.told = true,
-            // It had no buffer when the QP was in SQD before.
+            // The event of an earlier SQD may arrive late because it had no buffer.
             _ => assert!(
                 std::mem::take(&mut self.may_drain),
                 "{event:?}, which is not due"
@@ -107,7 +108,7 @@ impl End<'_> {
         }
     }
 
-    /// A work request was executed, which may not be in SQD.
+    /// Checks that a work request that was executed may be executed in SQD.
     pub(super) fn check_drain(&self, sent: &Sent) {
         if let Some(drain) = &self.drain {
             assert!(!drain.over, "{sent:?} began although the SQ was drained");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One side of a connection: its objects, memory and work.
+//! One end of a connection: its objects, memory and work requests.
 
 use std::collections::VecDeque;
 
@@ -15,30 +15,31 @@ use crate::guest::Guest;
 use crate::harness::cq::Moving;
 use crate::harness::{sge, Cq, Mr, Options, Qp};
 
-/// Bytes of an area: a work request has one of each kind to itself until it is complete.
+/// Bytes of an area of memory. A work request has exclusive use of its areas until it is complete.
 pub(super) const AREA: u64 = 8192;
-/// Areas of a kind.
+/// Number of areas of each kind.
 pub(super) const AREAS: usize = 12;
-/// The byte of an area where nothing was written.
+/// Initial value of all bytes of an area.
 const FILL: u8 = 0xee;
-/// The kinds of areas of an end's memory: for its own work requests, its receives, those of its
-/// peer.
+/// Kind of area: local memory of send work requests.
 pub(super) const LOCAL: usize = 0;
+/// Kind of area: receive buffers.
 pub(super) const RECEIVE: usize = 1;
+/// Kind of area: memory that work requests of the peer access.
 pub(super) const REMOTE: usize = 2;
 const KINDS: usize = 3;
 
-/// A work request of a send queue.
+/// A posted send work request.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub id: u64,
     pub opcode: WrOpcode,
     pub signaled: bool,
     pub local: usize,
-    /// Another work request has the local area, too.
+    /// Another work request uses the same local area.
     pub is_shared: bool,
     pub remote: Option<usize>,
-    /// Bytes that must be where the opcode moves data to.
+    /// Data that must be at the destination when the work request is complete.
     pub data: Vec<u8>,
 }
 
@@ -47,7 +48,7 @@ pub(super) struct Sent {
 pub(super) struct Message {
     pub data: Vec<u8>,
     pub imm: Option<[u8; 4]>,
-    /// Its data goes to the receive's memory.
+    /// The data is stored in the receive buffer; false for a WRITE with immediate data.
     pub placed: bool,
     pub solicited: bool,
 }
@@ -58,7 +59,7 @@ pub(super) struct Received {
     pub area: usize,
 }
 
-/// One side.
+/// One end of a connection.
 pub(super) struct End<'w> {
     pub guest: &'w Guest,
     pub cq: Cq<'w>,
@@ -66,33 +67,37 @@ pub(super) struct End<'w> {
     pub mr: Mr,
     pub free: [Vec<usize>; KINDS],
     pub sent: VecDeque<Sent>,
-    /// Messages to the peer that it has not taken.
+    /// Messages to the peer that the peer has not received.
     pub messages: VecDeque<Message>,
     pub received: VecDeque<Received>,
-    /// The value of its word for atomic operations when all that the peer posted is done.
+    /// Value of this end's atomic word after all work requests that the peer has posted.
     pub word: u64,
     pub armed: Option<ArmKind>,
-    /// The ring that the device has moved the CQ to, and completions that were left in the old one.
+    /// The new ring of the CQ, if the device uses it already and the driver does not.
     pub moving: Option<Moving>,
+    /// Completions from the old ring that were not polled.
     pub left: VecDeque<Cqe>,
-    /// Completions in the new ring that were there before the CQ was armed in it.
+    /// Number of completions in the new ring that were written before the CQ was armed there.
     pub early: u32,
-    /// When the device looks at the new ring, the event may come, or must.
+    /// An event may still be raised because of the last move of the CQ.
     pub late: bool,
+    /// An event must still be raised because of the last move of the CQ.
     pub owed: bool,
-    /// Completions were polled since the CQ was armed. An event may still tell of them: what was
-    /// asked for first holds.
+    /// Completions were polled since the CQ was armed. The device may still raise an event for
+    /// them.
     pub polled: bool,
-    /// The doorbell of the CQ was rung since the last event. It may come when the device has moved.
+    /// The doorbell of the CQ was rung since the last event. The device may handle the doorbell
+    /// after a move of the CQ.
     pub rang: bool,
-    /// The QP is in SQD. The event of an earlier time there may come yet.
+    /// State of the SQ while the QP is in SQD.
     pub drain: Option<Drain>,
+    /// The event SQ_DRAINED of an earlier SQD may still arrive.
     pub may_drain: bool,
     pub pace: Option<Pace>,
     pub posted: u64,
-    /// A work request of the SQ failed: those behind it are flushed.
+    /// A work request of the SQ has failed: later ones are flushed.
     pub failed: bool,
-    /// The QP is in ERR, or its peer is gone: work may end in error.
+    /// The QP or its peer is in ERR, so work requests may end in error.
     pub ending: bool,
 }
 
@@ -131,7 +136,7 @@ impl<'w> End<'w> {
         }
     }
 
-    /// Whether messages wait for receives that are not posted.
+    /// Whether enough receives are posted for this number of messages.
     pub fn has_receives_for(&self, messages: usize) -> bool {
         self.received.len() >= messages
     }
@@ -153,13 +158,13 @@ impl<'w> End<'w> {
         driver::post_recv(&self.qp, id, &[sge]);
     }
 
-    /// Arms the CQ, which the caller has polled until it was empty.
+    /// Arms the CQ. The caller has polled all completions before.
     pub fn arm(&mut self, kind: ArmKind) {
         self.take_events();
-        // All that came is polled.
+        // All completions are polled, so no event of the last move is missing.
         self.settle_move();
         self.polled &= self.armed.is_some();
-        // Solicited does not take the place of next.
+        // A CQ that is armed for the next completion stays so.
         if self.armed != Some(ArmKind::Next) {
             self.armed = Some(kind);
         }
@@ -169,7 +174,7 @@ impl<'w> End<'w> {
         }
     }
 
-    /// Takes the event of the CQ. Returns whether there was one.
+    /// Takes and checks the events of the CQ and the QP. Returns whether there were any.
     pub fn take_events(&mut self) -> bool {
         let count = self.guest.take_events(self.cq.cookie).len();
         if count > 0 {
@@ -194,13 +199,13 @@ impl<'w> End<'w> {
         count + events.len() > 0
     }
 
-    /// The last move of the CQ can't have kept an event back any more.
+    /// Ends the expectation of events because of the last move of the CQ.
     fn settle_move(&mut self) {
         self.early = 0;
         (self.late, self.owed) = (false, false);
     }
 
-    /// Whether there are completions that were not polled, or may be in another ring.
+    /// Whether there may be completions that were not polled.
     fn has_news(&self) -> bool {
         driver::unpolled(&self.cq) > 0 || self.moving.is_some() || !self.left.is_empty()
     }
@@ -227,19 +232,19 @@ impl<'w> End<'w> {
     }
 }
 
-/// An area that begins with `data`.
+/// The content of an area that begins with `data` and is unchanged behind it.
 pub(super) fn filled(data: &[u8]) -> Vec<u8> {
     let mut bytes = data.to_vec();
     bytes.resize(AREA as usize, FILL);
     bytes
 }
 
-/// Where an area begins in the memory of its end.
+/// Offset of an area in the memory of its end, in bytes.
 pub(super) fn offset(kind: usize, area: usize) -> u64 {
     (kind * AREAS + area) as u64 * AREA
 }
 
-/// Where the word for atomic operations is.
+/// Offset of the word for atomic operations in the memory of its end.
 pub(super) fn word() -> u64 {
     offset(KINDS, 0)
 }

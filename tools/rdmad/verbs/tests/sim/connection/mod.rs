@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A connection of two QPs, and what must become of each work request that is posted to them.
+//! A connection of two QPs, with a model of the expected result of each work request.
 
 mod check;
 mod drain;
@@ -18,14 +18,14 @@ use crate::harness::{connect, Options};
 use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 use end::End;
 
-/// Two QPs that are connected to each other.
+/// Two connected QPs.
 pub struct Connection<'w> {
     ends: [End<'w>; 2],
     reliable: bool,
 }
 
 impl<'w> Connection<'w> {
-    /// One between two of `guests`, which may be one.
+    /// A connection between two of `guests`, or within one of them.
     pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
         let ends = [(); 2].map(|()| &guests[choices.below(guests.len())]);
         let qp_type = choices.of(&[QpType::Rc, QpType::Rc, QpType::Uc]);
@@ -52,12 +52,12 @@ impl<'w> Connection<'w> {
         }
     }
 
-    /// Takes one QP to ERR, with which the other can't talk any more.
+    /// Moves the QP of a side to ERR.
     fn break_off(&mut self, side: usize) {
         let reliable = self.reliable;
         let [ours, theirs] = self.sides(side);
         ours.ending = true;
-        // The other's requests are not answered any more.
+        // Requests of the other QP are no longer answered, so its work requests may fail too.
         theirs.ending |= reliable;
         ours.qp.to(QpState::Err);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits of an end: no time sees more bytes than the rate carries and a burst.
+//! Rate limits of an end: no more bytes are sent in any time than the rate allows, plus a burst.
 
 use std::time::Instant;
 
@@ -11,28 +11,28 @@ use virtio_rdma_abi::wire::Wire;
 use super::end::{End, Sent};
 use crate::choices::Choices;
 
-/// The longest frame, which a burst has room for.
+/// Bytes of the longest frame, by which a burst may be exceeded.
 const FRAME: u128 = 4096 + 200;
-/// The shortest default of a burst: a packet.
+/// Smallest default burst in bytes: one packet.
 const PACKET: u128 = 4096;
-/// Nanoseconds in which a rate of 1 kb/s carries a byte.
+/// Time in nanoseconds in which a rate of 1 kb/s allows one byte.
 const BYTE: u128 = 8_000_000;
-/// A burst by default is what the rate carries in 5 ms.
+/// Time in nanoseconds in which a rate allows its default burst: 5 ms.
 const DEFAULT_BURST: u128 = 5_000_000;
 
-/// A rate limit, and payload that it let through.
+/// A rate limit, and the payload that was sent since it was set.
 pub(super) struct Pace {
     rate: u128,
-    /// The longest burst that may be left from before.
+    /// Largest burst that is possible, including tokens of the previous limit.
     burst: u128,
     since: Instant,
-    /// The first work request that was posted since.
+    /// Id of the first work request that was posted under this limit.
     first: u64,
     bytes: u128,
 }
 
 impl End<'_> {
-    /// Sets a rate limit or takes it away.
+    /// Sets or removes a rate limit.
     pub(super) fn limit_rate(&mut self, choices: &mut Choices) {
         if self.ending {
             return;
@@ -64,15 +64,15 @@ impl End<'_> {
         });
     }
 
-    /// A work request of a reliable connection has ended: what it sent counts. On others, what
-    /// nobody takes is free.
+    /// Counts the payload of a successful work request and checks the rate. Only called for
+    /// reliable connections: messages that an unreliable peer drops are not charged.
     pub(super) fn check_pace(&mut self, sent: &Sent) {
         let now = self.guest.clock.now();
         let Some(pace) = self.pace.as_mut().filter(|pace| sent.id >= pace.first) else {
             return;
         };
         pace.bytes += match sent.opcode {
-            // The peer sends their data.
+            // The peer sends the data of these operations.
             WrOpcode::RdmaRead | WrOpcode::AtomicFetchAndAdd | WrOpcode::AtomicCmpAndSwp => 0,
             _ => sent.data.len() as u128,
         };

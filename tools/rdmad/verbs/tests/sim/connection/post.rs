@@ -11,7 +11,7 @@ use crate::driver;
 use crate::harness::{pattern, Wr};
 
 impl Connection<'_> {
-    /// Posts a work request that the choices make, if there is room.
+    /// Posts a work request with attributes from `choices`, if there is room.
     pub(super) fn post(&mut self, side: usize, choices: &mut Choices) {
         let opcodes: &[WrOpcode] = match self.reliable {
             true => &[
@@ -41,7 +41,7 @@ impl Connection<'_> {
             _ => 0,
         };
         let solicited = choices.once_in(4);
-        // So that unsignaled ones don't take all areas for good.
+        // Areas of unsignaled work requests are freed only by the completion of a later one.
         let [ours, theirs] = self.sides(side);
         let unsignaled = ours.sent.iter().rev().take_while(|wr| !wr.signaled).count();
         let signaled = !choices.once_in(3) || unsignaled >= AREAS / 2;
@@ -68,7 +68,7 @@ impl Connection<'_> {
                         theirs.word = before.wrapping_add(id);
                         [id, 0]
                     }
-                    // Every other one finds what it compares with.
+                    // Every other compare-and-swap succeeds.
                     _ if id & 2 == 0 => {
                         theirs.word = id;
                         [before, id]
@@ -146,7 +146,7 @@ impl Connection<'_> {
         driver::post(&ours.qp, &wr.flags(flags));
     }
 
-    /// Sends what the last work request reads, which a fence has it wait for.
+    /// Posts a SEND of the data that the last work request reads, with a fence.
     fn pass_on(&mut self, side: usize, choices: &mut Choices) {
         let [ours, _] = self.sides(side);
         let Some(read) = ours.sent.back_mut() else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CQs of a connection that move to other rings while they are used.
+//! Resizing of the CQs of a connection while they are used.
 
 use virtio_rdma_abi::ring::ArmKind;
 
@@ -8,14 +8,14 @@ use super::end::End;
 use crate::choices::Choices;
 use crate::driver;
 
-/// The answer of commands for a ring that is too short.
+/// Error code of RESIZE_CQ with a ring that is too short.
 const EINVAL: u8 = 22;
 
 impl End<'_> {
-    /// Has the device move the CQ to another ring. The driver follows when it next polls.
+    /// Makes the device move the CQ to another ring. The driver follows at its next poll.
     pub(super) fn resize(&mut self, choices: &mut Choices) {
         self.follow();
-        // No fewer slots than there may be completions.
+        // The ring has room for all completions that are possible.
         let slots = choices.of(&[64, 128, 256]);
         let cqe = match choices.once_in(4) {
             true => 1 + choices.below(8) as u32,
@@ -34,21 +34,21 @@ impl End<'_> {
         }
     }
 
-    /// Follows the device to the ring that the CQ has moved to, if it has.
+    /// If the device has moved the CQ, makes the driver use the new ring too.
     pub(super) fn follow(&mut self) {
         let Some(moving) = self.moving.take() else {
             return;
         };
         self.left.extend(self.cq.finish_resize(moving));
-        // Asked for again in the new ring, it does not come a second time.
+        // An event that was raised before is not raised again in the new ring.
         self.take_events();
-        // The device may have told nobody of a completion that is polled or left.
+        // The device may not have raised an event for completions of the old ring.
         let is_overdue = !self.left.is_empty() || self.rang;
         self.early = driver::unpolled(&self.cq);
         self.late = is_overdue || self.early > 0;
         self.owed = match self.armed {
             Some(ArmKind::Next) => self.late,
-            // The device does not know which of them were solicited.
+            // The device does not know which completions of the old ring were solicited.
             Some(_) => is_overdue,
             None => false,
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks of receives that several QPs share.
+//! Checks of the receives of a shared receive queue.
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::EventKind;
@@ -12,20 +12,21 @@ const LIMIT: EventKind = EventKind::Async(AsyncEvent::SrqLimitReached);
 const LAST: EventKind = EventKind::Async(AsyncEvent::QpLastWqeReached);
 
 impl Shared<'_> {
-    /// Receives that are left, if each QP holds one.
+    /// Least number of receives in the SRQ: each QP may have taken one that is not complete.
     fn least(&self) -> u64 {
         let held = self.members.len() as u64;
         self.receives.outstanding(&self.cq).saturating_sub(held)
     }
 
-    /// More receives are about to be posted.
+    /// Updates the fewest receives since the limit was armed. Must be called before a receive is
+    /// posted.
     pub(super) fn note_fewest(&mut self) {
         self.fewest = self.fewest.min(self.least());
     }
 
-    /// Takes events. Returns whether there were any.
+    /// Takes and checks the events of the SRQ and its QPs. Returns whether there were any.
     pub(super) fn check_events(&mut self) -> bool {
-        // Before the events are looked at: one that is due by now has come.
+        // Counted before the events are taken: an event that is due now has arrived already.
         let left = self.receives.outstanding(&self.cq);
         let is_starved = self.guest.is_starved();
         let events = self.guest.take_events(self.receives.srq.cookie);
@@ -62,7 +63,7 @@ impl Shared<'_> {
         any
     }
 
-    /// Polls each CQ once. Returns whether there was a completion.
+    /// Polls the CQs. Returns whether there was a completion.
     pub(super) fn poll_one(&mut self) -> bool {
         let mut any = self.poll_cq();
         for member in &mut self.members {
@@ -82,7 +83,7 @@ impl Shared<'_> {
         cqe.is_some()
     }
 
-    /// A receive ended.
+    /// Checks the completion of a receive.
     fn received(&mut self, cqe: &Cqe) {
         let whose = |member: &&mut Member<'_>| member.to.qpn == cqe.qp_num;
         let others = self.members.len() - 1;
@@ -112,7 +113,7 @@ impl Shared<'_> {
         assert!(bytes == expected, "other bytes: {cqe:?}");
     }
 
-    /// All is done and told.
+    /// Checks at the end of a run that all sends are complete and all messages were received.
     pub(super) fn check_end(&mut self) {
         self.check_events();
         for member in &self.members {
@@ -120,7 +121,7 @@ impl Shared<'_> {
             assert!(member.ending || member.messages.is_empty(), "not received");
             assert!(!member.ending || member.closed, "no last receive");
         }
-        // An area that was not taken was not written to.
+        // Areas of receives that are still posted must be unchanged.
         for (id, area) in &self.areas {
             let iova = self.mr.iova + (area * AREA) as u64;
             let bytes = self.guest.vm.read(iova, AREA);
@@ -131,7 +132,7 @@ impl Shared<'_> {
 }
 
 impl Member<'_> {
-    /// A work request of the sender ended.
+    /// Checks the completion of a send.
     fn send_ended(&mut self, cqe: &Cqe) {
         let sent = self.sent.pop_front();
         let (id, _) = sent.unwrap_or_else(|| panic!("nothing posted ends so: {cqe:?}"));

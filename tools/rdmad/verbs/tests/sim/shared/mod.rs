@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! An SRQ that several connections take their receives from.
+//! An SRQ from which several connections take their receives.
 
 mod check;
 
@@ -15,49 +15,51 @@ use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Srq, Wr};
 use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 
-/// Bytes of an area, and how many there are: one for each slot of the SRQ, and of a sender.
+/// Bytes of an area of memory.
 const AREA: usize = 1024;
+/// Number of areas for receives, and of areas of each sender.
 const AREAS: usize = 16;
-/// Slots that the SRQ may grow to.
+/// Most slots to which the SRQ grows.
 const MOST: u32 = 64;
-/// The answer of commands if it were to shrink.
+/// Error code of a command that would shrink the SRQ.
 const EINVAL: u8 = 22;
-/// The byte of an area where nothing was written.
+/// Initial value of all bytes of an area.
 const FILL: u8 = 0xee;
 
-/// A QP that sends to one that takes its receives from the SRQ.
+/// A connection: `from` sends, and `to` takes its receives from the SRQ.
 struct Member<'w> {
     guest: &'w Guest,
     cq: Cq<'w>,
     from: Qp<'w>,
     to: Qp<'w>,
     mr: Mr,
-    /// Ids and data of what was sent, until the sender is told of its end.
+    /// Id and data of each send without a polled completion.
     sent: VecDeque<(u64, Vec<u8>)>,
-    /// Messages that were not received.
+    /// Data of messages that were not received.
     messages: VecDeque<Vec<u8>>,
-    /// The receive that it took last.
+    /// Id of the last receive that `to` completed.
     last: u64,
-    /// The receiver is in ERR.
+    /// `to` is in ERR.
     ending: bool,
-    /// QP_LAST_WQE_REACHED came, and what was there then was polled.
+    /// QP_LAST_WQE_REACHED has arrived, and all completions before it were polled.
     closed: bool,
 }
 
-/// The SRQ and its QPs.
+/// A party: an SRQ and the connections that use it.
 pub struct Shared<'w> {
     guest: &'w Guest,
     cq: Cq<'w>,
     receives: SharedReceives<'w>,
     mr: Mr,
     members: Vec<Member<'w>>,
-    /// Areas of receives that are posted, by their ids.
+    /// Area of each posted receive, by its id.
     areas: BTreeMap<u64, usize>,
     free: Vec<usize>,
     posted: u64,
     slots: u32,
-    /// The limit that is armed, and the fewest receives that may have been left since.
+    /// The armed limit; 0 if none is armed.
     limit: u32,
+    /// Fewest receives that the SRQ may have had since the limit was armed.
     fewest: u64,
 }
 
@@ -155,7 +157,7 @@ impl<'w> Shared<'w> {
         true
     }
 
-    /// Moves the SRQ to a longer ring; a shorter one is refused.
+    /// Moves the SRQ to a longer ring. Checks that a shorter ring is refused.
     fn resize(&mut self, slots: u32) {
         let refused = self.receives.resize(slots).err();
         assert_eq!(refused, (slots < self.slots).then_some(EINVAL), "{slots}");
@@ -163,7 +165,7 @@ impl<'w> Shared<'w> {
         assert_eq!(self.receives.srq.query().max_wr, self.slots);
     }
 
-    /// Arms the limit. The event of an earlier one may be on its way.
+    /// Arms a limit, unless another one is armed whose event may still arrive.
     fn arm(&mut self, limit: u32) {
         self.check_events();
         if self.limit > 0 {

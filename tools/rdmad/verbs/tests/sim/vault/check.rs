@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks of how tries end.
+//! Checks of the completions of tries.
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::EventKind;
@@ -10,7 +10,7 @@ use super::side::{Kind, Try};
 use super::Vault;
 
 impl Vault<'_> {
-    /// Nothing was written without right.
+    /// Checks that only permitted writes have changed the memory of both sides.
     pub(super) fn check_memory(&self) {
         self.owner.memory.check();
         self.thief.memory.check();
@@ -36,13 +36,13 @@ impl Vault<'_> {
         any
     }
 
-    /// Whether work may end for want of the other side.
+    /// Whether work requests may fail because the connection may have ended.
     fn may_break(&self) -> bool {
         let mut tries = self.owner.tries.iter().chain(&self.thief.tries);
         self.ending || tries.any(|one| one.fails.is_some())
     }
 
-    /// A work request of a SQ ended.
+    /// Checks the completion of a send work request, of the owner if `ours`.
     fn ended(&mut self, ours: bool, cqe: &Cqe) {
         let may_break = self.may_break();
         let side = match ours {
@@ -56,7 +56,7 @@ impl Vault<'_> {
         let receives = [&mut self.owner, &mut self.thief].map(|side| side.receives.iter_mut());
         for receive in receives.into_iter().flatten() {
             if receive.id == one.id {
-                // The message of one that was flushed may meet other keys yet.
+                // The message of a flushed try may still arrive and be checked against other keys.
                 let fails = one.fails.is_some() || status != WcStatus::Success;
                 receive.ended = Some((one.succeeds, fails));
             }
@@ -101,7 +101,7 @@ impl Vault<'_> {
         let first = !std::mem::replace(&mut side.failed, true);
         self.is_silent |= ours && status != WcStatus::WrFlushErr;
         self.ending = true;
-        // Only a peer that refuses has not looked at what is behind.
+        // Only a peer that refuses a request executes no later requests.
         let refused = [
             WcStatus::RemAccessErr,
             WcStatus::RemInvReqErr,
@@ -111,7 +111,7 @@ impl Vault<'_> {
             return;
         }
         self.must_raise |= status != WcStatus::RemOpErr;
-        // Work without a fence may overtake a READ or an atomic operation.
+        // Work requests without a fence may overtake a READ or an atomic operation.
         let behind: Vec<_> = match one.kind {
             Kind::Write | Kind::Receive => side.tries.iter().map(|one| one.id).collect(),
             _ => Vec::new(),
@@ -123,7 +123,7 @@ impl Vault<'_> {
         }
     }
 
-    /// A receive ended.
+    /// Checks the completion of a receive, of the owner if `ours`.
     fn received(&mut self, ours: bool, cqe: &Cqe) {
         let may_break = self.may_break();
         let (side, tries) = match ours {
@@ -151,7 +151,7 @@ impl Vault<'_> {
         }
     }
 
-    /// Events of the owner's QP.
+    /// Checks events of the owner's QP.
     pub(super) fn check_events(&mut self, events: &[EventKind]) {
         for event in events {
             let EventKind::Async(event) = *event else {
@@ -163,7 +163,7 @@ impl Vault<'_> {
         }
     }
 
-    /// All is done and told.
+    /// Checks at the end of a run that all tries are complete and the events of errors were raised.
     pub(super) fn check_end(&mut self) {
         self.check_memory();
         for side in [&self.owner, &self.thief] {

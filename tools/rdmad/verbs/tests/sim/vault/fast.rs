@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! An MR of a vault that work requests register and invalidate.
+//! An MR for fast registration: work requests register parts of the vault and invalidate the MR.
 
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdDeregMr};
 use virtio_rdma_abi::ib::{AccessFlags, WrOpcode};
@@ -13,7 +13,7 @@ use crate::harness::{local_inv, wqe, FULL};
 
 const PAGE: u64 = 4096;
 
-/// The registered memory.
+/// The registered part of the vault, as offset and length in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Registered {
     at: usize,
@@ -21,29 +21,32 @@ struct Registered {
     access: AccessFlags,
 }
 
-/// The future of the MR.
+/// State of the MR after a work request.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     key: u32,
     registered: Option<Registered>,
 }
 
-/// The MR.
+/// An MR for fast registration.
 pub struct Fast<'w> {
     guest: &'w Guest,
     mrn: MrNumber,
     key: u32,
     registered: Option<Registered>,
-    /// A work request that changes it is under way.
+    /// A work request that changes the MR has not completed.
     is_changing: bool,
-    /// Address and length of the vault, and the address of its first byte in work requests.
+    /// DMA address of the vault.
     iova: u64,
+    /// Length of the vault in bytes.
     len: usize,
+    /// Address of the vault in work requests.
     addr: u64,
 }
 
 impl<'w> Fast<'w> {
-    /// A free MR of the PD for the vault at `iova`.
+    /// Creates an MR without memory in the PD `pdn`. The parameters in parentheses are DMA address
+    /// and length of the vault, and its address in work requests.
     pub fn new(guest: &'w Guest, pdn: Pdn, (iova, len, addr): (u64, u64, u64)) -> Self {
         let request = CmdCreateMr {
             pdn,
@@ -63,7 +66,7 @@ impl<'w> Fast<'w> {
         }
     }
 
-    /// Whether `key` opens `len` bytes from `at` on.
+    /// Whether `key` permits `access` to `len` bytes of the vault from offset `at` on.
     pub fn opens(&self, key: u32, at: usize, len: usize, access: AccessFlags) -> bool {
         let opens = |known: Registered| {
             known.access.contains(access) && known.at <= at && at + len <= known.at + known.len
@@ -71,13 +74,13 @@ impl<'w> Fast<'w> {
         self.key == key && self.registered.is_some_and(opens)
     }
 
-    /// A key to try.
+    /// The current key, unless it is changing.
     pub fn pick(&self) -> Option<u32> {
         (!self.is_changing).then_some(self.key)
     }
 
-    /// A work request that registers or invalidates: its bytes, the key that ends with it, and what
-    /// the MR becomes.
+    /// A work request that registers or invalidates the MR. Returns its WQE, the key that becomes
+    /// invalid, and the new state of the MR.
     pub fn change(&mut self, id: u64, choices: &mut Choices) -> Option<(Vec<u8>, u32, Change)> {
         if self.is_changing {
             return None;
@@ -130,13 +133,13 @@ impl<'w> Fast<'w> {
         wqe(id, WrOpcode::RegMr, 0, &reg)
     }
 
-    /// The work request that makes this change has ended.
+    /// Applies the change of a successful work request.
     pub fn changed(&mut self, change: &Change) {
         self.is_changing = false;
         (self.key, self.registered) = (change.key, change.registered);
     }
 
-    /// Deregisters it.
+    /// Deregisters the MR.
     pub fn destroy(&self) {
         self.guest.give_back(CmdDeregMr { mrn: self.mrn });
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Keys to a vault that are, and keys that were.
+//! Valid and former keys of a vault.
 
 use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
 use virtio_rdma_abi::ib::AccessFlags;
@@ -15,40 +15,41 @@ use crate::party::deregister;
 use super::fast::Fast;
 use super::windows::Windows;
 
-/// MRs at a time, and keys of old ones that are kept to be tried.
+/// Most MRs at a time.
 const MRS: usize = 5;
+/// Number of former MRs whose keys are still tried.
 const OLD: usize = 4;
 
 const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
 /// All rights, and windows.
 const BINDABLE: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
 
-/// The answer of commands for an MR that a window shows.
+/// Error code of commands for an MR to which a window is bound.
 const EBUSY: u8 = 16;
 
-/// An MR.
+/// An MR that covers the vault.
 struct Key {
     mr: Mr,
-    /// It is of the PD that the QP of the vault is in.
+    /// The MR is in the PD of the owner's QP.
     ours: bool,
     access: AccessFlags,
 }
 
-/// The keys to some memory.
+/// All keys of a vault.
 pub struct Keys<'w> {
     guest: &'w Guest,
-    /// PDs: that of the QP, and another.
+    /// The PD of the owner's QP, and another PD.
     pdns: [Pdn; 2],
     iova: u64,
     len: u64,
     present: Vec<Key>,
     old: Vec<Mr>,
     pub windows: Windows<'w>,
-    /// For QPs of the kernel, which alone may register.
+    /// The MR for fast registration, which only QPs of the kernel may use.
     pub fast: Option<Fast<'w>>,
 }
 
-/// Rights that an MR may have; most of the time all.
+/// Random access rights of an MR, most of the time all rights.
 fn rights(choices: &mut Choices) -> AccessFlags {
     choices.of(&[
         BINDABLE,
@@ -65,7 +66,8 @@ fn rights(choices: &mut Choices) -> AccessFlags {
 }
 
 impl<'w> Keys<'w> {
-    /// Keys of a QP that belongs to a `user`, or to the kernel.
+    /// Keys of a QP of a process (`user`) or of the kernel. The parameters in parentheses are DMA
+    /// address and length of the vault.
     pub fn new(guest: &'w Guest, pdns: [Pdn; 2], (iova, len): (u64, u64), user: bool) -> Self {
         let mr = guest.vm.register(pdns[0], iova, len, BINDABLE);
         Self {
@@ -84,7 +86,8 @@ impl<'w> Keys<'w> {
         }
     }
 
-    /// Whether `key` opens `len` bytes from `at` on, with these rights, to work of the vault's QP.
+    /// Whether `key` permits `access` to `len` bytes of the vault from offset `at` on, for the
+    /// owner's QP.
     pub fn opens(&self, key: u32, at: usize, len: usize, access: AccessFlags) -> bool {
         let (first, end) = (self.iova + at as u64, self.iova + (at + len) as u64);
         self.present.iter().any(|known| {
@@ -99,8 +102,8 @@ impl<'w> Keys<'w> {
             .is_some_and(|fast| fast.opens(key, at, len, access))
     }
 
-    /// A key to try, with the address of the vault's first byte: one that is, that was or that
-    /// never was.
+    /// A key to try, with the address of the vault's first byte. The key is valid, a former one or
+    /// one that never existed.
     pub fn pick(&self, choices: &mut Choices) -> Mr {
         let mut mr = match choices.below(8) {
             0 if !self.old.is_empty() => self.old[choices.below(self.old.len())],
@@ -111,7 +114,7 @@ impl<'w> Keys<'w> {
         } else if let Some(key) = self.pick_fast(choices) {
             mr.key = key;
         } else if choices.once_in(24) {
-            // Another variant of it, another number, none.
+            // The key with another low byte or another number, or 0.
             mr.key = choices.of(&[mr.key ^ 1, mr.key ^ 0x100, 0]);
         }
         mr.addr = mr.addr.wrapping_add(self.iova).wrapping_sub(mr.iova);
@@ -123,7 +126,7 @@ impl<'w> Keys<'w> {
         choices.once_in(3).then_some(key)
     }
 
-    /// An MR that a window may be bound to.
+    /// An MR to which a window may be bound.
     pub fn bindable(&self, choices: &mut Choices) -> Option<Mr> {
         let admits = |key: &&Key| key.ours && key.access.contains(BINDABLE);
         let all: Vec<_> = self.present.iter().filter(admits).collect();
@@ -178,7 +181,7 @@ impl<'w> Keys<'w> {
         self.present.push(Key { mr, ours, access });
     }
 
-    /// Changes rights, PD or both under a key.
+    /// Changes rights, PD or both of an MR by REREG_MR.
     fn reregister(&mut self, at: usize, choices: &mut Choices) {
         let key = &mut self.present[at];
         let flags = choices.of(&[
@@ -217,7 +220,7 @@ impl<'w> Keys<'w> {
         }
     }
 
-    /// Deregisters all.
+    /// Deregisters all MRs and deallocates all windows.
     pub fn destroy(&mut self) {
         self.windows.destroy();
         if let Some(fast) = &self.fast {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory under keys that come, change and go, and a peer that tries them: each try ends as its key
-//! says, and nobody's memory changes without right.
+//! A vault: memory of an owner with keys that are created, changed and destroyed, and a thief, the
+//! peer that tries these keys. The result of each try must match its key, and memory must not
+//! change without permission.
 
 mod check;
 mod fast;
@@ -22,31 +23,34 @@ use crate::party::{deregister, is_same, Grave, Party};
 use keys::Keys;
 use side::{Kind, Receive, Side, Try};
 
-/// Bytes of an area, which one try at a time uses on both sides, and how many there are.
+/// Bytes of an area, which only one try at a time uses on both sides.
 const AREA: usize = 1024;
+/// Number of areas.
 const AREAS: usize = 8;
 
-/// The memory, its owner and the peer.
+/// A party: the memory, its owner and the thief.
 pub struct Vault<'w> {
     owner: Side<'w>,
     thief: Side<'w>,
-    /// A PD that the owner's QP is not in.
+    /// A PD that is not the PD of the owner's QP.
     stranger: Pdn,
     keys: Keys<'w>,
-    /// Tries that were flushed. Their packets may be on their way, and meet other keys.
+    /// Flushed tries. Their packets may be in flight, and be checked against other keys.
     adrift: Vec<Try>,
-    /// The thief's memory.
+    /// MR of the thief's memory.
     mr: Mr,
-    /// Operations that the owner's QP admits.
+    /// Remote operations that the owner's QP admits.
     access: AccessFlags,
     posted: u64,
-    /// A try may fail, or the connection was broken off.
+    /// A work request has failed, or a QP was moved to ERR.
     ending: bool,
-    /// Events that a refused try may raise, the one that came, and whether one must.
+    /// Events that refused tries may raise.
     may_raise: Vec<AsyncEvent>,
+    /// The event that was raised.
     raised: Option<AsyncEvent>,
+    /// A refused try must raise an event.
     must_raise: bool,
-    /// The owner's QP went to ERR for another reason, which raises none.
+    /// The owner's QP may have gone to ERR for a reason that raises no event.
     is_silent: bool,
 }
 
@@ -95,7 +99,7 @@ impl<'w> Vault<'w> {
         }
     }
 
-    /// Tries a key, if there is an area for it.
+    /// Posts a random work request that uses a key, if an area is free.
     fn attempt(&mut self, choices: &mut Choices) {
         let used = |area: &usize| {
             let tries = self.thief.tries.iter().chain(&self.owner.tries);
@@ -143,7 +147,7 @@ impl<'w> Vault<'w> {
         self.post(one, there);
     }
 
-    /// Binds a window or invalidates one.
+    /// Posts a work request that binds or invalidates a window.
     fn change_window(&mut self, choices: &mut Choices) {
         let Some(mr) = self.keys.bindable(choices).filter(|_| !self.ending) else {
             return;
@@ -155,7 +159,7 @@ impl<'w> Vault<'w> {
         self.post_change((id, mr), Kind::Window(change), (&bytes, before));
     }
 
-    /// Registers an MR or invalidates it by a work request.
+    /// Posts a work request that registers or invalidates the MR for fast registration.
     fn register(&mut self, choices: &mut Choices) {
         let id = (self.posted + 1) << 1;
         let (mr, fast) = (self.mr, self.keys.fast.as_mut());
@@ -168,10 +172,10 @@ impl<'w> Vault<'w> {
         self.post_change((id, mr), Kind::Register(change), (&bytes, before));
     }
 
-    /// Posts `bytes`, with which key `before` ends.
+    /// Posts the WQE `bytes`, which makes the key `before` invalid.
     fn post_change(&mut self, (id, mr): (u64, Mr), kind: Kind, (bytes, before): (&[u8], u32)) {
         self.posted += 1;
-        // Tries of the key may come too late now.
+        // Outstanding tries with this key may fail now.
         for one in &mut self.thief.tries {
             let refused = one.kind.refused();
             if one.mr.key == before && !one.kind.changes_keys() {
@@ -185,7 +189,7 @@ impl<'w> Vault<'w> {
             id,
             kind,
             mr,
-            // No area.
+            // The work request uses no area.
             at: usize::MAX,
             len: 0,
             allowed: true,
@@ -231,11 +235,11 @@ impl<'w> Vault<'w> {
             _ => &mut self.thief,
         };
         side.tries.push_back(one);
-        // It may be executed at once.
+        // Posted last: the device may execute the work request at once.
         driver::post(&side.qp, &wr);
     }
 
-    /// Whether a try is allowed as things are, and what may become of it.
+    /// Updates the possible results of a try with the current keys.
     fn judge(&mut self, one: &mut Try) {
         if one.kind.changes_keys() {
             return;
@@ -253,7 +257,7 @@ impl<'w> Vault<'w> {
         match refused {
             None if !one.allowed => {
                 one.allowed = true;
-                // A try that was allowed before may have been executed then.
+                // A try that was allowed earlier may have been executed then.
                 if !one.succeeds || !one.kind.writes() {
                     one.succeeds = true;
                     self.begin(one);
@@ -263,7 +267,7 @@ impl<'w> Vault<'w> {
             Some(status) => {
                 one.fails = Some(status);
                 if one.allowed && one.kind.writes() {
-                    // Bytes that it has not written by now it does not write.
+                    // The device writes no further bytes of this try.
                     let memory = &mut self.owner.memory;
                     one.succeeds = !memory.is_pending(one.id) || memory.refuse(one.id);
                 }
@@ -277,7 +281,7 @@ impl<'w> Vault<'w> {
         }
     }
 
-    /// A try may move its data from now on.
+    /// Begins the pending writes of a try that is allowed now.
     fn begin(&mut self, one: &Try) {
         let Try { id, at, len, .. } = *one;
         let there = at / AREA * AREA;
@@ -300,7 +304,7 @@ impl<'w> Vault<'w> {
         }
     }
 
-    /// Keys have changed.
+    /// Updates the possible results of all tries after a change of keys.
     fn reconsider(&mut self) {
         let ours = std::mem::take(&mut self.owner.tries);
         let theirs = std::mem::take(&mut self.thief.tries);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One side of a vault's connection, and the work that was posted there.
+//! One side of a vault's connection, and its posted work requests.
 
 use std::collections::VecDeque;
 
@@ -13,26 +13,29 @@ use crate::harness::{Cq, Mr, Options, Qp};
 use crate::memory::Model;
 use crate::party::{destroy_cq, destroy_qp};
 
-/// The action of a try on the vault.
+/// Operation of a try.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A peer writes to it, reads it or adds to a word of it.
+    /// The thief writes to the vault.
     Write,
+    /// The thief reads from the vault.
     Read,
+    /// The thief adds to a word of the vault by an atomic operation.
     Add,
-    /// A peer sends, and a receive is in it.
+    /// The thief sends to a receive of the owner in the vault.
     Receive,
-    /// Its owner sends from it, or reads into it.
+    /// The owner sends from the vault.
     Send,
+    /// The owner reads into the vault.
     Fetch,
-    /// Its owner binds or invalidates a window.
+    /// The owner binds or invalidates a window.
     Window(windows::Change),
-    /// Its owner registers or invalidates an MR.
+    /// The owner registers or invalidates an MR.
     Register(fast::Change),
 }
 
 impl Kind {
-    /// The rights that it needs.
+    /// Access rights that the operation needs.
     pub fn access(self) -> AccessFlags {
         match self {
             Self::Write => AccessFlags::REMOTE_WRITE,
@@ -43,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// The status without them.
+    /// Completion status of the operation without these rights.
     pub fn refused(self) -> WcStatus {
         match self {
             Self::Write | Self::Read | Self::Add => WcStatus::RemAccessErr,
@@ -53,12 +56,12 @@ impl Kind {
         }
     }
 
-    /// Whether it changes the vault.
+    /// Whether the operation changes the content of the vault.
     pub fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::Send) && !self.changes_keys()
     }
 
-    /// Whether it changes a key.
+    /// Whether the operation changes a key.
     pub fn changes_keys(self) -> bool {
         matches!(self, Self::Window(_) | Self::Register(_))
     }
@@ -70,36 +73,38 @@ pub(super) struct Try {
     pub id: u64,
     pub kind: Kind,
     pub mr: Mr,
-    /// Bytes of the vault.
+    /// Offset in the vault, in bytes.
     pub at: usize,
+    /// Length in bytes.
     pub len: usize,
-    /// It may be executed now.
+    /// The current keys permit the operation.
     pub allowed: bool,
-    /// It may have been executed.
+    /// The operation may succeed, or may have succeeded.
     pub succeeds: bool,
-    /// It may have been refused.
+    /// Status with which the operation may fail, if it may.
     pub fails: Option<WcStatus>,
 }
 
 /// A receive that waits for the message of a try.
 #[derive(Debug)]
 pub(super) struct Receive {
-    /// Of the try.
+    /// Id of the try.
     pub id: u64,
     pub area: usize,
-    /// The possible results, as long as the try itself is not there to ask.
+    /// Possible results after the try itself has completed: whether it may succeed, and whether it
+    /// may fail.
     pub ended: Option<(bool, bool)>,
 }
 
-/// Objects of a guest.
+/// Objects and work requests of one side.
 pub(super) struct Side<'w> {
     pub cq: Cq<'w>,
     pub qp: Qp<'w>,
     pub memory: Model<'w>,
-    /// In the order of the SQ.
+    /// Tries in the order of the SQ.
     pub tries: VecDeque<Try>,
     pub receives: VecDeque<Receive>,
-    /// A work request of the SQ ended in error.
+    /// A work request of the SQ has ended in error.
     pub failed: bool,
 }
 

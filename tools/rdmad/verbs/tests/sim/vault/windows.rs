@@ -11,14 +11,14 @@ use crate::choices::Choices;
 use crate::guest::Guest;
 use crate::harness::{local_inv, wqe, Mr};
 
-/// Windows at a time.
+/// Most windows at a time.
 const WINDOWS: usize = 2;
 
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const ATOMIC: AccessFlags = AccessFlags::REMOTE_ATOMIC;
 
-/// The memory that a window shows.
+/// The part of the vault to which a window is bound.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     mrn: MrNumber,
@@ -27,7 +27,7 @@ struct Bound {
     access: AccessFlags,
 }
 
-/// The future of a window.
+/// State of a window after a work request.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     mwn: MwNumber,
@@ -40,17 +40,17 @@ struct Window {
     mw_type: MwType,
     key: u32,
     bound: Option<Bound>,
-    /// A work request that changes it is under way.
+    /// A work request that changes the window has not completed.
     is_changing: bool,
 }
 
-/// The windows.
+/// All windows of a vault.
 pub struct Windows<'w> {
     guest: &'w Guest,
     pdn: Pdn,
     iova: u64,
     present: Vec<Window>,
-    /// The last key that opens nothing any more.
+    /// The last key that became invalid.
     old: Option<u32>,
 }
 
@@ -65,7 +65,7 @@ impl<'w> Windows<'w> {
         }
     }
 
-    /// Whether `key` opens `len` bytes from `at` on to a peer.
+    /// Whether `key` permits `access` of a peer to `len` bytes of the vault from offset `at` on.
     pub fn opens(&self, key: u32, at: usize, len: usize, access: AccessFlags) -> bool {
         let mut windows = self.present.iter().filter(|window| window.key == key);
         windows.any(|window| {
@@ -75,14 +75,14 @@ impl<'w> Windows<'w> {
         })
     }
 
-    /// A key to try.
+    /// A current or former key of a window, to be tried.
     pub fn pick(&self, choices: &mut Choices) -> Option<u32> {
         let settled = self.present.iter().filter(|window| !window.is_changing);
         let keys: Vec<_> = settled.map(|window| window.key).chain(self.old).collect();
         (!keys.is_empty()).then(|| choices.of(&keys))
     }
 
-    /// Whether a window shows a part of this MR; `None` if that changes.
+    /// Whether a window is bound to this MR; `None` if a work request is changing this.
     pub fn show(&self, mrn: MrNumber) -> Option<bool> {
         let is_bound =
             |window: &&Window| !window.is_changing && window.bound.is_some_and(|at| at.mrn == mrn);
@@ -121,8 +121,8 @@ impl<'w> Windows<'w> {
         self.old = Some(window.key);
     }
 
-    /// A work request that changes a window: its bytes, the key that ends with it, and what the
-    /// window becomes. It may be bound to `mr`.
+    /// A work request that invalidates a window or binds it to `mr`. Returns its WQE, the key that
+    /// becomes invalid, and the new state of the window.
     pub fn change(
         &mut self,
         id: u64,
@@ -169,7 +169,7 @@ impl<'w> Windows<'w> {
         Some((wqe(id, WrOpcode::BindMw, 0, &bind), before, change))
     }
 
-    /// The work request that makes this change has ended.
+    /// Applies the change of a successful work request.
     pub fn changed(&mut self, change: &Change) {
         let window = self.present.iter_mut().find(|one| one.mwn == change.mwn);
         let window = window.expect("a window stays while it changes");
@@ -180,7 +180,7 @@ impl<'w> Windows<'w> {
         (window.key, window.bound) = (change.key, change.bound);
     }
 
-    /// Deallocates all.
+    /// Deallocates all windows.
     pub fn destroy(&mut self) {
         for window in self.present.drain(..) {
             self.guest.give_back(CmdDeallocMw { mwn: window.mwn });

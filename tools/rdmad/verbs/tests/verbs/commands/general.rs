@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Limits, malformed commands, reset.
+//! Configuration space, malformed commands and reset.
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::config::{
@@ -70,8 +70,8 @@ fn the_configuration_tells_the_limits() {
             .filter(|at| !rates.contains(at) && !srqs.contains(at))
             .all(|at| space[at] == 0)
     );
-    // As many as it says, and no more. One PD and one QP are in use or not to be had: the harness's
-    // and GSI.
+    // Checks that the limits are exact. The harness uses one PD, and one QPN is reserved for the
+    // GSI QP.
     for _ in 0..2 {
         vm.call(CmdCreatePd::ZERO).unwrap();
     }
@@ -116,7 +116,7 @@ fn a_device_without_multicast_has_no_limits_of_it() {
 fn every_field_of_the_configuration() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    // Queues of RFC mode have limits of their own, which own rings replace.
+    // These are the limits of RFC mode. Own rings have other limits.
     let expected = Config {
         phys_port_cnt: 1,
         sys_image_guid: eui64_from_mac(vm.mac),
@@ -124,7 +124,7 @@ fn every_field_of_the_configuration() {
         vendor_part_id: 1,
         hw_ver: 1,
         max_mr_size: 64 << 30,
-        // 4 KiB to 1 GiB.
+        // Page sizes from 4 KiB to 1 GiB.
         page_size_cap: 0x7fff_f000,
         max_qp: 64,
         max_qp_wr: 1024,
@@ -158,7 +158,7 @@ fn every_field_of_the_configuration() {
         max_fast_reg_page_list_len: 512,
         max_pi_fast_reg_page_list_len: 0,
         max_pkeys: 1,
-        // 134 ms.
+        // Code of 134 ms.
         local_ca_ack_delay: 15,
     };
     let config = Config::decode(&vm.device.config_space()).unwrap();
@@ -187,7 +187,7 @@ fn garbage_is_answered() {
             );
         }
     }
-    // No room for the response: nothing is done.
+    // A command without room for its response is not executed.
     let create_pd = [Command::CreatePd.value()];
     assert_eq!(raw(vm, &create_pd, 4), [EINVAL]);
     assert_eq!(vm.device.status().pds, 1, "that of the harness");

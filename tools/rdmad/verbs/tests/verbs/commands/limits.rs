@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The limits that the device tells are those it has: as many objects as it says can be made, and
-//! not one more.
+//! The limits in the configuration space are exact: a driver can create exactly as many objects.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::{
@@ -27,7 +26,7 @@ fn limits(vm: &Vm) -> (Config, OwnRingsConfig) {
     )
 }
 
-/// Makes `count` objects and finds that there is no other, until one is gone.
+/// Creates `count` objects. Checks that another one is refused until an object is destroyed.
 fn fill<N: Number>(count: u32, mut make: impl FnMut() -> Result<N, u8>, destroy: impl Fn(N)) {
     let mut last = N::new(0);
     for n in 0..count {
@@ -45,7 +44,7 @@ fn pds_and_mrs() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     let (config, _) = limits(vm);
-    // The harness has one.
+    // The harness uses one PD.
     fill(
         config.max_pd - 1,
         || vm.call(CmdCreatePd::ZERO).map(|rsp| rsp.pdn),
@@ -75,7 +74,7 @@ fn cqs_and_qps() {
     let vm = &world.vms[0];
     let (_, own) = limits(vm);
     let cq = Cq::new(vm, 2);
-    // The device writes to none of these rings: they may all lie in one place.
+    // The device never writes to these rings, so all CQs can share one.
     let request = CmdCreateCqRing {
         base: CmdCreateCq { cqe: 2 },
         ring: Ring::new(vm, RingKind::Completion, 2, 6).addr,
@@ -92,7 +91,7 @@ fn cqs_and_qps() {
     (request.base.max_send_wr, request.base.max_recv_wr) = (2, 2);
     request.sq = Ring::new(vm, RingKind::Work, 2, 7).addr;
     request.rq = Ring::new(vm, RingKind::Work, 2, 6).addr;
-    // One of them is the GSI QP.
+    // One QPN is reserved for the GSI QP.
     fill(
         own.max_qp - GSI_QPN.get(),
         || vm.call(request).map(|rsp| rsp.qpn),
@@ -119,7 +118,7 @@ fn srqs() {
     );
 }
 
-/// A ring that has one page again and again, by a list of two levels.
+/// A ring with a two-level page list that repeats one page.
 fn long_ring(vm: &Vm, layout: RingLayout) -> RingAddr {
     let npages = layout.size().div_ceil(4096);
     let page = vm.alloc(4096);

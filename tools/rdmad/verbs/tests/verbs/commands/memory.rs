@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! MRs, made rightly and wrongly.
+//! Valid and invalid commands for MRs.
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::config::Config;
@@ -13,7 +13,7 @@ use crate::harness::*;
 
 use super::{register, EFAULT, EINVAL, ENOMEM, EOPNOTSUPP};
 
-/// Rights that no MR has, with the answer to each.
+/// Invalid access rights, with the error for each.
 const BAD_RIGHTS: [(AccessFlags, u8); 7] = [
     (AccessFlags::REMOTE_WRITE, EINVAL),
     (AccessFlags::REMOTE_ATOMIC, EINVAL),
@@ -99,7 +99,7 @@ fn pages_of_other_sizes() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     vm.negotiate(&[Feature::MrPages]);
-    // 64 KiB pages, of which two are covered.
+    // The MR covers two pages of 64 KiB.
     let at = vm.alloc(3 << 16).next_multiple_of(1 << 16);
     let list = vm.page_list(&[at, at]);
     let good = || CmdRegUserMrPages {
@@ -142,7 +142,7 @@ fn pages_of_other_sizes() {
     let mut cmd = good();
     cmd.base.pages = misaligned;
     assert_eq!(vm.call(cmd).err(), Some(EINVAL));
-    // The same list as the block of a directory.
+    // A two-level list with the same list as its only block.
     let mut cmd = good();
     cmd.depth = PageListDepth::TwoLevels.value();
     cmd.base.pages = vm.page_list(&[list]);
@@ -151,7 +151,7 @@ fn pages_of_other_sizes() {
     assert_eq!(vm.call(cmd).err(), Some(EINVAL), "misaligned block");
 }
 
-/// The driver writes to list and directory again once it has the answer.
+/// The driver may overwrite the page list and its directory after the response.
 // abi
 #[test]
 fn a_list_is_copied_before_the_answer() {
@@ -202,7 +202,7 @@ fn a_large_mr_has_a_list_of_two_levels() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     vm.negotiate(&[Feature::MrPages]);
-    // 8 GiB: the same page again and again.
+    // The MR has 8 GiB and repeats one page.
     const PAGES: u32 = 1 << 21;
     let page = vm.alloc(4096);
     let block = vm.page_list(&[page; 512]);
@@ -252,7 +252,8 @@ fn limits_on_pages_bind_all_mrs() {
             max_num_sg,
         })
     };
-    // Counted twice: while one list is registered the next is mapped.
+    // Pages of an MR for fast registration count twice: while one page list is registered, the next
+    // one is mapped.
     let mr = create(40).unwrap();
     assert_eq!(create(11).err(), Some(ENOMEM));
     let other = vm.mr(20 << 12);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Control commands: what they answer, in order and out of order.
+//! Valid and invalid control commands, and their responses.
 
 mod general;
 mod limits;
@@ -24,7 +24,7 @@ pub const EPERM: u8 = Errno::PERM.raw_os_error() as u8;
 pub const EEXIST: u8 = Errno::EXIST.raw_os_error() as u8;
 pub const EOPNOTSUPP: u8 = Errno::OPNOTSUPP.raw_os_error() as u8;
 
-/// A request that is right; the caller makes it wrong.
+/// Executes a valid REG_USER_MR after `change`, which may make the command invalid.
 pub fn register(vm: &Vm, change: impl FnOnce(&mut CmdRegUserMr)) -> Result<RspMr, u8> {
     let at = vm.alloc(4096);
     let mut cmd = CmdRegUserMr {
@@ -40,7 +40,7 @@ pub fn register(vm: &Vm, change: impl FnOnce(&mut CmdRegUserMr)) -> Result<RspMr
     vm.call(cmd)
 }
 
-/// A request that is right; the caller makes it wrong.
+/// A valid command that creates a CQ. The caller may change the command.
 pub fn create_cq(vm: &Vm) -> CmdCreateCqRing {
     CmdCreateCqRing {
         base: CmdCreateCq { cqe: 100 },
@@ -53,7 +53,7 @@ pub fn create_cq(vm: &Vm) -> CmdCreateCqRing {
     }
 }
 
-/// A request that is right; the caller makes it wrong.
+/// A valid command that creates a QP. The caller may change the command.
 pub fn create_qp(vm: &Vm, cq: &Cq<'_>) -> CmdCreateQpRings {
     CmdCreateQpRings {
         base: CmdCreateQp {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Each kind of object, made rightly and wrongly.
+//! Valid and invalid commands for each kind of object.
 
 use roce::net::ip_to_gid;
 use verbs::{DeviceConfig, Limits, LinkSpeed, PathPolicy};
@@ -250,7 +250,7 @@ fn queue_pairs() {
         (QpType::Rc, None),
         (QpType::Uc, None),
         (QpType::Ud, None),
-        // The queues belong to a process.
+        // The command creates a QP of a process.
         (QpType::Gsi, Some(EPERM)),
         (QpType::Smi, Some(EOPNOTSUPP)),
     ] {

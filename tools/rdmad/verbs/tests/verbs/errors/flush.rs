@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Queues that end, start anew or drain.
+//! Flushing, reset and draining of queues.
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
@@ -15,7 +15,7 @@ use crate::harness::*;
 #[test]
 fn error_flushes_everything_in_order() {
     each(|p| {
-        // Nothing has room at B: these wait.
+        // These SENDs wait: B has no receives.
         for id in 0..10 {
             let flags = if id % 2 == 0 {
                 SendFlags::NONE
@@ -31,7 +31,7 @@ fn error_flushes_everything_in_order() {
         for id in (0..10).chain(20..30) {
             p.cq_a.expect(id, WcStatus::WrFlushErr);
         }
-        // So does what comes later.
+        // Work requests that are posted in ERR are flushed too.
         p.qa.post_recv(40, &[]);
         p.cq_a.expect(40, WcStatus::WrFlushErr);
         p.qa.post(&p.send(41, 1));
@@ -67,7 +67,7 @@ fn a_half_received_message_is_flushed() {
     on_both_paths(|path| {
         let world = World::new(2, path);
         let p = Pair::new(&world);
-        // Longer than a turn, and gone before the end.
+        // The message takes many turns, and its QP is moved to ERR before the end.
         let big = p.qa.vm.mr(24 << 20);
         let into = p.qb.vm.mr(24 << 20);
         p.qb.post_recv(1, &[sge(&into, 0, 24 << 20)]);
@@ -115,7 +115,7 @@ fn draining() {
             .expect(EventKind::Async(AsyncEvent::SqDrained), p.qa.cookie);
         assert_eq!(p.qa.query().sq_draining, 0);
         assert_eq!(p.cq_a.poll(), None, "new work waits");
-        // Attributes may change now.
+        // Attributes may change while the QP is drained.
         let slower = QpAttr {
             timeout: 20,
             min_rnr_timer: 2,
@@ -165,7 +165,7 @@ fn overflow_kills_the_cq_and_its_qps_only() {
             tiny.expect(id, WcStatus::Success);
         }
         assert_eq!(tiny.poll(), None, "dead");
-        // Its receives are flushed to the other CQ, which lives.
+        // Receives of the QP are flushed to its other CQ, which has not failed.
         qa.post_recv(50, &[]);
         healthy.cq_a.expect(50, WcStatus::WrFlushErr);
         healthy.qa.post(&Wr::new(7, WrOpcode::RdmaWrite));

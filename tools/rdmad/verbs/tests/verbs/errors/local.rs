@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Requests that their own side refuses.
+//! Work requests that the requester refuses.
 
 use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDeregMr};
@@ -137,7 +137,7 @@ fn a_qp_without_sges_or_inline_data() {
         p.qa.post(&Wr::new(1, WrOpcode::Send));
         p.cq_a.expect(1, WcStatus::Success);
         p.cq_b.expect(2, WcStatus::Success);
-        // A WQE with a length where it has none.
+        // Inline data with a length of 1, although the QP has no room for inline data.
         let mut wqe = Wr::new(3, WrOpcode::Send).inline(&[]).bytes();
         wqe[83] = 1;
         p.qa.post_bytes(&wqe);

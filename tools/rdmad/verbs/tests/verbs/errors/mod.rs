@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Every error ends in the completion that the IBTA names, on both paths, and harms the QPs
-//! concerned only.
+//! Each error ends with the completion status of the IBTA, on both data paths, and affects only the
+//! QPs of the connection.
 
 mod flush;
 mod local;

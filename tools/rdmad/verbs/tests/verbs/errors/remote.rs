@@ -142,7 +142,7 @@ fn receive_into_memory_that_may_not_be_written() {
 #[test]
 fn malformed_receive() {
     each(|p| {
-        // They fit the slot all the same.
+        // More SGEs than the QP allows, though they fit into the slot.
         let too_many = [sge(&p.mb, 0, 1); 5];
         p.qb.post_recv(3, &too_many);
         p.fails(&p.send(1, 1), WcStatus::RemOpErr);

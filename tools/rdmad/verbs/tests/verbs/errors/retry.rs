@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Responders that are not ready or not there.
+//! Responders that are not ready or do not exist.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 
 use crate::harness::*;
 
-/// Two VMs whose time passes only when a test says so.
+/// Two VMs with a clock that only the test advances.
 fn standing_still(path: PathPolicy) -> World {
     let config = RuntimeConfig {
         path,
@@ -41,8 +41,7 @@ fn no_receive_posted() {
     }
 }
 
-/// The requester tries again when the responder's RNR timer has passed, and not before (IBTA table
-/// 45).
+/// The requester retries after the RNR timer of the responder, and not earlier (IBTA table 45).
 // abi: R-233
 #[test]
 fn a_receive_that_comes_late() {
@@ -72,7 +71,7 @@ fn a_receive_that_comes_late() {
     }
 }
 
-/// A peer is given up after its retries, each of which waits one to four times 4.096 µs · 2ⁿ (IBTA
+/// The requester gives up after its retries. Each retry takes one to four times 4.096 µs · 2ⁿ (IBTA
 /// 9.7.6.1.3).
 // abi
 #[test]

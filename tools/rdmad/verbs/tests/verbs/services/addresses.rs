@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Packets leave as address vectors say.
+//! Packets have the addresses and header fields of their address vector.
 
 use std::net::Ipv6Addr;
 
@@ -48,7 +48,7 @@ fn connected(dmac: [u8; 6]) -> AhAttr {
     }
 }
 
-/// The same of a datagram.
+/// The address vector of a datagram, in its WQE.
 fn datagram(vm: &Vm, dmac: [u8; 6]) -> Datagram {
     Datagram {
         remote_qpn: PEER_QPN,
@@ -84,7 +84,7 @@ fn packets_leave_as_their_address_vector_says() {
             vlan: VLAN,
         })
         .unwrap();
-        // A port without a device.
+        // A port without a device, which receives the packets.
         let peer = world.net.port(mac(9));
         let cq = Cq::new(vm, 64);
         let qp = Qp::new(vm, &cq, &cq, Options::of(qp_type));
@@ -111,7 +111,7 @@ fn packets_leave_as_their_address_vector_says() {
         let frame = wait("a packet", || peer.receive());
         let packet = Packet::parse(&frame).unwrap();
         let expected = Path {
-            // The priority is in the upper 3 bits.
+            // Priority 5 in the upper 3 bits, VLAN id 0x123 in the lower 12 bits.
             vlan: Some(0xa123),
             traffic_class: match qp_type {
                 QpType::Rc => Ecn::Capable.within(TRAFFIC_CLASS),

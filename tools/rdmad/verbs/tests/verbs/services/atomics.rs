@@ -175,7 +175,7 @@ fn remote_rights() {
     }
 }
 
-/// Two QPs of two VMs and the CPU of a third one add to a word of that one's memory at the same
+/// QPs of two VMs and the CPU of a third VM add to a word in the memory of the third VM at the same
 /// time.
 // abi
 #[test]
@@ -218,7 +218,8 @@ fn nothing_is_lost_between_qps_and_cpu() {
     });
 }
 
-/// Adds 1 to `counter` of `owner` so many times, over a QP of its own. No two see the same value.
+/// Adds 1 to `counter`, in memory of the VM `owner`, over a new QP. Repeats this `times` times and
+/// checks that the original values increase.
 fn add(vm: &Vm, owner: &Vm, counter: &Mr, times: u64) {
     let p = Pair::between([vm, owner], Options::default(), Options::default());
     let mut last = None;
@@ -232,7 +233,7 @@ fn add(vm: &Vm, owner: &Vm, counter: &Mr, times: u64) {
     }
 }
 
-/// More operations than may be outstanding wait for their turn, and a fence waits for all of them.
+/// Atomic operations beyond the limit of outstanding ones wait, and a fence waits for all of them.
 // abi
 #[test]
 fn many_at_once_and_a_fence() {
@@ -245,7 +246,7 @@ fn many_at_once_and_a_fence() {
         let mut read = p.wr(16, WrOpcode::RdmaRead, 0);
         read.sges = vec![sge(&p.ma, 16 * 8, 8)];
         p.qa.post(&read);
-        // Sends what the operations before it fetched.
+        // The SEND transfers the values that the earlier operations fetched.
         let mut send = p.wr(17, WrOpcode::Send, 17 * 8);
         send.flags = SendFlags::SIGNALED | SendFlags::FENCE;
         p.qb.post_recv(1, &[sge(&p.mb, 4096, 17 * 8)]);
@@ -260,7 +261,7 @@ fn many_at_once_and_a_fence() {
     });
 }
 
-/// A request that is repeated because its answer got lost is not executed again.
+/// A request that is repeated because its response got lost is not executed again.
 #[test]
 fn each_is_executed_once_on_a_lossy_network() {
     const TIMES: u64 = 300;

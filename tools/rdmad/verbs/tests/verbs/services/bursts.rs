@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Packets that come together: those for one QP that follow each other are taken in at once.
+//! Bursts: consecutive packets for one QP are handled together.
 
 use roce::headers::{Body, Part, Request, Reth, SendPart, WritePart};
 use roce::work::With;
@@ -17,8 +17,9 @@ use crate::harness::*;
 
 /// A QPN that no QP has.
 const NOBODY: Qpn = Qpn::new(0xff_ff00);
-/// The P_Key that all QPs have, and one of another partition.
+/// P_Key of all QPs.
 const OURS: u16 = 0xffff;
+/// P_Key of another partition.
 const FOREIGN: u16 = 0x8001;
 
 #[test]
@@ -39,7 +40,7 @@ fn each_packet_reaches_its_qp_in_order() {
     };
     let mut frames = Vec::new();
     let mut sent = [0; 2];
-    // More than are looked at together, in runs of one to five.
+    // More packets than are handled together, in runs for the same QP.
     for run in 0..16 {
         let which = run % 2;
         for _ in 0..run % 5 + 1 {
@@ -49,7 +50,7 @@ fn each_packet_reaches_its_qp_in_order() {
         }
         let qpn = pairs[which].qb.qpn;
         match run % 4 {
-            // Between two for the same QP too: the next run begins with one.
+            // A bad packet before the last packet of the run, so between two packets for one QP.
             0 => frames.push(packet(qpn, FOREIGN, sent[which], b"four")),
             1 => frames.push(packet(NOBODY, OURS, 0, b"four")),
             2 => {
@@ -85,7 +86,7 @@ fn each_packet_reaches_its_qp_in_order() {
     );
 }
 
-/// Requests behind one that fails the QP are not executed, and not answered either.
+/// If a request fails the QP, later requests of the burst are not executed.
 #[test]
 fn a_run_ends_where_the_qp_fails() {
     let world = World::new(2, PathPolicy::Wire);

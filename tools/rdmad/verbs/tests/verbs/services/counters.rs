@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Counters: each counts what it says, and nothing else does.
+//! Counters of the port.
 
 use std::sync::atomic::Ordering;
 
@@ -49,8 +49,8 @@ fn packets_and_messages() {
             }
             PathPolicy::Wire => {
                 assert_eq!(a.direct_tx_messages, 0);
-                // Five of each WRITE and a request; the responses, and acknowledgements of the
-                // others.
+                // A sends five packets of each of ten WRITEs and one READ request. B sends five
+                // READ responses and at least one acknowledgement of each WRITE.
                 assert_eq!(a.tx_packets - a.retransmitted_packets, 51);
                 assert!(b.tx_packets >= 5 + 10 && b.rx_packets == a.tx_packets);
                 assert_eq!((a.tx_bytes, b.tx_bytes), (b.rx_bytes, a.rx_bytes));
@@ -70,7 +70,7 @@ fn packets_and_messages() {
 fn what_goes_wrong_between_peers() {
     on_both_paths(|path| {
         let world = world(path);
-        // No receive is there at first.
+        // The SEND finds no receive at first.
         let pair = Pair::new(&world);
         pair.qa.post(&pair.send(1, 100));
         wait("an RNR NAK", || {
@@ -131,7 +131,7 @@ fn doorbells_and_events() {
     for id in 2..5 {
         pair.cq_a.arm(ArmKind::Next);
         exchange(id);
-        // This CQ is not armed any more.
+        // The CQ is no longer armed.
         exchange(10 + id);
         wait("an event", || {
             let events = pair.a.counters().completion_events - before.completion_events;
@@ -164,7 +164,7 @@ fn losses() {
     // NAKs get lost as well.
     assert!(a.naks_received > 0 && a.naks_received <= b.naks_sent);
     assert!(b.rx_packets < a.tx_packets, "lost ones do not arrive");
-    // The first packet that the QP ever got.
+    // A duplicate of the first packet of the connection.
     let psn = Psn::new(pair.qa.options.psn);
     let send = Request::from(SendPart::Only(With::Nothing));
     let again = Headers::new(Bth::new(0xffff, pair.qb.qpn, psn), send);
@@ -174,7 +174,7 @@ fn losses() {
     wait("a duplicate", || {
         (pair.b.counters().duplicates == before + 1).then_some(())
     });
-    // A congestion notification is no bad packet.
+    // A congestion notification does not count as a bad packet.
     let bth = Bth::new(0xffff, pair.qb.qpn, Psn::new(0));
     let headers = Headers::new(bth, Response::Congestion);
     let notification = frame(pair.a, pair.b, &headers, &[]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Error states and ends of QPs of each type.
+//! Error states, reset, draining and destruction of QPs of each type.
 
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
@@ -30,7 +30,7 @@ fn error_flushes_both_queues() {
                     cqe.wr_id
                 })
                 .collect();
-            // Each queue in its order.
+            // Work requests of each queue are flushed in the order of posting.
             ids.sort_by_key(|id| *id >= 20);
             assert!(ids.into_iter().eq((0..10).chain(20..30)));
             assert!(p.a.sink.is_empty());
@@ -38,7 +38,8 @@ fn error_flushes_both_queues() {
     }
 }
 
-/// An error of the SQ leaves the RQ of these alone, and they can send again.
+/// An error of the SQ of an unreliable QP does not affect the RQ, and the QP can send again after a
+/// change to RTS.
 // abi
 #[test]
 fn send_queue_error() {
@@ -54,7 +55,7 @@ fn send_queue_error() {
                 assert_eq!(p.qa.state(), QpState::Sqe);
                 p.qa.post(&p.send(3, 10));
                 p.cq_a.expect(3, WcStatus::WrFlushErr);
-                // It still receives.
+                // The QP still receives in SQE.
                 p.qa.post_recv(4, &[sge(&p.ma, 4096, 200)]);
                 let mut to_us = Wr::new(5, WrOpcode::Send).local(&p.mb, 4096, 100);
                 if qp_type == QpType::Ud {
@@ -140,7 +141,7 @@ fn destroy_with_work_outstanding() {
             }
             p.qa.destroy().unwrap();
             p.qb.destroy().unwrap();
-            // Nothing of them is there any more: their number is given out again after all others.
+            // QUERY_QP fails. The device assigns a freed QPN again only after all others.
             assert!(p
                 .qa
                 .vm

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Isolation groups: data goes directly within a group alone. The switch decides whether packets
-//! reach another group.
+//! Isolation groups: the direct path is used only within a group. The switch decides whether
+//! packets reach another group.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
 
 use crate::harness::*;
 
-/// VMs of these groups, numbered from 1, and what is between them.
+/// VMs, numbered from 1, that belong to these isolation groups.
 fn world<const N: usize>(groups: [u32; N]) -> World {
     let net = Arc::new(Net::default());
     let runtime = Runtime::new(RuntimeConfig {
@@ -35,7 +35,7 @@ fn world<const N: usize>(groups: [u32; N]) -> World {
     world
 }
 
-/// Writes from one VM to another. Returns the way of the connection.
+/// Executes a WRITE from VM `a` to VM `b`. Returns the data path of the connection.
 fn written(a: &Vm, b: &Vm) -> DataPath {
     let pair = Pair::between([a, b], Options::default(), Options::default());
     pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));

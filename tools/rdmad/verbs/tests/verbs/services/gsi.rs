@@ -39,8 +39,8 @@ fn management_datagrams() {
     });
 }
 
-/// A process can't speak to QP 1: it may not set that Q_Key, and naming it means that of its own
-/// QP.
+/// A process cannot send to QP 1. It may not set the Q_Key of QP 1, and a work request with that
+/// Q_Key uses the Q_Key of its own QP.
 // abi
 #[test]
 fn processes_do_not_reach_it() {

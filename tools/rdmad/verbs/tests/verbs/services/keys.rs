@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! P_Keys and Q_Keys: what does not match is dropped and counted.
+//! P_Keys and Q_Keys: packets with a wrong key are dropped and counted.
 
 use roce::headers::{Body, Deth, Part, Request, SendPart};
 use roce::opcode::Service;
@@ -38,7 +38,8 @@ fn only_the_right_qkey_opens_a_qp() {
     });
 }
 
-/// With the top bit set the QP's own Q_Key is meant, whatever the other bits say.
+/// A Q_Key with its top bit set in a work request stands for the Q_Key of the sending QP. The other
+/// bits are ignored.
 // abi
 #[test]
 fn a_controlled_qkey_is_the_qps_own() {
@@ -58,7 +59,8 @@ fn a_controlled_qkey_is_the_qps_own() {
         wait("the violation to be counted", || {
             (p.b.violations() == (0, 1)).then_some(())
         });
-        // With a Q_Key of this kind of its own the sender may use it, and can't choose another.
+        // Now the sending QP has the controlled Q_Key itself, and uses it for any Q_Key with its
+        // top bit set.
         p.qa.modify(QpState::Rts, QpAttrMask::QKEY, controlled)
             .unwrap();
         wr.to.as_mut().unwrap().remote_qkey = 0xffff_ffff;
@@ -106,13 +108,13 @@ fn packets_of_another_partition() {
             });
             assert_eq!(p.b.counters().pkey_violations, n as u64 + 1);
         }
-        // A packet of another service is not for this QP.
+        // The QP drops packets of another transport service.
         for other in [Service::Rc, Service::Uc, Service::Ud] {
             if other != service {
                 send(other, 0xffff);
             }
         }
-        // A limited member may talk to a full one.
+        // A limited member of a partition may send to a full member.
         send(service, 0x7fff);
         p.cq_b.expect(0, WcStatus::Success);
         assert_eq!(p.cq_b.poll(), None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Operations of each type of QPs, on both paths.
+//! Operations of each QP type, on both data paths.
 
 mod addresses;
 mod atomics;
@@ -26,13 +26,13 @@ use virtio_rdma_abi::number::Qpn;
 
 use crate::harness::*;
 
-/// Types of QPs that any process may have.
+/// QP types that any process may create.
 const USER_TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 
-/// Bytes ahead of a datagram in its receive.
+/// Bytes of the GRH ahead of a datagram in its receive.
 const GRH: u64 = 40;
 
-/// Where the data of a SEND begins in the receive.
+/// Offset of the data of a SEND in the receive, in bytes.
 fn data_offset(qp_type: QpType) -> u64 {
     match qp_type {
         QpType::Ud | QpType::Gsi => GRH,
@@ -40,12 +40,12 @@ fn data_offset(qp_type: QpType) -> u64 {
     }
 }
 
-/// Runs `test` with a pair of UD QPs, on both paths.
+/// Runs `test` with a pair of UD QPs, on each data path.
 fn each_ud(test: impl Fn(&Pair<'_>)) {
     each_with(Options::of(QpType::Ud), test);
 }
 
-/// The headers of packet number `n`, from 0 on, of those that the QP gets.
+/// Headers of packet number `n`, counted from 0, to the QP `dest_qpn`.
 fn numbered(body: impl Into<Body>, pkey: u16, dest_qpn: Qpn, n: u32) -> Headers {
     Headers::new(Bth::new(pkey, dest_qpn, Psn::new(0xff_fff0).add(n)), body)
 }

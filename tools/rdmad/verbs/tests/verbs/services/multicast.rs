@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Datagrams to groups of QPs.
+//! Multicast datagrams.
 
 use roce::headers::{Body, Bth, Deth, Headers};
 use roce::net::{gid_to_ip, multicast_mac};
@@ -23,7 +23,7 @@ const ENOMEM: u8 = Errno::NOMEM.raw_os_error() as u8;
 const EEXIST: u8 = Errno::EXIST.raw_os_error() as u8;
 const EOPNOTSUPP: u8 = Errno::OPNOTSUPP.raw_os_error() as u8;
 
-/// 239.1.x.y as a GID.
+/// GID of the multicast address 239.1.x.y, where `number` is x and y.
 fn group(number: u16) -> [u8; 16] {
     let [x, y] = number.to_be_bytes();
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, x, y]
@@ -49,10 +49,11 @@ fn detach(qp: &Qp<'_>, mgid: [u8; 16]) -> Result<(), u8> {
     qp.vm.call(CmdDetachMcast { qpn, mgid }).map(|_| ())
 }
 
-/// A UD QP with a CQ and memory of its own, ready for data.
+/// A UD QP in RTS, with its own CQs and MR.
 struct Member<'vm> {
     qp: Qp<'vm>,
-    /// Of its sends, which end before or after what they lead to.
+    /// CQ of sends. It is separate from that of receives, because a send may complete before or
+    /// after its datagram is received.
     send_cq: Cq<'vm>,
     cq: Cq<'vm>,
     mr: Mr,
@@ -80,7 +81,7 @@ impl<'vm> Member<'vm> {
         self.qp.post_recv(id, &[sge(&self.mr, 0, 4096)]);
     }
 
-    /// A datagram of `len` bytes to a group.
+    /// A work request that sends `len` bytes to the group `mgid`.
     fn wr(&self, id: u64, mgid: [u8; 16], len: u32) -> Wr {
         let mut wr = Wr::new(id, WrOpcode::Send)
             .local(&self.mr, 0, len)
@@ -97,7 +98,8 @@ impl<'vm> Member<'vm> {
         self.send_cq.expect(1000, WcStatus::Success);
     }
 
-    /// Takes a datagram of `from` to a group.
+    /// Waits for receive `id` and checks that it is the datagram `data` of `from` to the group
+    /// `mgid`.
     fn expect(&self, id: u64, from: &Self, mgid: [u8; 16], data: &[u8]) {
         let cqe = self.cq.expect(id, WcStatus::Success);
         assert_eq!((cqe.qp_num, cqe.src_qp), (self.qp.qpn, from.qp.qpn));
@@ -136,7 +138,7 @@ fn datagrams_to_a_group_reach_all_members() {
                 member.expect(round, &sender, group(1), &data);
             }
         }
-        // A datagram to the one group did not go to the other.
+        // The outsiders are in group 2, and received no datagram of group 1.
         sender.send(group(2), b"other");
         for outsider in &outsiders {
             outsider.expect(7, &sender, group(2), b"other");
@@ -172,8 +174,8 @@ fn a_member_hears_itself_unless_it_blocks_loopback() {
                 sender.expect(1, &sender, group(1), b"echo");
                 sender.post_recv(1);
             }
-            // Datagrams of others come, and before them nothing else. They have no receives left
-            // for each other's.
+            // The next datagrams that the sender receives are those of the others. The others have
+            // no receives left for the datagrams of each other.
             for (other, id) in others.iter().zip(1..) {
                 sender.post_recv(id + 1);
                 other.send(group(1), b"reply");
@@ -208,7 +210,7 @@ fn who_leaves_a_group_hears_it_no_more() {
         sender.send(group(1), b"left");
         stays.expect(1, &sender, group(1), b"left");
         assert_eq!((detaches.cq.poll(), ends.cq.poll()), (None, None));
-        // It may come back.
+        // A QP may join the group again.
         attach(&detaches.qp, group(1)).unwrap();
         stays.post_recv(2);
         sender.send(group(1), b"back");
@@ -219,7 +221,7 @@ fn who_leaves_a_group_hears_it_no_more() {
     });
 }
 
-/// Groups are for all who are ready for them: what one member does not take reaches the others.
+/// If one member of a group cannot receive a datagram, the other members still receive it.
 // abi
 #[test]
 fn members_take_datagrams_each_for_itself() {
@@ -312,7 +314,7 @@ fn as_many_members_as_the_limits_say() {
     let [first, others @ ..] = &qps[..] else {
         panic!("a limit of none");
     };
-    // One group.
+    // Limit of members of one group.
     for qp in others {
         attach(qp, group(0)).unwrap();
     }
@@ -323,14 +325,14 @@ fn as_many_members_as_the_limits_say() {
     for qp in &others[1..] {
         detach(qp, group(0)).unwrap();
     }
-    // As many groups as there can be.
+    // Limit of groups.
     let groups = config.max_mcast_grp as u16;
     for number in 0..groups {
         attach(first, group(number)).unwrap();
     }
     assert_eq!(attach(first, group(groups)), Err(ENOMEM), "groups");
     assert_eq!(attach(&others[0], group(groups)), Err(ENOMEM), "groups");
-    // Members in all: there are `groups` now.
+    // Limit of members in all groups. There are `groups` members now.
     let mut places = others
         .iter()
         .flat_map(|qp| (0..groups).map(move |number| (qp, number)));
@@ -366,7 +368,7 @@ fn what_cannot_be_attached() {
         let qp = Qp::new(vm, &cq, &cq, options);
         assert_eq!(attach(&qp, group(1)), Err(EINVAL), "{:?}", options.qp_type);
     }
-    // Without the feature there is nothing of it.
+    // Without the feature, commands and datagrams are refused.
     world.negotiate(&[]);
     assert_eq!(attach(&member.qp, group(2)), Err(EOPNOTSUPP));
     assert_eq!(detach(&member.qp, group(1)), Err(EOPNOTSUPP));
@@ -401,7 +403,7 @@ fn forged_addresses_of_groups() {
     });
 }
 
-/// The tag of an 802.1Q frame in VLAN `vlan`, put into `frame`.
+/// `frame` with an 802.1Q tag for VLAN `vlan`.
 fn tagged(mut frame: Vec<u8>, vlan: u16) -> Vec<u8> {
     let [high, low] = vlan.to_be_bytes();
     frame.splice(12..12, [0x81, 0x00, high, low]);
@@ -444,7 +446,7 @@ fn packets_of_a_vlan_without_an_address_are_lost() {
     assert_eq!(b.read(member.mr.iova + GRH, 15), b"one of our VLAN");
 }
 
-/// A packet is for a group by its QPN and its address alike.
+/// A multicast packet needs both the multicast QPN and the address of the group.
 // abi
 #[test]
 fn packets_that_are_half_multicast() {

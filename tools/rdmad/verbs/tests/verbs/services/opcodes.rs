@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Opcodes of a QP, by data.
+//! Opcodes of each QP type.
 
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;
@@ -12,7 +12,7 @@ use crate::harness::*;
 const LEN: u32 = 3000;
 const SEED: u64 = 17;
 
-/// Opcodes that move data, with the types that have them.
+/// Opcodes that transfer data, and the QP types that support them.
 const OPCODES: [(WrOpcode, &[QpType]); 7] = [
     (WrOpcode::Send, &USER_TYPES),
     (WrOpcode::SendWithImm, &USER_TYPES),
@@ -23,7 +23,7 @@ const OPCODES: [(WrOpcode, &[QpType]); 7] = [
     (WrOpcode::AtomicFetchAndAdd, &[QpType::Rc]),
 ];
 
-/// Opcodes that invalidate keys, of which a message that moves data is one part.
+/// Opcodes that transfer data and also invalidate a key.
 const INVALIDATING: [WrOpcode; 2] = [WrOpcode::SendWithInv, WrOpcode::RdmaReadWithInv];
 
 // abi
@@ -120,7 +120,7 @@ fn invalidation_belongs_to_reliable_connections() {
 fn a_send_invalidates_no_key_that_is_not_for_it() {
     each(|p| {
         p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
-        // Memory that was registered by a command is deregistered by a command.
+        // An MR that was registered by a command cannot be invalidated.
         let wr = p.wr(1, WrOpcode::SendWithInv, 64);
         p.fails(&wr.imm(p.mb.key.to_le_bytes()), WcStatus::RemAccessErr);
         p.cq_b.expect(2, WcStatus::RemInvReqErr);
@@ -138,7 +138,7 @@ fn a_read_invalidates_no_key_that_is_not_for_it() {
     });
 }
 
-/// Opcodes that this device does not know leave any QP in its error state.
+/// An unknown opcode moves a QP of any type to its error state.
 // abi: R-647
 #[test]
 fn unknown_opcodes() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits, by a clock that stands still unless it is told to go on: what is measured does not
-//! depend on the machine.
+//! Rate limits of QPs. Only the test advances the clock, so the measured rates do not depend on the
+//! machine.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
 
-/// `EINVAL` and `EOPNOTSUPP`.
+/// Error codes in responses to commands.
 const EINVAL: u8 = 22;
 const EOPNOTSUPP: u8 = 95;
 
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
-/// Bytes of a message but for datagrams.
+/// Bytes of a message, except for datagrams.
 pub(super) const MESSAGE: u32 = 8192;
-/// Work requests that are kept in the SQ.
+/// Number of work requests in the SQ of a [`Load`].
 pub(super) const DEPTH: u64 = 32;
 
 pub(super) fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
@@ -62,7 +62,7 @@ pub(super) struct Load<'a, 'vm> {
 impl<'a, 'vm> Load<'a, 'vm> {
     pub(super) fn new(pair: &'a Pair<'vm>) -> Self {
         let wr = match pair.qa.options.qp_type {
-            // Nobody takes them.
+            // The peer drops these datagrams: it has no receives.
             QpType::Ud => pair.wr(0, WrOpcode::Send, 1000),
             _ => pair.wr(0, WrOpcode::RdmaWrite, MESSAGE),
         };
@@ -74,7 +74,7 @@ impl<'a, 'vm> Load<'a, 'vm> {
         }
     }
 
-    /// Takes completions.
+    /// Polls completions.
     pub(super) fn collect(&mut self) {
         while let Some(cqe) = self.pair.cq_a.poll() {
             assert_eq!(cqe.status, WcStatus::Success.value(), "{cqe:?}");
@@ -82,7 +82,7 @@ impl<'a, 'vm> Load<'a, 'vm> {
         }
     }
 
-    /// Takes completions and fills the SQ up.
+    /// Polls completions and fills the SQ.
     pub(super) fn refill(&mut self) {
         self.collect();
         let used = self.posted - self.completed;
@@ -95,7 +95,7 @@ impl<'a, 'vm> Load<'a, 'vm> {
     }
 }
 
-/// Bytes that a rate limit counted at the first VM, in each of `count` milliseconds.
+/// Bytes that the rate limits of the first VM counted in each of `count` milliseconds.
 fn series(world: &World, loads: &mut [Load<'_, '_>], count: usize) -> Vec<u64> {
     let mut before = world.vms[0].counters().paced_bytes;
     let mut series = Vec::with_capacity(count);
@@ -109,12 +109,13 @@ fn series(world: &World, loads: &mut [Load<'_, '_>], count: usize) -> Vec<u64> {
     series
 }
 
-/// Bytes that a rate in kb/s carries in so many milliseconds.
+/// Bytes that the rate `rate` in kb/s allows in `ms` milliseconds.
 fn carried(rate: u32, ms: usize) -> u64 {
     u64::from(rate) * ms as u64 / 8
 }
 
-/// The rate holds within 5 % and no 10 ms have more than a burst above it.
+/// Checks that the mean rate is within 5 % of `rate`, in kb/s, and that no 10 ms exceed the rate by
+/// more than `burst` bytes.
 fn holds(series: &[u64], rate: u32, burst: u64) {
     let total: u64 = series.iter().sum();
     let asked = carried(rate, series.len()) as f64;
@@ -132,7 +133,7 @@ fn holds(series: &[u64], rate: u32, burst: u64) {
     }
 }
 
-/// Bytes of a burst that a limit has by default.
+/// Default burst of a rate limit, in bytes.
 fn default_burst(rate: u32) -> u64 {
     carried(rate, 5).max(4096)
 }
@@ -153,7 +154,7 @@ fn every_type_of_qp_keeps_its_rate_on_both_paths() {
             let counters = world.vms[0].counters();
             assert_eq!((counters.timeouts, counters.retransmitted_packets), (0, 0));
             if path == PathPolicy::Wire {
-                // The peer's acknowledgements are not among them.
+                // The acknowledgements of the peer are not counted.
                 assert_eq!(counters.paced_bytes, counters.tx_bytes);
             }
         }
@@ -175,7 +176,7 @@ fn rates_from_one_megabit_to_one_gigabit_hold() {
         limit(&pair.qa, rate, 0, 0).unwrap();
         let mut loads = [Load::new(&pair)];
         series(&world, &mut loads, 50);
-        // Unoptimized, a gigabit takes a while; the bucket alone is tested over a second.
+        // High rates run for only 100 ms, because they are slow without optimization.
         let ms = if rate == 1_000 { 1000 } else { 100 };
         holds(&series(&world, &mut loads, ms), rate, default_burst(rate));
     }
@@ -189,7 +190,7 @@ fn bursts_are_as_long_as_asked_for() {
         let world = world(2, path, Clock::manual());
         let pair = Pair::new(&world);
         limit(&pair.qa, RATE, burst, 1_000).unwrap();
-        // The bucket is full after a pause.
+        // The token bucket is full after a pause.
         world.runtime.advance(100 * MILLISECOND);
         let mut loads = [Load::new(&pair)];
         let first = series(&world, &mut loads, 1)[0];
@@ -281,7 +282,7 @@ fn a_limited_qp_flushes_what_waits() {
             load.refill();
             world.runtime.advance(MILLISECOND);
             pair.qa.to(QpState::Err);
-            // Returns once nothing is left to do.
+            // Advances the clock until the workers have no work left.
             world.runtime.advance(1000 * MILLISECOND);
             let mut ended = load.completed;
             while let Some(cqe) = pair.cq_a.poll() {
@@ -297,7 +298,7 @@ fn a_limited_qp_flushes_what_waits() {
 
 #[test]
 fn an_acknowledgement_that_is_waited_for_is_no_loss() {
-    // At 100 kb/s a packet takes longer than an acknowledgement may.
+    // At 100 kb/s, a packet takes longer than the local ACK timeout.
     let options = Options {
         timeout: 14,
         retry_cnt: 0,
@@ -372,7 +373,7 @@ fn limits_are_refused_where_they_make_no_sense() {
     gsi.to_rts().unwrap();
     assert_eq!(limit(&gsi, some, 0, 0), Err(EINVAL), "GSI");
 
-    // Without the feature bit.
+    // Without the feature, rate limits are refused.
     a.negotiate(&[]);
     qp.to_init().unwrap();
     qp.to_rtr(b, Qpn::new(5)).unwrap();
@@ -381,8 +382,8 @@ fn limits_are_refused_where_they_make_no_sense() {
     assert_eq!(modify(some), Err(EOPNOTSUPP));
 }
 
-/// Prints what a limit of changing rate lets through, a line for each millisecond, as
-/// Documentation/pacing.svg shows it. Run by tools/testbed/pacing.
+/// Prints the throughput under a rate limit that changes, a line for each millisecond. The result
+/// is plotted as Documentation/pacing.svg by tools/testbed/pacing.
 #[test]
 #[ignore = "makes data for a plot"]
 fn plot() {
@@ -401,7 +402,7 @@ fn plot() {
     print!("{text}");
 }
 
-/// Prints measured against asked rates on the clock of the machine. Run by tools/testbed/pacing.
+/// Prints requested and measured rates, on the clock of the machine. Run by tools/testbed/pacing.
 #[test]
 #[ignore = "depends on the machine"]
 fn on_the_wall_clock() {
@@ -430,7 +431,7 @@ fn on_the_wall_clock() {
     }
 }
 
-/// A worker that has to wait for the rate sleeps, although the peer's pause is over.
+/// After the delay of an RNR NAK, a worker sleeps until the rate limit allows the next packet.
 #[test]
 fn after_a_pause_the_rate_is_slept_for() {
     let config = RuntimeConfig {
@@ -444,7 +445,7 @@ fn after_a_pause_the_rate_is_slept_for() {
     let p = Pair::new(&world);
     p.qa.post(&p.send(1, 4096));
     assert!(rests(), "B has no receive");
-    // The bucket holds less than a frame.
+    // The burst is shorter than a frame.
     limit(&p.qa, 1_000, 100, 0).unwrap();
     p.qb.post_recv(2, &[sge(&p.mb, 0, 4096)]);
     world.runtime.pass(MILLISECOND);

@@ -14,7 +14,7 @@ const GLOBAL: FlushTypes = FlushTypes::GLOBAL;
 const PERSISTENT: FlushTypes = FlushTypes::PERSISTENT;
 const FLUSHABLE: AccessFlags = AccessFlags(FULL.0 | AccessFlags::FLUSH_GLOBAL.0);
 
-/// QPs that admit FLUSHes of all types.
+/// Options of a QP that admits FLUSHes of all types.
 fn options() -> Options {
     Options {
         access: FULL | AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT,
@@ -62,7 +62,7 @@ fn flushable(vm: &Vm) -> Mr {
 #[test]
 fn words_are_written_in_order() {
     each_with(options(), |p| {
-        // More than may be outstanding.
+        // More atomic WRITEs than may be outstanding.
         for id in 0..40u64 {
             let data = (id + 1).to_le_bytes();
             p.qa.post_bytes(&atomic_write(id, &p.mb, 8 * (id % 5), data));
@@ -208,7 +208,8 @@ fn flushes_that_are_refused() {
     });
 }
 
-/// A driver that has negotiated neither feature had them at the registration of the MR.
+/// A responder executes atomic WRITEs and FLUSHes if the MR has the rights, even if its driver has
+/// negotiated neither feature now.
 // abi: R-760
 #[test]
 fn a_responder_serves_both_by_rights_alone() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Limits of a port, by a clock that stands still unless it is told to go on.
+//! Rate limits of a port. Only the test advances the clock.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
 use super::pacing::{world, Load, DEPTH, MESSAGE, MILLISECOND};
 use crate::harness::*;
 
-/// Time of the model for which a rate is looked at.
+/// Time for which a rate is measured, by the clock of the test.
 const TIME: Duration = Duration::from_secs(10);
-/// Time after which the QPs get more to send; they have enough for longer.
+/// Interval at which work requests are posted. Each QP has enough for a longer time.
 const STEP: Duration = Duration::from_millis(10);
-/// Bytes a second.
+/// Limit in bytes a second.
 const BYTES: u64 = 1_000_000;
-/// Messages a second.
+/// Limit in messages a second.
 const MESSAGES: u64 = 200;
 
 fn limit(per_second: u64) -> Option<Rate> {
@@ -40,7 +40,7 @@ fn of_messages(per_second: u64) -> PortRates {
     }
 }
 
-/// Bytes that a VM has sent.
+/// Number of bytes that a VM has sent on both data paths.
 fn sent(vm: &Vm) -> u64 {
     let counters = vm.counters();
     counters.direct_tx_bytes + counters.tx_bytes
@@ -50,7 +50,7 @@ fn steps(time: Duration) -> u64 {
     (time.as_millis() / STEP.as_millis()) as u64
 }
 
-/// Has the QPs always have something to send, for `time`.
+/// Runs for `time` and keeps the SQs of all loads filled.
 fn run(world: &World, loads: &mut [Load<'_, '_>], time: Duration) {
     for _ in 0..steps(time) {
         loads.iter_mut().for_each(Load::refill);
@@ -63,7 +63,7 @@ fn completed(loads: &[Load<'_, '_>]) -> u64 {
     loads.iter().map(|load| load.completed).sum()
 }
 
-/// Whether `got` is 2 % from `asked` at most.
+/// Checks that `got` is within 2 % of `asked`.
 fn is_near(got: u64, asked: u64) {
     assert!(got.abs_diff(asked) <= asked / 50, "{got} of {asked}");
 }
@@ -88,14 +88,14 @@ fn the_qps_of_a_port_share_its_bytes_and_its_neighbour_is_not_slowed() {
         run(&world, &mut loads, TIME);
         is_near(sent(a) - before, BYTES * TIME.as_secs());
         assert!(loads[..3].iter().all(|load| load.completed > DEPTH));
-        // All that it posts is done within the step.
+        // All work requests of the neighbour complete within their step.
         let posted = DEPTH * steps(TIME);
         assert_eq!(loads[3].completed - of_neighbour, posted);
         let counters = a.counters();
         assert_eq!((counters.timeouts, counters.retransmitted_packets), (0, 0));
         let status = a.device.status();
         assert_eq!(status.rates, of_bytes(BYTES));
-        // All the time but for the moments in which a bucket is looked at.
+        // The limit was in effect most of the time.
         assert!(status.throttled.bytes >= TIME / 2, "{status:?}");
         assert_eq!(c.device.status().throttled, Throttled::default());
     });
@@ -150,7 +150,7 @@ fn another_limit_wakes_who_waits() {
             run(&world, &mut loads, Duration::from_secs(1));
             assert!(loads[0].completed <= before + 1, "it waits");
             device.set_rates(PortRates::default());
-            // No time passes.
+            // The workers run without an advance of the clock.
             world.runtime.advance(Duration::ZERO);
             loads[0].collect();
             assert!(loads[0].completed >= before + DEPTH - 1);
@@ -182,7 +182,7 @@ fn a_qp_that_a_port_holds_back_flushes_what_waits() {
     });
 }
 
-/// Rates far above what the turn carries change nothing.
+/// A limit far above the throughput has no effect.
 #[test]
 fn a_limit_that_is_never_reached_holds_nothing_back() {
     let world = world(2, PathPolicy::Direct, Clock::manual());

@@ -11,7 +11,7 @@ use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, Wr
 
 use crate::harness::*;
 
-/// Around path MTU and pages, and one that is longer than a turn.
+/// Message sizes in bytes: near the path MTU and page sizes, and longer than a turn.
 const SIZES: [u32; 9] = [0, 1, 7, 1023, 1024, 1025, 4097, 131_073, 1_200_001];
 
 fn each_uc(test: impl Fn(&Pair<'_>)) {
@@ -53,8 +53,8 @@ fn messages_of_all_sizes() {
     });
 }
 
-/// A message of a work request or to a peer that `spoil` has changed stays unknown to the
-/// requester, and the next message arrives.
+/// Posts a message after `spoil` has changed its work request or the peer so that the message is
+/// dropped. Checks that the requester sees no error and that the next message arrives.
 fn is_lost(opcode: WrOpcode, spoil: impl Fn(&Pair<'_>, &mut Wr)) {
     each_uc(|p| {
         let mut wr = p.wr(1, opcode, 100);
@@ -190,10 +190,11 @@ fn a_first_message_in_rtr_establishes_the_connection() {
     });
 }
 
-/// Messages whose sender was made anew in the middle of one use the receive that it left.
+/// A sender is reset in the middle of a message. The next message uses the held receive of the
+/// incomplete message.
 #[test]
 fn a_sender_that_starts_anew() {
-    /// So many bytes that a port has room for all packets of one: it loses none.
+    /// Bytes of a long message. A port has buffers for all of its packets, so that none is lost.
     const LONG: u32 = 512 << 10;
     each_uc(|p| {
         let big = p.a.mr(LONG.into());
@@ -213,7 +214,7 @@ fn a_sender_that_starts_anew() {
             p.a.write(p.ma.iova, &data);
             p.qa.post(&p.send(round, 2000));
             p.cq_a.expect(round, WcStatus::Success);
-            // The long one may have come to its end before the reset.
+            // The long message may be complete before the reset.
             loop {
                 let cqe = p.cq_b.expect(received, WcStatus::Success);
                 received += 1;
@@ -227,7 +228,7 @@ fn a_sender_that_starts_anew() {
     });
 }
 
-/// Messages that arrive over a lossy network are whole and in order.
+/// Messages that are received over a lossy network are complete and in order.
 #[test]
 fn what_a_lossy_network_leaves_is_whole() {
     const MESSAGES: u32 = 300;

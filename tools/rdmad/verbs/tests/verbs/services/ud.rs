@@ -13,12 +13,12 @@ use virtio_rdma_abi::wqe::{AddressVector, Datagram};
 use super::{each_ud, GRH};
 use crate::harness::*;
 
-/// The port's path MTU.
+/// Path MTU of the port in bytes.
 const MTU: u32 = 4096;
 
-/// Checks the image of an IPv4 header in a receive: the last 20 of its 40 bytes.
+/// Checks the GRH of a datagram over IPv4: the IPv4 header is in its last 20 bytes.
 ///
-/// `transport` is the number of bytes behind BTH and DETH, without the ICRC.
+/// `transport` is the number of bytes between the DETH and the ICRC.
 fn check_grh(grh: &[u8], [from, to]: [&Vm; 2], hop_limit: u8, traffic_class: u8, transport: u32) {
     let ip = &grh[20..];
     assert_eq!(
@@ -35,7 +35,7 @@ fn check_grh(grh: &[u8], [from, to]: [&Vm; 2], hop_limit: u8, traffic_class: u8,
         .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
         .sum::<u32>();
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "its checksum");
-    // IP, UDP, BTH, DETH, ..., ICRC.
+    // IPv4, UDP, BTH, DETH, `transport`, ICRC.
     let total = 20 + 8 + 12 + 8 + transport + 4;
     assert_eq!(u32::from(u16::from_be_bytes([ip[2], ip[3]])), total);
 }
@@ -62,7 +62,7 @@ fn datagrams_of_all_sizes() {
                     (cqe.opcode, cqe.byte_len, cqe.qp_num, cqe.port_num),
                     (OPCODE_RECV, size + GRH as u32, p.qb.qpn, 1)
                 );
-                // No VLAN tag: the headers are UDP and IPv4.
+                // Without a VLAN tag, service level 10 stands for UDP over IPv4.
                 assert_eq!((cqe.src_qp, cqe.pkey_index, cqe.sl), (p.qa.qpn, 0, 10));
                 let flags = match opcode {
                     WrOpcode::SendWithImm => {
@@ -130,7 +130,7 @@ fn inline_datagrams() {
     });
 }
 
-/// A QP talks to any other: of its own VM, of another one, and itself.
+/// A QP can send to itself, to a QP of its own VM and to a QP of another VM.
 // abi
 #[test]
 fn one_qp_and_many_peers() {
@@ -168,7 +168,7 @@ fn one_qp_and_many_peers() {
     });
 }
 
-/// A sender of datagrams may destroy its QP without waiting for their completions.
+/// A sender may destroy its QP without waiting for the completions of its datagrams.
 #[test]
 fn datagrams_posted_before_their_qp_is_destroyed() {
     on_both_paths(|path| {
@@ -193,7 +193,7 @@ fn datagrams_posted_before_their_qp_is_destroyed() {
     });
 }
 
-/// Datagrams of several senders find their receives in order, whichever way they come.
+/// Datagrams take receives in the order of posting, on a mix of both data paths.
 #[test]
 fn both_paths_share_the_receives() {
     let world = World::new(2, PathPolicy::Direct);
@@ -201,7 +201,7 @@ fn both_paths_share_the_receives() {
     let p = Pair::with(&world, options, options);
     for round in 0..20 {
         world.runtime.set_path(PATHS[round as usize % 2]);
-        // A datagram that does not fit leaves the receive to the next.
+        // The receive is held after a datagram that does not fit, and the next one takes it.
         p.qb.post_recv(round, &[sge(&p.mb, 0, 140)]);
         p.qa.post(&p.send(100, 101));
         p.cq_a.expect(100, WcStatus::Success);
@@ -216,8 +216,8 @@ fn both_paths_share_the_receives() {
     p.responder_lives();
 }
 
-/// A datagram of a work request or to a peer that `spoil` has changed gets lost in silence, and the
-/// next datagram arrives.
+/// Posts a datagram after `spoil` has changed its work request or the peer so that the datagram is
+/// dropped. Checks that the sender sees no error and, after `heal`, that the next one arrives.
 fn is_lost(spoil: impl Fn(&Pair<'_>, &mut Wr), heal: impl Fn(&Pair<'_>)) {
     each_ud(|p| {
         let mut wr = p.send(1, 100);
@@ -249,7 +249,7 @@ fn datagrams_that_nobody_takes() {
     is_lost(|p, _| p.qb.to(QpState::Reset), |p| connect(&p.qb, &p.qb));
     is_lost(
         |p, wr| {
-            // A QP of another type.
+            // The destination is a QP of another type.
             let cq = Cq::new(p.b, 64);
             let other = Qp::new(p.b, &cq, &cq, Options::default());
             connect(&other, &other);
@@ -290,8 +290,8 @@ fn a_receive_with_bad_memory_ends_the_receiver() {
     });
 }
 
-/// A process writes the address vector into the WQE: the device checks it, and takes PD and port
-/// from the QP.
+/// A process writes the address vector into the WQE, so the device checks it. PD and port are those
+/// of the QP.
 // abi
 #[test]
 fn forged_address_vectors() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Addresses of VLANs.
+//! VLANs.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdDelGid};
@@ -13,7 +13,7 @@ use crate::harness::*;
 
 const EINVAL: u8 = 22;
 
-/// Makes entry `index` of the table the VM's address in VLAN `vlan`.
+/// Sets entry `index` of the GID table to the VM's address in VLAN `vlan`.
 fn add(vm: &Vm, index: u16, vlan: u16) -> Result<(), u8> {
     vm.call(CmdDelGid { index, port: 1 }).unwrap();
     vm.call(CmdAddGidVlan {
@@ -28,7 +28,7 @@ fn add(vm: &Vm, index: u16, vlan: u16) -> Result<(), u8> {
     .map(|_| ())
 }
 
-/// VMs that have their addresses, the ones at index 1, in these VLANs.
+/// Two VMs. The address of each, at index 1 of its GID table, is in the VLAN given here.
 fn world(path: PathPolicy, vlans: [u16; 2]) -> World {
     let world = World::new(2, path);
     world.negotiate(&[Feature::GidVlan]);
@@ -73,14 +73,14 @@ fn all_types_talk_within_a_vlan() {
     });
 }
 
-/// VLAN and priority come with the packet.
+/// The completion of a datagram has the VLAN id and the priority of the packet.
 // abi
 #[test]
 fn datagrams_tell_their_vlan() {
     for (vlan, sl, completed) in [
         (0x123, 13, (true, 0x123, 5)),
         (4094, 0, (true, 4094, 0)),
-        // Without a tag, the service level is the type of the headers: UDP and IPv4.
+        // Without a VLAN tag, service level 10 stands for UDP over IPv4.
         (0, 3, (false, 0, 10)),
         (NO_VLAN, 3, (false, 0, 10)),
     ] {
@@ -121,7 +121,7 @@ fn datagrams_of_other_vlans_are_lost() {
     });
 }
 
-/// A device without the bit knows of no VLANs: what has a tag is not for it.
+/// A device without the feature drops packets with a VLAN tag.
 // abi
 #[test]
 fn without_the_bit_tagged_datagrams_are_lost() {
@@ -150,7 +150,7 @@ fn a_connection_has_one_vlan() {
         on_both_paths(|path| {
             let world = world(path, vlans);
             let ours = Options {
-                // About 1 ms.
+                // Code of about 1 ms.
                 timeout: 8,
                 retry_cnt: 1,
                 ..Options::default()
