@@ -5,22 +5,22 @@
 use crate::sources::{Language, Source};
 use crate::tokens::{split, Class};
 
-/// A paragraph or list item: text that runs over one or several lines.
+/// A paragraph or list item of one or several lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paragraph {
-    /// The number of its first line, from 0.
+    /// Index of the first line, from 0.
     pub line: usize,
-    /// How many lines it has.
+    /// Number of lines.
     pub lines: usize,
-    /// Everything before the text of its first line: indentation, marker of comment and item.
+    /// The prefix of the first line: indentation, comment marker, item marker.
     pub first: String,
-    /// Everything before the text of each further line.
+    /// The prefix of each further line.
     pub rest: String,
-    /// The text, its lines joined by spaces.
+    /// The text. Its lines are joined by spaces.
     pub text: String,
-    /// Whether a comment begins with it.
+    /// Whether the paragraph is the first one of a comment.
     pub begins: bool,
-    /// Whether it may be wrapped anew: no code stands in its lines.
+    /// Whether the paragraph can be wrapped: its lines have no code.
     pub is_alone: bool,
 }
 
@@ -29,13 +29,13 @@ struct Line<'a> {
     number: usize,
     prefix: String,
     text: &'a str,
-    /// Whether the comment may begin here, and whether code stands in the line.
+    /// `begins`: whether a comment may begin in this line. `is_alone`: whether the line has no
+    /// code.
     begins: bool,
     is_alone: bool,
 }
 
-/// Returns the paragraphs of a source. Code blocks, tables, headings and lines that tools read are
-/// none.
+/// Returns the paragraphs of a source, without code blocks, tables, headings and directives.
 pub fn paragraphs(source: &Source) -> Vec<Paragraph> {
     let lines = lines(source);
     let mut found: Vec<Paragraph> = Vec::new();
@@ -108,7 +108,7 @@ pub fn paragraphs(source: &Source) -> Vec<Paragraph> {
     found
 }
 
-/// The prefix of a second line, where there is none to copy.
+/// The prefix of a further line, if the paragraph has only one line so far.
 fn continuation(first: &str, marker: usize) -> String {
     let base = match first.find("\"\"\"").or_else(|| first.find("/*")) {
         Some(at) if first[at..].starts_with("/*") => format!("{} * ", &first[..at]),
@@ -118,7 +118,7 @@ fn continuation(first: &str, marker: usize) -> String {
     base + &" ".repeat(marker)
 }
 
-/// The length of the marker of a list item with the space behind it, 0 if there is none.
+/// The length of the marker of a list item, including the space after it; 0 without a marker.
 fn item_marker(text: &str) -> usize {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let marker = match &text[digits..] {
@@ -137,7 +137,7 @@ fn is_fence(language: Language, text: &str) -> bool {
     }
 }
 
-/// Whether a line is a heading, a part of a table or for tools.
+/// Whether a line is a heading, a part of a table, or a directive.
 fn is_no_prose(language: Language, text: &str) -> bool {
     if language == Language::Man {
         return text.starts_with(['.', '\'']);
@@ -199,7 +199,7 @@ fn lines(source: &Source) -> Vec<Line<'_>> {
                         is_alone: is_alone && !is_followed,
                     });
                 }
-                // Another kind of comment is a comment of its own, and so is one behind code.
+                // Another kind of comment starts a new comment, and so does a comment after code.
                 let kind = token.text[..marker(source.language, token.text, true)].trim();
                 let rest = text[token.start + token.text.len()..].trim_start();
                 let next = rest[..marker(source.language, rest, true)].trim();
@@ -211,7 +211,7 @@ fn lines(source: &Source) -> Vec<Line<'_>> {
     lines
 }
 
-/// The length of the marker of a comment in its line, with indentation and one space.
+/// The length of a line's comment marker, including indentation and one space.
 fn marker(language: Language, line: &str, is_first: bool) -> usize {
     let indent = line.len() - line.trim_start().len();
     let text = &line[indent..];
@@ -227,7 +227,7 @@ fn marker(language: Language, line: &str, is_first: bool) -> usize {
     length + usize::from(found.is_some() && line[length..].starts_with([' ', '\t']))
 }
 
-/// The text of a line of a comment without what ends the comment.
+/// The text of a comment line, without the `*/` that ends the comment.
 fn content(language: Language, line: &str) -> &str {
     match language {
         Language::C | Language::Rust => line.strip_suffix("*/").unwrap_or(line),

@@ -2,9 +2,9 @@
 
 //! Cycles of imports between files and between folders.
 //!
-//! `allowed-cycles` beside this crate's manifest lists the uses that close a cycle and stay, each
-//! with its reason. Without these, no cycle may be left; one that closes no cycle any more is an
-//! error too.
+//! `allowed-cycles`, beside this crate's manifest, lists the allowed uses that close a cycle, each
+//! with its reason. Without these uses, no cycle may be left. An entry that closes no cycle any
+//! more is an error too.
 
 use crate::imports::{uses, Uses};
 use crate::sources::Tree;
@@ -12,14 +12,14 @@ use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The crates whose files are looked at: the root, and the folder whose files count.
+/// The crates whose files are checked: the root file, and the folder of the checked files.
 const CRATES: &[(&str, &str)] = &[
     ("drivers/infiniband/hw/virtio_rdma/main.rs", "drivers"),
     ("tools/rdmad/verbs/src/lib.rs", "tools/rdmad/verbs/src"),
 ];
 
-/// The crates whose folders are looked at: the root file of each, and how many path components of a
-/// module stand for its folder.
+/// The crates whose folders are checked: the root file, and the number of leading path components
+/// that identify a folder.
 const FOLDERS: &[(&str, usize)] = &[("drivers/infiniband/hw/virtio_rdma/main.rs", 2)];
 
 /// The list of allowed uses, below the top of the checkout.
@@ -27,7 +27,8 @@ const ALLOWED: &str = "tools/tidy/allowed-cycles";
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Returns a line for each cycle, and for each entry of the allow list that is no use or needless.
+/// Returns a complaint for each cycle, and for each entry of the list that is not an existing use
+/// or closes no cycle.
 pub fn check(tree: &Tree) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(tree.top().join(ALLOWED)).context(ALLOWED)?;
     let mut graph = Graph::new();
@@ -66,8 +67,8 @@ fn files(uses: &Uses, folder: &str) -> Graph {
         .collect()
 }
 
-/// The uses between folders; a folder is named by so many leading parts of a path. All of `drivers`
-/// is one.
+/// The uses between folders. The first `depth` components of a path identify a folder. All of
+/// `drivers` is one folder.
 fn folders(uses: &Uses, depth: usize) -> Graph {
     let folder = |path: &Path| {
         let depth = if path.starts_with("drivers") {
@@ -121,7 +122,7 @@ fn complaints(mut graph: Graph, allowed: &[(String, String)]) -> Vec<String> {
             complaints.push(format!("{ALLOWED}: {from} > {to} closes no cycle"));
         }
     }
-    // Each cycle that is found is opened, so that the next one is another.
+    // One use of each found cycle is removed, so that the next search finds another cycle.
     while let Some(cycle) = first_cycle(&graph) {
         complaints.push(format!("cycle: {}", cycle.join(" > ")));
         if let [from, to, ..] = &cycle[..] {
@@ -144,7 +145,7 @@ fn first_cycle(graph: &Graph) -> Option<Vec<String>> {
     edges.filter_map(cycle).min_by_key(Vec::len)
 }
 
-/// The nodes of a shortest way between two nodes, both included.
+/// The nodes of a shortest path between two nodes, including both.
 fn route(graph: &Graph, from: &str, to: &str) -> Option<Vec<String>> {
     let mut ways = vec![vec![from.to_owned()]];
     let mut seen = BTreeSet::from([from.to_owned()]);

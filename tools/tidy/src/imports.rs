@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The files of a crate and which of them use which others.
+//! The files of a crate, and the uses between them.
 //!
-//! A file uses another one if a path in its code ends there: `crate::a::B`, `super::a::b()`, or
-//! `a::B` where `a` is imported or a child. A `use` with a visibility (`pub use`, `pub(crate) use`)
-//! is no use but a forwarding: a file that imports the name from there uses the file that defines
-//! it.
+//! A file uses another file if a path in its code refers to an item of that file: `crate::a::B`,
+//! `super::a::b()`, or `a::B` where `a` is imported or a child. A `use` with a visibility (`pub
+//! use`, `pub(crate) use`) does not count: it is a re-export. A file that imports a re-exported
+//! name uses the file that defines the name.
 
 use crate::loc::{after_block, starts_with};
 use crate::sources::Language;
@@ -22,17 +22,17 @@ type Names = Vec<String>;
 struct Module {
     file: PathBuf,
     children: BTreeSet<String>,
-    /// Names that `use` brings into scope, and where each comes from.
+    /// Names that `use` brings into scope, each with the path of its item.
     scope: HashMap<String, Names>,
-    /// Names that others can import from here.
+    /// Re-exported names, each with the path of its item.
     forwards: HashMap<String, Names>,
-    /// Modules of which all names can be imported from here.
+    /// Modules whose names are all re-exported.
     globs: Vec<Names>,
     /// The paths in the code.
     paths: Vec<Names>,
 }
 
-/// Files and the files that they use.
+/// For each file, the files that it uses.
 pub type Uses = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
 
 /// Returns the uses between the files of the crate whose root is `root`, below `top`.
@@ -51,7 +51,7 @@ pub fn uses(top: &Path, root: &Path) -> Result<Uses> {
     Ok(uses)
 }
 
-/// Reads a module and those below it. Its children are in `folder`.
+/// Reads a module and its descendants. Its children's files are in `folder`.
 fn load(
     top: &Path,
     file: PathBuf,
@@ -90,7 +90,7 @@ fn load(
                 .map(|token| token.text.trim_matches('"').to_owned());
             at += 6;
         } else if starts_with(rest, &["mod", "tests", ";"]) {
-            // Tests may belong to another crate root, under a cfg of its own.
+            // Test modules are skipped: they may belong to another crate root.
             at += 3;
         } else if rest[0].text == "mod" && rest.get(2).is_some_and(|token| token.text == ";") {
             let child = rest[1].text.to_owned();
@@ -127,7 +127,7 @@ fn load(
         {
             let path = path(rest);
             at += path.len() * 3 - 2;
-            // Macros are known in the whole crate, wherever they are.
+            // Macros are visible in the whole crate, so a call of a macro is not a use.
             if code.get(at).is_some_and(|token| token.text == "!") {
                 continue;
             }
@@ -145,7 +145,6 @@ fn load(
             at += 1;
         }
     }
-    // An alias that is imported further down in the file, or a child that is declared there.
     crate_.insert(name.clone(), module);
     for (child, place) in children {
         let is_root = place.file_name().is_some_and(|name| name == "mod.rs");
@@ -161,7 +160,8 @@ fn load(
     Ok(())
 }
 
-/// Whether an item begins here that is compiled for tests only, or only in the kernel's tree.
+/// Whether the tokens begin with an item that is compiled for tests only, or only in the kernel's
+/// tree.
 fn is_left_out(tokens: &[&Token<'_>]) -> bool {
     let condition = |words: &[&str]| {
         starts_with(tokens, &["#", "[", "cfg", "("]) && starts_with(&tokens[4..], words)
@@ -171,7 +171,7 @@ fn is_left_out(tokens: &[&Token<'_>]) -> bool {
         || condition(&["not", "(", "OUT_OF_TREE", ")"])
 }
 
-/// The file of a module that is declared without a path.
+/// The file of a module that is declared without a `path` attribute.
 fn file_of(top: &Path, folder: &Path, name: &str) -> PathBuf {
     let flat = folder.join(format!("{name}.rs"));
     if top.join(&flat).is_file() {
@@ -181,7 +181,7 @@ fn file_of(top: &Path, folder: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// The path in an `include!` that begins here, if it is a literal.
+/// The path of the `include!` with which the tokens begin, if the path is a literal.
 fn included<'a>(tokens: &[&Token<'a>]) -> Option<&'a str> {
     if !starts_with(tokens, &["include", "!", "("]) {
         return None;
@@ -207,7 +207,7 @@ fn declared(top: &Path, file: &Path) -> Result<Vec<(String, PathBuf)>> {
         .collect())
 }
 
-/// Whether `pub(crate)` or its like ends these tokens.
+/// Whether the tokens end with a restricted visibility such as `pub(crate)`.
 fn is_restricted(tokens: &[&Token<'_>]) -> bool {
     let open = tokens.iter().rposition(|token| token.text == "(");
     tokens.last().is_some_and(|token| token.text == ")")
@@ -219,7 +219,7 @@ fn after_block_of_use(tokens: &[&Token<'_>]) -> usize {
     end.map_or(tokens.len(), |end| end + 1)
 }
 
-/// The names of a path that begins here.
+/// The names of the path with which the tokens begin.
 fn path(tokens: &[&Token<'_>]) -> Names {
     let mut names = vec![tokens[0].text.to_owned()];
     let mut at = 1;
@@ -236,7 +236,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Collects the paths of a tree of imports with the name that each has in the file.
+/// Collects the paths of a `use` tree, each with its name in the file.
 fn tree(tokens: &[&Token<'_>], at: &mut usize, before: Names, found: &mut Vec<(Names, String)>) {
     let mut path = before.clone();
     while let Some(token) = tokens.get(*at) {
@@ -304,13 +304,13 @@ fn absolute(module: &[String], children: &BTreeSet<String>, path: &[String]) -> 
     Some(base)
 }
 
-/// The file in which a path ends.
+/// The file that defines the item of a path.
 fn resolve(crate_: &BTreeMap<Names, Module>, path: &[String], depth: usize) -> Option<PathBuf> {
     let length = (0..=path.len())
         .rev()
         .find(|length| crate_.contains_key(&path[..*length]))?;
     let module = &crate_[&path[..length]];
-    // Forwarding in a circle ends here.
+    // Limits re-exports in a circle.
     if depth > 8 {
         return Some(module.file.clone());
     }
@@ -354,7 +354,7 @@ fn normal(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// The uses of a crate whose files are given, as "file > file" in order.
+    /// The uses of a crate with these files, as sorted strings "file > file".
     fn of(files: &[(&str, &str)]) -> Vec<String> {
         let top = std::env::temp_dir().join(format!("tidy-{:?}", std::thread::current().id()));
         for (name, text) in files {

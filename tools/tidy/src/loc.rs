@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Counts lines by part of the project. Tests are counted apart: files of tests, and modules of a
-//! Rust file under `#[cfg(test)]`.
+//! Counts lines by part of the project. Tests are counted separately: test files, and modules under
+//! `#[cfg(test)]` in Rust files.
 
 use crate::sources::{Language, Source, Tree};
 use crate::tokens::{split, Class, Token};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::{AddAssign, Range};
 
-/// Lines of one part.
+/// Line counts of one part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {
     files: usize,
@@ -75,7 +75,7 @@ pub fn table(tree: &Tree) -> Result<String> {
     Ok(table)
 }
 
-/// The part that a file belongs to. Parts sort in the order of the table.
+/// The part of the project that a file belongs to. The table is sorted by these names.
 fn part(path: &str) -> Option<String> {
     let folders: Vec<&str> = path.split('/').collect();
     let part = match folders[..] {
@@ -90,7 +90,7 @@ fn part(path: &str) -> Option<String> {
     Some(part.to_owned())
 }
 
-/// Whether a file has tests alone.
+/// Whether a file has only tests.
 fn is_test(path: &str) -> bool {
     path.starts_with("selftests/")
         || path.split('/').any(|folder| folder == "tests")
@@ -166,7 +166,8 @@ pub fn starts_with(tokens: &[&Token<'_>], words: &[&str]) -> bool {
             .all(|(token, word)| token.text == *word)
 }
 
-/// The number of tokens up to the end of the item that begins here: its `;` or its block.
+/// The number of tokens of the item with which the tokens begin, up to its `;` or the end of its
+/// block.
 pub fn after_block(tokens: &[&Token<'_>]) -> Option<usize> {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {

@@ -34,9 +34,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List breaches of style that a program can see.
+    /// List breaches of style that a program can detect.
     Prose {
-        /// A file with a line for each commit to check: its number and its subject.
+        /// A file with a line for each commit to check: its hash and its subject.
         #[arg(long)]
         log: Option<PathBuf>,
         /// Files or folders to check instead of all.
@@ -47,16 +47,16 @@ enum Command {
         /// Files or folders to wrap instead of all.
         files: Vec<PathBuf>,
     },
-    /// Check that what changed is comments and documents only.
+    /// Check that a change affects only comments and documents.
     Same {
         /// The directory with all files before the change.
         old: PathBuf,
-        /// That with all files after it, instead of the checkout.
+        /// The directory with all files after the change, instead of the checkout.
         new: Option<PathBuf>,
     },
-    /// Check that the files and functions that documents name exist.
+    /// Check that the files and functions in documents and comments exist.
     Paths,
-    /// Check that imports have no cycles, but for those that the allow list names.
+    /// Check that imports have no cycles, except those in the allow list.
     Cycles,
     /// Count lines by part.
     Loc,

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! References of documents and comments: files, functions in files, links and their anchors.
+//! Checks references in documents and comments: files, functions in files, links and their anchors.
 //!
-//! A code span names a file if it ends like a source, or begins with a folder of this checkout. The
-//! leading folders may be left out. `FILE:NAME` names a function or type that the file defines.
+//! A code span is a reference to a file if it has a source's extension, or begins with a folder of
+//! this checkout. Leading folders may be omitted. `FILE:NAME` refers to a function or type that the
+//! file defines.
 
 use crate::sources::{Language, Source, Tree};
 use crate::tokens::{split, Class};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ends of names of sources.
+/// Extensions of sources.
 const EXTENSIONS: &[&str] = &[".rs", ".c", ".h", ".sh", ".py", ".md", ".patch"];
 
-/// Folders at the top that no other project's paths begin with.
+/// Top-level folders with which no path of another project begins.
 const FOLDERS: &[&str] = &[
     "Documentation/",
     "rust/",
@@ -22,7 +23,7 @@ const FOLDERS: &[&str] = &[
     "tools/",
 ];
 
-/// Files of other projects, or of a user, that have no folder of theirs before them.
+/// Beginnings of paths in other projects or on a user's machine.
 const FOREIGN: &[&str] = &[
     "include/",
     "drivers/infiniband/core/",
@@ -31,7 +32,7 @@ const FOREIGN: &[&str] = &[
     "rxe_",
 ];
 
-/// Returns a line for each reference that leads nowhere.
+/// Returns a complaint for each broken reference.
 pub fn check(tree: &Tree) -> Result<Vec<String>> {
     let paths = tree.paths();
     let sources = tree.sources(&[])?;
@@ -61,7 +62,7 @@ pub fn check(tree: &Tree) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// The lines of documents, and those of comments, with their numbers.
+/// The lines of a document, or of a source's comments, with their numbers.
 fn prose_lines(source: &Source) -> Vec<(usize, &str)> {
     if source.language.is_document() {
         let mut fence = false;
@@ -107,7 +108,7 @@ fn links(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Why a code span that names a file leads nowhere.
+/// The reason why a code span is a broken reference, if it is one.
 fn span_fault(paths: &[String], texts: &BTreeMap<&str, &str>, span: &str) -> Option<String> {
     let (file, name) = match span.split_once(':') {
         Some((file, name)) if !name.starts_with(':') => (file, Some(name)),
@@ -139,7 +140,7 @@ fn span_fault(paths: &[String], texts: &BTreeMap<&str, &str>, span: &str) -> Opt
     (!is_defined).then(|| format!("the file defines no {name}"))
 }
 
-/// Whether `file` is the path without leading folders, or a folder of it.
+/// Whether `file` is `path` without some leading folders, or a folder of `path`.
 fn names(path: &str, file: &str) -> bool {
     let file = file.trim_end_matches('/');
     path == file
@@ -181,7 +182,7 @@ fn defines(text: &str, name: &str) -> bool {
         .any(|line| line.starts_with(&format!("{name}() {{")))
 }
 
-/// Why a link of a document leads nowhere.
+/// The reason why a link of a document is broken, if it is.
 fn link_fault(
     texts: &BTreeMap<&str, &str>,
     paths: &[String],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Breaches of style that a program can see: long lines, and sentences that begin with a pronoun
+//! Breaches of style that a program can detect: long lines, and sentences that begin with a pronoun
 //! or a relative clause instead of a noun.
 
 use crate::comments::{paragraphs, Paragraph};
@@ -8,13 +8,13 @@ use crate::sources::{Language, Source, Tree};
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// The columns that a line may have.
+/// The maximum width of a line, in columns.
 pub const COLUMNS: usize = 100;
 
-/// The length of a word, or a text in quotes, from which on its line may be longer.
+/// Minimum length, in characters, of a word or quoted text whose line may be longer.
 const UNBREAKABLE: usize = 60;
 
-/// First words of a sentence that stand for a noun, and leave the reader to find it.
+/// First words of a sentence that are pronouns: they leave it to the reader to find the noun.
 const PRONOUNS: &[&str] = &[
     "what",
     "who",
@@ -27,7 +27,7 @@ const PRONOUNS: &[&str] = &[
     "those",
 ];
 
-/// First words that need a noun only in this company.
+/// First words that are wrong only in these phrases.
 const PHRASES: &[&str] = &[
     "something that",
     "something which",
@@ -48,13 +48,13 @@ const PREPOSITIONS: &[&str] = &[
     "as", "at", "beside", "by", "for", "from", "in", "of", "on", "to", "under", "with",
 ];
 
-/// Files that tools write, or that list foreign names.
+/// Generated files, which are not checked.
 const GENERATED: &[&str] = &["Documentation/conformance.md"];
 
-/// Files whose lines may be long: a change of a recipe's text repeats its stage on all machines.
+/// Files whose lines may be long: a change of a stage's text repeats this stage on all machines.
 const RECIPES: &[&str] = &["tools/testbed/setup"];
 
-/// Returns a line for each breach.
+/// Returns a complaint for each breach.
 pub fn check(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for source in tree.sources(files)? {
@@ -77,8 +77,8 @@ pub fn check(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// The numbers of long lines and their columns. Tables, links, lines that tools read, and lines
-/// with a word or message that can't be broken are none.
+/// The long lines: their numbers and widths. Excluded are tables, links, directives, and lines with
+/// a word or message that must not be broken.
 fn long_lines(source: &Source) -> Vec<(usize, usize)> {
     let width = match source.language {
         Language::Shell => 4,
@@ -92,7 +92,7 @@ fn long_lines(source: &Source) -> Vec<(usize, usize)> {
         let is_link = line.contains("://") || text.starts_with('[');
         let is_directive = text.starts_with("# more: ") || text.starts_with("# testbed: ");
         let is_unbreakable = |piece: &str| piece.len() > UNBREAKABLE;
-        // A message in one piece can be found by a search for it.
+        // A message must not be broken, so that a search finds it.
         let is_quoted = |quote| line.split(quote).skip(1).step_by(2).any(is_unbreakable);
         let has_single = matches!(source.language, Language::Shell | Language::Hash);
         let is_bound = line.split_whitespace().any(is_unbreakable)
@@ -108,7 +108,8 @@ fn long_lines(source: &Source) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// The columns of a line with tabs of this width: 8 in kernel style, 4 in shell scripts.
+/// The width of a line in columns, with tabs of `width` columns: 8 in kernel style, 4 in shell
+/// scripts.
 pub fn columns(line: &str, width: usize) -> usize {
     let step = |at: usize, c| {
         if c == '\t' {
@@ -120,7 +121,7 @@ pub fn columns(line: &str, width: usize) -> usize {
     line.chars().fold(0, step)
 }
 
-/// The first words of sentences that have no noun.
+/// The wrong first words of sentences.
 fn bad_starts(paragraph: &Paragraph) -> Vec<String> {
     let starts_small = paragraph.begins;
     sentences(&paragraph.text)
@@ -155,8 +156,8 @@ fn lacks_noun(sentence: &str) -> bool {
         || PREPOSITIONS.contains(&first) && is_relative(second)
 }
 
-/// Splits text into sentences: behind each full stop, question mark or exclamation mark that a
-/// space and a capital letter follow.
+/// Splits text into sentences: after each full stop, question mark or exclamation mark that is
+/// followed by a space and a capital letter.
 fn sentences(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut start = 0;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tells whether a change is prose alone: without comments, its files have the same tokens.
+//! Checks that a change affects only prose: without comments, the files have the same tokens.
 
 use crate::sources::{Language, Tree};
 use crate::tokens::{split, Class};
 use anyhow::{Context, Result};
 
-/// Returns a line for each file that another tree has with other code, or has not.
+/// Returns a complaint for each file whose code differs between the trees, or that only one tree
+/// has.
 pub fn check(new: &Tree, old: &Tree) -> Result<Vec<String>> {
     let is_in = |tree: &Tree, path: &String| tree.paths().contains(path);
     let mut complaints = Vec::new();
@@ -29,7 +30,7 @@ pub fn check(new: &Tree, old: &Tree) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Where the code of two versions of a file differs.
+/// The first difference between the code of two versions of a file, if there is one.
 fn difference(path: &str, old: &str, new: &str) -> Option<String> {
     let Some(language) = Language::of(path, new) else {
         return Some(": changed, and no language is known for it".into());
@@ -44,7 +45,7 @@ fn difference(path: &str, old: &str, new: &str) -> Option<String> {
     Some(format!(":{}: other code", line + 1))
 }
 
-/// A token of code. The numbers of lines differ where comments do, and are not compared.
+/// A token of code, with its line number. Line numbers are not compared, since comments move them.
 struct Piece<'a>(usize, &'a str);
 
 impl PartialEq for Piece<'_> {

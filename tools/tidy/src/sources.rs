@@ -50,7 +50,7 @@ impl Language {
         }
     }
 
-    /// Whether the whole file is text for people.
+    /// Whether a file of this language is prose as a whole.
     pub fn is_document(self) -> bool {
         matches!(self, Self::Markdown | Self::Man)
     }
@@ -58,22 +58,22 @@ impl Language {
 
 /// One file.
 pub struct Source {
-    /// The path below the top of the checkout.
+    /// The path, relative to the top of the checkout.
     pub path: String,
-    /// Its language.
+    /// The language of the file.
     pub language: Language,
-    /// Its content.
+    /// The content of the file.
     pub text: String,
 }
 
-/// A checkout.
+/// A directory and the paths of its files.
 pub struct Tree {
     top: PathBuf,
     paths: Vec<String>,
 }
 
 impl Tree {
-    /// Opens a checkout. The file `list` names its files, one a line.
+    /// Opens a checkout. `list` is a file with the paths of its files, one a line.
     pub fn open(top: PathBuf, list: &Path) -> Result<Self> {
         let list = std::fs::read_to_string(list).with_context(|| list.display().to_string())?;
         let exists = |path: &&str| top.join(path).is_file();
@@ -81,7 +81,7 @@ impl Tree {
         Ok(Self { top, paths })
     }
 
-    /// Opens a directory whose files are all that is below it.
+    /// Opens a directory with all files below it.
     pub fn walk(top: PathBuf) -> Result<Self> {
         let mut paths = Vec::new();
         let mut folders = vec![top.clone()];
@@ -109,7 +109,8 @@ impl Tree {
         &self.paths
     }
 
-    /// All files that have a language, or those of `only` if it names any.
+    /// All files with a known language. If `only` is not empty, only files in these files and
+    /// folders.
     pub fn sources(&self, only: &[PathBuf]) -> Result<Vec<Source>> {
         let mut sources = Vec::new();
         for path in &self.paths {

@@ -4,8 +4,8 @@
 
 const LENGTH: usize = 72;
 
-/// Returns a line for each commit whose subject has another form. The log has a line for each, its
-/// number and its subject.
+/// Returns a complaint for each commit whose subject has another form. `log` has a line for each
+/// commit: its hash and its subject.
 pub fn check(log: &str) -> Vec<String> {
     let complaint = |line: &str| {
         let (commit, subject) = line.split_once(' ')?;
@@ -14,7 +14,7 @@ pub fn check(log: &str) -> Vec<String> {
     log.lines().filter_map(complaint).collect()
 }
 
-/// Why a subject is not in form.
+/// The fault of a subject, if it has one.
 fn fault(subject: &str) -> Option<&'static str> {
     if subject.chars().count() > LENGTH {
         return Some("subject of more than 72 characters");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Splits a source into comments, space and code. Comments of shell scripts, makefiles and Python
-//! are whole lines, and docstrings; a comment behind code counts as code there.
+//! Splits a source into comments, space and code. In shell scripts, makefiles and Python, only
+//! whole lines and docstrings are comments; a comment after code counts as code.
 
 use crate::sources::Language;
 use ra_ap_rustc_lexer as lexer;
@@ -20,11 +20,11 @@ pub enum Class {
 /// A piece of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// Its class.
+    /// The class of the token.
     pub class: Class,
-    /// Its text.
+    /// The text of the token.
     pub text: &'a str,
-    /// The byte at which it begins.
+    /// Offset of the first byte in the source.
     pub start: usize,
 }
 
@@ -112,7 +112,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The length of a string or character of C, quotes included.
+/// The length of a C string or character literal, including its quotes.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -131,16 +131,16 @@ fn quoted(text: &str, quote: char) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Blocks {
     None,
-    /// Here-documents: lines that begin with `#` are text in them.
+    /// Here-documents, in which lines that begin with `#` are not comments.
     Heredocs,
-    /// Strings that are a statement of their own.
+    /// Docstrings: strings that are statements of their own.
     Docstrings,
 }
 
 fn lines(text: &str, blocks: Blocks) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut start = 0;
-    // The line that ends a here-document, or the quotes that end a string.
+    // The line that ends the current here-document, or the quotes that end the docstring.
     let mut until: Option<(String, Class)> = None;
     for line in text.split_inclusive('\n') {
         let content = line.trim();
@@ -189,7 +189,7 @@ fn lines(text: &str, blocks: Blocks) -> Vec<Token<'_>> {
     tokens
 }
 
-/// The word that ends the here-document which a line of shell begins.
+/// The end word of the here-document that begins in a line of shell, if any.
 fn heredoc(line: &str) -> Option<String> {
     let (_, rest) = line.split_once("<<")?;
     if rest.starts_with('<') {

@@ -8,7 +8,7 @@ use crate::sources::{Language, Source, Tree};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
-/// Wraps files and returns the paths of those that changed.
+/// Wraps files and returns the paths of the changed files.
 pub fn wrap(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
     let mut changed = Vec::new();
     for source in tree.sources(files)? {
@@ -20,25 +20,26 @@ pub fn wrap(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(changed)
 }
 
-/// The wrapped text of a source, or `None` if nothing is to be changed.
+/// The wrapped text of a source, or `None` if nothing changes.
 fn wrapped(source: &Source) -> Option<String> {
     let mut lines: Vec<String> = source.text.lines().map(String::from).collect();
     let mut changed = false;
     let paragraphs = match source.language {
-        // A line of a man page is a sentence or a clause, as is the custom for roff.
+        // In a man page, each line is wrapped on its own: by roff's custom it is a sentence or a
+        // clause.
         Language::Man => paragraphs(source)
             .iter()
             .flat_map(|whole| by_line(whole, &lines))
             .collect(),
         _ => paragraphs(source),
     };
-    // From the end, so that the numbers of the lines before stay true.
+    // From the end, so that the indices of earlier lines stay valid.
     for paragraph in paragraphs.into_iter().rev() {
         let range = paragraph.line..paragraph.line + paragraph.lines;
         let is_long = lines[range.clone()]
             .iter()
             .any(|line| columns(line, 8) > COLUMNS);
-        // The end of a block comment is no word.
+        // Block comments are not wrapped: their end is not a word.
         let is_block = lines[range.clone()]
             .iter()
             .any(|line| line.trim_end().ends_with("*/"));
@@ -53,7 +54,7 @@ fn wrapped(source: &Source) -> Option<String> {
     changed.then(|| lines.join("\n") + "\n")
 }
 
-/// A paragraph for each line of a paragraph.
+/// Splits a paragraph into one paragraph for each line.
 fn by_line(whole: &Paragraph, lines: &[String]) -> Vec<Paragraph> {
     let of_line = |line: usize| Paragraph {
         line,
@@ -66,7 +67,7 @@ fn by_line(whole: &Paragraph, lines: &[String]) -> Vec<Paragraph> {
         .collect()
 }
 
-/// The lines of a paragraph, each as full as it may be.
+/// Wraps a paragraph and returns its lines.
 fn fill(paragraph: &Paragraph, language: Language) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = paragraph.first.clone();
@@ -87,7 +88,7 @@ fn fill(paragraph: &Paragraph, language: Language) -> Vec<String> {
     lines
 }
 
-/// Whether a line that begins with this word would be no text any more.
+/// Whether a line that begins with this word would be markup instead of text.
 fn binds(word: &str, language: Language) -> bool {
     let is_number = word
         .strip_suffix('.')
