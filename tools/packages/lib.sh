@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Results of the tests of packages, and the device beside which they start QEMU. "$run" is the
-# directory of their logs.
+# Functions of the package tests: results, and the start of the device for their QEMU. "$run" is the
+# directory of the logs.
 
 : "${run:?}"
 failed=0
-# Process of the device, if it was started.
+# Process id of the device's daemon, if it was started.
 # shellcheck disable=SC2034 # the tests stop it
 device=
 # shellcheck disable=SC2034 # used by the tests
@@ -27,7 +27,7 @@ die() {
 	exit 1
 }
 
-# Starts the device of "$port" and waits until it is ready. The test stops it.
+# Starts a daemon with the port "$port" and waits until it is ready. The test stops the daemon.
 start_device() {
 	mkfifo "$run/ready"
 	build/target/release/virtio-rdmad --port "$port" --ready-fd 3 3>"$run/ready" \
