@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# Everything is built and run in the sysroot, which `make setup` makes; see `make help`.
+# Everything is built and run in the sysroot, which `make setup` builds; see `make help`.
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
@@ -16,13 +16,13 @@ enter := tools/testbed/enter
 bin := $(build)/target/release
 testbed := $(enter) $(bin)/testbed
 
-# KERNEL=SERIES builds modules for a kernel of another series than the sysroot's. They and its tree
-# are in a folder of their own.
+# KERNEL=SERIES builds modules for a kernel of another series than the sysroot's. These modules and
+# this kernel's tree are in build/kernels/SERIES.
 kernel = $(build)$(if $(KERNEL),$(if \
 	$(filter $(KERNEL).%,$(file <$(build)/kernel.release)),,/kernels/$(KERNEL)))
 
 # The module is built against the kernel's prepared tree with the compilers that built the kernel.
-# Warnings are errors: in our Rust and C by these flags, which do not reach the kernel's own crates.
+# The flags make warnings in our Rust and C code errors; they do not apply to the kernel's crates.
 kbuild = mkdir -p $(kernel)/$(1) && \
 	$(enter) make -C $(top)/$(kernel)/kernel M=$(top)$(2) MO=$(top)/$(kernel)/$(1) \
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
@@ -85,7 +85,8 @@ build: module kverbs provider device tools
 module: setup
 	$(call kbuild,module) modules
 
-# The same by clippy, into a directory of its own: it would find nothing to do in the other.
+# Checks the module with clippy, in a directory of its own: in build/module, make would consider the
+# objects up to date.
 module-clippy: setup
 	$(call kbuild,module-clippy) CLIPPY=1 modules
 
@@ -97,8 +98,8 @@ module-doc: module
 kverbs: setup
 	$(call kbuild,kverbs,/selftests/kverbs) modules
 
-# One library by many names: what programs are linked with, what they then load, and what libibverbs
-# loads, which carries the number of its private interface.
+# One library with many names: for linking programs, for loading by programs, and for loading by
+# libibverbs. The last name contains the number of libibverbs' private ABI.
 provider: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdma-provider
 	@mkdir -p $(build)/provider
@@ -115,7 +116,7 @@ provider: setup
 device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
 
-# Linked statically: such programs run on any root.
+# Statically linked programs run on any root.
 static := RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet) \
 	--target x86_64-unknown-linux-gnu
 portable := $(static) --profile portable
@@ -125,8 +126,8 @@ tools: setup
 	$(portable) -p guest
 	@install -t $(bin) $(build)/target/x86_64-unknown-linux-gnu/portable/virtio-rdma-guest
 
-# All that `virtio-rdma` needs, in one directory that can be moved and be read-only. The daemon
-# starts itself again, so it can't be started by a loader of its own.
+# Everything that `virtio-rdma` needs, in one directory that can be moved and be read-only. The
+# daemon is linked statically: it re-executes itself, which would fail with a loader.
 bundle-dir: module provider tools
 	$(static) --release -p virtio-rdmad
 	$(portable) -p testbed --bin virtio-rdma
@@ -137,11 +138,11 @@ archive = $(build)/virtio-rdma-$(shell tools/packages/version)-x86_64.tar.xz
 bundle: bundle-dir
 	@tools/testbed/bundle --archive $(build)/bundle $(archive)
 
-# The source of all that the bundle has: to be published beside it.
+# The sources of all parts of the bundle, to be published with it.
 bundle-sources:
 	@tools/testbed/bundle --sources $(build)/bundle $(build)/bundle-sources
 
-# After "make build". tools/packages/install describes the variables.
+# Installs after "make build". tools/packages/install describes the variables.
 install:
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" SYSCONFDIR="$(SYSCONFDIR)" \
 		tools/packages/install
@@ -153,12 +154,13 @@ uninstall:
 packages: provider device
 	@tools/packages/build
 
-# SUITE=testing: the kernel of that.
+# SUITE=testing selects Debian testing and its kernel.
 check-packages: packages tools
 	@tools/packages/check $(SUITE)
 	@tools/packages/test-libvirt
 
-# Documentation/foreign-suites.md; SUITES="RELEASE... crates" are the roots.
+# Runs foreign test suites (Documentation/foreign-suites.md). SUITES="RELEASE... crates" selects the
+# roots.
 SUITES ?= trixie bookworm testing crates
 check-suites: bundle-dir
 	@status=0; for suite in $(SUITES); do \
@@ -185,11 +187,12 @@ check-more: build
 check-debug: build
 	@tools/testbed/check debug leaks
 
-# The quick ones are among the selftests.
+# Runs all tests of pyverbs. The quick ones are among the selftests.
 check-pyverbs: build
 	@T=selftests/pyverbs/all.sh tools/testbed/check selftests
 
-# BEFORE=REVISION names another version before than the last one without ranges.
+# Tests provider and module of different versions. BEFORE=REVISION sets the old revision, by default
+# the last one without version ranges.
 check-versions: build
 	tools/testbed/versions
 	@T=selftests/versions/all.sh tools/testbed/check selftests
@@ -201,31 +204,31 @@ check-rdma-core: build
 	tools/testbed/rdma-core
 	@T=selftests/rdma-core/all.sh tools/testbed/check selftests
 
-# Documentation/in-tree.md tells what goes where.
+# Builds the driver in the kernel's tree (Documentation/in-tree.md).
 intree: setup
 	@tools/testbed/intree
 
-# The first thousand are among the unit tests.
+# Runs the simulation with many seeds. The first thousand are among the unit tests.
 SEEDS ?= 0..100000
 sim: setup
 	$(enter) env SIM_SEEDS=$(SEEDS) cargo test $(quiet) --release -p verbs --test sim
 
-# Arguments: names of patches in selftests/planted, or a kind of test.
+# Plants known bugs. KIND has names of patches in selftests/planted, or a kind of test.
 KIND ?=
 planted: setup
 	@tools/testbed/planted $(KIND)
-# A minute of it in all is among the checks.
+# Fuzzes each target for T seconds. The checks include a minute of fuzzing.
 fuzz: setup
 	@$(enter) cargo run $(quiet) -p fuzz -- run --seconds $(or $(T),60) $(TARGETS)
 
 fuzz-replay: setup
 	@$(enter) cargo run $(quiet) -p fuzz -- replay $(TARGET) $(FILE)
 
-# Adds what was found to the corpora of the tree.
+# Adds the inputs that fuzzing has found to the corpora of the tree.
 fuzz-merge: setup
 	@$(enter) cargo run $(quiet) -p fuzz -- merge $(TARGETS)
 
-# The lines that are not reached: the same with --lines.
+# Reports the coverage of the fuzz targets. With --lines, the program lists unreached lines.
 fuzz-coverage: setup
 	@$(enter) cargo run $(quiet) -p fuzz -- coverage
 
@@ -236,7 +239,7 @@ sanitize: setup
 mutants: setup
 	@tools/testbed/mutants $(FILE)
 
-# Figures of the machine, so no check.
+# Measures the pacing of rate limits. Not a check, since the figures depend on the machine.
 pacing: setup
 	@$(enter) tools/testbed/pacing run
 
