@@ -2,8 +2,8 @@
 
 //! The device configuration (RFC, "Device configuration layout").
 //!
-//! Some fields of the RFC are not aligned. Fields of this project are, which is checked here, so
-//! that a driver can access them by their width (virtio 1.3, 4.1.3.1).
+//! Some fields of the RFC are not aligned. Fields that this project added are (checked at compile
+//! time), so a driver can access them by their width (virtio 1.3, 4.1.3.1).
 
 use super::wire::Field;
 
@@ -25,7 +25,7 @@ pub const RATE_LIMIT_CONFIG_OFFSET: usize = 176;
 /// Identifier of the shared memory region with the doorbell pages.
 pub const DOORBELL_SHM_ID: u8 = 1;
 
-/// Least and greatest value of `max_cq` and `max_qp` (RFC, device requirements of the configuration
+/// Smallest and largest valid `max_cq` and `max_qp` (RFC, device requirements of the configuration
 /// layout).
 pub const QUEUE_COUNT_RANGE: core::ops::RangeInclusive<u32> = 1..=16384;
 
@@ -42,9 +42,9 @@ const _: () = assert!(Field::are_aligned(
 wire_mask! {
     /// `device_cap_flags` (RFC, `enum ib_device_cap_flags`).
     pub struct DeviceCaps: u64 {
-        /// The bad P_Key counter is kept.
+        /// The device counts packets with bad P_Keys.
         BAD_PKEY_CNTR = 1 << 1,
-        /// The Q_Key violation counter is kept.
+        /// The device counts Q_Key violations.
         BAD_QKEY_CNTR = 1 << 2,
         /// The primary port of a QP can be changed.
         CHANGE_PHY_PORT = 1 << 5,
@@ -54,30 +54,30 @@ wire_mask! {
         SYS_IMAGE_GUID = 1 << 11,
         /// RC QPs generate RNR NAKs.
         RC_RNR_NAK_GEN = 1 << 12,
-        /// Memory windows of type 1.
+        /// Memory windows of type 1 are supported.
         MEM_WINDOW = 1 << 17,
-        /// Base memory management extensions: REG_MR, LOCAL_INV, SEND_WITH_INV.
+        /// Base memory management extensions are supported: REG_MR, LOCAL_INV, SEND_WITH_INV.
         MEM_MGT_EXTENSIONS = 1 << 21,
         /// Multicast loopback can be blocked; with
         /// [`Feature::Multicast`](super::feature::Feature::Multicast).
         BLOCK_MULTICAST_LOOPBACK = 1 << 22,
-        /// Memory windows of type 2A: any QP of their PD reaches them.
+        /// Memory windows of type 2A are supported: any QP of their PD can use them.
         MEM_WINDOW_TYPE_2A = 1 << 23,
-        /// Memory windows of type 2B: only the QP that bound one reaches it.
+        /// Memory windows of type 2B are supported: only the QP that bound a window can use it.
         MEM_WINDOW_TYPE_2B = 1 << 24,
-        /// An MR maps arbitrary scatter lists.
+        /// An MR can map arbitrary scatter lists.
         SG_GAPS_REG = 1 << 32,
-        /// FLUSH makes data visible to all.
+        /// FLUSH can make data globally visible.
         FLUSH_GLOBAL = 1 << 38,
-        /// FLUSH makes data persistent.
+        /// FLUSH can make data persistent.
         FLUSH_PERSISTENT = 1 << 39,
-        /// Atomic WRITE.
+        /// Atomic WRITE is supported.
         ATOMIC_WRITE = 1 << 40,
     }
 }
 
 wire_enum! {
-    /// `atomic_cap`.
+    /// Scope within which atomic operations are atomic (`atomic_cap`).
     pub enum AtomicCap: u8 {
         /// No atomic operations.
         None = 0,
@@ -107,45 +107,45 @@ wire_struct! {
         32 => page_size_cap: u64,
         /// Number of QPs, GSI included.
         40 => max_qp: u32,
-        /// Outstanding work requests of a queue.
+        /// Most outstanding work requests of a queue.
         44 => max_qp_wr: u32,
         /// Capabilities.
         48 => device_cap_flags: DeviceCaps,
-        /// SGEs of a send work request other than RDMA READ.
+        /// Most SGEs of a send work request other than RDMA READ.
         56 => max_send_sge: u32,
-        /// SGEs of a receive work request.
+        /// Most SGEs of a receive work request.
         60 => max_recv_sge: u32,
-        /// SGEs of an RDMA READ.
+        /// Most SGEs of an RDMA READ.
         64 => max_sge_rd: u32,
         /// Number of CQs.
         68 => max_cq: u32,
-        /// Entries of a CQ.
+        /// Most entries of a CQ.
         72 => max_cqe: u32,
         /// Number of MRs.
         76 => max_mr: u32,
         /// Number of PDs.
         80 => max_pd: u32,
-        /// RDMA READs and atomics outstanding at a QP as their responder.
+        /// Most RDMA READs and atomic operations outstanding at a QP as responder.
         84 => max_qp_rd_atom: u32,
-        /// The same over all QPs.
+        /// Most RDMA READs and atomic operations outstanding at all QPs as responders.
         88 => max_res_rd_atom: u32,
-        /// RDMA READs and atomics outstanding at a QP as their requester.
+        /// Most RDMA READs and atomic operations outstanding at a QP as requester.
         92 => max_qp_init_rd_atom: u32,
-        /// Atomicity, [`AtomicCap`].
+        /// Scope of atomic operations, [`AtomicCap`].
         96 => atomic_cap: u8,
         /// Number of memory windows.
         97 => max_mw: u32,
         /// Number of multicast groups.
         101 => max_mcast_grp: u32,
-        /// QPs attached to one multicast group.
+        /// Most QPs attached to one multicast group.
         105 => max_mcast_qp_attach: u32,
-        /// QPs attached to multicast groups in all.
+        /// Most QPs attached to multicast groups in total.
         109 => max_total_mcast_qp_attach: u32,
         /// Number of address handles.
         113 => max_ah: u32,
-        /// Pages of one fast registration.
+        /// Most pages of a fast registration.
         117 => max_fast_reg_page_list_len: u32,
-        /// Pages of one fast registration with protection information.
+        /// Most pages of a fast registration with protection information.
         121 => max_pi_fast_reg_page_list_len: u32,
         /// Number of partitions.
         125 => max_pkeys: u16,
@@ -155,24 +155,24 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Limits of the own-rings mode, at [`OWN_RINGS_CONFIG_OFFSET`]. They replace the fields of the
-    /// same name.
+    /// Limits with own rings, at [`OWN_RINGS_CONFIG_OFFSET`]. They replace the fields of the same
+    /// name in [`Config`].
     pub struct OwnRingsConfig: 32 {
         /// Number of event queues: virtqueues 1 to n.
         0 => num_event_queues: u32,
         /// Number of QPs, GSI included.
         4 => max_qp: u32,
-        /// Outstanding work requests of a queue.
+        /// Most outstanding work requests of a queue.
         8 => max_qp_wr: u32,
         /// Number of CQs.
         12 => max_cq: u32,
-        /// Entries of a CQ.
+        /// Most entries of a CQ.
         16 => max_cqe: u32,
-        /// Inline payload of a send work request, in bytes.
+        /// Largest inline payload of a send work request, in bytes.
         20 => max_inline_data: u32,
-        /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], page 0 included.
+        /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], including page 0.
         24 => doorbell_pages: u32,
-        /// Distance of doorbell pages is 2ⁿ bytes,
+        /// The distance between doorbell pages is 2ⁿ bytes, with n in
         /// [`DOORBELL_SHIFT_RANGE`](super::ring::DOORBELL_SHIFT_RANGE).
         28 => doorbell_shift: u8,
         /// Reserved, zero.
@@ -185,9 +185,9 @@ wire_struct! {
     pub struct SrqConfig: 12 {
         /// Number of SRQs.
         0 => max_srq: u32,
-        /// Outstanding work requests of an SRQ.
+        /// Most outstanding work requests of an SRQ.
         4 => max_srq_wr: u32,
-        /// SGEs of a receive work request of an SRQ.
+        /// Most SGEs of a receive work request of an SRQ.
         8 => max_srq_sge: u32,
     }
 }
@@ -205,20 +205,20 @@ wire_mask! {
 }
 
 wire_struct! {
-    /// Limits of rate limits, at [`RATE_LIMIT_CONFIG_OFFSET`].
+    /// Ranges for rate limits, at [`RATE_LIMIT_CONFIG_OFFSET`].
     pub struct RateLimitConfig: 16 {
-        /// Least rate in kb/s, 1 or more.
+        /// Smallest rate in kb/s, at least 1.
         0 => min_rate: u32,
-        /// Greatest rate in kb/s.
+        /// Largest rate in kb/s.
         4 => max_rate: u32,
-        /// Greatest burst in bytes.
+        /// Largest burst in bytes.
         8 => max_burst_size: u32,
-        /// QPs that can have a rate limit.
+        /// Types of QPs that can have a rate limit.
         12 => qp_types: QpTypes,
     }
 }
 
-/// Modified EUI-64 of a MAC address (RFC 4291, appendix A): the form of `sys_image_guid`.
+/// Modified EUI-64 of a MAC address (RFC 4291, appendix A), as used for `sys_image_guid`.
 pub const fn eui64_from_mac(mac: [u8; 6]) -> [u8; 8] {
     [
         mac[0] ^ 2,
@@ -232,7 +232,7 @@ pub const fn eui64_from_mac(mac: [u8; 6]) -> [u8; 8] {
     ]
 }
 
-/// The MAC address in a modified EUI-64, or `None` if it was made of something else.
+/// The MAC address from which a modified EUI-64 was made, or `None` if it was not made from one.
 pub const fn mac_from_eui64(guid: [u8; 8]) -> Option<[u8; 6]> {
     match guid {
         [a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),

@@ -5,39 +5,40 @@
 use super::ib::{WcFlags, MAX_VLAN};
 use super::number::Qpn;
 
-/// `opcode` of a receive that a SEND completed.
+/// `opcode` of a receive completed by a SEND.
 pub const OPCODE_RECV: u8 = 0x80;
-/// `opcode` of a receive that an RDMA WRITE with immediate data completed.
+/// `opcode` of a receive completed by an RDMA WRITE with immediate data.
 pub const OPCODE_RECV_RDMA_WITH_IMM: u8 = 0x81;
-/// Slot shift of a CQ: one CQE in 64 bytes.
+/// Slot shift of a CQ: each CQE has a slot of 64 bytes.
 pub const CQ_SLOT_SHIFT: u8 = 6;
 
 wire_struct! {
-    /// `struct virtio_rdma_cq_req`.
+    /// A CQE: `struct virtio_rdma_cq_req`.
     pub struct Cqe: 38 {
-        /// Id of the work request.
+        /// The `wr_id` of the work request.
         0 => wr_id: u64,
-        /// [`WcStatus`](super::ib::WcStatus).
+        /// Status, [`WcStatus`](super::ib::WcStatus).
         8 => status: u8,
-        /// [`WrOpcode`](super::ib::WrOpcode) of send work, else [`OPCODE_RECV`] or
+        /// [`WrOpcode`](super::ib::WrOpcode) of a send work request, else [`OPCODE_RECV`] or
         /// [`OPCODE_RECV_RDMA_WITH_IMM`].
         9 => opcode: u8,
-        /// Vendor error; of a datagram with [`WITH_VLAN`](WcFlags::WITH_VLAN), the VLAN id.
+        /// Vendor error. For a datagram with [`WITH_VLAN`](WcFlags::WITH_VLAN), the VLAN id.
         10 => vendor_err: u32,
         /// Bytes transferred.
         14 => byte_len: u32,
         /// Immediate data in network byte order, or the invalidated key as le32.
         18 => ex: [u8; 4],
-        /// QPN.
+        /// QPN of the QP whose work request completed.
         22 => qp_num: Qpn,
-        /// Source QPN (UD).
+        /// QPN of the sender (UD only).
         26 => src_qp: Qpn,
         /// Flags.
         30 => wc_flags: WcFlags,
         /// P_Key index.
         34 => pkey_index: u16,
-        /// Service level: the priority of the VLAN tag; with
-        /// [`WITH_NETWORK_HDR_TYPE`](WcFlags::WITH_NETWORK_HDR_TYPE), the type of the headers.
+        /// Service level, that is, the priority in the VLAN tag. With
+        /// [`WITH_NETWORK_HDR_TYPE`](WcFlags::WITH_NETWORK_HDR_TYPE), the network header type
+        /// instead.
         36 => sl: u8,
         /// Port.
         37 => port_num: u8,
@@ -51,14 +52,14 @@ impl Cqe {
         self.opcode & OPCODE_RECV != 0
     }
 
-    /// VLAN id of a received datagram, if it came with a tag.
+    /// VLAN id of a received datagram, if it was tagged.
     #[inline]
     pub fn vlan(&self) -> Option<u16> {
         let vlan = u16::try_from(self.vendor_err).ok()?;
         (self.wc_flags.contains(WcFlags::WITH_VLAN) && vlan <= MAX_VLAN).then_some(vlan)
     }
 
-    /// Service level of a received datagram: the priority of its VLAN tag, or 0 without one.
+    /// Service level of a received datagram: the priority in its VLAN tag, or 0 if it was untagged.
     #[inline]
     pub fn priority(&self) -> u8 {
         match self.wc_flags.contains(WcFlags::WITH_NETWORK_HDR_TYPE) {
@@ -67,7 +68,7 @@ impl Cqe {
         }
     }
 
-    /// Names the VLAN that a received datagram came in.
+    /// Records the VLAN of a received datagram.
     #[inline]
     pub fn set_vlan(&mut self, vlan: u16) {
         self.wc_flags = self.wc_flags | WcFlags::WITH_VLAN;

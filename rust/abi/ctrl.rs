@@ -2,9 +2,9 @@
 
 //! Control virtqueue (RFC, "Device Operation: controlq").
 //!
-//! A request is a [`Command`] byte and the command's request structure; a response is one byte,
-//! [`RESPONSE_OK`] or an [`Errno`], and on success the command's response structure. A [`Request`]
-//! ties the three together, so that a wrong pairing does not compile.
+//! A request is a [`Command`] byte and the command's request structure. A response is one byte,
+//! [`RESPONSE_OK`] or an [`Errno`], and on success the command's response structure. [`Request`]
+//! associates command, request and response types, so a wrong combination does not compile.
 
 use super::wire::Wire;
 
@@ -33,11 +33,11 @@ pub use srq::*;
 
 /// Virtqueue number of the control queue.
 pub const CONTROL_QUEUE: u16 = 0;
-/// Response byte of a command that succeeded.
+/// Response byte of a successful command.
 pub const RESPONSE_OK: u8 = 0;
-/// Longest request: the command byte and the longest request structure.
+/// Length of the longest request in bytes: the command byte and the longest request structure.
 pub const MAX_REQUEST: usize = 1 + CmdModifyQp::SIZE;
-/// Longest response: the response byte and the longest response structure.
+/// Length of the longest response in bytes: the response byte and the longest response structure.
 pub const MAX_RESPONSE: usize = 1 + RspQueryCounters::SIZE;
 
 wire_enum! {
@@ -77,7 +77,7 @@ wire_enum! {
         AddGid = 16,
         /// Clear an entry of the GID table.
         DelGid = 17,
-        /// Arm a CQ that is a transport virtqueue.
+        /// Arm a CQ that is a virtqueue (RFC mode).
         ReqNotifyCq = 18,
         /// Create a memory window.
         AllocMw = 19,
@@ -85,7 +85,7 @@ wire_enum! {
         DeallocMw = 20,
         /// Create an SRQ.
         CreateSrq = 21,
-        /// Arm the limit of an SRQ, or move it to a longer ring.
+        /// Arm the limit event of an SRQ, or move the SRQ to a longer ring.
         ModifySrq = 22,
         /// Query the attributes of an SRQ.
         QuerySrq = 23,
@@ -103,41 +103,40 @@ wire_enum! {
         QueryCounters = 29,
         /// Change rights, PD or memory of an MR that was created with its pages.
         ReregMr = 30,
-        /// Take the memory of an MR back from the device.
+        /// Revoke the device's access to the memory of an MR.
         RevokeMr = 31,
     }
 }
 
 wire_enum! {
-    /// Response byte of a command that failed. The numbers are those of most architectures of
-    /// Linux; some have others.
+    /// Response byte of a failed command. The numbers are those of Linux on most architectures.
     pub enum Errno: u8 {
-        /// The driver must not have that.
+        /// The operation is not permitted.
         Eperm = 1,
-        /// The device failed. A driver takes a number that it does not know for this one.
+        /// The device failed. Drivers must treat unknown numbers like this one.
         Eio = 5,
         /// A limit is reached.
         Enomem = 12,
-        /// Memory that the device cannot reach.
+        /// The device cannot access the memory.
         Efault = 14,
-        /// Other objects use it.
+        /// Other objects use the object.
         Ebusy = 16,
-        /// It is there already.
+        /// The object exists already.
         Eexist = 17,
-        /// A request that makes no sense.
+        /// The request is invalid.
         Einval = 22,
-        /// The device does not have that.
+        /// The device does not support the operation.
         Eopnotsupp = 95,
-        /// Another port has the address.
+        /// The address belongs to another port.
         Eaddrinuse = 98,
     }
 }
 
-/// A request structure with its command byte and its response structure.
+/// A request structure, with its command byte and response structure.
 pub trait Request: Wire {
     /// The command.
     const COMMAND: Command;
-    /// The answer of the device on success.
+    /// The response structure on success.
     type Response: Wire;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Event virtqueues of the own-rings mode: virtqueues 1 to `num_event_queues`.
+//! Event virtqueues, with own rings: virtqueues 1 to `num_event_queues`.
 //!
-//! The driver fills them with buffers of [`Event::SIZE`] bytes. Queue n carries the completion
-//! events of the CQs created with it; the first also carries asynchronous events.
+//! The driver fills them with buffers of [`Event::SIZE`] bytes. An event queue carries the
+//! completion events of the CQs that were created with its number. The first one also carries
+//! asynchronous events.
 
 use super::ib::AsyncEvent;
 use super::wire::UnknownValue;
@@ -13,17 +14,18 @@ pub const FIRST_EVENT_QUEUE: u16 = 1;
 
 /// `kind` of a completion event.
 pub const KIND_COMPLETION: u32 = 0;
-/// `kind` of an asynchronous event is this plus its [`AsyncEvent`].
+/// `kind` of an asynchronous event: this value plus the [`AsyncEvent`].
 pub const KIND_ASYNC: u32 = 0x100;
 
 wire_struct! {
     /// An event.
     pub struct Event: 16 {
-        /// See [`Event::kind`].
+        /// Numeric kind, see [`Event::kind`].
         0 => raw_kind: u32,
         /// Reserved, zero.
         4 => reserved: u32,
-        /// Cookie of the CQ, QP or SRQ; the port number for a port's event, 0 for the device's.
+        /// Cookie of the CQ, QP or SRQ. For an event of the port the port number, for an event of
+        /// the device 0.
         8 => cookie: u64,
     }
 }
@@ -31,7 +33,7 @@ wire_struct! {
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// An armed CQ has a completion.
+    /// An armed CQ has a new completion.
     Completion,
     /// An asynchronous event.
     Async(AsyncEvent),
@@ -51,7 +53,7 @@ impl Event {
         }
     }
 
-    /// The kind of the event, or the number that means nothing.
+    /// The kind of the event, or the unknown number.
     pub fn kind(&self) -> Result<EventKind, UnknownValue> {
         if self.raw_kind == KIND_COMPLETION {
             return Ok(EventKind::Completion);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Features of the device type: the number and the name of each, what it needs, and what depends on
-//! it.
+//! Features of the device type: their numbers and names, their requirements, and what depends on
+//! them.
 
 use super::config::{
     DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, OWN_RINGS_CONFIG_OFFSET,
@@ -12,20 +12,20 @@ use super::ib::{AccessFlags, WrOpcode};
 use core::ops::Range;
 
 wire_enum! {
-    /// A feature of the device type. The value is the number of its bit.
+    /// A feature of the device type. The value is its bit number.
     pub enum Feature: u8 {
-        /// `VIRTIO_RDMA_F_RING_ADDR`: queues are rings at addresses that the driver names (own
+        /// `VIRTIO_RDMA_F_RING_ADDR`: queues are rings at addresses that the driver chooses (own
         /// rings).
         RingAddr = 0,
-        /// `VIRTIO_RDMA_F_MR_PAGES`: REG_USER_MR names the size of its pages and may have a list of
-        /// two levels ([`CmdRegUserMrPages`](super::ctrl::CmdRegUserMrPages)).
+        /// `VIRTIO_RDMA_F_MR_PAGES`: REG_USER_MR has a page size, and its page list may have two
+        /// levels ([`CmdRegUserMrPages`](super::ctrl::CmdRegUserMrPages)).
         MrPages = 1,
-        /// `VIRTIO_RDMA_F_REG_PAGES`: a REG_MR work request brings the pages along
-        /// ([`RegPages`](super::wqe::RegPages)), in place of MAP_MR_SG.
+        /// `VIRTIO_RDMA_F_REG_PAGES`: a REG_MR work request carries the page list
+        /// ([`RegPages`](super::wqe::RegPages)), which replaces MAP_MR_SG.
         RegPages = 2,
-        /// `VIRTIO_RDMA_F_GID_VLAN`: ADD_GID names the VLAN of an address
-        /// ([`CmdAddGidVlan`](super::ctrl::CmdAddGidVlan)), and the CQE of a tagged datagram names
-        /// its VLAN ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
+        /// `VIRTIO_RDMA_F_GID_VLAN`: ADD_GID carries the VLAN of an address
+        /// ([`CmdAddGidVlan`](super::ctrl::CmdAddGidVlan)), and the CQE of a tagged datagram
+        /// carries its VLAN ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
         GidVlan = 3,
         /// `VIRTIO_RDMA_F_MEM_WINDOWS`: memory windows ([`CmdAllocMw`](super::ctrl::CmdAllocMw)),
         /// which BIND_MW work requests bind ([`BindMw`](super::wqe::BindMw)).
@@ -33,15 +33,15 @@ wire_enum! {
         /// `VIRTIO_RDMA_F_SRQ`: shared receive queues
         /// ([`CmdCreateSrq`](super::ctrl::CmdCreateSrq)).
         Srq = 5,
-        /// `VIRTIO_RDMA_F_RESIZE_CQ`: a CQ moves to another ring
+        /// `VIRTIO_RDMA_F_RESIZE_CQ`: a CQ can move to another ring
         /// ([`CmdResizeCq`](super::ctrl::CmdResizeCq)).
         ResizeCq = 6,
-        /// `VIRTIO_RDMA_F_RATE_LIMIT`: a QP has a rate limit
+        /// `VIRTIO_RDMA_F_RATE_LIMIT`: a QP can have a rate limit
         /// ([`CmdSetRateLimit`](super::ctrl::CmdSetRateLimit),
         /// [`QpAttrMask::RATE_LIMIT`](super::ib::QpAttrMask::RATE_LIMIT)).
         RateLimit = 7,
-        /// `VIRTIO_RDMA_F_MULTICAST`: UD QPs attach to multicast groups
-        /// ([`CmdAttachMcast`](super::ctrl::CmdAttachMcast)) and send to them.
+        /// `VIRTIO_RDMA_F_MULTICAST`: UD QPs can send to multicast groups and attach to them
+        /// ([`CmdAttachMcast`](super::ctrl::CmdAttachMcast)).
         Multicast = 8,
         /// `VIRTIO_RDMA_F_COUNTERS`: the port has counters
         /// ([`CmdQueryCounters`](super::ctrl::CmdQueryCounters)).
@@ -50,25 +50,24 @@ wire_enum! {
         AtomicWrite = 10,
         /// `VIRTIO_RDMA_F_FLUSH`: FLUSH ([`Flush`](super::wqe::Flush)).
         Flush = 11,
-        /// `VIRTIO_RDMA_F_PEERS`: the driver takes the memory of an MR back from the device
-        /// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)), as it must with DMA buffers of other
-        /// drivers.
+        /// `VIRTIO_RDMA_F_PEERS`: the driver can revoke the device's access to the memory of an MR
+        /// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)), which DMA buffers of other drivers require.
         Peers = 12,
     }
 }
 
 impl Feature {
-    /// The number of the bit.
+    /// The bit number.
     pub const fn bit(self) -> u32 {
         self as u32
     }
 
-    /// The bit alone.
+    /// The bit as a mask.
     pub const fn mask(self) -> u64 {
         1 << self.bit()
     }
 
-    /// The name on command lines and in status reports.
+    /// The name for command lines and status reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::RingAddr => "ring-addr",
@@ -87,7 +86,7 @@ impl Feature {
         }
     }
 
-    /// The feature without which this one changes nothing.
+    /// The feature that this one requires to have an effect.
     pub const fn needs(self) -> Option<Self> {
         match self {
             Self::Srq | Self::ResizeCq => Some(Self::RingAddr),
@@ -95,7 +94,7 @@ impl Feature {
         }
     }
 
-    /// Device capabilities that have no use without the feature.
+    /// Device capabilities that require the feature.
     pub const fn capabilities(self) -> DeviceCaps {
         match self {
             Self::RegPages => DeviceCaps::MEM_MGT_EXTENSIONS,
@@ -109,7 +108,7 @@ impl Feature {
         }
     }
 
-    /// Access rights that no MR has without the feature.
+    /// Access rights that require the feature.
     pub const fn rights(self) -> AccessFlags {
         match self {
             Self::MemWindows => AccessFlags::MW_BIND,
@@ -118,7 +117,7 @@ impl Feature {
         }
     }
 
-    /// Bytes of the configuration that are reserved without the feature.
+    /// Range of the configuration that is reserved without the feature.
     pub const fn config(self) -> Range<usize> {
         let (start, size) = match self {
             Self::RingAddr => (OWN_RINGS_CONFIG_OFFSET, OwnRingsConfig::SIZE),
@@ -131,7 +130,7 @@ impl Feature {
 }
 
 impl Command {
-    /// The feature without which the device does not know the command.
+    /// The feature that the device requires for the command.
     pub const fn feature(self) -> Option<Feature> {
         match self {
             Self::AllocMw | Self::DeallocMw => Some(Feature::MemWindows),
@@ -147,7 +146,7 @@ impl Command {
         }
     }
 
-    /// The feature with which the device does not know the command any more.
+    /// The feature that removes the command.
     pub const fn replaced_by(self) -> Option<Feature> {
         match self {
             Self::MapMrSg => Some(Feature::RegPages),
@@ -158,7 +157,7 @@ impl Command {
 }
 
 impl WrOpcode {
-    /// The feature without which a send queue does not know the operation.
+    /// The feature that the device requires for the operation.
     pub const fn feature(self) -> Option<Feature> {
         match self {
             Self::BindMw => Some(Feature::MemWindows),
@@ -169,8 +168,8 @@ impl WrOpcode {
     }
 }
 
-/// A set of features as it is offered and negotiated: bit n stands for the feature of number n.
-/// Bits of the transport may be among them.
+/// A set of features, offered or negotiated: bit n stands for the feature with number n. Bits of
+/// the virtio transport may be set as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(pub u64);
 
@@ -182,7 +181,7 @@ impl Features {
     /// Every feature of the device type.
     pub const ALL: Self = Self::of(Feature::ALL);
 
-    /// These features.
+    /// The set of these features.
     pub const fn of(features: &[Feature]) -> Self {
         let mut bits = 0;
         let mut rest = features;
@@ -204,17 +203,17 @@ impl Features {
         Self(self.0 & others.0)
     }
 
-    /// The features of either set.
+    /// The features of both sets together.
     pub const fn union(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// The features of this set that are not in the other one.
+    /// The features of this set that are not in `others`.
     pub const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// The features of the set that have what they [need](Feature::needs).
+    /// The features of the set whose [requirements](Feature::needs) are met.
     pub fn in_force(self) -> Self {
         let lacking = self
             .iter()
@@ -223,20 +222,20 @@ impl Features {
         self.without(lacking)
     }
 
-    /// Whether a device with these features knows the command.
+    /// Whether a device with these features supports the command.
     pub fn know(self, command: Command) -> bool {
         command.feature().is_none_or(|needed| self.has(needed))
             && command.replaced_by().is_none_or(|later| !self.has(later))
     }
 
-    /// Device capabilities that have a use with these features.
+    /// Device capabilities that require one of these features.
     pub fn capabilities(self) -> DeviceCaps {
         self.iter().fold(DeviceCaps::NONE, |all, feature| {
             all | feature.capabilities()
         })
     }
 
-    /// The features of the device type that are in the set, by their numbers.
+    /// The features of the device type in the set, by bit number.
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         Feature::ALL
             .iter()

@@ -2,30 +2,30 @@
 
 //! Constants of the InfiniBand verbs.
 //!
-//! The numbers are the ABI's own. They come from the RFC, where names such as `enum ib_mtu` stand,
-//! from the IBTA or from this project. Many are those of a Linux kernel, which may change its own
-//! at any time: a driver that passes a number on asserts when it is compiled that both are the
-//! same.
+//! The numbers are fixed by this ABI. They come from the RFC, which refers to names such as `enum
+//! ib_mtu`, from the IBTA, or from this project. Many equal those of the Linux kernel, which may
+//! change its own at any time. So a driver that passes a number on asserts at compile time that
+//! both are equal.
 
 use super::number::Qpn;
 
-/// The GSI QP's number (IBTA 3.9.2: general service interface).
+/// QPN of the GSI QP (IBTA 3.9.2: general service interface).
 pub const GSI_QPN: Qpn = Qpn::new(1);
-/// QPN that datagrams to a multicast group carry (IBTA 10.5.2: it names no QP).
+/// Destination QPN of multicast datagrams (IBTA 10.5.2). It is no QP's number.
 pub const MULTICAST_QPN: Qpn = Qpn::new(0x00ff_ffff);
-/// QPNs, PSNs and MSNs have 24 bits.
+/// Mask of 24 bits, for QPNs, PSNs and MSNs.
 pub const MASK_24: u32 = 0x00ff_ffff;
-/// The only port.
+/// Number of the only port.
 pub const PORT: u8 = 1;
-/// In the place of a VLAN id: no VLAN tag.
+/// Value of a VLAN id field for untagged packets.
 pub const NO_VLAN: u16 = 0xffff;
-/// The greatest VLAN id (IEEE 802.1Q: 4095 is reserved).
+/// Largest VLAN id (IEEE 802.1Q: 4095 is reserved).
 pub const MAX_VLAN: u16 = 4094;
-/// Bytes of the GRH at the start of the receive buffer of a datagram.
+/// Bytes of the GRH at the start of a datagram's receive buffer.
 pub const GRH_SIZE: u32 = 40;
-/// Greatest service level.
+/// Largest service level.
 pub const MAX_SL: u8 = 15;
-/// The default partition with full membership.
+/// P_Key of the default partition, with full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
 wire_enum! {
@@ -131,7 +131,7 @@ wire_enum! {
 wire_mask! {
     /// `enum ib_port_capability_mask_bits`.
     pub struct PortCaps: u32 {
-        /// Connection management works on this port.
+        /// Connection management is supported on this port.
         CM_SUP = 1 << 16,
     }
 }
@@ -139,25 +139,25 @@ wire_mask! {
 wire_mask! {
     /// `enum ib_access_flags`.
     pub struct AccessFlags: u32 {
-        /// The device may write on behalf of local work.
+        /// Local work requests may write.
         LOCAL_WRITE = 1 << 0,
         /// Peers may write.
         REMOTE_WRITE = 1 << 1,
         /// Peers may read.
         REMOTE_READ = 1 << 2,
-        /// Peers may execute atomics.
+        /// Peers may execute atomic operations.
         REMOTE_ATOMIC = 1 << 3,
         /// Memory windows may be bound.
         MW_BIND = 1 << 4,
-        /// Addresses count from the start of the MR.
+        /// Addresses in work requests start at 0.
         ZERO_BASED = 1 << 5,
         /// On-demand paging.
         ON_DEMAND = 1 << 6,
         /// The memory consists of huge pages.
         HUGETLB = 1 << 7,
-        /// Peers may have data made visible.
+        /// Peers may make data globally visible (FLUSH).
         FLUSH_GLOBAL = 1 << 8,
-        /// Peers may have data made persistent.
+        /// Peers may make data persistent (FLUSH).
         FLUSH_PERSISTENT = 1 << 9,
         /// Relaxed ordering.
         RELAXED_ORDERING = 1 << 20,
@@ -167,9 +167,9 @@ wire_mask! {
 wire_enum! {
     /// Type of a memory window.
     pub enum MwType: u8 {
-        /// Type 1: every QP of its PD binds it, again and again, and reaches it.
+        /// Type 1: any QP of its PD can bind it, repeatedly, and use it.
         One = 1,
-        /// Type 2: bound once until it is invalidated.
+        /// Type 2: must be invalidated before it is bound again.
         Two = 2,
     }
 }
@@ -193,9 +193,9 @@ wire_enum! {
 wire_enum! {
     /// `enum ib_sig_type`.
     pub enum SigType: u8 {
-        /// Every send work request produces a CQE.
+        /// Every send work request generates a CQE.
         All = 0,
-        /// Only those with [`SendFlags::SIGNALED`].
+        /// Only send work requests with [`SendFlags::SIGNALED`] generate a CQE.
         Requested = 1,
     }
 }
@@ -235,7 +235,7 @@ wire_enum! {
 wire_enum! {
     /// `gid_type` of ADD_GID.
     pub enum GidType: u32 {
-        /// RoCE v1, which the device refuses.
+        /// RoCE v1, which the device does not support.
         RoceV1 = 1,
         /// RoCE v2: UDP over IPv4 or IPv6.
         RoceV2 = 2,
@@ -325,39 +325,39 @@ wire_enum! {
         AtomicCmpAndSwp = 5,
         /// Atomic fetch and add.
         AtomicFetchAndAdd = 6,
-        /// Invalidate a local MR.
+        /// Invalidate a local key.
         LocalInv = 7,
         /// Bind a memory window.
         BindMw = 8,
         /// SEND that invalidates an R_Key of the peer.
         SendWithInv = 9,
-        /// RDMA READ that invalidates the local MR it lands in.
+        /// RDMA READ that invalidates the local key of its destination.
         RdmaReadWithInv = 11,
         /// FLUSH.
         Flush = 14,
         /// Atomic WRITE.
         AtomicWrite = 15,
-        /// Fast registration; for the kernel alone.
+        /// Fast registration; kernel clients only.
         RegMr = 0x20,
     }
 }
 
 wire_mask! {
-    /// Actions of a FLUSH, as they stand in its packet (IBTA A19.4.1).
+    /// Actions of a FLUSH, encoded as in its packet (IBTA A19.4.1).
     pub struct FlushTypes: u8 {
-        /// Data is visible to all who access the memory.
+        /// Make data globally visible.
         GLOBAL = 1 << 0,
-        /// Data outlives a loss of power.
+        /// Make data persistent.
         PERSISTENT = 1 << 1,
     }
 }
 
 wire_enum! {
-    /// The memory that a FLUSH concerns, as it stands in its packet (IBTA A19.4.1).
+    /// The memory that a FLUSH applies to, encoded as in its packet (IBTA A19.4.1).
     pub enum FlushLevel: u8 {
-        /// A range.
+        /// A range of addresses.
         Range = 0,
-        /// All of the MR or window.
+        /// The whole MR or window.
         Mr = 1,
     }
 }
@@ -365,11 +365,11 @@ wire_enum! {
 wire_mask! {
     /// `enum ib_send_flags`.
     pub struct SendFlags: u32 {
-        /// Wait for earlier READs and atomics.
+        /// Wait until earlier READs and atomic operations are complete.
         FENCE = 1 << 0,
-        /// Produce a CQE.
+        /// Generate a CQE.
         SIGNALED = 1 << 1,
-        /// The peer's CQE is solicited.
+        /// Request a solicited event at the receiver.
         SOLICITED = 1 << 2,
         /// The payload is in the WQE.
         INLINE = 1 << 3,
@@ -445,8 +445,8 @@ wire_mask! {
         WITH_VLAN = 1 << 5,
         /// `sl` is the network header type.
         WITH_NETWORK_HDR_TYPE = 1 << 6,
-        /// The completion counts as solicited: its sender marked it so, or it is an error. Set
-        /// where CQs are transport virtqueues only.
+        /// The completion is solicited: the sender requested a solicited event, or it is an error.
+        /// Set only where CQs are virtqueues (RFC mode).
         SOLICITED = 1 << 31,
     }
 }
@@ -458,9 +458,9 @@ wire_enum! {
         CqErr = 0,
         /// A QP went to ERR by itself.
         QpFatal = 1,
-        /// A responder met an invalid request.
+        /// A responder received an invalid request.
         QpReqErr = 2,
-        /// A responder met an access violation.
+        /// A responder detected an access violation.
         QpAccessErr = 3,
         /// The first packet arrived at a QP in RTR.
         CommEst = 4,
@@ -486,9 +486,9 @@ wire_enum! {
         SrqErr = 14,
         /// An SRQ fell below its limit.
         SrqLimitReached = 15,
-        /// The last receive of an SRQ was consumed by a QP in ERR.
+        /// A QP with an SRQ is in ERR and takes no more receives.
         QpLastWqeReached = 16,
-        /// Clients shall register again.
+        /// Clients must register again.
         ClientReregister = 17,
         /// The GID table changed.
         GidChange = 18,

@@ -2,10 +2,10 @@
 
 //! The virtio-rdma ABI: every byte that driver, provider and device exchange.
 //!
-//! The base is the virtio-rdma RFC (device id 42); `Documentation/abi.md` lists what is decided
-//! where the RFC is silent and specifies the own-rings extension. This module is the only place
-//! that knows a layout: structures are plain values in native byte order, with a codec to and from
-//! their little-endian bytes whose offsets and sizes are checked at compile time.
+//! It extends the virtio-rdma RFC (device id 42). `Documentation/abi.md` specifies the own-rings
+//! extension and what the RFC leaves open. Only this module knows memory layouts. Structures are
+//! plain values in native byte order; a codec converts them to and from little-endian bytes. Their
+//! offsets and sizes are checked at compile time.
 //!
 //! | module | what it holds |
 //! |---|---|

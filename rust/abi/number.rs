@@ -2,7 +2,7 @@
 
 //! Numbers of objects, one type for each kind of object.
 //!
-//! A number of one kind does not pass for one of another:
+//! A number of one kind can't be used as a number of another kind:
 //!
 //! ```rust
 //! use virtio_rdma_abi::ctrl::CmdDestroyQp;
@@ -11,7 +11,7 @@
 //! let _ = CmdDestroyQp { qpn };
 //! ```
 //!
-//! A CQ's number is no QP's, and a PD's is no MR's:
+//! A CQN is not a QPN, and a PDN is not an MR number:
 //!
 //! ```compile_fail
 //! use virtio_rdma_abi::ctrl::CmdDestroyQp;
@@ -27,7 +27,7 @@
 //! let _ = CmdDeregMr { mrn: pdn };
 //! ```
 //!
-//! A doorbell rings no CQ by a QPN:
+//! The doorbell of a CQ does not take a QPN:
 //!
 //! ```compile_fail
 //! use virtio_rdma_abi::number::Qpn;
@@ -90,10 +90,10 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Number of a QP.
+    /// Number of a QP (QPN).
     ///
-    /// Packets and doorbells have 24 bits for it, fields of the ABI 32. So a number out of such a
-    /// field may be [none](Self::is_valid), which the field's reader checks.
+    /// Packets and doorbells have 24 bits for a QPN, fields of the ABI 32. So the value of a field
+    /// may be [invalid](Self::is_valid), which the reader of the field must check.
     Qpn,
     /// Handle of a CQ.
     Cqn,
@@ -101,48 +101,48 @@ numbers! {
     Srqn,
     /// Handle of a PD.
     Pdn,
-    /// Handle of an MR, which is not its key.
+    /// Handle of an MR. It is not the MR's key.
     MrNumber,
-    /// Handle of a memory window: bits 31–8 of its R_Keys.
+    /// Handle of a memory window, which is also bits 31–8 of its R_Keys.
     MwNumber,
-    /// Port of a device process that has several. No structure carries it: a driver knows one
-    /// port, [`PORT`](super::ib::PORT).
+    /// Number of a port within a device process, which may have several. No structure carries it: a
+    /// driver knows only one port, [`PORT`](super::ib::PORT).
     PortId,
 }
 
 #[allow(dead_code)]
 impl Srqn {
-    /// No SRQ.
+    /// Value for no SRQ.
     pub const NONE: Self = Self(0);
 }
 
 #[allow(dead_code)]
 impl Qpn {
-    /// No QP.
+    /// Value for no QP.
     pub const NONE: Self = Self(0);
 
-    /// The QPN of these bytes in network byte order, as packets carry it.
+    /// The QPN with these bytes in network byte order, as in packets.
     #[inline]
     pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
         let [high, middle, low] = bytes;
         Self(u32::from_be_bytes([0, high, middle, low]))
     }
 
-    /// The low 24 bits in network byte order, as packets carry them. [Valid](Self::is_valid) QPNs
-    /// have no others.
+    /// The low 24 bits in network byte order, as in packets. [Valid](Self::is_valid) QPNs have no
+    /// higher bits.
     #[inline]
     pub const fn to_be_bytes(self) -> [u8; 3] {
         let [_, high, middle, low] = self.0.to_be_bytes();
         [high, middle, low]
     }
 
-    /// The QPN in the low 24 bits.
+    /// The QPN reduced to its low 24 bits.
     #[inline]
     pub const fn cut(self) -> Self {
         Self(self.0 & MASK_24)
     }
 
-    /// Whether a QP can have the number: it is not 0 and has 24 bits.
+    /// Whether the number is valid for a QP: nonzero, and at most 24 bits.
     #[inline]
     pub const fn is_valid(self) -> bool {
         self.0 != 0 && self.0 <= MASK_24

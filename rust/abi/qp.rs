@@ -28,11 +28,11 @@ wire_struct! {
         0 => grh: GlobalRoute,
         /// Service level.
         23 => sl: u8,
-        /// Static rate, by the numbers of a path record (IBTA 15.2.5.16); 0 for that of the port.
+        /// Static rate, encoded as in a path record (IBTA 15.2.5.16); 0 for the port's rate.
         24 => static_rate: u8,
         /// Port.
         25 => port_num: u8,
-        /// Flags; only paths with a GRH exist on RoCE.
+        /// Flags. On RoCE every path has a GRH.
         26 => ah_flags: AhFlags,
         /// MAC address of the next hop.
         27 => dmac: [u8; 6],
@@ -42,15 +42,15 @@ wire_struct! {
 wire_struct! {
     /// `struct virtio_rdma_qp_cap`.
     pub struct QpCap: 20 {
-        /// Outstanding work requests of the SQ.
+        /// Most outstanding work requests of the SQ.
         0 => max_send_wr: u32,
-        /// Outstanding work requests of the RQ.
+        /// Most outstanding work requests of the RQ.
         4 => max_recv_wr: u32,
-        /// SGEs of a send work request.
+        /// Most SGEs of a send work request.
         8 => max_send_sge: u32,
-        /// SGEs of a receive work request.
+        /// Most SGEs of a receive work request.
         12 => max_recv_sge: u32,
-        /// Inline payload in bytes.
+        /// Largest inline payload in bytes.
         16 => max_inline_data: u32,
     }
 }
@@ -58,9 +58,9 @@ wire_struct! {
 wire_struct! {
     /// `struct virtio_rdma_qp_attr`.
     pub struct QpAttr: 129 {
-        /// State to move to, [`QpState`](super::ib::QpState).
+        /// New state, [`QpState`](super::ib::QpState).
         0 => qp_state: u8,
-        /// State that the QP is assumed to be in.
+        /// Assumed current state.
         1 => cur_qp_state: u8,
         /// Path MTU, [`Mtu`](super::ib::Mtu).
         2 => path_mtu: u8,
@@ -68,13 +68,13 @@ wire_struct! {
         3 => path_mig_state: u8,
         /// Q_Key.
         4 => qkey: u32,
-        /// Expected PSN of the receive queue.
+        /// First PSN that the receive queue expects.
         8 => rq_psn: u32,
         /// First PSN of the send queue.
         12 => sq_psn: u32,
         /// QPN of the peer.
         16 => dest_qp_num: Qpn,
-        /// Remote operations that the QP admits.
+        /// Remote operations that the QP permits.
         20 => qp_access_flags: AccessFlags,
         /// P_Key index.
         24 => pkey_index: u16,
@@ -84,25 +84,25 @@ wire_struct! {
         28 => en_sqd_async_notify: u8,
         /// Whether the QP is draining (responses only).
         29 => sq_draining: u8,
-        /// RDMA READs and atomics outstanding as requester.
+        /// Most RDMA READs and atomic operations outstanding as requester.
         30 => max_rd_atomic: u8,
-        /// The same as responder.
+        /// Most RDMA READs and atomic operations outstanding as responder.
         31 => max_dest_rd_atomic: u8,
-        /// Minimum RNR NAK timer, code of IBTA table 45.
+        /// Minimum RNR NAK timer, encoded as in IBTA table 45.
         32 => min_rnr_timer: u8,
         /// Port.
         33 => port_num: u8,
-        /// Local ACK timeout: 4.096 µs · 2ⁿ, 0 for none.
+        /// Local ACK timeout: 4.096 µs · 2ⁿ, or 0 for none.
         34 => timeout: u8,
-        /// Transport retries.
+        /// Number of transport retries.
         35 => retry_cnt: u8,
-        /// RNR retries, 7 for no limit.
+        /// Number of RNR retries; 7 means no limit.
         36 => rnr_retry: u8,
         /// Port of the alternate path.
         37 => alt_port_num: u8,
-        /// Local ACK timeout of the alternate path.
+        /// Local ACK timeout of the alternate path, encoded like `timeout`.
         38 => alt_timeout: u8,
-        /// Rate limit in kb/s.
+        /// Rate limit in kb/s; 0 for none.
         39 => rate_limit: u32,
         /// Capabilities.
         43 => cap: QpCap,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Numbers of the virtqueues in RFC mode (RFC, "Virtqueues").
+//! Virtqueue numbers in RFC mode (RFC, "Virtqueues").
 //!
-//! Virtqueue 0 is the control queue. CQs follow, then pairs of an SQ and an RQ. A handle says where
-//! its queues are: CQs are counted from 0 and QPNs from 1.
+//! Virtqueue 0 is the control queue. The CQs follow, then pairs of SQ and RQ. Handles determine
+//! virtqueue numbers: CQNs start at 0 and QPNs at 1.
 
 use super::ctrl::CONTROL_QUEUE;
 use super::number::{Cqn, Qpn};
@@ -21,7 +21,7 @@ pub enum Role {
     Rq(Qpn),
 }
 
-/// The virtqueues of a device that has `max_cq` CQs.
+/// The virtqueue numbers of a device with `max_cq` CQs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueNumbers {
     max_cq: u32,
@@ -29,12 +29,12 @@ pub struct QueueNumbers {
 
 #[allow(dead_code)]
 impl QueueNumbers {
-    /// For a device whose configuration says `max_cq`.
+    /// The numbers for the `max_cq` of a device's configuration.
     pub const fn new(max_cq: u32) -> Self {
         Self { max_cq }
     }
 
-    /// Number of virtqueues with `max_qp` QPs, the control queue included; saturates.
+    /// Number of virtqueues with `max_qp` QPs, including the control queue. Saturates.
     pub const fn count(&self, max_qp: u32) -> u32 {
         max_qp
             .saturating_mul(2)
@@ -42,7 +42,7 @@ impl QueueNumbers {
             .saturating_add(1)
     }
 
-    /// Virtqueue of CQ `cqn`, or `None` if there is no such CQ.
+    /// Virtqueue of CQ `cqn`, or `None` if the CQN is too large.
     pub const fn cq(&self, cqn: Cqn) -> Option<u16> {
         if cqn.get() < self.max_cq {
             number(cqn.get() as u64 + 1)
@@ -51,7 +51,7 @@ impl QueueNumbers {
         }
     }
 
-    /// Virtqueue of the SQ of QP `qpn`, or `None` if there is none.
+    /// Virtqueue of the SQ of QP `qpn`, or `None` if it has no valid number.
     pub const fn sq(&self, qpn: Qpn) -> Option<u16> {
         match qpn.get() {
             0 => None,
@@ -59,7 +59,7 @@ impl QueueNumbers {
         }
     }
 
-    /// Virtqueue of the RQ of QP `qpn`, or `None` if there is none.
+    /// Virtqueue of the RQ of QP `qpn`, or `None` if it has no valid number.
     pub const fn rq(&self, qpn: Qpn) -> Option<u16> {
         match qpn.get() {
             0 => None,
@@ -86,7 +86,7 @@ impl QueueNumbers {
     }
 }
 
-/// The number of a virtqueue, if it can be one.
+/// `index` as a virtqueue number, or `None` if it is too large.
 const fn number(index: u64) -> Option<u16> {
     if index <= u16::MAX as u64 {
         Some(index as u16)

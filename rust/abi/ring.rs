@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Own rings: where the parts of a ring lie, the arm word and the doorbell.
+//! Own rings: ring layout, arm word and doorbell.
 //!
-//! `Documentation/rings.md` has the protocol. A ring starts page-aligned with its slots; the words
-//! follow, each on a cache line of its own:
+//! `Documentation/rings.md` describes the protocol. A ring starts page-aligned with its slots. The
+//! words follow, each on a separate cache line:
 //!
 //! ```text
 //! 0              slots     n << slot_shift bytes
@@ -17,42 +17,42 @@ use super::cqe::CQ_SLOT_SHIFT;
 use super::ib::MASK_24;
 use super::number::{Cqn, Qpn, Srqn};
 
-/// Alignment of words and of `order`.
+/// Bytes of a cache line: the alignment of words and of `order`.
 pub const CACHE_LINE: u32 = 64;
-/// Least and greatest number of slots of an SQ, RQ or SRQ; only powers of two are valid.
+/// Smallest and largest number of slots of an SQ, RQ or SRQ. Only powers of two are valid.
 pub const WORK_SLOTS: core::ops::RangeInclusive<u32> = 2..=32_768;
-/// Least and greatest number of slots of a CQ; only powers of two are valid.
+/// Smallest and largest number of slots of a CQ. Only powers of two are valid.
 pub const CQ_SLOTS: core::ops::RangeInclusive<u32> = 2..=4_194_304;
-/// Least and greatest slot shift: slots of 64 to 4,096 bytes, of which none crosses a page.
+/// Smallest and largest slot shift: slots have 64 to 4,096 bytes. No slot crosses a page boundary.
 pub const SLOT_SHIFT_RANGE: core::ops::RangeInclusive<u8> = 6..=12;
-/// Least and greatest page shift of a ring's page list: 4 KiB to 1 GiB.
+/// Smallest and largest page shift of a ring's page list: 4 KiB to 1 GiB.
 pub const PAGE_SHIFT_RANGE: core::ops::RangeInclusive<u8> = 12..=30;
-/// Least and greatest distance of two doorbell pages, as a shift: 4 KiB to 1 GiB.
+/// Smallest and largest distance of doorbell pages, as a shift: 4 KiB to 1 GiB.
 pub const DOORBELL_SHIFT_RANGE: core::ops::RangeInclusive<u8> = 12..=30;
-/// The kernel's doorbell page.
+/// Doorbell page of the guest's kernel.
 pub const KERNEL_DOORBELL_PAGE: u32 = 0;
 
 wire_struct! {
-    /// Where a ring lies in memory, as the commands that create and resize queues carry it.
+    /// The memory of a ring, as described by commands that create and resize queues.
     pub struct RingAddr: 24 {
-        /// DMA address of the page list, which has the DMA address of each page of the ring.
+        /// DMA address of the page list, which holds the DMA address of each page of the ring.
         0 => pages: u64,
         /// Number of pages.
         8 => npages: u32,
         /// Number of slots; 0 for no ring.
         12 => slots: u32,
-        /// Page size is 2ⁿ bytes.
+        /// Pages have 2ⁿ bytes.
         16 => page_shift: u8,
-        /// Slot size is 2ⁿ bytes.
+        /// Slots have 2ⁿ bytes.
         17 => slot_shift: u8,
-        /// [`PageListDepth`](super::ctrl::PageListDepth) of the page list.
+        /// Format of the page list, [`PageListDepth`](super::ctrl::PageListDepth).
         18 => depth: u8,
         /// Reserved, zero.
         19 => reserved: [u8; 5],
     }
 }
 
-/// Content of a ring. It decides which words follow the slots.
+/// Kind of a ring, which determines the words after its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingKind {
     /// Work requests of an SQ or RQ.
@@ -68,16 +68,16 @@ pub enum RingKind {
 pub struct RingLayout {
     kind: RingKind,
     slot_shift: u8,
-    // Computed once: they are looked up for each work request.
-    /// Number of slots less one: a power of two less one.
+    // Precomputed, since they are needed for each work request.
+    /// Number of slots less one, a mask.
     mask: u32,
-    /// Where the slots end and the words begin.
+    /// Offset of the end of the slots, where the words start.
     words: u32,
 }
 
 #[allow(dead_code)]
 impl RingLayout {
-    /// A ring of `slots` slots of `1 << slot_shift` bytes, or `None` if the ABI has no such ring.
+    /// Layout of a ring of `slots` slots of `1 << slot_shift` bytes. `None` if a number is invalid.
     pub const fn new(kind: RingKind, slots: u32, slot_shift: u8) -> Option<Self> {
         let (range, least, greatest) = match kind {
             RingKind::Work | RingKind::Shared => (
@@ -99,17 +99,17 @@ impl RingLayout {
             kind,
             slot_shift,
             mask: slots - 1,
-            // A multiple of a cache line, as each slot is.
+            // A multiple of a cache line, since each slot is.
             words: slots << slot_shift,
         })
     }
 
-    /// A ring of completions with `slots` slots, or `None` if the ABI has no such ring.
+    /// Layout of a CQ's ring with `slots` slots. `None` if the number is invalid.
     pub const fn completions(slots: u32) -> Option<Self> {
         Self::new(RingKind::Completion, slots, CQ_SLOT_SHIFT)
     }
 
-    /// Content of the ring.
+    /// Kind of the ring.
     #[inline]
     pub const fn kind(&self) -> RingKind {
         self.kind
@@ -121,7 +121,7 @@ impl RingLayout {
         self.mask + 1
     }
 
-    /// Slot size is `1 << slot_shift` bytes.
+    /// Slots have `1 << slot_shift` bytes.
     #[inline]
     pub const fn slot_shift(&self) -> u8 {
         self.slot_shift
@@ -133,34 +133,35 @@ impl RingLayout {
         1 << self.slot_shift
     }
 
-    /// Whether `count` slots, which are not none, are at most all.
+    /// Whether `count` is from 1 to the number of slots.
     #[inline]
     pub const fn holds(&self, count: u32) -> bool {
         count.wrapping_sub(1) <= self.mask
     }
 
-    /// The slot of a position: slots are taken in turn.
+    /// The slot at a position.
     #[inline]
     pub const fn slot_index(&self, position: u32) -> usize {
         (position & self.mask) as usize
     }
 
-    /// Offset of the slot of a position.
+    /// Offset of the slot at a position.
     #[inline]
     pub const fn slot(&self, position: u32) -> u32 {
-        // Never beyond the ring, whose size has 32 bits: the shift need not be checked.
+        // The offset is less than the ring's size and so fits 32 bits: the shift need not be
+        // checked.
         (position & self.mask).wrapping_shl(self.slot_shift as u32)
     }
 
-    /// Offset of the position that the owner of the ring writes: the producer's, or the consumer's
-    /// of a CQ.
+    /// Offset of the position that the owner of the ring writes: the producer's position, or the
+    /// consumer's position of a CQ.
     #[inline]
     pub const fn owner(&self) -> u32 {
         self.words
     }
 
-    /// Offset of the position that the device writes: that of the doorbell, or the producer's of a
-    /// CQ.
+    /// Offset of the position that the device writes: the doorbell position, or the producer's
+    /// position of a CQ.
     #[inline]
     pub const fn device(&self) -> u32 {
         self.words + CACHE_LINE
@@ -172,7 +173,7 @@ impl RingLayout {
         self.words + 2 * CACHE_LINE
     }
 
-    /// Offset of `order[position % n]` of an SRQ.
+    /// Offset of `order[position % slots]` of an SRQ.
     #[inline]
     pub const fn order(&self, position: u32) -> u32 {
         self.words + 2 * CACHE_LINE + 2 * (position & self.mask)
@@ -190,7 +191,7 @@ impl RingLayout {
     }
 }
 
-/// Slot shift for WQEs of up to `bytes` bytes, or `None` if they fit no slot.
+/// Slot shift for WQEs of up to `bytes` bytes, or `None` if they exceed the largest slot.
 pub const fn slot_shift_for(bytes: usize) -> Option<u8> {
     let mut shift = *SLOT_SHIFT_RANGE.start();
     while shift <= *SLOT_SHIFT_RANGE.end() {
@@ -203,9 +204,9 @@ pub const fn slot_shift_for(bytes: usize) -> Option<u8> {
 }
 
 wire_enum! {
-    /// The completion that an armed CQ waits for.
+    /// The completions that an arm word covers.
     pub enum ArmKind: u8 {
-        /// Nothing.
+        /// None: the CQ is not armed.
         None = 0,
         /// The next completion.
         Next = 1,
@@ -217,11 +218,11 @@ wire_enum! {
 /// The arm word of a CQ: `sequence << 34 | kind << 32 | position`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmWord {
-    /// Sequence of 30 bits; it advances when an event of the CQ was received. It starts at 1.
+    /// Sequence of 30 bits. It starts at 1 and is incremented when an event of the CQ was received.
     pub sequence: u32,
-    /// The completion that is waited for.
+    /// The completions for which an event is requested.
     pub kind: ArmKind,
-    /// The producer's position that the owner knows.
+    /// The producer's position, as the owner knows it.
     pub position: u32,
 }
 
@@ -229,7 +230,7 @@ impl ArmWord {
     /// Mask of the sequence.
     pub const SEQUENCE_MASK: u32 = (1 << 30) - 1;
 
-    /// The word in memory.
+    /// The word as stored in the ring.
     #[inline]
     pub const fn to_u64(self) -> u64 {
         (((self.sequence & Self::SEQUENCE_MASK) as u64) << 34)
@@ -237,7 +238,7 @@ impl ArmWord {
             | self.position as u64
     }
 
-    /// Reads a word; the kind that does not exist counts as none.
+    /// Decodes a word. The unknown kind, 3, counts as none.
     #[inline]
     pub const fn from_u64(word: u64) -> Self {
         Self {
@@ -282,7 +283,7 @@ pub enum Doorbell {
 
 #[allow(dead_code)]
 impl Doorbell {
-    /// The value written. A number of more than 24 bits, which no queue has, is cut.
+    /// The value to write. A number is cut to 24 bits; no queue has a larger one.
     #[inline]
     pub const fn to_u32(self) -> u32 {
         let (kind, number) = match self {
@@ -294,7 +295,7 @@ impl Doorbell {
         ((kind as u32) << 24) | (number & MASK_24)
     }
 
-    /// The queue that a written value rings, or `None` for a kind that does not exist.
+    /// The queue that a written value rings, or `None` for an unknown kind.
     #[inline]
     pub fn from_u32(value: u32) -> Option<Self> {
         let number = value & MASK_24;

@@ -2,29 +2,29 @@
 
 //! Data that the kernel module and the user space provider exchange through uverbs.
 //!
-//! The structures follow the common part of each uverbs command. They grow at their end only, and
-//! those inside of others do not grow: see [`versions`](super::versions).
+//! The structures follow the common part of each uverbs command. They only grow at their end, and
+//! structures inside of others never grow: see [`versions`](super::versions).
 
 use super::config::RateLimitConfig;
 use super::number::{Cqn, Srqn};
 use super::versions::Versions;
 use super::wqe::AddressVector;
 
-/// Bytes of a peer's name, with the zero that ends it.
+/// Bytes of a peer's name, including at least one terminating zero.
 pub const PEER_NAME_SIZE: usize = 64;
 
 wire_mask! {
-    /// Abilities that the module offers to the provider.
+    /// Capabilities that the module offers to the provider.
     pub struct ContextFlags: u32 {
-        /// Queues are own rings; without it they live in the kernel.
+        /// Queues are own rings. Otherwise the kernel holds the queues.
         OWN_RINGS = 1 << 0,
-        /// There are memory windows.
+        /// Memory windows are supported.
         MEM_WINDOWS = 1 << 1,
-        /// There are atomic WRITEs.
+        /// Atomic WRITE is supported.
         ATOMIC_WRITE = 1 << 2,
-        /// There are FLUSHes.
+        /// FLUSH is supported.
         FLUSH = 1 << 3,
-        /// Rings are ordered by the barriers of the platform instead of those between CPUs.
+        /// Accesses to rings need the platform's device barriers instead of barriers between CPUs.
         ORDER_PLATFORM = 1 << 4,
     }
 }
@@ -32,21 +32,21 @@ wire_mask! {
 wire_mask! {
     /// Properties of a new context.
     pub struct ContextAttributes: u32 {
-        /// It is attached to a peer.
+        /// The context is attached to a peer.
         PEER = 1 << 0,
     }
 }
 
 wire_struct! {
-    /// Request of ALLOC_CONTEXT. There may be none: then it is all zero.
+    /// Request of ALLOC_CONTEXT. May be absent, which means all zero.
     pub struct AllocContextReq: 80 {
-        /// The fields below that count; the others are zero.
+        /// The fields below that are valid; other fields are zero.
         0 => attributes: ContextAttributes,
-        /// The number that the peer is told.
+        /// The number under which the peer is told of the context.
         4 => peer_id: u32,
-        /// The peer's name, filled up with zeroes, one at least.
+        /// The peer's name, padded with zeroes, at least one.
         8 => peer_name: [u8; PEER_NAME_SIZE],
-        /// Versions that the provider speaks.
+        /// Versions that the provider supports.
         72 => versions: Versions,
     }
 }
@@ -54,19 +54,19 @@ wire_struct! {
 wire_struct! {
     /// Response of ALLOC_CONTEXT.
     pub struct AllocContextResp: 48 {
-        /// The abilities that are offered.
+        /// Capabilities.
         0 => flags: ContextFlags,
-        /// Inline payload of a send work request in bytes at most.
+        /// Largest inline payload of a send work request, in bytes.
         4 => max_inline_data: u32,
-        /// Offset for mmap of the context's doorbell page (shared, write only).
+        /// mmap offset of the context's doorbell page (shared, write only).
         8 => doorbell_offset: u64,
-        /// Slots of a send or receive ring at most.
+        /// Most slots of a send or receive ring.
         16 => max_qp_slots: u32,
-        /// Slots of a CQ ring at most.
+        /// Most slots of a CQ ring.
         20 => max_cq_slots: u32,
-        /// Rates that a QP's sends can be limited to; all zero if they can not.
+        /// Ranges for rate limits of QPs; all zero if they are not supported.
         24 => rate_limits: RateLimitConfig,
-        /// Bytes to map there.
+        /// Number of bytes to map at `doorbell_offset`.
         40 => doorbell_size: u32,
         /// Version of the context; 0 if the request states none.
         44 => version: u32,
@@ -74,14 +74,14 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A ring that a process asks for. Without slots it is none, and all zero.
+    /// A ring that a process requests; all zero for no ring.
     pub struct UserRing: 16 {
-        /// Address of the process's memory for it, aligned to the page size; 0 for memory of the
-        /// kernel.
+        /// Page-aligned address of the process's memory for the ring; 0 to have the kernel allocate
+        /// it.
         0 => addr: u64,
         /// Number of slots; 0 for no ring.
         8 => slots: u32,
-        /// Slot size is 2ⁿ bytes.
+        /// Slots have 2ⁿ bytes.
         12 => slot_shift: u8,
         /// Reserved, zero.
         13 => reserved: [u8; 3],
@@ -89,11 +89,11 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Where the process maps a ring in memory of the kernel; all zero for any other ring.
+    /// The mapping of a ring in kernel memory; all zero for other rings.
     pub struct RingMapping: 16 {
-        /// Offset for mmap.
+        /// mmap offset.
         0 => offset: u64,
-        /// Length in bytes of the whole, which is what can be mapped.
+        /// Length in bytes. Only the whole ring can be mapped.
         8 => length: u64,
     }
 }
@@ -109,11 +109,11 @@ wire_struct! {
 wire_struct! {
     /// Response of CREATE_CQ.
     pub struct CreateCqResp: 24 {
-        /// Handle, as the doorbell takes it.
+        /// Handle, as used in doorbells.
         0 => cqn: Cqn,
         /// Reserved, zero.
         4 => reserved: u32,
-        /// Where the process maps the CQ's ring.
+        /// The mapping of the CQ's ring.
         8 => ring: RingMapping,
     }
 }
@@ -121,9 +121,9 @@ wire_struct! {
 wire_struct! {
     /// Request of RESIZE_CQ.
     pub struct ResizeCqReq: 16 {
-        /// The ring that takes the place of the present one at once, if that is memory of the
-        /// process. In memory of the kernel it is prepared only; the CQ moves to the ring that was
-        /// prepared last with a request of no ring.
+        /// The new ring. A ring in process memory replaces the current one at once. A ring in
+        /// kernel memory is only prepared: a further request without ring moves the CQ to the ring
+        /// prepared last.
         0 => ring: UserRing,
     }
 }
@@ -131,11 +131,11 @@ wire_struct! {
 wire_struct! {
     /// Response of RESIZE_CQ.
     pub struct ResizeCqResp: 24 {
-        /// Producer's position that the old ring ends with, if the CQ has moved.
+        /// Producer's position at which the old ring ends, if the CQ has moved.
         0 => end: u32,
         /// Reserved, zero.
         4 => reserved: [u8; 4],
-        /// Where the process maps the ring that was prepared.
+        /// The mapping of the prepared ring.
         8 => ring: RingMapping,
     }
 }
@@ -145,7 +145,7 @@ wire_struct! {
     pub struct CreateQpReq: 32 {
         /// The send queue's ring.
         0 => sq: UserRing,
-        /// The receive queue's ring; none with an SRQ.
+        /// The receive queue's ring; all zero with an SRQ.
         16 => rq: UserRing,
     }
 }
@@ -153,9 +153,9 @@ wire_struct! {
 wire_struct! {
     /// Response of CREATE_QP.
     pub struct CreateQpResp: 32 {
-        /// Where the process maps the send queue's ring.
+        /// The mapping of the send queue's ring.
         0 => sq: RingMapping,
-        /// Where the process maps the receive queue's ring.
+        /// The mapping of the receive queue's ring.
         16 => rq: RingMapping,
     }
 }
@@ -171,31 +171,31 @@ wire_struct! {
 wire_struct! {
     /// Response of CREATE_SRQ.
     pub struct CreateSrqResp: 24 {
-        /// Handle, as the doorbell takes it.
+        /// Handle, as used in doorbells.
         0 => srqn: Srqn,
         /// Reserved, zero.
         4 => reserved: u32,
-        /// Where the process maps the SRQ's ring.
+        /// The mapping of the SRQ's ring.
         8 => ring: RingMapping,
     }
 }
 
 wire_struct! {
-    /// Request of MODIFY_SRQ, which has no response in uverbs.
+    /// Request of MODIFY_SRQ, which has no driver response in uverbs.
     pub struct ModifySrqReq: 24 {
-        /// With `IB_SRQ_MAX_WR`, as in [`ResizeCqReq`]; else none.
+        /// With `IB_SRQ_MAX_WR` as in [`ResizeCqReq`]; otherwise all zero.
         0 => ring: UserRing,
-        /// Where the process wants the [`RingMapping`] of a ring that is prepared; else 0.
+        /// Address at which the kernel stores the [`RingMapping`] of a prepared ring; otherwise 0.
         16 => mapping_addr: u64,
     }
 }
 
 wire_struct! {
-    /// Request of MODIFY_QP, with a rate limit alone: how it is shaped. There may be none.
+    /// Request of MODIFY_QP that sets a rate limit: the shape of the limit. May be absent.
     pub struct ModifyQpReq: 8 {
-        /// Burst in bytes, 0 for the device's default.
+        /// Burst in bytes, or 0 for the device's default.
         0 => max_burst_size: u32,
-        /// Typical length of a packet in bytes, 0 for the port's MTU.
+        /// Length of a typical packet in bytes, or 0 for the path MTU of the port.
         4 => typical_packet_size: u16,
         /// Reserved, zero.
         6 => reserved: [u8; 2],
@@ -205,15 +205,15 @@ wire_struct! {
 wire_struct! {
     /// Response of CREATE_AH.
     pub struct CreateAhResp: 48 {
-        /// The address vector that a UD send work request to the AH carries. The kernel has
-        /// resolved the MAC address.
+        /// The address vector for UD send work requests that use the AH. The kernel has resolved
+        /// the MAC address.
         0 => av: AddressVector,
         /// Reserved, zero.
         43 => reserved: [u8; 5],
     }
 }
 
-// Responses are filled up or cut off, so they have no least length.
+// Responses are padded or truncated, so they have no minimum length.
 extensible! {
     AllocContextReq from 0,
     AllocContextResp from 0,

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Versions of the interface between kernel module and provider, and structures of different
-//! lengths.
+//! Versions of the interface between kernel module and provider, and structures that can grow.
 //!
-//! A field that is added needs no new version: structures grow at their end ([`Extensible`]), and
-//! zero in a new field means the behaviour without it. A version is counted up for what no field
-//! can tell. Each side speaks a range of versions, and a context has the newest that both speak.
-//! `Documentation/versions.md` has the policy.
+//! A new field needs no new version: structures grow at their end ([`Extensible`]), and zero in a
+//! new field means the old behaviour. The version is incremented only for changes that no field can
+//! express. Each side supports a range of versions, and a context uses the newest version that both
+//! support. `Documentation/versions.md` describes the policy.
 
 use super::wire::Wire;
 
-/// The version of a provider that does not state any, and of a module that answers none.
+/// Version of a provider or module that does not state its versions.
 pub const UNSTATED: u32 = 6;
 
 wire_struct! {
-    /// Versions that one side speaks; all zero if it does not state them.
+    /// Range of versions that one side supports; all zero if it does not state them.
     pub struct Versions: 8 {
         /// The oldest.
         0 => oldest: u32,
@@ -23,30 +22,30 @@ wire_struct! {
     }
 }
 
-/// Reason for which two sides can't agree.
+/// Reason why two sides have no common version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disagreement {
-    /// The kernel module speaks older versions only: it has to be updated.
+    /// The kernel module is too old and must be updated.
     OldModule,
-    /// The provider speaks older versions only: it has to be updated.
+    /// The provider is too old and must be updated.
     OldProvider,
-    /// The provider states versions that are no range.
+    /// The provider's range of versions is invalid.
     NoRange,
 }
 
 impl Versions {
-    /// Versions that this source speaks, as module and as provider.
+    /// Versions that this source supports, in the module and in the provider.
     pub const SPOKEN: Self = Self {
         oldest: 6,
         newest: 7,
     };
 
-    /// Whether `version` is one of them.
+    /// Whether `version` is in the range.
     pub const fn contains(&self, version: u32) -> bool {
         self.oldest <= version && version <= self.newest
     }
 
-    /// The stated versions, or [`UNSTATED`] for a provider that states none.
+    /// The stated versions, or [`UNSTATED`] if none are stated.
     pub fn or_unstated(self) -> Self {
         match self {
             Self::ZERO => Self {
@@ -57,12 +56,12 @@ impl Versions {
         }
     }
 
-    /// The version of a context, if a module speaks these and `provider` is what its provider
-    /// states.
+    /// The version of a context whose module supports the versions `self` and whose provider states
+    /// `provider`.
     ///
     /// # Errors
     ///
-    /// [`Disagreement`] if there is none.
+    /// [`Disagreement`] if there is no common version.
     pub fn agree(&self, provider: &Self) -> Result<u32, Disagreement> {
         let provider = provider.or_unstated();
         if provider.oldest == 0 || provider.oldest > provider.newest {
@@ -77,17 +76,17 @@ impl Versions {
     }
 }
 
-/// A structure of which sender and receiver may know different lengths, since fields are added at
-/// its end.
+/// A structure whose sender and receiver may know different lengths, since fields are added at its
+/// end.
 pub trait Extensible: Wire {
-    /// The bytes of a value.
+    /// The bytes of a whole structure.
     type Bytes: AsRef<[u8]> + AsMut<[u8]> + Copy;
 
-    /// Bytes that are all zero.
+    /// A structure of zero bytes.
     const ZEROES: Self::Bytes;
 
-    /// Bytes that each sender gives at least: the length in the oldest version that is spoken, or 0
-    /// if the structure may be left out.
+    /// Smallest length in bytes that a sender may send: the length in the oldest supported version,
+    /// or 0 if the structure may be absent.
     const MIN_SIZE: usize;
 
     /// The bytes of this value.
@@ -103,18 +102,18 @@ pub trait Extensible: Wire {
     }
 }
 
-/// Reason for which bytes are no value of a structure.
+/// Reason why received bytes are not a valid structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfit {
-    /// They are fewer than any sender gives.
+    /// The structure is shorter than any sender sends.
     TooShort,
-    /// The sender asks for what the receiver does not know.
+    /// The sender requests a feature that the receiver does not know.
     Unknown,
 }
 
-/// The value that a sender gave as `bytes`: it knows fewer fields than the receiver, and the others
-/// are zero, or more, and those have to be zero. The kernel's copy from user space has the same
-/// rule.
+/// Decodes a structure that was received as `bytes`. If the sender knows fewer fields than the
+/// receiver, the missing fields are zero. If it knows more, the unknown ones must be zero. The
+/// kernel's copy from user space has the same rule.
 ///
 /// # Errors
 ///
@@ -132,7 +131,7 @@ pub fn received<T: Extensible>(bytes: &[u8]) -> Result<T, Misfit> {
     Ok(T::decode_whole(&whole))
 }
 
-/// Declares which structures are [`Extensible`]: `Name from MIN_SIZE`.
+/// Implements [`Extensible`] for structures: `Name from MIN_SIZE`.
 macro_rules! extensible {
     ($( $name:ident from $min:expr, )*) => {
         $(

@@ -2,22 +2,23 @@
 
 //! Codec between native values and the little-endian bytes of the ABI.
 //!
-//! Virtio structures have no padding, so most fields of this device are unaligned. Instead of
-//! packed structures, which invite unaligned references, every structure is an ordinary Rust value
-//! and its layout is a list of byte offsets. The macros check at compile time that the offsets
-//! follow each other without a gap and that the total is the stated size.
+//! Virtio structures have no padding, so most fields of this device are unaligned. Packed
+//! structures would invite unaligned references. So every structure is an ordinary Rust value, and
+//! its layout is a list of byte offsets. The macros check at compile time that the fields are
+//! contiguous and that the total size is the stated size.
 
 /// A value with a fixed little-endian representation of [`SIZE`](Wire::SIZE) bytes.
 pub trait Wire: Sized {
     /// Number of bytes on the wire.
     const SIZE: usize;
-    /// Natural alignment: that of its widest integer. Most structures do not keep to it.
+    /// Natural alignment: that of its widest integer. Most structures in the ABI are not aligned to
+    /// it.
     const ALIGN: usize;
     /// The value whose bytes are all zero.
     const ZERO: Self;
-    /// Writes the value to `out`, which is exactly [`SIZE`](Wire::SIZE) bytes long.
+    /// Encodes the value to `out`, which must be exactly [`SIZE`](Wire::SIZE) bytes long.
     fn put(&self, out: &mut [u8]);
-    /// Reads a value from `bytes`, which is exactly [`SIZE`](Wire::SIZE) bytes long.
+    /// Decodes a value from `bytes`, which must be exactly [`SIZE`](Wire::SIZE) bytes long.
     fn get(bytes: &[u8]) -> Self;
 }
 
@@ -43,7 +44,7 @@ macro_rules! wire_integer {
 
 wire_integer!(u8 u16 u32 u64);
 
-/// Gives a transparent wrapper the codec of the value in it.
+/// Implements the codec for a transparent wrapper.
 macro_rules! wire_transparent {
     ($name:ident: $repr:ty) => {
         impl $crate::abi::wire::Wire for $name {
@@ -62,7 +63,7 @@ macro_rules! wire_transparent {
     };
 }
 
-/// Bytes that keep their order: GIDs, MAC addresses, reserved areas.
+/// Arrays of bytes in fixed order: GIDs, MAC addresses, reserved areas.
 impl<const N: usize> Wire for [u8; N] {
     const SIZE: usize = N;
     const ALIGN: usize = 1;
@@ -79,7 +80,7 @@ impl<const N: usize> Wire for [u8; N] {
     }
 }
 
-/// Where a field of a structure lies.
+/// A field of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name.
@@ -94,7 +95,7 @@ pub struct Field {
 
 #[allow(dead_code)]
 impl Field {
-    /// Whether all `fields` are aligned in a structure that begins at `start`.
+    /// Whether all `fields` are aligned in a structure that starts at offset `start`.
     pub const fn are_aligned(start: usize, fields: &[Self]) -> bool {
         let mut rest = fields;
         while let [first, others @ ..] = rest {
@@ -107,7 +108,7 @@ impl Field {
     }
 }
 
-/// The greatest alignment of `fields`.
+/// The largest alignment of `fields`.
 pub const fn greatest_align(fields: &[Field]) -> usize {
     let mut align = 1;
     let mut rest = fields;
@@ -120,7 +121,7 @@ pub const fn greatest_align(fields: &[Field]) -> usize {
     align
 }
 
-/// A value that an enumeration of the ABI does not have.
+/// A number that is not a value of an enumeration of the ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownValue(pub u32);
 
@@ -179,7 +180,7 @@ macro_rules! wire_struct {
             /// Number of bytes on the wire.
             pub const SIZE: usize = $size;
 
-            /// The fields, in their order.
+            /// The fields, in order.
             pub const FIELDS: &'static [$crate::abi::wire::Field] = &[$(
                 $crate::abi::wire::Field {
                     name: stringify!($field),
@@ -189,7 +190,7 @@ macro_rules! wire_struct {
                 },
             )*];
 
-            /// The bytes of this value.
+            /// Encodes the value.
             #[inline]
             pub fn to_bytes(&self) -> [u8; $size] {
                 let mut bytes = [0; $size];
@@ -197,13 +198,13 @@ macro_rules! wire_struct {
                 bytes
             }
 
-            /// The value of exactly these bytes.
+            /// Decodes the value.
             #[inline]
             pub fn from_bytes(bytes: &[u8; $size]) -> Self {
                 $crate::abi::wire::Wire::get(bytes)
             }
 
-            /// The value at the front of `bytes`, or `None` if they are too few.
+            /// Decodes the value at the start of `bytes`. Returns `None` if `bytes` is too short.
             #[inline]
             pub fn decode(bytes: &[u8]) -> Option<Self> {
                 bytes.first_chunk::<$size>().map(Self::from_bytes)
@@ -258,8 +259,7 @@ macro_rules! wire_enum {
     };
 }
 
-/// Declares a bit mask of the ABI: a transparent wrapper with the set operations that its users
-/// need.
+/// Declares a bit mask of the ABI: a transparent wrapper with set operations.
 macro_rules! wire_mask {
     (
         $(#[$meta:meta])*
@@ -295,19 +295,19 @@ macro_rules! wire_mask {
                 self.0 & bits.0 != 0
             }
 
-            /// The bits of either.
+            /// The bits that are set in either mask.
             #[inline]
             pub const fn union(self, bits: Self) -> Self {
                 Self(self.0 | bits.0)
             }
 
-            /// The bits of `self` that `bits` lacks.
+            /// The bits of `self` that are not set in `bits`.
             #[inline]
             pub const fn without(self, bits: Self) -> Self {
                 Self(self.0 & !bits.0)
             }
 
-            /// Whether a bit is set that the specification does not name.
+            /// Whether a bit is set that the specification does not define.
             #[inline]
             pub const fn has_unknown(self) -> bool {
                 self.0 & !Self::ALL.0 != 0

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Send and receive queue elements (RFC, "Send Queue Operation", "Receive Queue Operation").
+//! Send and receive WQEs (RFC, "Send Queue Operation", "Receive Queue Operation").
 //!
-//! A send WQE is a [`SqHeader`] of 75 bytes and its SGEs. The header ends in a union of 51 bytes
-//! whose member depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`],
-//! [`RegPages`] or [`BindMw`]. Inline payload follows one SGE `{0, length, 0}`, at offset
-//! [`INLINE_OFFSET`].
+//! A send WQE is a [`SqHeader`] of 75 bytes, followed by SGEs. The header ends with a union of 51
+//! bytes, whose member depends on opcode and QP type. Inline payload follows a single SGE `{0,
+//! length, 0}`, at offset [`INLINE_OFFSET`].
 
 use super::ib::{AccessFlags, FlushTypes, SendFlags};
 use super::number::{MrNumber, Pdn, Qpn};
 use super::wire::Wire;
 
-/// Offset of inline payload in a send WQE.
+/// Offset in bytes of the inline payload in a send WQE.
 pub const INLINE_OFFSET: usize = SqHeader::SIZE + Sge::SIZE;
 
-/// Bytes of a send WQE with `num_sge` SGEs.
+/// Length in bytes of a send WQE with `num_sge` SGEs.
 #[inline]
 pub const fn sq_wqe_size(num_sge: usize) -> usize {
     SqHeader::SIZE + num_sge * Sge::SIZE
 }
 
-/// Bytes of a receive WQE with `num_sge` SGEs.
+/// Length in bytes of a receive WQE with `num_sge` SGEs.
 #[inline]
 pub const fn rq_wqe_size(num_sge: usize) -> usize {
     RqHeader::SIZE + num_sge * Sge::SIZE
@@ -47,17 +46,17 @@ wire_struct! {
         4 => send_flags: SendFlags,
         /// [`WrOpcode`](super::ib::WrOpcode).
         8 => opcode: u32,
-        /// Id of the work request.
+        /// The `wr_id` of the work request.
         12 => wr_id: u64,
         /// Immediate data in network byte order, or the key to invalidate as le32.
         20 => ex: [u8; 4],
-        /// [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`], [`RegPages`] or [`BindMw`].
+        /// The union; see [`Member`].
         24 => wr: [u8; 51],
     }
 }
 
 impl SqHeader {
-    /// Offset of the union. Bytes that its member leaves of it are ignored.
+    /// Offset of the union. Its bytes after the member are ignored.
     pub const UNION: usize = Self::SIZE - <[u8; 51] as Wire>::SIZE;
 }
 
@@ -91,7 +90,7 @@ wire_struct! {
     pub struct Atomic: 28 {
         /// Address in the remote MR, aligned to 8 bytes.
         0 => remote_addr: u64,
-        /// Value to compare with or to add.
+        /// Value to compare with, or to add.
         8 => compare_add: u64,
         /// Value to swap in.
         16 => swap: u64,
@@ -126,8 +125,8 @@ wire_struct! {
 }
 
 impl AddressVector {
-    /// [`sl_tclass_flowlabel`](Self::sl_tclass_flowlabel) of these, or `None` if the service level
-    /// has more than 4 bits or the flow label more than 20.
+    /// The value of [`sl_tclass_flowlabel`](Self::sl_tclass_flowlabel), or `None` if the service
+    /// level exceeds 4 bits or the flow label 20 bits.
     #[inline]
     pub const fn pack(sl: u8, traffic_class: u8, flow_label: u32) -> Option<u32> {
         if sl >> 4 != 0 || flow_label >> 20 != 0 {
@@ -162,7 +161,7 @@ wire_struct! {
     pub struct Datagram: 51 {
         /// Destination QPN.
         0 => remote_qpn: Qpn,
-        /// Q_Key; with its top bit set the QP's own is used.
+        /// Q_Key. If its top bit is set, the QP's own Q_Key is used.
         4 => remote_qkey: u32,
         /// Path.
         8 => av: AddressVector,
@@ -175,17 +174,17 @@ wire_struct! {
     pub struct Reg: 12 {
         /// MR.
         0 => mrn: MrNumber,
-        /// Its key from now on.
+        /// The new key of the MR.
         4 => key: u32,
-        /// Its rights from now on.
+        /// The new access rights of the MR.
         8 => access: AccessFlags,
     }
 }
 impl Member for Reg {}
 
 wire_struct! {
-    /// `wr.reg` with [`Feature::RegPages`](super::feature::Feature::RegPages): the MR's pages come
-    /// with the work request. The device has copied the list when the work request completes.
+    /// `wr.reg` with [`Feature::RegPages`](super::feature::Feature::RegPages): the work request
+    /// carries the page list. The list may be reused after the work request completes.
     pub struct RegPages: 45 {
         /// The RFC's fields.
         0 => base: Reg,
@@ -193,12 +192,12 @@ wire_struct! {
         12 => pages: u64,
         /// Number of pages.
         20 => npages: u32,
-        /// Address of the first byte in work requests; it lies at offset `iova % (1 << page_shift)`
-        /// of the first page.
+        /// Address of the first byte, as used in work requests. The first byte is at offset `iova %
+        /// (1 << page_shift)` of the first page.
         24 => iova: u64,
         /// Length in bytes.
         32 => length: u64,
-        /// Page size is 2ⁿ bytes, a bit of `page_size_cap`.
+        /// Pages have 2ⁿ bytes. Must be a bit of `page_size_cap`.
         40 => page_shift: u8,
         /// Reserved, zero.
         41 => reserved: [u8; 4],
@@ -211,15 +210,16 @@ wire_struct! {
     pub struct BindMw: 36 {
         /// Address of the first byte in the MR.
         0 => addr: u64,
-        /// Length in bytes; 0 unbinds a window of type 1.
+        /// Length in bytes; 0 unbinds a type 1 window.
         8 => length: u64,
-        /// The window's R_Key until now; of type 2 only bits 31–8 matter, since it is not bound.
+        /// The window's current R_Key. For a type 2 window only bits 31–8 are used, since it is not
+        /// bound.
         16 => mw_rkey: u32,
-        /// Its R_Key from now on, of which bits 7–0 may differ.
+        /// The window's new R_Key, in which only bits 7–0 may differ.
         20 => rkey: u32,
-        /// L_Key of the MR; without meaning if `length` is 0.
+        /// L_Key of the MR; ignored if `length` is 0.
         24 => lkey: u32,
-        /// Rights of the window: those of peers, and whether its addresses count from its start.
+        /// Access rights of the window: rights of peers, and whether its addresses start at 0.
         28 => access: AccessFlags,
         /// Reserved, zero.
         32 => reserved: [u8; 4],
@@ -232,7 +232,7 @@ wire_struct! {
     pub struct AtomicWrite: 20 {
         /// Address in the remote MR, aligned to 8 bytes.
         0 => remote_addr: u64,
-        /// The data to write.
+        /// The data to write, in memory order.
         8 => data: [u8; 8],
         /// Remote key.
         16 => rkey: u32,
@@ -245,7 +245,7 @@ wire_struct! {
     pub struct Flush: 24 {
         /// Address in the remote MR.
         0 => remote_addr: u64,
-        /// Length in bytes; without meaning for all of the MR.
+        /// Length in bytes; ignored if the whole MR is flushed.
         8 => length: u32,
         /// Remote key.
         12 => rkey: u32,
@@ -264,7 +264,7 @@ wire_struct! {
     pub struct RqHeader: 12 {
         /// Number of SGEs that follow.
         0 => num_sge: u32,
-        /// Id of the work request.
+        /// The `wr_id` of the work request.
         4 => wr_id: u64,
     }
 }

@@ -25,19 +25,19 @@ wire_struct! {
 request!(CmdCreateCq, CreateCq, RspCreateCq);
 
 wire_struct! {
-    /// CREATE_CQ in own rings: the RFC's structure and the ring.
+    /// CREATE_CQ with own rings: the RFC's structure and the ring.
     pub struct CmdCreateCqRing: 56 {
         /// The RFC's fields.
         0 => base: CmdCreateCq,
         /// Flags.
         4 => flags: CreateFlags,
-        /// Where the ring is.
+        /// The CQ's ring.
         8 => ring: RingAddr,
-        /// Doorbell page that rings the CQ.
+        /// Doorbell page from which the CQ may be rung.
         32 => doorbell_page: u32,
-        /// Event queue of its completion events, from 1 up to `num_event_queues`.
+        /// Event queue for its completion events, from 1 to `num_event_queues`.
         36 => event_queue: u32,
-        /// Cookie of its events.
+        /// The driver's cookie, which the CQ's events carry.
         40 => cookie: u64,
         /// Reserved, zero.
         48 => reserved: [u8; 8],
@@ -55,7 +55,7 @@ wire_struct! {
 request!(CmdDestroyCq, DestroyCq, Empty);
 
 wire_mask! {
-    /// Flags of REQ_NOTIFY_CQ.
+    /// Completions for which REQ_NOTIFY_CQ requests a notification.
     pub struct NotifyFlags: u32 {
         /// The next solicited completion.
         SOLICITED = 1 << 0,
@@ -69,7 +69,7 @@ wire_struct! {
     pub struct CmdReqNotify: 8 {
         /// CQ.
         0 => cqn: Cqn,
-        /// The completions to notify of.
+        /// The completions for which a notification is requested.
         4 => flags: NotifyFlags,
     }
 }
@@ -82,7 +82,7 @@ wire_struct! {
         0 => cqn: Cqn,
         /// Number of entries.
         4 => cqe: u32,
-        /// The ring that takes the place of the present one.
+        /// The new ring.
         8 => ring: RingAddr,
     }
 }
@@ -90,7 +90,7 @@ wire_struct! {
 wire_struct! {
     /// Answer to RESIZE_CQ.
     pub struct RspResizeCq: 4 {
-        /// Producer's position that the old ring ends with: what completes later is in the new one.
+        /// Producer's position at which the old ring ends. Later completions are in the new ring.
         0 => end: u32,
     }
 }

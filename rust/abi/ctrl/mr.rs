@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Commands about memory: PDs, MRs, memory windows.
+//! Commands for memory: PDs, MRs and memory windows.
 
 use super::super::ib::AccessFlags;
 use super::super::number::{MrNumber, MwNumber, Pdn};
@@ -35,7 +35,7 @@ wire_struct! {
     pub struct CmdGetDmaMr: 8 {
         /// PD.
         0 => pdn: Pdn,
-        /// Rights.
+        /// Access rights.
         4 => access_flags: AccessFlags,
     }
 }
@@ -58,9 +58,9 @@ wire_struct! {
     pub struct CmdCreateMr: 12 {
         /// PD.
         0 => pdn: Pdn,
-        /// Rights.
+        /// Access rights.
         4 => access_flags: AccessFlags,
-        /// Pages at most.
+        /// Most pages that the MR may have.
         8 => max_num_sg: u32,
     }
 }
@@ -73,7 +73,7 @@ wire_struct! {
         0 => mrn: MrNumber,
         /// Number of pages.
         4 => npages: u32,
-        /// Address of the first byte in the MR.
+        /// Address of the first byte in the MR, as used in work requests.
         8 => start: u64,
         /// Length in bytes.
         16 => length: u64,
@@ -92,17 +92,17 @@ wire_struct! {
 request!(CmdMapMrSg, MapMrSg, RspMapMrSg);
 
 wire_struct! {
-    /// `struct cmd_reg_user_mr`. The first byte lies at offset `start % 4096` of the first page.
+    /// `struct cmd_reg_user_mr`. The first byte is at offset `start % 4096` of the first page.
     pub struct CmdRegUserMr: 44 {
         /// PD.
         0 => pdn: Pdn,
-        /// Rights.
+        /// Access rights.
         4 => access_flags: AccessFlags,
-        /// Address in the process.
+        /// Address in the process's address space.
         8 => start: u64,
         /// Length in bytes.
         16 => length: u64,
-        /// Address of the first byte in work requests.
+        /// Address of the first byte, as used in work requests.
         24 => virt_addr: u64,
         /// DMA address of the page list: `npages` le64, each the DMA address of a 4 KiB page.
         32 => pages: u64,
@@ -113,12 +113,13 @@ wire_struct! {
 request!(CmdRegUserMr, RegUserMr, RspMr);
 
 wire_enum! {
-    /// Shape of a page list.
+    /// Format of a page list.
     pub enum PageListDepth: u8 {
-        /// `pages` is the list: `npages` le64, each the DMA address of a page.
+        /// One level: `pages` is the address of the list, `npages` le64, each the DMA address of a
+        /// page.
         Flat = 0,
-        /// `pages` is a directory of le64, each the DMA address of a block of [`PAGE_LIST_BLOCK`]
-        /// bytes; the blocks in turn are the list, each full but the last.
+        /// Two levels: `pages` is the address of a directory of le64. Each is the DMA address of a
+        /// block of [`PAGE_LIST_BLOCK`] bytes. The blocks hold the list; all but the last are full.
         TwoLevels = 1,
     }
 }
@@ -128,14 +129,14 @@ pub const PAGE_LIST_BLOCK: usize = 4096;
 
 wire_struct! {
     /// REG_USER_MR with [`Feature::MrPages`](super::super::feature::Feature::MrPages): the RFC's
-    /// structure, whose `npages` then counts pages of `1 << page_shift` bytes, and the shape of its
-    /// list. The first byte lies at offset `virt_addr % (1 << page_shift)` of the first page.
+    /// structure, page size and list format. `npages` counts pages of `1 << page_shift` bytes. The
+    /// first byte is at offset `virt_addr % (1 << page_shift)` of the first page.
     pub struct CmdRegUserMrPages: 52 {
         /// The RFC's fields.
         0 => base: CmdRegUserMr,
-        /// Page size is 2ⁿ bytes, a bit of `page_size_cap`.
+        /// Pages have 2ⁿ bytes. Must be a bit of `page_size_cap`.
         44 => page_shift: u8,
-        /// [`PageListDepth`].
+        /// List format, [`PageListDepth`].
         45 => depth: u8,
         /// Reserved, zero.
         46 => reserved: [u8; 6],
@@ -165,11 +166,11 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A new memory window, which is not bound.
+    /// A new memory window, not bound yet.
     pub struct RspAllocMw: 8 {
-        /// Handle; bits 31–8 of its R_Keys.
+        /// Handle, which is also bits 31–8 of the window's R_Keys.
         0 => mwn: MwNumber,
-        /// R_Key, which opens nothing before the window is bound.
+        /// R_Key. It is not valid before the window is bound.
         4 => rkey: u32,
     }
 }
@@ -185,7 +186,8 @@ wire_struct! {
 request!(CmdDeallocMw, DeallocMw, Empty);
 
 wire_mask! {
-    /// Changes that REREG_MR makes: the values of the kernel's `enum ib_mr_rereg_flags`.
+    /// The parts of an MR that REREG_MR changes, numbered as in the kernel's `enum
+    /// ib_mr_rereg_flags`.
     pub struct ReregFlags: u32 {
         /// The memory: `virt_addr`, `length` and pages.
         TRANSLATION = 1 << 0,
@@ -197,13 +199,13 @@ wire_mask! {
 }
 
 wire_struct! {
-    /// REREG_MR. The keys stay.
+    /// REREG_MR. The keys of the MR do not change.
     pub struct CmdReregMr: 60 {
         /// MR.
         0 => mrn: MrNumber,
-        /// The changes; fields below that belong to no change are ignored.
+        /// The parts to change. Fields of `memory` for other parts are ignored.
         4 => flags: ReregFlags,
-        /// The new memory, PD and rights.
+        /// The new memory, PD and access rights.
         8 => memory: CmdRegUserMrPages,
     }
 }
@@ -212,7 +214,7 @@ request!(CmdReregMr, ReregMr, Empty);
 wire_struct! {
     /// REVOKE_MR, with [`Feature::Peers`](super::super::feature::Feature::Peers).
     pub struct CmdRevokeMr: 4 {
-        /// Handle, which stays the MR's.
+        /// Handle. It remains valid.
         0 => mrn: MrNumber,
     }
 }

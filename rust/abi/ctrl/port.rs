@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Commands about the port: its attributes, P_Keys, GIDs and counters.
+//! Commands for the port: attributes, P_Keys, GIDs and counters.
 
 use core::ffi::CStr;
 
@@ -33,9 +33,9 @@ wire_struct! {
         11 => port_cap_flags: PortCaps,
         /// Longest message in bytes.
         15 => max_msg_sz: u32,
-        /// Packets with a wrong P_Key.
+        /// Number of packets received with a wrong P_Key.
         19 => bad_pkey_cntr: u32,
-        /// Packets with a wrong Q_Key.
+        /// Number of packets received with a wrong Q_Key.
         23 => qkey_viol_cntr: u32,
         /// Entries of the P_Key table.
         27 => pkey_tbl_len: u16,
@@ -91,7 +91,7 @@ wire_struct! {
     pub struct CmdAddGidVlan: 28 {
         /// The RFC's fields.
         0 => base: CmdAddGid,
-        /// VLAN id, 0 to 4094, or [`NO_VLAN`](super::super::ib::NO_VLAN) for packets without a tag.
+        /// VLAN id, 0 to 4094, or [`NO_VLAN`](super::super::ib::NO_VLAN) for untagged packets.
         26 => vlan: u16,
     }
 }
@@ -117,70 +117,70 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Counters of a port since the device came to be, modulo 2^64. Bytes of packets are those of
-    /// their Ethernet frames without FCS.
+    /// Counters of a port since the device was created, modulo 2⁶⁴. Bytes of packets are the bytes
+    /// of their Ethernet frames, without FCS.
     pub struct RspQueryCounters: 192 {
         /// Packets sent.
         0 => tx_packets: u64,
-        /// Their bytes.
+        /// Bytes of packets sent.
         8 => tx_bytes: u64,
-        /// Sound RoCE packets received.
+        /// Valid RoCE packets received.
         16 => rx_packets: u64,
-        /// Their bytes.
+        /// Bytes of valid RoCE packets received.
         24 => rx_bytes: u64,
-        /// Messages that went to their peer without packets, as requester.
+        /// Messages sent without packets (on the direct path), as requester.
         32 => direct_tx_messages: u64,
-        /// Bytes of messages that left without packets.
+        /// Bytes of messages sent without packets.
         40 => direct_tx_bytes: u64,
-        /// Messages that came without packets, as responder.
+        /// Messages received without packets, as responder.
         48 => direct_rx_messages: u64,
-        /// Bytes of messages that arrived without packets.
+        /// Bytes of messages received without packets.
         56 => direct_rx_bytes: u64,
-        /// Packets sent again.
+        /// Packets retransmitted.
         64 => retransmitted_packets: u64,
-        /// Answers that did not come in time.
+        /// Answers that did not arrive in time.
         72 => timeouts: u64,
-        /// NAKs sent, RNR NAKs not counted.
+        /// NAKs sent, except RNR NAKs.
         80 => naks_sent: u64,
-        /// NAKs received, RNR NAKs not counted.
+        /// NAKs received, except RNR NAKs.
         88 => naks_received: u64,
         /// RNR NAKs sent.
         96 => rnr_naks_sent: u64,
         /// RNR NAKs received.
         104 => rnr_naks_received: u64,
-        /// Requests received that were not the expected ones but later.
+        /// Requests received with a later PSN than expected.
         112 => out_of_sequence: u64,
-        /// Requests received again.
+        /// Duplicate requests received.
         120 => duplicates: u64,
-        /// Frames received as RoCE that are not sound.
+        /// Invalid RoCE packets received.
         128 => bad_packets: u64,
         /// Packets received with a wrong P_Key.
         136 => pkey_violations: u64,
         /// Packets received with a wrong Q_Key.
         144 => qkey_violations: u64,
-        /// Accesses of peers to memory that their R_Key does not open.
+        /// R_Key violations: accesses of peers that the key does not permit.
         152 => rkey_violations: u64,
-        /// Accesses of own work requests to memory that their L_Key does not open.
+        /// L_Key violations: accesses of own work requests that the key does not permit.
         160 => lkey_violations: u64,
-        /// Bytes of packets that a rate limit counted, on either path.
+        /// Bytes of packets that were charged to rate limits of QPs, on both paths.
         168 => paced_bytes: u64,
-        /// Doorbells that were rung, and notifications of virtqueues other than the control queue.
+        /// Doorbells, and notifications of virtqueues other than the control queue.
         176 => doorbells: u64,
-        /// Completion events, each of which interrupts the driver at most once.
+        /// Completion events. Each causes at most one interrupt.
         184 => completion_events: u64,
     }
 }
 request!(CmdQueryCounters, QueryCounters, RspQueryCounters);
 
-/// The counters by name. A counter that is missing does not compile.
+/// Lists the counters. A missing counter is a compile error.
 macro_rules! counters {
     ($($field:ident),* $(,)?) => {
         impl RspQueryCounters {
-            /// The names of the counters, in their order.
+            /// The names of the counters, in the order of the fields.
             pub const NAMES: [&'static CStr; Self::SIZE / u64::SIZE] =
                 [$(name(concat!(stringify!($field), "\0"))),*];
 
-            /// The values, in the same order.
+            /// The values of the counters, in the order of [`NAMES`](Self::NAMES).
             pub const fn values(&self) -> [u64; Self::NAMES.len()] {
                 let Self { $($field),* } = *self;
                 [$($field),*]

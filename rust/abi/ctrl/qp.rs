@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Commands about QPs: their life, their rate, their multicast groups.
+//! Commands for QPs: creation, attributes, rate limits, multicast groups.
 
 use super::super::ib::QpAttrMask;
 use super::super::number::{Cqn, Pdn, Qpn, Srqn};
@@ -10,15 +10,15 @@ use super::super::wire::Wire;
 use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
 
 wire_mask! {
-    /// Flags of a queue's creation in own rings.
+    /// Flags of the commands that create a queue with own rings.
     pub struct CreateFlags: u32 {
         /// The ring belongs to a process: kernel-only opcodes are refused.
         USER = 1 << 0,
-        /// A UD QP does not receive what it sends to a multicast group itself; with
+        /// A UD QP does not receive its own multicast datagrams; needs
         /// [`Feature::Multicast`](super::super::feature::Feature::Multicast).
         BLOCK_MULTICAST_LOOPBACK = 1 << 1,
-        /// CREATE_QP with [`Feature::Srq`](super::super::feature::Feature::Srq): receives come from
-        /// the SRQ `srqn`.
+        /// CREATE_QP: the QP takes its receives from SRQ `srqn`; needs
+        /// [`Feature::Srq`](super::super::feature::Feature::Srq).
         SRQ = 1 << 2,
     }
 }
@@ -32,23 +32,23 @@ wire_struct! {
         4 => qp_type: u8,
         /// [`SigType`](super::super::ib::SigType).
         5 => sq_sig_type: u8,
-        /// Outstanding work requests of the SQ.
+        /// Most outstanding work requests of the SQ.
         6 => max_send_wr: u32,
-        /// SGEs of a send work request.
+        /// Most SGEs of a send work request.
         10 => max_send_sge: u32,
         /// CQ of the SQ.
         14 => send_cqn: Cqn,
-        /// Outstanding work requests of the RQ.
+        /// Most outstanding work requests of the RQ.
         18 => max_recv_wr: u32,
-        /// SGEs of a receive work request.
+        /// Most SGEs of a receive work request.
         22 => max_recv_sge: u32,
         /// CQ of the RQ.
         26 => recv_cqn: Cqn,
-        /// Inline payload in bytes.
+        /// Largest inline payload in bytes.
         30 => max_inline_data: u32,
-        /// Flags in own rings, else zero (the RFC's first reserved word).
+        /// Flags with own rings, else zero (the RFC's first reserved word).
         34 => flags: CreateFlags,
-        /// The SRQ with [`CreateFlags::SRQ`], else zero (the RFC's second reserved word).
+        /// SRQ with [`CreateFlags::SRQ`], else zero (the RFC's second reserved word).
         38 => srqn: Srqn,
         /// Reserved, zero.
         42 => reserved: [u8; 24],
@@ -65,17 +65,17 @@ wire_struct! {
 request!(CmdCreateQp, CreateQp, RspCreateQp);
 
 wire_struct! {
-    /// CREATE_QP in own rings: the RFC's structure and the rings.
+    /// CREATE_QP with own rings: the RFC's structure and the rings.
     pub struct CmdCreateQpRings: 126 {
         /// The RFC's fields.
         0 => base: CmdCreateQp,
-        /// Where the SQ is.
+        /// The SQ's ring.
         66 => sq: RingAddr,
-        /// Where the RQ is; all zero for a QP without one.
+        /// The RQ's ring; all zero for a QP without RQ.
         90 => rq: RingAddr,
-        /// Doorbell page that rings the queues.
+        /// Doorbell page from which the queues may be rung.
         114 => doorbell_page: u32,
-        /// Cookie of its asynchronous events.
+        /// The driver's cookie, which the QP's asynchronous events carry.
         118 => cookie: u64,
     }
 }
@@ -88,7 +88,7 @@ wire_struct! {
         0 => qpn: Qpn,
         /// Attributes to change.
         4 => attr_mask: QpAttrMask,
-        /// Their values.
+        /// New values of these attributes.
         8 => attrs: QpAttr,
     }
 }
@@ -99,7 +99,7 @@ wire_struct! {
     pub struct CmdQueryQp: 8 {
         /// Handle.
         0 => qpn: Qpn,
-        /// Attributes wanted.
+        /// Requested attributes.
         4 => attr_mask: QpAttrMask,
     }
 }
@@ -127,11 +127,11 @@ wire_struct! {
     pub struct CmdSetRateLimit: 16 {
         /// QP.
         0 => qpn: Qpn,
-        /// Rate in kb/s (1,000 bits a second), 0 for no limit.
+        /// Rate in kb/s (1,000 bits per second), or 0 for no limit.
         4 => rate_limit: u32,
-        /// Burst in bytes, 0 for what the device takes by default.
+        /// Burst in bytes, or 0 for the device's default.
         8 => max_burst_size: u32,
-        /// Typical length of a packet in bytes, 0 for the port's MTU.
+        /// Length of a typical packet in bytes, or 0 for the path MTU of the port.
         12 => typical_packet_size: u16,
         /// Reserved, zero.
         14 => reserved: [u8; 2],

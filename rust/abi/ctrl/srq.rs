@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Commands about SRQs.
+//! Commands for SRQs.
 
 use super::super::number::{Pdn, Srqn};
 use super::super::ring::RingAddr;
@@ -10,19 +10,19 @@ use super::{Command, CreateFlags, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
 wire_struct! {
     /// CREATE_SRQ.
     pub struct CmdCreateSrq: 52 {
-        /// PD, which the local keys of its work requests are checked against.
+        /// PD against which the local keys of work requests are checked.
         0 => pdn: Pdn,
-        /// Outstanding work requests.
+        /// Most outstanding work requests.
         4 => max_wr: u32,
-        /// SGEs of a work request.
+        /// Most SGEs of a work request.
         8 => max_sge: u32,
         /// Flags: [`CreateFlags::USER`].
         12 => flags: CreateFlags,
-        /// Where the ring is.
+        /// The SRQ's ring.
         16 => ring: RingAddr,
-        /// Doorbell page that rings the SRQ.
+        /// Doorbell page from which the SRQ may be rung.
         40 => doorbell_page: u32,
-        /// Cookie of its events.
+        /// The driver's cookie, which the SRQ's events carry.
         44 => cookie: u64,
     }
 }
@@ -47,17 +47,17 @@ wire_mask! {
 }
 
 wire_struct! {
-    /// MODIFY_SRQ. Fields that the mask does not name are zero.
+    /// MODIFY_SRQ. Fields outside of the mask are zero.
     pub struct CmdModifySrq: 40 {
         /// Handle.
         0 => srqn: Srqn,
         /// Attributes to change.
         4 => attr_mask: SrqAttrMask,
-        /// Outstanding work requests.
+        /// Most outstanding work requests.
         8 => max_wr: u32,
-        /// An event is due once fewer work requests than this are left; 0 for none.
+        /// The limit event is raised once fewer work requests than this are left; 0 disarms it.
         12 => limit: u32,
-        /// The ring that takes the place of the present one.
+        /// The new ring.
         16 => ring: RingAddr,
     }
 }
@@ -74,11 +74,11 @@ wire_struct! {
 wire_struct! {
     /// Answer to QUERY_SRQ.
     pub struct RspQuerySrq: 12 {
-        /// Outstanding work requests.
+        /// Most outstanding work requests.
         0 => max_wr: u32,
-        /// SGEs of a work request.
+        /// Most SGEs of a work request.
         4 => max_sge: u32,
-        /// The armed limit; 0 once its event was raised.
+        /// The armed limit; 0 after its event was raised.
         8 => limit: u32,
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The C headers against the ABI: a C compiler tells sizes, offsets and values.
+//! The C headers must match the ABI: a C compiler reports sizes, offsets and values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use virtio_rdma_abi::{config, cqe, ctrl, event, feature, ib, qp, ring, uverbs, versions, wqe};
 
-/// Number of each name: values, sizes, and offsets and sizes of members.
+/// Numbers by name: values, sizes, and offsets and sizes of members.
 type Numbers = BTreeMap<String, u64>;
 
-/// Words of a name of Rust, by underscores.
+/// A Rust name in snake case.
 fn snake(name: &str) -> String {
     let mut snake = String::new();
     let mut last = '_';
@@ -31,7 +31,7 @@ fn last(path: &str) -> String {
     name.to_owned()
 }
 
-/// The start of the values of an enumeration or mask.
+/// The prefix of the C constants of an enumeration or mask.
 fn prefix(path: &str) -> String {
     match last(path).as_str() {
         "Command" => "CMD".into(),
@@ -92,10 +92,10 @@ macro_rules! ranges {
     )*};
 }
 
-/// The numbers that Rust gives, and the names of types and constants that it was asked for.
+/// The numbers in the Rust sources, and the names of the types and constants covered.
 fn of_rust() -> (Numbers, BTreeSet<String>) {
     let mut numbers = Numbers::new();
-    // Nothing for C: no structure without members, and an id that the kernel's list of ids has.
+    // Not in the C headers: structures without members, and a constant that the kernel defines.
     let mut names: BTreeSet<String> = ["CmdCreatePd", "Empty", "VIRTIO_ID_RDMA"]
         .map(String::from)
         .into();
@@ -286,7 +286,7 @@ fn of_rust() -> (Numbers, BTreeSet<String>) {
     (numbers, names)
 }
 
-/// The names of types and constants that the sources declare.
+/// The names of types and constants that the Rust sources declare.
 fn declared(folder: &Path, names: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -295,7 +295,7 @@ fn declared(folder: &Path, names: &mut BTreeSet<String>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).expect("a source");
             for line in text.lines() {
-                // Types are declared in a macro, so their lines are indented.
+                // Types are declared inside a macro call, so their lines are indented.
                 let of_type = ["    pub struct ", "    pub enum "]
                     .iter()
                     .find_map(|head| line.strip_prefix(head));
@@ -312,7 +312,7 @@ fn declared(folder: &Path, names: &mut BTreeSet<String>) {
     }
 }
 
-/// The numbers that a C compiler gives for each structure, member and number of a header.
+/// The numbers that a C compiler computes for each structure, member and constant of a header.
 fn of_c(include: &Path, header: &str) -> Numbers {
     let text = fs::read_to_string(include.join(header)).expect("a header");
     let mut program = format!("#include <stddef.h>\n#include <stdio.h>\n#include <{header}>\n");
@@ -376,7 +376,7 @@ fn of_c(include: &Path, header: &str) -> Numbers {
         .collect()
 }
 
-/// Asserts that both maps are the same, and names what differs.
+/// Asserts that both maps are equal, and reports the differences by name.
 fn compare(rust: &Numbers, c: &Numbers) {
     let names: BTreeSet<&String> = rust.keys().chain(c.keys()).collect();
     let differences: Vec<String> = names
@@ -387,7 +387,7 @@ fn compare(rust: &Numbers, c: &Numbers) {
     assert!(differences.is_empty(), "{differences:#?}");
 }
 
-/// Offset and size of each member, size of each structure, value of each constant.
+/// Compares offset and size of each member, size of each structure and value of each constant.
 #[test]
 fn headers_are_what_rust_says() {
     let abi = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -341,7 +341,7 @@ fn protection_domains_and_memory_regions() {
     );
 }
 
-/// A CREATE_QP with a different value in every field, and its bytes.
+/// A CREATE_QP with a different value in every field. Its bytes follow.
 const CREATE_QP: CmdCreateQp = CmdCreateQp {
     pdn: Pdn::new(1),
     qp_type: QpType::Rc.value(),
@@ -695,8 +695,8 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdReregMr>(), (30, 0));
     assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
     assert_eq!(Command::ALL.len(), 31);
-    // Modify QP has the longest request, Query Counters the longest response; each has one byte in
-    // front.
+    // Modify QP has the longest request, Query Counters the longest response. Each is preceded by
+    // one byte.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 193));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));
 }

@@ -35,7 +35,7 @@ fn header<M: Member>(opcode: WrOpcode, member: &M) -> SqHeader {
     header
 }
 
-/// The header's bytes in front of the union.
+/// The bytes of the header before the union.
 fn prefix(opcode: &str) -> String {
     format!("01000000 02000000 {opcode} 1122334455667788 01020304")
 }
@@ -277,7 +277,7 @@ fn completion() {
     tagged.vendor_err = 0x0fff;
     assert_eq!(tagged.vlan(), None);
     assert_eq!(OPCODE_RECV, 0x80);
-    // A receive can't be taken for a send.
+    // The opcodes of sends and receives are distinct.
     assert!(WrOpcode::ALL.iter().all(|opcode| opcode.value() < 0x80));
     assert_eq!((Cqe::SIZE, CQ_SLOT_SHIFT), (38, 6));
 }
@@ -301,8 +301,8 @@ fn events() {
         Event::new(EventKind::Completion, 0).kind(),
         Ok(EventKind::Completion)
     );
-    // One beyond completion, one below and one beyond the asynchronous ones, one whose low byte
-    // alone would fit.
+    // Next to the completion kind; before and after the asynchronous kinds; and a kind whose low
+    // byte alone would be valid.
     for raw_kind in [1, 0xff, 0x100 + 19, 0x200, u32::MAX] {
         let event = Event {
             raw_kind,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Features: numbers, names, what each needs and what depends on it.
+//! Features: numbers, names, requirements, and what depends on them.
 
 use virtio_rdma_abi::config::{DeviceCaps, CONFIG_SIZE};
 use virtio_rdma_abi::ctrl::Command;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, WrOpcode};
 
-/// Number, name and constant of each feature, as other implementations have them.
+/// Number, name and constant of each feature. Other implementations depend on them.
 const NUMBERS: [(u32, &str, &str); 13] = [
     (0, "ring-addr", "VIRTIO_RDMA_F_RING_ADDR"),
     (1, "mr-pages", "VIRTIO_RDMA_F_MR_PAGES"),
@@ -32,8 +32,8 @@ fn numbers_and_names_are_those_of_the_specification() {
     assert_eq!(Features::ALL.0, 0x1fff);
 }
 
-/// The table of `abi.md` and the list of `--withhold` name each feature, and no other of the device
-/// type.
+/// The table in `abi.md` and the list of `--withhold` name all features of the device type, and no
+/// others.
 #[test]
 fn documents_name_each_feature() {
     let specification = include_str!("../../../../Documentation/abi.md");
@@ -80,10 +80,10 @@ fn features_without_what_they_need_are_not_in_force() {
     );
     let all = [RingAddr, Srq, ResizeCq, Counters];
     assert_eq!(in_force(&all), Features::of(&all));
-    // Bits of the transport stay as they are.
+    // Bits of the virtio transport are kept.
     let version_1 = Features(1 << 32);
     assert_eq!(version_1.union(Features::of(&[Srq])).in_force(), version_1);
-    // One step is enough: nothing that is needed needs something itself.
+    // One step is enough: no required feature requires another one.
     assert!(Feature::ALL
         .iter()
         .filter_map(|feature| feature.needs())
@@ -164,7 +164,7 @@ fn operations_rights_and_capabilities_belong_to_one_feature_each() {
     }
 }
 
-/// Parts of the configuration lie within it, one beside the other.
+/// The parts of the configuration are within it and do not overlap.
 #[test]
 fn parts_of_the_configuration_do_not_meet() {
     let mut parts: Vec<_> = Feature::ALL

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The ABI against bytes, values and offsets that were worked out by hand from the specification.
+//! Tests of the ABI against bytes, values and offsets that were derived by hand from the
+//! specification.
 
 mod commands;
 mod elements;
@@ -14,7 +15,7 @@ use std::fmt::Debug;
 
 use virtio_rdma_abi::wire::Wire;
 
-/// The bytes that `hex` spells; white space separates fields for the reader.
+/// The bytes given by `hex`. White space between fields is ignored.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u32> = hex
         .chars()
@@ -33,7 +34,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 fn check<T: Wire + PartialEq + Debug>(value: T, hex: &str) {
     let expected = bytes(hex);
     assert_eq!(T::SIZE, expected.len(), "size");
-    // Earlier content of the buffer must not shine through.
+    // Fill the buffer first: the encoding must overwrite all of it.
     let mut encoded = vec![0xa5; T::SIZE];
     value.put(&mut encoded);
     assert_eq!(encoded, expected, "encoding");

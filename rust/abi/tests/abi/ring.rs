@@ -16,7 +16,7 @@ fn layout(kind: RingKind, slots: u32, slot_shift: u8) -> RingLayout {
 #[test]
 fn work_rings_worked_out_by_hand() {
     let cases = [
-        // Slots, slot shift: owner, device, size.
+        // (slots, slot shift, [owner, device, size])
         (2, 6, [128, 192, 256]),
         (2, 12, [8192, 8256, 8320]),
         (16, 7, [2048, 2112, 2176]),
@@ -34,7 +34,7 @@ fn work_rings_worked_out_by_hand() {
 #[test]
 fn shared_rings_worked_out_by_hand() {
     let cases = [
-        // Slots, slot shift: owner, device, order, size.
+        // (slots, slot shift, [owner, device, order, size])
         (2, 6, [128, 192, 256, 320]),
         (2, 12, [8192, 8256, 8320, 8384]),
         (32, 6, [2048, 2112, 2176, 2240]),
@@ -55,7 +55,7 @@ fn shared_rings_worked_out_by_hand() {
 #[test]
 fn completion_rings_worked_out_by_hand() {
     let cases = [
-        // Slots: owner, device, arm, size.
+        // (slots, [owner, device, arm, size])
         (2, [128, 192, 256, 320]),
         (1024, [65536, 65600, 65664, 65728]),
         (65536, [4194304, 4194368, 4194432, 4194496]),
@@ -71,7 +71,7 @@ fn completion_rings_worked_out_by_hand() {
     }
 }
 
-/// Lays the parts of a ring out one after the other and finds them where the layout says.
+/// Computes the offsets of the parts of a ring step by step and compares them with the layout.
 fn lay_out(kind: RingKind, slots: u32, shift: u8) {
     let ring = layout(kind, slots, shift);
     assert_eq!(
@@ -151,7 +151,7 @@ fn positions_take_slots_in_turn() {
     }
 }
 
-/// Slots of up to 4,096 bytes at multiples of their size, so that none crosses a page of any size.
+/// Slots have up to 4,096 bytes and are aligned to their size, so no slot crosses a page boundary.
 // abi: R-503
 #[test]
 fn no_slot_crosses_a_page() {
@@ -223,7 +223,7 @@ fn slot_shift_of_a_size() {
 // abi
 #[test]
 fn arm_word() {
-    // 30 bits of sequence, 2 of kind, 32 of position.
+    // 30 bits of sequence, 2 bits of kind, 32 bits of position.
     let cases = [
         (1, ArmKind::Next, 0x1234_5678, 0x0000_0005_1234_5678),
         (
@@ -248,7 +248,7 @@ fn arm_word() {
         };
         assert_eq!(word.to_u64(), value);
         assert_eq!(ArmWord::from_u64(value), word);
-        // A sequence beyond its bits spills into nothing else.
+        // Excess bits of the sequence do not affect other fields.
         let spill = ArmWord {
             sequence: sequence | 0xc000_0000,
             ..word
@@ -256,7 +256,7 @@ fn arm_word() {
         assert_eq!(spill.to_u64(), value);
     }
     assert_eq!(ArmWord::SEQUENCE_MASK, 0x3fff_ffff);
-    // Fresh memory is not armed, and neither is the kind that does not exist.
+    // A zeroed word is not armed, and neither is a word with the unknown kind.
     assert_eq!(ArmWord::from_u64(0).kind, ArmKind::None);
     assert_eq!(ArmWord::from_u64(0x0000_0007_0000_0000).kind, ArmKind::None);
 }
@@ -274,7 +274,7 @@ fn doorbell() {
         assert_eq!(doorbell.to_u32(), value);
         assert_eq!(Doorbell::from_u32(value), Some(doorbell));
     }
-    // A number beyond 24 bits spills into nothing else.
+    // Excess bits of the number do not affect the kind.
     let spill = Doorbell::Sq(Qpn::new(0xff00_0001));
     assert_eq!(spill.to_u32(), 0x0100_0001);
     for value in [0, 0x0000_0001, 0x0500_0000, 0xffff_ffff] {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Structures of the driver-provider interface: their bytes, and that a C compiler lays them out
-//! the same.
+//! Structures of the driver-provider interface: their bytes, and the same layout in C.
 
 use std::mem::{align_of, offset_of, size_of};
 
@@ -156,7 +155,7 @@ fn exact_bytes() {
     );
 }
 
-/// The structures as a C header would declare them, under the names of the ABI.
+/// The structures as a C header declares them, with the names of the ABI.
 mod c {
     #[repr(C)]
     pub struct AllocContextReq {
@@ -253,7 +252,7 @@ mod c {
         pub reserved: [u8; 2],
     }
 
-    /// The address vector is bytes, as in a WQE.
+    /// The address vector is an array of bytes, as in a WQE.
     #[repr(C)]
     pub struct CreateAhResp {
         pub av: [u8; 43],
@@ -261,7 +260,7 @@ mod c {
     }
 }
 
-/// uverbs passes driver data in units of 8 bytes and naturally aligned.
+/// uverbs passes driver data in multiples of 8 bytes, naturally aligned.
 // abi: R-930
 #[test]
 fn a_c_compiler_agrees() {

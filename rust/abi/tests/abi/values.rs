@@ -16,9 +16,8 @@ use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::wire::UnknownValue;
 use virtio_rdma_abi::VIRTIO_ID_RDMA;
 
-/// Asserts that an enumeration has exactly these values, each of which survives a round trip, and
-/// refuses every other one of its wire type that an exhaustive search or a walk over all bits can
-/// find.
+/// Asserts that an enumeration has exactly these values and that each converts to its number and
+/// back. Other numbers must be refused; tried are 0 to 255, all single bits, and the maximum.
 macro_rules! values {
     ($name:ident: $repr:ty = $expected:expr) => {{
         let expected: Vec<$repr> = $expected.into_iter().collect();
@@ -66,7 +65,7 @@ fn enumerations() {
     values!(DoorbellKind: u8 = 1..=4);
 }
 
-/// Names whose neighbours have similar values, so that a swap would pass the test above.
+/// Enumerations in which neighbors have similar values: the test above would not notice a swap.
 // abi
 #[test]
 fn names_have_their_values() {
@@ -111,8 +110,7 @@ fn names_have_their_values() {
     );
 }
 
-/// Asserts a mask's named bits in order, and its set operations on them and on a bit that it does
-/// not name.
+/// Asserts the named bits of a mask, in order, and its set operations on named and unnamed bits.
 macro_rules! bits {
     ($name:ident: $repr:ty { $($bit:ident = $number:literal),* }) => {{
         let mut all: $repr = 0;
@@ -197,7 +195,7 @@ fn virtqueues_of_rfc_mode() {
         assert_eq!(numbers.role(numbers.sq(qpn).unwrap()), Role::Sq(qpn));
         assert_eq!(numbers.role(numbers.rq(qpn).unwrap()), Role::Rq(qpn));
     }
-    // The transport has no more queues than a u16 counts.
+    // Virtqueue numbers have 16 bits.
     assert_eq!(numbers.sq(Qpn::new(32767)), None);
     assert_eq!(numbers.rq(Qpn::new(32766)), Some(u16::MAX));
     assert_eq!(numbers.sq(Qpn::new(u32::MAX)), None);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! How versions are agreed on, and that structures of the interface between module and provider
-//! only grow.
+//! Negotiation of versions, and a check that the structures between module and provider only grow.
 
 use std::fmt::Debug;
 
@@ -61,12 +60,12 @@ fn a_provider_that_states_nothing_speaks_version_6() {
     }
 }
 
-/// Bytes of which none is zero.
+/// `length` bytes, all nonzero.
 fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index % 255) as u8 + 1).collect()
 }
 
-/// A structure is read by its length.
+/// Checks that a structure can be received in any permitted length.
 fn is_read_by_length<T: Extensible + PartialEq + Debug + Copy>() {
     for length in 0..T::SIZE + 16 {
         let mut given = bytes(length);
@@ -77,13 +76,13 @@ fn is_read_by_length<T: Extensible + PartialEq + Debug + Copy>() {
         }
         if length > T::SIZE {
             assert_eq!(outcome, Err(Misfit::Unknown), "{length}");
-            // One byte that is not zero is enough, wherever it is.
+            // A single nonzero byte after the known fields is refused, at any position.
             given[T::SIZE..].fill(0);
             given[length - 1] = 1;
             assert_eq!(received::<T>(&given), Err(Misfit::Unknown), "{length}");
             given[length - 1] = 0;
         }
-        // A shorter one means the same as one that is filled up with zeroes.
+        // A shorter structure means the same as one that is padded with zeroes.
         let mut whole = given.clone();
         whole.resize(T::SIZE.max(length), 0);
         let value = received::<T>(&given).expect("it is read");
@@ -92,11 +91,11 @@ fn is_read_by_length<T: Extensible + PartialEq + Debug + Copy>() {
     }
 }
 
-/// A structure as it was in the first version that has it, and where its fields were.
+/// A structure in its first version: its size, and the offset and size of each field.
 type Frozen<'a> = (usize, &'a [(usize, usize)]);
 
-/// The beginning is what it was, so an old request is the beginning of a new one, whose other
-/// fields are zero.
+/// Checks that the structure begins with its first version. So an old request is the beginning of a
+/// new one whose other fields are zero.
 fn begins_as<T: Extensible + PartialEq + Debug + Copy>(fields: &[Field], (size, old): Frozen<'_>) {
     let now: Vec<_> = fields
         .iter()
@@ -114,8 +113,7 @@ fn begins_as<T: Extensible + PartialEq + Debug + Copy>(fields: &[Field], (size, 
     is_read_by_length::<T>();
 }
 
-/// Never change a line of this table: it is what version 6 has. Structures that come later get
-/// lines of their own.
+/// Never change a line of this table: it describes version 6. Add lines for new structures only.
 // abi, R-1129, R-1131
 #[test]
 fn structures_only_grow() {
@@ -141,7 +139,7 @@ fn structures_only_grow() {
     }
 }
 
-/// Structures inside of others can't grow: what follows them would move.
+/// A structure inside of another one must not grow: the fields after it would move.
 // abi: R-1131
 #[test]
 fn structures_inside_of_others_stay() {
