@@ -2,8 +2,8 @@
 
 //! Answers to commands: success with a response structure, or an errno.
 //!
-//! A success of any other length than the command's response is [`Answer::Invalid`]. The device may
-//! have executed the command or not, so its user takes it for dead and keeps the memory that the
+//! A success response with a wrong length is [`Answer::Invalid`]. Then the device may or may not
+//! have executed the command. So the caller treats the device as dead and keeps the memory that the
 //! command names.
 
 use super::abi::ctrl::{Errno, RESPONSE_OK};
@@ -14,15 +14,15 @@ use super::abi::wire::Wire;
 pub enum Answer<T> {
     /// The command succeeded.
     Success(T),
-    /// The device refused it. A number that does not exist is [`Errno::Eio`].
+    /// The device refused the command. An unknown errno becomes [`Errno::Eio`].
     Refused(Errno),
-    /// Neither: whether the device executed the command is unknown.
+    /// The answer is malformed: whether the device executed the command is unknown.
     Invalid,
 }
 
 impl<T: Wire> Answer<T> {
-    /// Reads an answer from a command's buffer, of which the device says to have written `written`
-    /// bytes.
+    /// Decodes an answer from a command's response buffer. `written` is the number of bytes that
+    /// the device claims to have written.
     pub fn decode(buffer: &[u8], written: usize) -> Self {
         match buffer.get(..written).unwrap_or_default() {
             [RESPONSE_OK, body @ ..] if body.len() == T::SIZE => Self::Success(T::get(body)),
@@ -32,7 +32,7 @@ impl<T: Wire> Answer<T> {
     }
 }
 
-/// A response with values that do not exist. Unlike [`Answer::Invalid`] it leaves no doubt about
-/// the command itself.
+/// A response with invalid values. Unlike after [`Answer::Invalid`], the command is known to have
+/// succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidResponse;

@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completions of kernel clients.
+//! Checks of completions, for kernel clients.
 //!
-//! A CQE is checked in the order in which the driver finds its work request:
+//! A CQE is checked in these steps:
 //!
-//! 1. [`split_wr_id`] names the work queue and the position, or [`srq_slot`] the slot of an SRQ;
-//!    the caller compares the QPN.
-//! 2. [`Outcome::decode`] gives the status and the operation, which must belong to that queue.
-//! 3. The caller ends the work request, which must be outstanding.
-//! 4. [`Request::completion`] gives the completion that the client sees.
+//! 1. [`split_wr_id`] gives the index of the work queue and the position, or [`srq_slot`] the slot
+//!    of an SRQ; the caller compares the QPN.
+//! 2. [`Outcome::decode`] gives status and operation; the operation must match the kind of queue.
+//! 3. The caller completes the work request, which must be outstanding.
+//! 4. [`Request::completion`] gives the completion for the client.
 //!
-//! A CQE that fails a check breaks its CQ. The worst that is left to a device is to complete work
-//! too early.
+//! A CQE that fails a check breaks its CQ. The remaining risk is that a device completes work too
+//! early.
 
 use super::abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use super::abi::ib::{WcFlags, WcStatus, WrOpcode, GRH_SIZE, MAX_SL, MAX_VLAN};
 use super::abi::number::Qpn;
 use super::abi::ring::DoorbellKind;
 
-/// A CQE that no work request can have.
+/// A CQE that is invalid for every work request of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidCqe;
 
-/// The id that the device gets of the work request at `position` of the work queue at `place` of
-/// its CQ's table.
+/// The `wr_id` that the driver gives the device for the work request at `position` of a work queue.
+/// `place` is the queue's index in the table of its CQ.
 #[inline]
 pub fn wr_id(place: u32, position: u32) -> u64 {
     (u64::from(place) << 32) | u64::from(position)
 }
 
-/// The place and the position in a [`wr_id`].
+/// The index and the position in a [`wr_id`].
 #[inline]
 pub fn split_wr_id(wr_id: u64) -> (usize, u32) {
-    // CAST: The high half is the place, the low half the position.
+    // CAST: The high half is the index, the low half the position.
     ((wr_id >> 32) as usize, wr_id as u32)
 }
 
-/// The slot in the id of a work request of an SRQ, which is nothing but the slot.
+/// The slot in the `wr_id` of an SRQ's work request, which is just the slot.
 ///
 /// # Errors
 ///
-/// [`InvalidCqe`] if no SRQ has such a slot.
+/// [`InvalidCqe`] if the number is too large for a slot.
 #[inline]
 pub fn srq_slot(wr_id: u64) -> Result<u16, InvalidCqe> {
     u16::try_from(wr_id).map_err(|_| InvalidCqe)
@@ -48,7 +48,7 @@ pub fn srq_slot(wr_id: u64) -> Result<u16, InvalidCqe> {
 
 /// Status of a work completion: a value of [`WcStatus`].
 ///
-/// The number stays a number, since a `match` of all values costs the poll path a search.
+/// Kept as a number: a `match` over all values would slow the poll path down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(u8);
 
@@ -56,11 +56,11 @@ impl Status {
     /// The work request succeeded.
     pub const SUCCESS: Self = Self(WcStatus::Success.value());
 
-    /// Reads a status.
+    /// Decodes a status.
     #[inline(always)]
     fn decode(status: u8) -> Result<Self, InvalidCqe> {
         const LAST: u8 = WcStatus::GeneralErr.value();
-        // The values follow each other from 0 on.
+        // The values are contiguous from 0.
         const _: () = assert!(WcStatus::ALL.len() == LAST as usize + 1);
 
         if status <= LAST {
@@ -77,7 +77,7 @@ impl Status {
     }
 }
 
-/// Operation of a work completion, as the verbs name it.
+/// Operation of a work completion, as in `enum ib_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// SEND, with or without immediate data or a key to invalidate.
@@ -101,7 +101,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation of a CQE of a queue of `kind`.
+    /// The operation of a CQE that belongs to a queue of `kind`.
     #[inline(always)]
     fn decode(cqe: &Cqe, kind: DoorbellKind) -> Result<Self, InvalidCqe> {
         let (of, operation) = if cqe.is_receive() {
@@ -120,7 +120,7 @@ impl Operation {
                 WrOpcode::AtomicFetchAndAdd => Self::FetchAndAdd,
                 WrOpcode::LocalInv => Self::LocalInv,
                 WrOpcode::RegMr => Self::RegMr,
-                // Only processes have these.
+                // Kernel clients cannot post these operations.
                 WrOpcode::BindMw | WrOpcode::Flush | WrOpcode::AtomicWrite => {
                     return Err(InvalidCqe);
                 }
@@ -145,13 +145,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Reads the CQE of a work request that was posted to a queue of `kind`. The queue of an SRQ
-    /// counts as a receive queue.
+    /// Decodes the CQE of a work request that was posted to a queue of `kind`. An SRQ counts as a
+    /// receive queue.
     ///
     /// # Errors
     ///
-    /// [`InvalidCqe`] for a status or an opcode that does not exist, and for an opcode that kernel
-    /// clients can't post to such a queue.
+    /// [`InvalidCqe`] for an unknown status or opcode, and for an opcode that kernel clients can't
+    /// post to such a queue.
     #[inline(always)]
     pub fn decode(cqe: &Cqe, kind: DoorbellKind) -> Result<Self, InvalidCqe> {
         Ok(Self {
@@ -161,7 +161,7 @@ impl Outcome {
     }
 }
 
-/// Service of a QP.
+/// Transport service of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// RC.
@@ -172,21 +172,21 @@ pub enum Service {
     Datagram,
 }
 
-/// The driver's record of a work request that the device says to be complete.
+/// The driver's record of a work request that the device reports as complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// Service of the QP.
     pub service: Service,
-    /// Whether a process posted it. Its memory is out of the kernel's reach.
+    /// Whether a process posted the work request. The kernel does not access its memory.
     pub is_process: bool,
-    /// Bytes of the memory that was posted.
+    /// Length of the posted memory in bytes.
     pub length: u32,
-    /// Entries of the port's P_Key table.
+    /// Number of entries of the port's P_Key table.
     pub pkeys: u16,
 }
 
-/// A work completion whose values can be true. Of a failed work request only the status, the
-/// operation and the vendor error mean anything, so all else is zero.
+/// A checked work completion. For a failed work request only status, operation and vendor error are
+/// meaningful; the other fields are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Status.
@@ -197,13 +197,13 @@ pub struct Completion {
     pub vendor_err: u32,
     /// Bytes transferred.
     pub byte_len: u32,
-    /// Data beside the payload.
+    /// Immediate data or an invalidated key.
     pub extra: Extra,
     /// Source of a received datagram.
     pub source: Option<Source>,
 }
 
-/// Data of a message beside its payload.
+/// Data of a message besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     /// None.
@@ -230,16 +230,16 @@ pub struct Source {
 }
 
 impl Request {
-    /// The completion that the client sees.
+    /// The completion as the client sees it.
     ///
-    /// `byte_len` of [`Operation::RecvRdmaWithImm`] counts bytes that were written elsewhere. Some
-    /// kernel clients expect no such message and parse as many bytes of their receive buffer, so
-    /// they are shown no more than they posted.
+    /// For [`Operation::RecvRdmaWithImm`], the CQE's `byte_len` counts bytes that were written to
+    /// other memory. Some kernel clients do not expect such messages and parse `byte_len` bytes of
+    /// their receive buffer. So for them it is limited to the posted length.
     ///
     /// # Errors
     ///
-    /// [`InvalidCqe`] if a success can't be true of the work request.
-    // In place, or the completion is laid out in memory twice.
+    /// [`InvalidCqe`] for a success that is impossible for this work request.
+    // Inlined, since otherwise the completion is built in memory and copied.
     #[inline(always)]
     pub fn completion(&self, cqe: &Cqe, outcome: Outcome) -> Result<Completion, InvalidCqe> {
         let Outcome { status, operation } = outcome;
@@ -271,8 +271,8 @@ impl Request {
         })
     }
 
-    /// Whether a CQE of status success can be true of this work request. Clients parse as many
-    /// bytes as it says and follow its indices.
+    /// Whether a CQE with status success is possible for this work request. Clients trust its
+    /// length and indices.
     #[inline]
     fn admits(&self, cqe: &Cqe) -> bool {
         let is_datagram = self.service == Service::Datagram;
@@ -301,7 +301,7 @@ impl Request {
 }
 
 impl Extra {
-    /// The data of a CQE of status success.
+    /// The extra data of a CQE with status success.
     #[inline]
     fn of(cqe: &Cqe) -> Self {
         if cqe.wc_flags.contains(WcFlags::WITH_IMM) {

@@ -15,26 +15,27 @@ const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_S
 const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
 const _: () = assert!(RATE_LIMIT_CONFIG_OFFSET + RateLimitConfig::SIZE <= CONFIG_SIZE);
 
-/// Bytes of the smallest page, which each device supports.
+/// Bytes of the smallest page size. All devices must support it.
 const PAGE: u64 = 4096;
 
-/// Greatest inline payload in RFC mode, where the configuration has no field for it.
+/// Largest inline payload in bytes in RFC mode, whose configuration has no field for it.
 const RFC_MAX_INLINE: u32 = 256;
 
-/// Virtqueues at most in RFC mode, the control queue included: each costs memory, and some its
-/// interrupt vector.
+/// Most virtqueues in RFC mode, including the control queue. Each virtqueue costs memory, and some
+/// have their own interrupt vector.
 const MAX_VIRTQUEUES: u32 = 1024;
 
-/// Features that only programs on own rings have a use for: the core has no such work requests.
+/// Features that only processes with own rings can use: ib_core has no verbs to post such work
+/// requests.
 const POSTED_BY_PROGRAMS: Features =
     Features::of(&[Feature::MemWindows, Feature::AtomicWrite, Feature::Flush]);
 
-/// Number of queues and their lengths.
+/// Numbers of queues and their lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
     /// QPs, the GSI QP included.
     pub max_qp: u32,
-    /// Outstanding work requests of a queue.
+    /// Outstanding work requests of a send or receive queue.
     pub max_qp_wr: u32,
     /// CQs.
     pub max_cq: u32,
@@ -44,39 +45,39 @@ pub struct QueueLimits {
     pub max_inline_data: u32,
 }
 
-/// Limits of own rings alone.
+/// Limits that exist only with own rings.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnRingsLimits {
     /// Event queues.
     pub num_event_queues: u32,
     /// Doorbell pages, page 0 included.
     pub doorbell_pages: u32,
-    /// Distance of doorbell pages is 2ⁿ bytes.
+    /// The distance between doorbell pages is 2ⁿ bytes.
     pub doorbell_shift: u8,
 }
 
-/// Properties of the machine that the driver runs on.
+/// Properties of the guest's machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// Number of processors, which bounds the event queues.
+    /// Number of CPUs, which bounds the number of event queues.
     pub cpus: u32,
-    /// Bytes of a page, the least that a process can map.
+    /// Page size in bytes: the smallest unit that a process can map.
     pub page_size: u64,
 }
 
 /// A configuration that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// It contradicts the specification: the first field that is out of range.
+    /// The configuration violates the specification. Names the first field that is out of range.
     Invalid(&'static str),
-    /// So many CQs leave no virtqueues to QPs.
+    /// This number of CQs leaves no virtqueues for QPs.
     TooManyCqs(u32),
-    /// Doorbell pages have this distance, in bytes, which is less than a page of the machine. A
-    /// process would map the pages of others along with its own.
+    /// The distance of doorbell pages in bytes, which is less than a page of the machine. A process
+    /// would map doorbells of others together with its own.
     NarrowDoorbells(u64),
 }
 
-/// Features as a driver uses them: those that have what they need.
+/// The features that the driver uses: those whose requirements are met.
 fn in_use(features: Features) -> Features {
     match features.has(Feature::RingAddr) {
         true => features.in_force(),
@@ -84,11 +85,12 @@ fn in_use(features: Features) -> Features {
     }
 }
 
-/// Accesses that read the configuration of a device with these features, and nothing that is
-/// reserved without them. Each is 1, 2 or 4 bytes long and aligned.
+/// The ranges of the configuration that the driver reads for a device with these features. They
+/// exclude what is reserved without further features. Each access is 1, 2 or 4 bytes long and
+/// aligned.
 ///
-/// A field is accessed by its width, one of 64 bits as two halves (virtio 1.3, 4.1.3.1). Fields of
-/// the RFC that are not aligned are accessed byte by byte.
+/// A field is read by accesses of its width, a 64-bit field as two halves (virtio 1.3, 4.1.3.1).
+/// The unaligned fields of the RFC are read byte by byte.
 pub fn accesses(features: Features) -> impl Iterator<Item = Range<usize>> + Clone {
     let features = in_use(features);
     let parts = [
@@ -119,9 +121,9 @@ pub fn accesses(features: Features) -> impl Iterator<Item = Range<usize>> + Clon
         })
 }
 
-/// A field at `start` is read by accesses of 2ⁿ bytes.
+/// Log2 of the access size for a field at offset `start`.
 fn access_shift(start: usize, field: &Field) -> u32 {
-    // `sys_image_guid` is an integer of 64 bits for the RFC.
+    // `sys_image_guid` is bytes here, but a 64-bit integer in the RFC.
     if start % 4 == 0 && field.size % 4 == 0 {
         2
     } else if start % 2 == 0 && field.align == 2 {
@@ -136,28 +138,27 @@ fn access_shift(start: usize, field: &Field) -> u32 {
 /// # Invariants
 ///
 /// - There is one port, and 4 KiB is a supported page size.
-/// - The limits of `queues`, `own_rings` and `srq` are within what the ABI allows for, and not
-///   zero.
-/// - In RFC mode, the queues have [`MAX_VIRTQUEUES`] virtqueues at most.
-/// - Doorbell pages are at least a page of the machine apart.
+/// - The limits in `queues`, `own_rings` and `srq` are within the ranges of the ABI, and not zero.
+/// - In RFC mode, the queues use at most [`MAX_VIRTQUEUES`] virtqueues.
+/// - The distance of doorbell pages is at least a page of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The RFC's part. Fields that `queues` has too hold there.
+    /// The RFC's part. For fields that `queues` has too, `queues` counts.
     pub config: Config,
-    /// Queues.
+    /// Numbers and lengths of queues.
     pub queues: QueueLimits,
-    /// Own rings. Without them, queues are virtqueues of the transport.
+    /// Limits of own rings; `None` in RFC mode, where queues are virtqueues.
     pub own_rings: Option<OwnRingsLimits>,
-    /// SRQs. They need own rings.
+    /// Limits of SRQs, which need own rings.
     pub srq: Option<SrqConfig>,
-    /// Rate limits.
+    /// Limits of rate limits.
     pub rate_limits: Option<RateLimitConfig>,
     features: Features,
 }
 
 impl Limits {
-    /// Whether the driver uses a feature. RFC mode, where programs post through the core, has no
-    /// use of features for work that only programs post.
+    /// Whether the driver uses a feature. In RFC mode processes post through ib_core, so features
+    /// for work requests that only processes post are not used.
     pub fn has(&self, feature: Feature) -> bool {
         self.features.has(feature)
     }
@@ -167,12 +168,12 @@ impl Limits {
         self.features
     }
 
-    /// Decodes the configuration. Bytes that [`accesses`] does not name have no meaning.
+    /// Decodes and checks the configuration. Bytes outside of [`accesses`] are ignored.
     ///
     /// # Errors
     ///
-    /// For a configuration that contradicts the specification, that has no room for QPs, or whose
-    /// doorbell pages are closer together than pages of the machine.
+    /// Fails if the configuration violates the specification, has no virtqueues for QPs, or if its
+    /// doorbell pages are closer together than the machine's pages.
     pub fn decode(
         space: &[u8; CONFIG_SIZE],
         features: Features,
@@ -207,7 +208,7 @@ impl Limits {
             },
         };
         let own_rings = rings.map(|rings| OwnRingsLimits {
-            // More than one a CPU would only take memory and interrupt vectors.
+            // More event queues than CPUs would only cost memory and interrupt vectors.
             num_event_queues: rings.num_event_queues.min(machine.cpus.max(1)),
             doorbell_pages: rings.doorbell_pages,
             doorbell_shift: rings.doorbell_shift,
@@ -235,7 +236,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Names the first field that is out of range.
+    /// Returns the first field that is out of range, as an error.
     fn check(&self) -> Result<(), &'static str> {
         let Self {
             config,
@@ -291,12 +292,11 @@ impl Limits {
         }
     }
 
-    /// The device's capabilities as user space knows them, in the bits of `enum
-    /// ib_uverbs_device_cap_flags`.
+    /// The device's capabilities in the bits of `enum ib_uverbs_device_cap_flags`, for user space.
     ///
-    /// Capabilities without a verb of the driver are masked, `SG_GAPS_REG` among them: lists with
-    /// gaps need lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since user
-    /// space has no bit for it; see [`blocks_loopback`](Self::blocks_loopback).
+    /// Capabilities that the driver has no verb for are masked. `SG_GAPS_REG` is one of them: lists
+    /// with gaps need lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since
+    /// user space has no bit for it; see [`blocks_loopback`](Self::blocks_loopback).
     pub fn capabilities(&self) -> DeviceCaps {
         let of_features = self.features.capabilities();
         let known = DeviceCaps::BAD_PKEY_CNTR
@@ -309,12 +309,12 @@ impl Limits {
         DeviceCaps(self.config.device_cap_flags.0 & known.0)
     }
 
-    /// Atomicity. A value that does not exist promises nothing.
+    /// Atomicity of atomic operations. An unknown value counts as none.
     pub fn atomic_cap(&self) -> AtomicCap {
         AtomicCap::try_from(self.config.atomic_cap).unwrap_or(AtomicCap::None)
     }
 
-    /// Greatest MR, where `flat` bytes fit a page list of one level.
+    /// Largest MR in bytes, if a one-level page list can describe `flat` bytes.
     pub fn max_mr_size(&self, flat: u64) -> u64 {
         match self.has(Feature::MrPages) {
             true => self.config.max_mr_size,
@@ -322,8 +322,8 @@ impl Limits {
         }
     }
 
-    /// Sizes that the pages of an MR of a process may have, each a bit. Smaller ones than 4 KiB
-    /// serve nobody.
+    /// Page sizes that a process's MR may have: bit n stands for 2ⁿ bytes. Sizes below 4 KiB are
+    /// masked.
     pub fn mr_page_sizes(&self) -> u64 {
         match self.has(Feature::MrPages) {
             true => self.config.page_size_cap & !(PAGE - 1),
@@ -331,7 +331,7 @@ impl Limits {
         }
     }
 
-    /// Most pages of an MR that is registered by work requests: `most` or less, 0 without such MRs.
+    /// Most pages of an MR for fast registration, at most `most`; 0 without fast registration.
     pub fn max_fast_reg_pages(&self, most: u32) -> u32 {
         match self.has_fast_registration() {
             true => self.config.max_fast_reg_page_list_len.min(most),
@@ -339,14 +339,14 @@ impl Limits {
         }
     }
 
-    /// Whether UD QPs can be created that do not hear what they send to a group.
+    /// Whether UD QPs can be created that do not receive their own multicast datagrams.
     pub fn blocks_loopback(&self) -> bool {
         let flag = DeviceCaps::BLOCK_MULTICAST_LOOPBACK;
         self.has(Feature::Multicast) && self.config.device_cap_flags.contains(flag)
     }
 
-    /// Whether kernel clients can register MRs by work requests. Without [`Feature::RegPages`],
-    /// mapping an MR would take a command, and it may not wait for one.
+    /// Whether kernel clients can use fast registration. Without [`Feature::RegPages`], mapping an
+    /// MR would take a command, and clients call it where they must not sleep.
     pub fn has_fast_registration(&self) -> bool {
         let flag = DeviceCaps::MEM_MGT_EXTENSIONS;
         self.has(Feature::RegPages) && self.config.device_cap_flags.contains(flag)
@@ -360,15 +360,15 @@ fn part<T, const N: usize>(
     from_bytes: impl FnOnce(&[u8; N]) -> T,
 ) -> T {
     let mut bytes = [0; N];
-    // Each part ends within the configuration, as is asserted above.
+    // Always succeeds: assertions above ensure that each part is within the configuration.
     if let Some(from) = space.get(offset..offset + N) {
         bytes.copy_from_slice(from);
     }
     from_bytes(&bytes)
 }
 
-/// How many QPs the virtqueues serve beside those of `max_cq` CQs. The first of the device's are
-/// taken: numbers leave no room for a choice.
+/// Number of QPs that remain when `max_cq` CQs have their virtqueues. All CQs of the device count,
+/// since virtqueue numbers are fixed.
 fn pairs(max_cq: u32, max_qp: u32) -> Option<u32> {
     let left = MAX_VIRTQUEUES.checked_sub(1)?.checked_sub(max_cq)?;
     let pairs = max_qp.min(left / 2);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Events: what happened, and to which object.
+//! Events: their kind and their object.
 //!
-//! A cookie is an index into the driver's table of objects and the generation of that entry. The
-//! generation advances when the entry is given away, so an event that arrives late never reaches
-//! the next object. Generation 0 is the device itself: cookie 0 is the device's and cookie 1 its
-//! port's, and one object of the driver gets the events of both.
+//! A cookie consists of an index into the driver's table of objects and of the entry's generation.
+//! The generation advances when the entry is reused, so a late event never reaches the next object.
+//! Generation 0 is the device itself: cookie 0 names the device and cookie 1 its port, and one
+//! object of the driver receives the events of both.
 
 use super::abi::event::{Event, EventKind};
 
-/// An entry of the driver's table of objects.
+/// An entry of the driver's table of objects, as named by a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     /// Index of the entry.
@@ -19,7 +19,7 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    /// The device.
+    /// The device and its port.
     pub const DEVICE: Self = Self {
         index: 0,
         generation: 0,
@@ -28,10 +28,10 @@ impl Cookie {
     /// First generation of an entry for an object.
     pub const FIRST_GENERATION: u32 = 1;
 
-    /// Reads a cookie. The caller compares the generation with that of the entry.
+    /// Decodes a cookie. The caller must compare the generation with that of the entry.
     #[inline]
     pub fn decode(cookie: u64) -> Self {
-        // CAST: The halves of the cookie.
+        // CAST: The two halves of the cookie.
         let (index, generation) = (cookie as u32, (cookie >> 32) as u32);
         if generation == Self::DEVICE.generation {
             return Self::DEVICE;
@@ -39,13 +39,13 @@ impl Cookie {
         Self { index, generation }
     }
 
-    /// The number that the device gets.
+    /// The cookie as given to the device.
     #[inline]
     pub fn value(self) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(self.index)
     }
 
-    /// The generation of an entry for an object after `generation`. It is never the device's.
+    /// The generation that follows `generation`. It is never the device's generation, 0.
     pub const fn next_generation(generation: u32) -> u32 {
         match generation.checked_add(1) {
             Some(next) => next,
@@ -54,20 +54,21 @@ impl Cookie {
     }
 }
 
-/// An event of a kind that exists.
+/// An event of a known kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The kind of event.
     pub kind: EventKind,
-    /// The object.
+    /// The object to which the event belongs.
     pub object: Cookie,
 }
 
 impl Report {
-    /// Reads an event from a buffer, of which the device says to have written `written` bytes.
+    /// Decodes an event from a buffer. `written` is the number of bytes that the device claims to
+    /// have written.
     ///
-    /// `None` for fewer bytes than an event has and more than the buffer has, and for kinds that
-    /// only later versions of the device know.
+    /// Returns `None` if `written` is less than the size of an event or more than that of the
+    /// buffer, and for unknown kinds, which newer devices may send.
     pub fn decode(buffer: &[u8], written: usize) -> Option<Self> {
         let event = Event::decode(buffer.get(..written)?)?;
         Some(Self {

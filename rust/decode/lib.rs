@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Crate root for the host, where it is tested; the kernel module compiles `mod.rs` directly.
+//! Crate root for the tests on the host; the kernel module compiles `mod.rs` directly.
 
 #![no_std]
 #![forbid(unsafe_code)]

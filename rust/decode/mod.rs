@@ -2,9 +2,9 @@
 
 //! Checks of all that the driver reads from the device.
 //!
-//! The device is not trusted: every value that it writes passes one of these functions before the
-//! kernel uses it. They take bytes and plain values, call nothing of the kernel and keep no state,
-//! so the same code runs in tests and fuzzers on the host.
+//! The device is not trusted: every value that it writes is checked here before the kernel uses it.
+//! The functions take bytes and plain values, do not call the kernel and keep no state, so the same
+//! code runs in tests and fuzzers on the host.
 //!
 //! | module | what it checks |
 //! |---|---|

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Attributes of the port.
+//! Checks of port attributes.
 
 use super::abi::ctrl::RspQueryPort;
 use super::abi::ib::{Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth};
 use super::answer::InvalidResponse;
 
-/// Entries of a GID table at most: an index into it is a byte in an address handle.
+/// Most entries of a GID table: an address handle has one byte for the index.
 pub const MAX_GIDS: u32 = 256;
 
-/// Entries of a P_Key table at most. The core reads all of them by commands whenever the port
-/// changes.
+/// Most entries of a P_Key table. ib_core reads all of them by commands whenever the port changes.
 pub const MAX_PKEYS: u16 = 128;
 
-/// Checks the attributes of a port. A longer table of P_Keys is cut to [`MAX_PKEYS`] entries,
-/// unknown capabilities are masked, and an unknown width or speed is the least one.
+/// Checks the attributes of a port. Limits the P_Key table to [`MAX_PKEYS`] entries, masks unknown
+/// capabilities, and replaces an unknown width or speed by the smallest one.
 ///
 /// # Errors
 ///
-/// [`InvalidResponse`] for states and MTUs that do not exist, and for a table without entries or
-/// with more than [`MAX_GIDS`] GIDs.
+/// [`InvalidResponse`] for unknown states and MTUs, for a table without entries, and for more than
+/// [`MAX_GIDS`] GIDs.
 pub fn check(response: &RspQueryPort) -> Result<RspQueryPort, InvalidResponse> {
     let is_valid = PortState::try_from(response.state).is_ok()
         && PortPhysState::try_from(response.phys_state).is_ok()

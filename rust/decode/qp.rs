@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Numbers and attributes of QPs.
+//! Checks of QPNs and QP attributes.
 
 use super::abi::ib::{AccessFlags, MigState, Mtu, QpState, GSI_QPN, MASK_24};
 use super::abi::number::Qpn;
 use super::abi::qp::QpAttr;
 use super::answer::InvalidResponse;
 
-/// Checks the number that the device gave a new QP.
+/// Checks the QPN that the device gave to a new QP.
 ///
 /// # Errors
 ///
-/// [`InvalidResponse`] for one that is no QPN, and unless the GSI QP, and it alone, has its number.
+/// [`InvalidResponse`] for an invalid QPN. QPN 1 is valid for the GSI QP only, which must have it.
 pub fn check_number(qpn: Qpn, is_gsi: bool) -> Result<(), InvalidResponse> {
     let is_valid = qpn.is_valid() && (qpn == GSI_QPN) == is_gsi;
     is_valid.then_some(()).ok_or(InvalidResponse)
 }
 
-/// Checks the attributes of a QP. PSNs and the QPN of the peer are cut to their 24 bits, and
-/// unknown rights are masked.
+/// Checks the attributes of a QP. Limits PSNs and the peer's QPN to 24 bits and masks unknown
+/// rights.
 ///
 /// # Errors
 ///
-/// [`InvalidResponse`] for a state, a migration state or an MTU that does not exist. A QP may have
-/// no MTU yet: 0.
+/// [`InvalidResponse`] for an unknown state, migration state or MTU. MTU 0 is valid: a QP may have
+/// none yet.
 pub fn check(attr: &QpAttr) -> Result<QpAttr, InvalidResponse> {
     QpState::try_from(attr.qp_state).map_err(|_| InvalidResponse)?;
     MigState::try_from(attr.path_mig_state).map_err(|_| InvalidResponse)?;

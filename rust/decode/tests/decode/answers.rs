@@ -19,7 +19,7 @@ fn errno<T>(answer: Answer<T>) -> Option<u8> {
     }
 }
 
-/// Only these say whether the device executed a command.
+/// Only a complete success or an errno tells whether the device executed the command.
 // abi
 #[test]
 fn answers_are_success_or_an_errno() {
@@ -35,7 +35,7 @@ fn answers_are_success_or_an_errno() {
     assert_eq!(Answer::<Empty>::decode(&[0, 0], 2), Answer::Invalid);
 }
 
-/// Bytes behind those that the device wrote are of an earlier answer.
+/// Bytes after `written` are left over from an earlier answer.
 // abi
 #[test]
 fn answers_end_where_the_device_stopped() {
@@ -101,7 +101,7 @@ fn a_port_has_values_of_the_verbs() {
     }
 }
 
-/// The core reads each entry of one table, and an index into the other is a byte.
+/// ib_core reads each entry of the P_Key table, and the index into the GID table is a byte.
 #[test]
 fn tables_of_a_port_are_bounded() {
     for (entries, cut) in [(1, 1), (127, 127), (128, 128), (129, 128), (u16::MAX, 128)] {
@@ -121,7 +121,7 @@ fn tables_of_a_port_are_bounded() {
     }
 }
 
-/// Newer devices may know more than this driver, and the kernel may mean something else by it.
+/// Values unknown to this driver are masked, since they might mean something else to the kernel.
 // abi: R-1111, R-1113
 #[test]
 fn a_port_tells_nothing_unknown() {
@@ -145,7 +145,7 @@ fn a_port_tells_nothing_unknown() {
     }
 }
 
-/// Rights that this driver does not know may be others for the kernel.
+/// Rights unknown to this driver are masked, since they might be other rights in the kernel.
 // abi: R-1112, R-1113
 #[test]
 fn a_qp_tells_nothing_unknown() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! CQEs that a driver believes of a work request that it posted.
+//! CQEs that the driver accepts for a posted work request.
 
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{WcFlags, WcStatus, WrOpcode};
@@ -33,14 +33,14 @@ fn receive(byte_len: u32) -> Cqe {
 
 fn send(opcode: WrOpcode, byte_len: u32) -> Cqe {
     Cqe {
-        // Every opcode fits in a byte.
+        // CAST: All opcodes are less than 256.
         opcode: opcode.value() as u8,
         byte_len,
         ..Cqe::default()
     }
 }
 
-/// Decodes and checks a CQE of the queue that it belongs to, as the driver does.
+/// Decodes and checks a CQE, with the kind of queue that its opcode belongs to.
 fn complete(cqe: &Cqe, request: &Request) -> Result<Completion, InvalidCqe> {
     let kind = match cqe.is_receive() {
         true => DoorbellKind::Rq,
@@ -138,7 +138,7 @@ fn a_datagram_names_its_source() {
         complete(&cqe, &ports).map(|completion| completion.source),
         Ok(Some(source))
     );
-    // Without the tag, the field has another meaning.
+    // Without WITH_VLAN, `vendor_err` is not a VLAN id.
     let untagged = Cqe {
         wc_flags: WcFlags::NONE,
         ..cqe
@@ -205,7 +205,7 @@ fn opcodes_belong_to_their_queue() {
     }
 }
 
-/// The rest of such a CQE is not to be trusted, however it looks.
+/// The other fields of a failed CQE are not passed on.
 // abi: R-705
 #[test]
 fn a_failure_shows_nothing_but_its_code() {
@@ -261,7 +261,7 @@ fn no_more_bytes_than_were_posted() {
     }
 }
 
-/// Completions of an RDMA WRITE are elsewhere.
+/// The bytes of an RDMA WRITE are not in the receive's memory.
 // abi: R-710
 #[test]
 fn bytes_of_a_write_are_not_those_posted() {
@@ -290,7 +290,7 @@ fn bytes_of_a_write_are_not_those_posted() {
     assert!(!fits(&silent, &request(Service::Reliable)));
 }
 
-/// Clients take the header's length off without a look.
+/// Clients subtract the length of the header unchecked.
 // abi: R-686
 #[test]
 fn a_datagram_has_its_header() {
@@ -349,7 +349,7 @@ fn the_type_of_the_headers_is_no_service_level() {
     assert_eq!(level(WcFlags::GRH), 10);
 }
 
-/// Each flag, with each service, on what was received and on what was sent.
+/// Each flag with each service, for receives and sends.
 // abi: R-710
 #[test]
 fn flags_fit_the_operation() {

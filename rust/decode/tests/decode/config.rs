@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Configurations: which are refused, and which limits hold.
+//! Configurations: the ones that are refused, and the limits that result from the others.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use virtio_rdma_decode::config::{accesses, ConfigError, Limits, Machine};
 const RING_ADDR: u64 = Feature::RingAddr.mask();
 const SRQ: u64 = Feature::Srq.mask();
 const RATE_LIMIT: u64 = Feature::RateLimit.mask();
-/// Processors enough for all event queues, and the smallest pages.
+/// Enough CPUs for all event queues, and the smallest pages.
 const MACHINE: Machine = Machine {
     cpus: 8,
     page_size: 4096,
 };
 const EVERY_FEATURE: u64 = Features::ALL.0;
 
-/// The word with these bits set.
+/// The word in which the bits with these numbers are set.
 fn bits(bits: &[u32]) -> u64 {
     bits.iter().fold(0, |word, bit| word | (1 << bit))
 }
 
-/// A configuration, part by part.
+/// The parts of a configuration.
 #[derive(Clone, Copy)]
 pub struct Parts {
     config: Config,
@@ -32,7 +32,7 @@ pub struct Parts {
     rates: RateLimitConfig,
 }
 
-/// A configuration with all features, and with other values in each place.
+/// A valid configuration for all features, with a different value in each field.
 pub fn good() -> Parts {
     Parts {
         config: Config {
@@ -89,7 +89,7 @@ impl Parts {
     }
 }
 
-/// The field that a configuration is refused for, if it is.
+/// The field for which a configuration is refused, if it is.
 fn refused(features: u64, spoil: impl FnOnce(&mut Parts)) -> Option<&'static str> {
     let mut parts = good();
     spoil(&mut parts);
@@ -120,7 +120,7 @@ fn own_rings_bring_limits_of_their_own() {
     assert_eq!(limits.rate_limits, None);
 }
 
-/// Without own rings there are neither SRQs nor work that only processes post.
+/// Without own rings there are no SRQs, and no work requests that only processes post.
 // abi: R-10
 #[test]
 fn features_need_each_other() {
@@ -173,7 +173,7 @@ fn features_need_each_other() {
             "feature {feature:?}"
         );
     }
-    // The capability says whether kernel clients may, the feature whether they can.
+    // The device's capability permits fast registration, but only the feature enables it.
     let limits = good().decode(EVERY_FEATURE).expect("a good configuration");
     assert!(!limits.has_fast_registration());
 }
@@ -219,7 +219,7 @@ fn queues_are_in_range_in_either_mode() {
             p.srq.max_srq_wr = n;
         }),
         ("max_cq", 16384, 0, |p, n| {
-            // More than a thousand leave no virtqueues to QPs, which is an error of its own.
+            // More than 1,022 CQs leave no virtqueues for QPs, which is a different error.
             p.config.max_cq = if (1..=16384).contains(&n) { 1 } else { n };
         }),
     ];
@@ -257,7 +257,7 @@ fn counts_of_features_are_not_zero() {
     }
 }
 
-/// Device and driver agree by feature bits: what the device says that it is changes nothing.
+/// Only feature bits tell what a device can do. Vendor, part and version numbers are ignored.
 #[test]
 fn no_number_of_the_vendor_decides() {
     for features in [0, RING_ADDR, RATE_LIMIT] {
@@ -272,7 +272,7 @@ fn no_number_of_the_vendor_decides() {
     }
 }
 
-/// Fields of features that were not negotiated may hold anything.
+/// Fields of features that were not negotiated may have any value.
 // abi: R-91
 #[test]
 fn fields_without_their_feature_are_not_read() {
@@ -282,7 +282,7 @@ fn fields_without_their_feature_are_not_read() {
         parts.rates = RateLimitConfig::default();
     };
     assert_eq!(refused(0, spoil), None);
-    // SRQs need own rings.
+    // Without own rings, the SRQ feature is not in force.
     assert_eq!(refused(SRQ, spoil), None);
     assert_eq!(refused(RING_ADDR, spoil), Some("num_event_queues"));
     assert_eq!(refused(RATE_LIMIT, spoil), Some("min_rate, max_rate"));
@@ -300,7 +300,7 @@ fn event_queues_are_no_more_than_processors() {
     }
 }
 
-/// A process maps whole pages of its machine, and none with doorbells of others.
+/// A process maps whole pages of its machine. A page must not hold doorbells of others.
 // abi: R-1103, R-1104, R-1105
 #[test]
 fn doorbell_pages_are_no_closer_than_pages() {
@@ -349,8 +349,8 @@ fn virtqueues_are_shared_by_cqs_and_qps() {
     }
 }
 
-/// Fields are accessed by their width, one of 64 bits as two halves, and byte by byte where the RFC
-/// has them unaligned. No access is to what other features define.
+/// Fields are read by accesses of their width, 64-bit fields as two halves, and unaligned fields of
+/// the RFC byte by byte. Fields of features that were not negotiated are not read.
 // abi: R-91, R-1106, R-1108
 #[test]
 fn fields_are_accessed_by_their_width() {
@@ -368,24 +368,24 @@ fn fields_are_accessed_by_their_width() {
         let widths: Vec<_> = accesses.iter().map(Range::len).collect();
         (whole, widths)
     };
-    // Up to `atomic_cap` all is aligned, behind it nothing: the rest are single bytes.
+    // All fields up to `atomic_cap` are aligned. The later ones are read byte by byte.
     let rfc = [[4; 24].as_slice(), &[1; 32]].concat();
     for features in [0, EVERY_FEATURE] {
         assert_eq!(widths(features, 0..128), (Some(0..128), rfc.clone()));
     }
-    // Seven le32, `doorbell_shift`, and reserved bytes.
+    // Seven le32, then `doorbell_shift` and reserved bytes.
     let own = [[4; 7].as_slice(), &[1; 4]].concat();
     assert_eq!(widths(RING_ADDR, 128..640), (Some(128..160), own));
     let srq = RING_ADDR | SRQ;
     assert_eq!(widths(srq, 160..640), (Some(160..172), vec![4; 3]));
     assert_eq!(widths(RATE_LIMIT, 128..640), (Some(176..192), vec![4; 4]));
-    // SRQs need own rings.
+    // Without own rings, the SRQ feature is not in force.
     for features in [0, SRQ] {
         assert_eq!(widths(features, 128..640), (None, vec![]));
     }
 }
 
-/// A capability without its feature has no verb, and some have none at all.
+/// A capability whose feature was not negotiated has no verb. Some capabilities never have one.
 // abi
 #[test]
 fn capabilities_need_verbs() {

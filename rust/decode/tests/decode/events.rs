@@ -24,7 +24,7 @@ fn a_completion_event_names_its_cq() {
         },
     };
     assert_eq!(decode("00000000 00000000 02010000 07000000"), Some(report));
-    // The reserved word may get a meaning.
+    // The reserved word is ignored, since later versions may use it.
     assert_eq!(decode("00000000 ffffffff 02010000 07000000"), Some(report));
 }
 
@@ -60,7 +60,7 @@ fn every_kind_that_exists() {
     }
 }
 
-/// Bytes behind those that the device wrote are of an earlier event.
+/// Bytes after `written` are left over from an earlier event.
 // abi: R-544
 #[test]
 fn half_an_event_is_none() {

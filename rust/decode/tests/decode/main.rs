@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The driver's decoder, taking and refusing: exact bytes, each kind of nonsense, and
-//! random bytes against the promises of each function.
+//! Tests of the driver's decoder: exact bytes, each kind of invalid input, and random bytes against
+//! the guarantees of each function.
 
 mod answers;
 mod completions;
@@ -9,7 +9,7 @@ mod config;
 mod events;
 mod random;
 
-/// The bytes that `hex` spells; white space separates fields for the reader.
+/// The bytes given by `hex`. White space between fields is ignored.
 fn bytes<const N: usize>(hex: &str) -> [u8; N] {
     let digits: String = hex.split_whitespace().collect();
     assert_eq!(digits.len(), 2 * N, "{hex}");

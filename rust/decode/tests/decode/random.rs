@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Random bytes: what a function lets through keeps its promises.
+//! Random bytes: accepted values meet the guarantees of the function that accepted them.
 
 use proptest::prelude::*;
 use virtio_rdma_abi::config::QUEUE_COUNT_RANGE;
@@ -13,7 +13,8 @@ use virtio_rdma_decode::event::Cookie;
 
 use super::config::good;
 
-/// CQEs that reach the later checks: random ones hardly ever have an opcode.
+/// Random CQEs that often pass the first checks: uniformly random ones hardly ever have a valid
+/// opcode.
 fn cqe() -> impl Strategy<Value = Cqe> {
     let opcode = prop_oneof![Just(0x80u8), Just(0x81), 0u8..0x24, any::<u8>()];
     let status = prop_oneof![4 => Just(0u8), 1 => any::<u8>()];
@@ -56,7 +57,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 proptest! {
-    /// Limits that were taken are within those of the ABI, whatever a device writes.
+    /// Accepted limits are within the ranges of the ABI, for any configuration.
     #[test]
     fn limits_are_within_their_ranges(
         patches in prop::collection::vec((0usize..192, any::<u8>()), 0..8),
@@ -99,7 +100,7 @@ proptest! {
         }
     }
 
-    /// A cookie of an object leads back to it, and no other cookie does.
+    /// The cookie of an object decodes to that object. No other cookie does.
     // abi: R-550
     #[test]
     fn cookies_name_one_entry(index: u32, generation in 1..=u32::MAX, other: u64) {
@@ -112,7 +113,7 @@ proptest! {
         prop_assert_eq!(decoded == Cookie::DEVICE, other >> 32 == 0);
     }
 
-    /// A completion never leads a client beyond its memory or a table.
+    /// An accepted completion never leads a client beyond its memory or a table.
     #[test]
     fn completions_stay_within_what_was_posted(cqe in cqe(), request in request(), sent: bool) {
         let kind = if sent { DoorbellKind::Sq } else { DoorbellKind::Rq };
