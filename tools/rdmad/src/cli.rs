@@ -131,6 +131,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(WORKERS))]
     pub workers: Option<u16>,
 
+    /// Serve by N threads that each own a CPU: they never sleep, and ask for no doorbells at queues
+    /// that they watch. These are the last of the CPUs that the daemon may use; all its other
+    /// threads stay on the rest. Keep other programs, the VMs among them, off these CPUs.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(WORKERS),
+        conflicts_with_all = ["workers", "poll"])]
+    pub dedicate: Option<u16>,
+
     /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0:
     /// ask at once. The thread that looks occupies a CPU meanwhile. More makes sense where it has
     /// one to itself.

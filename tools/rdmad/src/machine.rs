@@ -31,8 +31,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Opens all sockets and starts to serve. `level` is that of the log.
-    pub fn start(args: &Args, level: Level) -> Result<Self> {
+    /// Opens all sockets and starts to serve, by workers on the CPUs `dedicated` if there are any.
+    /// `level` is the level of the log.
+    pub fn start(args: &Args, dedicated: Vec<usize>, level: Level) -> Result<Self> {
         // First, since this is what tells whether another daemon runs already.
         let access = args.access();
         let listeners = args
@@ -59,6 +60,7 @@ impl Machine {
         })?;
         let runtime = Runtime::new(RuntimeConfig {
             workers: args.workers.map(usize::from),
+            dedicated,
             path: args.path.into(),
             poll: Duration::from_micros(args.poll.into()),
             at_once: true,

@@ -8,6 +8,7 @@
 mod cli;
 mod confinement;
 mod control;
+mod cpus;
 mod ctl;
 mod device;
 mod limits;
@@ -64,6 +65,11 @@ fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
+    // First, since threads and the keeper inherit it.
+    let dedicated = match cpus::dedicate(args.dedicate.map_or(0, usize::from)) {
+        Ok(cpus) => cpus,
+        Err(error) => return end(Err(error)),
+    };
     if args.sandbox == Sandbox::On {
         if let Err(error) = confinement::begin(&args).context(NO_SANDBOX) {
             return end(Err(error));
@@ -91,7 +97,7 @@ fn main() -> ExitCode {
     let filter = subscriber.reload_handle();
     subscriber.init();
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
-    let status = match run(&args, &signals, level) {
+    let status = match run(&args, dedicated, &signals, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -103,9 +109,9 @@ fn main() -> ExitCode {
     status
 }
 
-fn run(args: &Args, signals: &SigSet, level: Level) -> Result<()> {
+fn run(args: &Args, dedicated: Vec<usize>, signals: &SigSet, level: Level) -> Result<()> {
     limits::raise(args.ports.len());
-    let machine = Machine::start(args, level)?;
+    let machine = Machine::start(args, dedicated, level)?;
     let listeners = Listeners::open(args.ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;

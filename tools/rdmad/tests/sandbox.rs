@@ -19,8 +19,13 @@ use waiting::wait_until;
 /// How long something may take that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a daemon with all kinds of threads.
+/// Starts a daemon with all kinds of threads, two workers among them.
 fn start(dir: &Path, more: &[&str]) -> Daemon {
+    start_with(dir, &[&["--workers", "2"], more].concat())
+}
+
+/// Starts a daemon with all kinds of threads.
+fn start_with(dir: &Path, more: &[&str]) -> Daemon {
     let at = |name: &str| dir.join(name).display().to_string();
     let net = format!("net={}:{}", at("net"), at("qemu"));
     let port = format!("a,vfio={},{net},mac=52:54:00:09:00:01", at("vfio"));
@@ -29,7 +34,6 @@ fn start(dir: &Path, more: &[&str]) -> Daemon {
         .args(["--port", &port, "--ready-fd", "1"])
         .args(["--status", &at("status"), "--pcap", &at("pcap")])
         .args(["--ctl", &at("ctl")])
-        .args(["--workers", "2"])
         .args(more);
     Daemon::start(command)
 }
@@ -77,6 +81,27 @@ fn every_thread_is_confined() {
             let capabilities = u64::from_str_radix(&fields[set], 16).unwrap();
             assert_eq!(capabilities, 0, "{name}: {set}");
         }
+    }
+}
+
+#[test]
+fn a_worker_that_owns_a_cpu_is_alone_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start_with(dir.path(), &["--dedicate", "1"]);
+    let mut cpus = threads(&daemon).into_iter().map(|(name, fields)| {
+        let mask = fields["Cpus_allowed"].replace(',', "");
+        (name, u128::from_str_radix(&mask, 16).unwrap())
+    });
+    let (workers, others): (Vec<_>, Vec<_>) =
+        { &mut cpus }.partition(|(name, _)| name == "worker-0");
+    let [(_, own)] = workers[..] else {
+        panic!("{workers:?}");
+    };
+    assert_eq!(own.count_ones(), 1);
+    assert!(!others.is_empty());
+    for (name, cpus) in others {
+        assert_eq!(cpus & own, 0, "{name}");
+        assert_ne!(cpus, 0, "{name}");
     }
 }
 

@@ -3,6 +3,7 @@
 //! State that the devices of a process share: worker threads, timers, and the map from MAC
 //! addresses to devices.
 
+mod cpu;
 mod scheduler;
 mod server;
 mod sync;
@@ -27,6 +28,7 @@ pub use self::scheduler::{Clock, WorkerKind};
 use self::scheduler::{Crew, Scheduler, SchedulerConfig};
 pub use self::scheduler::{MAX_PORTS, MAX_WORKERS};
 use self::server::Server;
+use self::watch::Patience;
 pub(crate) use self::watch::{Watch, Watched};
 use self::worker_load::WorkerLoads;
 use crate::address_leases::AddressLeases;
@@ -56,6 +58,9 @@ pub struct RuntimeConfig {
     pub workers: Option<usize>,
     /// The data path between QPs of the process.
     pub path: PathPolicy,
+    /// CPUs, each owned by one worker, which runs there and never sleeps. If there are any, they
+    /// replace `workers` and `poll`. Only for workers that are threads.
+    pub dedicated: Vec<usize>,
     /// How long a worker polls an empty send queue before it requests a doorbell. The worker does
     /// not sleep meanwhile. Ignored with a manual clock.
     pub poll: Duration,
@@ -84,7 +89,7 @@ pub(crate) struct SharedRuntime {
     /// Held while `devices` changes.
     changes: Mutex<()>,
     direct: AtomicBool,
-    poll: Duration,
+    patience: Patience,
     pub(crate) scheduler: Scheduler,
     pub(crate) address_leases: AddressLeases,
     pub(crate) secret: Secret,
@@ -96,6 +101,7 @@ impl Runtime {
     pub fn new(config: RuntimeConfig) -> io::Result<Self> {
         let RuntimeConfig {
             workers,
+            dedicated,
             path,
             poll,
             at_once,
@@ -107,16 +113,20 @@ impl Runtime {
             let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
             cpus.saturating_sub(1).min(MAX_DEFAULT_WORKERS)
         });
-        let workers = workers.clamp(1, MAX_WORKERS);
+        let workers = match dedicated.len() {
+            0 => workers.clamp(1, MAX_WORKERS),
+            count => count.min(MAX_WORKERS),
+        };
+        let patience = match dedicated.is_empty() {
+            true if clock.stands_still() => Patience::Limited(Duration::ZERO),
+            true => Patience::Limited(poll),
+            false => Patience::Unlimited,
+        };
         let shared = Arc::new(SharedRuntime {
             devices: ArcSwap::default(),
             changes: Mutex::new(()),
             direct: AtomicBool::new(path == PathPolicy::Direct),
-            poll: if clock.stands_still() {
-                Duration::ZERO
-            } else {
-                poll
-            },
+            patience,
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
                 worker_kind,
@@ -133,9 +143,11 @@ impl Runtime {
             crew: Crew::new(worker_kind),
         };
         for worker in 0..workers {
-            runtime
-                .crew
-                .add(Server::new(runtime.shared.clone(), worker))?;
+            let server = Server::new(runtime.shared.clone(), worker);
+            match dedicated.get(worker) {
+                Some(cpu) => cpu::with_affinity(*cpu, || runtime.crew.add(server))??,
+                None => runtime.crew.add(server)?,
+            }
         }
         Ok(runtime)
     }

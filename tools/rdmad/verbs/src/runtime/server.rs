@@ -9,7 +9,7 @@ use arc_swap::Guard;
 use virtio_rdma_abi::number::PortId;
 
 use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, Work};
-use super::{QpKey, SharedRuntime, Watch};
+use super::{Patience, QpKey, SharedRuntime, Watch};
 use crate::Device;
 
 /// The work of one worker.
@@ -29,7 +29,7 @@ impl Server {
     pub(super) fn new(shared: Arc<SharedRuntime>, worker: usize) -> Self {
         Self {
             worker,
-            watch: Watch::new(shared.poll),
+            watch: Watch::new(shared.patience),
             began: None,
             worked: false,
             shared,
@@ -117,7 +117,7 @@ impl Work for Server {
             return Next::Round;
         }
         self.began = None;
-        if watching {
+        if watching || self.shared.patience == Patience::Unlimited {
             Next::Watch
         } else {
             Next::Sleep

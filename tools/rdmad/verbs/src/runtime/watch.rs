@@ -7,7 +7,8 @@
 //! and no doorbell is requested meanwhile.
 //!
 //! Polling occupies the worker's CPU, so it is bounded: a worker watches few QPs, each for a
-//! limited time after the QP last had work. If other threads need that CPU, watching does harm:
+//! limited time after the QP last had work. A worker that owns its CPU watches them without such a
+//! limit, until other QPs want to be watched. If other threads need the CPU, watching does harm:
 //! while they run, nobody polls and no doorbell is requested. A worker that notices this watches no
 //! QPs for some time.
 
@@ -24,6 +25,17 @@ const SEATS: usize = 8;
 const ABSENCE: Duration = Duration::from_micros(500);
 /// Time for which the worker then watches no QPs.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Time without work after which a QP gives its seat to another one, if watching has no limit.
+const TENURE: Duration = Duration::from_micros(50);
+
+/// How long a worker watches a QP after the QP last had work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// For this time; not at all if it is zero.
+    Limited(Duration),
+    /// Until another QP wants the seat.
+    Unlimited,
+}
 
 /// Proof that a worker polls the QP's SQ, and gives the QP a turn when it has work or when the time
 /// ends.
@@ -34,9 +46,11 @@ pub(crate) struct Watched(());
 /// The QPs that a worker watches.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    patience: Duration,
-    /// The watched QPs, each with the end of its time.
+    patience: Patience,
+    /// The watched QPs, each with the time when it last had work.
     seats: RefCell<ArrayVec<(QpKey, Instant), SEATS>>,
+    /// Whether a QP with work found no seat since the last poll.
+    is_wanted: Cell<bool>,
     /// Time of the last poll, while QPs are watched.
     looked: Cell<Option<Instant>>,
     /// Time until which no QPs are watched.
@@ -44,12 +58,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// No watched QPs. Each QP will be watched for `patience` after it last had work, and not at
-    /// all if `patience` is zero.
-    pub(crate) fn new(patience: Duration) -> Self {
+    /// A worker's watch, with no QP yet.
+    pub(crate) fn new(patience: Patience) -> Self {
         Self {
             patience,
             seats: RefCell::default(),
+            is_wanted: Cell::new(false),
             looked: Cell::new(None),
             pause: Cell::new(None),
         }
@@ -57,23 +71,25 @@ impl Watch {
 
     /// For a thread that must not watch QPs.
     pub(crate) fn nothing() -> Self {
-        Self::new(Duration::ZERO)
+        Self::new(Patience::Limited(Duration::ZERO))
     }
 
     /// Watches a QP at the end of its turn, which began at `now`, if the QP is watched already, or
     /// `worked` in this turn and there is a free seat. Then the QP need not request a doorbell.
     pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> Option<Watched> {
-        if self.patience.is_zero() || self.is_paused(now) {
+        if self.patience == Patience::Limited(Duration::ZERO) || self.is_paused(now) {
             return None;
         }
         let mut seats = self.seats.borrow_mut();
         let seat = seats.iter().position(|(other, _)| *other == qp);
-        let until = now + self.patience;
         match seat {
-            Some(at) if worked => seats[at].1 = until,
+            Some(at) if worked => seats[at].1 = now,
             Some(_) => {}
-            None if worked && !seats.is_full() => seats.push((qp, until)),
-            None => return None,
+            None if worked && !seats.is_full() => seats.push((qp, now)),
+            None => {
+                self.is_wanted.set(worked);
+                return None;
+            }
         }
         Some(Watched(()))
     }
@@ -92,9 +108,16 @@ impl Watch {
             self.pause.set(Some(now + PAUSE));
         }
         let paused = self.is_paused(now);
+        let limit = match self.patience {
+            Patience::Limited(patience) => patience,
+            Patience::Unlimited if self.is_wanted.get() => TENURE,
+            Patience::Unlimited => Duration::MAX,
+        };
+        self.is_wanted.set(false);
         let mut seats = self.seats.borrow_mut();
-        seats.retain(|&mut (qp, until)| {
-            let stays = !paused && now < until && !posted(qp);
+        seats.retain(|&mut (qp, worked)| {
+            let is_over = now.saturating_duration_since(worked) >= limit;
+            let stays = !paused && !is_over && !posted(qp);
             if !stays {
                 ready(qp);
             }
@@ -138,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_qp_is_watched_until_it_has_work_or_its_time_is_over() {
-        let watch = Watch::new(PATIENCE);
+        let watch = Watch::new(Patience::Limited(PATIENCE));
         let start = Instant::now();
         assert!(watch.admit(qp(3), start, false).is_none(), "it had no work");
         assert!(watch.admit(qp(3), start, true).is_some());
@@ -157,10 +180,10 @@ mod tests {
     #[test]
     fn few_are_watched_and_none_without_patience() {
         let start = Instant::now();
-        assert!(Watch::new(Duration::ZERO)
+        assert!(Watch::new(Patience::Limited(Duration::ZERO))
             .admit(qp(3), start, true)
             .is_none());
-        let watch = Watch::new(PATIENCE);
+        let watch = Watch::new(Patience::Limited(PATIENCE));
         for qpn in 0..SEATS as u32 {
             assert!(watch.admit(qp(qpn), start, true).is_some());
         }
@@ -170,7 +193,7 @@ mod tests {
 
     #[test]
     fn who_was_kept_away_watches_nothing_for_a_while() {
-        let watch = Watch::new(2 * ABSENCE);
+        let watch = Watch::new(Patience::Limited(2 * ABSENCE));
         let start = Instant::now();
         assert!(watch.admit(qp(3), start, true).is_some());
         assert!(look(&watch, start, &[]).is_empty());
@@ -180,5 +203,28 @@ mod tests {
         assert!(watch.admit(qp(3), back + PAUSE, true).is_some());
         // A time without watched QPs does not count as absence.
         assert!(look(&watch, back + PAUSE, &[]).is_empty());
+    }
+
+    #[test]
+    fn without_a_limit_a_qp_is_watched_until_others_want_its_seat() {
+        let watch = Watch::new(Patience::Unlimited);
+        let start = Instant::now();
+        let seats = SEATS as u32;
+        for qpn in 0..seats {
+            assert!(watch.admit(qp(qpn), start, true).is_some());
+        }
+        let mut now = start;
+        while now < start + 100 * TENURE {
+            now += ABSENCE;
+            assert!(look(&watch, now, &[]).is_empty());
+        }
+        assert!(watch.admit(qp(0), now, true).is_some(), "it had work");
+        assert!(watch.admit(qp(seats), now, false).is_none());
+        assert!(look(&watch, now, &[]).is_empty(), "without work");
+        assert!(watch.admit(qp(seats), now, true).is_none());
+        let idle: Vec<_> = (1..seats).collect();
+        assert_eq!(look(&watch, now, &[]), idle);
+        assert!(watch.admit(qp(seats), now, true).is_some());
+        assert!(look(&watch, now, &[]).is_empty());
     }
 }

@@ -39,6 +39,41 @@ fn a_queue_that_is_watched_asks_for_no_doorbell() {
     });
 }
 
+/// A CPU that the current thread may use.
+fn usable_cpu() -> usize {
+    let usable = rustix::thread::sched_getaffinity(None).unwrap();
+    let mut cpus = 0..rustix::thread::CpuSet::MAX_CPU;
+    cpus.find(|cpu| usable.is_set(*cpu)).unwrap()
+}
+
+// abi: R-525
+#[test]
+fn a_worker_that_owns_a_cpu_asks_for_no_doorbell() {
+    for path in [PathPolicy::Direct, PathPolicy::Wire] {
+        let config = RuntimeConfig {
+            path,
+            dedicated: vec![usable_cpu()],
+            ..RuntimeConfig::default()
+        };
+        let world = World::with_config(2, config, Limits::default());
+        // More than it watches at a time: the others ask for doorbells.
+        let pairs = Vec::from_iter((0..20).map(|_| Pair::new(&world)));
+        let mut id = 0;
+        for _ in 0..3 {
+            for pair in &pairs {
+                id += 1;
+                pair.write_and_wait(id);
+            }
+        }
+        // A worker that was kept from its processor watches nothing for a while.
+        wait("a message without a doorbell", || {
+            id += 1;
+            thread::sleep(3 * REST);
+            (!pairs[0].write_and_wait(id)).then_some(())
+        });
+    }
+}
+
 // abi: R-524
 #[test]
 fn it_asks_for_one_when_it_is_not_watched_any_more() {

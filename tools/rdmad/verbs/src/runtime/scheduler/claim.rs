@@ -15,6 +15,11 @@ use super::sync::Ordering;
 use super::work::{TurnEnd, Work};
 use super::{ReadySet, Scheduler};
 
+/// Rounds in a row in which a worker that watches QPs has no work, but another one has, before it
+/// takes work over. If the other worker is not at a turn, it finds its work sooner, with the flow's
+/// state in its cache.
+const ROUNDS_TO_STEAL: u32 = 16;
+
 /// A flow that a worker has taken, to give it a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
@@ -28,6 +33,10 @@ pub(super) struct Claims {
     worker: usize,
     /// Cost of the turns of sparse flows since the last turn of a bulk flow.
     sparse: usize,
+    /// Whether the worker goes on because of what it watches, and would not sleep otherwise.
+    is_watching: bool,
+    /// Rounds in a row in which another worker had work, and this one watched and had none.
+    rounds: u32,
 }
 
 impl Scheduler {
@@ -76,7 +85,17 @@ impl Scheduler {
 impl Claims {
     /// The claims of `worker`.
     pub(super) fn new(worker: usize) -> Self {
-        Self { worker, sparse: 0 }
+        Self {
+            worker,
+            sparse: 0,
+            is_watching: false,
+            rounds: 0,
+        }
+    }
+
+    /// Says whether the worker begins its next round only to look at what it watches.
+    pub(super) fn set_watching(&mut self, is_watching: bool) {
+        self.is_watching = is_watching;
     }
 
     /// Takes the next flow: a ready flow of this worker, or else one of another worker.
@@ -89,7 +108,14 @@ impl Claims {
         let own = order
             .into_iter()
             .find_map(|class| take(work, places, self.worker, class));
-        let claim = own.or_else(|| self.steal(work, places));
+        let claim = match own {
+            Some(claim) => Some(claim),
+            None if self.is_to_steal(scheduler) => self.steal(work, places),
+            None => None,
+        };
+        if claim.is_some() {
+            self.rounds = 0;
+        }
         if claim.is_none_or(|claim| claim.class == Class::Bulk) {
             self.sparse = 0;
         }
@@ -113,6 +139,22 @@ impl Claims {
             self.sparse = self.sparse.saturating_add(end.cost);
         }
         scheduler.end_claim(flows, claim.key.flow, claim.class, end);
+    }
+
+    /// Whether to take work over from another worker, if it has any. Called in rounds without own
+    /// work.
+    fn is_to_steal(&mut self, scheduler: &Scheduler) -> bool {
+        if !self.is_watching {
+            return true;
+        }
+        let others = (0..scheduler.workers()).filter(|other| *other != self.worker);
+        let has_work = { others }.any(|other| scheduler.has_work(other));
+        if !has_work {
+            self.rounds = 0;
+            return false;
+        }
+        self.rounds += 1;
+        self.rounds > ROUNDS_TO_STEAL
     }
 
     /// Takes a flow from another worker and makes this worker its home. Skips flows whose turn
@@ -196,5 +238,88 @@ fn take<W: Work>(work: &W, places: &W::Places, worker: usize, class: Class) -> O
             let key = FlowKey { port, flow };
             return Some(Claim { key, class });
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Instant;
+
+    use virtio_rdma_abi::number::Qpn;
+
+    use super::super::{Clock, Next, QpKey, SchedulerConfig, WorkerKind};
+    use super::*;
+
+    const PORT: PortId = PortId::new(1);
+    const FLOW: Flow = Flow::of(Qpn::new(2));
+
+    /// One port.
+    struct OnePort(Scheduler);
+
+    impl Work for OnePort {
+        type Places = PortFlows;
+
+        fn scheduler(&self) -> &Scheduler {
+            &self.0
+        }
+
+        fn places(&self) -> PortFlows {
+            PortFlows::new(PORT, 3, self.0.workers())
+        }
+
+        fn flows(places: &PortFlows, port: PortId) -> Option<&PortFlows> {
+            (port == PORT).then_some(places)
+        }
+
+        fn peer(&self, _places: &PortFlows, _flow: FlowKey) -> Option<FlowKey> {
+            None
+        }
+
+        fn is_served(&self, _places: &PortFlows, _flow: FlowKey) -> bool {
+            false
+        }
+
+        fn expired(&self, _key: QpKey) {}
+
+        fn begin(&mut self, _now: Instant) {}
+
+        fn serve(&mut self, _places: &PortFlows, _flow: FlowKey) -> TurnEnd {
+            TurnEnd::default()
+        }
+
+        fn end(&mut self) -> Next {
+            Next::Round
+        }
+    }
+
+    #[test]
+    fn a_worker_that_watches_leaves_work_to_others_for_some_rounds() {
+        let work = OnePort(Scheduler::new(SchedulerConfig {
+            workers: 2,
+            worker_kind: WorkerKind::Stepped,
+            at_once: false,
+            clock: Clock::default(),
+            turn: 1,
+        }));
+        let flows = work.places();
+        let mut claims = Claims::new(1);
+        let mut rounds = |is_watching| {
+            claims.set_watching(is_watching);
+            let claimed = |_| claims.next(&work, &flows).is_some();
+            { 0..=ROUNDS_TO_STEAL }.position(claimed)
+        };
+        flows.set_home(FLOW, 0);
+        for expected in [ROUNDS_TO_STEAL as usize; 2] {
+            assert_eq!(rounds(true), None, "nobody has work");
+            flows.set_home(FLOW, 0);
+            work.0.make_ready(&flows, FLOW);
+            assert_eq!(rounds(true), Some(expected));
+            assert_eq!(flows.home(FLOW), 1);
+        }
+        flows.set_home(FLOW, 0);
+        work.0.make_ready(&flows, FLOW);
+        assert_eq!(rounds(false), Some(0), "it would sleep otherwise");
+        work.0.make_ready(&flows, FLOW);
+        assert_eq!(rounds(true), Some(0), "its own work");
     }
 }

@@ -131,6 +131,7 @@ impl<W: Work> Worker<W> {
 
     /// Acts on `next` after a round. Returns whether the worker is awake.
     fn rest(&mut self, next: Next) -> bool {
+        self.claims.set_watching(matches!(next, Next::Watch));
         match next {
             Next::Round => {}
             Next::Watch => spin_loop(),

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! CPUs that belong to workers alone.
+
+use anyhow::{ensure, Context, Result};
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+
+/// Reserves `count` of the CPUs that the current thread may use, the last ones, and moves the
+/// thread to the others. Threads that it starts from now on stay there as well, unless they are
+/// moved. Reserves none if `count` is 0.
+///
+/// # Errors
+///
+/// Fails if no CPU would be left.
+pub fn dedicate(count: usize) -> Result<Vec<usize>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let mut usable = sched_getaffinity(None).context("can't ask which CPUs are usable")?;
+    let cpus: Vec<_> = { 0..CpuSet::MAX_CPU }
+        .filter(|cpu| usable.is_set(*cpu))
+        .collect();
+    ensure!(
+        count < cpus.len(),
+        "--dedicate {count} needs {} CPUs, one of them for all else, and the daemon may use {}",
+        count + 1,
+        cpus.len()
+    );
+    let dedicated = cpus[cpus.len() - count..].to_vec();
+    for cpu in &dedicated {
+        usable.unset(*cpu);
+    }
+    sched_setaffinity(None, &usable).context("can't leave CPUs to workers")?;
+    Ok(dedicated)
+}

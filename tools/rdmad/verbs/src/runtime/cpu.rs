@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! CPUs of workers.
+
+use std::io;
+
+use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
+
+/// Calls `start` while the current thread runs on `cpu` alone. The threads that it starts inherit
+/// this, so that they need no right to change it.
+pub(super) fn with_affinity<T>(cpu: usize, start: impl FnOnce() -> T) -> io::Result<T> {
+    let before = sched_getaffinity(None)?;
+    let mut only = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    only.set(cpu);
+    sched_setaffinity(None, &only)?;
+    let result = start();
+    sched_setaffinity(None, &before)?;
+    Ok(result)
+}
