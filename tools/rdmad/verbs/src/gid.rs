@@ -69,13 +69,13 @@ impl GidTable {
             .flatten()
     }
 
-    /// Whether `gid`, with this VLAN tag or untagged, is in the table.
+    /// Whether `gid` is in the table, in the VLAN of `tag`, or untagged if there is no tag.
     pub(crate) fn contains(&self, gid: Gid, tag: Option<u16>) -> bool {
         let vlan = vlan_of(tag);
         self.entries.read().contains(&Some(Address { gid, vlan }))
     }
 
-    /// Whether any entry is in the VLAN of this tag, or untagged.
+    /// Whether any entry is in the VLAN of `tag`, or untagged if there is no tag.
     pub(crate) fn have_vlan(&self, tag: Option<u16>) -> bool {
         let vlan = vlan_of(tag);
         let entries = self.entries.read();

@@ -30,7 +30,8 @@ pub struct Rate {
     /// Bytes or messages per second, not 0.
     pub per_second: u64,
     /// Bytes or messages that may leave at once after a pause. By default as much as the rate
-    /// carries in 5 ms, and at least one portion.
+    /// carries in 5 ms, but at least one portion: as much as it carries in 10 ms, and at most 64
+    /// KiB or 64 messages.
     pub burst: Option<u64>,
 }
 

@@ -104,8 +104,8 @@ impl Device {
         check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
-        // In RFC mode MAP_MR_SG may set the next page list while one is registered, and reads the
-        // new list before it replaces the old one.
+        // Without RegPages, MAP_MR_SG may set the next page list while one is registered, and reads
+        // the new list before it replaces the old one.
         let (lists, maps) = if self.has_feature(Feature::RegPages) {
             (1, 1)
         } else {

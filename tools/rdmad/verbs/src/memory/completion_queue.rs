@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Completion queues in either kind of memory: a ring of the driver, or a virtqueue (RFC mode).
+//! Completion queues in either kind of memory: an own ring, or a virtqueue (RFC mode).
 
 use dma::DmaView;
 use virtio_rdma_abi::cqe::Cqe;
@@ -15,7 +15,7 @@ use crate::error::{require, Errno, Result};
 /// The memory of a CQ, and the device's position in it.
 #[derive(Debug)]
 pub(crate) enum CompletionProducer {
-    /// A ring in memory that the driver provides.
+    /// An own ring: memory that the driver provides.
     Own {
         /// The ring's memory.
         mem: RingMem,
@@ -52,8 +52,8 @@ impl CompletionProducer {
         }
     }
 
-    /// Drops the producer of the driver's ring and recreates it from its committed state. All CQEs
-    /// must be published.
+    /// Drops the producer of an own ring and recreates it from its committed state. All CQEs must
+    /// be published.
     #[cfg(feature = "testing")]
     pub(crate) fn rebuild(&mut self) {
         if let Self::Own { mem, ring } = self {
@@ -78,8 +78,7 @@ impl CompletionProducer {
         }
     }
 
-    /// Switches from the driver's ring to the ring `new`. Returns the position at which the old
-    /// ring ends.
+    /// Switches to the own ring `new`. Returns the position at which the old ring ends.
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl CompletionProducer {
 
 /// Access to a CQ, valid as long as a view of guest memory is held.
 pub(crate) enum CompletionView<'a> {
-    /// Access to a ring of the driver.
+    /// Access to an own ring.
     Own {
         /// Access to the ring's memory.
         memory: RingView<'a>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send and receive queues in either kind of memory: a ring of the driver, or a virtqueue (RFC
-//! mode). A queue may also be absent.
+//! Send and receive queues in either kind of memory: an own ring, or a virtqueue (RFC mode). A
+//! queue may also be absent.
 
 use dma::DmaView;
 #[cfg(feature = "testing")]
@@ -14,7 +14,7 @@ use super::{RingMem, RingView};
 /// The memory of a queue.
 #[derive(Debug)]
 pub(crate) enum QueueMem {
-    /// A ring in memory that the driver provides.
+    /// An own ring: memory that the driver provides.
     Own(RingMem),
     /// A virtqueue of the device.
     Virtqueue(VirtqueueMem),
@@ -34,7 +34,7 @@ impl QueueMem {
 
 /// Access to a queue, valid as long as a view of guest memory is held.
 pub(crate) enum QueueView<'a> {
-    /// Access to a ring of the driver.
+    /// Access to an own ring.
     Own(RingView<'a>),
     /// Access to a virtqueue.
     Virtqueue(VirtqueueView<'a>),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rings of the driver, in guest memory.
+//! Own rings in guest memory.
 
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};

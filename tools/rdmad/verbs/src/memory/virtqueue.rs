@@ -181,7 +181,7 @@ impl VirtqueueConsumer {
         ahead.min(self.room())
     }
 
-    /// Whether chains are available. Reads the index after all earlier stores to the driver.
+    /// Whether chains are available. The index is read after all earlier stores.
     pub(super) fn look_again(&self, view: &VirtqueueView<'_>) -> bool {
         fence(Ordering::SeqCst);
         self.next != view.available_index()

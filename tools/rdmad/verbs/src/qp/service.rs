@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The state machines of the services behind one face.
+//! A common interface to the protocol machines of the transport services.
 
 use std::time::Instant;
 
@@ -14,17 +14,17 @@ use virtio_rdma_abi::qp::QpAttr;
 use super::attr;
 use crate::wqe::{Fetched, Posted, Received};
 
-/// Packets of the peer acknowledge what was sent.
+/// Proof that the requester waits for an acknowledgement by the peer.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForAnswer(());
 
-/// The responder has an answer to a request of the peer.
+/// Proof that the responder waits for a request of the peer.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForRequest(());
 
-/// The requester of a connection.
+/// The protocol machine of a connection's requester.
 #[derive(Debug)]
 pub(crate) enum Requester {
     Rc(rc::Requester<Posted>),
@@ -32,7 +32,7 @@ pub(crate) enum Requester {
 }
 
 impl Requester {
-    /// A requester of an unreliable connection or else of a reliable one.
+    /// Creates the requester of an unreliable connection (UC), or of a reliable one (RC).
     pub(super) fn new(qp_type: QpType, connection: Connection, attr: &QpAttr) -> Self {
         match qp_type {
             QpType::Uc => Self::Uc(uc::Requester::new(connection, attr.sq_psn)),
@@ -40,7 +40,7 @@ impl Requester {
         }
     }
 
-    /// Makes room for `depth` work requests at a time, charged to `budget`.
+    /// Makes room for `depth` work requests in progress, charged to `budget`.
     pub(super) fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
         match self {
             Self::Rc(requester) => requester.make_room(budget, depth),
@@ -48,7 +48,7 @@ impl Requester {
         }
     }
 
-    /// Whether it takes a work request.
+    /// Whether the requester can accept another work request.
     pub(super) fn has_room(&self) -> bool {
         match self {
             Self::Rc(requester) => requester.has_room(),
@@ -56,7 +56,7 @@ impl Requester {
         }
     }
 
-    /// Whether every work request has ended.
+    /// Whether every work request is complete.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Rc(requester) => requester.is_empty(),
@@ -64,7 +64,7 @@ impl Requester {
         }
     }
 
-    /// Whether no work request is between its beginning and its end.
+    /// Whether no work request has started without being complete.
     pub(super) fn is_drained(&self) -> bool {
         match self {
             Self::Rc(requester) => requester.is_drained(),
@@ -72,7 +72,7 @@ impl Requester {
         }
     }
 
-    /// Keeps work requests from beginning, or no longer.
+    /// If `held`, no further work request starts; otherwise they may start again.
     pub(super) fn hold(&mut self, held: bool) {
         match self {
             Self::Rc(requester) => requester.hold(held),
@@ -80,7 +80,7 @@ impl Requester {
         }
     }
 
-    /// The answer that it waits for, if something was sent that is to be acknowledged.
+    /// `Some` if a sent packet awaits its acknowledgement.
     pub(super) fn await_answer(&self) -> Option<ForAnswer> {
         match self {
             Self::Rc(requester) => requester.is_unacknowledged().then_some(ForAnswer(())),
@@ -88,7 +88,7 @@ impl Requester {
         }
     }
 
-    /// Takes a work request, if there is [room](Self::has_room).
+    /// Accepts a work request. The requester must have [room](Self::has_room).
     pub(super) fn post(&mut self, Fetched { wr, failed }: Fetched) {
         let posted = match (self, failed) {
             (Self::Rc(requester), None) => requester.post(wr),
@@ -99,7 +99,7 @@ impl Requester {
         debug_assert!(posted.is_ok(), "there was room");
     }
 
-    /// PSN of the next packet.
+    /// PSN of the next packet to send.
     pub(crate) fn next_psn(&self) -> Psn {
         match self {
             Self::Rc(requester) => requester.next_psn(),
@@ -107,7 +107,7 @@ impl Requester {
         }
     }
 
-    /// Counts packets that another path carried.
+    /// Advances the PSN by `packets`, for a message that the direct path transferred.
     pub(crate) fn advance(&mut self, packets: u32) {
         match self {
             Self::Rc(requester) => requester.advance(packets),
@@ -115,7 +115,7 @@ impl Requester {
         }
     }
 
-    /// Takes new attributes and a new path over.
+    /// Applies new attributes and a new path.
     pub(super) fn update(&mut self, attr: &QpAttr, path: Path) {
         match self {
             Self::Rc(requester) => {
@@ -126,7 +126,7 @@ impl Requester {
         }
     }
 
-    /// When it wants a turn at the latest.
+    /// Time at which the requester needs a turn, if no event occurs first.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self {
             Self::Rc(requester) => requester.next_deadline(),
@@ -134,7 +134,7 @@ impl Requester {
         }
     }
 
-    /// Sends packets.
+    /// Sends packets of up to `budget` bytes.
     pub(super) fn transmit(
         &mut self,
         budget: usize,
@@ -150,7 +150,7 @@ impl Requester {
         }
     }
 
-    /// Takes a packet of the peer, which is a response.
+    /// Handles a response of the peer.
     pub(crate) fn on_packet(
         &mut self,
         packet: &Packet<'_>,
@@ -163,7 +163,7 @@ impl Requester {
         }
     }
 
-    /// Ends, and gives `each` work request that has not ended.
+    /// Stops the requester, and passes `each` incomplete work request.
     pub(super) fn drain(&mut self, each: impl FnMut(SendWr<Posted>)) {
         match self {
             Self::Rc(requester) => requester.drain().for_each(each),
@@ -172,7 +172,7 @@ impl Requester {
     }
 }
 
-/// The service that takes the packets of requesters.
+/// The protocol machine of a QP's receive side.
 #[derive(Debug)]
 pub(crate) enum Responder {
     Rc(rc::Responder<Received>),
@@ -181,7 +181,7 @@ pub(crate) enum Responder {
 }
 
 impl Responder {
-    /// The responder of a connection, unreliable or else reliable.
+    /// Creates the responder of an unreliable connection (UC), or of a reliable one (RC).
     pub(super) fn connected(qp_type: QpType, connection: Connection, attr: &QpAttr) -> Self {
         match qp_type {
             QpType::Uc => Self::Uc(uc::Responder::new(
@@ -193,7 +193,7 @@ impl Responder {
         }
     }
 
-    /// Takes new attributes and a new path over.
+    /// Applies new attributes and a new path.
     pub(super) fn update(&mut self, attr: &QpAttr, path: Path) {
         match self {
             Self::Rc(responder) => {
@@ -205,7 +205,7 @@ impl Responder {
         }
     }
 
-    /// Path MTU of a connection.
+    /// Path MTU of a connection; `None` for datagrams.
     pub(crate) fn mtu(&self) -> Option<Mtu> {
         match self {
             Self::Rc(responder) => Some(responder.mtu()),
@@ -214,7 +214,7 @@ impl Responder {
         }
     }
 
-    /// Remote operations that the QP admits.
+    /// Remote operations that the QP permits.
     pub(crate) fn access(&self) -> AccessFlags {
         match self {
             Self::Rc(responder) => responder.attr().access,
@@ -223,8 +223,8 @@ impl Responder {
         }
     }
 
-    /// Takes the receive work request that it holds for the next message, which comes without
-    /// packets.
+    /// Takes the receive that the machine holds for the next message, since that message arrives on
+    /// the direct path.
     pub(super) fn take_receive(&mut self) -> Option<RecvWr<Received>> {
         match self {
             Self::Rc(_) => None,
@@ -233,8 +233,8 @@ impl Responder {
         }
     }
 
-    /// Ends, and takes back the receive work request that it holds: one of an unfinished message,
-    /// or one that a datagram did not fit.
+    /// Stops the machine and takes back the receive that it holds: of an unfinished message, or of
+    /// a datagram that did not fit.
     pub(super) fn drain(&mut self) -> Option<RecvWr<Received>> {
         match self {
             Self::Rc(responder) => responder.drain(),
@@ -243,7 +243,7 @@ impl Responder {
         }
     }
 
-    /// Sends answers.
+    /// Sends answers of up to `budget` bytes.
     pub(super) fn transmit(
         &mut self,
         budget: usize,
@@ -258,12 +258,12 @@ impl Responder {
         }
     }
 
-    /// The next request, if all before it are answered.
+    /// `Some` if all requests are answered, so the responder waits for the next one.
     pub(super) fn await_request(&self) -> Option<ForRequest> {
         (!self.has_output()).then_some(ForRequest(()))
     }
 
-    /// Whether it has something to say.
+    /// Whether the responder has answers to send.
     pub(crate) fn has_output(&self) -> bool {
         matches!(self, Self::Rc(responder) if responder.has_output())
     }

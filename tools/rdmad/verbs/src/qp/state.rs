@@ -9,20 +9,20 @@ use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType};
 
 use crate::error::{require, Errno, Result};
 
-/// The attributes of a transition.
+/// The attributes of a transition, as masks.
 #[derive(Clone, Copy)]
 struct Attributes {
     required: QpAttrMask,
     optional: QpAttrMask,
 }
 
-/// One transition of the state table, for each type of QPs that takes it.
+/// A transition of the state table, with the attributes for each type of QP.
 struct Transition {
     from: QpState,
     to: QpState,
     rc: Option<Attributes>,
     uc: Attributes,
-    /// Of datagrams. The GSI QP has one port and is not told which.
+    /// For UD and GSI QPs. The GSI QP has a fixed port, so PORT is removed for it.
     ud: Attributes,
 }
 
@@ -46,13 +46,13 @@ const fn attributes(required: &[QpAttrMask], optional: &[QpAttrMask]) -> Attribu
     }
 }
 
-/// The place of a QP, below the connection.
+/// Attributes of an RC or UC QP that are set in INIT: partition, port and access rights.
 const PLACE: &[Mask] = &[Mask::PKEY_INDEX, Mask::PORT, Mask::ACCESS_FLAGS];
-/// The same of datagrams.
+/// Attributes of a UD QP that are set in INIT: partition, port and Q_Key.
 const UD_PLACE: &[Mask] = &[Mask::PKEY_INDEX, Mask::PORT, Mask::QKEY];
-/// Attributes that may come along when a connection is made.
+/// Optional attributes of the transition that connects a QP.
 const CONNECTING: &[Mask] = &[Mask::ALT_PATH, Mask::ACCESS_FLAGS, Mask::PKEY_INDEX];
-/// Attributes that may change when a connection starts to send or while it does.
+/// Optional attributes when an RC QP starts to send, and while it sends.
 const RC_RUNNING: &[Mask] = &[
     Mask::CUR_STATE,
     Mask::ALT_PATH,
@@ -71,7 +71,7 @@ const UC_RUNNING: &[Mask] = &[
 const UD_RUNNING: &[Mask] = &[Mask::CUR_STATE, Mask::QKEY, Mask::RATE_LIMIT];
 const DRAINING: Attributes = attributes(&[], &[Mask::EN_SQD_ASYNC_NOTIFY]);
 
-/// The transitions. Transitions to RESET and ERR take no attributes and are the same for all types.
+/// All transitions except those to RESET and ERR, which take no attributes.
 const TRANSITIONS: &[Transition] = &[
     Transition {
         from: Reset,
@@ -178,7 +178,7 @@ const TRANSITIONS: &[Transition] = &[
         ),
         ud: attributes(&[], &[Mask::PKEY_INDEX, Mask::QKEY, Mask::RATE_LIMIT]),
     },
-    // An error in the SQ of a reliable connection ends the connection instead.
+    // No such transition for RC: a send error ends a reliable connection.
     Transition {
         from: Sqe,
         to: Rts,
@@ -199,7 +199,7 @@ impl Transition {
             QpType::Ud => Some(self.ud),
             QpType::Gsi => Some(Attributes {
                 required: self.ud.required.without(Mask::PORT),
-                // Management is not to be held back.
+                // Management packets are not rate limited.
                 optional: self
                     .ud
                     .optional
@@ -211,16 +211,16 @@ impl Transition {
     }
 }
 
-/// Alternate paths are optional in the table but not offered by this device.
+/// Attributes that the table permits but this device does not support.
 const UNSUPPORTED: QpAttrMask = all(&[Mask::ALT_PATH, Mask::PATH_MIG_STATE, Mask::CAP]);
 
-/// Checks that a QP in state `from` may go to `to` with the attributes in `mask`. `rate_limits`
-/// says whether they were negotiated.
+/// Checks that a QP in state `from` may go to `to` with the attributes in `mask`. `rate_limits` is
+/// true if rate limits were negotiated.
 ///
 /// # Errors
 ///
-/// `EINVAL` if the table has no such transition, a required attribute is missing, or one is not
-/// permitted; `EOPNOTSUPP` for attributes that this device does not have.
+/// `EINVAL` if the table has no such transition, a required attribute is missing, or an attribute
+/// is not permitted; `EOPNOTSUPP` for attributes that this device does not support.
 pub(crate) fn check(
     qp_type: QpType,
     from: QpState,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Properties of a QP that can be seen without its locks, so that a reader never holds a worker up.
+//! Properties of a QP that can be read without its locks, so readers do not delay workers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,32 +9,31 @@ use virtio_rdma_abi::number::{PortId, Qpn};
 use crate::runtime::QpKey;
 use crate::status::{DataPath, PeerStatus};
 
-/// Copies of what the halves of a QP know, each as it stood at some moment.
+/// Copies of properties of the QP's halves. They are not updated at the same instant.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// QPN of the peer of a connection, 0 for none.
+    /// QPN of the peer of a connection; 0 for none.
     peer: AtomicU32,
-    /// Port of the peer, if data goes there without packets, and else 0.
+    /// Port of the peer on the direct path, else 0.
     port: AtomicU32,
-    /// Rate limit in kb/s, 0 for none.
+    /// Rate limit in kb/s; 0 for none.
     rate: AtomicU32,
 }
 
 impl Summary {
-    /// Notes the peer of a connection, if there is one, and its port if data goes there without
-    /// packets.
+    /// Records the peer of a connection, and its port if the connection uses the direct path.
     pub(super) fn set_peer(&self, peer: Option<Qpn>, port: Option<PortId>) {
         self.peer.store(peer.map_or(0, Qpn::get), Ordering::Relaxed);
         self.port
             .store(port.map_or(0, PortId::get), Ordering::Relaxed);
     }
 
-    /// Notes the rate limit in kb/s, or 0.
+    /// Records the rate limit in kb/s, or 0 for none.
     pub(super) fn set_rate(&self, rate: u32) {
         self.rate.store(rate, Ordering::Relaxed);
     }
 
-    /// The peer of a connection.
+    /// The peer of a connection, and the path to it.
     pub(crate) fn peer(&self) -> Option<PeerStatus> {
         let qpn = self.peer.load(Ordering::Relaxed);
         let path = match self.port.load(Ordering::Relaxed) {
@@ -47,7 +46,7 @@ impl Summary {
         })
     }
 
-    /// The peer, if data goes there without packets.
+    /// The peer, if the connection uses the direct path.
     pub(crate) fn direct_peer(&self) -> Option<QpKey> {
         let port = self.port.load(Ordering::Relaxed);
         let qpn = self.peer.load(Ordering::Relaxed);
@@ -57,7 +56,7 @@ impl Summary {
         })
     }
 
-    /// Rate limit in kb/s, 0 for none.
+    /// Rate limit in kb/s; 0 for none.
     pub(crate) fn rate(&self) -> u32 {
         self.rate.load(Ordering::Relaxed)
     }

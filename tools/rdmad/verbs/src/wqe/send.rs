@@ -18,7 +18,7 @@ use virtio_rdma_ring::RingError;
 use super::{sge, Snapshots};
 use crate::memory::{Keys, QueueView, Slot, WorkConsumer};
 
-/// The local part of a send work request: its slot, and the place of its data.
+/// The local part of a send work request: its slot, and the memory of its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posted {
     /// Slot of the SQ.
@@ -29,18 +29,18 @@ pub(crate) struct Posted {
     pub opcode: u8,
     /// Whether success generates a CQE.
     pub signaled: bool,
-    /// The place of its message.
+    /// The memory of its message.
     pub data: Data,
     /// L_Key or R_Key that is invalidated when the work request completes.
     pub invalidates: Option<u32>,
 }
 
-/// The place of a work request's message.
+/// The memory of a work request's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// In the memory of this number of SGEs.
+    /// The memory of this number of SGEs.
     Sges(u32),
-    /// In the WQE itself: this number of bytes.
+    /// This number of bytes in the WQE itself.
     Inline(u32),
 }
 

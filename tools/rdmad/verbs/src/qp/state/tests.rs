@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The state table against a second one, which has a line for each step and type.
+//! Compares the state table with a second one, which has a line for each transition and QP type.
 
 use super::*;
 
-/// Attributes by the letters of [`LETTERS`]: type, step, required, optional.
+/// QP type, old state, new state, and the letters (see [`LETTERS`]) of the required and of the
+/// optional attributes.
 ///
-/// From IBTA table 91 with what the verbs of Linux refuse or admit.
+/// From IBTA table 91, adjusted to what the Linux verbs permit.
 const TABLE: &[(QpType, QpState, QpState, &str, &str)] = &[
     (QpType::Rc, Reset, Init, "Kpf", ""),
     (QpType::Rc, Init, Init, "", "Kpf"),
@@ -68,8 +69,8 @@ const LETTERS: &[(char, Mask)] = &[
     ('L', Mask::RATE_LIMIT),
 ];
 
-/// Attributes that this device does not have, whichever step names them; the last only where it was
-/// not negotiated.
+/// Attributes that this device does not support in any transition. The last one counts only if rate
+/// limits were not negotiated.
 const MISSING: &[Mask] = &[
     Mask::ALT_PATH,
     Mask::PATH_MIG_STATE,
@@ -86,7 +87,7 @@ fn bits(letters: &str) -> Vec<Mask> {
         .collect()
 }
 
-/// The union of those whose index is a bit of `subset`.
+/// The union of the masks whose index is a bit of `subset`.
 fn subset(masks: &[Mask], subset: usize) -> Mask {
     masks
         .iter()
@@ -110,7 +111,7 @@ fn expected(required: &[Mask], optional: &[Mask], mask: Mask, rate_limits: bool)
     }
 }
 
-/// Every subset of the attributes that a step knows, and each of these with one more attribute.
+/// Tests each transition with all subsets of its attributes, and with one further attribute.
 // abi
 #[test]
 fn each_step_takes_its_attributes_and_no_others() {
