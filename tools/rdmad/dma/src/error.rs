@@ -2,8 +2,8 @@
 
 //! Why memory could not be mapped or accessed.
 
-/// An access that the DMA map does not allow. The guest's fault, so never worth more than an error
-/// to the guest.
+/// An access that the DMA map does not allow. It is the guest's fault, and only the guest gets an
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DmaError {
     /// No region holds the first byte.
@@ -34,7 +34,7 @@ pub enum DmaError {
     Misaligned,
 }
 
-/// Guest memory that the host can't provide, or not any more.
+/// Guest memory that the host can't provide, or can't provide any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "guest memory at DMA address {iova:#x}{} can't be had (memory error, no free huge page, commit limit, or a truncated \
@@ -42,13 +42,13 @@ pub enum DmaError {
     offset.map_or_else(String::new, |offset| format!(", offset {offset:#x} of its file,"))
 )]
 pub struct LostMemory {
-    /// DMA address of the page that was missed first.
+    /// DMA address of the first missing page.
     pub iova: u64,
-    /// Its offset in the file, if the region is still mapped.
+    /// Offset of that page in the region's file, if the region is still mapped.
     pub offset: Option<u64>,
 }
 
-/// A region that can't be mapped or unmapped. The monitor's fault.
+/// Why a region can't be mapped or unmapped. It is the monitor's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// Address, length or offset is zero, misaligned or beyond the address space.
@@ -61,7 +61,7 @@ pub enum MapError {
         /// Offset in the file.
         offset: u64,
     },
-    /// A part of the range is mapped already, or only a part of a region is to be unmapped.
+    /// The new region overlaps a mapped one, or the range to unmap covers only a part of a region.
     #[error("{len:#x} bytes at DMA address {iova:#x} overlap another region")]
     Overlap {
         /// DMA address.
@@ -72,26 +72,26 @@ pub enum MapError {
     /// The map is full.
     #[error("more than {} regions", crate::MAX_REGIONS)]
     TooMany,
-    /// More would be mapped than the VM may have.
+    /// The region would exceed the memory limit of the VM.
     #[error(
         "{len:#x} bytes more than the {mapped:#x} that are mapped exceed the limit of {limit:#x}: \
          raise it (guest-memory=) if the VM has that much"
     )]
     TooMuch {
-        /// Length of the region.
+        /// Length of the region in bytes.
         len: u64,
-        /// Bytes that are mapped.
+        /// Bytes that are mapped already.
         mapped: u64,
-        /// Limit on both.
+        /// Limit of the sum of `len` and `mapped`.
         limit: u64,
     },
-    /// There is no file: the memory is private to the monitor.
+    /// The region has no file descriptor: its memory is private to the monitor.
     #[error("it is not shared")]
     NoFile,
-    /// The file is none of memory: its file system could keep an access waiting.
+    /// The file is not in memory: its file system could block an access.
     #[error("its file is neither a memfd nor on tmpfs or hugetlbfs")]
     NotMemory,
-    /// No room for another region of any VM.
+    /// The VMs of this process have the maximum number of regions.
     #[error("all VMs map {} regions already", crate::fault::MAX_WATCHED)]
     TooManyOfAll,
     /// The region ends beyond the file.

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Guest memory whose pages can't be had: the handler of SIGBUS.
+//! The handler of SIGBUS, for guest memory whose pages the kernel can't provide.
 //!
-//! The kernel sends SIGBUS to a thread that accesses a page of a file which it can't provide: the
-//! page has a memory error, the pool of huge pages is empty, the commit limit is reached, or the
-//! file was truncated. The handler puts a spare page in the place of that page and notes the
-//! [`Loss`]; the access then goes on. Accesses cost nothing more, since the handler runs only when
-//! one fails. The VM's device has to be stopped: what it reads and writes there is not the guest's.
+//! The kernel sends SIGBUS to a thread that accesses a missing page of a file: the page has a
+//! memory error, the pool of huge pages is empty, the commit limit is reached, or the file was
+//! truncated. The handler maps a spare page in the place of the missing page and records the
+//! [`Loss`]; the access then goes on. Other accesses cost nothing, since the handler runs only when
+//! an access fails. The VM's device has to be stopped: the spare page does not hold the guest's
+//! data.
 //!
-//! A fault elsewhere goes to the handler that was there before: that of Rust's runtime, which
-//! restores the default action. The process then ends with the signal.
+//! A fault outside of guest memory goes to the handler that was installed before, which is that of
+//! Rust's runtime. It restores the default action, so the signal ends the process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -27,17 +28,18 @@ use vm_memory::MmapRegion;
 
 use crate::{MapError, PAGE_SIZE};
 
-/// Regions that all VMs of a process map at most.
+/// Maximum number of regions that all VMs of a process map together.
 pub(crate) const MAX_WATCHED: usize = 1 << 14;
-/// No memory is lost. Addresses in a [`Loss`] are multiples of the page size.
+/// The address in a [`Loss`] if no memory is lost. Other addresses are multiples of the page size,
+/// so they differ from it.
 const NONE: u64 = u64::MAX;
 
-/// Whether memory of a VM is lost.
+/// Whether memory of a VM is lost, and where.
 #[derive(Debug)]
 pub(crate) struct Loss {
     /// DMA address of the page that was lost first, or [`NONE`].
     at: AtomicU64,
-    /// Becomes readable with each loss.
+    /// Eventfd that each loss makes readable.
     event: OnceLock<Arc<OwnedFd>>,
 }
 
@@ -73,18 +75,18 @@ impl Loss {
             .ok_or_else(|| io::ErrorKind::Other.into())
     }
 
-    /// All memory is there again.
+    /// Records that no memory is lost any more.
     pub(crate) fn clear(&self) {
         self.at.store(NONE, Ordering::Relaxed);
         if let Some(event) = self.event.get() {
-            // Fails only if it was not raised.
+            // The read fails only if no loss raised the event.
             let _ = rustix::io::read(&**event, &mut [0; 8]);
         }
     }
 
-    /// The page at `iova` is lost. Called by the signal handler.
+    /// Records the loss of the page at `iova`. Called by the signal handler.
     fn note(&self, iova: u64) {
-        // The first one counts.
+        // Only the first lost page is recorded.
         let _ = self
             .at
             .compare_exchange(NONE, iova, Ordering::Relaxed, Ordering::Relaxed);
@@ -93,21 +95,22 @@ impl Loss {
 
     fn raise(&self) {
         if let Some(event) = self.event.get() {
-            // Fails only if the counter is full, and then it can be read.
+            // The write fails only if the counter is full, and then the eventfd is readable.
             let _ = rustix::io::write(&**event, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// Properties of a mapping that the handler has to know.
+/// Properties of a mapping that the signal handler needs.
 #[derive(Debug)]
 struct Watch {
-    /// First address and the one after the last; multiples of `page`.
+    /// First address of the mapping, and the address after its last byte; multiples of `page`.
     start: usize,
     end: usize,
-    /// Size of its pages.
+    /// Page size of the mapping in bytes.
     page: usize,
-    /// One page of shared memory, which was charged to the commit limit when it was mapped.
+    /// One page of shared memory. It counts towards the commit limit since it was mapped, so it
+    /// can't be missing itself.
     spare: MmapRegion,
     /// DMA address of `start`, which wraps if the device sees only a later part of the mapping.
     iova: u64,
@@ -119,15 +122,15 @@ struct Watch {
 pub(crate) struct Watched {
     part: MmapRegion,
     slot: usize,
-    // The slot has its address.
+    // The slot holds the address of this box.
     _watch: Box<Watch>,
-    // Unmapped after the slot was emptied.
+    // Unmapped after `Drop` has emptied the slot.
     _whole: MmapRegion,
 }
 
 impl Watched {
-    /// Watches `whole`, which has pages of `page` bytes, for a device that sees `len` bytes from
-    /// `lead` on at DMA address `iova`. They must lie inside.
+    /// Watches the mapping `whole`, whose pages have `page` bytes. The device sees `len` bytes of
+    /// it, from byte `lead` on, at DMA address `iova`. They must lie inside the mapping.
     pub(crate) fn new(
         whole: MmapRegion,
         page: usize,
@@ -178,7 +181,7 @@ impl Drop for Watched {
     }
 }
 
-/// A place for a mapping, which the handler reads without a lock.
+/// A table entry for one mapping, which the handler reads without a lock.
 ///
 /// # Invariants
 ///
@@ -192,13 +195,13 @@ struct Slot {
 }
 
 static SLOTS: [Slot; MAX_WATCHED] = [const { Slot::new() }; MAX_WATCHED];
-/// Slots from here on were never used.
+/// Index of the first slot that was never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<FreeSlots> = Mutex::new(FreeSlots { free: Vec::new() });
 
-/// Slots and their owners.
+/// The slots that can be reused.
 struct FreeSlots {
-    /// Slots below [`USED`] without an owner.
+    /// Indices of the slots below [`USED`] that no mapping owns.
     free: Vec<usize>,
 }
 
@@ -226,11 +229,11 @@ impl Slot {
         }
     }
 
-    /// Called by the owner alone.
+    /// Sets the range and the mapping. Only the owner of the slot may call this.
     fn set(&self, start: usize, end: usize, watch: *mut Watch) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
-        // A reader of one of these values sees the odd version too.
+        // A reader that sees one of the values below sees the odd version too.
         fence(Ordering::Release);
         self.start.store(start, Ordering::Relaxed);
         self.end.store(end, Ordering::Relaxed);
@@ -238,7 +241,7 @@ impl Slot {
         self.version.store(version + 2, Ordering::Release);
     }
 
-    /// The mapping that holds `address`. `None` also for a slot that changes now.
+    /// The slot's mapping, if it holds `address`. `None` also while the slot is being changed.
     fn find(&self, address: usize) -> Option<*const Watch> {
         let version = self.version.load(Ordering::Acquire);
         let range = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
@@ -249,7 +252,7 @@ impl Slot {
     }
 }
 
-/// The handler that was there before.
+/// The handler that was installed before this one.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the handler, once.
@@ -261,7 +264,7 @@ fn install() {
         // SAFETY: The new action is null, so none is set. `previous` is writable as long as the
         // call.
         let asked = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut previous) };
-        // The handler needs it from its first call on.
+        // Set before the handler is installed, which reads it.
         let _ = PREVIOUS.set(previous);
         // SAFETY: As above.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
@@ -270,14 +273,14 @@ fn install() {
         // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a
         // signal's context, as its comment proves. `action` is readable as long as the call.
         let set = unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) };
-        // It fails for bad arguments only.
+        // `sigaction` fails only for bad arguments.
         assert!(asked == 0 && set == 0, "sigaction of SIGBUS");
     });
 }
 
 /// Handles SIGBUS.
 ///
-/// It runs in the midst of an access to memory. It reads atomics and the `Watch` of the faulting
+/// The handler interrupts an access to memory. It reads atomics and the `Watch` of the faulting
 /// mapping, and makes system calls by `rustix`, which does not touch `errno`. It takes no lock,
 /// allocates nothing and does not panic.
 extern "C" fn on_bus_error(
@@ -289,7 +292,7 @@ extern "C" fn on_bus_error(
     // integer of it for any code.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     match code {
-        // A page has a memory error and was not accessed. An access raises another signal.
+        // A page that nobody accesses has a memory error. An access to it will raise SIGBUS again.
         libc::BUS_MCEERR_AO => return,
         libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR if replace(address) => return,
         _ => {}
@@ -317,7 +320,7 @@ extern "C" fn on_bus_error(
     }
 }
 
-/// Puts a spare page in the place of the page at `address`, if that is guest memory. Called by the
+/// Maps a spare page in the place of the page at `address`, if that is guest memory. Called by the
 /// signal handler.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Guest memory as a device sees it: DMA addresses, mapped from file descriptors that the VM's
-//! monitor hands over.
+//! Guest memory as a device sees it: DMA addresses that map files, whose descriptors the VM's
+//! monitor passes.
 //!
 //! A [`DmaSpace`] is the DMA map of one VM. Its owner (the thread that talks to the monitor) maps
 //! and unmaps regions; workers [`enter`](DmaSpace::enter) it, which pins the map as it is at that
 //! moment, and take slices of guest memory from the [`DmaView`] they get. Entering is lock-free and
-//! costs the same whatever the map holds. A change of the map publishes a new snapshot;
+//! its cost does not depend on the size of the map. A change of the map publishes a new snapshot;
 //! [`DmaSpace::unmap`] returns when no view of an older snapshot is left, so that the monitor may
-//! then reuse the memory. Hence a worker keeps a view for one slice of work only, and the thread
-//! that unmaps must not hold one.
+//! then reuse the memory. Hence a worker holds a view for one slice of work only, and the thread
+//! that unmaps must not hold a view.
 //!
 //! The guest races with every access, so there is no reference into its memory: data is copied in
 //! and out, and words that synchronise are accessed as atomics. Words are in memory order; virtio's
 //! are little-endian.
 //!
-//! Memory must come from a file of memory: a memfd or a file on tmpfs or hugetlbfs. Any other file
-//! system could keep an access, and with it a worker that serves all VMs, waiting for as long as it
-//! likes. A page that the host can't provide ends in SIGBUS, which a handler (`fault.rs`) turns
-//! into [lost memory](DmaSpace::lost) of that VM alone.
+//! Guest memory must be a memfd or a file on tmpfs or hugetlbfs. Any other file system could block
+//! an access for any time, and with it a worker that serves all VMs. An access to a page that the
+//! host can't provide raises SIGBUS. A handler (`fault.rs`) turns this into
+//! [lost memory](DmaSpace::lost) of that VM alone.
 
 #![deny(unsafe_code)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One mapped region and what its file must be.
+//! One mapped region, and the checks of its file.
 
 use std::fs::File;
 use std::io;
@@ -23,16 +23,16 @@ pub(crate) struct Mapping {
     pub(crate) iova: u64,
     memory: Watched,
     pub(crate) writable: bool,
-    /// Where the region begins in the file.
+    /// Offset of the region in the file, in bytes.
     pub(crate) offset: u64,
     file: Arc<File>,
     loss: Arc<Loss>,
-    /// For its addresses.
+    /// Charge of the region's bytes to the VM's memory limit.
     charge: Arc<Charge>,
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` on. Its lost pages are noted in `loss`.
+    /// Maps `len` bytes of `fd` from `offset` on. Lost pages of the region are recorded in `loss`.
     pub(crate) fn new(
         iova: u64,
         fd: OwnedFd,
@@ -46,7 +46,7 @@ impl Mapping {
         Self::map(iova, file, offset, len, writable, loss, Arc::new(charge))
     }
 
-    /// Maps the same region once more, with the pages that its file has now.
+    /// Maps the same region again, with the present pages of its file.
     pub(crate) fn again(&self) -> Result<Self, MapError> {
         Self::map(
             self.iova,
@@ -94,7 +94,7 @@ impl Mapping {
                 (rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::NORESERVE).bits() as i32,
             )
             .build()?;
-        // They fit, as the length of all pages does.
+        // Both fit `usize`, since the length of the whole mapping does.
         let (page, lead) = (page as usize, lead as usize);
         Ok(Self {
             iova,
@@ -107,14 +107,14 @@ impl Mapping {
         })
     }
 
-    /// How many bytes there are from `iova` on, which is inside.
+    /// Number of bytes from `iova`, which lies in this region, to the end of the region.
     #[inline]
     pub(crate) fn rest(&self, iova: u64) -> usize {
-        // The part of a region whose size fits.
+        // An offset into the region, whose size fits `usize`.
         self.size() - (iova - self.iova) as usize
     }
 
-    /// `len` bytes at `iova`, which is inside.
+    /// `len` bytes at `iova`, which lies in this region.
     #[inline]
     pub(crate) fn slice(&self, iova: u64, len: usize) -> Result<VolatileSlice<'_>, DmaError> {
         self.memory
@@ -123,7 +123,7 @@ impl Mapping {
             .map_err(|_| DmaError::Crossing { iova, len })
     }
 
-    /// The last address; it exists even if the region ends where the address space does.
+    /// Address of the last byte. Unlike the end, it can't overflow.
     #[inline]
     pub(crate) fn last(&self) -> u64 {
         self.iova + (self.size() as u64 - 1)
@@ -136,20 +136,20 @@ impl Mapping {
     }
 }
 
-/// A file of memory, which the kernel itself serves: asking for its size can't take long. A file
-/// system that the monitor serves may never answer.
+/// A file in memory (tmpfs or hugetlbfs). The kernel itself serves it, so requests for its size
+/// don't block. A file system that the monitor serves may never answer.
 struct MemoryFile<F>(F);
 
 impl<F: AsFd> MemoryFile<F> {
-    /// Refuses files of other kinds. This never calls into their file systems: only files of memory
-    /// have seals, be it none, and for any other the call fails at once.
+    /// Refuses other kinds of files, without a call to their file systems: `F_GET_SEALS` succeeds
+    /// for files in memory only, and fails for other files at once.
     fn new(fd: F) -> Result<Self, MapError> {
         let seals = rustix::fs::fcntl_get_seals(&fd);
         seals.map_err(|_| MapError::NotMemory)?;
         Ok(Self(fd))
     }
 
-    /// The size of its pages, if it has `end` bytes or more.
+    /// Page size of the file in bytes. Fails if the file has less than `end` bytes.
     fn page_size(&self, end: u64) -> Result<u64, MapError> {
         let system = rustix::fs::fstatfs(&self.0).map_err(io::Error::from)?;
         let size = rustix::fs::fstat(&self.0).map_err(io::Error::from)?.st_size as u64;
@@ -163,7 +163,7 @@ impl<F: AsFd> MemoryFile<F> {
     }
 }
 
-/// First byte and length of the whole pages that hold the bytes from `offset` to `end` of a file.
+/// Offset and length of the whole pages that hold the bytes from `offset` to `end` of a file.
 /// `None` if they exceed the address space.
 fn surrounding(offset: u64, end: u64, page: u64) -> Option<(u64, usize)> {
     let start = offset - offset % page;

@@ -55,8 +55,8 @@ impl<'view> DmaSlice<'view> {
         Ok(())
     }
 
-    /// Copies this slice to `target`, in guest memory of this VM or another, as far as the shorter
-    /// of the two goes. Returns how many bytes that are. The two may overlap.
+    /// Copies this slice to `target`, in guest memory of this VM or another, up to the length of
+    /// the shorter slice. Returns the number of bytes copied. The slices may overlap.
     #[inline]
     pub fn copy_to(&self, target: &DmaSliceMut<'_>) -> usize {
         self.memory.copy_to_volatile_slice(target.slice.memory);
@@ -137,8 +137,8 @@ impl<'view> DmaSliceMut<'view> {
         Ok(())
     }
 
-    /// Replaces the aligned 64-bit word at `offset` by `new` if it is `expected`. Returns what it
-    /// was. Atomic with respect to the VM's CPUs and all other users of the memory; sequentially
+    /// Replaces the aligned 64-bit word at `offset` by `new` if it is `expected`. Returns the old
+    /// value. Atomic with respect to the VM's CPUs and all other users of the memory; sequentially
     /// consistent.
     #[inline]
     pub fn compare_exchange_u64(
@@ -153,8 +153,8 @@ impl<'view> DmaSliceMut<'view> {
         Ok(old)
     }
 
-    /// Adds `addend`, wrapping, to the aligned 64-bit word at `offset`. Returns what it was. Atomic
-    /// like [`compare_exchange_u64`](Self::compare_exchange_u64).
+    /// Adds `addend`, wrapping, to the aligned 64-bit word at `offset`. Returns the old value.
+    /// Atomic like [`compare_exchange_u64`](Self::compare_exchange_u64).
     #[inline]
     pub fn fetch_add_u64(&self, offset: usize, addend: u64) -> Result<u64, DmaError> {
         Ok(self

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The DMA map: snapshots, how workers pin them and how a change waits for them.
+//! The DMA map: its snapshots. Workers pin snapshots, and a change of the map waits for old ones.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,16 +17,16 @@ use crate::fault::Loss;
 use crate::mapping::Mapping;
 use crate::{DmaError, DmaSlice, DmaSliceMut, LostMemory, MapError};
 
-/// Regions in one map. A monitor uses a few; each costs a mapping and a file descriptor, which all
-/// VMs of a process share.
+/// Maximum number of regions in one map. A monitor uses a few. Each costs a mapping and a file
+/// descriptor of the process, which all VMs share.
 pub const MAX_REGIONS: usize = 128;
 
 /// The DMA map of one VM.
 pub struct DmaSpace {
     current: ArcSwap<Snapshot>,
-    /// Changes of the map, one at a time.
+    /// Serialises changes of the map.
     change: Mutex<()>,
-    /// Bytes that are mapped: all VMs of a process share its addresses.
+    /// Number of mapped bytes. They are limited since all VMs share the process's address space.
     mapped: Budget,
     live: Arc<Live>,
     loss: Arc<Loss>,
@@ -39,7 +39,7 @@ struct Live {
     dropped: Condvar,
 }
 
-/// A map that never changes.
+/// An immutable state of the map.
 struct Snapshot {
     /// Sorted by address, without overlap.
     regions: Vec<Arc<Mapping>>,
@@ -63,7 +63,7 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        // First the mappings: who waits for this snapshot expects them gone.
+        // The mappings first: `replace_and_wait` returns when the count says that they are gone.
         self.regions.clear();
         *self.live.count.lock() -= 1;
         self.live.dropped.notify_all();
@@ -71,7 +71,7 @@ impl Drop for Snapshot {
 }
 
 impl DmaSpace {
-    /// An empty map, without a limit on what is mapped.
+    /// An empty map, without a limit of mapped bytes.
     pub fn new() -> Self {
         Self::with_limit(u64::MAX)
     }
@@ -90,10 +90,10 @@ impl DmaSpace {
 
     /// Maps `len` bytes of the file `fd` from `offset` on at the DMA address `iova`.
     ///
-    /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the
-    /// file is none of memory or too short, the map is full, or more would be mapped than the limit
-    /// allows; the map is then as before. Returns when no view of an earlier map exists any more,
-    /// as [`unmap`](Self::unmap) does.
+    /// `len`, `offset` and `iova` are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the
+    /// range overlaps a region, the file is not in memory or too short, the map is full, or the
+    /// limit would be exceeded; the map is then unchanged. Returns when no view of an earlier map
+    /// exists any more, like [`unmap`](Self::unmap).
     pub fn map(
         &self,
         iova: u64,
@@ -123,18 +123,18 @@ impl DmaSpace {
         }
         let mut regions = old.regions.clone();
         regions.insert(at, Arc::new(mapping));
-        // A worker with an older view would fail work that the guest posts after its memory was
-        // mapped.
+        // A worker with an older view would fail work requests that the guest posts after its
+        // memory was mapped.
         self.replace_and_wait(old, regions);
         Ok(())
     }
 
-    /// Unmaps every region inside the `len` bytes at `iova` and returns their number, which may be
-    /// 0.
+    /// Unmaps every region inside the `len` bytes at `iova`. Returns the number of regions, which
+    /// may be 0.
     ///
-    /// Returns when no view of an earlier map exists any more. Fails, with the map as before, if
-    /// only a part of a region is inside. Must not be called by a thread that holds a view: it
-    /// would wait for itself.
+    /// Returns when no view of an earlier map exists any more. Fails, with the map unchanged, if
+    /// only a part of a region is inside. A thread that holds a view must not call this: it would
+    /// wait for itself.
     pub fn unmap(&self, iova: u64, len: u64) -> Result<usize, MapError> {
         let Some(last) = len.checked_sub(1).and_then(|rest| iova.checked_add(rest)) else {
             return Err(MapError::BadRange {
@@ -178,7 +178,7 @@ impl DmaSpace {
         self.loss.address().is_some()
     }
 
-    /// The memory that was lost first: its reads and writes reach a page that is not the guest's.
+    /// The page that was lost first. Accesses to it reach a spare page instead of the guest's.
     pub fn lost(&self) -> Option<LostMemory> {
         let iova = self.loss.address()?;
         let snapshot = self.current.load();
@@ -194,12 +194,12 @@ impl DmaSpace {
         self.loss.event()
     }
 
-    /// Maps all regions anew if memory was lost: to be called when nothing accesses it. A page that
-    /// is still missing is lost again when it is accessed.
+    /// Maps all regions again if memory was lost. To be called while nothing accesses guest memory.
+    /// A page that is still missing is lost again when it is accessed.
     ///
     /// # Errors
     ///
-    /// A region can't be mapped; the map is then as before.
+    /// A region can't be mapped; the map is then unchanged.
     pub fn restore(&self) -> Result<(), MapError> {
         if !self.has_lost() {
             return Ok(());
@@ -218,8 +218,8 @@ impl DmaSpace {
 
     /// Pins the map as it is now.
     ///
-    /// Lock-free; the cost does not depend on the map. As long as the view lives, changes of the
-    /// map wait, so keep it for one slice of work.
+    /// Lock-free; the cost does not depend on the size of the map. Changes of the map wait while
+    /// the view lives, so keep it for one slice of work.
     #[inline]
     pub fn enter(&self) -> DmaView {
         DmaView {
@@ -228,8 +228,7 @@ impl DmaSpace {
         }
     }
 
-    /// Bytes that are mapped, those of unmapped regions that some view still pins among them, and
-    /// their limit.
+    /// Number of mapped bytes, and its limit. Unmapped regions that some view still pins count.
     pub fn mapped(&self) -> (u64, u64) {
         (self.mapped.used(), self.mapped.limit())
     }
@@ -237,8 +236,8 @@ impl DmaSpace {
     fn replace_and_wait(&self, old: Arc<Snapshot>, regions: Vec<Arc<Mapping>>) {
         self.current.store(Snapshot::new(regions, &self.live));
         drop(old);
-        // Only this thread makes snapshots, since it holds the change lock: with one left, that is
-        // the new one.
+        // Only this thread makes snapshots, since it holds the change lock: if one is left, it is
+        // the new snapshot.
         let mut count = self.live.count.lock();
         self.live.dropped.wait_while(&mut count, |count| *count > 1);
     }
@@ -267,7 +266,7 @@ impl fmt::Debug for DmaSpace {
 /// A pinned DMA map. Slices taken from it stay valid as long as it lives.
 pub struct DmaView {
     snapshot: Guard<Arc<Snapshot>>,
-    /// Index of the region that was accessed last: most accesses are to the same one.
+    /// Index of the region that was accessed last: the next access is mostly to the same region.
     recent: Cell<usize>,
 }
 
@@ -279,8 +278,7 @@ impl DmaView {
         Ok(DmaSlice::new(memory))
     }
 
-    /// `len` bytes at `iova` for reading and writing. They must lie in one region, which is not
-    /// read-only.
+    /// `len` bytes at `iova` for reading and writing. They must lie in one writable region.
     #[inline]
     pub fn slice_mut(&self, iova: u64, len: usize) -> Result<DmaSliceMut<'_>, DmaError> {
         match self.find(iova, len)? {
@@ -289,15 +287,15 @@ impl DmaView {
         }
     }
 
-    /// How many bytes, `max` at most, follow each other in one region from `iova` on: a longer
-    /// range is accessed piece by piece. Never 0 unless `max` is.
+    /// Number of bytes from `iova` to the end of its region, `max` at most. A longer range is
+    /// accessed piece by piece. 0 only if `max` is 0.
     #[inline]
     pub fn contiguous(&self, iova: u64, max: usize) -> Result<usize, DmaError> {
         Ok(self.region(iova)?.rest(iova).min(max))
     }
 
-    /// The bytes for reading that follow each other in one region from `iova` on: `max` at most,
-    /// and not none unless `max` is 0.
+    /// The bytes from `iova` to the end of its region, `max` at most, for reading. Empty only if
+    /// `max` is 0.
     #[inline]
     pub fn piece(&self, iova: u64, max: usize) -> Result<DmaSlice<'_>, DmaError> {
         let region = self.region(iova)?;
@@ -305,7 +303,7 @@ impl DmaView {
         Ok(DmaSlice::new(memory))
     }
 
-    /// As [`piece`](Self::piece), for reading and writing.
+    /// Like [`piece`](Self::piece), but for reading and writing.
     #[inline]
     pub fn piece_mut(&self, iova: u64, max: usize) -> Result<DmaSliceMut<'_>, DmaError> {
         let region = self.region(iova)?;

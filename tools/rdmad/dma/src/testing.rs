@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory like a VM's, for tests.
+//! Stand-ins for VM memory, for tests.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ pub fn shrinkable_memory(len: u64) -> io::Result<OwnedFd> {
 }
 
 impl DmaSpace {
-    /// A map with one region: `len` bytes of zeroes at `iova`, rounded up to pages.
+    /// A map with one region at `iova`: `len` zero bytes, rounded up to whole pages.
     pub fn anonymous(iova: u64, len: u64) -> Self {
         let space = Self::new();
         let len = len.next_multiple_of(PAGE_SIZE);

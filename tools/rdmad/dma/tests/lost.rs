@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Guest memory whose pages can't be had is lost to its VM. The process lives.
+//! Guest memory whose pages the kernel can't provide is lost to its VM. The process survives.
 
 use std::env;
 use std::fs;
@@ -32,7 +32,7 @@ fn write(space: &DmaSpace, iova: u64, data: &[u8]) {
     slice.write(0, data).unwrap();
 }
 
-/// A space with `pages` pages of a file that can shrink, from file offset 1 page on.
+/// A space that maps `pages` pages of a file that can shrink, from the file's second page on.
 fn shrinkable(pages: u64) -> (DmaSpace, OwnedFd) {
     let file = memfd((1 + pages) * PAGE_SIZE, SealFlags::empty()).unwrap();
     let space = DmaSpace::new();
@@ -75,7 +75,7 @@ fn a_truncated_file_is_lost_and_restored() {
     assert_eq!(read(&space, IOVA), *b"retained");
     assert!(!other.has_lost());
 
-    // As long as the file is short.
+    // `restore` fails as long as the file is too short.
     assert!(matches!(space.restore(), Err(MapError::BeyondFile { .. })));
     assert_eq!(space.lost(), Some(lost));
     ftruncate(&file, 5 * PAGE_SIZE).unwrap();
@@ -117,7 +117,7 @@ fn a_read_only_region_is_lost_too() {
     assert_eq!(space.lost().unwrap().iova, 0);
 }
 
-/// Huge pages that the host has free or may make.
+/// Number of huge pages that the host has free or may allocate.
 fn free_huge_pages() -> u64 {
     let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
     let number = |name: &str| -> u64 {
@@ -137,7 +137,7 @@ fn huge_pages_are_mapped_whole_and_lost_whole() {
         let file = file.try_clone().unwrap();
         space.map(iova, file, offset, len, true)
     };
-    // As QEMU splits memory at the hole of a PC.
+    // Two regions of one file, as QEMU splits memory around the hole below 1 MiB.
     map(0, 0, 0xa_0000).unwrap();
     map(0xc_0000, 0xc_0000, 2 * HUGE - 0xc_0000).unwrap();
     assert!(matches!(
@@ -168,7 +168,7 @@ fn huge_pages_are_mapped_whole_and_lost_whole() {
     }
     if is_missing {
         assert_eq!(space.lost().unwrap().iova, 0xc_0000);
-        // No fault any more: the whole huge page was replaced.
+        // This read does not fault: the spare page replaces the whole huge page.
         assert_eq!(read(&space, 0x10_0000), [0; 8]);
         space.restore().unwrap();
         assert!(!space.has_lost());
@@ -234,7 +234,7 @@ fn a_fault_elsewhere_ends_the_process() {
 #[test]
 #[ignore = "ends its process"]
 fn ends_by_a_fault_elsewhere() {
-    // The handler is there and has work before and after.
+    // The handler is installed and has replaced a page before.
     let (space, file) = shrinkable(1);
     ftruncate(&file, 0).unwrap();
     read(&space, IOVA);
@@ -252,7 +252,8 @@ fn ends_by_a_fault_elsewhere() {
 fn ends_by_a_signal_that_was_sent() {
     let (space, _file) = shrinkable(1);
     read(&space, IOVA);
-    // The runtime's handler restores the default action at the first one.
+    // The first signal makes the runtime's handler restore the default action. The second one ends
+    // the process.
     for _ in 0..2 {
         let kill = Command::new("sh")
             .args(["-c", "kill -BUS $PPID"])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The DMA map from outside: what is mapped, what is refused, what a change waits for.
+//! The DMA map by its public interface: mapping, refused regions, and changes that wait for views.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -155,7 +155,7 @@ fn only_files_of_memory_are_mapped() {
     assert!(space.enter().is_empty());
     map(memfd(MIB, SealFlags::GROW).unwrap(), 0, MIB).unwrap();
     space.clear();
-    // Of tmpfs, which QEMU's memory-backend-file may be on.
+    // A file on tmpfs, where QEMU's memory-backend-file may be.
     let path = format!("/dev/shm/rdmad-test-{}", std::process::id());
     let options = &mut File::options();
     let file = options.read(true).write(true).create_new(true).open(&path);
@@ -176,7 +176,7 @@ fn what_is_mapped_is_limited_and_comes_back() {
             if (len, mapped, limit) == (2 * MIB, 2 * MIB, 3 * MIB)),
         "{error}"
     );
-    // A mapping that fails for another reason takes nothing.
+    // A mapping that fails for another reason charges nothing.
     assert!(map(MIB, MIB).is_err());
     map(2 * MIB, MIB).unwrap();
     assert_eq!(space.mapped(), (3 * MIB, 3 * MIB));
@@ -250,8 +250,8 @@ fn the_map_is_bounded() {
     map(MAX_REGIONS).unwrap();
 }
 
-/// `change` of the map returns when views are gone that are older than it, whatever views of the
-/// new map there are. `is_changed` tells whether a view is of the new map.
+/// Checks that `change` returns as soon as all views of the old map are dropped, even if there are
+/// views of the new map. `is_changed` tells whether a view is of the new map.
 fn waits_for_older_views(
     change: impl FnOnce(&DmaSpace) + Send + 'static,
     is_changed: impl Fn(&DmaView) -> bool,
@@ -294,7 +294,7 @@ fn unmap_waits_for_older_views_only() {
     );
 }
 
-/// A worker that has not seen the new memory would fail what the guest posts there.
+/// A worker whose view lacks the new memory would fail work requests that use it.
 #[test]
 fn map_waits_for_older_views_only() {
     waits_for_older_views(
