@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Programs for the kernel's filter of system calls.
+//! seccomp programs: the kernel's filter of system calls.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,22 +14,22 @@ use seccompiler::{
 use crate::lists::{self, Uplinks};
 use crate::{Error, Kind};
 
-/// A system call that a list allows, and for which arguments.
+/// A system call that a list allows, and the conditions on its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct Allowed {
     number: c_long,
-    /// All of them hold.
+    /// The call is allowed if all of these conditions hold.
     when: Vec<When>,
 }
 
-/// A condition on an argument, by its number.
+/// A condition on an argument, which is given by its position (0 to 5).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
-    /// It has this value, of 32 bits.
+    /// The argument has this 32-bit value.
     Is(u8, u32),
-    /// None of these of its lower 32 bits is set.
+    /// The argument has none of these bits set, which are among its lower 32.
     Lacks(u8, u32),
-    /// It is a null pointer.
+    /// The argument is a null pointer.
     Null(u8),
 }
 
@@ -47,12 +47,12 @@ impl When {
     }
 }
 
-/// With any arguments.
+/// Allows a system call with any arguments.
 pub(crate) fn any(number: c_long) -> Allowed {
     when(number, &[])
 }
 
-/// With arguments for which all of `conditions` hold.
+/// Allows a system call if all of `conditions` hold for its arguments.
 pub(crate) fn when(number: c_long, conditions: &[When]) -> Allowed {
     Allowed {
         number,
@@ -72,13 +72,13 @@ impl Filters {
         Ok(Self(programs))
     }
 
-    /// From now on the calling thread makes only system calls from the list of `kind`.
+    /// Restricts the calling thread to the system calls in the list of `kind`.
     pub(crate) fn apply(&self, kind: Kind) -> Result<(), Error> {
         seccompiler::apply_filter(&self.0[kind as usize]).map_err(Error::Filter)
     }
 }
 
-/// From now on the calling thread, which is the keeper, makes only system calls from its list.
+/// Restricts the calling thread, which is the keeper's, to the system calls in the keeper's list.
 pub(crate) fn apply_keeper() -> Result<(), Error> {
     let program = allow(lists::keeper(), Kind::Keeper)?;
     seccompiler::apply_filter(&program).map_err(Error::Filter)
@@ -89,8 +89,8 @@ fn allow(list: Vec<Allowed>, kind: Kind) -> Result<BpfProgram, Error> {
     program.map_err(|error| Error::List(kind, error.to_string()))
 }
 
-/// From now on system calls that no part of the daemon ever makes end the process at once, without
-/// a handler that could be subverted. All threads that are started later inherit this.
+/// Lets system calls that no part of the daemon makes end the process at once, without a handler
+/// that could be subverted. Threads that are started later inherit this filter.
 pub(crate) fn forbid_for_ever() -> Result<(), Error> {
     let program = compile(
         lists::never(),
@@ -117,7 +117,7 @@ fn compile(
             rules.push(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?);
         }
     }
-    // A system call without rules is listed whatever its arguments are.
+    // A system call with an empty list of rules matches for any arguments.
     for number in unconditional {
         rules.insert(number, Vec::new());
     }

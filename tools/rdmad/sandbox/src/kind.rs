@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// A kind of thread, by what it does.
+/// A kind of thread, which determines the system calls that it may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -22,11 +22,11 @@ pub enum Kind {
     Switch,
     /// Writes the capture file.
     Capture,
-    /// Tells the status of the daemon.
+    /// Reports the status of the daemon.
     Status,
-    /// Has the daemon do what its administrator asks for.
+    /// Executes the requests of the administrator.
     Control,
-    /// The only thread of a process of its own, which uses paths for the daemon.
+    /// The only thread of the keeper, a separate process that accesses paths for the daemon.
     Keeper,
 }
 
@@ -44,7 +44,7 @@ impl Kind {
         Self::Control,
     ];
 
-    /// Its name.
+    /// The kind's name, for messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Main => "main",

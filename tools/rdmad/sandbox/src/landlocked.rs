@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Landlock: no file, TCP port or process outside can be reached any more.
+//! Landlock: denies access to files, TCP ports and processes outside of the sandbox.
 //!
-//! The filter of system calls refuses the same already, by their numbers. Landlock refuses the
-//! effect, whatever system call has it.
+//! The seccomp filter already refuses the system calls for this by their numbers. Landlock refuses
+//! the effect, whichever system call causes it.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::Error;
 /// The newest version of Landlock whose access rights are known here. Older kernels enforce fewer.
 const KNOWN: ABI = ABI::V9;
 
-/// From now on the calling thread reaches nothing new. Returns whether the kernel has Landlock.
+/// Denies the calling thread access to anything new. Returns whether the kernel has Landlock.
 pub(crate) fn allow_nothing() -> Result<bool, Error> {
     handle(AccessFs::from_all(KNOWN))
         .and_then(RulesetCreated::restrict_self)
@@ -25,7 +25,7 @@ pub(crate) fn allow_nothing() -> Result<bool, Error> {
         .map_err(Error::Landlock)
 }
 
-/// From now on the calling thread only removes files in these directories, and connects to Unix
+/// Restricts the calling thread to removing files in these directories and to connecting to Unix
 /// sockets.
 pub(crate) fn allow_removing<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
@@ -38,7 +38,7 @@ pub(crate) fn allow_removing<'a>(
         .map_err(Error::Landlock)
 }
 
-/// Rules by which none of these accesses is allowed, nor any to the network or to processes.
+/// Rules that deny these accesses to files, and all access to the network and to processes.
 fn handle(files: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)

@@ -2,17 +2,16 @@
 
 //! Confinement of the daemon's threads once it has started.
 //!
-//! An attacker who finds a defect of the daemon and executes code by it is still confined to the
-//! needs of the thread that runs it: a thread without privileges makes only the system calls of its
-//! [kind](Kind). Everything else is opened before.
+//! An attacker who executes code through a defect of the daemon is still confined to the needs of
+//! the thread that runs the code: it has no privileges and makes only the system calls of its
+//! [kind](Kind). Files and sockets are opened before threads are confined.
 //!
-//! The parts of the confinement belong to threads, not to the process. So every thread is started
-//! by [`spawn`], which confines it before its work begins, and the first thread confines itself
-//! last, by [`confine_main`], which refuses to go on beside a thread that was started in another
-//! way.
+//! Confinement is a property of a thread, not of the process. So every thread is started by
+//! [`spawn`], which confines it before its work begins. The first thread confines itself last, by
+//! [`confine_main`], which fails if a thread was started in another way.
 //!
-//! [`spawn`] confines only once [`turn_on`] was called. Programs that never call it, unit tests
-//! among them, run as if this crate were not there.
+//! [`spawn`] confines threads only after [`turn_on`]. Programs that never call it, for example unit
+//! tests, run as if this crate were not there.
 
 mod filter;
 mod kind;
@@ -31,25 +30,25 @@ pub use self::threads::{confine_keeper, confine_main, spawn};
 
 use self::filter::Filters;
 
-/// Why there is no sandbox.
+/// Why the sandbox could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The list of a kind of thread does not compile.
+    /// The list of system calls of a kind of thread does not compile.
     #[error("list of system calls of {0} threads: {1}")]
     List(Kind, String),
-    /// The kernel takes no filter.
+    /// The kernel does not accept the filter.
     #[error("the kernel refuses the filter of system calls (CONFIG_SECCOMP_FILTER): {0}")]
     Filter(#[source] seccompiler::Error),
-    /// Privileges stay.
+    /// Privileges can't be dropped.
     #[error("can't give up privileges: {0}")]
     Privileges(#[source] io::Error),
-    /// Landlock is there and does not work.
+    /// The kernel has Landlock, but it does not work.
     #[error("Landlock: {0}")]
     Landlock(#[source] landlock::RulesetError),
     /// The handler of SIGSYS is not installed.
     #[error("can't handle SIGSYS: {0}")]
     Signal(#[source] io::Error),
-    /// A thread was started by something else than [`spawn`].
+    /// A thread was not started by [`spawn`].
     #[error("thread {0} is outside of the sandbox")]
     Outside(String),
     /// The threads of the process can't be listed.
@@ -60,14 +59,16 @@ pub enum Error {
     Again,
 }
 
-/// The filters that [`spawn`] gives to threads, once the sandbox is on.
+/// The filters that [`spawn`] applies to threads. Set when the sandbox is turned on.
 static FILTERS: OnceLock<Filters> = OnceLock::new();
 
-/// Confines all threads that [`spawn`] starts from now on, to what these uplinks need at most.
+/// Confines all threads that [`spawn`] starts from now on. They may make the system calls that
+/// these uplinks need.
 ///
 /// # Errors
 ///
-/// A list of system calls does not compile, or the kernel refuses what all threads inherit.
+/// A list of system calls does not compile, or the kernel refuses a setting that all threads
+/// inherit.
 pub fn turn_on(uplinks: Uplinks) -> Result<(), Error> {
     privileges::refuse_new()?;
     violation::install().map_err(Error::Signal)?;

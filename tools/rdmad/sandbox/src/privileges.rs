@@ -10,13 +10,13 @@ use rustix::thread::{
 
 use crate::Error;
 
-/// Neither this thread nor those that it starts get a privilege that it does not have now.
+/// Prevents this thread, and the threads that it starts, from gaining privileges.
 pub(crate) fn refuse_new() -> Result<(), Error> {
     set_no_new_privs(true).map_err(failure)
 }
 
-/// Gives up all capabilities of the calling thread but those in `kept`, of which it need not have
-/// any.
+/// Drops all capabilities of the calling thread except those in `kept`. The thread need not have
+/// the latter.
 pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -25,15 +25,16 @@ pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
         }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
-            // The kernel knows no more of them.
+            // The kernel knows no capability with this number or a higher one.
             Err(Errno::INVAL) => break,
-            // A thread that may not remove them can't acquire them: it gets no new privileges.
+            // Without CAP_SETPCAP the bounding set stays, but `refuse_new` keeps the thread from
+            // gaining capabilities.
             Err(Errno::PERM) => break,
             Err(error) => return Err(failure(error)),
         }
     }
     match clear_ambient_capability_set() {
-        // Linux before 4.3 has none.
+        // Linux before 4.3 has no ambient capabilities.
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(failure(error)),
     }

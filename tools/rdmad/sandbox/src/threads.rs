@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Threads that are confined from their start on.
+//! Threads that are confined before their work begins.
 
 use std::collections::hash_map::RandomState;
 use std::fs;
@@ -20,11 +20,11 @@ use crate::{landlocked, privileges, violation, Error, Kind, FILTERS};
 /// Threads that [`spawn`] has confined. Some may have ended.
 static CONFINED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
-/// Starts a thread that does `work`, confined to what `kind` may do if the sandbox is on.
+/// Starts a thread that does `work`. If the sandbox is on, the thread is confined as `kind` says.
 ///
 /// # Errors
 ///
-/// There is no thread, or it can't be confined.
+/// The thread can't be started or confined.
 pub fn spawn(
     kind: Kind,
     name: impl Into<String>,
@@ -38,24 +38,24 @@ pub fn spawn(
     let thread = builder.spawn(move || {
         let confined = confine(filters, kind).map(drop);
         let may_work = confined.is_ok();
-        // The thread that starts this one waits for it.
+        // This can't fail: the thread that starts this one waits for the result.
         let _ = result.send(confined);
         if may_work {
             work();
         }
     })?;
-    // A thread that ends without a result has panicked.
+    // `recv` fails only if the thread has panicked.
     let confined = confined.recv().map_err(io::Error::other)?;
     confined.map_err(io::Error::other)?;
     Ok(thread)
 }
 
-/// Confines the calling thread, which is the first one of the process, after all others have been
-/// started. Returns whether the kernel has Landlock.
+/// Confines the calling thread, which is the first of the process. To be called after all others
+/// have been started. Returns whether the kernel has Landlock.
 ///
 /// # Errors
 ///
-/// It can't be confined, or another thread was not started by [`spawn`].
+/// The thread can't be confined, or another thread was not started by [`spawn`].
 ///
 /// # Panics
 ///
@@ -78,13 +78,13 @@ pub fn confine_main() -> Result<bool, Error> {
     confine(filters, Kind::Main)
 }
 
-/// Confines the keeper, a process with one thread: it connects sockets, and removes files in
-/// `directories`. It keeps the right to reach sockets of other users if it has that, since a
-/// monitor may have another user than the daemon.
+/// Confines the keeper, a process with one thread. It may connect sockets, and remove files in
+/// `directories`. It retains `CAP_DAC_OVERRIDE` if it has it, to reach the socket of a monitor that
+/// runs as another user than the daemon.
 ///
 /// # Errors
 ///
-/// It can't be confined.
+/// The keeper can't be confined.
 pub fn confine_keeper<'a>(directories: impl IntoIterator<Item = &'a Path>) -> Result<(), Error> {
     violation::set_kind(Kind::Keeper);
     violation::install().map_err(Error::Signal)?;
@@ -106,15 +106,16 @@ fn confine(filters: &Filters, kind: Kind) -> Result<bool, Error> {
     Ok(has_landlock)
 }
 
-/// Has the C library look up what it looks up once for all threads, in files for a part: how many
-/// heaps there may be, whether a heap may shrink, and where random numbers come from.
+/// Triggers the one-time lookups of the C library, some of which read files: the number of heaps,
+/// whether a heap may shrink, and the source of random numbers. Confined threads can't read files.
 pub(crate) fn warm_up() {
     let thread = thread::spawn(|| {
         let random = RandomState::new().hash_one(0);
-        // Too small for mappings of their own. Together they are more than a heap keeps.
+        // Each block is too small for a mapping of its own. Together they exceed the free memory
+        // that a heap retains, so the heap shrinks.
         let blocks: Vec<_> = (0..16).map(|_| vec![random; 1 << 13]).collect();
         drop(black_box(blocks));
     });
-    // It does nothing that can panic.
+    // The thread does not panic.
     let _ = thread.join();
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! System calls that are not on the list of their thread.
+//! The handler of SIGSYS: system calls that are not on the list of their thread.
 //!
-//! The kernel does not make that call. It sends SIGSYS instead, whose handler says which call it
-//! was and lets the call fail with `EPERM`. The process goes on: the C library makes calls that
-//! nobody expects, and can do without most of them, and the end of the daemon would be the end of
-//! all its ports. A thread that blocks the signal is killed by it.
+//! The kernel does not execute such a call. It sends SIGSYS instead. The handler reports the call
+//! and lets it fail with `EPERM`. The process goes on: the C library makes unexpected calls and can
+//! do without most of them, and the exit of the daemon would take down all its ports. The signal
+//! kills a thread that blocks it.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -25,20 +25,20 @@ thread_local! {
     static KIND: Cell<Option<Kind>> = const { Cell::new(None) };
 }
 
-/// The calling thread is of this kind.
+/// Sets the kind of the calling thread, for the handler's message.
 pub(crate) fn set_kind(kind: Kind) {
     KIND.set(Some(kind));
 }
 
-/// Lines at most, so that an attacker can't fill the disk with them.
+/// Maximum number of lines that the handler writes, so that an attacker can't fill the disk.
 const MAX_LINES: u32 = 100;
 
 static LINES: AtomicU32 = AtomicU32::new(0);
 
-/// `si_code` of a SIGSYS by a filter. C header: `include/uapi/asm-generic/siginfo.h`.
+/// `si_code` of a SIGSYS from a seccomp filter. C header: `include/uapi/asm-generic/siginfo.h`.
 const SYS_SECCOMP: libc::c_int = 1;
 
-/// `siginfo_t` of SIGSYS, of which the C library has no such view. C header:
+/// `siginfo_t` of SIGSYS. `libc` has no accessors for these fields. C header:
 /// `include/uapi/asm-generic/siginfo.h`.
 #[repr(C)]
 struct SigSys {
@@ -68,7 +68,7 @@ pub(crate) fn install() -> io::Result<()> {
 
 /// Handles SIGSYS.
 ///
-/// It may run in the midst of anything. It takes no lock and allocates nothing: the line is
+/// The handler may interrupt any code. It takes no lock and allocates nothing: the line is
 /// formatted into an array, and `KIND` has neither a constructor nor a destructor. All lists allow
 /// the system calls that it makes.
 extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -76,15 +76,15 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: 
     // form for SIGSYS. Another sender's has other values there, which are integers as well.
     let SigSys { code, number, .. } = unsafe { info.cast::<SigSys>().read() };
     if code != SYS_SECCOMP {
-        // Somebody sent it.
-        // SAFETY: It has no conditions, and may be called by a handler of signals.
+        // A process sent the signal; it does not come from the filter.
+        // SAFETY: `abort` has no preconditions, and a signal handler may call it.
         unsafe { libc::abort() }
     }
     // SAFETY: The kernel passes a valid `ucontext_t` to a handler with SA_SIGINFO, for which there
     // is no other reference.
     refuse(unsafe { &mut *context.cast::<libc::ucontext_t>() });
     if LINES.fetch_add(1, Ordering::Relaxed) >= MAX_LINES {
-        // So that the count does not wrap.
+        // The count must not wrap.
         LINES.store(MAX_LINES, Ordering::Relaxed);
         return;
     }
@@ -92,7 +92,7 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: 
     let name = usize::try_from(number).ok().and_then(Sysno::new);
     let name = name.map_or("unknown", |name| name.name());
     let mut line = Line::default();
-    // The rest of a line that does not fit is left out.
+    // A line that is too long is truncated.
     let _ = writeln!(
         line,
         "virtio-rdmad: the sandbox refused system call {number} ({name}) of a {kind} thread, which is not \
@@ -103,13 +103,14 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: 
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A pipe that nobody reads does not keep the thread. A pipe that has room has enough of it.
+    // Without a poll, a full pipe that nobody reads would block the thread. A pipe that is writable
+    // has room for the whole line.
     if poll(&mut stderr_now, Some(&no_time)) == Ok(1) {
         let _ = rustix::io::write(stderr(), line.text());
     }
 }
 
-/// Has the system call that was interrupted return `EPERM`.
+/// Lets the refused system call return `EPERM`.
 fn refuse(context: &mut libc::ucontext_t) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -123,7 +124,7 @@ fn refuse(context: &mut libc::ucontext_t) {
     compile_error!("the register of a system call's result");
 }
 
-/// A line in an array.
+/// A line of text in a fixed array.
 struct Line {
     bytes: [u8; 256],
     len: usize,

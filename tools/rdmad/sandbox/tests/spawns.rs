@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The daemon starts threads by `sandbox::spawn` alone.
+//! Checks the sources of the daemon: it starts threads only by `sandbox::spawn`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Functions of the standard library that start a thread.
 const STARTS: [&str; 3] = ["thread::spawn(", "thread::Builder", "thread::scope("];
-/// Source files of the daemon and its crates, but for this one.
+/// Source files of the daemon and its crates, except this crate.
 fn sources() -> Vec<PathBuf> {
     let daemon = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let crates = fs::read_dir(daemon)
@@ -32,7 +32,7 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// Whether all of a file is unit tests.
+/// Whether a file has nothing but unit tests.
 fn is_test(file: &Path) -> bool {
     let name = |path: &Path| path.file_stem().map(|name| name.to_owned());
     let parent = file.parent().and_then(name);
@@ -41,7 +41,7 @@ fn is_test(file: &Path) -> bool {
     })
 }
 
-/// The part of a file before its unit tests, which start threads as they like.
+/// The part of a file before its unit tests, which may start threads in any way.
 fn without_tests(text: &str) -> &str {
     let is_condition = |line: &str| line.starts_with("#[cfg(") && line.contains("test");
     let mut end = 0;
@@ -76,6 +76,6 @@ fn threads_are_started_confined() {
             );
         }
     }
-    // Workers, two of a port, switch, capture, log, status.
+    // Workers, the two threads of a port, switch, capture, log, status.
     assert!(confined >= 7, "{confined}");
 }

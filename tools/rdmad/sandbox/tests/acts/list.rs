@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Acts that are forbidden to every thread.
+//! Table of system calls that are forbidden to every thread.
 //!
-//! The arguments do no harm where an act is not refused: most calls fail by them.
+//! The arguments are harmless if a call is not refused: they make most calls fail.
 
 use libc::*;
 
@@ -17,9 +17,8 @@ impl Act {
     /// Makes the system call.
     pub fn call(&self) -> c_long {
         let [a, b, c, d, e, f] = self.arguments;
-        // SAFETY: Each entry of the table is a call that fails, or that maps memory at an address
-        // of the kernel's choice, or makes a descriptor. No pointer among the arguments is to
-        // memory of this program that the call writes to.
+        // SAFETY: Each call of the table fails, maps memory at an address of the kernel's choice,
+        // or makes a descriptor. None writes to memory of this program by a pointer argument.
         unsafe { syscall(self.number, a, b, c, d, e, f) }
     }
 }
@@ -38,22 +37,22 @@ const fn act(name: &'static str, number: c_long, given: &[c_long]) -> Act {
     }
 }
 
-/// No descriptor, user or process.
+/// -1: an invalid descriptor, user or process.
 const NONE: c_long = -1;
 const HERE: c_long = AT_FDCWD as c_long;
-/// A null pointer: no name, no structure.
+/// A null pointer in the place of a name or structure.
 const NULL: c_long = 0;
 const PAGE: c_long = 4096;
 const ANONYMOUS: c_long = (MAP_PRIVATE | MAP_ANONYMOUS) as c_long;
 const CODE: c_long = (PROT_READ | PROT_EXEC) as c_long;
-/// Of `CLONE_` flags, an impossible choice: `CLONE_SIGHAND` without `CLONE_VM`.
+/// An invalid combination of `CLONE_` flags: `CLONE_SIGHAND` without `CLONE_VM`.
 const BAD_CLONE: c_long = CLONE_SIGHAND as c_long;
 
 const fn socket_of(name: &'static str, family: c_int, kind: c_int) -> Act {
     act(name, SYS_socket, &[family as c_long, kind as c_long])
 }
 
-/// The table.
+/// All forbidden system calls.
 pub const ACTS: &[Act] = &[
     // Files.
     act("open a file", SYS_openat, &[HERE, NULL]),
