@@ -25,21 +25,21 @@ use crate::server::Signals;
 const MAJOR: u16 = 0;
 const MINOR: u16 = 1;
 
-/// A command that fails.
+/// Why a command fails.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error("command is truncated")]
     Truncated,
     #[error("command is not supported")]
     Unsupported,
-    /// An optional interrupt that the function does not have. Clients ask for each to find out.
+    /// The function lacks this optional interrupt. Clients probe for each kind.
     #[error("no such interrupt")]
     NoInterrupt,
     #[error("{0}")]
     Invalid(&'static str),
     #[error("{0}")]
     Map(#[from] MapError),
-    /// The client goes on, and may be a VM that runs already: it must not lose its connection.
+    /// Guest memory can't be mapped. The connection stays open: the client may be a running VM.
     #[error(
         "the VM's memory can't be used: {0}; QEMU needs -object memory-backend-memfd,share=on,..."
     )]
@@ -67,10 +67,10 @@ impl CommandError {
     }
 }
 
-/// Whether a command is answered now.
+/// When a command is answered.
 enum Answer {
     Now,
-    /// When the reset is done.
+    /// The command is answered when its reset is done.
     Later,
 }
 
@@ -78,7 +78,7 @@ enum Answer {
 pub(crate) struct Client {
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
-    /// The DEVICE_RESET that is running.
+    /// Header of the DEVICE_RESET command that is being executed.
     reset: Option<Header>,
 }
 
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// Carries out a message and appends its reply, if it wants one, to `out`.
+    /// Executes a message and appends its reply, if the client wants a reply, to `out`.
     pub(crate) fn handle(&mut self, message: ClientMessage<'_>, out: &mut Vec<u8>) {
         let ClientMessage {
             header,
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// Answers the DEVICE_RESET that was running.
+    /// Answers the pending DEVICE_RESET, if there is one.
     pub(crate) fn reset_done(&mut self, out: &mut Vec<u8>) {
         if let Some(header) = self.reset.take().filter(Header::wants_reply) {
             let start = header.begin_reply(out);
@@ -196,9 +196,9 @@ impl Client {
             Err(error @ (MapError::NoFile | MapError::NotMemory)) if iova == 0 && writable => {
                 return Err(CommandError::Memory(error));
             }
-            // Other memory without a file is a ROM or another device's, such as that of a VGA. It
-            // can't be reached: a guest that points the device there gets an error for that access.
-            // The client must get none: QEMU ends the VM then.
+            // Other memory without a file is a ROM or belongs to another device, such as a VGA. The
+            // device can't access it: a guest that passes such an address gets an error for that
+            // access. The client must not get an error here, since QEMU would end the VM.
             Err(MapError::NoFile) => {
                 if writable {
                     self.function.state.log.warn(format_args!(
@@ -245,7 +245,8 @@ impl Client {
             _ if index < vfio::VFIO_PCI_NUM_REGIONS => 0,
             _ => return Err(CommandError::Invalid("no such region")),
         };
-        // Never mmap: a client that maps a region makes every write to it wait for the reply.
+        // Without VFIO_REGION_INFO_FLAG_MMAP: a client that maps a region makes every write to the
+        // region wait for a reply.
         let flags = if size == 0 {
             0
         } else {
@@ -265,8 +266,8 @@ impl Client {
 
     fn irq_info(&self, mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
         let InfoRequest { index, .. } = InfoRequest::decode(&mut payload)?;
-        // Without NORESIZE: with it the client would set up all vectors anew for each that the
-        // guest adds.
+        // Without VFIO_IRQ_INFO_NORESIZE: with this flag the client would set up all vectors again
+        // for each vector that the guest adds.
         let (flags, count) = match index {
             vfio::VFIO_PCI_MSIX_IRQ_INDEX => (
                 vfio::VFIO_IRQ_INFO_EVENTFD,
@@ -318,7 +319,7 @@ impl Client {
         Ok(())
     }
 
-    /// Decodes and checks an access; what follows it is its data.
+    /// Decodes and checks a register access. Returns it and the rest of the payload, its data.
     fn access<'a>(
         &self,
         mut payload: Payload<'a>,

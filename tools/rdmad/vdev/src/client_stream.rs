@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A client's stream: messages with their file descriptors in, replies out.
+//! A client's stream: it receives messages with their file descriptors and sends replies.
 //!
-//! Input is read in chunks, since posted writes come in thousands. The kernel ends a read behind
-//! the message that carries descriptors, so those that come with a chunk belong to the last message
-//! that begins in it.
+//! Input is read in chunks, since posted writes arrive by the thousand. The kernel ends a read
+//! after bytes that carry descriptors, so descriptors that arrive with a chunk belong to the last
+//! message that begins in the chunk.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -22,12 +22,12 @@ use crate::message::{Header, Payload, Structure, MAX_FDS, MAX_MESSAGE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Data,
-    /// Nothing to be had now.
+    /// No input is available now.
     Nothing,
     Closed,
 }
 
-/// The client broke the protocol, and where its next message begins is unknown.
+/// The client sent a message of invalid length, so the start of its next message is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("message of {0} bytes")]
 pub(crate) struct BadLength(u32);
@@ -37,19 +37,19 @@ pub(crate) struct BadLength(u32);
 pub(crate) struct ClientStream {
     stream: UnixStream,
     buffer: Box<[u8]>,
-    /// The received and not yet taken bytes of `buffer`.
+    /// Range of the received bytes in `buffer` that [`next`](Self::next) has not returned yet.
     start: usize,
     end: usize,
-    /// Descriptors that no message has taken: those of a message that is not complete yet, and
-    /// behind them those of the last chunk.
+    /// Descriptors that were not returned with a message yet: those of an incomplete message,
+    /// followed by those of the last chunk.
     waiting: VecDeque<Descriptors>,
 }
 
-/// Descriptors that came with one chunk.
+/// Descriptors that arrived with one chunk.
 #[derive(Debug)]
 struct Descriptors {
     fds: Vec<OwnedFd>,
-    /// Where the chunk ends in the buffer.
+    /// End of the chunk in the buffer.
     before: usize,
 }
 
@@ -73,10 +73,11 @@ impl ClientStream {
         })
     }
 
-    /// Reads what has come. To be called when [`next`](Self::next) has no message left.
+    /// Reads available input. To be called when [`next`](Self::next) has no message left.
     pub(crate) fn receive(&mut self) -> io::Result<Received> {
         self.buffer.copy_within(self.start..self.end, 0);
-        // None ends before the message that is not complete: an earlier one would have taken it.
+        // This can't underflow: `next` has taken the descriptors of chunks that end at or before
+        // `start`.
         for descriptors in &mut self.waiting {
             descriptors.before -= self.start;
         }
@@ -92,7 +93,7 @@ impl ClientStream {
             RecvFlags::CMSG_CLOEXEC,
         );
         let len = match result {
-            // The missing descriptors are unknown, and so are their messages.
+            // Nothing tells which descriptors are missing, nor to which messages they belong.
             Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
                 return Err(io::Error::other(format!(
                     "descriptors of a message are lost: it has more than {MAX_FDS}, or this process has too many open \
@@ -115,7 +116,7 @@ impl ClientStream {
             }
         }
         if !fds.is_empty() {
-            // All that wait belong to the one message that is not complete, which gets the latest.
+            // All waiting descriptors belong to the incomplete message, which gets the latest ones.
             if self.waiting.len() > 1 {
                 self.waiting.pop_front();
             }
@@ -125,7 +126,7 @@ impl ClientStream {
         Ok(Received::Data)
     }
 
-    /// The next message, if all of it is here.
+    /// The next message, if all of it has arrived.
     pub(crate) fn next(&mut self) -> Result<Option<ClientMessage<'_>>, BadLength> {
         let available = &self.buffer[self.start..self.end];
         let Ok(header) = Header::decode(&mut Payload(available)) else {
@@ -140,7 +141,7 @@ impl ClientStream {
         }
         let payload = self.start + Header::LEN..self.start + len;
         self.start += len;
-        // Another message that begins before the descriptors' end is a better owner.
+        // Descriptors of a chunk that ends after this message belong to a later message.
         let mut fds = Vec::new();
         while self
             .waiting
@@ -158,7 +159,7 @@ impl ClientStream {
         }))
     }
 
-    /// Sends all of `data`. Waits for the client, but no longer than until `interrupt` can be read.
+    /// Sends all of `data`. Waits for room in the socket, but only until `interrupt` is readable.
     pub(crate) fn send(&self, mut data: &[u8], interrupt: BorrowedFd<'_>) -> io::Result<()> {
         while !data.is_empty() {
             match rustix::net::send(&self.stream, data, rustix::net::SendFlags::NOSIGNAL) {
@@ -207,7 +208,7 @@ mod tests {
         message
     }
 
-    /// An eventfd whose counter tells which one it is.
+    /// An eventfd with the counter `mark`, by which a test recognises it.
     fn marked(mark: u16) -> OwnedFd {
         eventfd(mark.into(), EventfdFlags::NONBLOCK).unwrap()
     }
@@ -232,7 +233,7 @@ mod tests {
     fn descriptors_stay_with_a_message_that_two_reads_cut() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let mut stream = ClientStream::new(server).unwrap();
-        // The first read ends behind 8 bytes of message 2, which bring its descriptor.
+        // The first read ends after 8 bytes of message 2, with which its descriptor arrives.
         client.write_all(&message(1, MAX_MESSAGE - 8)).unwrap();
         for id in [2, 3] {
             send_with_fd(&client, &message(id, 32), &marked(id));

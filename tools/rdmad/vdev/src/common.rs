@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Common configuration registers of virtio-pci (virtio 1.3, 4.1.4.3) and the state machine behind
-//! the device status.
+//! Common configuration registers of virtio-pci (virtio 1.3, 4.1.4.3) and the state machine of the
+//! device status.
 //!
-//! The registers only record what the driver wrote and say what is to be done about it; a reset
-//! takes effect when the service thread reports it done, and until then reads as not done.
+//! The registers record the driver's writes and return the [`Action`] that a write requires. A
+//! reset takes effect when the service thread has executed it. Until then the driver reads that the
+//! reset is not done.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +14,7 @@ use virtqueue::Split;
 
 use crate::function_state::NO_VECTOR;
 
-/// Length of the registers, `queue_reset` included.
+/// Length of the registers in bytes, `queue_reset` included.
 pub(crate) const COMMON_LEN: usize = 0x3c;
 
 const DEVICE_FEATURE_SELECT: usize = 0x00;
@@ -38,46 +39,46 @@ const STATUS_DRIVER_OK: u8 = 4;
 const STATUS_FEATURES_OK: u8 = 8;
 const STATUS_NEEDS_RESET: u8 = 64;
 
-/// Number of feature bit VIRTIO_F_INDIRECT_DESC: a descriptor may stand for a table of them.
+/// Number of feature bit VIRTIO_F_INDIRECT_DESC: a descriptor may refer to a table of descriptors.
 pub const F_INDIRECT_DESC: u32 = 28;
 /// Number of feature bit VIRTIO_F_VERSION_1: the device follows the standard.
 pub const F_VERSION_1: u32 = 32;
 /// Number of feature bit VIRTIO_F_ACCESS_PLATFORM: the device uses DMA addresses.
 pub const F_ACCESS_PLATFORM: u32 = 33;
-/// Number of feature bit VIRTIO_F_ORDER_PLATFORM: the driver orders its accesses for a device of
-/// the platform instead of for another CPU.
+/// Number of feature bit VIRTIO_F_ORDER_PLATFORM: the driver uses memory barriers for a hardware
+/// device instead of those for another CPU.
 pub const F_ORDER_PLATFORM: u32 = 36;
 /// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
 pub const F_RING_RESET: u32 = 40;
-/// Features of the transport that a driver should take. F_ORDER_PLATFORM is no use for software: it
-/// reads and writes as another CPU does.
+/// Features of the transport that are offered to the driver. F_ORDER_PLATFORM is not among them: a
+/// device in software accesses memory like another CPU.
 pub const TRANSPORT_FEATURES: u64 =
     (1 << F_INDIRECT_DESC) | (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 /// Features that a driver must accept if they are offered.
 const REQUIRED_FEATURES: u64 = (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 
-/// Actions that a register write asks for beyond being recorded.
+/// Actions that a register write requires, besides recording the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing.
+    /// No action.
     None,
-    /// The driver is ready.
+    /// Activate the device: the driver has set DRIVER_OK.
     Activate,
-    /// Device reset, which takes effect when [`CommonConfig::reset`] is called.
+    /// Reset the device. The registers change when [`CommonConfig::reset`] is called.
     Reset,
-    /// Device reset that has taken effect: the driver was not ready yet.
+    /// Device reset whose effect on the registers is complete, since DRIVER_OK was not set.
     ResetDone,
-    /// A queue was enabled while the driver is ready.
+    /// Start a queue that the driver has enabled after DRIVER_OK.
     StartQueue(u16),
-    /// A queue is to be reset.
+    /// Reset a queue.
     ResetQueue(u16),
-    /// The vector of a queue is another.
+    /// Set the interrupt vector of a queue.
     SetQueueVector(u16, u16),
-    /// The vector of configuration changes is another.
+    /// Set the interrupt vector of configuration changes.
     SetConfigVector(u16),
 }
 
-/// Writes that break the rules. They have no effect.
+/// Register writes that violate the specification. They have no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
     Register { offset: u64, len: usize },
@@ -156,8 +157,8 @@ pub(crate) struct CommonConfig {
 }
 
 impl CommonConfig {
-    /// For a device that offers `features`, with these greatest queue sizes and this number of
-    /// vectors.
+    /// The registers of a device that offers `features`, with these maximum queue sizes and this
+    /// number of interrupt vectors.
     pub(crate) fn new(features: u64, queue_sizes: &[u16], vectors: u16) -> Self {
         Self {
             offered: features,
@@ -199,7 +200,7 @@ impl CommonConfig {
             &window(self.accepted, self.driver_feature_select).to_le_bytes(),
         );
         put(CONFIG_MSIX_VECTOR, &self.config_vector.to_le_bytes());
-        // Numbers of queues are u16.
+        // A function has at most `pci::MAX_QUEUES` queues, which fits.
         put(NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
         let needs_reset = if needs_reset { STATUS_NEEDS_RESET } else { 0 };
         put(DEVICE_STATUS, &[self.status | needs_reset]);
@@ -225,7 +226,7 @@ impl CommonConfig {
             offset,
             len: data.len(),
         };
-        // A write that comes before a reset is done would be lost: the driver has to wait for it.
+        // The end of the reset would undo the write: the driver has to wait for the reset.
         if self.resetting {
             return Ok(Action::None);
         }
@@ -249,7 +250,7 @@ impl CommonConfig {
 
     fn write_status(&mut self, value: u8) -> Result<Action, Violation> {
         if value == 0 {
-            // Without queues and driver there is nothing that would have to end first.
+            // Before DRIVER_OK no queue runs, so the service thread has nothing to stop.
             if self.status & STATUS_DRIVER_OK == 0 {
                 self.reset();
                 return Ok(Action::ResetDone);
@@ -262,7 +263,7 @@ impl CommonConfig {
             && (self.accepted & !self.offered != 0
                 || REQUIRED_FEATURES & self.offered & !self.accepted != 0)
         {
-            // The bit stays clear, which tells the driver.
+            // FEATURES_OK stays clear, which tells the driver that the features are refused.
             self.status |= value & !(STATUS_FEATURES_OK | STATUS_NEEDS_RESET | STATUS_DRIVER_OK);
             return Err(Violation::Features {
                 accepted: self.accepted,
@@ -280,7 +281,7 @@ impl CommonConfig {
         })
     }
 
-    /// `None` if there is no such register.
+    /// Writes a 16-bit register. `None` if there is no such register.
     fn write_u16(&mut self, offset: usize, value: u16) -> Option<Result<Action, Violation>> {
         Some(match offset {
             CONFIG_MSIX_VECTOR => {
@@ -296,7 +297,8 @@ impl CommonConfig {
                 let vector = self.checked_vector(value);
                 let index = self.queue_select;
                 self.queue().and_then(|queue| {
-                    // The end of the reset would make the register and the queue differ.
+                    // The end of the queue reset would clear the register but not the queue's
+                    // vector.
                     if queue.resetting {
                         return Err(Violation::QueueEnabled { queue: index });
                     }
@@ -310,13 +312,13 @@ impl CommonConfig {
         })
     }
 
-    /// `None` if there is no such register.
+    /// Writes a 32-bit register. `None` if there is no such register.
     fn write_u32(&mut self, offset: usize, value: u32) -> Option<Result<Action, Violation>> {
         match offset {
             DEVICE_FEATURE_SELECT => self.device_feature_select = value,
             DRIVER_FEATURE_SELECT => self.driver_feature_select = value,
             DRIVER_FEATURE => {
-                // Once agreed on, the features stay until a reset.
+                // Once FEATURES_OK is set, the features don't change before a reset.
                 if self.status & STATUS_FEATURES_OK == 0 {
                     set_window(&mut self.accepted, self.driver_feature_select, value);
                 }
@@ -382,8 +384,8 @@ impl CommonConfig {
             return Ok(Action::None);
         }
         if !ready {
-            // The service thread does not know the queue yet. A task for it could outlive a device
-            // reset, which is done at once as well.
+            // The service thread has not started the queue, so the reset is done at once. A task
+            // for the service thread could outlive a device reset, which is also done at once.
             *queue = QueueRegisters::new(queue.max_size);
             return Ok(Action::SetQueueVector(index, NO_VECTOR));
         }
@@ -398,7 +400,7 @@ impl CommonConfig {
             .ok_or(Violation::NoSuchQueue { queue: index })
     }
 
-    /// The selected queue, which must not be in use.
+    /// The selected queue. Fails if the queue is enabled or being reset.
     fn idle_queue(&mut self) -> Result<&mut QueueRegisters, Violation> {
         let index = self.queue_select;
         let queue = self.queue()?;
@@ -408,7 +410,7 @@ impl CommonConfig {
         Ok(queue)
     }
 
-    /// `vector`, or none in place of one that does not exist: the driver reads the register back.
+    /// `vector`, or `NO_VECTOR` if there is no such vector: the driver reads the register back.
     fn checked_vector(&self, vector: u16) -> u16 {
         if vector < self.vectors {
             vector
@@ -422,12 +424,12 @@ impl CommonConfig {
         self.accepted
     }
 
-    /// Where each enabled queue is.
+    /// The addresses of each queue; `None` for a queue that is not enabled.
     pub(crate) fn enabled_queues(&self) -> Vec<Option<Split>> {
         self.queues.iter().map(|queue| self.at(queue)).collect()
     }
 
-    /// Where a queue is, if it is enabled.
+    /// The addresses of a queue, if the queue is enabled.
     pub(crate) fn enabled_queue(&self, index: u16) -> Option<Split> {
         self.at(self.queues.get(usize::from(index))?)
     }
@@ -439,12 +441,13 @@ impl CommonConfig {
         })
     }
 
-    /// Starts a reset that the driver did not ask for, if none runs. Returns whether it did.
+    /// Starts a reset on behalf of PCI instead of the driver. Returns false if a reset runs
+    /// already.
     pub(crate) fn begin_reset(&mut self) -> bool {
         !std::mem::replace(&mut self.resetting, true)
     }
 
-    /// A device reset is done.
+    /// Ends a device reset: all registers get their initial values.
     pub(crate) fn reset(&mut self) {
         self.accepted = 0;
         self.config_vector = NO_VECTOR;
@@ -458,7 +461,7 @@ impl CommonConfig {
         }
     }
 
-    /// A queue reset is done.
+    /// Ends the reset of a queue: its registers get their initial values.
     pub(crate) fn queue_reset_done(&mut self, index: u16) {
         if let Some(queue) = self.queues.get_mut(usize::from(index)) {
             *queue = QueueRegisters::new(queue.max_size);
@@ -466,7 +469,7 @@ impl CommonConfig {
     }
 }
 
-/// Bits of window `select`, 32 bits wide.
+/// The 32 feature bits that `select` makes visible: bits 0 to 31, 32 to 63, or none.
 fn window(bits: u64, select: u32) -> u32 {
     bit_range(select).map_or(0, |range| (bits >> range.start) as u32)
 }

@@ -2,8 +2,8 @@
 
 //! The PCI function: dispatches register accesses and runs the device through its states.
 //!
-//! Locks: the registers' and a queue's are never held together, and neither while the device is
-//! called.
+//! Locks: the lock of the registers and that of a queue are never held together. Neither is held
+//! during a call to the device.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,7 @@ impl PciFunction {
     ) -> io::Result<Self> {
         let mut sizes = device.queue_sizes();
         sizes.truncate(pci::MAX_QUEUES);
-        // One for each queue and one for configuration changes, as far as MSI-X goes.
+        // A vector for each queue and one for configuration changes, up to the limit of MSI-X.
         let vectors =
             u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
         let inbox = Arc::new(Inbox::new(sizes.len()));
@@ -73,7 +73,7 @@ impl PciFunction {
         })
     }
 
-    /// Length of a BAR, 0 if there is none.
+    /// Length of a BAR in bytes, 0 if there is no such BAR.
     pub(crate) fn bar_len(&self, bar: u32) -> u64 {
         match bar {
             pci::MSIX_BAR => pci::MSIX_BAR_LEN,
@@ -105,8 +105,8 @@ impl PciFunction {
         }
     }
 
-    /// Reads from a BAR. Addresses without a register read as zero; the MSI-X table is the
-    /// client's.
+    /// Reads from a BAR. Addresses without a register read as zero. The client itself emulates the
+    /// MSI-X table.
     pub(crate) fn bar_read(&self, bar: u32, offset: u64, data: &mut [u8]) {
         data.fill(0);
         if bar != pci::VIRTIO_BAR {
@@ -123,7 +123,7 @@ impl PciFunction {
                     .registers
                     .lock()
                     .read(self.state.generation(), self.state.needs_reset());
-                // Below the ISR register, so it fits.
+                // The offset is below `ISR_OFFSET`, so it fits.
                 let start = (offset as usize).min(COMMON_LEN);
                 for (byte, value) in data.iter_mut().zip(&image[start..]) {
                     *byte = *value;
@@ -179,7 +179,7 @@ impl PciFunction {
                     offset - pci::DEVICE_OFFSET
                 ));
             }
-            // The rest is read-only too.
+            // All other registers are read-only too.
             _ => {}
         }
     }
@@ -214,7 +214,7 @@ impl PciFunction {
         }
     }
 
-    /// Resets the function as PCI does. `observer` is called when that is done, possibly at once.
+    /// Starts a function-level reset. `observer` is called when it is done, possibly at once.
     pub(crate) fn begin_function_reset(&self, observer: Box<dyn Fn() + Send>) {
         self.config.lock().reset();
         if self.registers.lock().begin_reset() {
@@ -223,7 +223,8 @@ impl PciFunction {
         self.resets.observe(observer);
     }
 
-    /// Resets the function after its client has gone and waits until nothing accesses guest memory.
+    /// Resets the function after its client has disconnected. Returns when nothing accesses guest
+    /// memory any more.
     pub(crate) fn disconnect(&self) {
         self.begin_disconnect();
         self.end_disconnect();
@@ -241,25 +242,26 @@ impl PciFunction {
         self.space.clear();
     }
 
-    /// Nobody serves the function any more: has the device stopped, and takes its memory away. On
-    /// return nothing accesses guest memory.
+    /// Stops the device and unmaps its memory, after the socket thread has failed. On return
+    /// nothing accesses guest memory.
     pub(crate) fn abandon(&self, why: &str) {
         self.state.fail(format_args!("{why}"));
         self.space.clear();
     }
 
-    /// The registers admit one reset at a time.
+    /// Requests a reset from the service thread. The registers admit one reset at a time, so the
+    /// inbox stays bounded.
     fn post_reset(&self) {
         self.resets.request();
         self.inbox.task(Task::Reset);
     }
 
-    /// Guest memory was lost: has the device stopped.
+    /// Requests from the service thread that it stop the device: guest memory was lost.
     pub(crate) fn memory_lost(&self) {
         self.inbox.fail();
     }
 
-    /// Tells the driver that the device configuration is another.
+    /// Notifies the driver of a change of the device configuration.
     pub(crate) fn config_changed(&self) {
         self.state.config_changed();
     }
@@ -269,9 +271,9 @@ impl PciFunction {
         self.inbox.stop();
     }
 
-    /// The service thread.
+    /// The body of the service thread.
     pub(crate) fn serve(&self) {
-        // Kicks before the driver is ready are void.
+        // Notifications before DRIVER_OK are void.
         let mut active = false;
         loop {
             let work = self.inbox.wait();
@@ -307,7 +309,7 @@ impl PciFunction {
         match work {
             ServiceWork::Stop => {}
             ServiceWork::Fail => self.fail(),
-            // A device that has failed begins nothing before its reset.
+            // A failed device starts no queue before its reset.
             ServiceWork::Task(Task::StartQueue(_)) if self.state.has_failed() => {}
             ServiceWork::Task(Task::Activate) => {
                 self.activate();
@@ -328,11 +330,11 @@ impl PciFunction {
         }
     }
 
-    /// Brings work that panicked to its end, so that the client is not kept waiting: the device has
+    /// Completes work that panicked, so that the client does not wait for it, and marks the device
     /// failed.
     fn end_panicked(&self, work: ServiceWork, why: &str) {
         match work {
-            // The driver learns of it when it sets the device up.
+            // The reset clears the failure.
             ServiceWork::Task(Task::Reset) => {
                 self.stop_device(why);
                 self.end_reset();
@@ -342,20 +344,21 @@ impl PciFunction {
                 self.fail();
                 self.registers.lock().queue_reset_done(index);
             }
-            // It was about to stop.
+            // Stopping the device panicked.
             ServiceWork::Fail => self.state.ask_for_reset(why),
             _ => self.state.fail(format_args!("{why}")),
         }
     }
 
-    /// Stops the device, if it has failed, and then asks the driver for a reset.
+    /// Stops the device, if it has failed, and then sets DEVICE_NEEDS_RESET.
     fn fail(&self) {
         let lost = self.space.lost().map(|lost| lost.to_string());
         if let Some(lost) = &lost {
             self.state.fail(format_args!("{lost}"));
         }
         if let Some(why) = self.state.failing() {
-            // A read from lost memory may have failed the device first.
+            // Reading the spare page of lost memory may have failed the device first: report the
+            // cause, not the effect.
             let why = lost.unwrap_or(why);
             self.stop_device(&why);
             self.state.ask_for_reset(&why);
@@ -370,7 +373,7 @@ impl PciFunction {
     }
 
     fn activate(&self) {
-        // Memory may still be lost.
+        // Guest memory may still be lost.
         self.fail();
         if self.state.has_failed() {
             return;
@@ -389,7 +392,7 @@ impl PciFunction {
             "driver ready, features {features:#x}"
         );
         self.device.activate(features, &self.queues);
-        // A kick may have come before the queue was started.
+        // The driver may have notified a queue before it was started.
         for (index, _) in (0u16..).zip(&enabled).filter(|(_, at)| at.is_some()) {
             self.kick(index);
         }

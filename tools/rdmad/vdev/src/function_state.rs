@@ -17,7 +17,7 @@ use crate::service::Inbox;
 const ISR_QUEUE: u8 = 1 << 0;
 /// ISR bit of a configuration change.
 const ISR_CONFIG: u8 = 1 << 1;
-/// `VIRTIO_MSI_NO_VECTOR`.
+/// `VIRTIO_MSI_NO_VECTOR`: no interrupt vector.
 pub(crate) const NO_VECTOR: u16 = 0xffff;
 
 /// Whether the device works or has failed.
@@ -25,13 +25,14 @@ pub(crate) const NO_VECTOR: u16 = 0xffff;
 enum Health {
     #[default]
     Well,
-    /// It can't, for this reason. The service thread has yet to stop it.
+    /// The device has failed for this reason. The service thread has yet to stop it.
     Failing(String),
-    /// It has stopped, and the driver can see DEVICE_NEEDS_RESET.
+    /// The device has stopped, and the driver can see DEVICE_NEEDS_RESET.
     Failed,
 }
 
-/// State that queues use while they hold their own lock. The lock in here is a leaf.
+/// State that queues use while they hold their own lock. No other lock is taken under the lock of
+/// `health`, except the inbox's.
 #[derive(Debug)]
 pub(crate) struct FunctionState {
     pub(crate) interrupts: Interrupts,
@@ -71,17 +72,17 @@ impl FunctionState {
         self.trigger(vector);
     }
 
-    /// Tells the driver that the configuration, or the status, is another.
+    /// Notifies the driver of a change of the configuration or the status.
     pub(crate) fn config_changed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.isr.fetch_or(ISR_CONFIG, Ordering::AcqRel);
         self.trigger(self.config_vector.load(Ordering::Acquire));
     }
 
-    /// The device can't go on: the driver broke the rules, its memory is lost, or the device has a
-    /// defect. The first reason counts.
+    /// Marks the device as failed: the driver broke the rules, guest memory is lost, or the device
+    /// has a defect. Only the first reason is recorded.
     ///
-    /// Never blocks. The service thread stops the device and only then shows DEVICE_NEEDS_RESET.
+    /// Never blocks. The service thread stops the device and only then sets DEVICE_NEEDS_RESET.
     pub(crate) fn fail(&self, why: fmt::Arguments<'_>) {
         let mut health = self.health.lock();
         if matches!(*health, Health::Well) {
@@ -90,8 +91,8 @@ impl FunctionState {
         }
     }
 
-    /// Has queue `index` served later, if a change of the device's state is to come first. Returns
-    /// whether that is so.
+    /// If a change of the device's state is pending, requests that queue `index` be served after
+    /// the change, and returns true.
     pub(crate) fn postpone(&self, index: u16) -> bool {
         let is_early = self.inbox.has_tasks();
         if is_early {
@@ -100,7 +101,7 @@ impl FunctionState {
         is_early
     }
 
-    /// Why the device is to be stopped, if it is.
+    /// Why the device has failed, if the service thread has yet to stop it.
     pub(crate) fn failing(&self) -> Option<String> {
         match &*self.health.lock() {
             Health::Failing(why) => Some(why.clone()),
@@ -108,19 +109,19 @@ impl FunctionState {
         }
     }
 
-    /// The device has stopped: asks for a reset.
+    /// Sets DEVICE_NEEDS_RESET and notifies the driver. To be called after the device has stopped.
     pub(crate) fn ask_for_reset(&self, why: &str) {
         *self.health.lock() = Health::Failed;
         self.log.warn(format_args!("device needs reset: {why}"));
         self.config_changed();
     }
 
-    /// Whether the device is to be stopped or has stopped.
+    /// Whether the device has failed, stopped or not.
     pub(crate) fn has_failed(&self) -> bool {
         !matches!(*self.health.lock(), Health::Well)
     }
 
-    /// Whether the device has stopped and waits for its reset.
+    /// Whether the device has stopped after a failure and waits for its reset.
     pub(crate) fn needs_reset(&self) -> bool {
         matches!(*self.health.lock(), Health::Failed)
     }
@@ -129,12 +130,13 @@ impl FunctionState {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Reads and so clears the ISR register.
+    /// Reads the ISR register, which clears it.
     pub(crate) fn take_isr(&self) -> u8 {
         self.isr.swap(0, Ordering::AcqRel)
     }
 
-    /// Device reset. Interrupts stay connected: they are PCI's, not virtio's.
+    /// Resets the state for a device reset. Interrupts stay connected: they belong to PCI, not to
+    /// virtio.
     pub(crate) fn reset(&self) {
         self.config_vector.store(NO_VECTOR, Ordering::Release);
         self.isr.store(0, Ordering::Release);

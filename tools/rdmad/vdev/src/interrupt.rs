@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! MSI-X vectors: an eventfd each, which the client turns into the guest's interrupt. Masking is
-//! the client's.
+//! MSI-X vectors. Each has an eventfd, which the client turns into an interrupt of the guest. The
+//! client also handles masking.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,16 +14,16 @@ use crate::aio::Aio;
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     aio: Aio,
-    /// Each lock is held for no longer than a system call that never waits.
+    /// The vectors. Each lock is held at most during one system call, which never waits.
     vectors: Box<[Mutex<Vector>]>,
 }
 
-/// A file that is known to be an eventfd.
+/// A file descriptor that was checked to be an eventfd.
 #[derive(Debug)]
 pub(crate) struct Eventfd(OwnedFd);
 
 impl Eventfd {
-    /// Fails if `fd` is something else.
+    /// Checks `fd`. Fails if it is not an eventfd.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
         if target.as_os_str() != "anon_inode:[eventfd]" {
@@ -39,7 +39,8 @@ impl Eventfd {
 #[derive(Debug, Default)]
 struct Vector {
     eventfd: Option<Eventfd>,
-    /// Triggered while there was no eventfd: like the pending bit of MSI-X, this is made up for.
+    /// The vector was triggered while it had no eventfd. Like the pending bit of MSI-X, this raises
+    /// the interrupt once there is an eventfd.
     pending: bool,
 }
 
@@ -64,11 +65,11 @@ impl Interrupts {
     }
 
     pub(crate) fn count(&self) -> u16 {
-        // Made from a u16.
+        // The number was a u16 in `new`.
         self.vectors.len() as u16
     }
 
-    /// Raises a vector; one that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is not raised.
+    /// Raises a vector. A vector that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is ignored.
     /// Never waits, whatever the client does with the eventfd.
     pub(crate) fn trigger(&self, vector: u16) -> io::Result<()> {
         match self.vector(vector) {
@@ -77,7 +78,7 @@ impl Interrupts {
         }
     }
 
-    /// Connects a vector to an eventfd, or to none.
+    /// Connects a vector to an eventfd, or disconnects it.
     pub(crate) fn connect(&self, vector: u16, eventfd: Option<Eventfd>) -> io::Result<()> {
         let mut vector = self
             .vector(vector)
@@ -89,7 +90,7 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Disconnects all vectors and forgets what is pending.
+    /// Disconnects all vectors and clears their pending state.
     pub(crate) fn reset(&self) {
         for index in 0..self.count() {
             if let Some(mut vector) = self.vector(index) {

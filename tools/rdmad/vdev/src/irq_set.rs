@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The payload of SET_IRQS, `struct vfio_irq_set`. All of it is checked before the first vector
-//! changes.
+//! The payload of SET_IRQS, `struct vfio_irq_set`. The whole payload is checked before the first
+//! vector changes.
 
 use std::io;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use crate::client::CommandError;
 use crate::interrupt::{Eventfd, Interrupts};
 use crate::message::{IrqSetHeader, Payload, Structure};
 
-/// A client's wish for the vectors.
+/// A client's request to change or raise interrupt vectors.
 #[derive(Debug)]
 pub(crate) enum IrqSet {
-    /// Nothing: the function has no interrupt of this kind to disable.
+    /// Do nothing: the client disables a kind of interrupt that the function does not have.
     Nothing,
     /// Disconnect all vectors.
     Reset,
@@ -24,7 +24,7 @@ pub(crate) enum IrqSet {
     Trigger(Range<u16>),
     /// Disconnect these vectors.
     Disconnect(Range<u16>),
-    /// Connect the vectors from this one on.
+    /// Connect consecutive vectors, from this one on, to these eventfds.
     Connect(u16, Vec<Eventfd>),
 }
 
@@ -80,13 +80,13 @@ impl IrqSet {
             .checked_add(count)
             .filter(|&end| end <= u32::from(vectors))
             .ok_or(CommandError::Invalid("no such vector"))?;
-        // In range as the end is.
+        // Both fit `u16`, since the end is at most `vectors`.
         let range = start as u16..end as u16;
         match data {
             vfio::VFIO_IRQ_SET_DATA_NONE if count == 0 => Ok(Self::Reset),
             vfio::VFIO_IRQ_SET_DATA_NONE => Ok(Self::Trigger(range)),
-            // Without descriptors the vectors are disconnected. A client whose descriptors were
-            // lost is dropped before.
+            // A request without descriptors disconnects the vectors. Lost descriptors can't look
+            // like this: the client was disconnected then.
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() => Ok(Self::Disconnect(range)),
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.len() == range.len() => {
                 let eventfds = fds.into_iter().map(Eventfd::new).collect::<io::Result<_>>();
@@ -100,7 +100,7 @@ impl IrqSet {
         }
     }
 
-    /// Executes the request. Fails when a vector that was pending can't be raised.
+    /// Executes the request. Fails if a pending vector can't be raised when it is connected.
     pub(crate) fn apply(self, interrupts: &Interrupts, trigger: impl Fn(u16)) -> io::Result<()> {
         match self {
             Self::Nothing => {}

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Interrupts that a thread sends when it has no lock any more.
+//! Interrupts that a thread defers until it holds no lock.
 //!
-//! An interrupt is a system call that wakes a thread of the client, some microseconds. A worker
-//! that made it while it holds the locks of queues would hold up the threads that wait for them.
+//! An interrupt is a system call that wakes a thread of the client and takes some microseconds. A
+//! worker that made this call under the locks of queues would delay the threads that wait for the
+//! locks.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use std::sync::Arc;
 use crate::Virtqueue;
 
 thread_local! {
-    /// Queues, of any device, whose driver the thread has yet to interrupt. It keeps its room, so
-    /// nothing is allocated after a while.
+    /// Queues, of any device, whose driver the thread has yet to interrupt. The vector is never
+    /// freed, so after a while nothing is allocated.
     static DUE: RefCell<Vec<Arc<Virtqueue>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that a queue's driver is to be interrupted.
+/// Records that `queue`'s driver is to be interrupted.
 pub(crate) fn interrupt(queue: &Arc<Virtqueue>) {
     DUE.with_borrow_mut(|due| {
         if !due.iter().any(|other| Arc::ptr_eq(other, queue)) {
@@ -25,8 +26,8 @@ pub(crate) fn interrupt(queue: &Arc<Virtqueue>) {
     });
 }
 
-/// Sends the interrupts that [`Virtqueue::push_later`] and [`Virtqueue::interrupt_later`] have left
-/// in the current thread, once for each queue.
+/// Sends the interrupts that [`Virtqueue::push_later`] and [`Virtqueue::interrupt_later`] have
+/// deferred in the current thread: one for each queue.
 pub fn send_interrupts() {
     DUE.with_borrow_mut(|due| {
         for queue in due.drain(..) {

@@ -2,20 +2,19 @@
 
 //! Virtio devices as PCI functions, served to a VM's monitor over vfio-user.
 //!
-//! A [`VirtioDevice`] says what the device is and does. [`Listener::start`] makes it a virtio-pci
-//! function (virtio 1.3, section 4.1, without legacy parts) that a vfio-user client, such as QEMU's
+//! A [`VirtioDevice`] implements a device. [`Listener::start`] makes it a virtio-pci function
+//! (virtio 1.3, section 4.1, without legacy parts) that a vfio-user client, such as QEMU's
 //! `vfio-user-pci`, plugs into a VM. Each function has a socket, one client at a time, and two
 //! threads:
 //!
-//! - the socket thread decodes messages and answers each at once. It never waits for the device's
+//! - The socket thread decodes messages and answers each at once. It never waits for the device's
 //!   workers, since the client's posted writes, register reads and DMA_UNMAPs share one queue, and
 //!   a guest whose read takes seconds gets all-ones. Only DMA_UNMAP waits, for the slice of work
-//!   that holds the old map;
-//! - the service thread runs what takes longer: activation, resets and the queues that the device
-//!   leaves to it.
+//!   that holds the old map.
+//! - The service thread executes longer work: activation, resets and the queues that the device
+//!   does not serve by its own threads.
 //!
-//! No region can be mapped by the client: one that could would make the client wait for each
-//! register write.
+//! The client can't map any region: it would wait for a reply to each write to a mappable region.
 
 #![deny(unsafe_code)]
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Messages in one [`PERIOD`].
+/// Maximum number of messages in one [`PERIOD`].
 const BURST: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -27,7 +27,7 @@ struct Window {
 }
 
 impl Limiter {
-    /// For the port `name`.
+    /// A limiter for messages about the port `name`.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -44,7 +44,7 @@ impl Limiter {
         &self.name
     }
 
-    /// Logs a warning unless there were too many lately.
+    /// Logs a warning, unless too many messages were logged lately.
     pub(crate) fn warn(&self, message: fmt::Arguments<'_>) {
         match self.admit(Instant::now()) {
             None => {}
@@ -53,7 +53,7 @@ impl Limiter {
         }
     }
 
-    /// Logs a message unless there were too many lately.
+    /// Logs an informational message, unless too many messages were logged lately.
     pub(crate) fn info(&self, message: fmt::Arguments<'_>) {
         match self.admit(Instant::now()) {
             None => {}
@@ -62,7 +62,8 @@ impl Limiter {
         }
     }
 
-    /// Whether a message may pass now, and how many have not since the last one that did.
+    /// `None` if the message must be suppressed. Else the number of messages that were suppressed
+    /// since the last logged one.
     fn admit(&self, now: Instant) -> Option<u64> {
         let mut window = self.window.lock();
         if now.duration_since(window.start) >= PERIOD {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Messages of the vfio-user protocol, version 0.1 (QEMU, docs/interop/vfio-user). Integers are in
-//! host order.
+//! host byte order.
 
-/// Longest message that is taken, header included.
+/// Longest accepted message in bytes, header included.
 pub(crate) const MAX_MESSAGE: usize = 0x1_0000 + 0x100;
-/// Longest register access, as told to the client.
+/// Longest register access in bytes, as announced to the client.
 pub(crate) const MAX_TRANSFER: u32 = 0x1_0000;
-/// Most file descriptors in one message, as told to the client.
+/// Maximum number of file descriptors in one message, as announced to the client.
 pub const MAX_FDS: usize = 16;
 
 const FLAG_TYPE: u32 = 0xf;
@@ -16,7 +16,7 @@ const FLAG_REPLY: u32 = 1;
 const FLAG_NO_REPLY: u32 = 1 << 4;
 const FLAG_ERROR: u32 = 1 << 5;
 
-/// Commands of a client that the function knows.
+/// Commands of a client that the function implements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Version = 1,
@@ -36,7 +36,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// By their numbers, from 1 on.
+    /// All commands in the order of their numbers, which start at 1.
     const ALL: [Self; 14] = [
         Self::Version,
         Self::DmaMap,
@@ -60,7 +60,7 @@ impl Command {
     }
 }
 
-/// A structure of the protocol. Its fields follow each other without padding.
+/// A structure of the protocol, packed: its fields have no padding between them.
 pub(crate) trait Structure: Sized {
     const LEN: usize;
 
@@ -69,7 +69,7 @@ pub(crate) trait Structure: Sized {
     fn encode(&self, out: &mut Vec<u8>);
 }
 
-/// Structures with their lengths.
+/// Defines structures of the protocol, with their lengths in bytes.
 macro_rules! structures {
     ($($(#[$meta:meta])* $name:ident, $len:literal: { $($field:ident: $type:ident,)* })*) => {$(
         $(#[$meta])*
@@ -106,7 +106,7 @@ structures! {
         error: u32,
     }
 
-    /// Begins VERSION and its reply; a JSON text follows.
+    /// Start of VERSION and of its reply; a JSON text follows.
     Version, 4: {
         major: u16,
         minor: u16,
@@ -129,7 +129,7 @@ structures! {
         len: u64,
     }
 
-    /// The part of DEVICE_GET_REGION_INFO and DEVICE_GET_IRQ_INFO that counts.
+    /// The start of DEVICE_GET_REGION_INFO and DEVICE_GET_IRQ_INFO. The rest is ignored.
     InfoRequest, 12: {
         argsz: u32,
         flags: u32,
@@ -162,7 +162,7 @@ structures! {
         count: u32,
     }
 
-    /// Begins SET_IRQS: `struct vfio_irq_set` without data.
+    /// Start of SET_IRQS: `struct vfio_irq_set` without its data.
     IrqSetHeader, 20: {
         argsz: u32,
         flags: u32,
@@ -171,7 +171,7 @@ structures! {
         count: u32,
     }
 
-    /// A register access: begins REGION_READ, REGION_WRITE and their replies.
+    /// A register access: the start of REGION_READ, REGION_WRITE and their replies.
     RegionAccess, 16: {
         offset: u64,
         region: u32,
@@ -179,7 +179,7 @@ structures! {
     }
 }
 
-/// Flag of DMA_MAP: the device may write.
+/// Flag of DMA_MAP: the device may write to the region.
 pub(crate) const MAP_WRITE: u32 = 1 << 1;
 /// Flags of DMA_UNMAP.
 pub(crate) const UNMAP_GET_DIRTY_PAGE_INFO: u32 = 1 << 1;
@@ -208,24 +208,24 @@ impl Header {
     }
 }
 
-/// Where a reply starts in the output.
+/// Offset of a reply in the output.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct ReplyStart(usize);
 
-/// Takes back a reply that is not to be sent.
+/// Removes a reply that is not to be sent from the output.
 pub(crate) fn discard(out: &mut Vec<u8>, start: ReplyStart) {
     out.truncate(start.0);
 }
 
 /// Completes a reply whose payload has been appended.
 pub(crate) fn finish(out: &mut [u8], start: ReplyStart) {
-    // Replies are as bounded as messages are.
+    // A reply is no longer than MAX_MESSAGE, so its length fits.
     let size = (out.len() - start.0) as u32;
     out[start.0 + 4..start.0 + 8].copy_from_slice(&size.to_ne_bytes());
 }
 
-/// Makes a reply an error without payload.
+/// Completes a reply as an error, without payload.
 pub(crate) fn finish_error(out: &mut Vec<u8>, start: ReplyStart, errno: i32) {
     out.truncate(start.0 + Header::LEN);
     out[start.0 + 8..start.0 + 12].copy_from_slice(&(FLAG_REPLY | FLAG_ERROR).to_ne_bytes());
@@ -234,11 +234,11 @@ pub(crate) fn finish_error(out: &mut Vec<u8>, start: ReplyStart, errno: i32) {
     finish(out, start);
 }
 
-/// The part of a payload that was not read yet. Missing bytes make [`Truncated`].
+/// The unread part of a payload. Reading beyond the end fails with [`Truncated`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payload<'a>(pub(crate) &'a [u8]);
 
-/// A payload shorter than its command's.
+/// The payload is too short for its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Truncated;
 

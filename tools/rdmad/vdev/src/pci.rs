@@ -6,7 +6,7 @@
 use crate::common::COMMON_LEN;
 use crate::SharedMemory;
 
-/// Length of the configuration space.
+/// Length of the configuration space in bytes.
 pub(crate) const CONFIG_LEN: usize = 256;
 
 /// BAR of the MSI-X table and pending bits.
@@ -16,31 +16,31 @@ pub(crate) const VIRTIO_BAR: u32 = 2;
 /// BAR of the shared memory region, 64 bits wide.
 pub(crate) const SHM_BAR: u32 = 4;
 
-/// Length of [`MSIX_BAR`].
+/// Length of [`MSIX_BAR`] in bytes.
 pub(crate) const MSIX_BAR_LEN: u64 = 0x1_0000;
-/// Offset of the pending bits, so the table has room for [`MAX_VECTORS`].
+/// Offset of the pending bits. The table before them has room for [`MAX_VECTORS`].
 const PBA_OFFSET: u32 = 0x8000;
-/// Vectors that MSI-X has at most.
+/// Maximum number of MSI-X vectors.
 pub(crate) const MAX_VECTORS: u16 = 2048;
 
-/// Length of [`VIRTIO_BAR`].
+/// Length of [`VIRTIO_BAR`] in bytes.
 pub(crate) const VIRTIO_BAR_LEN: u64 = 0x1_0000;
-/// Structures in [`VIRTIO_BAR`].
+/// Offsets and lengths of the structures in [`VIRTIO_BAR`].
 pub(crate) const COMMON_OFFSET: u64 = 0;
 pub(crate) const ISR_OFFSET: u64 = 0x1000;
 pub(crate) const DEVICE_OFFSET: u64 = 0x2000;
 pub(crate) const DEVICE_LEN: u64 = 0x1000;
 pub(crate) const NOTIFY_OFFSET: u64 = 0x8000;
 pub(crate) const NOTIFY_LEN: u64 = VIRTIO_BAR_LEN - NOTIFY_OFFSET;
-/// Distance of two queues' notification addresses.
+/// Distance between the notification addresses of consecutive queues, in bytes.
 pub(crate) const NOTIFY_MULTIPLIER: u32 = 4;
-/// Queues that have a notification address.
+/// Number of queues for which there are notification addresses.
 pub(crate) const MAX_QUEUES: usize = (NOTIFY_LEN / NOTIFY_MULTIPLIER as u64) as usize;
 
 const VENDOR_VIRTIO: u16 = 0x1af4;
-/// Modern devices have this PCI device id plus their type.
+/// PCI device ID of a modern device, minus its virtio device type.
 const DEVICE_BASE: u16 = 0x1040;
-/// At least 1 for modern devices.
+/// PCI revision: at least 1 for modern devices.
 const REVISION: u8 = 1;
 
 const COMMAND: usize = 0x04;
@@ -48,20 +48,20 @@ const STATUS: usize = 0x06;
 const BARS: usize = 0x10;
 const CAPABILITIES: usize = 0x34;
 const INTERRUPT_LINE: usize = 0x3c;
-/// Capabilities follow the header.
+/// Offset of the first capability, right after the header.
 const FIRST_CAPABILITY: usize = 0x40;
 
 const STATUS_CAPABILITIES: u16 = 1 << 4;
-/// Memory space, bus master, INTx disable.
+/// Writable bits of the command register: memory space, bus master, INTx disable.
 const COMMAND_WRITABLE: u16 = (1 << 1) | (1 << 2) | (1 << 10);
 const BAR_64BIT: u32 = 1 << 2;
 
 const CAP_ID_VENDOR: u8 = 0x09;
 const CAP_ID_MSIX: u8 = 0x11;
-/// Enable and function mask in the high byte of the MSI-X message control.
+/// Writable bits in the high byte of the MSI-X message control: enable and function mask.
 const MSIX_CONTROL_WRITABLE: u8 = 0xc0;
 
-/// `cfg_type` of virtio's capabilities.
+/// Values of `cfg_type` in virtio's capabilities.
 const CFG_COMMON: u8 = 1;
 const CFG_NOTIFY: u8 = 2;
 const CFG_ISR: u8 = 3;
@@ -88,11 +88,11 @@ pub(crate) struct WindowAccess {
 #[derive(Debug)]
 pub(crate) struct PciConfig {
     bytes: [u8; CONFIG_LEN],
-    /// Bits that a write changes.
+    /// Mask of the bits that a write changes.
     writable: [u8; CONFIG_LEN],
-    /// The space after a reset.
+    /// Contents after a reset.
     initial: [u8; CONFIG_LEN],
-    /// Offset of the window capability.
+    /// Offset of the capability that accesses BARs through configuration space.
     window: usize,
 }
 
@@ -165,12 +165,12 @@ impl PciConfig {
         }
     }
 
-    /// Back to the state after power on.
+    /// Restores the state after power on.
     pub(crate) fn reset(&mut self) {
         self.bytes = self.initial;
     }
 
-    /// The bytes at `offset`; ones beyond the end.
+    /// Reads the bytes at `offset`. Bits beyond the end of the space read as ones.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         for (i, byte) in data.iter_mut().enumerate() {
@@ -182,7 +182,7 @@ impl PciConfig {
         }
     }
 
-    /// Changes the writable bits.
+    /// Writes `data` at `offset`; only writable bits change.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         for (i, &byte) in data.iter().enumerate() {
@@ -193,8 +193,8 @@ impl PciConfig {
         }
     }
 
-    /// The access to a BAR that an access of `len` bytes at `offset` makes, if it hits the window's
-    /// data.
+    /// The access to a BAR that results from an access of `len` bytes at `offset`, if that is the
+    /// data field of the window capability.
     pub(crate) fn window(&self, offset: u64, len: usize) -> Option<WindowAccess> {
         let capability = &self.bytes[self.window..self.window + WINDOW_LEN];
         let word = |at: usize| {
@@ -215,7 +215,7 @@ impl PciConfig {
     }
 }
 
-/// The part of a virtio capability behind id and link.
+/// The body of a virtio capability, which follows its ID and link bytes.
 fn virtio_capability(
     cfg_type: u8,
     bar: u8,
@@ -224,7 +224,7 @@ fn virtio_capability(
     length: u32,
     more: &[u8],
 ) -> Vec<u8> {
-    // Id and link count in the length field.
+    // The length field counts the ID and link bytes too.
     let total = 16 + more.len() as u8;
     let mut body = vec![total, cfg_type, bar, id, 0, 0];
     body.extend_from_slice(&offset.to_le_bytes());
@@ -236,9 +236,9 @@ fn virtio_capability(
 struct Builder {
     bytes: [u8; CONFIG_LEN],
     writable: [u8; CONFIG_LEN],
-    /// Where the next capability goes.
+    /// Offset of the next capability.
     end: usize,
-    /// Where its offset goes.
+    /// Offset of the byte that links to the next capability.
     link: usize,
 }
 
@@ -265,7 +265,7 @@ impl Builder {
     /// Appends a capability and returns its offset.
     fn capability(&mut self, id: u8, body: &[u8]) -> usize {
         let at = self.end;
-        // An offset in 256 bytes of space.
+        // Fits a byte: the space has 256 bytes.
         self.put(self.link, &[at as u8]);
         self.put(at, &[id, 0]);
         self.put(at + 2, body);
@@ -275,7 +275,7 @@ impl Builder {
     }
 
     fn virtio(&mut self, cfg_type: u8, offset: u64, length: u64, more: &[u8]) {
-        // All inside the BAR, whose length fits.
+        // Offset and length lie inside the BAR, whose length fits 32 bits.
         let body = virtio_capability(
             cfg_type,
             VIRTIO_BAR as u8,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Split virtqueue of whole requests, device side (virtio 1.3, 2.7), without event indices.
+//! Device side of a split virtqueue (virtio 1.3, 2.7), without event indices. It reads and answers
+//! whole requests.
 //!
-//! The driver may write anything at any time. Each access is checked against the DMA map; a ring or
-//! chain that breaks the rules stops the queue and asks for a reset. A device that serves a queue
-//! by itself asks where it is instead.
+//! The driver may write anything at any time. Each access is checked against the DMA map. A ring or
+//! chain that breaks the rules stops the queue and sets DEVICE_NEEDS_RESET. A device that accesses
+//! the rings of a queue itself gets their addresses from [`Virtqueue::split`] instead.
 
 use std::fmt;
 use std::sync::atomic::{fence, AtomicU16, Ordering};
@@ -17,7 +18,7 @@ use virtqueue::{Buffer, ChainError, Split};
 use crate::function_state::{FunctionState, NO_VECTOR};
 use crate::later;
 
-/// Rules that a driver broke.
+/// How a driver broke the rules of a ring.
 #[derive(Debug, thiserror::Error)]
 enum QueueError {
     #[error("{0}")]
@@ -35,7 +36,7 @@ pub struct Virtqueue {
     space: Arc<DmaSpace>,
     state: Arc<FunctionState>,
     vector: AtomicU16,
-    /// A ring's indices change last, after all that can fail.
+    /// State of the ring. Its indices change last, after everything that can fail.
     ring: Mutex<RingState>,
 }
 
@@ -43,7 +44,7 @@ pub struct Virtqueue {
 struct RingState {
     /// The ring, while the driver has enabled the queue.
     running: Option<Ring>,
-    /// Counts the rings that this queue had: a request belongs to one.
+    /// Number of times that the queue was started. A request belongs to one generation.
     generation: u64,
 }
 
@@ -52,27 +53,27 @@ struct Ring {
     at: Split,
     next_available: u16,
     next_used: u16,
-    /// The driver was told not to notify.
+    /// `VIRTQ_USED_F_NO_NOTIFY` is set: the driver need not notify.
     quiet: bool,
 }
 
-/// A request that the driver made available.
+/// A request that the driver made available and the device has yet to answer.
 #[derive(Debug)]
 pub struct AvailableBuffer {
     head: u16,
     generation: u64,
     input: Vec<u8>,
-    /// Address and length of the writable parts.
+    /// DMA address and length of each writable buffer.
     output: Vec<(u64, u32)>,
 }
 
 impl AvailableBuffer {
-    /// The driver's bytes, up to the limit that was given to [`Virtqueue::pop`].
+    /// The readable bytes of the request, up to the limit that was passed to [`Virtqueue::pop`].
     pub fn input(&self) -> &[u8] {
         &self.input
     }
 
-    /// Bytes that may be answered.
+    /// Number of bytes that the answer may have.
     pub fn output_len(&self) -> u64 {
         self.output.iter().map(|&(_, len)| u64::from(len)).sum()
     }
@@ -99,8 +100,9 @@ impl Virtqueue {
         self.ring.lock().running.is_some()
     }
 
-    /// Where the queue is, if the driver has enabled it: for a device that serves it by itself. It
-    /// may until [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
+    /// Addresses and size of the queue, if the driver has enabled it, for a device that accesses
+    /// the rings itself. The device may use them until
+    /// [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
     /// [`VirtioDevice::reset`](crate::VirtioDevice::reset) returns.
     pub fn split(&self) -> Option<Split> {
         Some(self.ring.lock().running.as_ref()?.at)
@@ -114,16 +116,16 @@ impl Virtqueue {
 
     /// Takes the next request. At most `max_input` bytes of its input are read.
     ///
-    /// The driver notifies of new requests only after there was none: a device that keeps requests
-    /// for later is not told of more as long as it has not run out of them.
+    /// The driver notifies the device of new requests only after `pop` has returned `None`: a
+    /// device that leaves requests in the queue gets no notifications until it has taken them all.
     pub fn pop(&self, max_input: usize) -> Option<AvailableBuffer> {
         self.pop_unless(max_input, || false)
     }
 
-    /// As [`pop`](Self::pop), for the service thread in
-    /// [`VirtioDevice::serve`](crate::VirtioDevice::serve): a request may need a queue that the
-    /// driver has enabled before. While the service thread has such a change to make, there is no
-    /// request, and the queue is served again after the change.
+    /// Like [`pop`](Self::pop), for the service thread in
+    /// [`VirtioDevice::serve`](crate::VirtioDevice::serve). A request may need a queue that the
+    /// driver has enabled earlier. So while the service thread has a change of state to make, this
+    /// returns `None`, and the queue is served again after the change.
     pub fn pop_in_order(&self, max_input: usize) -> Option<AvailableBuffer> {
         self.pop_unless(max_input, || self.state.postpone(self.index))
     }
@@ -148,15 +150,15 @@ impl Virtqueue {
         }
     }
 
-    /// Answers a request with the part of `output` that it has room for and gives it back to the
-    /// driver. A request from before a reset is void and dropped.
+    /// Answers a request and returns it to the driver. `output` is truncated to the room that the
+    /// request has. A request from before a reset is void and dropped.
     pub fn push(&self, request: AvailableBuffer, output: &[u8]) {
         if self.answer(request, output) {
             self.interrupt();
         }
     }
 
-    /// As [`push`](Self::push), but leaves the interrupt to
+    /// Like [`push`](Self::push), but defers the interrupt to
     /// [`send_interrupts`](crate::send_interrupts).
     pub fn push_later(self: &Arc<Self>, request: AvailableBuffer, output: &[u8]) {
         if self.answer(request, output) {
@@ -164,8 +166,8 @@ impl Virtqueue {
         }
     }
 
-    /// As [`interrupt`](Self::interrupt), when [`send_interrupts`](crate::send_interrupts) is
-    /// called.
+    /// Like [`interrupt`](Self::interrupt), but defers the interrupt to
+    /// [`send_interrupts`](crate::send_interrupts).
     pub fn interrupt_later(self: &Arc<Self>) {
         later::interrupt(self);
     }
@@ -188,20 +190,20 @@ impl Virtqueue {
         }
     }
 
-    /// The driver broke the rules of the device: stops the queue at once, has the device
-    /// [stopped](crate::VirtioDevice::fail) and asks for its reset.
+    /// Reports that the driver broke the rules of the device. Stops the queue at once; the service
+    /// thread then [stops the device](crate::VirtioDevice::fail) and sets DEVICE_NEEDS_RESET.
     pub fn reject(&self, why: fmt::Arguments<'_>) {
         self.stop();
         self.state.fail(format_args!("queue {}: {why}", self.index));
     }
 
-    /// The device can't go on, as `why` tells: has it [stopped](crate::VirtioDevice::fail) and asks
-    /// for its reset.
+    /// Reports that the device has failed, for the reason `why`. The service thread then
+    /// [stops it](crate::VirtioDevice::fail) and sets DEVICE_NEEDS_RESET.
     pub fn needs_reset(&self, why: &str) {
         self.state.fail(format_args!("{why}"));
     }
 
-    /// Starts the queue at its ring.
+    /// Starts the queue, whose rings are at `at`.
     pub(crate) fn start(&self, at: Split) {
         let mut state = self.ring.lock();
         state.generation += 1;
@@ -213,7 +215,7 @@ impl Virtqueue {
         });
     }
 
-    /// Stops the queue. When this returns, it accesses guest memory no more.
+    /// Stops the queue. When this returns, the queue does not access guest memory any more.
     pub(crate) fn stop(&self) {
         self.ring.lock().running = None;
     }
@@ -230,7 +232,8 @@ impl Virtqueue {
 }
 
 impl Ring {
-    /// Takes the next request. `postpone` is asked when there is one, and may leave it there.
+    /// Takes the next request. If there is a request, `postpone` is called, and may return true to
+    /// leave the request in the queue.
     fn pop(
         &mut self,
         view: &DmaView,
@@ -240,8 +243,9 @@ impl Ring {
         let mut waiting = self.waiting(view)?;
         if waiting == 0 && self.quiet {
             self.set_quiet(view, false)?;
-            // The driver writes the index and reads the flag; this clears the flag and reads the
-            // index. With a full barrier on both sides at least one of them sees the other's write.
+            // The driver writes the index and reads the flag. The device clears the flag and reads
+            // the index. With a full barrier on both sides, at least one side sees the other's
+            // write.
             fence(Ordering::SeqCst);
             waiting = self.waiting(view)?;
         }
@@ -257,7 +261,7 @@ impl Ring {
         Ok(Some(request))
     }
 
-    /// Number of requests that the driver made available and that were not taken.
+    /// Number of available requests that the device has not taken.
     fn waiting(&self, view: &DmaView) -> Result<u16, QueueError> {
         let index = self.at.load_available_index(view)?;
         let waiting = index.wrapping_sub(self.next_available);
@@ -270,14 +274,14 @@ impl Ring {
         Ok(waiting)
     }
 
-    /// Tells the driver whether it may do without notifications.
+    /// Sets or clears `VIRTQ_USED_F_NO_NOTIFY`.
     fn set_quiet(&mut self, view: &DmaView, quiet: bool) -> Result<(), QueueError> {
         self.at.set_quiet(view, quiet)?;
         self.quiet = quiet;
         Ok(())
     }
 
-    /// Collects a chain.
+    /// Reads the input of the chain at `head`, and collects its writable buffers.
     fn walk(
         &self,
         view: &DmaView,
@@ -301,7 +305,7 @@ impl Ring {
         Ok(request)
     }
 
-    /// Returns whether the driver wants an interrupt.
+    /// Writes an answer and the used entry. Returns whether the driver wants an interrupt.
     fn push(
         &mut self,
         view: &DmaView,
@@ -315,23 +319,23 @@ impl Ring {
             virtqueue::write(view, address, now)?;
             rest = later;
         }
-        // No longer than the chain, whose parts are u32, but their sum may be more.
+        // The lengths of the buffers are u32, but their sum may exceed u32.
         let written = u32::try_from(output.len() - rest.len()).unwrap_or(u32::MAX);
 
         let at = self.at;
         at.store_used_entry(view, self.next_used, request.head, written)?;
         let next = self.next_used.wrapping_add(1);
-        // The driver sees the answer and the entry when it sees the index.
+        // Release: a driver that sees the index sees the answer and the entry too.
         at.store_used_index(view, next)?;
         self.next_used = next;
-        // The driver clears the flag and reads the index; this writes the index and reads the flag.
-        // With a full barrier on both sides at least one of them sees the other's write.
+        // The driver clears the flag and reads the index. The device writes the index and reads the
+        // flag. With a full barrier on both sides, at least one side sees the other's write.
         fence(Ordering::SeqCst);
         Ok(at.wants_interrupts(view)?)
     }
 }
 
-/// Appends guest memory to `input` until that is `max` long.
+/// Appends the bytes of `buffer` to `input`, until `input` has `max` bytes.
 fn append(view: &DmaView, buffer: Buffer, max: usize, input: &mut Vec<u8>) -> Result<(), DmaError> {
     let start = input.len();
     let len = usize::try_from(buffer.len)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Resets that were asked for, and who waits for their end.
+//! Counts of requested and completed resets, for threads that wait for a reset.
 //!
-//! The socket thread asks, the service thread carries out. As soon as the registers show one reset
-//! as done, the next can be asked for, while the service thread still has the first one's end to
-//! tell. So resets are counted: an end is that of one reset, and who waits does so for those that
-//! were asked for until then.
+//! The socket thread requests resets, the service thread executes them. As soon as the registers
+//! show that a reset is done, the next can be requested, possibly before the service thread has
+//! reported the end of the first. A flag would mix up the two resets, so resets are counted: a
+//! waiter waits for the resets that were requested before it began to wait.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub(crate) struct Resets {
 struct Counts {
     requested: u64,
     done: u64,
-    /// Is called, from the service thread, when so many are done.
+    /// Called by the service thread when this number of resets is done.
     observer: Option<(u64, Box<dyn Fn() + Send>)>,
 }
 
@@ -33,12 +33,12 @@ impl fmt::Debug for Counts {
 }
 
 impl Resets {
-    /// A reset is asked for.
+    /// Counts a requested reset.
     pub(crate) fn request(&self) {
         self.counts.lock().requested += 1;
     }
 
-    /// A reset is done.
+    /// Counts a completed reset.
     pub(crate) fn finish(&self) {
         let mut counts = self.counts.lock();
         counts.done += 1;
@@ -50,8 +50,8 @@ impl Resets {
         }
     }
 
-    /// Has `observer` called when all resets are done that were asked for, possibly at once, in
-    /// place of any earlier one.
+    /// Registers `observer`, in place of any earlier one. It is called when all resets requested so
+    /// far are done, possibly at once.
     pub(crate) fn observe(&self, observer: Box<dyn Fn() + Send>) {
         let mut counts = self.counts.lock();
         if counts.done == counts.requested {
@@ -63,7 +63,7 @@ impl Resets {
         }
     }
 
-    /// Waits until all resets are done that were asked for.
+    /// Waits until all resets requested so far are done.
     pub(crate) fn wait(&self) {
         let mut counts = self.counts.lock();
         let requested = counts.requested;
@@ -88,7 +88,7 @@ mod tests {
                 calls.fetch_add(1, Ordering::SeqCst);
             })
         };
-        // The second is asked for while the first one's end is on its way.
+        // The second reset is requested before the end of the first is reported.
         resets.request();
         resets.request();
         resets.observe(observer());

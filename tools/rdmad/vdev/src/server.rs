@@ -24,10 +24,10 @@ use crate::function::PciFunction;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
-/// How long clients wait after one could not be accepted, for want of descriptors say.
+/// Pause before the next accept after one has failed, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the end waits for the socket thread, which a client can hold up: closing a file that
-/// the client serves takes as long as the client likes.
+/// How long `Drop` waits for the end of the socket thread. A client can block that thread: closing
+/// a file of a file system that the client serves takes any time.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// A socket for a VM's monitor to connect to.
@@ -53,8 +53,8 @@ impl Listener {
         })
     }
 
-    /// Serves `device` to each client that connects. Its guest memory will be in `space`. `name`
-    /// is the port's in logs.
+    /// Serves `device` to each client that connects. The client's guest memory is mapped in
+    /// `space`. `name` is the port's name in the log.
     pub fn start(
         self,
         name: &str,
@@ -69,7 +69,7 @@ impl Listener {
             let name = format!("{name}-service");
             sandbox::spawn(Kind::Service, name, move || function.serve())?
         };
-        // From here on dropping the handle ends the threads.
+        // If a later step fails, dropping the handle ends the service thread.
         let mut handle = Handle {
             function: function.clone(),
             signals: signals.clone(),
@@ -96,7 +96,7 @@ impl Listener {
 /// Eventfds that wake the socket thread.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// Readable from the moment on that the server is to end.
+    /// Readable once the server is to end.
     pub(crate) stop: OwnedFd,
     /// Readable when a reset is done.
     pub(crate) wake: OwnedFd,
@@ -114,7 +114,7 @@ impl Signals {
     }
 
     pub(crate) fn raise(fd: &OwnedFd) {
-        // Fails only if the counter is full, and then it can be read.
+        // The write fails only if the counter is full, and then the eventfd is readable.
         let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
     }
 
@@ -132,7 +132,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Waits for the end, for no longer than `patience`. Returns whether it has come.
+    /// Waits at most `patience` for the end of the thread. Returns whether the thread has ended.
     fn wait(&self, patience: Duration) -> bool {
         let mut yes = self.yes.lock();
         self.changed.wait_while_for(&mut yes, |yes| !*yes, patience);
@@ -140,7 +140,7 @@ impl Ended {
     }
 }
 
-/// Says that the thread has ended when it is dropped, also by a panic.
+/// Guard of the socket thread: its drop, also by a panic, sets [`Ended`].
 struct Ending(Arc<Ended>);
 
 impl Drop for Ending {
@@ -159,7 +159,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Tells the driver that the device configuration is another.
+    /// Notifies the driver of a change of the device configuration.
     pub fn config_changed(&self) {
         self.function.config_changed();
     }
@@ -168,8 +168,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         Signals::raise(&self.signals.stop);
-        // The socket thread needs the service thread for its last reset. A thread that panicked has
-        // told why itself.
+        // The socket thread ends first, since its last reset needs the service thread. A panic of
+        // either thread was reported already.
         if let Some((thread, ended)) = self.socket.take() {
             if ended.wait(FAREWELL) {
                 let _ = thread.join();
@@ -191,12 +191,12 @@ struct Server {
     listener: UnixListener,
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
-    /// Until when no client is accepted.
+    /// Time before which no client is accepted, after a failed accept.
     paused: Cell<Option<Instant>>,
     _path: SocketPath,
 }
 
-/// Why the wait for events ended.
+/// Events that ended a wait.
 struct Ready {
     stop: bool,
     wake: bool,
@@ -212,7 +212,7 @@ impl Server {
             Ok(Err(error)) => format!("can't wait for clients: {error}"),
             Err(panicked) => panicked.to_string(),
         };
-        // Not contained: a device that can't be stopped ends the process.
+        // A panic in here is not contained: a device that can't be stopped ends the process.
         self.function.abandon(&why);
         tracing::error!(
             port = self.function.state.log.name(),
@@ -253,8 +253,8 @@ impl Server {
         }
     }
 
-    /// Accepts a client. If that fails, clients wait for a while: until they are accepted, the
-    /// listener is readable.
+    /// Accepts a client. After a failure no client is accepted for [`PAUSE`]: the listener stays
+    /// readable, so the thread would retry in a busy loop.
     fn accept(&self) -> Option<UnixStream> {
         match self.listener.accept() {
             Ok((stream, _)) => Some(stream),
@@ -269,7 +269,7 @@ impl Server {
         }
     }
 
-    /// Serves a client until it goes or the server ends.
+    /// Serves a client until the client disconnects or the server ends.
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
         let mut session = Session::new(stream, self.function.clone(), self.signals.clone())?;
         loop {
@@ -280,10 +280,10 @@ impl Server {
             if ready.wake {
                 session.reset_done()?;
             }
-            // Not while there is input, which may be the first client's end.
+            // Input of the first client is served before: it may be the end of its connection.
             if ready.listener && !ready.client {
-                // One function is in one VM: better a closed connection than one that is never
-                // answered.
+                // A function serves one VM. The second client gets a closed connection instead of
+                // waiting for an answer for ever.
                 if let Some(second) = self.accept() {
                     drop(second);
                     self.function
@@ -298,7 +298,7 @@ impl Server {
         }
     }
 
-    /// Waits for events. That the reset is done is reported once.
+    /// Waits for events. `wake` and lost memory are cleared, so each event is reported once.
     fn wait(&self, session: Option<&Session>) -> io::Result<Ready> {
         let client = session.map_or(self.listener.as_fd(), AsFd::as_fd);
         let pause = self
@@ -324,13 +324,13 @@ impl Server {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // A hang-up shows as readable too; the read then tells.
+        // Any event counts as readable: the read will tell a hang-up from input.
         let [stop, wake, lost, listener, client] = fds.map(|fd| !fd.revents().is_empty());
         if wake {
             Signals::take(&self.signals.wake);
         }
         if lost {
-            // That memory is lost is looked up where the device is stopped.
+            // The service thread checks whether memory is lost.
             Signals::take(&self.signals.lost);
             self.function.memory_lost();
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work that the socket thread leaves to the service thread.
+//! The inbox of the service thread: work that the socket thread passes to it.
 //!
-//! Nothing here grows with what the guest does: kicks are a bit per queue, the device fails once,
-//! and the registers admit a task again only when the last one of its kind is done.
+//! The guest can't make the inbox grow: notifications are one bit for each queue, the device fails
+//! once, and the registers admit a task only when the last one of its kind is done.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -13,17 +13,17 @@ use parking_lot::{Condvar, Mutex};
 /// A change of the device's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// The driver is ready.
+    /// Activate the device: the driver has set DRIVER_OK.
     Activate,
-    /// Device reset.
+    /// Reset the device.
     Reset,
-    /// Start a queue while the driver is ready.
+    /// Start a queue that the driver has enabled after DRIVER_OK.
     StartQueue(u16),
     /// Reset a queue.
     ResetQueue(u16),
 }
 
-/// The next piece of work.
+/// A piece of work for the service thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceWork {
     /// Stop the device if it has failed.
@@ -45,7 +45,7 @@ struct Pending {
     fail: bool,
     tasks: VecDeque<Task>,
     kicked: Vec<bool>,
-    /// Queues in the order of their kicks; each is there once.
+    /// Kicked queues in the order of their kicks, without duplicates.
     order: VecDeque<u16>,
     stop: bool,
 }
@@ -105,7 +105,7 @@ impl Inbox {
         self.filled.notify_one();
     }
 
-    /// Waits for work. A failure comes first; tasks come before kicks, so that a driver that kicks
+    /// Waits for work. A failure has priority over tasks, and tasks over kicks: a driver that kicks
     /// without end can still be reset.
     pub(crate) fn wait(&self) -> ServiceWork {
         let mut pending = self.pending.lock();
@@ -117,18 +117,18 @@ impl Inbox {
         }
     }
 
-    /// The work that waits, if any.
+    /// The next piece of work, if any is pending.
     #[cfg(feature = "testing")]
     pub(crate) fn waiting(&self) -> Option<ServiceWork> {
         self.pending.lock().next()
     }
 
-    /// Whether a change of the device's state waits.
+    /// Whether a change of the device's state is pending.
     pub(crate) fn has_tasks(&self) -> bool {
         !self.pending.lock().tasks.is_empty()
     }
 
-    /// Number of tasks that wait.
+    /// Number of pending tasks.
     #[cfg(feature = "testing")]
     pub(crate) fn tasks(&self) -> usize {
         self.pending.lock().tasks.len()

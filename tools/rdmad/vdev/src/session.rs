@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A client's session: its messages are carried out in order, and each is answered before the next.
+//! A client's session: its messages are executed in order, each answered before the next begins.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use crate::client_stream::{ClientStream, Received};
 use crate::function::PciFunction;
 use crate::server::Signals;
 
-/// A connected client and what it has asked for.
+/// A connected client and the state of its requests.
 pub(crate) struct Session {
     stream: ClientStream,
     client: Client,
@@ -20,14 +20,14 @@ pub(crate) struct Session {
     replies: Vec<u8>,
 }
 
-/// How far a session has come.
+/// The result of serving a session once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     /// Input was served.
     Input,
     /// There was no input.
     Nothing,
-    /// The client has gone.
+    /// The client has disconnected.
     Closed,
 }
 
@@ -45,8 +45,7 @@ impl Session {
         })
     }
 
-    /// Reads once and carries out each message that is complete. Fails if the client broke the
-    /// protocol.
+    /// Reads input once and executes each complete message. Fails if the client broke the protocol.
     pub(crate) fn serve(&mut self) -> io::Result<Served> {
         match self.stream.receive()? {
             Received::Closed => return Ok(Served::Closed),
@@ -55,13 +54,13 @@ impl Session {
         }
         while let Some(message) = self.stream.next().map_err(io::Error::other)? {
             self.client.handle(message, &mut self.replies);
-            // At once: a vCPU waits for it, and the output stays bounded.
+            // Each reply is sent at once: a vCPU may wait for it, and the output stays bounded.
             self.send()?;
         }
         Ok(Served::Input)
     }
 
-    /// Answers the DEVICE_RESET that was running.
+    /// Answers the pending DEVICE_RESET, if there is one.
     pub(crate) fn reset_done(&mut self) -> io::Result<()> {
         self.client.reset_done(&mut self.replies);
         self.send()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A function without threads: its caller decides when the socket thread and the service thread do
-//! their next piece of work. Each piece is the code that the threads run.
+//! A function without threads, for tests: the caller decides when the socket thread and the service
+//! thread would do their next piece of work. Each step runs the code of those threads.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -14,17 +14,17 @@ use crate::server::Signals;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
-/// A function whose threads are calls.
+/// A function whose threads are replaced by method calls.
 pub struct SteppedFunction {
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
     session: Option<Session>,
-    /// The service thread's: whether the driver is ready.
+    /// State of the service thread: whether the driver has set DRIVER_OK.
     active: bool,
 }
 
 impl SteppedFunction {
-    /// Makes `device`, whose guest memory will be in `space`, a function.
+    /// Makes a function of `device`. The client's guest memory is mapped in `space`.
     pub fn new(device: Arc<dyn VirtioDevice>, space: Arc<DmaSpace>) -> io::Result<Self> {
         Ok(Self {
             signals: Arc::new(Signals::new(&space)?),
@@ -34,7 +34,8 @@ impl SteppedFunction {
         })
     }
 
-    /// Connects a client and returns its end. The one before must have [gone](Self::disconnect).
+    /// Connects a client and returns its end of the connection. The client before must have
+    /// [disconnected](Self::disconnect).
     pub fn connect(&mut self) -> io::Result<UnixStream> {
         assert!(self.session.is_none(), "one client at a time");
         let (client, server) = UnixStream::pair()?;
@@ -43,9 +44,9 @@ impl SteppedFunction {
         Ok(client)
     }
 
-    /// The socket thread: serves input until there is none, and answers a reset that is done.
-    /// Returns whether the client is still there; fails if it broke the protocol. The client must
-    /// take its answers before they fill the socket.
+    /// Does the work of the socket thread: serves input until there is none, and answers a
+    /// completed reset. Returns whether the client is still connected; fails if it broke the
+    /// protocol. The client must read its replies before they fill the socket.
     pub fn serve_client(&mut self) -> io::Result<bool> {
         let Some(session) = &mut self.session else {
             return Ok(false);
@@ -62,12 +63,12 @@ impl SteppedFunction {
         }
     }
 
-    /// The service thread: one piece of work. Returns whether there was any.
+    /// Does one piece of work of the service thread. Returns whether there was any.
     pub fn serve_device(&mut self) -> bool {
         self.function.serve_waiting(&mut self.active)
     }
 
-    /// The client has gone. Returns when nothing accesses guest memory any more.
+    /// Disconnects the client. Returns when nothing accesses guest memory any more.
     pub fn disconnect(&mut self) {
         self.session = None;
         self.function.begin_disconnect();
@@ -76,12 +77,12 @@ impl SteppedFunction {
         Signals::take(&self.signals.wake);
     }
 
-    /// Changes of the device's state that wait for the service thread.
+    /// Number of changes of the device's state that wait for the service thread.
     pub fn tasks(&self) -> usize {
         self.function.tasks()
     }
 
-    /// Tells the driver that the device configuration is another.
+    /// Notifies the driver of a change of the device configuration.
     pub fn config_changed(&self) {
         self.function.config_changed();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The function as a vfio-user client sees it, however badly it behaves.
+//! The function as a vfio-user client sees it, even a client that breaks the protocol.
 
 mod common;
 
@@ -23,7 +23,7 @@ const EINVAL: u32 = 22;
 const EOPNOTSUPP: u32 = 95;
 const ENOMEM: u32 = 12;
 const EEXIST: u32 = 17;
-/// Only a broken device is this slow.
+/// Time limit of a wait. Only a broken device exceeds it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -72,7 +72,7 @@ fn a_client_maps_no_more_than_its_share() {
         assert_eq!(mapped, expected, "region {n}");
     }
     assert_eq!(bench.space.mapped(), (GUEST_MEMORY, GUEST_MEMORY));
-    // Its own share is left to the next.
+    // The next client may map memory again.
     let memory = guest_memory(0x1000).unwrap();
     assert_eq!(
         other.client().map(Some(memory.as_fd()), 0, 0, 0x1000),
@@ -105,7 +105,7 @@ fn descriptors_stay_with_their_message() {
     let mut client = bench.client();
     let memory = guest_memory(0x1000).unwrap();
     let payload = |iova| [words(&[32, 3]), longs(&[0, iova, 0x1000])].concat();
-    // Posted in one go; only every third has a file.
+    // All commands are posted without waiting for replies; only every third has a file.
     for i in 0..60 {
         let fds = [memory.as_fd()];
         let fds = if i % 3 == 1 { &fds[..] } else { &[] };
@@ -162,7 +162,7 @@ fn a_client_whose_descriptors_are_lost_is_dropped() {
     let bench = Bench::new();
     let mut client = bench.client();
     let memory = guest_memory(0x1000).unwrap();
-    // More than the device takes.
+    // More descriptors than the device accepts.
     let fds = [memory.as_fd(); 32];
     let payload = [words(&[32, 3]), longs(&[0, 0x1000, 0x1000])].concat();
     client.post(Command::DmaMap as u16, 0, &payload, &fds);
@@ -194,12 +194,12 @@ fn a_thread_that_is_held_up_does_not_hold_up_the_end() {
     assert!(in_time, "the end waits for the thread");
 }
 
-/// An eventfd that a write waits for, until this is dropped.
+/// An eventfd whose counter is full: a write blocks until this is dropped.
 struct Full(OwnedFd);
 
 impl Full {
-    /// Fills the counter and has writes wait: the flags belong to the open file description, which
-    /// the device shares.
+    /// Fills the counter and makes the file blocking. This affects the device too, since the flags
+    /// belong to the open file description, which it shares.
     fn new(fd: &OwnedFd) -> Self {
         let flags = rustix::fs::fcntl_getfl(fd).unwrap();
         rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -280,7 +280,7 @@ fn bad_commands_are_refused_and_the_next_is_served() {
         client.call(Command::DeviceGetRegionInfo, &regions(9), &[]),
         Err(EINVAL)
     );
-    // A reply that nothing asked for is ignored.
+    // A reply without a request is ignored.
     client.post(9, 1, &access(2, 0, 1), &[]);
     let stray: Vec<_> = (0..16)
         .map(|_| eventfd(0, EventfdFlags::empty()).unwrap())
@@ -355,7 +355,7 @@ fn a_storm_of_doorbells_is_taken_and_reads_pass() {
     for i in 0..WRITES {
         client.posted_write(4, 4096 * (i % 16), &(i as u32).to_le_bytes());
         if i % 10_000 == 0 {
-            // Answered in its turn behind all the writes.
+            // The read is answered after all writes that were posted before.
             client.read(2, reg::STATUS, 1).unwrap();
             assert_eq!(bench.device.doorbells.load(Ordering::SeqCst), i + 1);
         }
@@ -366,7 +366,7 @@ fn a_storm_of_doorbells_is_taken_and_reads_pass() {
         bench.device.last_doorbell.load(Ordering::SeqCst),
         ((4096 * ((WRITES - 1) % 16)) << 32) | (WRITES - 1)
     );
-    // A write that is no doorbell rings none.
+    // Writes to other addresses or of another size ring no doorbell.
     client.write(4, 2, &[0; 4]).unwrap();
     client.write(4, 0, &[0; 2]).unwrap();
     client.write(4, 0, &[0; 8]).unwrap();
@@ -394,7 +394,7 @@ fn a_client_that_does_not_read_can_be_left() {
     let mut message = words(&[9 << 16, 32, 0, 0]);
     message.extend(access(4, 0, 0x1_0000));
     while client.stream.write(&message).is_ok() {}
-    // The server waits for room now, or will; either way it ends.
+    // The server waits for room in the socket now, or soon will. In both cases it must end.
     bench.handle = None;
 }
 

@@ -17,13 +17,13 @@ fn identity_and_configuration() {
     let bench = Bench::new();
     let mut client = bench.client();
     assert_eq!(client.read(7, 0, 4).unwrap(), [0xf4, 0x1a, 0x6a, 0x10]);
-    // One access across the end of what the device has.
+    // A single access across the end of the device configuration.
     assert_eq!(
         client.read(2, reg::CONFIG + 3, 8).unwrap(),
         b"fig\0\0\0\0\0"
     );
     assert_eq!(client.read(2, 0x12, 2).unwrap(), [2, 0], "two queues");
-    // A vfio-user client of another make finds what it looks for.
+    // An independent implementation of a vfio-user client can use the function.
     drop(client);
     let other = vfio_user::Client::new(&bench.path).unwrap();
     for (region, size) in [
@@ -183,7 +183,7 @@ fn broken_rings_ask_for_a_reset_and_recover() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     let unmapped = MEMORY_AT + MEMORY;
-    // Each prepares descriptors and a head, or breaks the ring itself.
+    // Each entry prepares descriptors and returns a head, or breaks the ring itself.
     type Break = fn(&Driver, u64) -> u16;
     let breaks: [Break; 9] = [
         |_, _| 16,
@@ -241,7 +241,7 @@ fn long_input_is_read_up_to_the_limit() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     driver.start();
-    // Sixteen descriptors of 64 KiB and nowhere more than 1000 bytes.
+    // A chain of 16 descriptors of up to 64 KiB, of which the device reads 1000 bytes.
     for i in 0..15 {
         driver.descriptor(0, i, DATA, 0x1_0000, 1, i + 1);
     }
@@ -259,7 +259,7 @@ fn a_queue_is_reset_and_comes_back_smaller() {
     driver.start();
     driver.echo(0, 16, b"x", 1);
     let queue = bench.device.active.lock().unwrap().as_ref().unwrap().1[1].clone();
-    // The device holds a request of queue 1 across its reset.
+    // The device holds a request of queue 1 across the queue's reset.
     *bench.device.deaf.lock().unwrap() = true;
     driver.descriptor(1, 0, DATA, 4, 2, 0);
     let avail = ring_at(1) + AVAIL;
@@ -283,8 +283,8 @@ fn a_queue_is_reset_and_comes_back_smaller() {
     assert_eq!(driver.echo(0, 16, b"xy", 2), b"yx");
 }
 
-/// A driver enables a queue and then asks for something that needs it. It may do both while the
-/// device is about to look for requests.
+/// A driver enables a queue and then makes a request that needs the queue. It may do both while the
+/// device is about to take requests.
 // abi: R-1159
 #[test]
 fn a_request_finds_the_queue_that_was_enabled_before() {
@@ -339,7 +339,7 @@ fn a_function_reset_is_answered_when_it_is_done() {
     driver.echo(0, 16, b"x", 1);
     bench.device.hold_reset.set_closed(true);
     let reset = driver.client.post(Command::DeviceReset as u16, 0, &[], &[]);
-    // Other messages overtake it.
+    // Other messages are answered before the pending reset.
     assert_eq!(driver.read8(reg::STATUS), 15);
     let second = driver.client.call(Command::DeviceReset, &[], &[]);
     assert_eq!(second, Err(22));
@@ -434,7 +434,7 @@ fn a_device_may_serve_a_queue_itself() {
 fn a_function_that_nobody_set_up_hears_no_kicks() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    // As a driver does whose VM was restored from a snapshot.
+    // The driver of a VM that was restored from a snapshot does the same.
     driver.put(ring_at(0) + AVAIL + 2, &1u16.to_le_bytes());
     driver.write16(reg::NOTIFY, 0);
     assert_eq!(driver.read8(reg::STATUS), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A socket thread that can't go on stops its device, takes its memory away, and says why.
+//! A socket thread that fails stops its device, unmaps guest memory, and logs why.
 
 mod common;
 
@@ -13,9 +13,9 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tracing::field::{Field, Visit};
 use tracing::{span, Event, Level, Metadata, Subscriber};
 
-/// The next message that is this one panics.
+/// Logging this message panics, once.
 static PLANTED: Mutex<Option<&str>> = Mutex::new(None);
-/// Errors that were told.
+/// Errors that were logged.
 static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -62,7 +62,7 @@ impl Visit for Message {
     }
 }
 
-/// The socket thread ends, for the reason `why`, after `end`.
+/// Checks that `end` makes the socket thread fail for the reason `why`.
 fn ends(why: &str, end: impl FnOnce(Driver)) {
     let bench = Bench::new();
     let mut driver = bench.driver();
@@ -88,7 +88,7 @@ fn a_socket_thread_that_ends_stops_its_device() {
         *PLANTED.lock().unwrap() = Some("client disconnected");
         drop(driver);
     });
-    // poll(2) is refused more descriptors than a process may have.
+    // poll(2) fails if it is passed more descriptors than a process may have open.
     let limit = getrlimit(Resource::Nofile);
     ends("Invalid argument", |driver| {
         let current = Some(4);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device that asks for a reset does nothing before it.
+//! A device with DEVICE_NEEDS_RESET does nothing before its reset.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::fs::{ftruncate, SealFlags};
 const RUNNING: u8 = 15;
 const NEEDS_RESET: u8 = 64;
 
-/// Both queues of the device are stopped, and the device was told once.
+/// Asserts that both queues are stopped and that `fail` was called once.
 fn has_stopped(bench: &Bench) {
     let queues = bench.device.active.lock().unwrap().clone().unwrap().1;
     for queue in &queues {
@@ -30,7 +30,7 @@ fn a_queue_that_breaks_the_rules_stops_the_device() {
     for broken in [0, 1] {
         driver.start();
         assert_eq!(driver.echo(1 - broken, 16, b"ab", 2), b"ba");
-        // More requests than the queue has room for.
+        // The available index claims more requests than the queue has descriptors.
         driver.put(ring_at(broken) + AVAIL + 2, &99u16.to_le_bytes());
         driver.write16(reg::NOTIFY + 4 * u64::from(broken), broken);
         driver.wait_interrupt(0);
@@ -51,7 +51,7 @@ fn a_device_that_rejects_a_request_is_stopped_by_its_own_thread() {
     assert_eq!(driver.echo(1, 16, b"ab", 2), b"ba");
     let queues = bench.device.active.lock().unwrap().clone().unwrap().1;
     queues[1].reject(format_args!("a bad request"));
-    // The first reason counts.
+    // Only the first reason is reported.
     queues[0].needs_reset("a second reason");
     driver.wait_interrupt(0);
     assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
@@ -60,14 +60,14 @@ fn a_device_that_rejects_a_request_is_stopped_by_its_own_thread() {
     assert_eq!(bench.device.take_failures(), ["queue 1: a bad request"]);
 }
 
-/// A driver whose memory can be taken away.
+/// A driver whose memory can be truncated, and the file of that memory.
 fn shrinkable(bench: &Bench) -> (Driver, OwnedFd) {
     let file = memfd(MEMORY, SealFlags::empty()).unwrap();
     let copy = file.try_clone().unwrap();
     (Driver::with_memory(bench.client(), copy), file)
 }
 
-/// Has the device read a request from a page that was taken away.
+/// Truncates the file, and makes the device read a request from the lost page.
 fn lose(driver: &mut Driver, file: &OwnedFd) {
     driver.descriptor(0, 0, DATA, 8, 1, 1);
     driver.descriptor(0, 1, DATA + 0x1000, 8, 2, 0);
@@ -122,7 +122,7 @@ fn the_next_client_has_sound_memory() {
     driver.start();
     lose(&mut driver, &file);
     tells_of_the_loss(&bench);
-    // A region less does not heal the device.
+    // Unmapping the region does not clear the failure.
     driver.client.unmap(MEMORY_AT, MEMORY).unwrap();
     assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
     drop(driver);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! SET_IRQS as a client may get it wrong: a command that is refused leaves each vector as it was.
+//! Invalid SET_IRQS commands of a client: a refused command changes no vector.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn events() -> [OwnedFd; 3] {
     [(); 3].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap())
 }
 
-/// How often an eventfd was signalled since the last look.
+/// How often an eventfd was signalled since the last call.
 fn count(fd: &OwnedFd) -> u64 {
     let mut value = [0; 8];
     match rustix::io::read(fd, &mut value) {
@@ -113,7 +113,7 @@ fn a_set_that_makes_no_sense_is_refused() {
         let reply = client.call(Command::SetIrqs, &words(&words_of), fds);
         assert_eq!(reply, Err(EINVAL), "{what}");
     }
-    // INTx and MSI have no vectors: to disable them changes nothing.
+    // INTx and MSI have no vectors, so disabling them succeeds and changes nothing.
     for index in [0, 1] {
         let disable = words(&[20, TRIGGER | NONE, index, 0, 0]);
         assert_eq!(client.call(Command::SetIrqs, &disable, &[]), Ok(vec![]));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A panic in a thread of a function ends its work until the next reset, or its client, and nothing
-//! else.
+//! A panic in the service thread stops its device until the next reset. A panic in the socket
+//! thread disconnects its client. Neither affects anything else.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn in_the_service_thread() {
     driver.start();
     assert_eq!(driver.read8(reg::STATUS), STATUS_RUNNING);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
-    // Another function has other threads.
+    // The threads of another function are not affected.
     let mut driver = other.driver();
     driver.start();
     assert_eq!(driver.echo(1, 16, b"ab", 2), b"ba");
@@ -42,7 +42,7 @@ fn in_a_reset() {
     let mut driver = bench.driver();
     driver.start();
     bench.device.plant("reset");
-    // The reset ends nevertheless, and the device has been told.
+    // The reset ends nevertheless, and `fail` of the device was called.
     driver.start();
     assert_eq!(bench.device.take_failures(), [PANICKED]);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Register writes that break the rules, and what they leave behind.
+//! Register writes that violate the specification, and their effects.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn a_vector_that_does_not_exist_disconnects() {
     driver.descriptor(0, 0, DATA, 1, 0, 0);
     driver.submit(0, 16, 0);
     wait_until("an answer", || driver.used_index(0) != 0);
-    // The service thread has done with the request when the reset is done.
+    // When the reset is done, the service thread does not work on the request any more.
     driver.reset();
     let of_queue = driver.interrupted(1);
     assert_eq!((of_configuration, of_queue), (false, false));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A vfio-user client, a virtio driver on top of it, and a device for them.
+//! A vfio-user client, a virtio driver that uses it, and a device for both.
 
 #![allow(dead_code)]
 
@@ -24,12 +24,12 @@ pub mod waiting;
 
 pub const SHM_LEN: u64 = 1 << 16;
 pub const CONFIG: [u8; 6] = *b"config";
-/// Feature of the device type.
+/// A feature bit of the device type.
 pub const FEATURE: u64 = 1 << 3;
 /// VERSION_1, ACCESS_PLATFORM, RING_RESET.
 pub const TRANSPORT: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
-/// Answers each request with its bytes in reverse.
+/// A device that answers each request with the request's bytes in reverse.
 #[derive(Default)]
 pub struct Echo {
     pub active: Mutex<Option<(u64, Vec<Arc<Virtqueue>>)>>,
@@ -38,26 +38,26 @@ pub struct Echo {
     pub last_doorbell: AtomicU64,
     /// While this is set, kicks are ignored.
     pub deaf: Mutex<bool>,
-    /// The call that panics when it is made next.
+    /// Name of the method whose next call panics.
     planted: Mutex<Option<&'static str>>,
-    /// Why it failed, each time.
+    /// The reasons of all calls of `fail`.
     pub failures: Mutex<Vec<String>>,
-    /// While this is set, a reset does not end.
+    /// While closed, a device reset does not end.
     pub hold_reset: Gate,
-    /// While this is set, a reset of a queue does not end.
+    /// While closed, a queue reset does not end.
     pub hold_queue_reset: Gate,
-    /// While this is set, a look at the configuration does not end.
+    /// While closed, a read of the configuration does not end.
     pub hold_config: Gate,
-    /// While this is set, no queue is served.
+    /// While closed, no queue is served.
     pub hold_serve: Gate,
-    /// How many queues were enabled at each request.
+    /// Number of enabled queues at the time of each request.
     pub enabled: Mutex<Vec<usize>>,
 }
 
-/// A lock that a thread can be held up with.
+/// A gate that blocks threads while it is closed.
 #[derive(Default)]
 pub struct Gate {
-    /// Whether it is closed, and how many have come to it.
+    /// Whether the gate is closed, and the number of threads that have arrived at it.
     state: Mutex<(bool, u64)>,
     changed: Condvar,
 }
@@ -75,7 +75,7 @@ impl Gate {
         drop(self.changed.wait_while(state, |state| state.0).unwrap());
     }
 
-    /// Returns when a thread has come to the gate.
+    /// Returns when a thread has arrived at the gate.
     pub fn await_guest(&self) {
         let state = self.state.lock().unwrap();
         drop(
@@ -87,12 +87,12 @@ impl Gate {
 }
 
 impl Echo {
-    /// The next call of this name panics.
+    /// Makes the next call of the method `call` panic.
     pub fn plant(&self, call: &'static str) {
         *self.planted.lock().unwrap() = Some(call);
     }
 
-    /// Why it failed, each time since the last call.
+    /// The reasons of the calls of `fail` since the last call of this function.
     pub fn take_failures(&self) -> Vec<String> {
         std::mem::take(&mut self.failures.lock().unwrap())
     }
@@ -188,7 +188,7 @@ impl VirtioDevice for Echo {
     }
 }
 
-/// A served [`Echo`].
+/// An [`Echo`] device and the server of its socket.
 pub struct Bench {
     pub device: Arc<Echo>,
     pub space: Arc<DmaSpace>,
@@ -197,7 +197,7 @@ pub struct Bench {
     _dir: tempfile::TempDir,
 }
 
-/// Guest memory that a port maps at most.
+/// Maximum number of bytes of guest memory that a port maps.
 pub const GUEST_MEMORY: u64 = 1 << 40;
 
 impl Bench {
@@ -230,7 +230,7 @@ impl Bench {
     }
 }
 
-/// Speaks vfio-user, right or wrong.
+/// A vfio-user client, which can also send invalid messages.
 pub struct Client {
     pub stream: UnixStream,
     next_id: u16,
@@ -283,7 +283,7 @@ impl Client {
         self.next_id
     }
 
-    /// Receives a reply: message id, payload or errno.
+    /// Receives a reply. Returns its message ID, and the payload or error number.
     pub fn reply(&mut self) -> (u16, Result<Vec<u8>, u32>) {
         let mut header = [0; 16];
         self.stream.read_exact(&mut header).unwrap();
@@ -327,7 +327,7 @@ impl Client {
         self.call(Command::RegionWrite, &payload, &[]).map(drop)
     }
 
-    /// A write that nobody waits for.
+    /// Writes to a BAR without waiting for a reply.
     pub fn posted_write(&mut self, region: u32, offset: u64, data: &[u8]) {
         let mut payload = access(region, offset, data.len() as u32);
         payload.extend_from_slice(data);
@@ -381,7 +381,7 @@ pub fn access(region: u32, offset: u64, len: u32) -> Vec<u8> {
     [longs(&[offset]), words(&[region, len])].concat()
 }
 
-/// Registers of virtio-pci.
+/// Offsets of the registers of virtio-pci.
 pub mod reg {
     pub const DRIVER_SELECT: u64 = 8;
     pub const DRIVER_FEATURE: u64 = 0xc;
@@ -402,7 +402,7 @@ pub mod reg {
 
 pub const MEMORY: u64 = 1 << 20;
 pub const MEMORY_AT: u64 = 0x4000_0000;
-/// Where queue `i`'s parts are in guest memory.
+/// Address of the parts of `queue` in guest memory.
 pub const fn ring_at(queue: u16) -> u64 {
     MEMORY_AT + 0x1_0000 * queue as u64
 }
@@ -410,7 +410,7 @@ pub const AVAIL: u64 = 0x4000;
 pub const USED: u64 = 0x8000;
 pub const DATA: u64 = MEMORY_AT + 0x8_0000;
 
-/// A virtio driver whose memory is one region.
+/// A virtio driver whose memory is a single region.
 pub struct Driver {
     pub client: Client,
     pub memory: DmaSpace,
@@ -422,7 +422,7 @@ impl Driver {
         Self::with_memory(client, dma::testing::guest_memory(MEMORY).unwrap())
     }
 
-    /// With this file, of [`MEMORY`] bytes.
+    /// A driver with this file as its memory, of [`MEMORY`] bytes.
     pub fn with_memory(mut client: Client, fd: OwnedFd) -> Self {
         client.map(Some(fd.as_fd()), 0, MEMORY_AT, MEMORY).unwrap();
         let memory = DmaSpace::new();
@@ -464,7 +464,7 @@ impl Driver {
         self.write32(offset + 4, (value >> 32) as u32);
     }
 
-    /// Resets and negotiates; returns the status then.
+    /// Resets the device and negotiates features. Returns the device status afterwards.
     pub fn negotiate(&mut self, features: u64) -> u8 {
         self.reset();
         self.write8(reg::STATUS, 3);
@@ -481,12 +481,12 @@ impl Driver {
         while self.read8(reg::STATUS) != 0 {}
     }
 
-    /// Places and enables a queue, with empty rings, vector `1 + queue`.
+    /// Enables a queue at its default address, with empty rings and vector `1 + queue`.
     pub fn enable_queue(&mut self, queue: u16, size: u16) {
         self.enable_queue_at(queue, size, ring_at(queue), 1 + queue);
     }
 
-    /// Places and enables a queue, with empty rings.
+    /// Enables a queue at address `at`, with empty rings.
     pub fn enable_queue_at(&mut self, queue: u16, size: u16, at: u64, vector: u16) {
         self.put(at, &[0; 0x1_0000]);
         self.write16(reg::QUEUE_SELECT, queue);
@@ -498,7 +498,7 @@ impl Driver {
         self.write16(reg::QUEUE_ENABLE, 1);
     }
 
-    /// All up to DRIVER_OK, with both queues of 16.
+    /// Initialises the device up to DRIVER_OK, with two queues of 16 descriptors.
     pub fn start(&mut self) {
         assert_eq!(self.negotiate(FEATURE | TRANSPORT), 11);
         self.write16(reg::CONFIG_VECTOR, 0);
@@ -542,7 +542,8 @@ impl Driver {
         self.put(ring_at(queue) + 16 * u64::from(index), &bytes);
     }
 
-    /// Makes the chain at `head` available and kicks. `size` is the queue's.
+    /// Makes the chain at `head` available in a queue of `size` descriptors, and notifies the
+    /// device.
     pub fn submit(&mut self, queue: u16, size: u16, head: u16) {
         let avail = ring_at(queue) + AVAIL;
         let index = self.get16(avail + 2);
@@ -568,7 +569,7 @@ impl Driver {
         rustix::io::read(&self.interrupts[vector], &mut [0; 8]).is_ok()
     }
 
-    /// One request of `data` with room for `room` bytes; returns the answer.
+    /// Executes a request of `data` with room for an answer of `room` bytes. Returns the answer.
     pub fn echo(&mut self, queue: u16, size: u16, data: &[u8], room: u32) -> Vec<u8> {
         self.put(DATA, data);
         self.descriptor(queue, 0, DATA, data.len() as u32, 1, 1);
