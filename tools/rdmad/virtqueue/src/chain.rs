@@ -12,32 +12,32 @@ const F_NEXT: u16 = 1;
 const F_WRITE: u16 = 2;
 const F_INDIRECT: u16 = 4;
 
-/// Rules that a driver broke.
+/// How a chain breaks the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// A descriptor table or buffer can't be accessed.
     #[error("{0}")]
     Dma(#[from] DmaError),
-    /// A descriptor number beyond its table.
+    /// The number of a descriptor is beyond the end of the table.
     #[error("descriptor {0} does not exist")]
     BadDescriptor(u16),
-    /// More descriptors than the queue has, or than are allowed; possibly a loop.
+    /// The chain has more descriptors than the queue, or than the caller allows; possibly a loop.
     #[error("descriptor chain too long")]
     TooLong,
-    /// An indirect descriptor that was not negotiated, is itself in an indirect table, or has a
-    /// successor.
+    /// An indirect descriptor that was not negotiated, is in an indirect table, or is not the last
+    /// of its chain.
     #[error("indirect descriptor where there must be none")]
     Indirect,
-    /// An indirect table whose length is no multiple of a descriptor's.
+    /// The length of an indirect table is not a multiple of the descriptor size.
     #[error("indirect descriptor table of {0} bytes")]
     BadTable(u32),
-    /// A device-readable buffer behind a device-writable one.
+    /// A device-readable buffer follows a device-writable one.
     #[error("readable descriptor behind a writable one")]
     ReadAfterWrite,
     /// A buffer for the wrong direction.
     #[error("descriptor for the wrong direction")]
     Direction,
-    /// The chain has less room than what is to be written.
+    /// The chain is too short for the bytes to write.
     #[error("chain has room for {0} bytes only")]
     NoRoom(usize),
 }
@@ -49,19 +49,19 @@ pub struct Buffer {
     pub address: u64,
     /// Length in bytes.
     pub len: u32,
-    /// The device writes it; else it reads it.
+    /// True for a device-writable buffer, false for a device-readable one.
     pub writable: bool,
 }
 
-/// The buffers of a chain, in order. After an error there are no more.
+/// Iterator over the buffers of a chain, in order. It ends after an error.
 #[derive(Debug)]
 pub struct Chain<'a> {
     view: &'a DmaView,
     table: u64,
-    /// Descriptors in the table.
+    /// Number of descriptors in the table.
     entries: u32,
     next: Option<u16>,
-    /// Descriptors that the chain may still have.
+    /// Number of descriptors that the chain may still have.
     left: u16,
     indirect: bool,
     in_indirect: bool,
@@ -82,7 +82,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// The chain, if it has no more descriptors than this; else it ends with an error.
+    /// Limits the chain to this number of descriptors: a longer chain ends with an error.
     pub fn at_most(self, descriptors: u16) -> Self {
         Self {
             left: self.left.min(descriptors),
@@ -90,8 +90,8 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Fills `bytes` from a chain that the device only reads, as far as the chain goes, and returns
-    /// how many there were. Bytes behind them in the chain are not looked at.
+    /// Copies a device-readable chain to `bytes`. Returns the number of bytes copied: the length of
+    /// the chain or of `bytes`, whichever is less. The rest of the chain is not checked.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl<'a> Chain<'a> {
         Ok(done)
     }
 
-    /// Writes all of `bytes` to a chain that the device only writes.
+    /// Writes all of `bytes` to a device-writable chain.
     ///
     /// # Errors
     ///
@@ -139,7 +139,8 @@ impl<'a> Chain<'a> {
         Err(ChainError::NoRoom(bytes.len() - rest.len()))
     }
 
-    /// Takes the next descriptor; of an indirect one the first of its table.
+    /// Returns the buffer of descriptor `index`. An indirect descriptor is followed to the first
+    /// descriptor of its table.
     fn step(&mut self, index: u16) -> Result<Buffer, ChainError> {
         let descriptor = Descriptor::load(self.view, self.table, self.entries, index)?;
         if descriptor.flags & F_INDIRECT != 0 {
@@ -179,7 +180,7 @@ impl Iterator for Chain<'_> {
     }
 }
 
-/// A descriptor as it lies in a table.
+/// A descriptor of a table.
 struct Descriptor {
     address: u64,
     len: u32,

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Split virtqueues in guest memory (virtio 1.3, 2.7), as the device sees them: where their parts
-//! are, and the chains of descriptors in them. The caller, which takes chains and gives them back,
-//! keeps the indices.
+//! Split virtqueues in guest memory (virtio 1.3, 2.7), as the device sees them: the addresses of
+//! their parts, and their descriptor chains. The caller maintains the indices.
 //!
-//! The driver may write anything at any time, so nothing here trusts what it reads: every access is
-//! checked against the DMA map, and a chain ends after as many descriptors as the queue has.
+//! The driver may write anything at any time, so this crate trusts nothing it reads: every access
+//! is checked against the DMA map, and a chain has no more descriptors than its queue.
 
 #![forbid(unsafe_code)]
 

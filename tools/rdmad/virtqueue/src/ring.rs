@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Where a queue is, its words, and bytes in guest memory.
+//! Addresses of a queue's parts, access to its rings, and copies from and to guest memory.
 
 use std::sync::atomic::Ordering;
 
@@ -8,14 +8,14 @@ use dma::{DmaError, DmaView};
 
 use crate::chain::Chain;
 
-/// Size of a descriptor.
+/// Size of a descriptor in bytes.
 pub(crate) const DESCRIPTOR: u64 = 16;
-/// Offset of a ring's index and of its entries; its flags come first.
+/// Offsets in bytes of a ring's index and of its entries; the flags are at offset 0.
 const RING_INDEX: u64 = 2;
 const RING_ENTRIES: u64 = 4;
-/// Size of an entry of the available and of the used ring.
+/// Size of an entry of the available ring in bytes.
 const AVAIL_ENTRY: u64 = 2;
-/// Size of an entry of the used ring.
+/// Size of an entry of the used ring in bytes.
 const USED_ENTRY: u64 = 8;
 /// `VIRTQ_USED_F_NO_NOTIFY`: the driver need not notify.
 const F_NO_NOTIFY: u16 = 1 << 0;
@@ -27,19 +27,19 @@ const F_NO_INTERRUPT: u16 = 1 << 0;
 pub struct Split {
     /// Number of descriptors.
     pub size: u16,
-    /// Descriptor table.
+    /// Address of the descriptor table.
     pub descriptors: u64,
-    /// Available ring, "driver area".
+    /// Address of the available ring, the "driver area".
     pub available: u64,
-    /// Used ring, "device area".
+    /// Address of the used ring, the "device area".
     pub used: u64,
-    /// `VIRTIO_F_INDIRECT_DESC` was negotiated.
+    /// Whether `VIRTIO_F_INDIRECT_DESC` was negotiated.
     pub indirect: bool,
 }
 
 impl Split {
-    /// Whether the size is one that a queue can have, and the parts are aligned and end inside the
-    /// address space.
+    /// Whether the size is valid for a split virtqueue, and the parts are aligned and do not exceed
+    /// the address space.
     pub fn is_valid(&self) -> bool {
         let size = u64::from(self.size);
         let fits = |start: u64, len: u64| start.checked_add(len).is_some();
@@ -72,12 +72,12 @@ impl Split {
         self.used + RING_ENTRIES + USED_ENTRY * u64::from(position % self.size)
     }
 
-    /// The available ring's index. The entries before it were written earlier (acquire).
+    /// Loads the available ring's index. Acquire: later loads see the entries before the index.
     pub fn load_available_index(&self, view: &DmaView) -> Result<u16, DmaError> {
         load(view, self.available_index(), Ordering::Acquire)
     }
 
-    /// The head in the available ring's entry for `position`.
+    /// Loads the available ring's entry for `position`: the head of a chain.
     pub fn load_available_entry(&self, view: &DmaView, position: u16) -> Result<u16, DmaError> {
         load(view, self.available_entry(position), Ordering::Relaxed)
     }
@@ -87,14 +87,14 @@ impl Split {
         Ok(load(view, self.available, Ordering::Relaxed)? & F_NO_INTERRUPT == 0)
     }
 
-    /// Tells the driver whether it may do without notifications.
+    /// Sets or clears `VIRTQ_USED_F_NO_NOTIFY`: whether the driver may omit notifications.
     pub fn set_quiet(&self, view: &DmaView, quiet: bool) -> Result<(), DmaError> {
         let flags = if quiet { F_NO_NOTIFY } else { 0 };
         store(view, self.used, flags, Ordering::Relaxed)
     }
 
-    /// Writes the used ring's entry for `position`: the chain at `head`, and the bytes that were
-    /// written to it.
+    /// Writes the used ring's entry for `position`: the head of the chain, and the number of bytes
+    /// that were written to the chain.
     pub fn store_used_entry(
         &self,
         view: &DmaView,
@@ -107,7 +107,7 @@ impl Split {
         entry.store_u32(4, len.to_le(), Ordering::Relaxed)
     }
 
-    /// Publishes the used ring's index, after all that was written before.
+    /// Stores the used ring's index. Release: a driver that sees it sees all earlier writes.
     pub fn store_used_index(&self, view: &DmaView, index: u16) -> Result<(), DmaError> {
         store(view, self.used_index(), index, Ordering::Release)
     }
@@ -127,11 +127,11 @@ fn store(view: &DmaView, address: u64, value: u16, order: Ordering) -> Result<()
         .store_u16(0, value.to_le(), order)
 }
 
-/// Fills `bytes` from guest memory that may lie in several regions.
+/// Fills `bytes` from guest memory, which may span several regions.
 ///
 /// # Errors
 ///
-/// Some of it can't be read.
+/// A part of the range can't be read.
 pub fn read(view: &DmaView, address: u64, bytes: &mut [u8]) -> Result<(), DmaError> {
     let (mut address, mut rest) = (address, bytes);
     while !rest.is_empty() {
@@ -146,11 +146,11 @@ pub fn read(view: &DmaView, address: u64, bytes: &mut [u8]) -> Result<(), DmaErr
     Ok(())
 }
 
-/// Writes `bytes` to guest memory that may lie in several regions.
+/// Writes `bytes` to guest memory, which may span several regions.
 ///
 /// # Errors
 ///
-/// Some of it can't be written.
+/// A part of the range can't be written.
 pub fn write(view: &DmaView, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
     let (mut address, mut rest) = (address, bytes);
     while !rest.is_empty() {
@@ -165,7 +165,7 @@ pub fn write(view: &DmaView, address: u64, bytes: &[u8]) -> Result<(), DmaError>
     Ok(())
 }
 
-/// The address `len` bytes on, unless the address space ends before.
+/// `address + len`. Fails if the sum exceeds the address space.
 fn behind(address: u64, len: usize) -> Result<u64, DmaError> {
     address
         .checked_add(len as u64)

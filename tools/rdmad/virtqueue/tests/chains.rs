@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Chains that follow the rules, and chains that break them.
+//! Valid and invalid descriptor chains.
 
 use dma::testing::guest_memory;
 use dma::DmaSpace;
@@ -19,7 +19,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// A queue of 8 that may have indirect descriptors.
+    /// A queue of 8 descriptors with indirect descriptors negotiated.
     fn new() -> Self {
         Self {
             space: DmaSpace::anonymous(0, MEMORY),
@@ -58,7 +58,7 @@ impl Guest {
         self.put(table + 16 * index, &bytes);
     }
 
-    /// A chain of these parts from descriptor 0 of a table on.
+    /// Writes a chain of these parts to a table, from descriptor 0 on.
     fn parts(&self, table: u64, parts: &[(u64, u32, u16)]) {
         for (index, &(address, len, flags)) in (0..).zip(parts) {
             let last = index + 1 == parts.len() as u64;
@@ -136,7 +136,7 @@ fn an_indirect_table_may_end_a_chain() {
     let guest = Guest::new();
     guest.put(0x4000, b"abcdef");
     guest.descriptor(TABLE, 0, (0x4000, 3), NEXT, 5);
-    // The write flag of an indirect descriptor says nothing.
+    // The write flag of an indirect descriptor is ignored.
     guest.descriptor(TABLE, 5, (OTHER_TABLE, 32), INDIRECT | WRITE, 0);
     guest.parts(OTHER_TABLE, &[(0x4003, 1, 0), (0x4004, 2, 0)]);
     assert_eq!(guest.gather(6).unwrap(), b"abcdef");
@@ -171,7 +171,7 @@ fn chains_end() {
     guest.descriptor(TABLE, 0, (0x4000, 1), NEXT, 1);
     guest.descriptor(TABLE, 1, (0x4000, 1), NEXT, 0);
     assert_eq!(guest.walk(), Err(ChainError::TooLong), "a loop");
-    // An indirect table can be longer than the queue, but no chain in it.
+    // An indirect table may have more descriptors than the queue, but a chain in it may not.
     guest.descriptor(TABLE, 0, (OTHER_TABLE, 16 * 9), INDIRECT, 0);
     guest.parts(OTHER_TABLE, &[(0x4000, 1, 0); 9]);
     assert_eq!(guest.walk(), Err(ChainError::TooLong));
