@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A process that goes on using paths when the daemon may not do so any more.
+//! The keeper: a process that accesses paths for the daemon, which its sandbox denies any path.
 //!
-//! A peer that comes anew has another socket at the same path, and the sockets of the daemon are
-//! removed when it ends. Both need paths, and a filter of system calls can't tell one path from
-//! another. So a second process does it: the keeper. While the daemon starts, it shows the keeper
-//! each of these *errands*. Then the list is sealed, and all that the daemon can ask for is an
-//! errand by its number. A socket that the keeper connects is connected in the daemon too, as both
-//! have it.
+//! When a peer restarts, it has a new socket at the same path, to which the daemon must connect.
+//! When the daemon ends, it must remove its sockets. Both need paths, and a seccomp filter can't
+//! distinguish paths. So a second process does both: the keeper. While the daemon starts, it
+//! registers each of these *errands* with the keeper. Then the list is sealed: the daemon can only
+//! request an errand by its number. A socket that the keeper connects is connected in the daemon
+//! too, since both processes have descriptors of the same socket.
 //!
 //! The keeper ends with the daemon.
 
@@ -27,19 +27,20 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// Longest message: what is asked for, and a path.
+/// Longest message in bytes: the kind of request, and a path.
 const MAX_MESSAGE: usize = 1 + 4096;
 
-/// First byte of a message that shows a socket, as a descriptor, and the path to connect it to.
+/// First byte of a message that registers an errand: a socket, as a descriptor, and the path to
+/// connect it to.
 const CONNECT: u8 = b'c';
-/// As [`CONNECT`], of a path to remove.
+/// First byte of a message that registers an errand: a path to remove.
 const REMOVE: u8 = b'r';
-/// First byte of a message with the number of an errand, which is to be run.
+/// First byte of a message that requests an errand, by its number.
 const RUN: u8 = b'x';
-/// A message that no errand follows.
+/// First byte of the message that seals the list of errands.
 const SEAL: u8 = b's';
 
-/// Errands, each asked for by its number.
+/// An errand that the daemon has registered.
 #[derive(Debug)]
 enum Shown {
     Connect(UnixDatagram, PathBuf),
@@ -61,8 +62,8 @@ impl Shown {
     }
 }
 
-/// The keeper: serves the daemon at the other end of `socket` until that ends. `confine` is called
-/// once no errand follows, with the paths to remove.
+/// Runs the keeper: serves the daemon at the other end of `socket` until the daemon ends. `confine`
+/// is called when the list of errands is sealed, with the paths to remove.
 pub fn keep(socket: impl AsFd, confine: impl FnOnce(&[&Path]) -> io::Result<()>) -> io::Result<()> {
     let mut errands = Vec::new();
     let mut confine = Some(confine);
@@ -101,14 +102,14 @@ pub fn keep(socket: impl AsFd, confine: impl FnOnce(&[&Path]) -> io::Result<()>)
         };
         let errno = match done {
             Ok(()) => 0,
-            // Each has a number: they are of system calls.
+            // Errors of system calls have an error number.
             Err(error) => error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
         retry(|| rustix::net::send(&socket, &errno.to_ne_bytes(), SendFlags::NOSIGNAL))?;
     }
 }
 
-/// Receives a message with at most one descriptor. `None` when the other side has gone.
+/// Receives a message with at most one descriptor. `None` if the other side has closed the socket.
 fn receive(socket: impl AsFd, message: &mut [u8]) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -137,7 +138,7 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
-    /// Errands that were shown.
+    /// Number of registered errands.
     errands: u32,
 }
 
@@ -145,7 +146,7 @@ impl Client {
     /// Sends a message and waits for the answer.
     fn ask(&self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         match fd {
-            // By itself, since a thread that is confined may send nothing more.
+            // `send`, not `sendmsg`: a confined thread may only call the former.
             None => {
                 let message = message.concat();
                 retry(|| rustix::net::send(&self.socket, &message, SendFlags::NOSIGNAL))?;
@@ -155,7 +156,7 @@ impl Client {
                 let fds = [fd];
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
                 let mut control = SendAncillaryBuffer::new(&mut space);
-                // There is room for it.
+                // `control` has room for the descriptor.
                 let _ = control.push(SendAncillaryMessage::ScmRights(&fds));
                 let flags = SendFlags::NOSIGNAL;
                 retry(|| rustix::net::sendmsg(&self.socket, &parts, &mut control, flags))?;
@@ -188,12 +189,12 @@ impl Client {
 /// The keeper of this process, if it has one.
 static KEEPER: OnceLock<Mutex<Client>> = OnceLock::new();
 
-/// Starts the keeper: this program with `argument` as its only one, which has to call [`keep`] with
-/// its standard input.
+/// Starts the keeper: this program with `argument` as its only argument. It must then call [`keep`]
+/// with its standard input.
 ///
 /// # Errors
 ///
-/// It can't be started, or there is one already.
+/// The keeper can't be started, or the process has a keeper already.
 pub fn start(argument: &str) -> io::Result<()> {
     let (socket, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -201,7 +202,7 @@ pub fn start(argument: &str) -> io::Result<()> {
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // It ends by itself, with the socket.
+    // The child is not waited for: it ends when the daemon's end of the socket is closed.
     Command::new("/proc/self/exe")
         .arg(argument)
         .env_remove("NOTIFY_SOCKET")
@@ -213,7 +214,7 @@ pub fn start(argument: &str) -> io::Result<()> {
     set.map_err(|_| io::ErrorKind::AlreadyExists.into())
 }
 
-/// No errand follows. Without a keeper, nothing is to do.
+/// Seals the keeper's list of errands. Does nothing without a keeper.
 ///
 /// # Errors
 ///
@@ -222,30 +223,30 @@ pub fn seal() -> io::Result<()> {
     with(|keeper| keeper.ask(&[&[SEAL]], None)).unwrap_or(Ok(()))
 }
 
-/// Does something with the keeper, if there is one.
+/// Calls `work` with the keeper's client, if there is a keeper.
 fn with<T>(work: impl FnOnce(&mut Client) -> T) -> Option<T> {
     let keeper = KEEPER.get()?;
     Some(work(&mut keeper.lock()))
 }
 
-/// An errand of the keeper.
+/// The number of an errand that was registered with the keeper.
 #[derive(Debug)]
 pub(crate) struct Errand(u32);
 
 impl Errand {
-    /// Connecting `socket` to `path`; `None` without a keeper.
+    /// Registers the errand to connect `socket` to `path`. `None` without a keeper.
     pub(crate) fn connect(socket: &UnixDatagram, path: &Path) -> io::Result<Option<Self>> {
         let path = path.as_os_str().as_bytes();
         with(|keeper| keeper.show(&[&[CONNECT], path], Some(socket.as_fd()))).transpose()
     }
 
-    /// Removing `path`; `None` without a keeper.
+    /// Registers the errand to remove `path`. `None` without a keeper.
     pub(crate) fn remove(path: &Path) -> io::Result<Option<Self>> {
         let path = path.as_os_str().as_bytes();
         with(|keeper| keeper.show(&[&[REMOVE], path], None)).transpose()
     }
 
-    /// Has it done.
+    /// Requests that the keeper run the errand.
     pub(crate) fn run(&self) -> io::Result<()> {
         with(|keeper| keeper.run(self)).unwrap_or(Ok(()))
     }
@@ -255,7 +256,7 @@ impl Errand {
 mod tests {
     use super::*;
 
-    /// A keeper that is a thread, ended with its client.
+    /// A keeper in a thread, which ends when its client is dropped.
     fn keeper(confine: fn(&[&Path]) -> io::Result<()>) -> Client {
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Unix sockets at paths: who may connect, and what a dead process left behind.
+//! Unix sockets at paths: their permissions, and the replacement of sockets of dead processes.
 //!
-//! A program that connects to a port's socket is that VM, so a socket belongs to its owner alone
-//! unless told otherwise, whatever the umask is, from the moment on that it has a name. Credentials
-//! of peers (SO_PEERCRED) decide nothing: the permissions say the same before anybody is connected,
-//! and hold for datagrams too.
+//! A program that connects to a port's socket acts as that port's VM. So by default only its owner
+//! may access a socket, whatever the umask is, from the moment that it has a name. Credentials of
+//! peers (SO_PEERCRED) are not checked: file permissions act before a peer is connected, and apply
+//! to datagrams too.
 
 #![forbid(unsafe_code)]
 
@@ -29,32 +29,32 @@ use rustix::process::geteuid;
 use self::keeper::Errand;
 pub use self::remote::Remote;
 
-/// Longest path of a Unix socket: `sun_path` holds it with a NUL.
+/// Longest path of a Unix socket in bytes: `sun_path` holds it and a terminating NUL.
 const MAX_PATH: usize = 107;
-/// Clients that wait to be accepted.
+/// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// A user who may replace every file anyway.
+/// User ID of root, who may replace any file anyway.
 const ROOT: u32 = 0;
-/// Others than its owner may write to a directory.
+/// Mode bits of a directory to which users other than its owner may write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Only the owner of a file may remove or rename it in a directory.
+/// Mode bit of a directory in which only the owner of a file may remove or rename it.
 const STICKY: u32 = 0o1000;
-/// Reading and writing, for the owner alone.
+/// File mode: only the owner may read and write.
 const PRIVATE: u32 = 0o600;
 
-/// Why there can't be a socket.
+/// Why a socket can't be made at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The path does not fit a socket address.
     #[error("socket path {0} is longer than {MAX_PATH} bytes")]
     PathTooLong(PathBuf),
-    /// A process has it.
+    /// A process uses the socket at this path.
     #[error("socket {0} is in use by another process")]
     InUse(PathBuf),
-    /// There is something else.
+    /// The file at this path is not a socket.
     #[error("{0} exists and is no socket")]
     NotASocket(PathBuf),
-    /// Others could put another socket in the place of this one.
+    /// Other users could replace the socket: they may write to its directory.
     #[error(
         "socket {path}: others than the owner may write to {directory}, which is not sticky; \
          take that from them (chmod go-w) or use a directory of your own (mode 0700)"
@@ -65,7 +65,7 @@ pub enum Error {
         /// The directory.
         directory: PathBuf,
     },
-    /// Another user could put another socket in the place of this one.
+    /// Another user could replace the socket: the user owns its directory.
     #[error(
         "socket {path}: {directory} belongs to user {owner}, who could replace the socket; \
          use a directory of your own (mode 0700)"
@@ -78,15 +78,15 @@ pub enum Error {
         /// The directory's owner.
         owner: u32,
     },
-    /// Something else has the path of a socket that was just bound.
+    /// Another file has replaced the socket that was just bound.
     #[error("socket {0} was replaced by another file; use a directory of your own (mode 0700)")]
     Replaced(PathBuf),
-    /// Anything else.
+    /// A system call failed.
     #[error("can't have a socket at {path}: {error}")]
     Io {
         /// The socket's path.
         path: PathBuf,
-        /// The error of the call.
+        /// The error of the system call.
         error: io::Error,
     },
 }
@@ -94,9 +94,9 @@ pub enum Error {
 /// Users who may connect to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Permissions.
+    /// File mode of the socket.
     pub mode: u32,
-    /// Its group, if it is not that of the process.
+    /// Group of the socket, if it is not the group of the process.
     pub group: Option<u32>,
 }
 
@@ -109,11 +109,11 @@ impl Default for Access {
     }
 }
 
-/// The path of a socket, which goes when this is dropped.
+/// The path of a socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct SocketPath {
     path: PathBuf,
-    /// Removing it, where the process itself may not.
+    /// The errand to remove the file, if there is a keeper: the daemon itself may not.
     errand: Option<Errand>,
 }
 
@@ -126,7 +126,7 @@ impl SocketPath {
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
-        // If it has gone already, all the better.
+        // An error is ignored: somebody may have removed the file already.
         let _ = match &self.errand {
             Some(errand) => errand.run(),
             None => fs::remove_file(&self.path),
@@ -149,8 +149,8 @@ pub fn datagram(path: &Path, access: &Access) -> Result<(UnixDatagram, SocketPat
     Ok((fd.into(), at))
 }
 
-/// Makes room for a socket at `path`, where `connect` tells whether one is in use. Returns the
-/// directory.
+/// Prepares `path` for a socket: removes the socket of a dead process. A socket is in use if
+/// `connect` succeeds. Returns the directory.
 fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<OwnedFd, Error> {
     if path.as_os_str().as_bytes().len() > MAX_PATH {
         return Err(Error::PathTooLong(path.to_owned()));
@@ -182,7 +182,7 @@ fn bind(
     let flags = SocketFlags::CLOEXEC;
     let fd =
         rustix::net::socket_with(AddressFamily::UNIX, socket_type, flags, None).map_err(failure)?;
-    // The file that binding makes has the permissions of the socket: nobody else is ever let in.
+    // The file gets the mode of the socket from `bind` on, so nobody else can connect at any time.
     fchmod(&fd, Mode::from_raw_mode(PRIVATE)).map_err(failure)?;
     let address = SocketAddrUnix::new(path).map_err(failure)?;
     rustix::net::bind(&fd, &address).map_err(failure)?;
@@ -198,7 +198,7 @@ fn bind(
     Ok((fd, at))
 }
 
-/// Opens the directory of `path`, in which nobody else may replace files.
+/// Opens the directory of `path`. Fails if another user may replace files in it.
 fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -222,8 +222,8 @@ fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-/// Gives the socket at `path`, in `directory`, its group and permissions. They go to the file that
-/// has the name now, and no link is followed: what is no socket keeps its own.
+/// Sets group and permissions of the socket at `path`, in `directory`. Symbolic links are not
+/// followed, and a file that is not a socket is not changed.
 fn permit(directory: &OwnedFd, path: &Path, access: &Access) -> Result<(), Error> {
     let failure = |error| failure(path, error);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -238,7 +238,7 @@ fn permit(directory: &OwnedFd, path: &Path, access: &Access) -> Result<(), Error
         chownat(&file, "", None, group, AtFlags::EMPTY_PATH).map_err(failure)?;
     }
     if access.mode != PRIVATE {
-        // Linux before 6.6 has no chmod for a descriptor that does not open the file.
+        // Linux before 6.6 can't change the mode by an O_PATH descriptor.
         let file = format!("/proc/self/fd/{}", file.as_raw_fd());
         chmod(file, Mode::from_raw_mode(access.mode)).map_err(failure)?;
     }
@@ -314,8 +314,8 @@ mod tests {
         }
     }
 
-    /// A user who may give files away, as root and as an ordinary user in tools/testbed/enter, runs
-    /// this.
+    /// This test needs the right to change the owner of files, which root has, and also a user in
+    /// tools/testbed/enter.
     #[test]
     fn a_directory_must_belong_to_root_or_to_the_caller() {
         let dir = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// A file that took the place of a socket is left alone.
+    /// A file that has replaced the socket keeps its permissions.
     #[test]
     fn permissions_are_those_of_the_socket_alone() {
         let dir = tempfile::tempdir().unwrap();

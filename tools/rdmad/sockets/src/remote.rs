@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A datagram socket and the path of its peer, which comes and goes.
+//! A datagram socket and the path of its peer, which may restart at any time.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::keeper::Errand;
 
-/// How long a peer is not looked for again that was not there: asking the keeper takes two switches
-/// of threads, which would slow down who sends frames to nobody.
+/// Pause after a failed connect before the next attempt. A request to the keeper takes two context
+/// switches, which would slow down a sender of frames to an absent peer.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A socket that can be connected to a path at any time.
@@ -18,18 +18,18 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Remote {
     socket: UnixDatagram,
     path: PathBuf,
-    /// Connecting, where the process itself may not.
+    /// The errand to connect the socket, if there is a keeper: the daemon itself may not.
     errand: Option<Errand>,
-    /// The last attempt that failed, and with what.
+    /// Time and error of the last attempt, if it failed.
     failed: Option<(Instant, io::ErrorKind)>,
 }
 
 impl Remote {
-    /// A socket and the path of its peer, which need not be there.
+    /// Combines a socket with the path of its peer. The path need not exist yet.
     ///
     /// # Errors
     ///
-    /// The keeper does not take it.
+    /// The keeper refuses the errand.
     pub fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         Ok(Self {
             errand: Errand::connect(&socket, &path)?,
@@ -44,11 +44,11 @@ impl Remote {
         &self.socket
     }
 
-    /// Connects the socket to the present owner of the path.
+    /// Connects the socket to the present socket at the path.
     ///
     /// # Errors
     ///
-    /// Nobody is there.
+    /// No process has a socket there.
     pub fn connect(&mut self) -> io::Result<()> {
         let Some(errand) = &self.errand else {
             return self.socket.connect(&self.path);
