@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Limits on the memory that one client makes a process allocate.
+//! Limits on the memory that a process allocates on behalf of one client.
 //!
-//! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of it and goes back when
-//! dropped. [`ChargedList`] and [`ChargedQueue`] are a `Vec` and a `VecDeque` that hold the charge
-//! for their capacity, so none of their memory is uncounted. An object of another type holds a
-//! [`Charge`] as a field.
+//! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of a budget; dropping it returns
+//! the bytes. [`ChargedList`] and [`ChargedQueue`] are a `Vec` and a `VecDeque` that hold the
+//! charge for their capacity, so all their memory is counted. Objects of other types hold a
+//! [`Charge`] in a field.
 //!
 //! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message: a
-//! list or queue with room left charges nothing.
+//! list or queue with unused capacity charges nothing.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ impl From<Exhausted> for rustix::io::Errno {
     }
 }
 
-/// A limit, and how much of it is used. Clones are the same budget.
+/// A limit in bytes, and the bytes used. Clones share one budget.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Account>);
 
@@ -41,12 +41,12 @@ pub struct Budget(Arc<Account>);
 struct Account {
     limit: u64,
     used: AtomicU64,
-    /// The charge that a part was cut out of.
+    /// The charge to the parent budget, if this budget is a [`part`](Budget::part).
     _whole: Option<Charge>,
 }
 
 impl Budget {
-    /// A budget of `limit`.
+    /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self::with(limit, None)
     }
@@ -59,7 +59,7 @@ impl Budget {
         }))
     }
 
-    /// Takes `amount`.
+    /// Charges `amount` bytes.
     pub fn charge(&self, amount: u64) -> Result<Charge, Exhausted> {
         let fits = |used: u64| {
             used.checked_add(amount)
@@ -74,7 +74,7 @@ impl Budget {
         Ok(charge)
     }
 
-    /// Takes nothing yet.
+    /// A charge of 0 bytes, which may grow later.
     fn nothing(&self) -> Charge {
         Charge {
             account: self.0.clone(),
@@ -82,33 +82,33 @@ impl Budget {
         }
     }
 
-    /// Takes what an object of type `T` in an `Arc` occupies, and `more` for what belongs to it
+    /// Charges the size of an object of type `T` in an `Arc`, and `more` bytes that the object owns
     /// elsewhere.
     pub fn charge_object<T>(&self, more: usize) -> Result<Charge, Exhausted> {
-        /// Counts of references.
+        /// Size of the reference counts in an `Arc`.
         const COUNTS: usize = 2 * size_of::<usize>();
         self.charge((size_of::<T>() + COUNTS + more) as u64)
     }
 
-    /// Cuts out a budget of its own: its `limit` is charged here until it and all its charges are
-    /// gone.
+    /// Makes a budget that is a part of this one: its `limit` is charged here until the part and
+    /// all its charges are dropped.
     pub fn part(&self, limit: u64) -> Result<Self, Exhausted> {
         let whole = self.charge(limit)?;
         Ok(Self::with(limit, Some(whole)))
     }
 
-    /// The limit.
+    /// The limit in bytes.
     pub fn limit(&self) -> u64 {
         self.0.limit
     }
 
-    /// How much is taken.
+    /// Number of bytes charged.
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
 }
 
-/// A part of a [`Budget`], which goes back when dropped.
+/// Bytes of a [`Budget`]. Dropping a charge returns them.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -116,7 +116,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Takes more of the same budget, up to `amount` in all, or gives back what is beyond.
+    /// Changes the charge to `amount` bytes: charges the budget for more, or returns the excess.
     fn resize(&mut self, amount: u64) -> Result<(), Exhausted> {
         match amount.checked_sub(self.amount) {
             Some(more) => {
@@ -132,7 +132,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Makes the caller responsible for the amount, which it returns.
+    /// Returns the amount without returning it to the budget: the caller takes over the charge.
     fn take(mut self) -> u64 {
         mem::take(&mut self.amount)
     }

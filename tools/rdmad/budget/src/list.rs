@@ -6,20 +6,20 @@ use std::ops::{Deref, DerefMut};
 
 use crate::{Budget, Charge, Exhausted};
 
-/// Items that a list has room for when it first grows: an object that is one piece needs two.
+/// Capacity in items after a list first grows. The extents of contiguous memory take two.
 const FIRST: usize = 4;
 
-/// A list of up to a number of items that is known when it is made.
+/// A list with a fixed maximum number of items.
 #[derive(Debug)]
 pub struct ChargedList<T> {
     items: Vec<T>,
     most: usize,
-    /// For the capacity of `items`.
+    /// The charge for the capacity of `items`.
     charge: Charge,
 }
 
 impl<T> ChargedList<T> {
-    /// An empty list for at most `most` items. It takes no memory before the first
+    /// An empty list for at most `most` items. It allocates no memory before the first
     /// [`push`](Self::push).
     pub fn new(budget: &Budget, most: usize) -> Self {
         Self {
@@ -29,7 +29,7 @@ impl<T> ChargedList<T> {
         }
     }
 
-    /// A list of `len` items, all of which are `item`.
+    /// A list of `len` copies of `item`.
     pub fn filled(budget: &Budget, len: usize, item: T) -> Result<Self, Exhausted>
     where
         T: Clone,
@@ -42,7 +42,7 @@ impl<T> ChargedList<T> {
         Ok(list)
     }
 
-    /// Appends an item. Fails too when there are as many as there may be.
+    /// Appends an item. Fails if the budget is used up or the list has its maximum number of items.
     pub fn push(&mut self, item: T) -> Result<(), Exhausted> {
         if self.items.len() == self.items.capacity() {
             let capacity = (2 * self.items.capacity()).max(FIRST).min(self.most);
@@ -52,22 +52,22 @@ impl<T> ChargedList<T> {
         Ok(())
     }
 
-    /// Removes all items behind the first `len` and gives back what is not used.
+    /// Removes all items after the first `len`, and returns the unused capacity to the budget.
     pub fn fit(&mut self, len: usize) {
         self.items.truncate(len);
         self.items.shrink_to_fit();
-        // Less than before.
+        // A smaller charge can't fail.
         let _ = self.charge.resize(bytes::<T>(self.items.capacity()));
     }
 
-    /// Makes room for `capacity` items in all, which is more than there are.
+    /// Grows the capacity to `capacity` items. Fails if that is not more than the present number.
     fn grow(&mut self, capacity: usize) -> Result<(), Exhausted> {
         let more = capacity.checked_sub(self.items.len());
         let more = more.filter(|more| *more > 0).ok_or(Exhausted)?;
         let before = self.items.capacity();
         self.charge.resize(bytes::<T>(capacity))?;
         let grown = self.items.try_reserve_exact(more);
-        // The allocator has the last word on the capacity.
+        // The allocator may give more capacity than requested.
         let counted = self.charge.resize(bytes::<T>(self.items.capacity()));
         if grown.is_err() || counted.is_err() {
             self.items.shrink_to(before);
@@ -78,7 +78,7 @@ impl<T> ChargedList<T> {
     }
 }
 
-/// Bytes of so many items.
+/// Size of `items` items in bytes.
 pub(crate) fn bytes<T>(items: usize) -> u64 {
     (items as u64).saturating_mul(size_of::<T>() as u64)
 }

@@ -8,24 +8,24 @@ use std::ops::Deref;
 use crate::list::bytes;
 use crate::{Budget, Charge, Exhausted};
 
-/// A queue that holds as many items as it was given room for.
+/// A queue whose maximum number of items is set by [`make_room`](Self::make_room).
 #[derive(Debug)]
 pub struct ChargedQueue<T> {
     items: VecDeque<T>,
     room: usize,
-    /// For the capacity of `items`; none before there is room.
+    /// The charge for the capacity of `items`. `None` while the queue has no room.
     charge: Option<Charge>,
 }
 
 impl<T> ChargedQueue<T> {
-    /// A queue that holds up to `room` items.
+    /// A queue with room for `room` items.
     pub fn new(budget: &Budget, room: usize) -> Result<Self, Exhausted> {
         let mut queue = Self::default();
         queue.make_room(budget, room)?;
         Ok(queue)
     }
 
-    /// Has the queue hold up to `room` items, or more if it does already.
+    /// Grows the queue's room to `room` items. A queue with more room does not change.
     pub fn make_room(&mut self, budget: &Budget, room: usize) -> Result<(), Exhausted> {
         if room <= self.room {
             return Ok(());
@@ -38,13 +38,13 @@ impl<T> ChargedQueue<T> {
         Ok(())
     }
 
-    /// Whether it holds as many items as it may.
+    /// Whether the queue holds its maximum number of items.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.items.len() >= self.room
     }
 
-    /// Appends an item, or gives it back if there is no room.
+    /// Appends an item. Returns the item as the error if there is no room.
     #[inline]
     pub fn push_back(&mut self, item: T) -> Result<(), T> {
         if self.is_full() {
