@@ -19,7 +19,7 @@ fn argument(option: &str, value: impl Into<String>) -> Argument {
     [option.to_owned(), value.into()]
 }
 
-/// A command line for a shell, an option a line.
+/// A command line for a shell, with one option on each line.
 pub fn shell(arguments: &[Argument]) -> String {
     let lines: Vec<_> = arguments
         .iter()
@@ -28,12 +28,12 @@ pub fn shell(arguments: &[Argument]) -> String {
     lines.join(" \\\n")
 }
 
-/// A word as a shell reads it. None of ours has a NUL byte, which no word can have.
+/// Quotes a word for a shell. This fails only for words with a NUL byte, which are not passed here.
 fn quote(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
 }
 
-/// A value in a list of `KEY=VALUE` of QEMU, where a comma is written twice.
+/// Escapes a value for QEMU's lists of `KEY=VALUE`: each comma is doubled.
 fn value(text: &str) -> String {
     text.replace(',', ",,")
 }

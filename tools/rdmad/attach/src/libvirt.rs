@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! XML for libvirt, which knows neither the device nor the network backend, but passes arguments
-//! on to QEMU.
+//! XML for libvirt. libvirt supports neither the device nor the network backend, but passes
+//! arguments on to QEMU.
 
 use crate::{Argument, Backend};
 
-/// A domain with memory that the daemon can map, and these arguments for QEMU. The reader merges
-/// it into a domain of its own.
+/// XML of a domain with memory that the daemon can map, and these arguments for QEMU. The user
+/// merges it into a complete domain.
 pub fn domain(backend: &Backend, arguments: &[Argument]) -> String {
     let memory = match backend {
         Backend::Memfd => "    <source type='memfd'/>\n",
@@ -29,7 +29,7 @@ pub fn domain(backend: &Backend, arguments: &[Argument]) -> String {
     )
 }
 
-/// Text within an attribute that single quotes delimit.
+/// Escapes text for an XML attribute in single quotes.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

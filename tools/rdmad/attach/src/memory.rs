@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory of a VM that the daemon can map: shared, and from a memfd, tmpfs or hugetlbfs.
+//! QEMU's arguments for memory that the daemon can map: shared, and in a memfd, tmpfs or hugetlbfs.
 
 use crate::{argument, value, Argument};
 
-/// Where the memory comes from.
+/// The files that hold a VM's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// A memfd.
@@ -20,12 +20,12 @@ pub enum Backend {
 pub struct Memory {
     /// Size in MiB.
     pub mib: u64,
-    /// Its source.
+    /// Kind of file that holds the memory.
     pub backend: Backend,
 }
 
 impl Memory {
-    /// The size, and the backend named `mem`, which the machine is to have as its
+    /// QEMU's options for the size, and for a backend named `mem`. The machine must name it as its
     /// `memory-backend`.
     pub fn arguments(&self) -> [Argument; 2] {
         let size = format!("{}M", self.mib);

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The functions of a port: a network interface and the RDMA device.
+//! QEMU's arguments for the PCI functions of a port: a network interface and the RDMA device.
 
 use serde_json::json;
 
 use crate::{argument, value, Argument};
 
-/// Datagram sockets of an Ethernet link, as QEMU sees them.
+/// Paths of the datagram sockets of an Ethernet link, from QEMU's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The socket that QEMU binds.
     pub local: String,
-    /// The socket that it sends to.
+    /// The socket that QEMU sends to.
     pub remote: String,
 }
 
 impl Link {
-    /// The backend named `id`, and a network interface at `address` of the root bus.
+    /// QEMU's options for a backend named `id`, and for a network interface at `address` of the
+    /// root bus. `is_first` marks function 0 of a slot that has more functions.
     pub fn interface(&self, id: &str, mac: &str, address: &str, is_first: bool) -> [Argument; 2] {
         let multifunction = if is_first { ",multifunction=on" } else { "" };
         let backend = format!(
@@ -24,7 +25,7 @@ impl Link {
             value(&self.local),
             value(&self.remote)
         );
-        // Without a boot ROM, which is a package of its own in some distributions.
+        // Without a boot ROM, which some distributions ship in a separate package.
         let device = format!(
             "virtio-net-pci,netdev={id},mac={mac},bus=pcie.0,addr={address}{multifunction},romfile="
         );
@@ -35,9 +36,9 @@ impl Link {
 /// A port of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// The socket of the device.
+    /// Path of the device's vfio-user socket.
     pub vfio: String,
-    /// The Ethernet link.
+    /// The Ethernet link, if the port has one.
     pub link: Option<Link>,
     /// MAC address of the network interface.
     pub mac: String,
@@ -46,8 +47,9 @@ pub struct Port {
 }
 
 impl Port {
-    /// The network interface and the device. They are functions 0 and 1 of one slot, by which the
-    /// driver finds the interface that its GIDs come from. Without a link the device is function 0.
+    /// QEMU's options for the network interface and the device. These are functions 0 and 1 of one
+    /// slot: the driver takes its GIDs from the interface in its own slot. Without a link the
+    /// device is function 0.
     pub fn arguments(&self) -> Vec<Argument> {
         let slot = self.slot;
         let mut arguments = Vec::new();
