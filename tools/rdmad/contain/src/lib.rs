@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How far a panic reaches.
+//! Containment of panics.
 //!
-//! A panic is a defect of the daemon. Work for one port is [contained](contain): its panic ends the
-//! work, and its caller fails the port. Any other panic ends the process once
-//! [`end_process_on_panic`] was called: a process that lost one of its threads would look alive and
-//! serve nobody.
+//! A panic is a defect of the daemon. Work for one port is [contained](contain): a panic ends only
+//! the work, and the caller fails the port. After [`end_process_on_panic`], any other panic ends
+//! the process: a process that lost one of its threads would look alive but serve nobody.
 
 #![forbid(unsafe_code)]
 
@@ -18,15 +17,15 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process;
 use std::thread;
 
-/// Status of a process that ends by a panic: that of Rust's own.
+/// Exit status of a process that ends by a panic: the one of Rust's runtime.
 const EXIT_STATUS: i32 = 101;
 
 thread_local! {
-    /// Contained work is going on.
+    /// Whether the thread executes contained work.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Contained work panicked.
+/// The error of contained work that panicked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panicked {
     message: String,
@@ -54,8 +53,8 @@ impl Panicked {
 ///
 /// # Errors
 ///
-/// It panicked. Its changes may be half done: the caller fails the port, whose objects are not used
-/// any more.
+/// The work panicked. Its changes may be incomplete, so the caller must fail the port and not use
+/// its objects any more.
 pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     let outer = CONTAINED.replace(true);
     let done = panic::catch_unwind(AssertUnwindSafe(work));
@@ -63,8 +62,8 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     done.map_err(|payload| Panicked::new(&*payload))
 }
 
-/// From now on a panic is told to `log` alone, and one that is not [contained](contain) ends the
-/// process, whichever thread panics, once the log is flushed.
+/// Installs a panic hook that reports panics to `log` alone. A panic that is not
+/// [contained](contain), of any thread, then flushes the log and ends the process.
 pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
     panic::set_hook(Box::new(move |info| {
         let thread = thread::current();
@@ -73,20 +72,20 @@ pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'stati
         let backtrace = Backtrace::capture();
         if backtrace.status() == BacktraceStatus::Captured {
             text += &if sandbox::is_on() {
-                // It would be read from files, which are closed by now.
+                // A backtrace needs files, which the sandbox does not let a thread open.
                 "no backtrace in the sandbox: --sandbox none gives one\n".to_owned()
             } else {
                 format!("{backtrace}\n")
             };
         }
-        // A thread that is about to end has no such variable any more.
+        // `CONTAINED` of a thread that is about to end may be destroyed already.
         let ends = !CONTAINED.try_with(Cell::get).unwrap_or(false);
         if ends {
             text +=
                 "the process ends: a panic outside of the work of one port (please report it)\n";
         }
         let mut log = log();
-        // Nobody is left to tell of an error.
+        // An error of the log can't be reported.
         let _ = log.write_all(text.as_bytes());
         if ends {
             let _ = log.flush();
