@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Waiting for the effect of another thread or process, of all tests of the daemon's crates.
+//! Waits for the effect of another thread or process; shared by the tests of the daemon's crates.
 //!
-//! Another thread counts an act after the act can be seen. So a test awaits a counter; a counter
-//! that is read once may be too low on a busy machine.
+//! Another thread may increment a counter later than the counted effect is visible. So a test must
+//! wait for the value of a counter: a single read may be too low on a busy machine.
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
@@ -11,10 +11,10 @@ use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
 
-/// No step of a test takes so long, however busy the machine is: a longer wait is in vain.
+/// Time after which a wait fails. No step of a test takes this long, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `ready` returns something. A test that waits in vain fails with `what`.
+/// Waits until `ready` returns `Some`. After [`PATIENCE`] the test fails with `what`.
 pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
