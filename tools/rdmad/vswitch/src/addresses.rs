@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! IP addresses that the network interface of a port may speak for.
+//! IP addresses that the network interface of a port may claim.
 //!
-//! An address that was given to a port is that port's alone, and so is the link-local address of
-//! its MAC address. A port that was given addresses speaks for these only. A frame claims the
-//! source address of its IP packet, the sender of its ARP packet, and the addresses that its
-//! neighbour discovery binds to its sender.
+//! Only one port may claim an address that is configured for it, or the link-local address of its
+//! MAC address. A port with configured addresses may claim no others. A frame claims the source
+//! address of its IP packet, the sender of its ARP packet, and the addresses that its neighbour
+//! discovery binds to its sender.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,8 +20,8 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// ARP for IPv4 with MAC addresses, behind the hardware type: protocol and lengths of addresses.
-/// Receivers differ in the hardware types that they take: Linux takes that of IEEE 802 as well.
+/// Protocol type and address lengths of ARP for IPv4 with MAC addresses, which follow the hardware
+/// type. The hardware type is not compared, since receivers differ: Linux accepts IEEE 802 too.
 const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 
 /// The addresses of all ports.
@@ -34,12 +34,12 @@ pub(crate) struct Addresses {
 #[derive(Debug)]
 struct Rules {
     mac: Mac,
-    /// It may speak for its own addresses only.
+    /// Whether the port may claim its own addresses only.
     restricted: bool,
 }
 
 impl Addresses {
-    /// Adds the next port, with the addresses that were given to it.
+    /// Adds the next port, with the addresses that are configured for it.
     pub(crate) fn add(&mut self, mac: Mac, given: &[IpAddr]) {
         let port = PortIndex(self.ports.len());
         let own = [IpAddr::V6(link_local(mac))];
@@ -81,12 +81,12 @@ impl Addresses {
             .and_then(|packet| packet.strip_prefix(&ARP_IPV4))
             .and_then(|rest| rest.first_chunk::<22>());
         let Some(fields) = fields else {
-            // Nothing that is known to be asked or answered.
+            // An unknown form of ARP: its claims can't be checked.
             return !restricted;
         };
         let ip = |at: usize| Ipv4Addr::from([0, 1, 2, 3].map(|n| fields[at + n]));
         let (sender, target) = (ip(8), ip(18));
-        // A probe without a sender claims what it asks for (RFC 5227).
+        // An ARP probe, without a sender address, claims its target (RFC 5227).
         let claimed = if sender.is_unspecified() {
             target
         } else {
@@ -102,10 +102,10 @@ impl Addresses {
         };
         let may_claim_target = || target().is_none_or(|target| self.may_claim(port, target));
         match message.first() {
-            // To look for duplicates is to claim an address (RFC 4862).
+            // Duplicate address detection claims its target (RFC 4862).
             Some(&NEIGHBOUR_SOLICITATION) if src.is_unspecified() => may_claim_target(),
             Some(&NEIGHBOUR_ADVERTISEMENT) => may_claim_target(),
-            // These speak for others.
+            // Router advertisements and redirects make claims about other hosts.
             Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.ports[port.0].restricted,
             _ => true,
         }
@@ -127,7 +127,7 @@ mod tests {
         text.parse::<Ipv6Addr>().unwrap().octets()
     }
 
-    /// A frame, with a VLAN tag that makes no difference.
+    /// A frame with a VLAN tag, which must not affect the result.
     fn frame(ethertype: [u8; 2], packet: &[u8]) -> Vec<u8> {
         [&[2; 12][..], &[0x81, 0, 0, 5], &ethertype, packet].concat()
     }
@@ -145,7 +145,7 @@ mod tests {
         frame([0x08, 0x06], &packet.concat())
     }
 
-    /// The same with the hardware type of IEEE 802, which Linux takes as well (RFC 1390).
+    /// An ARP frame with the hardware type of IEEE 802, which Linux accepts too (RFC 1390).
     fn arp_802(mac: Mac, sender: &str, target: &str) -> Vec<u8> {
         let mut frame = arp(mac, sender, target);
         frame[18..20].copy_from_slice(&[0, 6]);
@@ -159,7 +159,7 @@ mod tests {
         frame([0x08, 0x00], &header)
     }
 
-    /// An ICMPv6 message behind an extension header.
+    /// An ICMPv6 message that follows an extension header.
     fn icmpv6(src: &str, kind: u8, target: &str) -> Vec<u8> {
         let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &v6(target)].concat();
         let header = [
@@ -172,7 +172,7 @@ mod tests {
         frame([0x86, 0xdd], &header.concat())
     }
 
-    /// Port 0 was given addresses, port 1 was not.
+    /// Port 0 has configured addresses, port 1 has none.
     fn addresses() -> Addresses {
         let mut addresses = Addresses::default();
         let given = ["10.9.0.1", "fd09::1"].map(|ip| ip.parse().unwrap());
@@ -185,7 +185,7 @@ mod tests {
     fn claims_of_addresses() {
         let (own, foreign) = ("fe80::5054:ff:fe09:1", "fe80::5054:ff:fe09:2");
         let cases = [
-            // The frame, whether port 0 may send it, whether port 1 may.
+            // The frame, whether port 0 may send it, and whether port 1 may send it.
             (ipv4("10.9.0.1"), true, false),
             (ipv4("10.9.0.7"), false, true),
             (ipv4("0.0.0.0"), true, true),

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Fault injection: what a bad network does to frames, repeatable by a seed.
+//! Fault injection: simulates the faults of a bad network, reproducibly by a seed.
 //!
-//! For each frame, all decisions are drawn from one stream of random numbers whatever they are, so
-//! that the nth frame meets the same fate in every run with the same seed and probabilities:
+//! Each frame draws the same number of random numbers from one generator, whatever they decide. So
+//! the nth frame meets the same faults in every run with the same seed and probabilities:
 //!
 //! | fault | effect |
 //! |---|---|
-//! | drop | the frame disappears; nothing else happens to it |
-//! | corrupt | one bit behind the Ethernet header is inverted |
+//! | drop | the frame disappears; no other fault applies to it |
+//! | corrupt | one bit after the Ethernet header is inverted |
 //! | duplicate | a copy follows at once |
 //! | reorder | the frame waits until 1 to [`REORDER_SPAN`] later frames have overtaken it, [`REORDER_LIMIT`] at most |
 //! | delay | the frame waits 1 to [`DELAY_LIMIT`] milliseconds; a frame to be reordered is not delayed as well |
 //!
-//! At most [`HELD_LIMIT`] frames wait; beyond that, frames to be held go on at once. Times are the
-//! one thing that a seed does not fix.
+//! At most [`HELD_LIMIT`] frames wait; further frames are sent on at once. Only the times vary
+//! between runs with the same seed.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use roce::Frame;
 use thiserror::Error;
 
-/// Most frames that overtake a reordered one.
+/// Maximum number of frames that overtake a reordered frame.
 pub const REORDER_SPAN: u64 = 8;
 /// Longest time that a reordered frame waits to be overtaken.
 pub const REORDER_LIMIT: Duration = Duration::from_millis(2);
 /// Longest delay in milliseconds.
 pub const DELAY_LIMIT: u64 = 10;
-/// Most frames that are held back at a time.
+/// Maximum number of frames that are held back at a time.
 pub const HELD_LIMIT: usize = 256;
 
 const ETHERNET_HEADER: usize = 14;
@@ -50,19 +50,19 @@ pub struct FaultPlan {
     pub seed: u64,
 }
 
-/// Why a text is no [`FaultPlan`].
+/// Why a text can't be parsed as a [`FaultPlan`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseError {
-    /// Not of the form `NAME=VALUE`.
+    /// This part does not have the form `NAME=VALUE`.
     #[error("{0:?} is not NAME=VALUE")]
     Form(String),
-    /// Unknown name.
+    /// No fault has this name.
     #[error("unknown fault {0:?}; there are drop, duplicate, reorder, corrupt, delay, and seed")]
     Name(String),
-    /// Not a probability.
+    /// The value is not a probability.
     #[error("{0:?} is not a probability from 0 to 1")]
     Probability(String),
-    /// Not a seed.
+    /// The value is not a seed.
     #[error("{0:?} is not a seed, a number from 0 to 2^64 - 1")]
     Seed(String),
 }
@@ -70,7 +70,7 @@ pub enum ParseError {
 impl FromStr for FaultPlan {
     type Err = ParseError;
 
-    /// Parses `drop=0.01,seed=7`; what is not named is 0.
+    /// Parses a list such as `drop=0.01,seed=7`. Values that are not named are 0.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut plan = Self::default();
         for part in text.split(',') {
@@ -101,18 +101,18 @@ impl FromStr for FaultPlan {
     }
 }
 
-/// A frame that waits, with what the switch needs to send it on.
+/// A frame that is held back, and the switch's data about it.
 #[derive(Debug)]
 struct Held<T> {
-    /// Released when so many frames have passed.
+    /// The frame is released when the count of passed frames has this value.
     after: u64,
-    /// Released at this time at the latest.
+    /// The frame is released at this time at the latest.
     at: Instant,
     tag: T,
     frame: Frame,
 }
 
-/// Applies a plan to a sequence of frames. `T` goes along with each frame.
+/// Applies a plan to a sequence of frames. `T` is the switch's data about a frame.
 #[derive(Debug)]
 pub(crate) struct Injector<T> {
     plan: FaultPlan,
@@ -131,7 +131,7 @@ impl<T: Copy> Injector<T> {
         }
     }
 
-    /// Takes a frame and gives out, through `emit`, those that go on now.
+    /// Applies the faults to a frame. Passes the frames that are to be sent on now to `emit`.
     pub(crate) fn pass(
         &mut self,
         tag: T,
@@ -181,7 +181,7 @@ impl<T: Copy> Injector<T> {
         self.release(now, emit);
     }
 
-    /// Gives out frames that have waited long enough.
+    /// Passes the frames that have waited long enough to `emit`.
     pub(crate) fn release(&mut self, now: Instant, emit: &mut impl FnMut(T, Frame)) {
         let mut at = 0;
         while at < self.held.len() {
@@ -194,7 +194,7 @@ impl<T: Copy> Injector<T> {
         }
     }
 
-    /// When [`release`](Self::release) has something to give out.
+    /// Time at which [`release`](Self::release) will have a frame to release, if any waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.held.iter().map(|held| held.at).min()
     }
@@ -205,8 +205,8 @@ mod tests {
     use super::*;
     use roce::FramePool;
 
-    /// The numbers of the frames that arrive, in order, of `count` frames of 20 bytes that carry
-    /// their number twice; corrupted ones with their number negated.
+    /// Sends `count` frames of 20 bytes, each of which carries its number twice. Returns the
+    /// numbers of the frames that arrive, in order, negated for a corrupted frame.
     fn fate(text: &str, count: u8) -> Vec<i32> {
         let pool = FramePool::new(1000);
         let mut injector = Injector::new(text.parse().unwrap());

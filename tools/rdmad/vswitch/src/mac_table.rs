@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The learning table: which uplink a MAC address is behind.
+//! The learning table: maps MAC addresses to the uplinks behind which they are.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,16 +9,17 @@ use roce::net::Mac;
 
 use crate::index::UplinkIndex;
 
-/// How long an address that is not heard of stays known (IEEE 802.1D, recommended default).
+/// How long an address stays in the table without a frame from it (recommended default of IEEE
+/// 802.1D).
 pub const AGEING: Duration = Duration::from_secs(300);
 
-/// How long an address must be silent on one uplink before it is believed on another. A host that
-/// speaks can't be taken away by another one that uses its address, and a loop of two uplinks
-/// brings frames back within this time.
+/// How long an address must be silent on one uplink before it is learned on another. So nobody can
+/// hijack the address of a host that sends frames. A loop of two uplinks returns frames within this
+/// time, so they don't move an address either.
 pub const HOLD: Duration = Duration::from_secs(1);
 
-/// Addresses that are known at a time behind one uplink. More are not learned, so that frames to
-/// them go to all uplinks.
+/// Maximum number of addresses in the table for each uplink. Frames to further addresses go to all
+/// uplinks.
 pub const CAPACITY: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,7 @@ struct Entry {
     seen: Instant,
 }
 
-/// The table.
+/// The learning table of a switch.
 #[derive(Debug)]
 pub(crate) struct MacTable {
     entries: HashMap<Mac, Entry>,
@@ -35,21 +36,21 @@ pub(crate) struct MacTable {
     uplinks: Vec<Share>,
 }
 
-/// The part of a table that one uplink has.
+/// The use that one uplink makes of the table.
 #[derive(Clone, Debug, Default)]
 struct Share {
     entries: usize,
-    /// When room was last made, so that a flood of addresses does not have the table searched each
-    /// time.
+    /// When old addresses were last removed. This limits the cost of a flood of addresses, each of
+    /// which would cause a search of the table.
     swept: Option<Instant>,
 }
 
-/// Whether an address may be where it was heard.
+/// Whether a source address is plausible on the uplink where it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// It may.
+    /// The address is accepted on this uplink.
     There,
-    /// It was heard on this uplink a moment ago.
+    /// The address was seen on this other uplink less than [`HOLD`] ago.
     Elsewhere(UplinkIndex),
 }
 
@@ -67,7 +68,7 @@ impl MacTable {
         }
     }
 
-    /// Notes that `mac` was heard on `uplink`, one of those of the table.
+    /// Learns from a frame with source address `mac` from `uplink`, an uplink of the table.
     pub(crate) fn learn(&mut self, mac: Mac, uplink: UplinkIndex, now: Instant) -> Heard {
         let entry = Entry { uplink, seen: now };
         let Some(known) = self.entries.get_mut(&mac) else {
@@ -95,7 +96,7 @@ impl MacTable {
         Heard::There
     }
 
-    /// Whether there is room for one more address behind `uplink`, which is made if need be.
+    /// Whether there is room for one more address of `uplink`. Removes old addresses if need be.
     fn has_room(&mut self, uplink: UplinkIndex, now: Instant) -> bool {
         let share = &mut self.uplinks[uplink.0];
         if share.entries < self.capacity {
@@ -117,7 +118,7 @@ impl MacTable {
         share.entries < self.capacity
     }
 
-    /// Addresses that it holds, those that are too old to count among them.
+    /// Number of addresses in the table, including expired ones.
     #[cfg(feature = "testing")]
     pub(crate) fn held(&self) -> usize {
         self.entries.len()
@@ -176,7 +177,7 @@ mod tests {
         table.learn([2, 0, 0, 0, 0, 3], FIRST, later);
         assert_eq!(table.find(&[2, 0, 0, 0, 0, 3], later), Some(FIRST));
         assert_eq!(table.entries.len(), 1);
-        // Addresses behind one uplink do not take the room of another.
+        // Addresses of one uplink don't use up the room of another.
         for last in 4..=9 {
             table.learn([2, 0, 0, 0, 0, last], FIRST, later);
         }
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), Some(SECOND));
         let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
         assert_eq!(shares, [2, 1]);
-        // Nor does one that moves.
+        // Nor does an address that moves between uplinks.
         let later = later + HOLD;
         assert_eq!(table.learn([2, 0, 0, 0, 1, 1], FIRST, later), Heard::There);
         assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), None);

@@ -2,8 +2,8 @@
 
 //! Capture files in the classic pcap format with nanoseconds, whole frames, link type Ethernet.
 //!
-//! The file is written by a thread of its own: a disk that is slow must not hold up the switch.
-//! Frames that it can't keep up with are left out, counted and told.
+//! A separate thread writes the file: a slow disk must not delay the switch. If the disk can't keep
+//! up, frames are left out of the file, and their number is logged.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,33 +24,33 @@ const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
 const LINKTYPE_ETHERNET: u32 = 1;
 
-/// Bytes that are written at a time.
+/// Size of a chunk, the unit of writes to the file, in bytes.
 const CHUNK: usize = 1 << 18;
-/// Chunks that may wait for the disk: 64 MiB.
+/// Maximum number of chunks that wait for the disk: 64 MiB.
 const CHUNKS: usize = 256;
 
 /// Writes a capture file. Dropping it waits until the file is complete.
 #[derive(Debug)]
 pub struct PcapWriter {
     chunk: Vec<u8>,
-    /// Frames in the chunk.
+    /// Number of frames in `chunk`.
     frames: u64,
-    /// Frames that are left out of the file.
+    /// Number of frames that were left out of the file.
     missing: u64,
     full: Option<SyncSender<Vec<u8>>>,
-    /// Chunks to use again.
+    /// Written chunks, to be reused.
     empty: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PcapWriter {
-    /// Creates the file, for its owner alone: it holds what all virtual machines say. It must not
-    /// exist.
+    /// Creates the file, which must not exist. Only its owner may read it: it holds the frames of
+    /// all virtual machines.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = File::options()
             .write(true)
-            // Follows no symbolic link either.
+            // This does not follow symbolic links either.
             .create_new(true)
             .mode(0o600)
             .open(path);
@@ -64,7 +64,7 @@ impl PcapWriter {
         }
     }
 
-    /// Starts a capture with its file header.
+    /// Starts a capture to `out`, beginning with the file header.
     pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (full, to_write) = sync_channel(CHUNKS);
         let (written, empty) = sync_channel(CHUNKS);
@@ -91,7 +91,7 @@ impl PcapWriter {
             failed,
             thread: Some(thread),
         };
-        // The file is one from the start.
+        // The file is a valid capture file from the start.
         pcap.flush();
         Ok(pcap)
     }
@@ -99,7 +99,7 @@ impl PcapWriter {
     /// Adds a frame. Never waits.
     pub fn write(&mut self, frame: &[u8], time: SystemTime) {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Frames are far shorter than 4 GiB; the format ends in 2106.
+        // A frame is far shorter than 4 GiB. The format's time in seconds overflows in 2106.
         let len = frame.len() as u32;
         for word in [since.as_secs() as u32, since.subsec_nanos(), len, len] {
             self.chunk.extend(word.to_le_bytes());
@@ -111,7 +111,7 @@ impl PcapWriter {
         }
     }
 
-    /// Hands what there is to the thread that writes.
+    /// Passes the frames collected so far to the writing thread.
     pub fn flush(&mut self) {
         let Some(full) = &self.full else { return };
         if self.chunk.is_empty() {
@@ -128,7 +128,7 @@ impl PcapWriter {
                 self.missing += frames;
                 self.chunk = chunk;
             }
-            // It failed, and has said so.
+            // The writing thread has failed and logged its error.
             Err(TrySendError::Disconnected(chunk)) => self.chunk = chunk,
         }
         self.chunk.clear();
@@ -143,11 +143,11 @@ impl PcapWriter {
 impl Drop for PcapWriter {
     fn drop(&mut self) {
         if let Some(full) = self.full.take() {
-            // Now it may wait.
+            // The drop may wait, so no frame is left out.
             let _ = full.send(mem::take(&mut self.chunk));
         }
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it panicked, that was printed.
+            // The thread ends since the channel is closed. A panic was reported already.
             let _ = thread.join();
         }
         if self.missing > 0 {
@@ -156,7 +156,7 @@ impl Drop for PcapWriter {
     }
 }
 
-/// The thread that writes.
+/// The body of the writing thread.
 fn run(
     mut out: impl Write,
     to_write: &Receiver<Vec<u8>>,
@@ -170,7 +170,7 @@ fn run(
             return;
         }
         chunk.clear();
-        // There is room for as many as there are.
+        // The channel has room for all chunks.
         let _ = written.try_send(chunk);
     }
 }
@@ -181,7 +181,7 @@ mod tests {
     use std::sync::mpsc::{channel, Sender};
     use std::time::Duration;
 
-    /// Passes on what is written, as soon as it may.
+    /// A slow file: it passes on written bytes when the test allows it.
     struct Slow(Receiver<()>, Sender<Vec<u8>>);
 
     impl Write for Slow {
@@ -235,7 +235,7 @@ mod tests {
             go.send(()).unwrap();
         }
         drop(pcap);
-        // Whole frames, but for those.
+        // The file has all other frames, complete.
         let len: usize = file.iter().map(|chunk| chunk.len()).sum();
         assert_eq!(len, 24 + (frames - missing) * (16 + MAX_FRAME));
     }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$meta:meta])* $field:ident,)*) => {
-        /// Counters of one port or uplink, as they stood at one moment each.
+        /// Values of the counters of one port or uplink. They are read one after the other, not at
+        /// one moment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             /// Name of the port or uplink.
@@ -14,7 +15,7 @@ macro_rules! counters {
             $($(#[$meta])* pub $field: u64,)*
         }
 
-        /// The live counters behind [`Stats`].
+        /// The live counters, from which [`Stats`] are read.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             pub(crate) name: String,
@@ -33,23 +34,23 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Frames accepted from here.
+    /// Frames accepted from this port or uplink.
     received,
-    /// Frames delivered here: to the network interface, the engine or the uplink.
+    /// Frames delivered to this port (its network interface or engine) or uplink.
     sent,
-    /// Frames refused from here: too short, too long, from a source address that is not theirs, or
-    /// RoCE from a network interface.
+    /// Frames from this port or uplink that were refused: too short, too long, with a source
+    /// address that is not the sender's, or RoCE from a network interface.
     refused,
-    /// Frames from here that had nowhere to go.
+    /// Frames from this port or uplink that had no destination.
     no_route,
-    /// Frames for here that were dropped because the receiver was full or absent.
+    /// Frames to this port or uplink that were dropped since the receiver was full or absent.
     dropped,
-    /// Errors of the socket while reading frames from here, for example those that ICMP messages
-    /// cause.
+    /// Errors of the socket while reading frames from this port or uplink, for example those that
+    /// ICMP messages cause.
     errors,
 }
 
-/// A number that only the switch changes.
+/// A counter that only the switch changes.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

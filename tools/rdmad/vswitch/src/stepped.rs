@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch without a thread: its caller has it do its rounds, at times that the caller says. A
-//! round is the code that the thread runs.
+//! A switch without a thread, for tests: the caller starts each round and sets its time. A round
+//! runs the code of the switch's thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,21 +14,21 @@ use crate::event_loop::{EventLoop, EVENTS};
 use crate::stats::{Counters, Stats};
 use crate::switch::{snapshots, Config, Error, SwitchParts};
 
-/// A switch whose thread is calls.
+/// A switch whose thread is replaced by method calls.
 pub struct SteppedSwitch {
     event_loop: EventLoop,
     events: Vec<Event>,
     counters: Vec<Arc<Counters>>,
-    /// When its sleep ends though nothing happens.
+    /// Time at which the switch wakes up without an event.
     alarm: Option<Instant>,
 }
 
 impl SteppedSwitch {
-    /// Opens all sockets and files at `now`, and falls asleep. The engine ports are in the order of
-    /// the configured ports.
+    /// Opens all sockets and files at `now`; the switch then sleeps. The engine ports are in the
+    /// order of the configured ports.
     ///
     /// # Errors
-    /// As those of [`Switch::start`](crate::Switch::start).
+    /// The errors of [`Switch::start`](crate::Switch::start).
     pub fn new(config: Config, now: Instant) -> Result<(Self, Vec<EnginePort>), Error> {
         let SwitchParts {
             event_loop,
@@ -50,28 +50,28 @@ impl SteppedSwitch {
         self.alarm = self.event_loop.idle(now).map(|idle| now + idle);
     }
 
-    /// When its sleep ends though nothing happens.
+    /// Time at which the switch wakes up without an event, if any.
     pub const fn alarm(&self) -> Option<Instant> {
         self.alarm
     }
 
-    /// Whether its thread would be awake at `now`.
+    /// Whether the switch's thread would be awake at `now`.
     pub fn is_awake(&self, now: Instant) -> bool {
         self.alarm.is_some_and(|alarm| alarm <= now) || self.has_events()
     }
 
-    /// Whether something has happened that ends a sleep. Takes no event away.
+    /// Whether an event is pending that ends the sleep. Does not consume the event.
     fn has_events(&self) -> bool {
         const NO_TIME: Timespec = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         let mut polled = [PollFd::new(&self.event_loop.epoll, PollFlags::IN)];
-        // It fails as the sleep would, which then says so.
+        // On an error of `poll` the switch counts as awake: its round will report the error.
         poll(&mut polled, Some(&NO_TIME)).map_or(true, |ready| ready > 0)
     }
 
-    /// Wakes up at `now`, does a round and falls asleep. `now` does not go back.
+    /// Does a round at `now`; the switch then sleeps again. `now` must not decrease.
     pub fn round(&mut self, now: Instant) {
         self.event_loop.wait(Some(Duration::ZERO), &mut self.events);
         self.event_loop.round(now, &self.events);
@@ -83,13 +83,13 @@ impl SteppedSwitch {
         snapshots(&self.counters)
     }
 
-    /// Frames that are in use, of the buffers of each engine, then of each network interface and
-    /// each uplink. One of the latter two is always ready for the next frame.
+    /// Number of frames in use: of each engine, then of each network interface and each uplink. A
+    /// network interface or uplink always has one frame ready for the next read.
     pub fn frames(&self) -> Vec<usize> {
         self.event_loop.forwarder.frames().collect()
     }
 
-    /// Addresses behind uplinks that are remembered.
+    /// Number of learned addresses behind uplinks.
     pub fn addresses(&self) -> usize {
         self.event_loop.forwarder.addresses()
     }

@@ -25,30 +25,32 @@ use crate::pcap::PcapWriter;
 use crate::stats::{Counters, Stats};
 use crate::waker::Waker;
 
-/// One virtual machine.
+/// A port of the switch: one virtual machine.
 #[derive(Clone, Debug, Default)]
 pub struct PortConfig {
     /// Name in logs and counters.
     pub name: String,
-    /// Its MAC address, unicast.
+    /// MAC address of the VM, unicast.
     pub mac: Mac,
-    /// Its network interface.
+    /// Sockets of the VM's network interface, if it has one.
     pub net: Option<DatagramPath>,
-    /// IP addresses that its network interface may claim, and no other one; any if none is given.
+    /// The only IP addresses that the network interface may claim. If empty, it may claim any
+    /// address that no other port has.
     pub addresses: Vec<IpAddr>,
-    /// Whether RoCE from its network interface is forwarded. Its engine speaks RoCE in any case.
+    /// Whether RoCE from the network interface is forwarded. RoCE from the engine always is.
     pub net_roce: bool,
-    /// Its isolation group: ports of different groups do not reach one another. Uplinks are in all.
+    /// Isolation group: ports of different groups do not reach one another. Uplinks are in all
+    /// groups.
     pub group: u32,
 }
 
-/// An uplink and what is behind it.
+/// An uplink, and the kind of network behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkConfig {
     /// The link.
     pub link: Uplink,
-    /// Whether routers may be behind it: the source MAC address of a RoCE packet is not that of its
-    /// sender then.
+    /// Whether routers may be behind the uplink. The source MAC address of a RoCE packet may then
+    /// not be its sender's.
     pub routed: bool,
 }
 
@@ -61,39 +63,39 @@ impl From<Uplink> for UplinkConfig {
     }
 }
 
-/// The whole switch.
+/// Configuration of the whole switch.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Virtual machines; each has an engine.
     pub ports: Vec<PortConfig>,
-    /// Uplinks.
+    /// Uplinks to other switches and hosts.
     pub uplinks: Vec<UplinkConfig>,
     /// Users who may connect to the Unix sockets.
     pub access: Access,
-    /// Capture file, which must not exist.
+    /// Path of a capture file to write; it must not exist.
     pub pcap: Option<PathBuf>,
-    /// Faults.
+    /// Faults to inject.
     pub faults: Option<FaultPlan>,
 }
 
 /// Why a switch could not be set up.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// A network interface.
+    /// The sockets of a network interface can't be opened.
     #[error("network of port {0}: {1}")]
     Net(String, #[source] io::Error),
-    /// An uplink.
+    /// An uplink can't be opened.
     #[error("uplink {0:?}: {1}")]
     Uplink(Uplink, #[source] io::Error),
-    /// The capture file.
+    /// The capture file can't be created.
     #[error("capture file {path}: {source}", path = path.display())]
     Pcap {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The error of the call.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// A resource of the process.
+    /// The process can't get another resource, such as an eventfd or a thread.
     #[error("switch: {0}")]
     Io(#[from] io::Error),
 }
@@ -137,13 +139,13 @@ pub(crate) fn snapshots(counters: &[Arc<Counters>]) -> Vec<Stats> {
     counters.iter().map(snapshot).collect()
 }
 
-/// Parts of a switch, for any caller that has it do its rounds.
+/// Parts of a switch. The caller runs the rounds of its event loop.
 pub(crate) struct SwitchParts {
     pub(crate) event_loop: EventLoop,
     pub(crate) waker: Arc<Waker>,
-    /// Of all ports, then of all uplinks.
+    /// Counters of all ports, then of all uplinks.
     pub(crate) counters: Vec<Arc<Counters>>,
-    /// In the order of the configured ports.
+    /// Engine ports, in the order of the configured ports.
     pub(crate) engines: Vec<EnginePort>,
 }
 
@@ -194,7 +196,8 @@ impl SwitchParts {
             }
             None => None,
         };
-        // Frames that are captured or meet faults pass through one thread.
+        // With a capture or faults, all frames pass through the switch's thread, so that they have
+        // one order.
         let direct = pcap.is_none() && config.faults.is_none();
         let mut groups: HashMap<u32, Vec<Neighbour>> = HashMap::new();
         for port in ports.iter().filter(|_| direct) {
@@ -243,7 +246,7 @@ impl Drop for Switch {
     fn drop(&mut self) {
         self.waker.stop();
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it panicked, that was printed.
+            // The thread was told to stop. A panic was reported already.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tap interfaces: the one place of the crate that needs `unsafe`, for one ioctl.
+//! Tap interfaces. No other module of the crate needs `unsafe`; this one does for one ioctl.
 //!
 //! C header: `include/uapi/linux/if_tun.h`
 #![allow(unsafe_code)]
@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use rustix::ioctl::{ioctl, opcode, Ioctl, IoctlOutput, Opcode};
 use rustix::net::{netdevice, socket, AddressFamily, SocketType};
 
-/// An interface, which may go away and come back.
+/// A tap interface, which may be deleted and created again.
 #[derive(Debug)]
 pub(crate) struct Tap {
     name: String,
-    /// That of an interface that has gone fails each call.
+    /// The file that is attached to the interface. All calls fail if the interface was deleted.
     file: File,
-    /// A socket by which interfaces are looked up. In the sandbox none can be had later.
+    /// A socket to look up interfaces. It is opened early, since the sandbox allows no new sockets.
     lookup: OwnedFd,
 }
 
@@ -35,10 +35,11 @@ impl Tap {
         })
     }
 
-    /// Attaches to an interface that has the name by now. Does not create one: its owner means to
-    /// do that, in his way.
+    /// Attaches to a new interface of the same name. Does not create the interface, which is up to
+    /// its owner.
     ///
-    /// The driver lets go of the file with the interface, so that it can be attached once more.
+    /// The TUN driver detaches the file when it deletes the interface, so the file can be attached
+    /// again.
     pub(crate) fn attach_again(&self) -> io::Result<()> {
         netdevice::name_to_index(&self.lookup, &self.name)?;
         attach(&self.file, &self.name)
@@ -46,8 +47,8 @@ impl Tap {
 
     /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit.
     pub(crate) fn receive(&self, into: &mut [u8]) -> Result<usize, Errno> {
-        // The interface cuts a frame off and does not say so. Its MTU may be greater than what the
-        // switch takes.
+        // The driver truncates a frame without an error. The MTU of the interface may exceed the
+        // longest frame of the switch, so one more byte is read to detect longer frames.
         let mut beyond = [0];
         let mut parts = [IoSliceMut::new(into), IoSliceMut::new(&mut beyond)];
         rustix::io::readv(&self.file, &mut parts)
@@ -65,7 +66,7 @@ impl AsFd for Tap {
     }
 }
 
-/// Longest name of an interface, without the terminating zero.
+/// Longest name of an interface in bytes, without the terminating NUL.
 const NAME_MAX: usize = 15;
 
 const IFF_TAP: u16 = 0x0002;
@@ -105,8 +106,8 @@ unsafe impl Ioctl for SetInterface {
 
 const _: () = assert!(size_of::<IfReq>() == 40, "struct ifreq on 64-bit hosts");
 
-/// Attaches to the tap interface `name`, creating it if the caller may. Reads and writes are whole
-/// frames without any further header, and do not block.
+/// Attaches to the tap interface `name`, creating it if the caller may. Reads and writes transfer
+/// whole frames without an additional header, and do not block.
 fn open(name: &str) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A UDP socket that has one peer. A datagram is a frame, but many of them pass through the kernel
-//! as one.
+//! A UDP socket with one peer. Each datagram is a frame, but the kernel handles runs of datagrams
+//! as one packet.
 //!
-//! Frames of one length that follow each other leave with one call, and the kernel makes datagrams
-//! of them at the end of its way (`UDP_SEGMENT`); what comes may come so as well (`UDP_GRO`). Each
-//! datagram is still one of its own on the wire. Where the kernel or the interface can't do that,
-//! frames leave one by one.
+//! Consecutive frames of one length are sent by one call, and the kernel splits them into datagrams
+//! late (`UDP_SEGMENT`). It may also join received datagrams (`UDP_GRO`). On the wire each frame is
+//! a separate datagram. If the kernel or the interface does not support this, each frame is sent by
+//! its own call.
 //!
 //! C header: `include/uapi/linux/udp.h`
 
@@ -27,38 +27,37 @@ use rustix::net::sockopt::{
 
 use crate::link::errno;
 
-/// Datagrams that a kernel makes of one call at most: `UDP_MAX_SEGMENTS` of those that allow the
-/// fewest.
+/// Maximum number of frames in one call: the lowest `UDP_MAX_SEGMENTS` of any kernel version.
 pub(crate) const RUN: usize = 64;
-/// Bytes that they have at most: what an IPv4 packet holds beside the headers of IP and UDP.
+/// Maximum number of bytes in one call: the payload of an IPv4 packet without IP and UDP headers.
 const RUN_BYTES: usize = 65_535 - 20 - 8;
-/// Bytes that come with one call at most.
+/// Maximum number of bytes that one call receives.
 const ARRIVAL: usize = 1 << 16;
-/// Frames that leave one by one before it is tried again to send them together: the route may be
-/// another by then.
+/// Number of frames that are sent one by one, after the kernel has refused a run, before the next
+/// run is tried: the route may have changed by then.
 const TRIAL: u32 = 1 << 14;
 
-/// The socket.
+/// A UDP socket connected to one peer.
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: UdpSocket,
-    /// Frames up to this length leave together: the kernel refused it for longer ones.
+    /// Maximum frame length in bytes for runs: the kernel refused a run of longer frames.
     together: usize,
-    /// Longer frames that leave one by one until that is forgotten.
+    /// Number of longer frames to send one by one before a run of them is tried again.
     trial: u32,
     arrival: Arrival,
 }
 
-/// Datagrams that came with one call and were not taken yet.
+/// Datagrams that one call received.
 #[derive(Debug)]
 struct Arrival {
     bytes: Box<[u8]>,
-    /// Room for the control message that tells the length of a datagram.
+    /// Buffer for the control message with the length of the datagrams.
     control: Vec<u8>,
-    /// The datagrams that are left.
+    /// Range in `bytes` of the datagrams that were not returned yet.
     start: usize,
     end: usize,
-    /// Length of each but the last, which may be shorter.
+    /// Length of each datagram except the last, which may be shorter.
     len: usize,
 }
 
@@ -68,14 +67,14 @@ impl Udp {
         let socket = UdpSocket::bind(bind)?;
         socket.connect(peer)?;
         socket.set_nonblocking(true)?;
-        // Frames that are longer than the path's MTU are fragmented. With IPv4 routers do that, so
-        // an ICMP message, which anybody may forge, need not be believed. With IPv6 the sender
-        // alone does.
+        // Datagrams that exceed the path's MTU are fragmented. With IPv4 routers do this, so ICMP
+        // messages about the MTU, which anybody may forge, are ignored. With IPv6 only the sender
+        // fragments.
         match peer {
             SocketAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::OMIT)?,
             SocketAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?,
         }
-        // Without it each datagram comes by itself.
+        // An error is ignored: each call then receives one datagram.
         let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
         Ok(Self {
             socket,
@@ -91,13 +90,14 @@ impl Udp {
         })
     }
 
-    /// Sends as many of `frames`, which are not none, as leave with the first of them. Returns how
-    /// many those were.
+    /// Sends the first of `frames`, and following frames that fit the same call. `frames` must not
+    /// be empty. Returns the number of frames sent.
     pub(crate) fn send(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
         let run = self.run(frames);
         if run > 1 {
             match twice(|| self.send_together(frames, run)) {
-                // Longer than the MTU, or the interface sums no checksums.
+                // EINVAL and EMSGSIZE: the frames exceed the MTU. The others: the interface or the
+                // kernel does not support runs.
                 Err(Errno::INVAL | Errno::MSGSIZE) => self.apart(frames[0].len() - 1),
                 Err(Errno::IO | Errno::OPNOTSUPP | Errno::NOPROTOOPT) => self.apart(0),
                 sent => return sent.map(|()| run),
@@ -111,19 +111,19 @@ impl Udp {
         self.send_one(&frames[0]).map(|()| 1)
     }
 
-    /// Frames that are longer leave one by one for a while.
+    /// Frames longer than `longest` bytes are sent one by one for a while.
     fn apart(&mut self, longest: usize) {
         self.together = longest;
         self.trial = TRIAL;
     }
 
-    /// Sends a frame by itself.
+    /// Sends a single frame.
     pub(crate) fn send_one(&self, frame: &[u8]) -> Result<(), Errno> {
         twice(|| self.socket.send(frame).map(drop).map_err(errno))
     }
 
-    /// How many frames one system call sends: the first, those of the same length behind it, and
-    /// then one that is shorter.
+    /// Number of frames that one system call sends: the first, the following frames of the same
+    /// length, and then one shorter frame.
     fn run(&self, frames: &VecDeque<Frame>) -> usize {
         let len = frames[0].len();
         if len > self.together {
@@ -141,7 +141,7 @@ impl Udp {
         for (part, frame) in parts.iter_mut().zip(frames.iter().take(run)) {
             *part = IoSlice::new(frame);
         }
-        // No frame is that long.
+        // No frame exceeds u16.
         let len = u16::try_from(frames[0].len()).map_err(|_| Errno::INVAL)?;
         let control = [ControlMessage::UdpGsoSegments(&len)];
         let fd = self.socket.as_raw_fd();
@@ -158,7 +158,7 @@ impl Udp {
         Ok(self.arrival.take(into))
     }
 
-    /// Whether there are frames of which the kernel does not tell any more.
+    /// Whether received frames are left, for which epoll reports no event any more.
     pub(crate) fn has_arrived(&self) -> bool {
         !self.arrival.is_empty()
     }
@@ -196,8 +196,7 @@ impl Arrival {
     }
 }
 
-/// Tries again what failed: the error may be that of an earlier datagram, of which an ICMP message
-/// told.
+/// Retries a failed send once: the error may be a pending ICMP error of an earlier datagram.
 fn twice(mut send: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     match send() {
         Ok(()) => Ok(()),
@@ -261,7 +260,7 @@ mod tests {
         udp.apart(0);
         for _ in 0..TRIAL {
             assert_eq!(udp.run(&frames(&[60, 60])), 1);
-            // The peer has gone, which is not what is looked at here.
+            // The peer is closed. The test does not check the result of the send.
             let _ = udp.send(&frames(&[60, 60]));
         }
         assert_eq!(udp.run(&frames(&[60, 60])), 2);

@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub(crate) struct Waker {
     event: OwnedFd,
-    /// The eventfd was written since [`clear`](Self::clear).
+    /// Whether the eventfd was written since [`clear`](Self::clear).
     woken: AtomicBool,
     stop: AtomicBool,
 }
@@ -28,13 +28,14 @@ impl Waker {
 
     pub(crate) fn wake(&self) {
         if !self.woken.swap(true, Ordering::SeqCst) {
-            // Fails only when the counter is at its maximum, and then the thread wakes up anyway.
+            // The write fails only if the counter is full, and then the thread wakes up anyway.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// Call this before looking at the queues: a frame that is queued later wakes the thread again.
-    /// Frames of senders that found `woken` set are seen, since their value is read here.
+    /// Clears the event. To be called before the queues are read: a frame that is queued later
+    /// wakes the thread again. The swap of `woken` synchronises with senders that found it set, so
+    /// their frames are visible in the queues.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.woken.swap(false, Ordering::SeqCst);

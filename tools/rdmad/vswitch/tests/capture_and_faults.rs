@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Capture files, and faults by a seed.
+//! Capture files, and faults that a seed reproduces.
 
 mod common;
 
@@ -51,14 +51,15 @@ fn what_crosses_the_switch_is_captured_once() {
     assert!(Packet::parse(frames.iter().find(|frame| frame.len() > 100).unwrap()).is_ok());
 }
 
-/// Numbers of 200 frames from one engine to the other that arrive unharmed, in order of arrival.
+/// Sends 200 numbered frames from one engine to the other. Returns the numbers of those that arrive
+/// intact, in the order of arrival.
 fn arrivals(plan: &str) -> Vec<u8> {
     let plan: FaultPlan = plan.parse().unwrap();
     let rig = Rig::with(2, 0, |config| config.faults = Some(plan));
     for number in 0..200 {
         rig.engine_send(0, &roce(mac(1), mac(0), number));
     }
-    // Behind all others, to see the end: frames between network interfaces meet no faults.
+    // The last frame marks the end: frames between network interfaces are not subject to faults.
     let sent = 200;
     let mut numbers = Vec::new();
     rig.counts(0, |stats| stats.received, sent);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames that are taken, and the places where they go.
+//! Frames that the switch accepts, and their destinations.
 
 mod common;
 
@@ -14,12 +14,12 @@ fn unicast_between_machines() {
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "one"));
     rig.nets[1].send(&frame(mac(0), mac(1), "two"));
     assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "two"));
-    // Nobody else saw them.
+    // Nobody else received the earlier frames.
     rig.nets[0].send(&frame(BROADCAST, mac(0), "all"));
     for far in [&rig.nets[1], &rig.nets[2], &rig.uplinks[0]] {
         assert_eq!(far.receive(), frame(BROADCAST, mac(0), "all"));
     }
-    // And what was broadcast did not come back.
+    // The broadcast did not return to its sender.
     rig.nets[2].send(&frame(mac(0), mac(2), "three"));
     assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(2), "three"));
 }
@@ -34,7 +34,7 @@ fn a_machine_sends_from_its_own_address_alone() {
     rig.nets[0].send(&[0; 13]);
     rig.nets[0].send(&frame(mac(1), mac(0), "honest"));
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "honest"));
-    // By way of the switch's thread, behind the forged ones.
+    // This frame passes through the switch's thread, after the forged frames.
     rig.engine_send(0, &frame(mac(1), mac(0), "behind"));
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "behind"));
     rig.engine_send(0, &roce(mac(1), mac(0), 2));
@@ -51,7 +51,8 @@ fn frames_to_oneself_and_to_nobody_go_nowhere() {
     rig.engine_send(0, &frame(mac(0), mac(0), "no RoCE"));
     rig.nets[0].send(&frame(mac(1), mac(0), "honest"));
     rig.nets[1].receive();
-    // From the engine, too, one by way of the switch's thread, behind what it sent before.
+    // The same from the engine. One of its frames passes through the switch's thread, after the
+    // frames that it sent before.
     rig.engine_send(0, &frame(mac(1), mac(0), "honest"));
     rig.nets[1].receive();
     rig.engine_send(0, &roce(mac(0), mac(0), 2));
@@ -76,12 +77,12 @@ fn roce_goes_to_the_engine() {
     assert_eq!(rig.uplinks[0].receive(), roce(OUTSIDE, mac(1), 3));
     rig.engine_send(1, &roce(mac(0), mac(1), 4));
     assert_eq!(rig.engine_receive(0)[..], roce(mac(0), mac(1), 4));
-    // The network interfaces saw none of it.
+    // The network interfaces received none of these frames.
     rig.nets[0].send(&frame(mac(1), mac(0), "net"));
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "net"));
 }
 
-/// Any process can send UDP. That must not reach those who trust the engine.
+/// Any process of a guest can send UDP. Forged RoCE must not reach peers that trust the engine.
 #[test]
 fn network_interfaces_speak_no_roce() {
     const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
@@ -91,7 +92,7 @@ fn network_interfaces_speak_no_roce() {
     for to in [mac(0), mac(1), GROUP, OUTSIDE, BROADCAST] {
         let plain = roce(to, mac(0), 1);
         let tag = |kind: [u8; 2]| [&plain[..12], &kind, &[0, 5], &plain[12..]].concat();
-        // The first part of a packet that a receiver would put together.
+        // The first fragment of a packet that a receiver would reassemble.
         let mut fragment = plain.clone();
         fragment[20] |= 0x20;
         for hidden in [tag([0x81, 0]), tag([0x88, 0xa8]), fragment, plain.clone()] {
@@ -118,7 +119,7 @@ fn a_network_interface_speaks_roce_if_told_so() {
     assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 1));
     rig.nets[0].send(&roce(OUTSIDE, mac(0), 2));
     assert_eq!(rig.uplinks[0].receive(), roce(OUTSIDE, mac(0), 2));
-    // Its own engine is out of its reach, alone and as a member of a group.
+    // A network interface can't reach its own engine, by unicast or by multicast.
     for engine in &rig.engines {
         engine.0.join(GROUP);
     }
@@ -155,7 +156,7 @@ fn network_interfaces_claim_their_own_addresses_alone() {
     rig.counts(1, |stats| stats.refused, 1);
 }
 
-/// Two uplinks into one segment: what one forwards comes back by the other.
+/// Two uplinks to one segment: frames sent on one return on the other.
 #[test]
 fn a_loop_of_uplinks_brings_nothing_back() {
     let rig = Rig::new(1, 2);
@@ -178,7 +179,7 @@ fn a_loop_of_uplinks_brings_nothing_back() {
     rig.counts(2, |stats| stats.refused, 3);
 }
 
-/// The frames that wait for engines which do not take them leave room for those of others.
+/// Frames that wait for an engine that does not read leave room for frames of other sources.
 #[test]
 fn a_flood_takes_the_buffers_of_its_source_alone() {
     let rig = Rig::new(3, 2);
@@ -190,7 +191,7 @@ fn a_flood_takes_the_buffers_of_its_source_alone() {
     let other = [2, 9, 9, 9, 9, 9];
     rig.uplinks[1].send(&roce(mac(2), other, 1));
     assert_eq!(rig.engine_receive(2)[..], roce(mac(2), other, 1));
-    // Engines have a share of the queue of their own.
+    // A share of the queue is reserved for frames from engines.
     rig.engine_send(2, &roce(mac(0), mac(2), 2));
     let waiting = std::iter::from_fn(|| rig.engines[0].0.receive());
     assert_eq!(waiting.last().unwrap()[..], roce(mac(0), mac(2), 2));
@@ -231,7 +232,7 @@ fn roce_to_a_group_goes_to_those_who_joined() {
     }
     assert_eq!(rig.nets[1].receive(), roce(GROUP, mac(0), 1));
     assert_eq!(rig.uplinks[0].receive(), roce(GROUP, mac(0), 1));
-    // It joined twice.
+    // Engine 1 joined twice, so it is still a member.
     engine(1).leave(GROUP);
     rig.engine_send(2, &roce(GROUP, mac(2), 2));
     for port in [0, 1] {
@@ -270,7 +271,7 @@ fn addresses_behind_uplinks_are_learned() {
     assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "here"));
     rig.nets[0].send(&frame(OUTSIDE, mac(0), "found"));
     assert_eq!(rig.uplinks[1].receive(), frame(OUTSIDE, mac(0), "found"));
-    // It moves to the other uplink, if it is silent on the first one.
+    // The address moves to the other uplink only after it was silent on the first one.
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "too early"));
     rig.uplinks[0].send(&frame(mac(0), [2, 9, 9, 9, 9, 9], "another"));
     assert_eq!(
@@ -303,7 +304,8 @@ fn uplinks_forward_to_each_other_but_not_our_own_addresses() {
         frame([2, 9, 9, 9, 9, 9], OUTSIDE, "through")
     );
     rig.counts(1, |stats| stats.refused, 2);
-    // Known to be where it comes from: nowhere to go.
+    // The destination is known to be behind the uplink that the frame came from, so the frame has
+    // no route.
     rig.uplinks[0].send(&frame(OUTSIDE, [2, 9, 9, 9, 9, 9], "local"));
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "last"));
     assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "last"));
@@ -325,7 +327,8 @@ fn jumbo_frames_pass_and_longer_ones_do_not() {
 #[test]
 fn ports_of_different_groups_do_not_reach_one_another() {
     const GROUP: roce::net::Mac = [0x33, 0x33, 0, 0, 0, 1];
-    // With a capture all frames pass through the switch's thread, else the sender decides.
+    // With a capture, all frames pass through the switch's thread. Without one, the sending engine
+    // delivers frames to its neighbours.
     for captured in [false, true] {
         let rig = Rig::with(4, 1, |config| {
             for (port, group) in config.ports.iter_mut().zip([1, 1, 2, 0]) {
@@ -346,7 +349,7 @@ fn ports_of_different_groups_do_not_reach_one_another() {
         rig.nets[0].send(&frame(BROADCAST, mac(0), "to all"));
         rig.engine_send(0, &roce(GROUP, mac(0), 2));
         rig.engine_send(0, &roce(mac(1), mac(0), 3));
-        // Its own group and what is outside get them.
+        // Ports of the same group and uplinks receive the frames.
         let from_net = |far: &Far| loop {
             let received = far.receive();
             if received.ends_with(b"to all") {
@@ -358,7 +361,7 @@ fn ports_of_different_groups_do_not_reach_one_another() {
         for _ in [2, 3] {
             rig.engine_receive(1);
         }
-        // The others get what comes from outside, and nothing before that.
+        // The other ports receive frames from outside, and no frame before them.
         for other in [2, 3] {
             rig.uplinks[0].send(&frame(mac(other), OUTSIDE, "outside"));
             assert!(rig.nets[other].receive().ends_with(b"outside"));

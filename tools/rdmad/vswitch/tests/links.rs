@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sockets, interfaces and engines that are full, absent or taken.
+//! Sockets, interfaces and engines that are full, absent or in use.
 
 mod common;
 
@@ -36,9 +36,9 @@ fn nobody_at_the_other_end_costs_frames_alone() {
     rig.nets[0].send(&frame(mac(2), mac(0), "lost"));
     rig.nets[0].send(&frame(BROADCAST, mac(0), "heard"));
     assert_eq!(rig.nets[1].receive(), frame(BROADCAST, mac(0), "heard"));
-    // The last one may be forwarded there after it was heard.
+    // The receiver may read the last frame before the switch has counted the drops.
     rig.counts(2, |stats| stats.dropped, 2);
-    // It comes back.
+    // The receiver returns: a new socket is bound at its path.
     let again = UnixDatagram::bind(rig.dir.path().join("net2")).unwrap();
     again.set_read_timeout(Some(PATIENCE)).unwrap();
     rig.nets[0].send(&frame(mac(2), mac(0), "found"));
@@ -63,7 +63,7 @@ fn an_engine_that_does_not_receive_holds_up_its_peer_alone() {
     let rig = Rig::new(3, 0);
     let (sender, heard) = &rig.engines[0];
     let mut sent = 0;
-    // Buffers run out when the receiver has them all.
+    // The sender's buffers run out when all of them are in the receiver's queue.
     while let Some(mut frame) = sender.frame(roce(mac(1), mac(0), 0).len()) {
         frame.copy_from_slice(&roce(mac(1), mac(0), sent as u8));
         sender.send(frame);
@@ -88,14 +88,15 @@ fn an_engine_that_does_not_receive_holds_up_its_peer_alone() {
     assert!(sender.frame(100).is_some());
 }
 
-/// Sends RoCE frames from engine 0 to what is outside until its buffers run out. Returns how many.
+/// Sends RoCE frames from engine 0 to the uplink until the engine's buffers run out. Returns the
+/// number of frames.
 fn exhaust(rig: &Rig) -> usize {
     exhaust_with(rig, 0)
 }
 
-/// The same with a traffic class.
+/// Like [`exhaust`], with a traffic class.
 fn exhaust_with(rig: &Rig, traffic_class: u8) -> usize {
-    // The switch has to know where that is.
+    // The switch must learn first that the destination is behind the uplink.
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "here"));
     rig.nets[0].receive();
     let (engine, _) = &rig.engines[0];
@@ -160,7 +161,7 @@ fn a_peer_that_is_connected_too_has_more_on_its_way_than_its_queue_takes() {
         nets[0].send(&frame(OUTSIDE, mac(0), &format!("{number}")));
     }
     wait_until("the last frame", || switch.stats()[1].sent >= count);
-    // Frames that still wait in the switch end with it.
+    // Frames that still wait in the switch are lost when it is dropped.
     drop(switch);
     for number in 0..count {
         let expected = frame(OUTSIDE, mac(0), &format!("{number}"));
@@ -202,15 +203,15 @@ fn a_link_that_takes_nothing_gives_the_engine_its_buffers_back() {
     }
     rig.engine_send(0, &roce(mac(1), mac(0), 1));
     assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 1));
-    // The buffers are back before the switch's thread counts what it dropped.
+    // The switch's thread returns the buffers before it counts the dropped frames.
     wait_until("a count of dropped frames", || rig.stats(2).dropped > 0);
-    // More frames for it are dropped now, and do not take the buffers again.
+    // Further frames to this uplink are dropped at once, and don't use up the buffers again.
     for number in 0..10_000 {
         rig.engine_send(0, &roce(OUTSIDE, mac(0), 2));
         rig.engine_send(0, &roce(mac(1), mac(0), 3));
         assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 3));
         if number % 500 == 0 {
-            // The switch's thread has looked at those by now.
+            // When this frame arrives, the switch's thread has handled the frames before.
             rig.engine_send(0, &frame(mac(1), mac(0), "after them"));
             rig.nets[1].receive();
         }
@@ -237,7 +238,7 @@ fn a_flood_for_an_engine_is_dropped_and_counted() {
     assert_eq!(counted(), flood);
 }
 
-/// An address whose port is free now.
+/// A loopback address with a UDP port that is free now.
 fn free_address() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap()
@@ -264,12 +265,12 @@ fn udp_uplink() {
     assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), 1));
 }
 
-/// Gives the calling thread, and the threads and programs that it starts, a network namespace that
-/// has nothing but `lo`. Taps, raw sockets and addresses there are free to have, and the host's
-/// network stays as it is.
+/// Moves the calling thread, and the threads and programs that it starts, to a new network
+/// namespace with nothing but `lo`. There the test may create taps, raw sockets and addresses
+/// without a change to the host's network.
 fn own_network() {
-    // Without a user namespace: a process with several threads can't have one, nor can a process in
-    // a chroot. tools/testbed/enter has made one where the user is not root.
+    // This makes no user namespace: a process with several threads or in a chroot can't. For a user
+    // other than root, tools/testbed/enter has made one.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
         .expect("no network namespace: run tests as root or by tools/testbed/enter");
     ip("link set lo up");
@@ -286,15 +287,15 @@ fn ip(args: &str) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// Has this host say, by ICMP, that a datagram from `source` did not reach `target`.
+/// Sends an ICMP message of this `code` to `source`: its datagram to `target` was undeliverable.
 fn unreachable(code: u8, source: SocketAddr, target: SocketAddr) {
     use rustix::net::{ipproto, sendto, socket, AddressFamily, SendFlags, SocketType};
     let (SocketAddr::V4(from), SocketAddr::V4(to)) = (source, target) else {
         panic!("IPv4 only");
     };
     let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
-    // Destination unreachable, for code 4 with an MTU; then the headers of IP and UDP of the
-    // datagram.
+    // Destination unreachable, with an MTU for code 4. The IP and UDP headers of the datagram
+    // follow.
     let mut message = vec![3, code, 0, 0, 0, 0, 5, 0];
     message.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
     message.extend(from.ip().octets());
@@ -328,7 +329,7 @@ fn udp_goes_on_after_icmp_messages() {
         let text = format!("after code {code}");
         far.send_to(&frame(mac(0), OUTSIDE, &text), bind).unwrap();
         assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, &text));
-        // An error that waits is not that of the next frame, which leaves all the same.
+        // A pending error is reported by the next send, which is then retried, so no frame is lost.
         unreachable(code, bind, peer);
         rig.engine_send(0, &roce(OUTSIDE, mac(0), code));
         let mut bytes = [0; 2000];
@@ -352,7 +353,8 @@ fn udp_pair() -> [Rig; 2] {
 #[test]
 fn frames_of_any_length_pass_udp_together_and_in_order() {
     let [near, far] = udp_pair();
-    // Runs of one length, ends of runs, lengths that differ each time, more than leave at once.
+    // Runs of one length, shorter frames at the end of a run, varying lengths, and more frames than
+    // one call sends.
     let lengths = [1100; 130]
         .into_iter()
         .chain([1100, 1100, 200, 1100])
@@ -367,7 +369,7 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
             frame
         })
         .collect();
-    // A frame to an address that is not known is sent to every uplink.
+    // Teach the switch the address: a frame to an unknown address goes to every uplink.
     far.engine_send(0, &roce(mac(0), OUTSIDE, 0));
     near.engine_receive(0);
     let (engine, _) = &near.engines[0];
@@ -406,11 +408,11 @@ fn a_tap_that_goes_is_found_when_it_comes_back() {
     let rig = Rig::with(1, 0, |config| {
         config.uplinks.push(Uplink::Tap("up0".into()).into())
     });
-    // Linux says hello to the routers and groups of an interface.
+    // Linux sends multicast frames when an interface comes up.
     ip("link set up0 up");
     rig.nets[0].receive();
     ip("link del up0");
-    // Until the switch has let go of it, nobody has the name.
+    // The new interface has the same name. The switch notices the deletion and attaches to it.
     ip("tuntap add dev up0 mode tap");
     ip("link set up0 up");
     let at = |frame: &[u8]| frame[6..12].to_vec();
@@ -435,14 +437,14 @@ fn a_frame_that_is_too_long_is_refused_by_a_tap() {
         config.uplinks.push(Uplink::Tap("up0".into()).into())
     });
     ip("neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev up0");
-    // Linux drops packets until it has noticed that the switch has opened the tap.
+    // Linux drops packets until it has noticed the carrier: that the switch has opened the tap.
     let has_carrier = || ip("link show up0").contains(" state UP ");
     wait_until("a carrier of the tap", has_carrier);
     let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
     for len in [15_000, 100] {
         socket.send_to(&vec![0; len], "192.0.2.2:9").unwrap();
     }
-    // Frames of Linux itself come as well.
+    // Linux itself sends other frames too.
     while rig.nets[0].receive().len() != 14 + 28 + 100 {}
     rig.counts(1, |stats| stats.refused, 1);
 }
