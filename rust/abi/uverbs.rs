@@ -42,7 +42,7 @@ wire_struct! {
     pub struct AllocContextReq: 80 {
         /// The fields below that are valid; other fields are zero.
         0 => attributes: ContextAttributes,
-        /// The number under which the peer is told of the context.
+        /// Id of the context, which is passed to the peer.
         4 => peer_id: u32,
         /// The peer's name, padded with zeroes, at least one.
         8 => peer_name: [u8; PEER_NAME_SIZE],

@@ -33,24 +33,24 @@ const POSTED_BY_PROGRAMS: Features =
 /// Numbers of queues and their lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
-    /// QPs, the GSI QP included.
+    /// Number of QPs, including the GSI QP.
     pub max_qp: u32,
-    /// Outstanding work requests of a send or receive queue.
+    /// Most outstanding work requests of a send or receive queue.
     pub max_qp_wr: u32,
-    /// CQs.
+    /// Number of CQs.
     pub max_cq: u32,
-    /// Entries of a CQ.
+    /// Most entries of a CQ.
     pub max_cqe: u32,
-    /// Inline payload of a send work request, in bytes.
+    /// Largest inline payload of a send work request, in bytes.
     pub max_inline_data: u32,
 }
 
 /// Limits that exist only with own rings.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnRingsLimits {
-    /// Event queues.
+    /// Number of event queues.
     pub num_event_queues: u32,
-    /// Doorbell pages, page 0 included.
+    /// Number of doorbell pages, including page 0.
     pub doorbell_pages: u32,
     /// The distance between doorbell pages is 2ⁿ bytes.
     pub doorbell_shift: u8,
@@ -151,7 +151,7 @@ pub struct Limits {
     pub own_rings: Option<OwnRingsLimits>,
     /// Limits of SRQs, which need own rings.
     pub srq: Option<SrqConfig>,
-    /// Limits of rate limits.
+    /// Ranges for rate limits.
     pub rate_limits: Option<RateLimitConfig>,
     features: Features,
 }

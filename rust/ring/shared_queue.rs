@@ -92,8 +92,8 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
 
     /// Copies everything that the device may still read from `memory`, the current ring, to
     /// `target`, a zeroed ring of `layout`, whose slots are at least as many and as long. Until the
-    /// device has moved, the owner must [mirror](Self::mirror) each slot that it fills and offers
-    /// to `target`.
+    /// device has moved, the owner must also fill each slot in `target`, and
+    /// [mirror](Self::mirror) its offer there.
     pub fn copy_to<M: RingMemory + ?Sized>(
         &self,
         memory: &M,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Commands about CQs.
+//! Commands for CQs.
 
 use super::super::number::Cqn;
 use super::super::ring::RingAddr;

@@ -138,7 +138,7 @@ wire_struct! {
         56 => direct_rx_bytes: u64,
         /// Packets retransmitted.
         64 => retransmitted_packets: u64,
-        /// Answers that did not arrive in time.
+        /// Acknowledgements and responses that did not arrive in time.
         72 => timeouts: u64,
         /// NAKs sent, except RNR NAKs.
         80 => naks_sent: u64,
