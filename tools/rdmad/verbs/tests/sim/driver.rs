@@ -20,7 +20,7 @@ pub fn post_bytes(qp: &Qp<'_>, bytes: &[u8]) {
     qp.post_bytes(bytes);
 }
 
-/// Posts a receive, for which there is room.
+/// Posts a receive. The RQ must have room.
 pub fn post_recv(qp: &Qp<'_>, id: u64, sges: &[Sge]) {
     qp.post_recv(id, sges);
 }
