@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How a program uses RDMA, from the list of devices to the last completion.
+//! A first RDMA program, from opening the device to the last completion.
 //!
 //! ```text
 //! first_steps DEVICE GID_INDEX            on one machine
 //! first_steps DEVICE GID_INDEX SERVER     on the other
 //! ```
 //!
-//! 1. Look for the device and open it.
-//! 2. Ask what it can do.
-//! 3. Make a protection domain: what is made in it may be used together.
-//! 4. Make a completion queue: there the device says which work has ended.
-//! 5. Register memory: the device may use that, and no other.
-//! 6. Make a queue pair: one queue for work that sends, one for buffers that receive.
-//! 7. Tell the peer, over an ordinary socket, where queue pair and memory are found, and learn the
-//!    same of it.
-//! 8. Take the queue pair through its states: INIT, RTR (it receives), RTS (it sends as well).
-//! 9. Post work.
-//! 10. Poll for its completions. From here on the kernel has no part in it.
+//! 1. Find the device and open it.
+//! 2. Query its limits.
+//! 3. Allocate a protection domain. Objects in the same domain may be used together.
+//! 4. Create a completion queue, through which the device reports completed work requests.
+//! 5. Register memory. The device may access only registered memory.
+//! 6. Create a queue pair: a queue for send work requests and a queue for receive buffers.
+//! 7. Exchange the numbers of the queue pairs and the addresses of the memory with the peer, over a
+//!    TCP socket.
+//! 8. Move the queue pair through its states: INIT, RTR (ready to receive), RTS (ready to send).
+//! 9. Post work requests.
+//! 10. Poll for their completions. Posting and polling do not involve the kernel.
 //!
-//! The client sends a message and the server answers it; then the client writes to the server's
-//! memory and reads it back without the server's doing. `verbs_test::rdma` is libibverbs in safe
-//! Rust: each function calls the one of a similar name.
+//! The client sends a message and the server answers it. Then the client writes to the server's
+//! memory and reads the data back, while the server does nothing. `verbs_test::rdma` is a safe
+//! interface to libibverbs: each function calls the libibverbs function with a similar name.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -35,20 +35,20 @@ use verbs_test::rdma::{access, ffi, Caps, Context, Cq, Mr, Op, Path, Pd, Qp, Sen
 
 /// TCP port of the socket.
 const PORT: u16 = 18900;
-/// Bytes of memory that each side registers: the first half is for what it sends, the second for
-/// what it gets.
+/// Bytes of memory that each side registers.
 const MEMORY: usize = 8192;
+/// Bytes of each half of the memory: the first half is for sent data, the second for received data.
 const HALF: usize = MEMORY / 2;
-/// How long a completion may take.
+/// Longest time to wait for a completion.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Knowledge that each side needs of the other.
+/// Data that each side needs to know about the other side.
 struct Place {
     qpn: u32,
-    /// Number of the first packet.
+    /// Sequence number of the first packet.
     psn: u32,
     gid: [u8; 16],
-    /// The registered memory.
+    /// Address of the registered memory.
     addr: u64,
     rkey: u32,
 }
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-/// An entry of the device's GID table: its address on the network.
+/// An entry of the device's GID table. A GID is an address of the device on the network.
 fn gid(device: &str, index: u8) -> Result<[u8; 16]> {
     let table = FilePath::new("/sys/class/infiniband").join(device);
     let text = std::fs::read_to_string(table.join(format!("ports/1/gids/{index}")))?;
@@ -96,7 +96,7 @@ fn main() -> Result<()> {
         _ => bail!("usage: first_steps DEVICE GID_INDEX [SERVER]"),
     };
 
-    // 1, 2.
+    // Steps 1 and 2.
     let context = Context::open(device)?;
     let limits = context.limits()?;
     println!(
@@ -104,7 +104,7 @@ fn main() -> Result<()> {
         limits.max_qp_wr
     );
 
-    // 3 to 6.
+    // Steps 3 to 6.
     let pd = Pd::new(&context)?;
     let cq = Cq::new(&context, 16, None)?;
     let mr = Mr::new(&pd, MEMORY, access::ALL)?;
@@ -118,7 +118,7 @@ fn main() -> Result<()> {
     };
     let qp = Qp::new(&pd, &cq, &cq, caps)?;
 
-    // 7.
+    // Step 7.
     let mut socket = match server {
         Some(server) => TcpStream::connect((server.as_str(), PORT))?,
         None => TcpListener::bind(("::", PORT))?.accept()?.0,
@@ -135,7 +135,7 @@ fn main() -> Result<()> {
     socket.read_exact(&mut bytes)?;
     let peer = Place::from_bytes(bytes)?;
 
-    // 8. A buffer for the first message is posted before the peer can send it.
+    // Step 8. The buffer for the first message is posted before the peer can send the message.
     qp.init(access::ALL)?;
     qp.recv(1, &[mr.sge(HALF, HALF)])?;
     qp.rtr(&Path {
@@ -156,23 +156,24 @@ fn main() -> Result<()> {
     })?;
     meet(&mut socket)?;
 
-    // 9, 10.
+    // Steps 9 and 10.
     match server {
         Some(_) => client(&qp, &cq, &mr, &peer)?,
         None => answer(&qp, &cq, &mr)?,
     }
-    // The server's memory stays until the client has done with it.
+    // The server's memory must exist until the client is done.
     meet(&mut socket)
 }
 
-/// Waits until the peer has come as far.
+/// Waits until the peer calls this function too.
 fn meet(socket: &mut TcpStream) -> Result<()> {
     socket.write_all(&[1])?;
     socket.read_exact(&mut [0])?;
     Ok(())
 }
 
-/// Posts one work request from the first half of the memory and waits until it has ended.
+/// Posts a work request with `length` bytes of the first half of the memory, and waits for its
+/// completion.
 fn run(qp: &Qp, cq: &Rc<Cq>, mr: &Mr, op: Op, length: usize) -> Result<()> {
     qp.send(&SendWr::new(2, op, &[mr.sge(0, length)]))?;
     let wc = cq.wait(1, LIMIT)?[0].ok()?;
@@ -180,7 +181,7 @@ fn run(qp: &Qp, cq: &Rc<Cq>, mr: &Mr, op: Op, length: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a message, which is in the second half of the memory then.
+/// Waits for a message and returns it. The device stores messages in the second half of the memory.
 fn receive(cq: &Rc<Cq>, mr: &Mr) -> Result<String> {
     let wc = cq.wait(1, LIMIT)?[0].ok()?;
     ensure!(wc.id == 1, "the completion of another work request: {wc:?}");

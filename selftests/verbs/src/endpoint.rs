@@ -11,34 +11,34 @@ use crate::rdma::{
 };
 use crate::session::{Session, LIMIT};
 
-/// How a pair is made. Both sides need not use the same.
+/// Options of a QP and its CQs. Both sides may have different options.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Transport service.
     pub kind: Kind,
-    /// The attributes of the QP.
+    /// Queue sizes of the QP.
     pub caps: Caps,
-    /// Entries of each CQ; by default as many as the QP has work requests.
+    /// Entries of each CQ; by default the number of work requests of its queue.
     pub cq_entries: Option<u32>,
-    /// Whether the CQs have a channel.
+    /// Whether the CQs have a completion channel.
     pub events: bool,
     /// Remote operations that the QP admits.
     pub access: u32,
     /// Path MTU, `enum ibv_mtu`.
     pub mtu: u32,
-    /// RDMA READs outstanding in each direction.
+    /// Most RDMA READs outstanding in each direction.
     pub reads: u8,
-    /// Local ACK timeout: 4.096 µs · 2ⁿ.
+    /// Local ACK timeout n, which stands for 4.096 µs · 2ⁿ.
     pub timeout: u8,
-    /// Transport retries.
+    /// Number of transport retries.
     pub retries: u8,
-    /// RNR retries, 7 for no limit.
+    /// Number of RNR retries; 7 is no limit.
     pub rnr_retries: u8,
-    /// Minimum RNR NAK timer, as the code of the specification.
+    /// Minimum RNR NAK timer, as a code of the IBTA specification.
     pub rnr_timer: u8,
     /// First PSN.
     pub psn: u32,
-    /// Whether a UD QP does not receive what it sends to a multicast group.
+    /// Whether a UD QP does not receive its own messages to multicast groups.
     pub blocks_loopback: bool,
 }
 
@@ -59,11 +59,11 @@ impl Default for Options {
             access: access::ALL,
             mtu: ffi::IBV_MTU_1024,
             reads: 1,
-            // 4.096 µs · 2¹⁸ is a second: an emulated peer may be slow without being gone.
+            // 4.096 µs · 2¹⁸ is about a second: an emulated peer may be slow.
             timeout: 18,
             retries: 7,
             rnr_retries: 7,
-            // 1.28 ms.
+            // Code of 1.28 ms.
             rnr_timer: 14,
             psn: 0x00ff_fff0,
             blocks_loopback: false,
@@ -81,18 +81,18 @@ pub struct Endpoint {
     pub recv: Rc<Cq>,
     /// The PD.
     pub pd: Rc<Pd>,
-    /// The way to the peer that the QP was given.
+    /// Path from the QP to the peer.
     pub path: Path,
 }
 
 impl Endpoint {
-    /// Makes one end and connects it with the other side's.
+    /// Creates one end in a new PD and connects it with that of the other side.
     pub fn connect(session: &mut Session, options: &Options) -> Result<Self> {
         let pd = Pd::new(&session.context)?;
         Self::connect_in(session, &pd, options)
     }
 
-    /// The same in a PD that exists.
+    /// Like [`connect`](Self::connect), in an existing PD.
     pub fn connect_in(session: &mut Session, pd: &Rc<Pd>, options: &Options) -> Result<Self> {
         let context = pd.context();
         let channel = match options.events {
@@ -128,7 +128,8 @@ impl Endpoint {
         })
     }
 
-    /// Takes a QP in RESET to RTS, connected with the other side's, and has the session keep it.
+    /// Connects a QP in RESET with that of the other side and moves it to RTS. The session keeps
+    /// the QP.
     pub fn link(session: &mut Session, qp: &Rc<Qp>, options: &Options) -> Result<Path> {
         let gid_index = session.settings.gid_index;
         let gid = session.swap_gid()?;
@@ -152,12 +153,12 @@ impl Endpoint {
             reads: options.reads,
         })?;
         session.keep(qp);
-        // Nobody sends before both can receive.
+        // Neither side sends before both can receive.
         session.peer.meet()?;
         Ok(path)
     }
 
-    /// Posts one signalled send work request and waits for its completion.
+    /// Posts a signaled send work request and waits for its completion.
     pub fn run(&self, op: Op, sges: &[Sge]) -> Result<Wc> {
         self.qp.send(&SendWr::new(1, op, sges))?;
         self.sent()
@@ -173,7 +174,7 @@ impl Endpoint {
         Ok(self.recv.wait(1, LIMIT)?[0])
     }
 
-    /// New memory in the endpoint's PD with all rights.
+    /// Registers `length` bytes of new memory in the endpoint's PD with the rights [`access::ALL`].
     pub fn memory(&self, length: usize) -> Result<Mr> {
         Mr::new(&self.pd, length, access::ALL)
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Fragmented memory of this machine: the free pages lie between pages that can't be moved.
+//! Fragmentation of this machine's memory: each free page is between pages that the kernel cannot
+//! move.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use rustix::process::{getrlimit, setrlimit, Resource};
 
 use crate::mappings::PAGE;
 
-/// Pages that a pipe holds: as many as one may by default.
+/// Pages of a pipe: the default limit of the kernel.
 const PIPE_PAGES: usize = 256;
 
 /// Free memory of the machine, in bytes.
@@ -29,16 +30,17 @@ fn pipe() -> Result<[OwnedFd; 2]> {
     Ok([reader, writer])
 }
 
-/// Pages that separate free ones.
+/// Allocated pages between free pages.
 ///
-/// They are the content of pipes: the kernel moves pages of processes and files to make room for
-/// longer runs, but those of a pipe stay where they are.
+/// The allocated pages are contents of pipes, which the kernel cannot move. It could move pages of
+/// processes and files to create longer runs of free pages.
 pub struct Fragments {
     _pipes: Vec<[OwnedFd; 2]>,
 }
 
 impl Fragments {
-    /// Takes the free memory but for `reserve` bytes, page by page, and frees every second page.
+    /// Allocates the free memory page by page, except for `reserve` bytes, and frees every second
+    /// page.
     pub fn new(reserve: usize) -> Result<Self> {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;

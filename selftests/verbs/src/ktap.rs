@@ -36,7 +36,7 @@ impl Report {
         flush();
     }
 
-    /// Reports a next one that was not run.
+    /// Reports the next test as skipped.
     pub fn skipped(&mut self, name: &str, reason: &str) {
         self.number += 1;
         println!("ok {} {name} # SKIP {reason}", self.number);
@@ -49,7 +49,8 @@ impl Report {
     }
 }
 
-/// A reader on the other end of a pipe follows along; nothing is to be done if it has gone.
+/// Flushes standard output, so that a reader of a pipe sees each result at once. Errors are
+/// ignored: the reader may have exited.
 fn flush() {
     let _ = std::io::stdout().flush();
 }

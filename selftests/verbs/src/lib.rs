@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! libibverbs in safe Rust, for the programs of this package and the bench.
+//! A safe interface to libibverbs, for the programs of this package and the bench.
 
-// A memory region without memory is refused by libibverbs.
+// `Mr` needs no `is_empty`: libibverbs refuses a memory region of length 0.
 #[allow(clippy::len_without_is_empty)]
 pub mod rdma;

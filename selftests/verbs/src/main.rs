@@ -2,10 +2,10 @@
 
 //! Tests of RDMA verbs between two machines.
 //!
-//! One machine runs `verbs-test server`, the other `verbs-test client SERVER`, which chooses the
-//! tests and reports them as KTAP. Both sides of a test run in step over a TCP connection of its
-//! own, so that a failure of one test leaves nothing behind for the next. The programs know nothing
-//! of the device but its name: they run on any RoCEv2 device that libibverbs knows.
+//! One machine runs `verbs-test server`, the other `verbs-test client SERVER`. The client selects
+//! the tests and reports their results as KTAP. Both sides of a test synchronize over a TCP
+//! connection. Each test has its own connection, so that a failed test does not affect the next.
+//! The tests run on any RoCEv2 device that libibverbs supports.
 
 mod endpoint;
 mod fragments;
@@ -32,14 +32,14 @@ use verbs_test::rdma::{self, Context};
 #[derive(Parser)]
 #[command(about = "Tests of RDMA verbs between two machines")]
 struct Arguments {
-    /// RDMA device.
+    /// Name of the RDMA device.
     #[arg(long, short)]
     device: String,
-    /// Index of the GID to use; by default the first RoCE v2 one of an IPv4 address, else the first
-    /// RoCE v2 one.
+    /// Index of the GID to use; by default the first RoCE v2 GID of an IPv4 address, else the first
+    /// RoCE v2 GID.
     #[arg(long, short)]
     gid_index: Option<u8>,
-    /// TCP port on which the two sides meet.
+    /// TCP port of the connection between the two sides.
     #[arg(long, short, default_value_t = 18515)]
     port: u16,
     #[command(subcommand)]
@@ -48,28 +48,27 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Runs the other side of what clients ask for, until it is killed.
+    /// Runs the server side of the tests that clients request, until it is killed.
     Server,
-    /// Runs tests with a server and reports them as KTAP.
+    /// Runs tests with a server and reports their results as KTAP.
     Client {
         /// Address of the server.
         server: String,
-        /// Names of tests, or beginnings of names; all but the special ones if there are none.
+        /// Names of tests, or prefixes of names; by default all but the special tests.
         tests: Vec<String>,
-        /// Name of a test not to run (may be repeated).
+        /// Name of a test to leave out (may be repeated).
         #[arg(long, value_name = "TEST")]
         except: Vec<String>,
-        /// A test that makes no sense on these devices, as NAME=REASON: none skips itself (may be
-        /// repeated).
+        /// Test to report as skipped, because the devices do not support it (may be repeated).
         #[arg(long, value_name = "NAME=REASON")]
         skip: Vec<String>,
-        /// A file that tells the endless tests to stop once it exists.
+        /// File that stops the endless tests when it exists.
         #[arg(long)]
         until: Option<PathBuf>,
-        /// Rounds of the tests that take a number of them.
+        /// Number of rounds of tests that repeat their work.
         #[arg(long, default_value_t = 8)]
         rounds: u32,
-        /// The wire loses packets: a request may end without having been told why.
+        /// The network loses packets, so the NAK of a failed request may get lost.
         #[arg(long)]
         lossy: bool,
     },
@@ -134,11 +133,11 @@ fn run(arguments: Arguments) -> Result<bool> {
     }
 }
 
-/// The tests that are asked for.
+/// The tests to run.
 struct Selection {
-    /// Beginnings of names; all but the special ones if there are none.
+    /// Prefixes of names of tests to run; all but the special tests if empty.
     wanted: Vec<String>,
-    /// Names.
+    /// Names of tests not to run.
     except: Vec<String>,
 }
 
@@ -156,7 +155,7 @@ impl Selection {
     }
 }
 
-/// The names of tests to be skipped, and the reasons.
+/// Names of tests to report as skipped, and the reasons.
 fn skipped(options: &[String]) -> Result<Vec<(&str, &str)>> {
     options
         .iter()

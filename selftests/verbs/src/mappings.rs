@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The memory of this process that the device reads and writes behind the provider's back: rings
-//! and doorbell pages.
+//! Mappings of this process that the provider shares with the device: rings and doorbell pages.
 //!
-//! They are found as any program could find them, in `/proc/self/smaps`: both are mappings of the
-//! uverbs device, a ring of pages of memory, a doorbell page of registers.
+//! This module finds them in `/proc/self/smaps`, as any program could. Both are mappings of the
+//! uverbs device: a ring consists of memory pages, a doorbell page of device registers.
 
 use std::fs::{self, File};
 use std::marker::PhantomData;
@@ -17,10 +16,10 @@ use crate::rdma::Context;
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::Doorbell;
 
-/// Size of a page.
+/// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// A mapping of this process.
+/// A mapping of the uverbs device in this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping<'a> {
     start: usize,
@@ -35,14 +34,15 @@ impl Mapping<'_> {
         self.length
     }
 
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// Numbers of the page frames that it consists of. Only root is told of them.
+    /// Numbers of the page frames of the mapping. Only root can read them.
     pub fn frames(&self) -> Result<Vec<u64>> {
-        // An entry of /proc/self/pagemap: the frame in bits 0 to 54, and whether there is one.
+        // An entry of /proc/self/pagemap has the frame in bits 0 to 54 and the flag "present" in
+        // bit 63.
         const FRAME: u64 = (1 << 55) - 1;
         const PRESENT: u64 = 1 << 63;
         let mut entries = vec![0; self.length / PAGE * 8];
@@ -62,16 +62,16 @@ impl Mapping<'_> {
         entries.collect()
     }
 
-    /// Offset in the file that is mapped.
+    /// Offset of the mapping in the uverbs device, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Puts zeroed memory in its place, of which the device knows nothing.
+    /// Replaces the mapping by zeroed private memory, which the device does not share.
     pub fn replace(&self) -> Result<()> {
         use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
-        // SAFETY: The mapping stays one that is readable and writable, of the same length, until
-        // the provider unmaps it. It is no Rust object.
+        // SAFETY: The new mapping has the same address and length and is readable and writable, so
+        // accesses of the provider stay valid until it unmaps the range. No Rust object is there.
         unsafe {
             mmap_anonymous(
                 self.start as *mut _,
@@ -95,14 +95,14 @@ impl Mapping<'_> {
     pub fn store(&self, offset: usize, value: u32) {
         assert!(offset % 4 == 0 && offset + 4 <= self.length);
         let target = (self.start + offset) as *mut u32;
-        // SAFETY: The mapping is writable and stays while the queues exist, which it borrows. It is
-        // no Rust object: the provider shares it with the device and reads and writes it as memory
-        // that others change at any time.
+        // SAFETY: The mapping is writable and exists as long as the queues, which `self` borrows.
+        // It is no Rust object: the provider accesses it as memory that the device may change at
+        // any time.
         unsafe { target.write_volatile(value) };
     }
 }
 
-/// Asks the driver for another mapping, which goes again at once. Tells whether there was one.
+/// Whether the driver allows a mapping with these attributes. The mapping is removed at once.
 pub fn can_map(context: &Context, offset: u64, length: usize, shared: bool, execute: bool) -> bool {
     use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
     let flags = match shared {
@@ -113,7 +113,7 @@ pub fn can_map(context: &Context, offset: u64, length: usize, shared: bool, exec
         true => ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC,
         false => ProtFlags::WRITE,
     };
-    // SAFETY: The kernel chooses a place where nothing is, and what it maps is not accessed.
+    // SAFETY: The kernel chooses an unused address, and the mapping is not accessed.
     let mapped = unsafe {
         mmap(
             std::ptr::null_mut(),
@@ -126,7 +126,7 @@ pub fn can_map(context: &Context, offset: u64, length: usize, shared: bool, exec
     };
     match mapped {
         Ok(start) => {
-            // SAFETY: The mapping is the one just made, and nothing refers to it.
+            // SAFETY: The mapping was just created, and nothing refers to it.
             let _ = unsafe { munmap(start, length) };
             true
         }
@@ -134,14 +134,15 @@ pub fn can_map(context: &Context, offset: u64, length: usize, shared: bool, exec
     }
 }
 
-/// The mappings that were found.
+/// Rings and doorbell pages of this process.
 pub struct Mappings<'a> {
     rings: Vec<Mapping<'a>>,
     doorbells: Vec<Mapping<'a>>,
 }
 
 impl<'a> Mappings<'a> {
-    /// Looks for the mappings behind the queues of this process, `queues` among them.
+    /// Finds the mappings of all queues of this process. The result borrows `queues`, so these
+    /// mappings exist as long as it does.
     pub fn find<T>(_queues: &'a T) -> Result<Self> {
         let mut found = Self {
             rings: Vec::new(),
@@ -174,14 +175,14 @@ impl<'a> Mappings<'a> {
             {
                 let has = |name| flags.split(' ').any(|flag| flag == name);
                 match device {
-                    // Page frames without a page structure.
+                    // Flag "pf": page frames without a struct page, so device registers.
                     true if has("pf") => found.doorbells.push(mapping),
                     true if has("mm") => found.rings.push(mapping),
                     _ => (),
                 }
             }
         }
-        // Other providers map more than a doorbell page.
+        // Other providers have longer mappings of device registers.
         found.doorbells.retain(|mapping| mapping.length == PAGE);
         Ok(found)
     }
@@ -196,7 +197,7 @@ impl<'a> Mappings<'a> {
         &self.doorbells
     }
 
-    /// Rings both queues of `end`, so that the device looks at what was made of them.
+    /// Rings the doorbells of both queues of `end`, so that the device reads their rings.
     pub fn ring_all(&self, end: &Endpoint) {
         let qpn = Qpn::new(end.qp.qpn());
         for doorbell in [Doorbell::Sq(qpn), Doorbell::Rq(qpn)] {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Bytes that both sides know: a stream of pseudo-random bytes for each seed.
+//! Pseudo-random test data, which both sides derive from the same seed.
 
 use anyhow::{ensure, Result};
 
-/// A small generator of good pseudo-random numbers (SplitMix64, by Steele, Lea and Flood).
+/// SplitMix64, a pseudo-random number generator by Steele, Lea and Flood.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of `seed`.
+    /// A generator with the seed `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -23,14 +23,14 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub fn below(&mut self, limit: usize) -> usize {
-        // The bias of a remainder does not matter to a test.
+        // The remainder is slightly biased, which does not matter for tests.
         (self.next() % limit as u64) as usize
     }
 }
 
-/// `length` bytes of the stream of `seed`.
+/// `length` pseudo-random bytes for `seed`.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -41,7 +41,7 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Fails at the first byte of `actual` that is not the one of `expected`.
+/// Fails if `actual` differs from `expected`. The error names the first different byte.
 pub fn compare(what: &str, actual: &[u8], expected: &[u8]) -> Result<()> {
     ensure!(
         actual.len() == expected.len(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The TCP connection that keeps the two sides of a test in step.
+//! The TCP connection over which the two sides of a test synchronize.
 //!
-//! Lines: `run NAME ROUNDS` opens a test, `say HEX…` carries numbers, `end` and `fail REASON` end
-//! it.
+//! The protocol consists of lines: `run NAME ROUNDS` starts a test, `say HEX…` carries numbers, and
+//! `end` or `fail REASON` ends the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context as _, Result};
 
-/// How long the other side may take for one step. Under emulation 16 MiB take seconds.
+/// Longest time that the other side may take for one step. Under emulation, 16 MiB take seconds.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The other side of a test.
@@ -20,11 +20,11 @@ pub struct Peer {
     writer: TcpStream,
 }
 
-/// How a side says that its part of the test ended.
+/// Result of one side of a test.
 pub enum End {
-    /// It passed.
+    /// This side passed.
     Passed,
-    /// It failed.
+    /// This side failed for this reason.
     Failed(String),
 }
 
@@ -38,7 +38,7 @@ impl Peer {
         })
     }
 
-    /// Asks the server at `address` for its side of a test.
+    /// Connects to the server at `address` and requests its side of a test.
     pub fn connect(address: impl ToSocketAddrs, test: &str, rounds: u32) -> Result<Self> {
         let stream = TcpStream::connect(address).context("connect to the server")?;
         let mut peer = Self::new(stream)?;
@@ -46,7 +46,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Learns which test a client wants.
+    /// Receives a client's request. Returns the name of the test and the number of rounds.
     pub fn accept(stream: TcpStream) -> Result<(Self, String, u32)> {
         let mut peer = Self::new(stream)?;
         let line = peer.get()?;
@@ -97,19 +97,19 @@ impl Peer {
             .map_err(|got| anyhow::anyhow!("{} numbers instead of {N}", got.len()))
     }
 
-    /// Sends numbers and receives as many.
+    /// Sends `N` numbers and receives `N` numbers.
     pub fn swap<const N: usize>(&mut self, numbers: [u64; N]) -> Result<[u64; N]> {
         self.say(&numbers)?;
         self.hear()
     }
 
-    /// Waits until the other side is here, too.
+    /// Waits until the other side calls this function too.
     pub fn meet(&mut self) -> Result<()> {
         self.swap([]).map(|[]| ())
     }
 
-    /// Says how this side ended and learns how the other did. Earlier messages of the other side
-    /// are passed over.
+    /// Sends the result of this side and receives that of the other side. Skips earlier messages of
+    /// the other side.
     pub fn end(&mut self, end: &End) -> Result<End> {
         self.put(&match end {
             End::Passed => "end".to_owned(),

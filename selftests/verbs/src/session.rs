@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The session of a test: its role, the device and the other side.
+//! The session of a test: role, device and connection to the other side.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use anyhow::{anyhow, bail, ensure, Context as _, Error, Result};
 use crate::peer::{End, Peer};
 use crate::rdma::{Context, Mr, Qp};
 
-/// How long a completion may take. Generous, since the machines may be emulated and busy; it is no
-/// measure of anything.
+/// Longest time to wait for a completion. It is generous because the machines may be emulated and
+/// busy: no performance is tested.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// The side of a test that this is.
+/// Role of this side in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The client: the requester, where only one side requests.
+    /// The client. In tests with only one requester, the client is the requester.
     Active,
     /// The server.
     Passive,
@@ -28,15 +28,15 @@ pub enum Role {
 /// Settings of the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The side that this is.
+    /// Role of this side.
     pub role: Role,
     /// Index of the GID to use.
     pub gid_index: u8,
-    /// A file that stops the endless tests.
+    /// File that stops the endless tests when it exists.
     pub until: Option<PathBuf>,
-    /// Rounds of the tests that take a number of them.
+    /// Number of rounds of tests that repeat their work.
     pub rounds: u32,
-    /// Whether the wire loses packets. The server does not know.
+    /// Whether the network loses packets. Always false on the server.
     pub lossy: bool,
 }
 
@@ -57,8 +57,8 @@ pub struct Session {
     pub peer: Peer,
     /// Settings of the command line.
     pub settings: Settings,
-    /// The QPs that were connected. They outlive the test's own hold on them: a peer whose
-    /// acknowledgement was lost asks for it again, and a QP that has gone would not answer.
+    /// QPs that were connected. The session keeps them after the test has dropped them: a peer
+    /// whose acknowledgement got lost repeats its request, which a destroyed QP would not answer.
     connected: Vec<Rc<Qp>>,
 }
 
@@ -73,7 +73,7 @@ impl Session {
         }
     }
 
-    /// Keeps a QP until the peer has ended, or has come to the next connection.
+    /// Keeps a QP until the peer has ended its test or makes the next connection.
     pub fn keep(&mut self, qp: &Rc<Qp>) {
         self.release();
         self.connected.push(Rc::clone(qp));
@@ -89,12 +89,12 @@ impl Session {
         self.settings.role == Role::Active
     }
 
-    /// Tells the peer of memory and learns of the peer's.
+    /// Exchanges address and remote key of an MR with the peer.
     pub fn swap_memory(&mut self, mr: &Mr) -> Result<Remote> {
         self.swap_address(mr.addr(), mr.rkey())
     }
 
-    /// The same of any kind of region.
+    /// Exchanges an address and a remote key with the peer.
     pub fn swap_address(&mut self, addr: u64, rkey: u32) -> Result<Remote> {
         let [addr, rkey] = self.peer.swap([addr, rkey.into()])?;
         Ok(Remote {
@@ -103,20 +103,20 @@ impl Session {
         })
     }
 
-    /// The GID to use.
+    /// The GID of this side.
     pub fn own_gid(&self) -> Result<[u8; 16]> {
         read_gid(self.context.name(), self.settings.gid_index)
     }
 
-    /// Tells the peer of the GID to use and learns of the peer's.
+    /// Exchanges GIDs with the peer. Returns that of the peer.
     pub fn swap_gid(&mut self) -> Result<[u8; 16]> {
         let own = u128::from_be_bytes(self.own_gid()?);
         let [high, low] = self.peer.swap([(own >> 64) as u64, own as u64])?;
         Ok(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
     }
 
-    /// Tells the peer how this side ended and puts both results together. The QPs go when the peer
-    /// has ended.
+    /// Exchanges results with the peer and combines both. The QPs are destroyed when the peer has
+    /// ended.
     pub fn finish(mut self, result: Result<()>) -> Result<()> {
         let end = match &result {
             Ok(()) => End::Passed,
@@ -134,7 +134,7 @@ impl Session {
     }
 }
 
-/// The first RoCE v2 GID that is an IPv4 address, else the first RoCE v2 one.
+/// Index of the first RoCE v2 GID of an IPv4 address, else of the first RoCE v2 GID.
 pub fn find_gid(device: &str) -> Result<u8> {
     let port = Path::new("/sys/class/infiniband")
         .join(device)
@@ -175,7 +175,7 @@ pub fn read_gid(device: &str, index: u8) -> Result<[u8; 16]> {
     Ok(gid)
 }
 
-/// Fails with what was expected of a call that should have failed.
+/// Returns the error of a call that must fail. Fails if the call succeeded.
 pub fn refused<T>(what: &str, result: Result<T>) -> Result<Error> {
     match result {
         Ok(_) => bail!("{what} was not refused"),
@@ -183,7 +183,7 @@ pub fn refused<T>(what: &str, result: Result<T>) -> Result<Error> {
     }
 }
 
-/// The errno behind an error.
+/// The errno of the I/O error that caused `error`.
 pub fn errno(error: &Error) -> Option<i32> {
     error
         .chain()

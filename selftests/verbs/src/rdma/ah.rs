@@ -12,7 +12,7 @@ use super::context::created;
 use super::{check, ffi, Mr, Pd, Wc};
 use virtio_rdma_abi::wqe::AddressVector;
 
-/// Attributes of an AH as libibverbs has them.
+/// Attributes of an AH, `struct ibv_ah_attr`.
 pub type AhAttr = ffi::ibv_ah_attr;
 
 /// An address handle.
@@ -23,7 +23,7 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// An AH with the attributes that `edit` sets; the others are zero.
+    /// An AH with the attributes that `edit` sets. Other attributes are zero.
     pub fn new(pd: &Rc<Pd>, edit: impl FnOnce(&mut AhAttr)) -> Result<Self> {
         // SAFETY: All-zero bytes are a valid ibv_ah_attr.
         let mut attr: AhAttr = unsafe { zeroed() };
@@ -42,7 +42,7 @@ impl Ah {
     pub fn back(pd: &Rc<Pd>, wc: &Wc, mr: &Mr) -> Result<Self> {
         let mut grh = MaybeUninit::<ffi::ibv_grh>::zeroed();
         let bytes = mr.read(0, size_of::<ffi::ibv_grh>());
-        // SAFETY: A GRH is plain bytes, and as many as it has were read.
+        // SAFETY: Any bytes are a valid ibv_grh, and `bytes` has exactly its size.
         unsafe {
             grh.as_mut_ptr()
                 .cast::<u8>()
@@ -63,11 +63,11 @@ impl Ah {
         })
     }
 
-    /// Overwrites what the provider of virtio-rdma keeps of an AH's path behind libibverbs' part,
-    /// as a process can do with all its memory: `bytes` from `offset` of the address vector on.
+    /// Overwrites the address vector in the AH of the virtio-rdma provider by `bytes` from `offset`
+    /// on. A hostile process can do the same, because the address vector is in its memory.
     pub fn forge(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= AddressVector::SIZE);
-        // SAFETY: The provider's AH is libibverbs' followed by the bytes of an address vector.
+        // SAFETY: The provider's AH is an ibv_ah followed by the bytes of an address vector.
         unsafe {
             self.raw
                 .add(1)

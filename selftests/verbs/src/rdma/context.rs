@@ -24,9 +24,9 @@ pub struct Context {
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttr {
-    /// QPs.
+    /// Number of QPs.
     pub max_qp: u32,
-    /// CQs.
+    /// Number of CQs.
     pub max_cq: u32,
     /// SGEs of a work request other than RDMA READ.
     pub max_sge: u32,
@@ -36,13 +36,13 @@ pub struct DeviceAttr {
     pub max_qp_wr: u32,
     /// Entries of a CQ.
     pub max_cqe: u32,
-    /// READs outstanding at a QP as responder.
+    /// Outstanding READs and atomic operations of the peer at a QP.
     pub max_qp_rd_atom: u8,
-    /// Whether it has atomic operations.
+    /// Whether the device supports atomic operations.
     pub atomics: bool,
-    /// Multicast groups.
+    /// Number of multicast groups.
     pub max_mcast_grp: u32,
-    /// Memory windows.
+    /// Number of memory windows.
     pub max_mw: u32,
     /// Outstanding work requests of an SRQ.
     pub max_srq_wr: u32,
@@ -146,7 +146,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: Every object made of the context held on to it, so they are all gone.
+        // SAFETY: Each object that was created from the context holds a reference to it, so none of
+        // them exists now.
         let result = check(unsafe { ffi::ibv_close_device(self.raw()) });
         if let Err(error) = result {
             println!("# close device: {error}");
@@ -154,7 +155,7 @@ impl Drop for Context {
     }
 }
 
-/// Waits until `fd` can be read.
+/// Waits until `fd` is readable.
 pub(super) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -165,7 +166,7 @@ pub(super) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<()>
     Ok(())
 }
 
-/// Turns a returned object into a pointer that is not null.
+/// Converts a null pointer that libibverbs returned into an error with `errno`.
 pub(super) fn created<T>(what: &str, raw: *mut T) -> Result<NonNull<T>> {
     NonNull::new(raw)
         .ok_or_else(|| anyhow::Error::new(io::Error::last_os_error()).context(what.to_owned()))

@@ -64,7 +64,7 @@ impl DmabufMr {
         unsafe { self.raw.as_ref().rkey }
     }
 
-    /// `length` bytes from `offset` on for a work request.
+    /// An SGE of `length` bytes from `offset` on.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge {
             addr: self.iova + offset as u64,
@@ -84,7 +84,7 @@ impl Drop for DmabufMr {
     }
 }
 
-/// Memory that the kernel's udmabuf driver makes a DMA buffer of.
+/// A DMA buffer over the memory of a memfd, created by the kernel's udmabuf driver.
 pub struct Udmabuf {
     memory: File,
     buffer: OwnedFd,
@@ -114,13 +114,13 @@ unsafe impl Ioctl for UdmabufCreate {
     }
 
     unsafe fn output_from_ptr(fd: IoctlOutput, _: *mut c_void) -> Result<OwnedFd, Errno> {
-        // SAFETY: The ioctl succeeded, so this is a descriptor that nobody else has.
+        // SAFETY: The ioctl succeeded, so it returned a new descriptor, which has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
 impl Udmabuf {
-    /// A buffer of `size` bytes, which are whole pages.
+    /// A buffer of `size` bytes, a multiple of the page size.
     pub fn new(size: u64) -> Result<Self> {
         let driver = open("/dev/udmabuf")?;
         let memory = memfd_create(
@@ -135,8 +135,7 @@ impl Udmabuf {
             offset: 0,
             size,
         };
-        // SAFETY: `UdmabufCreate` describes the ioctl as the udmabuf driver, which is behind this
-        // file, defines it.
+        // SAFETY: `/dev/udmabuf` is the udmabuf driver, and `UdmabufCreate` describes its ioctl.
         let buffer = unsafe { ioctl(&driver, create) }.context("UDMABUF_CREATE")?;
         Ok(Self {
             memory: memory.into(),
@@ -156,7 +155,7 @@ impl Udmabuf {
         Ok(bytes)
     }
 
-    /// Its memory as an ordinary file.
+    /// The memfd with the memory.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
@@ -168,7 +167,7 @@ impl AsFd for Udmabuf {
     }
 }
 
-/// A buffer of the module `exporter`, see selftests/kverbs/exporter.c.
+/// A DMA buffer of the kernel module in selftests/kverbs/exporter.c.
 pub struct Exporter {
     control: File,
     buffer: OwnedFd,
@@ -180,20 +179,20 @@ impl Exporter {
         let mut control = open("/dev/test_exporter")?;
         control.write_all(format!("export {size}").as_bytes())?;
         let (fd, _) = status(&mut control)?;
-        // SAFETY: The descriptor was made for this process by the write above, and nobody else
-        // knows it.
+        // SAFETY: The write above created the descriptor for this process, and it has no other
+        // owner.
         let buffer = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { control, buffer })
     }
 
-    /// Has the exporter move the contents or take the memory away: `move`, `die`.
+    /// Makes the exporter move the contents (`move`) or revoke the memory (`die`).
     pub fn command(&mut self, command: &str) -> Result<()> {
         self.control
             .write_all(command.as_bytes())
             .with_context(|| command.to_owned())
     }
 
-    /// Bytes of old memory that were written to after the exporter had it back.
+    /// Bytes of revoked memory that the device has written since.
     pub fn touched(&mut self) -> Result<usize> {
         Ok(status(&mut self.control)?.1)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The extended interfaces: CQs that are read field by field, and send work requests that are built
-//! call by call.
+//! The extended interfaces: CQs whose completions are read field by field, and send work requests
+//! that are built call by call.
 
 use std::mem::{offset_of, zeroed};
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ use anyhow::{bail, Context as _, Result};
 use super::context::created;
 use super::{check, ffi, Caps, Context, Cq, Kind, Op, Payload, Pd, Qp, SendWr, Wc};
 
-/// libibverbs' part of a context, which has the extended verbs.
+/// The `verbs_context` of a context, which has the extended verbs.
 ///
 /// # Safety
 ///
@@ -22,7 +22,7 @@ use super::{check, ffi, Caps, Context, Cq, Kind, Op, Payload, Pd, Qp, SendWr, Wc
 pub(super) unsafe fn extended(
     context: *mut ffi::ibv_context,
 ) -> Result<NonNull<ffi::verbs_context>> {
-    // SAFETY: A context that says so is the last field of a verbs_context.
+    // SAFETY: A context with this value of `abi_compat` is the last field of a verbs_context.
     unsafe {
         if (*context).abi_compat.addr() != usize::MAX {
             bail!("a context without extended verbs");
@@ -32,7 +32,7 @@ pub(super) unsafe fn extended(
     }
 }
 
-/// Creates an extended CQ whose completions have all fields of an ordinary one; `edit` changes the
+/// Creates an extended CQ whose completions have all standard fields. `edit` changes the
 /// attributes.
 pub fn create_cq(
     context: &Rc<Context>,
@@ -49,7 +49,7 @@ pub fn create_cq(
         let create = extended(context.raw())?.as_ref().create_cq_ex;
         create.context("no create_cq_ex")?(context.raw(), &mut attr)
     };
-    // An extended CQ starts with an ordinary one.
+    // `struct ibv_cq_ex` begins with the fields of `struct ibv_cq`.
     let raw = created("create extended CQ", raw.cast())?;
     Ok(Cq::extended(raw, context))
 }
@@ -116,7 +116,7 @@ pub struct ParentDomain {
 }
 
 impl ParentDomain {
-    /// Allocates both.
+    /// Allocates a thread domain and a parent domain.
     pub fn new(pd: &Rc<Pd>) -> Result<Self> {
         let context = pd.context().raw();
         // SAFETY: The context is open and the PD exists, and attributes are valid memory.
@@ -140,16 +140,18 @@ impl ParentDomain {
         }
     }
 
-    /// A QP in RESET that is made in the domain.
+    /// Creates a QP in the parent domain. The QP is in RESET.
     pub fn qp(&self, kind: Kind, cqs: [&Rc<Cq>; 2], caps: Caps) -> Result<Qp> {
         Qp::extended(kind, &self.pd, cqs, caps, |attr| {
             attr.pd = self.parent.as_ptr()
         })
     }
 
-    /// Deallocates both, the parent domain first. An object that fails to go is there still.
+    /// Deallocates the parent domain, then the thread domain, and returns both results. After an
+    /// error, the object still exists.
     pub fn deallocate(&mut self) -> [Result<()>; 2] {
-        // SAFETY: Both exist, unless an earlier call has succeeded.
+        // SAFETY: Both objects exist unless an earlier call has deallocated them, and no caller
+        // repeats such a call.
         unsafe {
             let parent = check(ffi::ibv_dealloc_pd(self.parent.as_ptr()));
             let td = extended(self.pd.context().raw()).and_then(|verbs| {
@@ -162,8 +164,8 @@ impl ParentDomain {
 }
 
 impl Cq {
-    /// Waits for a completion of an extended CQ, calls `inside` before that batch of completions is
-    /// over, and returns the ids of the batch.
+    /// Waits for completions of an extended CQ, calls `inside` before the end of this batch of
+    /// completions, and returns the ids of the batch.
     pub fn batch(&self, limit: Duration, inside: impl FnOnce() -> Result<()>) -> Result<Vec<u64>> {
         let cq: *mut ffi::ibv_cq_ex = self.raw().cast();
         let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
@@ -187,7 +189,7 @@ impl Cq {
     }
 }
 
-/// Send operations of a type of QP, `enum ibv_qp_create_send_ops_flags`.
+/// Send operations of a QP type, `enum ibv_qp_create_send_ops_flags`.
 pub fn operations(kind: Kind) -> u64 {
     let flags = match kind {
         Kind::Rc => {
@@ -211,7 +213,7 @@ pub fn operations(kind: Kind) -> u64 {
     flags.into()
 }
 
-/// Creates a QP with attributes that `edit` changes. They ask for nothing extended by themselves.
+/// Creates a QP with the attributes `init`. Only `edit` adds extended attributes.
 pub(super) fn create_qp(
     pd: &Rc<Pd>,
     init: &ffi::ibv_qp_init_attr,
@@ -236,17 +238,17 @@ pub(super) fn create_qp(
     Ok((created("create extended QP", raw)?, attr.cap))
 }
 
-/// How a batch of work requests ends.
+/// End of a batch of work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It is posted.
+    /// The batch is posted.
     Complete,
-    /// It is dropped.
+    /// The batch is dropped.
     Abort,
 }
 
 impl Qp {
-    /// Builds send work requests call by call and posts or drops them.
+    /// Builds send work requests call by call, and posts or drops the batch.
     pub fn build(&self, wrs: &[SendWr<'_>], end: End) -> Result<()> {
         // SAFETY: The QP exists.
         let qp = unsafe { ffi::ibv_qp_to_qp_ex(self.raw()) };
@@ -259,7 +261,7 @@ impl Qp {
             };
         }
         // SAFETY: The QP exists and has these functions. Inline payload is valid memory until the
-        // call returns; whatever else a work request names is checked by the device.
+        // call returns. The device checks all other addresses and keys.
         let code = unsafe {
             call!(wr_start);
             for wr in wrs {
@@ -290,7 +292,7 @@ impl Qp {
                     call!(wr_set_ud_addr, to.ah.raw(), to.qpn, to.qkey);
                 }
                 match wr.payload {
-                    // Not every provider takes an empty list for what has no payload.
+                    // Some providers refuse an empty list for operations without payload.
                     Payload::Sges([]) => (),
                     Payload::Inline(bytes) => {
                         let start = bytes.as_ptr().cast_mut().cast();

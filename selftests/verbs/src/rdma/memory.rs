@@ -17,23 +17,23 @@ use super::{check, ffi, Context};
 pub mod access {
     use super::ffi;
 
-    /// The device may write on behalf of local work.
+    /// Work requests of this side may write to the memory.
     pub const LOCAL_WRITE: u32 = ffi::IBV_ACCESS_LOCAL_WRITE;
-    /// Peers may write.
+    /// Peers may write to the memory.
     pub const REMOTE_WRITE: u32 = ffi::IBV_ACCESS_REMOTE_WRITE;
-    /// Peers may read.
+    /// Peers may read the memory.
     pub const REMOTE_READ: u32 = ffi::IBV_ACCESS_REMOTE_READ;
-    /// Peers may change words atomically.
+    /// Peers may execute atomic operations on the memory.
     pub const REMOTE_ATOMIC: u32 = ffi::IBV_ACCESS_REMOTE_ATOMIC;
-    /// Memory windows may be bound.
+    /// Memory windows may be bound to the memory.
     pub const MW_BIND: u32 = ffi::IBV_ACCESS_MW_BIND;
-    /// Addresses count from the start.
+    /// Addresses in work requests count from the start of the memory.
     pub const ZERO_BASED: u32 = ffi::IBV_ACCESS_ZERO_BASED;
-    /// Peers may have data made visible.
+    /// Peers may FLUSH for global visibility.
     pub const FLUSH_GLOBAL: u32 = ffi::IBV_ACCESS_FLUSH_GLOBAL;
-    /// Peers may have data made persistent.
+    /// Peers may FLUSH for persistence.
     pub const FLUSH_PERSISTENT: u32 = ffi::IBV_ACCESS_FLUSH_PERSISTENT;
-    /// All but atomics, windows and FLUSHes.
+    /// Local write, remote write and remote read.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
 }
 
@@ -55,7 +55,7 @@ impl Pd {
         }))
     }
 
-    /// The device.
+    /// The context in which the PD was allocated.
     pub fn context(&self) -> &Rc<Context> {
         &self.context
     }
@@ -67,15 +67,14 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: Every object made of the PD held on to it, so they are all gone.
+        // SAFETY: Each object in the PD holds a reference to it, so none of them exists now.
         if let Err(error) = check(unsafe { ffi::ibv_dealloc_pd(self.raw()) }) {
             println!("# deallocate PD: {error}");
         }
     }
 }
 
-/// Memory of a work request as the device is told of it. The device checks it against its MRs, so
-/// any value is safe.
+/// An SGE of a work request. The device checks addresses and keys, so any value is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// Address.
@@ -86,7 +85,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// Zeroed memory that starts on a page.
+/// Zeroed, page-aligned memory.
 struct Buffer {
     start: NonNull<u8>,
     layout: Layout,
@@ -111,24 +110,23 @@ impl Drop for Buffer {
     }
 }
 
-/// A memory region and the memory that it consists of.
+/// A memory region and its memory.
 pub struct Mr {
     raw: NonNull<ffi::ibv_mr>,
     start: NonNull<u8>,
     length: usize,
-    // Dropped after the MR is deregistered.
+    // `Drop` deregisters the MR before this field is dropped.
     buffer: Option<Rc<Buffer>>,
     pd: Rc<Pd>,
 }
 
 impl Mr {
-    /// Registers `length` bytes of new memory, which starts on a page.
+    /// Registers `length` bytes of new, page-aligned memory.
     pub fn new(pd: &Rc<Pd>, length: usize, access: u32) -> Result<Self> {
         Self::at(pd, 0, length, access)
     }
 
-    /// Registers `length` bytes of new memory that starts `offset` bytes behind the start of a
-    /// page.
+    /// Registers `length` bytes of new memory that starts at `offset` in a page.
     pub fn at(pd: &Rc<Pd>, offset: usize, length: usize, access: u32) -> Result<Self> {
         let buffer = Buffer::new(offset + length)?;
         // SAFETY: The buffer is at least `offset` bytes long.
@@ -159,7 +157,7 @@ impl Mr {
         access: u32,
         buffer: Option<Rc<Buffer>>,
     ) -> Result<Self> {
-        // SAFETY: The memory stays where it is until the MR was deregistered.
+        // SAFETY: The memory exists until the MR is deregistered.
         let raw =
             unsafe { ffi::ibv_reg_mr(pd.raw(), start.as_ptr().cast(), length, access.try_into()?) };
         Ok(Self {
@@ -193,7 +191,7 @@ impl Mr {
         unsafe { self.raw.as_ref().rkey }
     }
 
-    /// `length` bytes from `offset` on for a work request.
+    /// An SGE of `length` bytes from `offset` on.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         assert!(offset + length <= self.length);
         Sge {
@@ -203,20 +201,20 @@ impl Mr {
         }
     }
 
-    /// The word at `offset`, a multiple of 8, for atomic access beside the device's. Only for
-    /// regions that the process may write.
+    /// The word at `offset`, a multiple of 8, for atomic operations of the CPU at the same time as
+    /// those of the device. Only for regions that the process may write.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(self.buffer.is_some() && offset % 8 == 0 && offset + 8 <= self.length);
-        // SAFETY: The word lies in the buffer, which starts on a page, and is only accessed
-        // atomically: by the device as well.
+        // SAFETY: The word is in the buffer and aligned, since the buffer is page-aligned. Process
+        // and device access the word only atomically.
         unsafe { AtomicU64::from_ptr(self.start.add(offset).cast().as_ptr()) }
     }
 
     /// Copies `bytes` into the memory. Only for regions that the process may write.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(self.buffer.is_some() && offset + bytes.len() <= self.length);
-        // SAFETY: The range lies in the buffer, of which no reference is ever made; the device may
-        // change it meanwhile, as it may at any time, and then the bytes are whatever either wrote.
+        // SAFETY: The range is in the buffer, to which no Rust reference exists. The device may
+        // write to the range at the same time; each byte then has either value.
         unsafe {
             self.start
                 .add(offset)
@@ -228,7 +226,7 @@ impl Mr {
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset + length <= self.length);
         let mut bytes = vec![0; length];
-        // SAFETY: As in `write`; a constant region is valid for reads, too.
+        // SAFETY: As in `write`; a constant region is valid for reads too.
         unsafe {
             self.start
                 .add(offset)
@@ -241,8 +239,8 @@ impl Mr {
         self.raw.as_ptr()
     }
 
-    /// Changes the PD, the memory (to `length` bytes of new one) and the rights, those that are
-    /// given. After an error that names none of them, all are what they were.
+    /// Changes those of PD, memory and rights that are given. The new memory has `length` bytes.
+    /// After an error, PD, memory and rights are unchanged unless the error says otherwise.
     pub fn change(
         &mut self,
         pd: Option<&Rc<Pd>>,
@@ -256,8 +254,7 @@ impl Mr {
             (access.is_some(), ffi::IBV_REREG_MR_CHANGE_ACCESS),
         ];
         let flags: u32 = flags.iter().filter(|flag| flag.0).map(|flag| flag.1).sum();
-        // SAFETY: The MR is registered, and new memory stays where it is until the MR was
-        // deregistered.
+        // SAFETY: The MR is registered, and the new memory exists until the MR is deregistered.
         let code = unsafe {
             ffi::ibv_rereg_mr(
                 self.raw.as_ptr(),
@@ -284,22 +281,22 @@ impl Mr {
         Ok(())
     }
 
-    /// Tries to deregister it while something holds it, and says why that can't be.
+    /// Tries to deregister the MR while it is in use, and returns the error.
     pub fn try_deregister(&self) -> io::Error {
         // SAFETY: The MR is registered.
         let code = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         match check(code) {
             Err(error) => error,
-            // It would be deregistered twice.
+            // `Drop` would deregister the MR a second time.
             Ok(()) => panic!("an MR that is in use was deregistered"),
         }
     }
 
-    /// Deregisters and says how that went.
+    /// Deregisters the MR and returns the result.
     pub fn deregister(self) -> Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: The MR is registered, and the destructor, which would do this again, does not
-        // run.
+        // SAFETY: The MR is registered, and `ManuallyDrop` prevents a second deregistration by
+        // `Drop`.
         let code = unsafe { ffi::ibv_dereg_mr(this.raw.as_ptr()) };
         let result = check(code).context("deregister MR");
         if result.is_ok() {
@@ -318,7 +315,7 @@ impl Drop for Mr {
         // SAFETY: The MR is registered.
         if let Err(error) = check(unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) }) {
             println!("# deregister MR: {error}");
-            // The device may still use the memory.
+            // The device may still use the memory, so it is leaked.
             std::mem::forget(self.buffer.take());
         }
     }

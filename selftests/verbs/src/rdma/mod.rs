@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! As much of libibverbs as the tests need, in safe Rust. Objects hold on to what they were made
-//! of, so that they are destroyed in the order that libibverbs asks for. The one module of this
-//! program that calls C.
+//! A safe interface to the part of libibverbs that the tests need. Objects hold references to the
+//! objects from which they were created, so that they are destroyed in the order that libibverbs
+//! needs. Only this module of the program calls C.
 
 mod ah;
 mod context;
@@ -34,7 +34,7 @@ use std::io;
 fn check(code: i32) -> io::Result<()> {
     match code {
         0 => Ok(()),
-        // Some calls return -1 and set errno, others return it.
+        // Some functions return -1 and set errno, others return the error number.
         -1 => Err(io::Error::last_os_error()),
         code => Err(io::Error::from_raw_os_error(code.abs())),
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Limits to the rate at which a QP sends.
+//! Rate limits of QPs.
 
 use std::mem::{size_of, zeroed};
 use std::rc::Rc;
@@ -13,21 +13,21 @@ use super::{check, ffi, Context, Qp};
 /// The argument of `ibv_modify_qp_rate_limit`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateLimit {
-    /// kb/s, 0 for no limit.
+    /// Rate in kb/s, 0 for no limit.
     pub rate: u32,
     /// Bytes of a burst, 0 for the device's default.
     pub burst: u32,
     /// Bytes of a typical packet, 0 for the port's MTU.
     pub packet: u16,
-    /// Extensions; there are none.
+    /// Mask of extensions; none is defined.
     pub comp_mask: u32,
 }
 
-/// The rate limits that a device has.
+/// Rates that a device supports, `struct ibv_packet_pacing_caps`.
 pub type Pacing = ffi::ibv_packet_pacing_caps;
 
 impl Context {
-    /// The rate limits of the device; all zero if it has none.
+    /// Rates that the device supports; all zero if it supports no rate limits.
     pub fn pacing(self: &Rc<Self>) -> Result<Pacing> {
         // SAFETY: All-zero bytes are valid attributes; the context is open.
         unsafe {
@@ -43,7 +43,7 @@ impl Context {
 }
 
 impl Qp {
-    /// Limits the rate at which the QP sends.
+    /// Sets the rate limit of the QP.
     pub fn limit_rate(&self, limit: &RateLimit) -> Result<()> {
         let mut attr = ffi::ibv_qp_rate_limit_attr {
             rate_limit: limit.rate,

@@ -12,7 +12,7 @@ use super::context::{created, none};
 use super::work::{link, posted, raw_send, sges_of};
 use super::{check, extended, ffi, Cq, Payload, Pd, PostError, SendWr, Sge, Srq};
 
-/// QP states and attributes as libibverbs has them, for tests of the state table.
+/// `struct ibv_qp_attr`.
 pub type Attr = ffi::ibv_qp_attr;
 /// `enum ibv_qp_state`.
 pub type QpState = ffi::ibv_qp_state;
@@ -29,18 +29,18 @@ pub enum Kind {
     Ud,
 }
 
-/// The Q_Key that UD QPs are given.
+/// Q_Key of all UD QPs.
 pub const QKEY: u32 = 0x1122_3344;
 
-/// The QPN that a message to a multicast group carries.
+/// Destination QPN of multicast messages.
 pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
-/// Attributes of a new QP.
+/// Queue sizes of a QP.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
-    /// Outstanding send work requests.
+    /// Most outstanding send work requests.
     pub send_wr: u32,
-    /// Outstanding receives.
+    /// Most outstanding receives.
     pub recv_wr: u32,
     /// SGEs of a send work request.
     pub send_sge: u32,
@@ -52,7 +52,7 @@ pub struct Caps {
     pub signal_all: bool,
 }
 
-/// The way to the peer.
+/// Attributes of the path to the peer, for the change to RTR.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     /// QPN of the peer.
@@ -61,28 +61,28 @@ pub struct Path {
     pub psn: u32,
     /// GID of the peer.
     pub gid: [u8; 16],
-    /// Index of the own GID.
+    /// Index of the local GID.
     pub gid_index: u8,
     /// Path MTU, `enum ibv_mtu`.
     pub mtu: u32,
-    /// RDMA READs that the peer may have outstanding here.
+    /// Most outstanding RDMA READs of the peer.
     pub reads: u8,
-    /// Minimum RNR NAK timer, as the code of the specification.
+    /// Minimum RNR NAK timer, as a code of the IBTA specification.
     pub rnr_timer: u8,
 }
 
-/// How the requester waits and retries.
+/// Attributes of the requester, for the change to RTS.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// First PSN.
     pub psn: u32,
-    /// Local ACK timeout: 4.096 µs · 2ⁿ.
+    /// Local ACK timeout n, which stands for 4.096 µs · 2ⁿ.
     pub timeout: u8,
-    /// Transport retries.
+    /// Number of transport retries.
     pub retries: u8,
-    /// RNR retries, 7 for no limit.
+    /// Number of RNR retries; 7 is no limit.
     pub rnr_retries: u8,
-    /// RDMA READs outstanding here.
+    /// Most outstanding RDMA READs of this side.
     pub reads: u8,
 }
 
@@ -117,12 +117,12 @@ fn init(kind: Kind, send: &Rc<Cq>, recv: &Rc<Cq>, caps: Caps) -> ffi::ibv_qp_ini
 }
 
 impl Qp {
-    /// An RC QP in RESET.
+    /// Creates an RC QP. It is in RESET.
     pub fn new(pd: &Rc<Pd>, send: &Rc<Cq>, recv: &Rc<Cq>, caps: Caps) -> Result<Self> {
         Self::of(Kind::Rc, pd, send, recv, caps)
     }
 
-    /// A QP in RESET.
+    /// Creates a QP of type `kind`. It is in RESET.
     pub fn of(kind: Kind, pd: &Rc<Pd>, send: &Rc<Cq>, recv: &Rc<Cq>, caps: Caps) -> Result<Self> {
         let mut init = init(kind, send, recv, caps);
         // SAFETY: PD and CQs exist.
@@ -133,7 +133,7 @@ impl Qp {
         Ok(Self::made(raw, kind, init.cap, signal_all, pd, send, recv))
     }
 
-    /// A QP in RESET that takes its receives from `srq`.
+    /// Creates a QP that takes its receives from `srq`. It is in RESET.
     pub fn with_srq(
         kind: Kind,
         pd: &Rc<Pd>,
@@ -152,8 +152,8 @@ impl Qp {
         Ok(qp)
     }
 
-    /// A QP in RESET with the functions of [`build`](Self::build) for all operations of its type;
-    /// `edit` changes the attributes.
+    /// Creates a QP that supports [`build`](Self::build) for all operations of its type. `edit`
+    /// changes the attributes. The QP is in RESET.
     pub fn extended(
         kind: Kind,
         pd: &Rc<Pd>,
@@ -207,12 +207,12 @@ impl Qp {
         unsafe { self.raw.as_ref().qp_num }
     }
 
-    /// The sizes of the QP, which may be more than asked for.
+    /// Actual queue sizes of the QP, at least the requested ones.
     pub fn caps(&self) -> Caps {
         self.caps
     }
 
-    /// Changes the attributes that `edit` sets and returns the mask of.
+    /// Changes attributes of the QP. `edit` sets them and returns their mask.
     pub fn modify(&self, edit: impl FnOnce(&mut Attr) -> u32) -> Result<()> {
         // SAFETY: All-zero bytes are a valid ibv_qp_attr.
         let mut attr: Attr = unsafe { zeroed() };
@@ -222,7 +222,7 @@ impl Qp {
             .with_context(|| format!("modify QP to state {}", attr.qp_state))
     }
 
-    /// RESET to INIT.
+    /// Moves the QP from RESET to INIT.
     pub fn init(&self, access: u32) -> Result<()> {
         self.modify(|attr| {
             attr.qp_state = ffi::IBV_QPS_INIT;
@@ -241,7 +241,7 @@ impl Qp {
         })
     }
 
-    /// INIT to RTR.
+    /// Moves the QP from INIT to RTR.
     pub fn rtr(&self, path: &Path) -> Result<()> {
         self.modify(|attr| {
             attr.qp_state = ffi::IBV_QPS_RTR;
@@ -267,7 +267,7 @@ impl Qp {
         })
     }
 
-    /// RTR to RTS.
+    /// Moves the QP from RTR to RTS.
     pub fn rts(&self, timing: &Timing) -> Result<()> {
         self.modify(|attr| {
             attr.qp_state = ffi::IBV_QPS_RTS;
@@ -289,7 +289,7 @@ impl Qp {
         })
     }
 
-    /// To `state` with no other attribute: RESET, SQD, ERR, or from SQD to RTS.
+    /// Moves the QP to `state` without other attributes: RESET, SQD or ERR, or from SQD to RTS.
     pub fn to_state(&self, state: QpState) -> Result<()> {
         self.modify(|attr| {
             attr.qp_state = state;
@@ -297,7 +297,7 @@ impl Qp {
         })
     }
 
-    /// All attributes.
+    /// Queries all attributes.
     pub fn query(&self) -> Result<Attr> {
         const MASK: u32 = ffi::IBV_QP_STATE
             | ffi::IBV_QP_ACCESS_FLAGS
@@ -331,7 +331,7 @@ impl Qp {
         }
     }
 
-    /// The current state.
+    /// Queries the current state.
     pub fn state(&self) -> Result<QpState> {
         Ok(self.query()?.qp_state)
     }
@@ -366,9 +366,8 @@ impl Qp {
         link(&mut raw, |wr, next| wr.next = next);
         let first = raw.as_mut_ptr();
         let mut bad = none();
-        // SAFETY: The QP exists and its provider filled in post_send. The requests and their SGE
-        // lists live until the call returns. Inline payload is valid memory; whatever else an SGE
-        // names is checked by the device.
+        // SAFETY: The QP exists. The requests and their SGE lists live until the call returns.
+        // Inline payload is valid memory. The device checks all other addresses and keys.
         let code = unsafe {
             let post = (*self.raw.as_ref().context).ops.post_send;
             post.map_or(95, |post| post(self.raw.as_ptr(), first, &mut bad))

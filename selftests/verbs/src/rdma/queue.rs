@@ -22,15 +22,15 @@ pub struct Wc {
     pub id: u64,
     /// `enum ibv_wc_status`.
     pub status: u32,
-    /// `enum ibv_wc_opcode`; without meaning unless the status is success.
+    /// `enum ibv_wc_opcode`; valid only if the status is success.
     pub opcode: u32,
-    /// Bytes received.
+    /// Number of bytes received.
     pub bytes: u32,
     /// Immediate data, in host byte order.
     pub imm: Option<u32>,
-    /// The key that a message has invalidated.
+    /// Key that the message has invalidated.
     pub invalidated: Option<u32>,
-    /// QPN.
+    /// QPN of this side.
     pub qpn: u32,
     /// QPN of a datagram's sender.
     pub source: u32,
@@ -73,7 +73,7 @@ pub fn status_name(status: u32) -> &'static str {
 }
 
 impl Wc {
-    /// A completion as libibverbs has it, with the QPNs of its own side and of the sender.
+    /// A completion from the values of libibverbs.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn new(
         id: u64,
@@ -100,12 +100,12 @@ impl Wc {
         }
     }
 
-    /// Fails unless the work succeeded.
+    /// Fails unless the status is success.
     pub fn ok(self) -> Result<Self> {
         self.expect(ffi::IBV_WC_SUCCESS)
     }
 
-    /// Fails unless the work ended with `status`.
+    /// Fails unless the status is `status`.
     pub fn expect(self, status: u32) -> Result<Self> {
         ensure!(
             self.status == status,
@@ -137,7 +137,7 @@ impl Channel {
         }))
     }
 
-    /// Whether an event waits within `timeout`.
+    /// Whether an event arrives within `timeout`.
     pub fn ready(&self, timeout: Duration) -> bool {
         // SAFETY: The channel exists and its descriptor is open.
         let fd = unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) };
@@ -147,7 +147,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: Every CQ of the channel held on to it, so they are all gone.
+        // SAFETY: Each CQ of the channel holds a reference to it, so none of them exists now.
         if let Err(error) = check(unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) }) {
             println!("# destroy completion channel: {error}");
         }
@@ -158,15 +158,15 @@ impl Drop for Channel {
 pub struct Cq {
     raw: NonNull<ffi::ibv_cq>,
     channel: Option<Rc<Channel>>,
-    /// Completions that were polled and not yet asked for.
+    /// Completions that were polled, but not yet returned by [`wait`](Self::wait).
     kept: RefCell<Vec<Wc>>,
-    /// Completions are read field by field.
+    /// The CQ is an extended CQ, whose completions are read field by field.
     extended: bool,
     _context: Rc<Context>,
 }
 
 impl Cq {
-    /// A CQ of at least `entries` entries, with a channel for its events or without.
+    /// Creates a CQ of at least `entries` entries, with or without a completion channel.
     pub fn new(
         context: &Rc<Context>,
         entries: u32,
@@ -179,7 +179,7 @@ impl Cq {
                 "a channel of another context"
             );
         }
-        // SAFETY: The context is open and the channel, if any, is one of its own.
+        // SAFETY: The context is open, and the channel, if any, exists.
         let raw = unsafe {
             ffi::ibv_create_cq(context.raw(), entries.try_into()?, none(), raw_channel, 0)
         };
@@ -192,7 +192,7 @@ impl Cq {
         }))
     }
 
-    /// An extended CQ that was created.
+    /// Wraps an extended CQ that was created.
     pub(super) fn extended(raw: NonNull<ffi::ibv_cq>, context: &Rc<Context>) -> Rc<Self> {
         Rc::new(Self {
             raw,
@@ -209,14 +209,14 @@ impl Cq {
         unsafe { self.raw.as_ref().cqe }.try_into().unwrap_or(0)
     }
 
-    /// Moves to room for at least `entries` entries.
+    /// Resizes the CQ to at least `entries` entries.
     pub fn resize(&self, entries: u32) -> Result<()> {
         // SAFETY: The CQ exists.
         check(unsafe { ffi::ibv_resize_cq(self.raw.as_ptr(), entries.try_into()?) })
             .context("resize CQ")
     }
 
-    /// Takes up to 16 completions. Makes no system call if the provider makes none.
+    /// Polls up to 16 completions. This function itself makes no system call.
     pub fn poll(&self, found: &mut Vec<Wc>) -> Result<usize> {
         const BATCH: usize = 16;
         if self.extended {
@@ -251,8 +251,8 @@ impl Cq {
         Ok(count)
     }
 
-    /// Waits for `count` completions, which must not take longer than `limit`. A poll may bring
-    /// more: those are kept for the next call.
+    /// Waits at most `limit` for `count` completions. If a poll returns more, the rest is kept for
+    /// the next call.
     pub fn wait(&self, count: usize, limit: Duration) -> Result<Vec<Wc>> {
         let deadline = Instant::now() + limit;
         let mut found = self.kept.take();
@@ -279,7 +279,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Asks for an event at the next completion, or the next solicited one.
+    /// Requests an event for the next completion, or for the next solicited completion.
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
         // SAFETY: The CQ exists, and its provider filled in req_notify_cq.
         let code = unsafe {
@@ -290,8 +290,7 @@ impl Cq {
         check(code).context("arm CQ")
     }
 
-    /// Takes an event of this CQ from its channel, which must not take longer than `limit`, and
-    /// acknowledges it.
+    /// Waits at most `limit` for an event of this CQ, and acknowledges the event.
     pub fn event(&self, limit: Duration) -> Result<()> {
         let channel = self.channel.as_ref().context("a CQ without a channel")?;
         ensure!(channel.ready(limit), "no completion event in {limit:?}");
@@ -318,8 +317,8 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: Every QP of the CQ held on to it, so they are all gone, and every event is
-        // acknowledged.
+        // SAFETY: Each QP of the CQ holds a reference to it, so none of them exists now, and all
+        // events are acknowledged.
         if let Err(error) = check(unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) }) {
             println!("# destroy CQ: {error}");
         }

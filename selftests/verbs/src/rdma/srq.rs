@@ -15,9 +15,9 @@ use super::{check, ffi, Payload, Pd, PostError, Sge};
 /// Sizes and limit of an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Outstanding work requests.
+    /// Most outstanding work requests.
     pub max_wr: u32,
-    /// SGEs of a work request.
+    /// Most SGEs of a work request.
     pub max_sge: u32,
     /// The armed limit; 0 if there is none.
     pub limit: u32,
@@ -30,7 +30,7 @@ pub struct Srq {
 }
 
 impl Srq {
-    /// An SRQ for at least `max_wr` work requests of one SGE.
+    /// Creates an SRQ for at least `max_wr` work requests of one SGE.
     pub fn new(pd: &Rc<Pd>, max_wr: u32) -> Result<Rc<Self>> {
         // SAFETY: All-zero bytes are a valid ibv_srq_init_attr.
         let mut init: ffi::ibv_srq_init_attr = unsafe { zeroed() };
@@ -57,17 +57,17 @@ impl Srq {
             .context("modify SRQ")
     }
 
-    /// Asks for an event when fewer than `limit` work requests are left.
+    /// Requests an event when fewer than `limit` work requests are posted.
     pub fn arm(&self, limit: u32) -> Result<()> {
         self.modify(ffi::IBV_SRQ_LIMIT, 0, limit)
     }
 
-    /// Makes room for at least `max_wr` work requests.
+    /// Resizes the SRQ for at least `max_wr` work requests.
     pub fn resize(&self, max_wr: u32) -> Result<()> {
         self.modify(ffi::IBV_SRQ_MAX_WR, max_wr, 0)
     }
 
-    /// Sizes and limit.
+    /// Queries sizes and limit.
     pub fn query(&self) -> Result<SrqAttr> {
         // SAFETY: All-zero bytes are a valid ibv_srq_attr for the call to fill; the SRQ exists.
         let attr = unsafe {
@@ -92,8 +92,7 @@ impl Srq {
             num_sge: list.len() as i32,
         }];
         let mut bad = none();
-        // SAFETY: The SRQ exists and its provider filled in post_srq_recv. The request and its SGE
-        // list live until the call returns.
+        // SAFETY: The SRQ exists. The request and its SGE list live until the call returns.
         let code = unsafe {
             let post = (*self.raw.as_ref().context).ops.post_srq_recv;
             post.map_or(95, |post| post(self.raw(), raw.as_mut_ptr(), &mut bad))
@@ -108,8 +107,8 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: Every QP of the SRQ held on to it, so they are all gone, and every event is
-        // acknowledged.
+        // SAFETY: Each QP of the SRQ holds a reference to it, so none of them exists now, and all
+        // events are acknowledged.
         if let Err(error) = check(unsafe { ffi::ibv_destroy_srq(self.raw()) }) {
             println!("# destroy SRQ: {error}");
         }

@@ -14,22 +14,22 @@ use super::{check, ffi, Mr, Pd, Qp};
 /// Type of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MwKind {
-    /// Type 1: bound by a call.
+    /// Type 1, bound by `ibv_bind_mw`.
     One,
-    /// Type 2: bound by work requests.
+    /// Type 2, bound by work requests.
     Two,
 }
 
-/// The memory that a window shows.
+/// The memory to which a window is bound.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
-    /// Memory.
+    /// MR of the memory.
     pub mr: &'a Mr,
-    /// Where it begins in the memory, and its length.
+    /// Offset of the window in the MR, in bytes.
     pub offset: usize,
-    /// Bytes.
+    /// Length of the window in bytes.
     pub length: usize,
-    /// Rights of peers.
+    /// Access rights of peers.
     pub access: u32,
 }
 
@@ -44,8 +44,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Nothing, which unbinds a window of type 1. rxe's library follows the pointer to the MR in
-    /// this case, too.
+    /// An empty range, which unbinds a type 1 window. It still has an MR, because the rxe provider
+    /// always dereferences the pointer to the MR.
     pub fn nothing_of(mr: &'a Mr) -> Self {
         Self::of(mr, 0, 0, 0)
     }
@@ -67,7 +67,7 @@ pub struct Mw {
 }
 
 impl Mw {
-    /// A window that is not bound.
+    /// Allocates a window, which is not bound.
     pub fn new(pd: &Rc<Pd>, kind: MwKind) -> Result<Self> {
         let kind = match kind {
             MwKind::One => ffi::IBV_MW_TYPE_1,
@@ -90,13 +90,14 @@ impl Mw {
         unsafe { self.raw.as_ref().rkey }
     }
 
-    /// Notes a key, as programs do after a binding by a work request, or one that failed.
+    /// Sets the key in the window, as programs do after a binding by a work request or after a
+    /// failed binding.
     pub fn set_rkey(&mut self, rkey: u32) {
         // SAFETY: The window exists, and this is the only reference to it.
         unsafe { self.raw.as_mut().rkey = rkey };
     }
 
-    /// Binds it by the call for type 1; the work request is signalled and has this id.
+    /// Binds a type 1 window by `ibv_bind_mw`. The work request is signaled and has the id `id`.
     pub fn bind(&mut self, qp: &Qp, id: u64, shown: &Shown<'_>) -> Result<()> {
         let mut bind = ffi::ibv_mw_bind {
             wr_id: id,
@@ -112,7 +113,7 @@ impl Mw {
         check(code).context("bind MW")
     }
 
-    /// Posts a signalled work request with this id that binds it under `rkey`.
+    /// Posts a signaled work request with the id `id` that binds the window under the key `rkey`.
     pub fn post_bind(&self, qp: &Qp, id: u64, rkey: u32, shown: &Shown<'_>) -> Result<()> {
         // SAFETY: All-zero bytes are a valid ibv_send_wr.
         let mut wr: ffi::ibv_send_wr = unsafe { zeroed() };
@@ -133,10 +134,10 @@ impl Mw {
         check(code).context("post binding of MW")
     }
 
-    /// Deallocates it and says how that went.
+    /// Deallocates the window and returns the result.
     pub fn deallocate(self) -> Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: The PD is read once, and the destructor, which would do so again, does not run.
+        // SAFETY: The PD is read once, and `ManuallyDrop` prevents a second drop of it.
         let _pd = unsafe { std::ptr::read(&this.pd) };
         // SAFETY: The window exists and is deallocated once.
         check(unsafe { dealloc(this.raw) }).context("deallocate MW")
@@ -147,7 +148,7 @@ impl Mw {
 ///
 /// The window exists.
 unsafe fn dealloc(mw: NonNull<ffi::ibv_mw>) -> i32 {
-    // SAFETY: The caller's window, whose provider filled in dealloc_mw.
+    // SAFETY: The window exists, as the caller guarantees, and so does its context.
     unsafe {
         let dealloc = (*mw.as_ref().context).ops.dealloc_mw;
         dealloc.map_or(95, |dealloc| dealloc(mw.as_ptr()))

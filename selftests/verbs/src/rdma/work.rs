@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work requests, and how libibverbs has them.
+//! Work requests, and their conversion to the structures of libibverbs.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -20,29 +20,30 @@ pub enum Op {
     WriteImm(u64, u32, u32),
     /// RDMA READ from an address and key.
     Read(u64, u32),
-    /// Atomic compare and swap of the word at an address and key: what it is compared with and what
-    /// it becomes.
+    /// Atomic compare-and-swap: address and key of the word, compare value, swap value.
     CompareSwap(u64, u32, u64, u64),
-    /// Atomic addition to the word at an address and key.
+    /// Atomic fetch-and-add: address and key of the word, addend.
     FetchAdd(u64, u32, u64),
     /// SEND that invalidates a key of the peer.
     SendInvalidate(u32),
-    /// Invalidation of a key of this side.
+    /// Invalidation of a local key.
     LocalInvalidate(u32),
-    /// Atomic WRITE of 8 bytes to an address and key. For QPs that are built for it.
+    /// Atomic WRITE: address and key of the word, its 8 bytes. Only by
+    /// [`Qp::build`](super::Qp::build).
     AtomicWrite(u64, u32, [u8; 8]),
-    /// FLUSH of an address, key and length, by type and level. For QPs that are built for it.
+    /// FLUSH: address, key and length of the range, type, level. Only by
+    /// [`Qp::build`](super::Qp::build).
     Flush(u64, u32, usize, u8, u8),
 }
 
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct To<'a> {
-    /// The way.
+    /// AH with the path to the destination.
     pub ah: &'a Ah,
-    /// QPN.
+    /// QPN of the destination.
     pub qpn: u32,
-    /// Q_Key.
+    /// Q_Key of the destination.
     pub qkey: u32,
 }
 
@@ -51,31 +52,31 @@ pub struct To<'a> {
 pub enum Payload<'a> {
     /// Registered memory.
     Sges(&'a [Sge]),
-    /// Bytes that are copied when the request is posted. No byte is no SGE.
+    /// Bytes that are copied when the request is posted. Without bytes, the request has no SGE.
     Inline(&'a [u8]),
 }
 
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Id.
+    /// Id in the completion.
     pub id: u64,
     /// The operation.
     pub op: Op,
     /// The payload.
     pub payload: Payload<'a>,
-    /// Whether to complete with a CQE.
+    /// Whether success completes with a CQE.
     pub signaled: bool,
-    /// Whether the peer's CQE is solicited.
+    /// Whether the peer's completion is solicited.
     pub solicited: bool,
     /// Whether to wait for earlier READs.
     pub fence: bool,
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     pub to: Option<To<'a>>,
 }
 
 impl<'a> SendWr<'a> {
-    /// A signalled request.
+    /// A signaled request with registered memory as payload.
     pub fn new(id: u64, op: Op, sges: &'a [Sge]) -> Self {
         Self {
             id,
@@ -88,7 +89,7 @@ impl<'a> SendWr<'a> {
         }
     }
 
-    /// The flags that are not the payload's.
+    /// Send flags other than INLINE.
     pub(super) fn flags(&self) -> u32 {
         let flags = [
             (self.signaled, ffi::IBV_SEND_SIGNALED),
@@ -163,7 +164,7 @@ pub(super) fn raw_send(wr: &SendWr<'_>, list: &mut [ffi::ibv_sge]) -> ffi::ibv_s
             raw.opcode = ffi::IBV_WR_SEND_WITH_INV;
             extra.invalidate_rkey = key;
         }
-        // ibv_post_send has no members for these.
+        // `struct ibv_send_wr` has no fields for these operations.
         Op::AtomicWrite(..) => raw.opcode = ffi::IBV_WR_ATOMIC_WRITE,
         Op::Flush(..) => raw.opcode = ffi::IBV_WR_FLUSH,
         Op::LocalInvalidate(key) => {
@@ -206,16 +207,16 @@ pub(super) fn raw_send(wr: &SendWr<'_>, list: &mut [ffi::ibv_sge]) -> ffi::ibv_s
     raw
 }
 
-/// Chains requests that lie one after the other.
+/// Links the requests of a slice to a list.
 pub(super) fn link<T>(wrs: &mut [T], set: impl Fn(&mut T, *mut T)) {
     let first = wrs.as_mut_ptr();
     for index in 1..wrs.len() {
-        // SAFETY: Both indices lie in the slice, and no other reference to it is alive.
+        // SAFETY: Both indices are in the slice, and no other reference to it exists.
         unsafe { set(&mut *first.add(index - 1), first.add(index)) };
     }
 }
 
-/// The result of a post: which request was the bad one.
+/// The result of a post. An error has the index of the bad request.
 pub(super) fn posted<T>(code: i32, wrs: &[T], bad: *mut T) -> Result<(), PostError> {
     check(code).map_err(|error| PostError {
         index: wrs

@@ -12,7 +12,8 @@ use crate::session::{Remote, Session, LIMIT};
 
 const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
 
-/// Two ends whose QPs and memory admit atomics, and the peer's memory.
+/// Connects an end and registers memory, both of which admit atomic operations. Returns them and
+/// the memory of the peer.
 fn connect(session: &mut Session) -> Result<(Endpoint, Mr, Remote)> {
     ensure!(
         session.context.limits()?.atomics,
@@ -28,7 +29,7 @@ fn connect(session: &mut Session) -> Result<(Endpoint, Mr, Remote)> {
     Ok((end, mr, remote))
 }
 
-/// The word changes as it should, and what it was comes back.
+/// Atomic operations change the word and return its original value.
 // abi
 pub fn values(session: &mut Session) -> Result<()> {
     let (end, mr, remote) = connect(session)?;
@@ -40,7 +41,7 @@ pub fn values(session: &mut Session) -> Result<()> {
         let at = remote.addr + AT as u64;
         let key = remote.rkey;
         let sges = [mr.sge(0, 8)];
-        // The operation, and the value that it must have found.
+        // Operation, opcode of its completion, and expected original value.
         for (op, opcode, found) in [
             (Op::FetchAdd(at, key, 7), ffi::IBV_WC_FETCH_ADD, START),
             (Op::FetchAdd(at, key, 1), ffi::IBV_WC_FETCH_ADD, 2),
@@ -68,7 +69,7 @@ pub fn values(session: &mut Session) -> Result<()> {
     }
 }
 
-/// Additions by the device and by the processor beside it: none is lost.
+/// Device and CPU add to the same word at the same time. No addition is lost.
 // abi: R-666
 pub fn beside_the_processor(session: &mut Session) -> Result<()> {
     const ROUNDS: u64 = 2000;
@@ -94,7 +95,7 @@ pub fn beside_the_processor(session: &mut Session) -> Result<()> {
     } else {
         session.peer.meet()?;
         let mut added = 0;
-        // As long as the device adds, and a while in any case.
+        // Adds as long as the device does, but at least 100,000 times.
         while added < 100_000 || word.load(Ordering::SeqCst) >> 32 < ROUNDS {
             word.fetch_add(1, Ordering::SeqCst);
             added += 1;
@@ -110,7 +111,7 @@ pub fn beside_the_processor(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A request that the responder refuses ends with `status`.
+/// Checks that an atomic operation on the remote memory from `edit` fails with `status`.
 fn denied(session: &mut Session, status: u32, edit: impl Fn(Remote, &Mr) -> Remote) -> Result<()> {
     let (end, mr, remote) = connect(session)?;
     if session.active() {
@@ -123,7 +124,7 @@ fn denied(session: &mut Session, status: u32, edit: impl Fn(Remote, &Mr) -> Remo
     Ok(())
 }
 
-/// A word that is not aligned is refused.
+/// A misaligned word is refused.
 // abi: R-669
 pub fn misaligned(session: &mut Session) -> Result<()> {
     denied(session, ffi::IBV_WC_REM_INV_REQ_ERR, |remote, _| Remote {
@@ -132,7 +133,7 @@ pub fn misaligned(session: &mut Session) -> Result<()> {
     })
 }
 
-/// So is a word behind the end of the memory.
+/// A word behind the end of the memory is refused.
 // abi: R-667
 pub fn out_of_range(session: &mut Session) -> Result<()> {
     denied(session, ffi::IBV_WC_REM_ACCESS_ERR, |remote, mr| Remote {
@@ -141,7 +142,7 @@ pub fn out_of_range(session: &mut Session) -> Result<()> {
     })
 }
 
-/// Memory that does not admit atomics is not changed.
+/// Memory that does not admit atomic operations is not changed.
 // abi
 pub fn region_without_remote_atomic(session: &mut Session) -> Result<()> {
     let (end, _, _) = connect(session)?;

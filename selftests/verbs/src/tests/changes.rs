@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory regions that change: `ibv_rereg_mr` in all its forms.
+//! Changes of memory regions by `ibv_rereg_mr`.
 
 use std::time::Instant;
 
@@ -14,13 +14,14 @@ use crate::session::{errno, refused, Remote, Session, LIMIT};
 const EINVAL: i32 = 22;
 const SIZE: usize = 8192;
 
-/// Rights, PD and memory, alone and together: what the peer may do follows, and the keys stay.
+/// Changes of rights, PD and memory, alone and together, take effect for the peer and keep the
+/// keys.
 // abi
 pub fn changed(session: &mut Session) -> Result<()> {
     const REFUSED: u32 = ffi::IBV_WC_REM_ACCESS_ERR;
     const OK: u32 = ffi::IBV_WC_SUCCESS;
     type Change = (bool, bool, Option<u32>);
-    // Rights of the region; what changes: PD, memory, rights; how a WRITE ends.
+    // Rights of the region, changes (PD, memory, new rights), and status of a WRITE afterwards.
     let read = access::LOCAL_WRITE | access::REMOTE_READ;
     let forms: [(u32, Change, u32); 9] = [
         (read, (false, false, Some(access::ALL)), OK),
@@ -57,7 +58,7 @@ pub fn changed(session: &mut Session) -> Result<()> {
         };
         compare("memory", &mr.read(0, SIZE), &expected)?;
         if pd {
-            // Back again: the PD is free then.
+            // The PD is free after the region has moved back to the first PD.
             mr.change(Some(&end.pd), None, None)?;
             drop(other);
         }
@@ -84,14 +85,14 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Rights that are taken and given back while the peer reads: READs return the data until one is
-/// refused, and one is. With the rights back, READs return the data again.
+/// Rights are removed while the peer reads. READs return the data until one is refused. After the
+/// rights are restored, READs return the data again.
 // abi
 pub fn under_traffic(session: &mut Session) -> Result<()> {
     for seed in 0..20 {
         let pd = Pd::new(&session.context)?;
         let end = Endpoint::connect_in(session, &pd, &Options::default())?;
-        // The refusal ends the first pair.
+        // A second pair, because the refused READ ends the first one.
         let next = Endpoint::connect_in(session, &pd, &Options::default())?;
         let mut mr = end.memory(SIZE)?;
         let expected = bytes(seed, SIZE);

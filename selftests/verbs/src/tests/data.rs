@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Every operation with messages of every size, compared byte for byte.
+//! All operations with messages of many sizes. All bytes are compared.
 
 use anyhow::{ensure, Result};
 
@@ -10,8 +10,8 @@ use crate::rdma::{ffi, Kind, Mr, Op, Payload, SendWr, Wc};
 use crate::session::{errno, refused, Remote, Session, LIMIT};
 
 const LARGEST: usize = 16 << 20;
-/// Around everything that hardware and software like to round to: words, cache lines, path MTUs,
-/// pages, powers of two.
+/// Message sizes in bytes near the sizes to which hardware and software round: words, cache lines,
+/// path MTUs, pages, powers of two.
 const SIZES: [usize; 34] = [
     0,
     1,
@@ -48,33 +48,34 @@ const SIZES: [usize; 34] = [
     (5 << 20) + 3,
     LARGEST,
 ];
-/// Bytes around a message in memory, which must stay as they are.
+/// Number of bytes before and behind a message that must not change.
 const GUARD: usize = 64;
+/// Value of these bytes.
 const GUARD_BYTE: u8 = 0xc7;
 const IMM: u32 = 0x8899_aabb;
 
-/// The offset of the message of `size`: all alignments in turn, so that messages start and end
-/// anywhere in a page.
+/// Offset of a message of `size` bytes in memory. The offsets have all alignments, so that messages
+/// start and end anywhere in a page.
 fn offset(size: usize) -> usize {
     GUARD + (size.wrapping_mul(37) + 11) % 4096
 }
 
-/// Memory for the largest message wherever it starts.
+/// Memory for the largest message at any offset.
 fn arena(endpoint: &Endpoint) -> Result<Mr> {
     endpoint.memory(LARGEST + 2 * GUARD + 4096)
 }
 
-/// The bytes of a message.
+/// The content of a message of `size` bytes.
 fn message(size: usize) -> Vec<u8> {
     bytes(size as u64 ^ 0x5eed, size)
 }
 
-/// Fills the place of a message and its surroundings with what is not the message.
+/// Fills the memory of a message and its guards with [`GUARD_BYTE`].
 fn prepare(mr: &Mr, size: usize) {
     mr.write(offset(size) - GUARD, &vec![GUARD_BYTE; size + 2 * GUARD]);
 }
 
-/// Checks that the message is there and its surroundings are untouched.
+/// Checks the message in memory, and that its guards are unchanged.
 fn verify(mr: &Mr, size: usize) -> Result<()> {
     let found = mr.read(offset(size) - GUARD, size + 2 * GUARD);
     compare(
@@ -94,7 +95,7 @@ fn verify(mr: &Mr, size: usize) -> Result<()> {
     )
 }
 
-/// Checks what a receive says.
+/// Checks the completion of a receive.
 fn check_received(wc: Wc, size: usize, opcode: u32, imm: Option<u32>) -> Result<()> {
     let wc = wc.ok()?;
     ensure!(wc.opcode == opcode, "opcode {} of size {size}", wc.opcode);
@@ -147,7 +148,7 @@ pub fn send_imm(session: &mut Session) -> Result<()> {
     two_sided(session, &Options::default(), &SIZES, Some(IMM))
 }
 
-/// SEND at every path MTU that the port admits.
+/// SEND with path MTUs of 256, 512 and 1024 bytes.
 pub fn path_mtu(session: &mut Session) -> Result<()> {
     for mtu in [ffi::IBV_MTU_256, ffi::IBV_MTU_512, ffi::IBV_MTU_1024] {
         let options = Options {
@@ -164,7 +165,8 @@ pub fn path_mtu(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Sizes that go without loss through every queue on the way: nobody repeats what UC has lost.
+/// Message sizes in bytes for UC: so small that no queue on the path overflows, because UC does not
+/// retransmit.
 const UNRELIABLE_SIZES: [usize; 8] = [0, 1, 255, 1023, 1024, 1025, 4097, 8193];
 
 fn unreliable() -> Options {
@@ -180,8 +182,7 @@ pub fn unreliable_send(session: &mut Session) -> Result<()> {
     two_sided(session, &unreliable(), &UNRELIABLE_SIZES, Some(IMM))
 }
 
-/// RDMA WRITE over UC. The arrival of a WRITE without immediate data is known when a message behind
-/// it has arrived.
+/// RDMA WRITE over UC. A later message shows that a WRITE without immediate data has arrived.
 pub fn unreliable_write(session: &mut Session) -> Result<()> {
     one_sided(
         session,
@@ -199,8 +200,8 @@ pub fn unreliable_write(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Runs `one` for every size with the memory of both sides prepared: the active side's with the
-/// message if it writes.
+/// Runs `one` for each of `sizes` after the memory of both sides is prepared: that of the active
+/// side contains the message if `writes`, else that of the passive side.
 fn one_sided(
     session: &mut Session,
     options: &Options,
@@ -213,7 +214,7 @@ fn one_sided(
     let mr = arena(&end)?;
     let remote = session.swap_memory(&mr)?;
     for &size in sizes {
-        // The sender has the message, the receiver the memory for it.
+        // The side that sends the data has the message in its memory.
         if session.active() == writes {
             mr.write(offset(size), &message(size));
         } else {
@@ -296,15 +297,15 @@ pub fn read(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Inline payload of every size up to the limit, whose buffer is overwritten as soon as it is
-/// posted.
+/// Inline payload of all sizes up to the limit. The buffer is overwritten as soon as the work
+/// request is posted.
 pub fn inline(session: &mut Session) -> Result<()> {
     let mut options = Options::default();
     options.caps.inline = 64;
     let end = Endpoint::connect(session, &options)?;
     let limit = end.qp.caps().inline as usize;
     ensure!(limit >= 64, "{limit} bytes of inline data instead of 64");
-    // Both sides walk the same sizes.
+    // Both sides use the smaller limit.
     let [other] = session.peer.swap([limit as u64])?;
     let limit = limit.min(other as usize);
     let mr = end.memory(2 * GUARD + 4096 + limit)?;
@@ -341,7 +342,7 @@ pub fn inline(session: &mut Session) -> Result<()> {
         end.send.expect_empty()?;
     }
     session.peer.meet()?;
-    // An inline WRITE lands, too.
+    // An inline WRITE arrives too.
     let remote = session.swap_memory(&mr)?;
     if session.active() {
         end.qp.send(&SendWr {

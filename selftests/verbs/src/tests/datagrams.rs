@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! UD: messages with an address each.
+//! UD: messages with an address handle each.
 
 use anyhow::{ensure, Result};
 
@@ -10,7 +10,7 @@ use crate::pattern::{bytes, compare};
 use crate::rdma::{ffi, Ah, Kind, Mr, Op, Payload, SendWr, To, QKEY};
 use crate::session::{Session, LIMIT};
 
-/// In front of each received message.
+/// Bytes of the GRH ahead of each received message.
 pub(super) const GRH: usize = 40;
 const LARGEST: usize = 1024;
 
@@ -38,7 +38,7 @@ pub(super) fn send(end: &Endpoint, ah: &Ah, qkey: u32, op: Op, payload: Payload<
     send_to(end, To { ah, qpn, qkey }, op, payload)
 }
 
-/// Sends one message and waits for its completion.
+/// Sends one message to `to` and waits for its completion.
 pub(super) fn send_to(end: &Endpoint, to: To<'_>, op: Op, payload: Payload<'_>) -> Result<()> {
     end.qp.send(&SendWr {
         payload,
@@ -50,13 +50,13 @@ pub(super) fn send_to(end: &Endpoint, to: To<'_>, op: Op, payload: Payload<'_>) 
     Ok(())
 }
 
-/// Waits for a message of the peer's QP of `length` bytes of `seed`, whose GRH is at the start of
-/// `mr`.
+/// Waits for a message of the peer's QP and checks it: `length` bytes of `seed`, with the GRH at
+/// the start of `mr`.
 fn receive(end: &Endpoint, mr: &Mr, seed: u64, length: usize, imm: Option<u32>) -> Result<()> {
     receive_from(end, end.path.qpn, mr, seed, length, imm)
 }
 
-/// The same of a QP `sender`.
+/// Like [`receive`], for a message of the QP `sender`.
 pub(super) fn receive_from(
     end: &Endpoint,
     sender: u32,
@@ -78,8 +78,8 @@ pub(super) fn receive_from(
     )
 }
 
-/// Messages of all sizes, with immediate data and without, inline and not. Each is answered by what
-/// came with it.
+/// Messages of all sizes, with and without immediate data, inline or not. Each message is answered
+/// with an AH that is made from its completion.
 pub fn messages(session: &mut Session) -> Result<()> {
     let mut options = options();
     options.caps.inline = 64;
@@ -116,7 +116,8 @@ pub fn messages(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// Messages that the receiver must not get, and then one that it must: that alone arrives.
+/// Sends messages by `bad`, which the receiver must drop, and then a valid message. Checks that
+/// only the valid one is received.
 fn only_the_last_arrives(
     session: &mut Session,
     bad: impl Fn(&Endpoint, &Ah, &[crate::rdma::Sge]) -> Result<()>,
@@ -139,14 +140,14 @@ fn only_the_last_arrives(
     end.recv.expect_empty()
 }
 
-/// A message with another Q_Key than the receiver's is dropped; the sender does not learn of it.
+/// A message with a wrong Q_Key is dropped, without an error at the sender.
 pub fn wrong_qkey(session: &mut Session) -> Result<()> {
     only_the_last_arrives(session, |end, ah, sges| {
         send(end, ah, QKEY + 1, Op::Send, Payload::Sges(sges))
     })
 }
 
-/// So is one to a QPN that does not exist.
+/// A message to a QPN that does not exist is dropped.
 pub fn no_such_qp(session: &mut Session) -> Result<()> {
     only_the_last_arrives(session, |end, ah, sges| {
         let to = To {
@@ -163,7 +164,7 @@ pub fn no_such_qp(session: &mut Session) -> Result<()> {
     })
 }
 
-/// A datagram that finds no receive is dropped and takes nothing with it.
+/// A datagram without a posted receive is dropped, and the next datagram is received.
 pub fn no_receive(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let witness = Endpoint::connect(session, &options())?;
@@ -174,7 +175,7 @@ pub fn no_receive(session: &mut Session) -> Result<()> {
         session.peer.meet()?;
         mr.write(0, &bytes(1, 64));
         send(&end, &ah, QKEY, Op::Send, Payload::Sges(&sges))?;
-        // Behind it, from the same QP: when this one has come, the first was looked at.
+        // A second datagram from the same QP. When it has arrived, the first was handled.
         let to = To {
             ah: &ah,
             qpn: witness.path.qpn,
@@ -201,8 +202,7 @@ pub fn no_receive(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// A Q_Key with its top bit set is not one that a process may choose: the QP's own goes with the
-/// message.
+/// A process may not choose a Q_Key with its top bit set: the message carries the Q_Key of the QP.
 pub fn controlled_qkey(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let mr = end.memory(GRH + 64)?;
@@ -220,8 +220,8 @@ pub fn controlled_qkey(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Address vectors that the process has written itself: the port and the PD of another don't count,
-/// and a GID index that is not in the table sends nothing.
+/// The process forges address vectors. Port and PD in the address vector are ignored, and a message
+/// with an invalid GID index is not sent.
 pub fn forged(session: &mut Session) -> Result<()> {
     const PORT: usize = 0;
     const PDN: usize = 4;
@@ -254,7 +254,7 @@ pub fn forged(session: &mut Session) -> Result<()> {
                 to: Some(to),
                 ..SendWr::new(3, Op::Send, &sges)
             };
-            // The first may end the QP's work, and then so do the others.
+            // The first message may move the QP to an error state, so the others are flushed.
             end.qp.send(&wr)?;
             let wc = end.sent()?;
             ensure!(

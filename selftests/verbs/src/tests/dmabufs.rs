@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory regions over memory of other drivers: DMA buffers.
+//! Memory regions over DMA buffers of other drivers.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,15 +14,15 @@ use crate::rdma::{access, ffi, DmabufMr, Exporter, Op, Pd, Udmabuf};
 use crate::session::{errno, refused, Session};
 
 const LENGTH: usize = 64 * PAGE;
-/// Where the region starts: in the buffer, and in work requests.
+/// Offset of the region in the buffer, in bytes.
 const OFFSET: u64 = PAGE as u64 + 100;
+/// Address of the region in work requests.
 const IOVA: u64 = 0x1234_5000 + 100;
 const EBADF: i32 = 9;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 
-/// Data from and to memory that is the kernel's udmabuf driver's: written and read by the peer,
-/// sent and received.
+/// Memory of a buffer of the udmabuf driver is written and read by the peer, sent and received.
 pub fn udmabuf(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let buffer = Udmabuf::new((LENGTH + 2 * PAGE) as u64)?;
@@ -56,7 +56,7 @@ pub fn udmabuf(session: &mut Session) -> Result<()> {
         )?;
     }
     compare("the page before", &buffer.read(0, 100)?, &[0; 100])?;
-    // Descriptors that are no buffer, or ranges beyond its end.
+    // Descriptors that are no DMA buffer, and ranges beyond the end of the buffer.
     let register =
         |fd, offset, length| DmabufMr::new(&end.pd, fd, offset, length, IOVA, access::ALL);
     let file = File::open("/dev/null")?;
@@ -88,9 +88,9 @@ pub fn udmabuf(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The exporter moves its memory and takes it away while the peer writes to it. Memory that was
-/// taken back is not written to any more from then on, keys open nothing, and the buffer can be
-/// registered again where it is now. The server's machine has the module of the exporter.
+/// The exporter moves or revokes its memory while the peer writes to it. The device no longer
+/// writes to the old memory, the keys become invalid, and a moved buffer can be registered again.
+/// The server's machine needs the module of the exporter.
 // abi
 pub fn moves(session: &mut Session) -> Result<()> {
     match session.active() {
@@ -99,7 +99,7 @@ pub fn moves(session: &mut Session) -> Result<()> {
     }
 }
 
-/// Rounds of [`moves`]: what the exporter does in each.
+/// Command to the exporter in each round of [`moves`].
 const ROUNDS: [&str; 3] = ["move", "move", "die"];
 
 fn owner(session: &mut Session) -> Result<()> {
@@ -115,7 +115,7 @@ fn owner(session: &mut Session) -> Result<()> {
             access::ALL,
         )?;
         session.swap_address(mr.addr(), mr.rkey())?;
-        // The peer is writing now.
+        // From here on, the peer writes.
         session.peer.meet()?;
         exporter.command(round)?;
         let touched = exporter.touched()?;
@@ -123,7 +123,7 @@ fn owner(session: &mut Session) -> Result<()> {
         session.peer.meet()?;
         let touched = exporter.touched()?;
         ensure!(touched == 0, "{touched} bytes were written since {round}");
-        // Neither do the keys open anything on this side: the QP of another pair finds that out.
+        // The local key is invalid too. Another pair tests it, because the error ends its QP.
         let own = Endpoint::connect_in(session, &end.pd, &Options::default())?;
         own.run(Op::Send, &[mr.sge(0, 100)])?
             .expect(ffi::IBV_WC_LOC_PROT_ERR)?;
@@ -147,7 +147,7 @@ fn writer(session: &mut Session) -> Result<()> {
             Op::Read(remote.addr, remote.rkey),
         );
         if seed > 1 {
-            // The contents moved with the buffer.
+            // The contents have moved with the buffer.
             end.run(read, &[target.sge(0, LENGTH)])?.ok()?;
             compare(round, &target.read(0, LENGTH), &bytes(seed - 1, LENGTH))?;
         }

@@ -15,16 +15,16 @@ fn options() -> Options {
     }
 }
 
-/// Fails if an event of the receive CQ came before now. Events of one channel keep their order, so
-/// the next event must be the one that the send CQ is made to have.
+/// Fails if an event of the receive CQ has arrived. Events of a channel are in order, so the next
+/// event must be that of the send CQ, which this function causes.
 fn no_event_of_receives(end: &Endpoint) -> Result<()> {
     end.send.arm(false)?;
-    // A WRITE of nothing needs no memory and takes no receive.
+    // An empty WRITE needs no memory and takes no receive.
     end.run(Op::Write(0, 0), &[])?.ok()?;
     end.send.event(LIMIT)
 }
 
-/// Ping-pong by events.
+/// Ping-pong in which both sides wait for events.
 // abi: R-560
 pub fn next(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
@@ -46,7 +46,7 @@ pub fn next(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A CQ that waits for solicited completions sleeps through others.
+/// A CQ that is armed for solicited completions raises no event for others.
 // abi
 pub fn solicited(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
@@ -78,7 +78,7 @@ pub fn solicited(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// An error wakes who waits for solicited completions.
+/// A CQ that is armed for solicited completions raises an event for an error.
 // abi
 pub fn of_error(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
@@ -91,8 +91,8 @@ pub fn of_error(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The peer sends as fast as it can; who sleeps between completions as one should, arming before
-/// the last poll, never sleeps for ever.
+/// The peer sends as fast as possible. A consumer that arms the CQ before its last poll and then
+/// waits for an event always gets the event.
 // abi: R-557
 pub fn none_lost(session: &mut Session) -> Result<()> {
     const MESSAGES: usize = 3000;
@@ -147,7 +147,7 @@ pub fn none_lost(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A peer that reaches for what it may not have is told of by an asynchronous event.
+/// A peer's access without permission raises an asynchronous event.
 // abi: R-589
 pub fn of_violation(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
@@ -157,7 +157,7 @@ pub fn of_violation(session: &mut Session) -> Result<()> {
         let op = Op::Write(remote.addr + 4000, remote.rkey);
         end.run(op, &[mr.sge(0, 1000)])?
             .expect(ffi::IBV_WC_REM_ACCESS_ERR)?;
-        // The error of a completed request is no asynchronous event.
+        // The requester gets no asynchronous event, because the completion reports the error.
     } else {
         let event = session.context.async_event(LIMIT)?;
         ensure!(event == ffi::IBV_EVENT_QP_ACCESS_ERR, "event {event}");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The extended interfaces: completions read field by field, work requests built call by call.
+//! The extended interfaces: completions that are read field by field, and work requests that are
+//! built call by call.
 
 use std::rc::Rc;
 
@@ -44,8 +45,8 @@ fn connect(session: &mut Session, kind: Kind) -> Result<End2> {
     Ok(End2 { cq, pd, qp, path })
 }
 
-/// The active side builds `wrs` in one batch and waits for their completions, in order; the passive
-/// one receives as many messages as it has posted receives for.
+/// The active side builds `wrs` in one batch and waits for their completions, in order. The passive
+/// side posts `receives` receives and waits for their completions.
 fn batch(
     session: &mut Session,
     end: &End2,
@@ -71,14 +72,14 @@ fn batch(
     session.peer.meet()
 }
 
-/// Whether the short payload of a batch is copied into its work request.
+/// Whether the short payload of a batch is in registered memory or inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Short {
     Referred,
     Inline,
 }
 
-/// Connected QPs of a type: every operation that is not a SEND.
+/// Executes all RDMA operations of connected QPs of type `kind`.
 fn one_sided(session: &mut Session, kind: Kind, short: Short) -> Result<()> {
     let end = connect(session, kind)?;
     let mr = Mr::new(&end.pd, 4 * SIZE, access::ALL)?;
@@ -103,7 +104,7 @@ fn one_sided(session: &mut Session, kind: Kind, short: Short) -> Result<()> {
     if kind == Kind::Rc {
         wrs.push(SendWr::new(3, Op::Read(place(0), rkey), &landing));
     }
-    // Once the WRITE with immediate data has arrived, the others have.
+    // When the WRITE with immediate data has arrived, the earlier WRITEs have arrived too.
     wrs.push(SendWr::new(
         4,
         Op::WriteImm(place(2) + 100, rkey, 7),
@@ -127,17 +128,17 @@ fn one_sided(session: &mut Session, kind: Kind, short: Short) -> Result<()> {
     Ok(())
 }
 
-/// Operations of RC QPs.
+/// RDMA operations of RC QPs.
 pub fn reliable(session: &mut Session) -> Result<()> {
     one_sided(session, Kind::Rc, Short::Referred)
 }
 
-/// Operations of UC QPs.
+/// RDMA operations of UC QPs.
 pub fn unreliable(session: &mut Session) -> Result<()> {
     one_sided(session, Kind::Uc, Short::Referred)
 }
 
-/// SENDs of a type of QP, with each field of the completions.
+/// Executes SENDs of QPs of type `kind`, and checks all fields of the completions.
 fn sends(session: &mut Session, kind: Kind, short: Short) -> Result<()> {
     let end = connect(session, kind)?;
     let mr = Mr::new(&end.pd, SIZE, access::ALL)?;
@@ -179,7 +180,7 @@ fn sends(session: &mut Session, kind: Kind, short: Short) -> Result<()> {
             ),
         ];
         session.peer.meet()?;
-        // A batch that is dropped leaves nothing.
+        // A dropped batch has no effect.
         end.qp.build(&wrs, End::Abort)?;
         end.qp.build(&wrs, End::Complete)?;
         for (id, wc) in (1..).zip(end.cq.wait(2, LIMIT)?) {
@@ -225,7 +226,7 @@ pub fn datagram_sends(session: &mut Session) -> Result<()> {
     sends(session, Kind::Ud, Short::Referred)
 }
 
-/// Payload that is copied when the request is built, of each type of QP.
+/// Inline payload, for each QP type.
 pub fn inline(session: &mut Session) -> Result<()> {
     for kind in [Kind::Rc, Kind::Uc] {
         one_sided(session, kind, Short::Inline)?;
@@ -236,7 +237,7 @@ pub fn inline(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Verbs for a CQ and its QPs are called while a batch of its completions is polled.
+/// Verbs for a CQ and its QPs may be called within a batch of completions of this CQ.
 pub fn control(session: &mut Session) -> Result<()> {
     const COUNT: u64 = 8;
     let end = connect(session, Kind::Rc)?;
@@ -267,7 +268,7 @@ pub fn control(session: &mut Session) -> Result<()> {
             Ok(())
         })?);
     }
-    // Each once, and in order: receives, and sends, and nothing of the QPs that came and went.
+    // Receives and sends completed once and in order, and destroyed QPs have no completions.
     let of = |sends: bool| ids.iter().filter(move |id| (**id >= COUNT) == sends);
     ensure!(of(false).copied().eq(0..COUNT), "receives: {ids:?}");
     ensure!(of(true).copied().eq(COUNT..2 * COUNT), "sends: {ids:?}");
@@ -275,7 +276,7 @@ pub fn control(session: &mut Session) -> Result<()> {
     end.cq.expect_empty()
 }
 
-/// A datagram that is built without a destination is refused, and nothing of its batch is sent.
+/// A datagram without a destination is refused, and no request of its batch is sent.
 pub fn destination(session: &mut Session) -> Result<()> {
     let end = connect(session, Kind::Ud)?;
     let mr = Mr::new(&end.pd, SIZE, access::ALL)?;
@@ -287,7 +288,7 @@ pub fn destination(session: &mut Session) -> Result<()> {
     end.cq.expect_empty()
 }
 
-/// A parent domain with a thread domain is kept by the QPs that were created in it.
+/// Parent domain and thread domain cannot be deallocated while a QP is in the parent domain.
 pub fn parent_domain(session: &mut Session) -> Result<()> {
     let pd = Pd::new(&session.context)?;
     let cq = create_cq(&session.context, 16, |_| ())?;
@@ -307,7 +308,7 @@ pub fn parent_domain(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Missing abilities are refused when they are asked for.
+/// Requests for features that the device does not support are refused.
 pub fn refusals(session: &mut Session) -> Result<()> {
     let unsupported = |what: &str, result: Result<()>| -> Result<()> {
         let error = refused(what, result)?;

@@ -17,8 +17,8 @@ const LENGTH: usize = 100;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
-/// A group, in which the network device that the RDMA device is bound to is a member as long as
-/// this exists: Ethernet switches, and devices behind an IP stack, go by that.
+/// A multicast group. As long as this value exists, the network interface of the RDMA device is a
+/// member too: Ethernet switches, and RDMA devices that use an IP stack, need this membership.
 struct Group {
     gid: [u8; 16],
     _membership: UdpSocket,
@@ -56,7 +56,8 @@ impl Group {
     }
 }
 
-/// Several QPs on both sides, each side once as the sender, whose own QPs are members too.
+/// Two QPs on each side are members of a group. Each side sends once, and the QPs of the sender
+/// receive the message too.
 // abi
 pub fn members(session: &mut Session) -> Result<()> {
     let ends = [
@@ -88,7 +89,7 @@ pub fn members(session: &mut Session) -> Result<()> {
         }
         let error = refused("no member", ends[0].qp.detach(&group.gid))?;
         ensure!(errno(&error) == Some(EINVAL), "{error:#}");
-        // A QP that has left hears nothing.
+        // A QP that has left the group receives no messages.
         if !sends {
             ends[0].qp.recv(round, &[memory[0].sge(0, GRH + LENGTH)])?;
         }
@@ -115,13 +116,14 @@ pub fn members(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Bit of `device_cap_flags` that once told of QPs which do not hear themselves.
+/// Former bit of `device_cap_flags`: the device can block multicast loopback.
 const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 22;
 
-/// A QP that asked for it does not hear itself, but its neighbour does, and it hears the neighbour.
+/// A QP that blocks multicast loopback does not receive its own messages. Another QP of the same
+/// side receives them, and the first QP receives those of the other one.
 // abi
 pub fn without_echo(session: &mut Session) -> Result<()> {
-    // The kernel tells its own clients only: in user space the bit that it had once means nothing.
+    // User space no longer defines this bit: the kernel reports the feature to kernel clients only.
     let flags = session.context.limits()?.flags;
     ensure!(
         flags & BLOCK_MULTICAST_LOOPBACK == 0,
@@ -154,8 +156,8 @@ pub fn without_echo(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Addresses of hosts, and QPs of connections, are attached neither by the kernel nor by the
-/// device. A device without groups attaches nothing.
+/// Unicast addresses and connected QPs are refused, by the kernel or by the device. A device
+/// without multicast groups refuses all attachments.
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
@@ -174,7 +176,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
         let error = refused(what, result)?;
         ensure!(errno(&error) == Some(EINVAL), "{what}: {error:#}");
     }
-    // To a process, attached twice is attached once.
+    // For a process, attaching a QP twice has the same effect as attaching it once.
     end.qp.attach(&group)?;
     end.qp.attach(&group)?;
     end.qp.detach(&group)?;

@@ -10,10 +10,10 @@ use crate::session::{errno, refused, Session};
 const EINVAL: i32 = 22;
 const ENODATA: i32 = 61;
 
-/// A change of attributes.
+/// A change of the attributes of an AH.
 type Edit = fn(&mut AhAttr);
 
-/// AHs to the peer come and go; what leads nowhere is refused.
+/// AHs to the peer are created and destroyed. Invalid attributes are refused.
 pub fn address(session: &mut Session) -> Result<()> {
     let index = session.settings.gid_index;
     let gid = session.swap_gid()?;
@@ -44,14 +44,14 @@ pub fn address(session: &mut Session) -> Result<()> {
             spoil(attr);
         });
         let error = refused(what, result)?;
-        // A free entry of the GID table has no data; whether the index is one depends on the
-        // table's length.
+        // The error depends on the length of the GID table: ENODATA for an empty entry, EINVAL for
+        // an index behind the table.
         ensure!(
             matches!(errno(&error), Some(EINVAL | ENODATA)),
             "{what}: {error:#}"
         );
     }
-    // None of those keeps the PD or the GID in use.
+    // Refused AHs do not keep PD and GID in use.
     Ah::new(&pd, good)?;
     session.peer.meet()
 }

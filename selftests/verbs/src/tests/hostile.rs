@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A process that does to its own queues what it can. These tests only do the damage: a script runs
-//! them beside others that must not notice. They pass when the process can still destroy what it
-//! made and connect again.
+//! A hostile process that corrupts its own queues. A script runs these tests at the same time as
+//! tests of other processes, which must not be affected. The tests here pass if the process can
+//! destroy its objects and connect again.
 
 use std::rc::Rc;
 use std::thread;
@@ -23,12 +23,12 @@ use crate::session::{Session, LIMIT};
 
 const STORES: usize = 20_000;
 
-/// Work that may fail in any way but must return.
+/// Posts and polls on corrupt queues. The calls may fail, but must return.
 fn work(end: &Endpoint, mr: &Mr) {
     let sges = [mr.sge(0, 1000)];
     let mut found = Vec::new();
     for id in 0..8 {
-        // Every outcome is fine: the queue was made nonsense of.
+        // Any result is accepted, because the queues are corrupt.
         let _ = end.qp.recv(id, &sges);
         let _ = end.qp.send(&SendWr::new(id, Op::Send, &sges));
         let _ = end.send.poll(&mut found);
@@ -36,7 +36,7 @@ fn work(end: &Endpoint, mr: &Mr) {
     }
 }
 
-/// Overwrites rings, slots and arm words in every way while work is posted and polled.
+/// Overwrites rings, slots and arm words with random and plausible values between posts and polls.
 // abi: R-521
 pub fn rings(session: &mut Session) -> Result<()> {
     for round in 0..u64::from(session.settings.rounds) {
@@ -56,9 +56,9 @@ pub fn rings(session: &mut Session) -> Result<()> {
                 for step in 0..STORES {
                     let at = random.below(ring.len() / 4) * 4;
                     let value = match round % 4 {
-                        // Anything, anywhere.
+                        // A random value.
                         0 => random.next() as u32,
-                        // Plausible small numbers: indices and slot numbers that are nearly right.
+                        // Small numbers, which are plausible indices and slot numbers.
                         1 => random.below(80) as u32 | ((random.below(80) as u32) << 16),
                         2 => u32::MAX,
                         _ => 0,
@@ -80,7 +80,7 @@ pub fn rings(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Unmaps rings in the middle of its work, and goes on with other memory in their place.
+/// Replaces the mappings of rings by private memory between posts and polls, and continues.
 pub fn unmapped(session: &mut Session) -> Result<()> {
     for round in 0..u64::from(session.settings.rounds) {
         let end = Endpoint::connect(session, &Options::default())?;
@@ -109,8 +109,8 @@ pub fn unmapped(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Rings the doorbell from every CPU as fast as it goes, with its own queues, those of others and
-/// nonsense.
+/// Rings doorbells from all CPUs as fast as possible: of its own queues, of queues of others and
+/// with random values.
 // abi
 pub fn doorbell(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -131,7 +131,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
                         let own = [Doorbell::Sq(qpn), Doorbell::Rq(qpn)][step / 4 % 2];
                         let value = match step % 4 {
                             0 | 1 => own.to_u32(),
-                            // Small numbers name queues of others.
+                            // Small numbers are those of queues of others.
                             2 => ((1 + random.below(4) as u32) << 24) | random.below(64) as u32,
                             _ => random.next() as u32,
                         };
@@ -149,7 +149,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
     }
     session.peer.meet()?;
     drop(end);
-    // The device is there for whoever comes next.
+    // The device still works for a new connection.
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;
     if session.active() {
@@ -163,8 +163,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Asks for mappings that it has no right to: other pages, longer ones, private and executable
-/// ones.
+/// Requests forbidden mappings: of other pages, longer ones, private and executable ones.
 // abi
 pub fn mappings(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -202,8 +201,8 @@ pub fn mappings(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Replaces a work request, before the device executes it, by a registration, which only the kernel
-/// may post. The driver has marked the QP as one of a process.
+/// Overwrites a posted work request by a registration, which only the kernel may post. The device
+/// refuses it, because the driver has marked the QP as one of a process.
 // abi: R-518
 pub fn registration(session: &mut Session) -> Result<()> {
     let options = Options::default();
@@ -213,7 +212,7 @@ pub fn registration(session: &mut Session) -> Result<()> {
     let mr = Mr::new(&pd, 4096, access::ALL)?;
     Endpoint::link(session, &qp, &options)?;
     if session.active() {
-        // Work that is posted now waits in the queue.
+        // In SQD, a posted work request is not executed.
         qp.to_state(ffi::IBV_QPS_SQD)?;
         qp.send(&SendWr::new(1, Op::Send, &[]))?;
         let posted = SqHeader {
@@ -251,13 +250,14 @@ pub fn registration(session: &mut Session) -> Result<()> {
         }
         ensure!(found == 1, "{found} rings have the work request");
         qp.to_state(ffi::IBV_QPS_RTS)?;
-        // On a QP of the kernel it would be IBV_WC_MW_BIND_ERR: the MR is not one for it.
+        // On a QP of the kernel, the status would be IBV_WC_MW_BIND_ERR, because the MR is not for
+        // fast registration.
         cq.wait(1, LIMIT)?[0].expect(ffi::IBV_WC_LOC_QP_OP_ERR)?;
     }
     session.peer.meet()
 }
 
-/// The whole words of a WQE's header.
+/// The complete 32-bit words of a WQE's header.
 fn words(header: &SqHeader) -> Vec<u32> {
     let mut bytes = [0; SqHeader::SIZE];
     header.put(&mut bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The sizes of queues that the device states.
+//! Queue sizes up to the limits that the device reports.
 
 use anyhow::{ensure, Result};
 
@@ -8,10 +8,10 @@ use crate::endpoint::{Endpoint, Options};
 use crate::rdma::{Caps, Cq, Op, Pd, Qp, SendWr};
 use crate::session::{Session, LIMIT};
 
-/// Entries of a CQ as middleware asks for: 8 MiB.
+/// Entries of a CQ that middleware may request; its ring has 8 MiB.
 const LONG_CQ: u32 = 131_072;
 
-/// Queues of the greatest sizes can be had, and what goes beyond is refused.
+/// Queues of the largest sizes can be created, and larger ones are refused.
 // abi
 pub fn limits(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;
@@ -20,7 +20,7 @@ pub fn limits(session: &mut Session) -> Result<()> {
         "{limits:?}"
     );
     let pd = Pd::new(&session.context)?;
-    // A CQ of the device's greatest length takes more memory than the machine has.
+    // The longest CQ of the device may need more memory than the machine has.
     let entries = limits.max_cqe.min(LONG_CQ);
     let cq = Cq::new(&session.context, entries, None)?;
     ensure!(cq.entries() >= entries, "{} entries", cq.entries());
@@ -76,7 +76,7 @@ pub fn limits(session: &mut Session) -> Result<()> {
     for caps in beyond {
         ensure!(Qp::new(&pd, &cq, &cq, caps).is_err(), "a QP with {caps:?}");
     }
-    // As many READs as promised, in both directions.
+    // As many outstanding READs as the device reports, in both directions.
     let options = Options {
         reads: limits.max_qp_rd_atom,
         ..Options::default()

@@ -14,8 +14,7 @@ use crate::session::{errno, refused, Session};
 
 const EFAULT: i32 = 14;
 
-/// Regions that start and end anywhere in a page are written by the peer from their first to their
-/// last byte.
+/// The peer writes to all bytes of regions that start and end anywhere in a page.
 pub fn unaligned(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let source = end.memory(3 * 4096)?;
@@ -48,13 +47,13 @@ pub fn unaligned(session: &mut Session) -> Result<()> {
                 &message,
             )?;
         }
-        // The peer's region stays until it was written to.
+        // The region must exist until the peer has written to it.
         session.peer.meet()?;
     }
     Ok(())
 }
 
-/// A region of many pages, reached at its ends and at places between.
+/// A region of many pages, accessed at both ends and at offsets in between.
 pub fn large(session: &mut Session) -> Result<()> {
     const LENGTH: usize = 64 << 20;
     let end = Endpoint::connect(session, &Options::default())?;
@@ -97,10 +96,10 @@ pub fn large(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Memory for other things than the region, in [`gigabytes`].
+/// Bytes of memory to leave for other uses, in [`gigabytes`].
 const RESERVE: usize = 256 << 20;
 
-/// Bytes of memory that can be had.
+/// Available memory of the machine in bytes.
 fn available_memory() -> Result<usize> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
@@ -108,7 +107,7 @@ fn available_memory() -> Result<usize> {
     Ok(kib.context("no MemAvailable")?.parse::<usize>()? << 10)
 }
 
-/// Bytes of huge pages that the process has.
+/// Bytes of this process that are in huge pages.
 fn huge_pages() -> Result<usize> {
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|l| l.strip_prefix("AnonHugePages:"));
@@ -116,7 +115,7 @@ fn huge_pages() -> Result<usize> {
     Ok(kib.context("no AnonHugePages")?.parse::<usize>()? << 10)
 }
 
-/// Checks that a region of `length` bytes has the pages that the system is set to give.
+/// Checks that a region of `length` bytes has huge pages if the system is configured so.
 fn check_page_size(length: usize) -> Result<()> {
     let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")?;
     let huge = huge_pages()?;
@@ -129,8 +128,8 @@ fn check_page_size(length: usize) -> Result<()> {
     Ok(())
 }
 
-/// A region as large as the largest of 8 GiB and 1 GiB that there is memory for, reached at its
-/// ends and at places between; says what it took to register it, again, and to deregister it.
+/// A region of 8 GiB or 1 GiB, depending on the available memory, accessed at both ends and at
+/// offsets in between. Prints the time of registration, second registration and deregistration.
 pub fn gigabytes(session: &mut Session) -> Result<()> {
     let available = available_memory()?;
     let length = [8 << 30, 1 << 30]
@@ -181,7 +180,7 @@ pub fn gigabytes(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// One piece of memory registered several times, each with rights of its own.
+/// The same memory is registered several times with different rights.
 pub fn several_rights(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let whole = end.memory(3 * 4096)?;
@@ -204,12 +203,12 @@ pub fn several_rights(session: &mut Session) -> Result<()> {
             .expect(ffi::IBV_WC_REM_ACCESS_ERR)?;
     }
     session.peer.meet()?;
-    // The first region outlives the second.
+    // The second region is deregistered before the first.
     readable.deregister()?;
     session.peer.meet()
 }
 
-/// Memory that the process can't write can be sent from, but never be registered for writing.
+/// Memory that is read-only for the process can be sent, but cannot be registered for writing.
 pub fn read_only(session: &mut Session) -> Result<()> {
     static CONSTANT: [u8; 5000] = [0x3d; 5000];
     let end = Endpoint::connect(session, &Options::default())?;
@@ -230,7 +229,7 @@ pub fn read_only(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Many regions at a time, used in random order; each has keys of its own.
+/// Many regions at a time, with different keys, accessed in random order.
 pub fn many_regions(session: &mut Session) -> Result<()> {
     const COUNT: usize = 128;
     let end = Endpoint::connect(session, &Options::default())?;
@@ -267,8 +266,8 @@ pub fn many_regions(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Regions come and go while messages flow; a key of a region that has gone is not valid again at
-/// once.
+/// Regions are registered and deregistered while messages are sent. The key of a deregistered
+/// region is not reused at once.
 pub fn churn(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let steady = end.memory(4096)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The tests. Each function runs on both sides; the session says which one this is.
+//! The tests. Each function runs on both sides; the session has the role of the side.
 
 mod atomics;
 mod changes;
@@ -31,11 +31,11 @@ use crate::session::Session;
 
 /// A test.
 pub struct Test {
-    /// Name, the same on both sides.
+    /// Name of the test, the same on both sides.
     pub name: &'static str,
-    /// Runs one side.
+    /// Runs one side of the test.
     pub run: fn(&mut Session) -> Result<()>,
-    /// Whether it runs only when it is asked for.
+    /// Whether the test runs only if it is requested by name.
     pub special: bool,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits: what the manual page says is taken and refused, and data that flows all the same.
-//! How fast it does is not measured here.
+//! Rate limits: valid and invalid values according to the manual page of
+//! `ibv_modify_qp_rate_limit`, and data transfer under a limit. The rate itself is not measured.
 
 use anyhow::{ensure, Result};
 
@@ -24,7 +24,7 @@ fn rate(rate: u32) -> RateLimit {
     }
 }
 
-/// Sets the limit as an attribute among others.
+/// Sets a rate limit by `ibv_modify_qp`.
 fn modify(qp: &Qp, rate: u32) -> Result<()> {
     qp.modify(|attr| {
         attr.rate_limit = rate;
@@ -38,8 +38,8 @@ fn refuses(what: &str, result: Result<()>, with: i32) -> Result<()> {
     Ok(())
 }
 
-/// Limits are set, changed and lifted while data goes from the active to the passive side. A device
-/// without limits says so.
+/// Limits are set, changed and removed while the active side sends data. A device without rate
+/// limits refuses them.
 // abi
 pub fn flows(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -77,7 +77,7 @@ pub fn flows(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The errors of the manual page, and the states in which a QP has a limit.
+/// Errors of the manual page, and the states in which a QP may have a limit.
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let caps = session.context.pacing()?;
@@ -133,7 +133,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
             },
         ),
     ] {
-        // The least rate may be 1, below which there is no limit at all.
+        // If the smallest rate is 1, the rate below is 0, which means no limit.
         if limit.rate == 0 && limit.burst == 0 {
             continue;
         }

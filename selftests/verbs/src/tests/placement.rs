@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Atomic WRITE and FLUSH, which only the call-by-call interface has (IBTA annex A19).
+//! Atomic WRITE and FLUSH (IBTA annex A19), which only the extended interface supports.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ const RANGE: u8 = ffi::IBV_FLUSH_RANGE as u8;
 const REGION: u8 = ffi::IBV_FLUSH_MR as u8;
 const FLUSHES: u32 = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
 
-/// One end with the operations that are tested.
+/// One end, whose QP supports atomic WRITE and FLUSH.
 struct Side {
     qp: Rc<Qp>,
     cq: Rc<Cq>,
@@ -30,7 +30,7 @@ struct Side {
 }
 
 impl Side {
-    /// A connected QP that admits `admitted` of its peer.
+    /// A connected QP that admits the remote operations `admitted`.
     fn new(session: &mut Session, admitted: u32) -> Result<Self> {
         let options = Options {
             access: admitted,
@@ -62,7 +62,7 @@ impl Side {
     }
 }
 
-/// Words change as a whole and in order, as the bytes that were given.
+/// Atomic WRITEs change words atomically and in order.
 // abi
 pub fn values(session: &mut Session) -> Result<()> {
     const ROUNDS: u64 = 200;
@@ -72,12 +72,12 @@ pub fn values(session: &mut Session) -> Result<()> {
     if session.active() {
         session.peer.meet()?;
         for round in 1..=ROUNDS {
-            // Both halves of the word say the same.
+            // Both halves of the word are equal, so the reader detects a torn word.
             let word = ((round << 32) | round).to_ne_bytes();
             let wc = side.run(&[Op::AtomicWrite(addr + 64, rkey, word)])?[0].ok()?;
             ensure!(wc.opcode == ffi::IBV_WC_ATOMIC_WRITE, "{wc:?}");
         }
-        // Several at a time: the last one stays.
+        // Several atomic WRITEs to one word: the last value stays.
         let ops: Vec<_> = (0..30u64)
             .map(|n| Op::AtomicWrite(addr + 128, rkey, (n * 3).to_ne_bytes()))
             .collect();
@@ -102,7 +102,7 @@ pub fn values(session: &mut Session) -> Result<()> {
     compare("words beside", &mr.read(72, 8), &[0; 8])
 }
 
-/// Words that are not aligned, memory that may not be written, and QPs that do not admit it.
+/// Atomic WRITEs are refused for misaligned words, read-only memory and QPs that do not admit them.
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let writable = access::LOCAL_WRITE | access::REMOTE_WRITE;
@@ -144,8 +144,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Data that was written before a FLUSH is there after it, whether a range is flushed or all of the
-/// memory.
+/// Data of earlier WRITEs is in memory after a FLUSH of a range or of the whole region.
 // abi
 pub fn range_and_region(session: &mut Session) -> Result<()> {
     let side = Side::new(session, access::REMOTE_WRITE | FLUSHES)?;
@@ -157,7 +156,7 @@ pub fn range_and_region(session: &mut Session) -> Result<()> {
         (RANGE, addr, SIZE),
         (RANGE, addr + 100, 1),
         (RANGE, addr, 0),
-        // The range means nothing here.
+        // For a FLUSH of the whole region, address and length are ignored.
         (REGION, 0, 12_345_678),
     ]) {
         if session.active() {
@@ -182,7 +181,8 @@ pub fn range_and_region(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Memory without the right, other keys and ranges, and QPs that do not admit it.
+/// FLUSHes are refused for memory without the right, wrong keys and ranges, and QPs that do not
+/// admit them.
 // abi: R-756
 pub fn flush_refusals(session: &mut Session) -> Result<()> {
     let flushable = access::LOCAL_WRITE | access::FLUSH_GLOBAL;
@@ -212,7 +212,7 @@ pub fn flush_refusals(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The memory of a virtual machine is not persistent, so it can't be registered as such.
+/// Memory of a virtual machine is not persistent, so registering it with FLUSH_PERSISTENT fails.
 // abi
 pub fn persistent(session: &mut Session) -> Result<()> {
     let side = Side::new(session, FLUSHES)?;

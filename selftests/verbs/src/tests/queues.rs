@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Queues: wrapping, full, shared, many, in both directions.
+//! Queues that wrap, are full, share a CQ, are many, or send in both directions.
 
 use std::rc::Rc;
 
@@ -20,8 +20,8 @@ fn sized(depth: u32) -> Options {
     options
 }
 
-/// Thousands of messages through queues of a few entries, of which every fourth send is signalled:
-/// all arrive, in order.
+/// Thousands of messages pass queues of a few entries. Every fourth send is signaled. All messages
+/// arrive in order.
 pub fn wraps(session: &mut Session) -> Result<()> {
     const DEPTH: usize = 16;
     const MESSAGES: u64 = 4000;
@@ -76,13 +76,13 @@ pub fn wraps(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A full queue refuses the next request with ENOMEM and keeps working.
+/// A full queue refuses the next work request with ENOMEM and continues to work.
 // abi: R-532
 pub fn full(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &sized(8))?;
     let mr = end.memory(4096)?;
     if session.active() {
-        // The peer has posted no receive, so nothing completes.
+        // No SEND completes, because the peer has posted no receive.
         let sges = [mr.sge(0, 8)];
         let mut posted = 0;
         let error = loop {
@@ -129,7 +129,8 @@ pub fn full(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A QP without an RQ sends to one without an SQ. The absent queues are full.
+/// A QP without an RQ sends to a QP without an SQ. Posting to an absent queue fails as if the queue
+/// were full.
 // abi: R-515
 pub fn one_way(session: &mut Session) -> Result<()> {
     const MESSAGES: u64 = 40;
@@ -178,7 +179,8 @@ pub fn one_way(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Of a list with a bad request in it, those in front are executed and the rest is named.
+/// In a list with an invalid work request, earlier ones are executed, and the error names the
+/// invalid one.
 pub fn bad_request(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;
@@ -219,8 +221,8 @@ pub fn bad_request(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// QPs and CQs come and go more often than a device has numbers for them, up to the last that it
-/// has.
+/// QPs and CQs are created up to the limits of the device and destroyed, several times, so that
+/// their numbers are reused.
 // abi: R-889
 pub fn reused(session: &mut Session) -> Result<()> {
     const ENOUGH: usize = 150;
@@ -238,7 +240,7 @@ pub fn reused(session: &mut Session) -> Result<()> {
             }
         }
         let limits = session.context.limits()?;
-        // The kernel has some of its own.
+        // The kernel uses a few QPs and CQs.
         let promised = limits.max_qp.min(limits.max_cq) as usize;
         ensure!(
             pairs.len() + 8 >= promised.min(ENOUGH),
@@ -262,7 +264,7 @@ pub fn reused(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Sixteen pairs at a time, all with work outstanding; every message arrives at its own QP.
+/// Sixteen pairs at a time, all with outstanding work. Each message arrives at the right QP.
 pub fn many_pairs(session: &mut Session) -> Result<()> {
     const PAIRS: usize = 16;
     const SIZE: usize = 5000;
@@ -346,7 +348,7 @@ pub fn both_directions(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Two QPs with all their queues on one CQ.
+/// Two QPs use one CQ for all of their queues.
 pub fn one_cq(session: &mut Session) -> Result<()> {
     let options = sized(8);
     let pd = Pd::new(&session.context)?;
@@ -385,8 +387,8 @@ pub fn one_cq(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A QP goes with receives posted and completions unpolled; nothing of it turns up in the CQ
-/// afterwards.
+/// A QP is destroyed with posted receives and unpolled completions. The CQ has no completions of
+/// this QP afterwards.
 // abi
 pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
     let options = sized(8);
@@ -404,7 +406,7 @@ pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
             let sges = [mr.sge(64, 64)];
             qp.send(&SendWr::new(id, Op::Send, &sges))?;
         }
-        // The first completion is polled, the others may be in the CQ or still to come.
+        // The first completions are polled. Others may be in the CQ or not yet written.
         let mut found = Vec::new();
         while found.is_empty() {
             cq.poll(&mut found)?;
@@ -418,7 +420,7 @@ pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A SEND with the fence flag carries what the READ in front of it has brought.
+/// A SEND with the fence flag sends the data of the preceding READ.
 // abi: R-628
 pub fn fence(session: &mut Session) -> Result<()> {
     const SIZE: usize = 200_000;

@@ -13,18 +13,18 @@ use crate::pattern::{bytes, compare};
 use crate::rdma::{Cq, Op, SendWr};
 use crate::session::{Session, LIMIT};
 
-/// Free memory for the machine's own use.
+/// Bytes of free memory to leave for the machine.
 const RESERVE: usize = 32 << 20;
-/// Entries of a CQ that takes longer runs out of memory: 8 MiB.
+/// Entries of a large CQ, whose ring of 8 MiB uses up longer runs of free pages.
 const LARGE: u32 = 131_072;
-/// Most of those: more than there is of such memory.
+/// Number of large CQs that is more than enough to use up all longer runs.
 const MOST_LARGE: usize = 16;
 /// Bytes of a message.
 const SIZE: usize = 8;
-/// Rings of fewer pages are not looked at: they hold a few work requests.
+/// Smallest number of pages of rings that the test checks.
 const FEW_PAGES: usize = 64;
 
-/// Pages of a ring, and the runs of neighbours that they form.
+/// Number of pages of a ring, and number of physically contiguous runs of its pages.
 #[derive(Debug)]
 struct Layout {
     start: usize,
@@ -33,7 +33,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// The layouts of all rings of this process. `queues` are among its queues.
+    /// The layouts of all rings of this process, which include those of `queues`.
     fn all<T>(queues: &T) -> Result<Vec<Self>> {
         let mappings = Mappings::find(queues)?;
         let layouts = mappings.rings().iter().map(|ring| {
@@ -48,13 +48,13 @@ impl Layout {
         layouts.collect()
     }
 
-    /// Whether nine in ten pages are runs of their own: some pages are neighbours by chance.
+    /// Whether the ring has at least nine runs for ten pages: some pages are contiguous by chance.
     fn is_scattered(&self) -> bool {
         self.runs * 10 >= self.pages * 9
     }
 }
 
-/// The layout of a new CQ, which stays.
+/// Creates a large CQ, adds it to `cqs` and returns its layout.
 fn large_cq(session: &Session, cqs: &mut Vec<Rc<Cq>>) -> Result<Layout> {
     let known: Vec<_> = match cqs.last() {
         Some(cq) => Layout::all(cq)?.iter().map(|layout| layout.start).collect(),
@@ -70,10 +70,10 @@ fn large_cq(session: &Session, cqs: &mut Vec<Rc<Cq>>) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Where memory has single pages only, a QP and its CQs have rings of those. Each goes round while
-/// messages pass in both directions.
+/// If all free memory is single pages, so are the rings of a QP and its CQs. Each ring wraps while
+/// messages are sent in both directions.
 ///
-/// The addresses that the device is given are those of the pages: these machines have no IOMMU.
+/// Without an IOMMU, the device gets the physical addresses of the pages.
 pub fn rings(session: &mut Session) -> Result<()> {
     let mut cqs = Vec::new();
     let whole = large_cq(session, &mut cqs)?;
@@ -107,7 +107,8 @@ pub fn rings(session: &mut Session) -> Result<()> {
     exchange(session, &end, depth as usize, rounds)
 }
 
-/// Sends `rounds` times `count` messages in each direction, which fill the queues.
+/// Sends `count` messages, which fill the queues, in each direction, and repeats this `rounds`
+/// times.
 fn exchange(session: &mut Session, end: &Endpoint, count: usize, rounds: u32) -> Result<()> {
     let mr = end.memory(count * SIZE)?;
     let ids = || 0..count as u64;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Scatter and gather with 1 to the greatest number of SGEs.
+//! Scatter and gather with 1 SGE up to the largest number of SGEs.
 
 use anyhow::{ensure, Result};
 
@@ -9,10 +9,10 @@ use crate::pattern::{bytes, compare, Random};
 use crate::rdma::{Mr, Op, Payload, SendWr, Sge};
 use crate::session::Session;
 
-/// Longest piece.
+/// Bytes of the longest piece.
 const PIECE: usize = 3001;
 
-/// The number of SGEs that both sides' devices can do.
+/// Largest number of SGEs that the devices of both sides support, of an RDMA READ if `read`.
 fn limit(session: &mut Session, read: bool) -> Result<u32> {
     let limits = session.context.limits()?;
     let own = match read {
@@ -32,8 +32,8 @@ fn options(sges: u32) -> Options {
     options
 }
 
-/// Pieces of a message in an MR: they lie in reverse order and apart, at odd offsets, and some are
-/// empty.
+/// Pieces of a message in an MR, in reverse order with gaps between them. Their offsets are
+/// unaligned, and some are empty.
 struct Pieces {
     sges: Vec<Sge>,
     places: Vec<(usize, usize)>,
@@ -71,7 +71,7 @@ impl Pieces {
         }
     }
 
-    /// The bytes of the pieces one after the other, of which the first `length` are wanted.
+    /// The first `length` bytes of the concatenated pieces.
     fn load(&self, mr: &Mr, length: usize) -> Vec<u8> {
         let mut all: Vec<u8> = self
             .places
@@ -83,8 +83,8 @@ impl Pieces {
     }
 }
 
-/// An end whose work requests have as many SGEs as both devices can do, memory for that many
-/// pieces, and that number.
+/// Connects an end with the largest number of SGEs that both devices support. Returns the end,
+/// memory for that many pieces, and that number.
 fn connect(session: &mut Session, read: bool) -> Result<(Endpoint, Mr, usize)> {
     let limit = limit(session, read)?;
     let end = Endpoint::connect(session, &options(limit))?;
@@ -99,8 +99,7 @@ pub fn send(session: &mut Session) -> Result<()> {
         let seed = count as u64;
         let own = Pieces::new(&mr, count, seed);
         if session.active() {
-            // The receiver decides how much arrives, so that its pieces are just filled or not
-            // quite.
+            // The message is at most as long as the pieces of the receiver.
             let [room] = session.peer.hear()?;
             let mut length = 0;
             let sges: Vec<Sge> = own
@@ -141,8 +140,7 @@ pub fn send(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A message lies in n pieces on the active side and in one on the other; RDMA READ or WRITE takes
-/// it there.
+/// RDMA READ or RDMA WRITE between n pieces on the active side and one piece on the passive side.
 fn one_sided(session: &mut Session, read: bool) -> Result<()> {
     const AT: usize = 3;
     let (end, mr, limit) = connect(session, read)?;
@@ -188,7 +186,7 @@ pub fn read(session: &mut Session) -> Result<()> {
     one_sided(session, true)
 }
 
-/// Messages without an SGE on either side.
+/// Messages without SGEs on either side.
 pub fn none(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;
@@ -217,8 +215,8 @@ pub fn none(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Inline messages without a byte over a QP that has neither SGEs nor inline data. There are more
-/// than the send queue has slots.
+/// Empty inline messages over a QP without room for SGEs and inline data. There are more messages
+/// than slots in the SQ.
 pub fn none_inline(session: &mut Session) -> Result<()> {
     let mut options = Options::default();
     options.caps.send_wr = 16;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Shared receive queues, and CQs that are resized.
+//! Shared receive queues, and resizing of CQs.
 
 use std::rc::Rc;
 
@@ -15,10 +15,10 @@ const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
 /// Bytes of a message.
 const SIZE: usize = 500;
-/// Messages that an SRQ has room for.
+/// Number of receives for which an SRQ has room.
 const ROOM: u32 = 16;
 
-/// One side: several QPs, all of which take their receives from one SRQ.
+/// One side: several QPs that take their receives from one SRQ.
 struct Side {
     cq: Rc<Cq>,
     srq: Rc<Srq>,
@@ -57,7 +57,8 @@ impl Side {
         Ok(())
     }
 
-    /// Takes the message that the receive `id` got, which is the `message`th, over QP `which`.
+    /// Waits for the completion of receive `id`, and checks that it is message `message` to QP
+    /// number `which`.
     fn receive(&self, id: u64, message: u64, which: usize) -> Result<()> {
         let wc = self.cq.wait(1, LIMIT)?[0].ok()?;
         ensure!(wc.id == id, "receive {} instead of {id}", wc.id);
@@ -75,8 +76,8 @@ impl Side {
     }
 }
 
-/// Messages over several QPs take receives from one SRQ, in the order in which these were posted,
-/// many times around the queue; a full one refuses more.
+/// Messages to several QPs take receives from one SRQ in the order of posting, while the SRQ wraps
+/// many times. A full SRQ refuses more receives.
 // abi
 pub fn receives(session: &mut Session) -> Result<()> {
     for kind in [Kind::Rc, Kind::Uc] {
@@ -118,8 +119,8 @@ pub fn receives(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The event of the limit comes once; the queue grows with work in it; a QP in error leaves the
-/// receives to the others.
+/// The limit event is raised once. The SRQ grows with receives in it. A QP in ERR leaves the
+/// receives to the other QPs.
 // abi
 pub fn attributes(session: &mut Session) -> Result<()> {
     let side = Side::connect(session, 2, &Options::default())?;
@@ -164,7 +165,7 @@ pub fn attributes(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// SRQs of all sizes that the device has, and what there is not.
+/// SRQs of various sizes up to the limit of the device. Larger ones are refused.
 // abi: R-72
 pub fn sizes(session: &mut Session) -> Result<()> {
     let pd = Pd::new(&session.context)?;
@@ -188,8 +189,8 @@ pub fn sizes(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A CQ is made longer and shorter while completions arrive and wait in it: none is lost, none
-/// comes twice, and their order stays.
+/// A CQ is resized while completions arrive and wait in it. No completion is lost or duplicated,
+/// and their order is kept.
 // abi
 pub fn resize(session: &mut Session) -> Result<()> {
     const DEPTH: u32 = 64;
@@ -225,7 +226,7 @@ pub fn resize(session: &mut Session) -> Result<()> {
             polled += 1;
         }
         end.send.expect_empty()?;
-        // An event that was asked for before comes after.
+        // An event that was requested before the resize is raised after it.
         end.send.arm(false)?;
         end.send.resize(200)?;
         write(posted)?;
@@ -239,7 +240,7 @@ pub fn resize(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A CQ holds as many completions as the device promises: all of them arrive before the first is
+/// A CQ holds as many completions as the device reports: all are written before the first is
 /// polled.
 // abi: R-83
 pub fn full_cq(session: &mut Session) -> Result<()> {
@@ -259,7 +260,7 @@ pub fn full_cq(session: &mut Session) -> Result<()> {
             };
             end.qp.send(&SendWr::new(id, op, &[mr.sge(8, 8)]))?;
         }
-        // The peer has the last message.
+        // The peer has received the last message, and thus all earlier ones.
         session.peer.meet()?;
         for (id, wc) in (0..).zip(end.send.wait(count as usize, LIMIT)?) {
             ensure!(wc.ok()?.id == id, "{} instead of {id}", wc.id);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Special tests that a script surrounds: traffic without end, and traffic in which a script looks
-//! for system calls.
+//! Special tests for scripts: endless traffic, and traffic during which a script traces system
+//! calls.
 
 use std::hint::spin_loop;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::pattern::{bytes, compare};
 use crate::rdma::{Cq, Op, SendWr, Wc};
 use crate::session::Session;
 
-/// How long a completion of the endless traffic may take. Less than elsewhere: scripts take the
-/// device away under it and wait for both sides to notice.
+/// Longest time to wait for a completion of the endless traffic. It is shorter than elsewhere:
+/// scripts remove the device and wait until both sides detect this.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Verified SEND, WRITE and READ, until a file says that it is enough. Prints how far it is after
-/// every 50 rounds.
+/// SENDs, WRITEs and READs with verified data, until the file `until` exists. Prints the number of
+/// rounds after every 50 rounds.
 pub fn soak(session: &mut Session) -> Result<()> {
     const SIZE: usize = 20_000;
     let end = Endpoint::connect(session, &Options::default())?;
@@ -69,13 +69,13 @@ pub fn soak(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Leaves a mark in the list of system calls.
+/// Makes a system call that is recognizable in a trace.
 fn mark(name: &str) {
-    // The file does not exist: the call alone matters.
+    // The file need not exist: only the system call matters.
     let _ = Path::new("/verbs-test-mark").join(name).metadata();
 }
 
-/// Polls without a system call of its own: no clock, no yielding.
+/// Polls without system calls: it neither reads the clock nor yields.
 fn spin(cq: &Cq, found: &mut Vec<Wc>) -> Result<()> {
     found.clear();
     for _ in 0..4_000_000_000_u64 {
@@ -87,8 +87,8 @@ fn spin(cq: &Cq, found: &mut Vec<Wc>) -> Result<()> {
     bail!("no completion")
 }
 
-/// Ping-pong of SENDs by polling, between two marks. Between them only the provider can make system
-/// calls.
+/// Ping-pong of SENDs with polling between two marks. Between the marks, only the provider could
+/// make system calls.
 pub fn quiet(session: &mut Session) -> Result<()> {
     const ROUNDS: u64 = 500;
     const DEPTH: u64 = 16;
@@ -114,7 +114,7 @@ pub fn quiet(session: &mut Session) -> Result<()> {
         }
         Ok(())
     };
-    // Memory that is allocated at first use.
+    // The first rounds allocate the memory that is allocated at first use.
     ping(2)?;
     mark("begin");
     ping(ROUNDS)?;

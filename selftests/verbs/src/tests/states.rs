@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The QP state table.
+//! QP states and their transitions.
 
 use anyhow::{ensure, Result};
 
@@ -11,8 +11,7 @@ use crate::session::{errno, read_gid, refused, Session, LIMIT};
 
 const EINVAL: i32 = 22;
 
-/// A QP keeps the sizes that it was made with: no transition takes others (ib_core's table of
-/// transitions).
+/// The queue sizes of a QP cannot change: ib_core's table of transitions allows no new sizes.
 // abi: R-211
 pub fn sizes(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -46,7 +45,7 @@ pub fn sizes(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Queries return the attributes that were set, in every state.
+/// Queries return the attributes that were set, in all states.
 // abi
 // abi
 pub fn query(session: &mut Session) -> Result<()> {
@@ -105,7 +104,7 @@ pub fn query(session: &mut Session) -> Result<()> {
         attr.max_dest_rd_atomic
     );
     ensure!(attr.port_num == 1, "port {}", attr.port_num);
-    // SAFETY: Every member of the union is plain bytes.
+    // SAFETY: All members of the union are valid for any bytes.
     let dgid = unsafe { attr.ah_attr.grh.dgid.raw };
     ensure!(dgid == end.path.gid, "destination GID {dgid:x?}");
     ensure!(
@@ -128,8 +127,8 @@ pub fn query(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A transition that the state table does not have is refused and changes nothing; so are values
-/// out of range.
+/// Transitions that are not in the state table, and values out of range, are refused and change
+/// nothing.
 // abi
 pub fn bad_transitions(session: &mut Session) -> Result<()> {
     let options = Options::default();
@@ -201,8 +200,8 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// UC and UD QPs go through the states with the attributes of their type: one that is missing or of
-/// another type is refused.
+/// UC and UD QPs need the attributes of their type for each transition. Missing attributes and
+/// those of other types are refused.
 // abi
 pub fn unreliable_types(session: &mut Session) -> Result<()> {
     type Change = (u32, u32);
@@ -213,7 +212,7 @@ pub fn unreliable_types(session: &mut Session) -> Result<()> {
         | ffi::IBV_QP_DEST_QPN
         | ffi::IBV_QP_RQ_PSN;
     const RTS: u32 = ffi::IBV_QP_STATE | ffi::IBV_QP_SQ_PSN;
-    // For each state what is refused, then what is taken.
+    // For each transition: new state, valid attribute mask, and invalid masks.
     let uc: [(Change, &[u32]); 3] = [
         (
             (ffi::IBV_QPS_INIT, INIT | ffi::IBV_QP_ACCESS_FLAGS),
@@ -290,7 +289,8 @@ pub fn unreliable_types(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// ERR completes all that is posted, then and later, with a flush error, each queue in its order.
+/// In ERR, all work requests, earlier and later ones, complete with a flush error, in the order of
+/// each queue.
 // abi
 pub fn flush(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -303,7 +303,7 @@ pub fn flush(session: &mut Session) -> Result<()> {
     let sges = [mr.sge(64, 64)];
     for id in 10..15 {
         end.qp.recv(id, &[])?;
-        // Not signalled: an error completes it all the same.
+        // A failed work request has a completion even if it is unsignaled.
         end.qp.send(&SendWr {
             signaled: false,
             ..SendWr::new(id, Op::Send, &sges)
@@ -329,7 +329,7 @@ pub fn flush(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// RESET drops what was posted without a completion; the same QP then works again.
+/// RESET drops posted work requests without completions. The QP then works again.
 // abi
 pub fn reset_and_again(session: &mut Session) -> Result<()> {
     let options = Options::default();
@@ -347,7 +347,7 @@ pub fn reset_and_again(session: &mut Session) -> Result<()> {
             ensure!(end.received()?.ok()?.id == round);
             compare(&format!("round {round}"), &mr.read(0, 3000), &message)?;
         }
-        // Left over when the QP is reset.
+        // These receives are still posted when the QP is reset.
         for id in 100..110 {
             end.qp.recv(id, &[mr.sge(4096, 64)])?;
         }

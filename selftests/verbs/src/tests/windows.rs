@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory windows: the passive side binds them, the active one uses them.
+//! Memory windows: the passive side binds them, and the active side accesses memory through them.
 
 use anyhow::{ensure, Result};
 
@@ -12,15 +12,17 @@ use crate::session::{errno, refused, Remote, Session};
 const EINVAL: i32 = 22;
 const EBUSY: i32 = 16;
 
-/// Rights of an MR with windows: none for peers.
+/// Rights of an MR for windows. It grants no rights to peers.
 const BINDABLE: u32 = access::LOCAL_WRITE | access::MW_BIND;
 const READ_WRITE: u32 = access::REMOTE_READ | access::REMOTE_WRITE;
-/// Length of the MRs, and where in them the windows lie.
+/// Length of the MRs in bytes.
 const SIZE: usize = 3 * 4096;
+/// Offset of windows in their MRs, in bytes.
 const OFFSET: usize = 4000;
+/// Length of windows in bytes.
 const LENGTH: usize = 5000;
 
-/// One end, an MR with windows and one for local work.
+/// One end, an MR for windows (`mr`) and an MR for local memory of work requests (`own`).
 struct Side {
     end: Endpoint,
     mr: Mr,
@@ -37,7 +39,7 @@ impl Side {
         })
     }
 
-    /// Binds `mw` to the middle of the MR and waits for it.
+    /// Binds a type 1 window to the middle of the MR and waits for the completion.
     fn bind(&self, mw: &mut Mw, access: u32) -> Result<()> {
         let shown = Shown::of(&self.mr, OFFSET, LENGTH, access);
         self.bind_to(mw, &shown)
@@ -54,7 +56,7 @@ impl Side {
         self.bound()
     }
 
-    /// Binds a window of type 2 to the middle of the MR and waits for it.
+    /// Binds a type 2 window to the middle of the MR and waits for the completion.
     fn bind_two(&self, mw: &mut Mw, access: u32) -> Result<()> {
         let rkey = next_key(mw.rkey());
         let shown = Shown::of(&self.mr, OFFSET, LENGTH, access);
@@ -70,7 +72,7 @@ impl Side {
         Ok(())
     }
 
-    /// A WRITE to `remote` that must end with `status`.
+    /// Checks that a WRITE to `remote` ends with `status`.
     fn write(&self, remote: Remote, seed: u64, length: usize, status: u32) -> Result<()> {
         self.own.write(0, &bytes(seed, length));
         let op = Op::Write(remote.addr, remote.rkey);
@@ -81,12 +83,12 @@ impl Side {
     }
 }
 
-/// The key with the next 8 low bits.
+/// The key with its low 8 bits incremented.
 fn next_key(rkey: u32) -> u32 {
     (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
 }
 
-/// Tells the active side where a window is, under which key.
+/// Sends address and key of a window to the active side.
 fn tell(session: &mut Session, addr: u64, rkey: u32) -> Result<()> {
     session.peer.say(&[addr, rkey.into()])
 }
@@ -102,7 +104,7 @@ fn hear(session: &mut Session) -> Result<Remote> {
 const OK: u32 = ffi::IBV_WC_SUCCESS;
 const REFUSED: u32 = ffi::IBV_WC_REM_ACCESS_ERR;
 
-/// The device says which types it has, of 2A and 2B one, and how many.
+/// The device reports windows, type 2B but not type 2A, and their number.
 // abi
 pub fn capabilities(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;
@@ -112,9 +114,9 @@ pub fn capabilities(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A window of type 1 is bound and its key sent right behind that; the peer writes and reads by it.
-/// Bound anew, it has another key, and the old one opens nothing; neither does any once it is bound
-/// to nothing.
+/// A type 1 window is bound, and its key is sent without waiting for the binding. The peer writes
+/// and reads through the window. After a new binding, the window has a new key. After it is
+/// unbound, accesses are refused.
 // abi
 pub fn type_1(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -146,7 +148,7 @@ pub fn type_1(session: &mut Session) -> Result<()> {
     session.peer.meet()?;
     let addr = side.mr.addr() + OFFSET as u64;
     session.peer.say(&[addr])?;
-    // Nothing is polled between these two.
+    // The binding and the SEND are posted without polling in between.
     let shown = Shown::of(&side.mr, OFFSET, LENGTH, READ_WRITE);
     mw.bind(&side.end.qp, 7, &shown)?;
     side.own.write(0, &mw.rkey().to_ne_bytes());
@@ -167,8 +169,8 @@ pub fn type_1(session: &mut Session) -> Result<()> {
     compare("not written", &side.mr.read(0, 10), &bytes(2, 10))
 }
 
-/// A window of type 2 is bound and invalidated by work requests, again and again, and reached
-/// between the two.
+/// A type 2 window is repeatedly bound and invalidated by work requests. The peer accesses it in
+/// between.
 // abi
 pub fn type_2(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -199,7 +201,7 @@ pub fn type_2(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The peer invalidates a window of type 2.
+/// The peer invalidates a type 2 window.
 // abi
 pub fn remote_invalidation(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -223,7 +225,7 @@ pub fn remote_invalidation(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Windows are bound on an unreliable connection, too.
+/// Windows can be bound on unreliable connections.
 pub fn unreliable(session: &mut Session) -> Result<()> {
     let options = Options {
         kind: Kind::Uc,
@@ -233,7 +235,7 @@ pub fn unreliable(session: &mut Session) -> Result<()> {
     for kind in [MwKind::One, MwKind::Two] {
         if session.active() {
             let remote = hear(session)?;
-            // With immediate data, so that the peer knows when it has arrived.
+            // The immediate data tells the peer that the WRITE has arrived.
             side.own.write(0, &bytes(1, 300));
             let op = Op::WriteImm(remote.addr, remote.rkey, 5);
             side.end.run(op, &[side.own.sge(0, 300)])?.ok()?;
@@ -254,7 +256,7 @@ pub fn unreliable(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// They are not on a datagram QP.
+/// Windows cannot be bound on UD QPs.
 // abi: R-395
 pub fn datagram(session: &mut Session) -> Result<()> {
     let options = Options {
@@ -265,7 +267,7 @@ pub fn datagram(session: &mut Session) -> Result<()> {
     let mut mw = Mw::new(&side.end.pd, MwKind::One)?;
     let before = mw.rkey();
     let shown = Shown::of(&side.mr, OFFSET, LENGTH, 0);
-    // It is refused at once, or ends with an error.
+    // The binding is refused at once or completes with an error.
     match mw.bind(&side.end.qp, 7, &shown) {
         Err(error) => {
             ensure!(errno(&error) == Some(EINVAL), "{error:#}");
@@ -282,11 +284,11 @@ pub fn datagram(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A window admits its rights and its part of the MR alone.
+/// A window allows only accesses with its rights and in its part of the MR.
 // abi
 pub fn rights(session: &mut Session) -> Result<()> {
-    // Rights of the window, and a request of the peer: whether it reads, and where from the
-    // window's start.
+    // Rights of the window; then the request of the peer: whether it is a READ, offset from the
+    // start of the window, and length.
     for (rights, reads, at, length) in [
         (access::REMOTE_READ, false, 0, 8),
         (access::REMOTE_WRITE, true, 0, 8),
@@ -323,8 +325,8 @@ pub fn rights(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A binding that fails ends with its status. The window is what it was: once the caller has put
-/// the old key back, it is bound by that.
+/// A failed binding completes with its status and does not change the window. The caller restores
+/// the old key, with which the window can be bound again.
 // abi
 pub fn failed_binding(session: &mut Session) -> Result<()> {
     let pd = crate::rdma::Pd::new(&session.context)?;
@@ -360,8 +362,8 @@ pub fn failed_binding(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A window of type 2 is its QP's: the peer of another one in the same PD does not reach it. One of
-/// type 1 is reached through any.
+/// A type 2 window is accessible only through its QP, not through another QP in the same PD. A type
+/// 1 window is accessible through any QP in the PD.
 // abi
 pub fn of_another_qp(session: &mut Session) -> Result<()> {
     for (kind, status) in [(MwKind::One, OK), (MwKind::Two, REFUSED)] {
@@ -386,7 +388,7 @@ pub fn of_another_qp(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Addresses of a window that is bound so count from its start. Some devices have this of type 2
+/// Addresses in a zero-based window count from its start. Some devices support this for type 2
 /// only.
 // abi: R-390
 pub fn zero_based(session: &mut Session) -> Result<()> {
@@ -433,7 +435,7 @@ pub fn zero_based(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// An MR can't be deregistered while a window is bound to it; afterwards it can.
+/// An MR cannot be deregistered while a window is bound to it.
 // abi: R-412
 pub fn keeps_region(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -444,7 +446,7 @@ pub fn keeps_region(session: &mut Session) -> Result<()> {
             MwKind::Two => side.bind_two(&mut mw, 0)?,
         }
         let error = side.mr.try_deregister();
-        // rxe says EINVAL.
+        // rxe returns EINVAL.
         let number = error.raw_os_error();
         ensure!(matches!(number, Some(EBUSY | EINVAL)), "{error}");
         match kind {
@@ -458,7 +460,7 @@ pub fn keeps_region(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// An MR keeps its memory and its rights while a window is bound to it.
+/// Memory and rights of an MR cannot be changed while a window is bound to it.
 // abi
 pub fn keeps_memory(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -476,8 +478,8 @@ pub fn keeps_memory(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A window that is bound can be deallocated, which unbinds it: the MR is free, and the key opens
-/// nothing.
+/// Deallocating a bound window unbinds it: the MR can be deregistered, and accesses with the key
+/// are refused.
 // abi: R-411
 pub fn deallocated(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors of local memory: of what is sent, and of where it is received.
+//! Errors of local memory, of sends and of receives.
 
 use anyhow::{ensure, Result};
 
@@ -10,7 +10,7 @@ use crate::pattern::compare;
 use crate::rdma::{access, ffi, Mr, Op, Pd, Sge};
 use crate::session::Session;
 
-/// A local key that does not exist.
+/// A SEND with a local key that does not exist.
 // abi
 pub fn send_bad_lkey(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -34,7 +34,7 @@ pub fn send_bad_lkey(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A local key that does not exist at the receiver.
+/// A receive with a local key that does not exist.
 // abi: R-676
 pub fn recv_bad_lkey(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -53,7 +53,7 @@ pub fn recv_bad_lkey(session: &mut Session) -> Result<()> {
     )
 }
 
-/// A region of another PD as source of a SEND, and as place of a receive.
+/// A region of another PD as local memory of a SEND and of a receive.
 // abi
 pub fn local_other_pd(session: &mut Session) -> Result<()> {
     let stranger = Pd::new(&session.context)?;
@@ -84,8 +84,8 @@ pub fn local_other_pd(session: &mut Session) -> Result<()> {
     untouched(&foreign)
 }
 
-/// Local memory that begins before its region, ends behind it, or wraps around the end of the
-/// address space.
+/// Local memory that starts before its region, ends behind its region, or wraps around the end of
+/// the address space.
 // abi: R-646
 pub fn local_out_of_range(session: &mut Session) -> Result<()> {
     for case in 0..4 {
@@ -156,7 +156,7 @@ pub fn read_without_local_write(session: &mut Session) -> Result<()> {
     untouched(&constant)
 }
 
-/// A message longer than the receive.
+/// A message that is longer than its receive.
 // abi: R-677
 pub fn recv_too_short(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -172,7 +172,7 @@ pub fn recv_too_short(session: &mut Session) -> Result<()> {
         ffi::IBV_WC_REM_INV_REQ_ERR,
     )?;
     session.peer.meet()?;
-    // Part of the message may have landed in the receive, but nothing behind it.
+    // Part of the message may be in the receive, but nothing behind the receive.
     compare(
         "behind the receive",
         &mr.read(4999, SIZE - 4999),
@@ -180,7 +180,7 @@ pub fn recv_too_short(session: &mut Session) -> Result<()> {
     )
 }
 
-/// A region that was deregistered, as local memory.
+/// A deregistered region as local memory.
 // abi: R-122
 pub fn region_gone_local(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work requests that must fail, and with which status: InfiniBand specification, release 1.3,
-//! volume 1, 9.9.2 (requester errors), 9.9.3 (responder errors) and 11.6.2 (completion status).
+//! Work requests that must fail, and their completion status: InfiniBand specification, release
+//! 1.3, volume 1, 9.9.2 (requester errors), 9.9.3 (responder errors) and 11.6.2 (status).
 
 pub mod local;
 pub mod remote;
@@ -18,21 +18,21 @@ use crate::session::{Session, LIMIT};
 
 const SIZE: usize = 8192;
 
-/// A failed request, seen from the requester: its status, and that it took the QP to ERR, where the
-/// next is flushed.
+/// Checks that a request fails with `status` and moves the QP to ERR, where the next request is
+/// flushed.
 fn fails(end: &Endpoint, op: Op, sges: &[Sge], status: u32) -> Result<()> {
     end.run(op, sges)?.expect(status)?;
     dead(end)
 }
 
-/// A request that takes the QP to ERR, and with which status.
+/// Checks that a request moves the QP to ERR. Returns the status of the request.
 fn fatal(end: &Endpoint, op: Op, sges: &[Sge]) -> Result<u32> {
     let status = end.run(op, sges)?.status;
     dead(end)?;
     Ok(status)
 }
 
-/// Checks that the QP is, or will soon be, in ERR, and flushes.
+/// Waits until the QP is in ERR, and checks that it flushes work requests.
 fn dead(end: &Endpoint) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     while end.qp.state()? != ffi::IBV_QPS_ERR {
@@ -49,14 +49,14 @@ fn dead(end: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// Attempts at a request that must fail, where the packet that tells why may be lost.
+/// Most attempts at a request that must fail, if packets may get lost.
 const ATTEMPTS: u32 = 3;
 
-/// A round of both sides, of which the active one returns the status of a request that the passive
-/// one refuses.
+/// Runs `round` on both sides. On the active side it returns the status of a request that the
+/// passive side refuses. Checks that this is `status`.
 ///
-/// A responder says so once and is silent afterwards, as its QP is in ERR: where packets are lost,
-/// the requester may only run out of retries. Such a round is repeated.
+/// A responder sends only one NAK, because its QP is in ERR afterwards. If the NAK gets lost, the
+/// requester runs out of retries. Such a round is repeated.
 fn refused_remotely(
     session: &mut Session,
     status: u32,
@@ -86,8 +86,8 @@ fn refused_remotely(
     Ok(())
 }
 
-/// A request for the peer's memory, a region with the rights `target_access`, that must fail with
-/// `status` and leave the memory as it was. `request` makes it of the region's address and key.
+/// Checks that a request to a region of the peer with the rights `target_access` fails with
+/// `status` and does not change the region. `request` gets address and key of the region.
 fn remote_access(
     session: &mut Session,
     options: &Options,
@@ -132,7 +132,7 @@ fn untouched(mr: &Mr) -> Result<()> {
     )
 }
 
-/// A SEND into a receive that must fail with `receiver`, and the SEND with `sender`.
+/// Checks that a receive into `place` fails with status `receiver`, and its SEND with `sender`.
 fn receive_fails(
     session: &mut Session,
     end: &Endpoint,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors of remote memory: of what RDMA WRITE and READ reach for.
+//! Errors of remote memory of RDMA WRITE and RDMA READ.
 
 use anyhow::{ensure, Result};
 
@@ -9,7 +9,7 @@ use crate::endpoint::{Endpoint, Options};
 use crate::rdma::{access, ffi, Mr, Op, Pd};
 use crate::session::Session;
 
-/// A remote key that does not exist.
+/// RDMA WRITE with a remote key that does not exist.
 // abi: R-653
 pub fn write_bad_rkey(session: &mut Session) -> Result<()> {
     remote_access(
@@ -21,7 +21,7 @@ pub fn write_bad_rkey(session: &mut Session) -> Result<()> {
     )
 }
 
-/// The same with RDMA READ.
+/// RDMA READ with a remote key that does not exist.
 // abi: R-654
 pub fn read_bad_rkey(session: &mut Session) -> Result<()> {
     remote_access(
@@ -33,7 +33,7 @@ pub fn read_bad_rkey(session: &mut Session) -> Result<()> {
     )
 }
 
-/// A remote region of another PD than the responder's QP.
+/// A remote region that is not in the PD of the responder's QP.
 // abi
 pub fn remote_other_pd(session: &mut Session) -> Result<()> {
     for request in [Op::Write, Op::Read] {
@@ -56,16 +56,16 @@ pub fn remote_other_pd(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The same of remote memory.
+/// Remote memory that starts before its region, or ends behind its region, also far from it.
 // abi
 pub fn remote_out_of_range(session: &mut Session) -> Result<()> {
-    // 5,000 bytes are moved.
+    // Offsets from the start of the region. The requests have 5,000 bytes.
     let shifts = [
         SIZE as u64 - 4999,
         1_u64.wrapping_neg(),
         SIZE as u64,
         1 << 40,
-        // Beyond the end of the address space with every region in the lower half.
+        // In the upper half of the address space: regions of processes are in the lower half.
         u64::MAX / 2,
     ];
     for shift in shifts {
@@ -109,7 +109,7 @@ pub fn region_without_remote_read(session: &mut Session) -> Result<()> {
     )
 }
 
-/// RDMA WRITE to a QP that was not set up for it.
+/// RDMA WRITE to a QP that does not admit WRITEs.
 // abi
 pub fn qp_without_remote_write(session: &mut Session) -> Result<()> {
     let options = Options {
@@ -125,7 +125,7 @@ pub fn qp_without_remote_write(session: &mut Session) -> Result<()> {
     )
 }
 
-/// RDMA READ from a QP that was not set up for it.
+/// RDMA READ from a QP that does not admit READs.
 // abi
 pub fn qp_without_remote_read(session: &mut Session) -> Result<()> {
     let options = Options {
@@ -141,7 +141,7 @@ pub fn qp_without_remote_read(session: &mut Session) -> Result<()> {
     )
 }
 
-/// A region that was deregistered, as remote memory.
+/// A deregistered region as remote memory.
 // abi: R-122
 pub fn region_gone_remote(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -157,7 +157,8 @@ pub fn region_gone_remote(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// SEND that would invalidate a key which only its owner may: the request fails, and the key lives.
+/// A SEND cannot invalidate the key of a registered region: the request fails, and the key stays
+/// valid.
 // abi: R-356
 pub fn invalidate_user_key(session: &mut Session) -> Result<()> {
     let pd = Pd::new(&session.context)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Peers that are not ready, or not there.
+//! Peers that are not ready or do not exist.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::pattern::compare;
 use crate::rdma::{ffi, Op, SendWr};
 use crate::session::Session;
 
-/// No receive is posted, and the retries for that run out.
+/// No receive is posted, and the RNR retries run out.
 // abi
 pub fn receiver_not_ready(session: &mut Session) -> Result<()> {
     let options = Options {
@@ -33,7 +33,7 @@ pub fn receiver_not_ready(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// No receive is posted at first, but before the retries run out.
+/// A receive is posted late, but before the RNR retries run out.
 pub fn receiver_ready_later(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;
@@ -45,7 +45,7 @@ pub fn receiver_ready_later(session: &mut Session) -> Result<()> {
         end.sent()?.ok()?;
     } else {
         session.peer.meet()?;
-        // Not a measure, only time for the first attempts to come to nothing.
+        // Time for the first attempts of the SEND to fail. The result does not depend on it.
         std::thread::sleep(Duration::from_millis(50));
         end.qp.recv(5, &[mr.sge(0, SIZE)])?;
         ensure!(end.received()?.ok()?.bytes == 3000);
@@ -54,7 +54,7 @@ pub fn receiver_ready_later(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The peer's QP has gone, and the transport retries run out.
+/// The peer's QP is destroyed, and the transport retries run out.
 // abi
 pub fn peer_gone(session: &mut Session) -> Result<()> {
     let options = Options {
@@ -72,7 +72,7 @@ pub fn peer_gone(session: &mut Session) -> Result<()> {
     }
     let mr = end.memory(SIZE)?;
     session.peer.meet()?;
-    // Behind the one that runs into the void, others wait.
+    // The first SEND runs out of retries, and the second is flushed.
     let sges = [mr.sge(0, 100)];
     end.qp.send_all(&[
         SendWr::new(1, Op::Send, &sges),
