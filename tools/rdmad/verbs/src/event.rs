@@ -31,7 +31,7 @@ pub(crate) enum EventSource {
     Port,
 }
 
-/// Virtqueue of events, by its number.
+/// The virtqueue number of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EventQueue(pub u16);
 

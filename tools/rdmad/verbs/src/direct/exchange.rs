@@ -183,7 +183,7 @@ impl Exchange<'_, '_, '_> {
         differs.then(|| self.mtu.max(theirs))
     }
 
-    /// Checks that the peer accepts packets of the requester's path MTU. It refuses the first
+    /// Checks that the peer accepts packets of the requester's path MTU. The peer refuses the first
     /// packet of an unexpected length.
     fn check_packets(&self) -> Result<(), Stop> {
         match self.disagreement() {

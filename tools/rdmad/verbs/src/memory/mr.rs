@@ -434,7 +434,7 @@ impl MrTable {
 }
 
 impl Mr {
-    /// The memory of an MR that was created with it.
+    /// The MR's memory, if the MR was created with memory.
     pub(super) fn fixed(&self) -> Option<&Arc<Region>> {
         match &self.kind {
             MrKind::Fixed(region) => Some(region),

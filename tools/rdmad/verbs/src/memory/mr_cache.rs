@@ -97,7 +97,7 @@ impl MrCache {
         }
     }
 
-    /// The memory of `key`, which is MR `number`'s, if the entry holds that key.
+    /// The memory of `key`, a key of MR `number`, if the MR's entry holds that key.
     #[inline]
     pub(super) fn read(&self, number: MrNumber, key: u32) -> Option<Flat> {
         let entry = self.entry(number)?;

@@ -46,7 +46,7 @@ pub(crate) struct PageList {
     pub npages: u32,
     /// Pages have `1 << page_shift` bytes.
     pub page_shift: u8,
-    /// Its shape.
+    /// Its format: one or two levels.
     pub depth: PageListDepth,
 }
 

@@ -79,7 +79,7 @@ impl Qp {
             return self.break_queue(turn, side);
         }
         let Ok(sent) = sent else {
-            // A completion tells what happened.
+            // A completion reports the error.
             self.fail_send(turn.device);
             return Continue(turn.budget.charged_since(spent));
         };

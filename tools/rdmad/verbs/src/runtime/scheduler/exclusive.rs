@@ -6,7 +6,7 @@ use super::sync::{AtomicU8, Ordering};
 
 /// A worker is executing a turn.
 const BUSY: u8 = 1;
-/// Another worker tried to, meanwhile.
+/// Another worker tried to execute a turn meanwhile.
 const AGAIN: u8 = 2;
 
 /// Lets one worker at a time execute turns on an object. A second worker does not wait: the first

@@ -147,7 +147,7 @@ impl Sleep {
         }
         let bed = &self.beds[worker];
         *bed.rung.lock() = true;
-        // The worker takes the lock when it wakes up.
+        // Notify without the lock, which the worker takes when it wakes up.
         bed.bell.notify_one();
         true
     }
