@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The connection manager: the programs of librdmacm and perftest connect over management datagrams,
-# by addresses of every kind, which come and go. A look at the packets follows:
-# tools/testbed/check-capture.
+# by addresses of every kind, which are added and removed. tools/testbed/check-capture checks the
+# packets afterwards.
 # testbed: --path direct
 # more: --path wire --pcap build/cm.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -18,13 +18,13 @@ after_failure() {
 	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|cmtime|ib_)' || true
 }
 
-# A verified exchange with the address of VM 2.
+# Exchanges verified data with VM 2, at its address $1.
 ping() { meet rping "-s -a $1 -C 10 -V" "-c -a $1 -C 10 -V"; }
 
 # Whether a VM has a GID for a network device and an address.
 has_gid() { gid_of "$@" >/dev/null; }
 
-# An IPv4 address of four numbers as GID.
+# Prints the GID of an IPv4 address, whose four numbers are the arguments.
 gid4() { printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x\n' "$@"; }
 
 test_agents() {
@@ -46,14 +46,14 @@ test_link_local() {
 
 test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 -C 20"; }
 
-# Connections one after the other and many at a time, with QPs and without. The program's sides
-# first meet over TCP.
+# Connections one after the other and many at a time, with and without QPs. Both sides of the
+# program first synchronise over TCP.
 test_connection_rate() {
 	waits() { [[ -n $(on 2 ss -Hltn 'sport = :7471') ]]; }
 	meet cmtime "-b 10.9.0.2 -c 20" "-s 10.9.0.2 -c 20"
 }
 
-# The server answers by the header of what it received.
+# The server replies to the address in the header of the received datagram.
 test_datagrams() { meet udaddy "-b 10.9.0.2 -c 3 -C 20" "-s 10.9.0.2 -c 3 -C 20"; }
 test_datagrams_ipv6() { meet udaddy "-b fd09::2 -c 3 -C 20" "-s fd09::2 -c 3 -C 20"; }
 
@@ -66,7 +66,7 @@ test_perftest() {
 		"-R -d $(device 1) -c UD -s 256 -n 200 vm2"
 }
 
-# Nobody listens: the peer says so, and its answer comes soon.
+# Nobody listens at the port: the peer rejects the connection at once.
 test_refused() {
 	local status=0
 	timeout 30 rping -c -a 10.9.0.2 -p 9999 -C 1 >"$work/refused" 2>&1 || status=$?
@@ -75,7 +75,7 @@ test_refused() {
 	grep -q RDMA_CM_EVENT_REJECTED "$work/refused"
 }
 
-# Addresses come and go while a connection by another one is in use.
+# Addresses are added and removed while a connection by another address is in use.
 test_address_changes() {
 	local vm steady
 	on 2 timeout 400 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
@@ -103,8 +103,8 @@ test_address_changes() {
 	wait
 }
 
-# Addresses of VLAN interfaces: what comes from them and goes to them carries their tag, and the
-# service level as its priority, which check-capture looks for.
+# Addresses of VLAN interfaces: packets from and to them have the VLAN's tag with the service level
+# as its priority. check-capture checks the tags.
 # abi: R-795
 test_vlan() {
 	local vm program

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Every verb between two VMs with data compared byte for byte, every error with its status: the
-# tests of verbs-test, which reports them itself. On one path, doorbell pages are as far apart as
-# guests with pages of 64 KiB need them.
+# The tests of verbs-test, which reports them itself: every verb between two VMs with data compared
+# byte for byte, and every error with its status. On the wire path, the distance of doorbell pages
+# is 64 KiB, as for guests with pages of this size.
 # testbed: --path direct
 # testbed: --path wire --doorbell-stride 64K
 # more: --withhold all
@@ -14,7 +14,7 @@ trap 'end_children; rm -rf "$work"' EXIT
 mark=$$.data
 mark_logs "$mark"
 start_server
-# Abilities that RFC mode lacks by its nature.
+# Tests of features that RFC mode lacks by design.
 lacking=()
 if in_rfc_mode; then
 	lacking+=(
@@ -41,7 +41,7 @@ if in_rfc_mode; then
 fi
 has_feature 7 || lacking+=(--skip "rate_limit_refusals=the machines withhold rate limits")
 status=0
-# Only a wire that loses packets shows what a lossy run is for.
+# A lossy run is of no use without losses: checks that there were some.
 lossy=false
 [[ ${1:-} != --lossy ]] || lossy=true
 ! $lossy || losses_begin 2

@@ -1,20 +1,20 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The daemon dies, and the device with it: work of the kernel ends, programs are told, the driver
-# can be removed and the machine powered off. Each VM has a daemon of its own; that of VM 1 goes
-# first.
+# The daemon is killed, and the device dies: work of kernel clients is flushed, programs get an
+# event, the driver can be removed, and the machine can be powered off. Each VM has its own daemon;
+# the daemon of VM 1 is killed first.
 # more: --joined unix --allow-warnings
 # more: --joined unix --allow-warnings --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
-# The virtio core can't reset a device that has gone, and says so.
+# The virtio core warns that it can't reset a dead device.
 # shellcheck disable=SC2034
 accepted='WARNING: drivers/virtio/virtio\.c:[0-9]+ at virtio_dev_remove'
 
-# A program must end, in whatever way.
+# Runs a program that must end, with any status.
 ends() {
 	local status=0
 	timeout 60 "$@" || status=$?
@@ -39,14 +39,14 @@ test_work_ends() {
 	rmmod kverbs
 	told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
 	until_ok 20 told
-	# The MAD layer's CQ is armed at all times, and no completion comes.
+	# The MAD layer's CQ is always armed, and gets no completion.
 	workers_are_idle
-	# Objects of processes go with them.
+	# The objects of a process are destroyed with it.
 	kill "$watch" "$soak"
 	wait "$watch" "$soak" || true
 }
 
-# The device can be opened, but nothing can be made of it.
+# A dead device can be opened, but no objects can be created.
 test_programs_fail() {
 	ends ibv_devinfo || true
 	if ends ibv_rc_pingpong -d "$(device 1)" -g 1 </dev/null >"$work/pingpong" 2>&1; then
@@ -56,8 +56,8 @@ test_programs_fail() {
 	grep -qE "Couldn't (get (context|port info)|allocate PD|register MR|create (CQ|QP))|Failed to modify QP" "$work/pingpong"
 }
 
-# The dead device goes before the driver comes again: Linux's virtio core follows a null pointer
-# when any driver meets a device whose features read all-ones.
+# The dead device is removed before the driver is loaded again: Linux's virtio core dereferences a
+# null pointer if a driver probes a device whose features read as all-ones.
 test_driver_and_device_can_be_removed() {
 	local function
 	function=$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 1)/..")
@@ -70,13 +70,13 @@ test_driver_and_device_can_be_removed() {
 	ends rmmod virtio_rdma
 }
 
-# The peer is not harmed.
+# The peer still works.
 test_other_machine() {
 	link_is 2 ACTIVE
 	on 2 timeout 60 ibv_devinfo
 }
 
-# Last, since VM 2 ends. Nothing has found its device dead yet.
+# The last test, since VM 2 ends. Its driver has not detected the death of the device before.
 test_power_off() {
 	on 0 daemon kill 2
 	on 2 sh -c 'echo o >/proc/sysrq-trigger; sleep 100' || true

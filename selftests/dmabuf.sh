@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Memory of another driver, when the device does not confirm that it has let go of it: its exporter,
-# which may take it back at any time, finds the module there. The daemon dies in the last test.
+# Memory of another driver, if the device does not confirm its release: the exporter may take the
+# memory back at any time, and needs the module for that. The last test kills the daemon.
 # more: --joined unix --allow-warnings
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 modules=${TESTBED_MODULES:-$top/build}/kverbs
-# The virtio core can't reset a device that has gone, and says so.
+# The virtio core warns that it can't reset a dead device.
 # shellcheck disable=SC2034
 accepted='WARNING: drivers/virtio/virtio\.c:[0-9]+ at virtio_dev_remove'
 
-# Starts a process that has the exporter's memory registered.
+# Starts a process that registers the exporter's memory.
 start_holder() {
 	[[ -c /dev/test_exporter ]] || insmod "$modules/exporter.ko"
 	mkfifo "$work/commands"
@@ -25,7 +25,7 @@ start_holder() {
 	}
 }
 
-# Has the holder do something, and waits until it is done.
+# Sends the holder a command, and waits until it is done.
 tell_holder() {
 	local before
 	count() { grep -c '^done' "$work/holder" || true; }
@@ -45,7 +45,8 @@ stays_loaded() {
 
 log_has() { dmesg | grep -q "$1"; }
 
-# A device that asks for a reset is reset when the memory is taken back, and uses it no more.
+# A device that needs a reset is reset when the exporter takes the memory back: then it does not use
+# the memory any more.
 # abi: R-115, R-373
 test_taken_back_after_reset() {
 	start_holder
@@ -63,7 +64,7 @@ test_taken_back_after_reset() {
 	until_ok 60 device_up
 }
 
-# Without a reset that is confirmed, the module stays for good.
+# If the reset is not confirmed, the module can never be removed.
 # abi: R-115
 test_taken_back_after_death() {
 	start_holder

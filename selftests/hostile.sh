@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# A process that makes nonsense of its own queues harms nobody else: another one's verified traffic
-# goes on meanwhile.
+# A process that corrupts its own queues harms no other process: the verified traffic of another
+# process continues meanwhile.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Rounds that the bystander has completed.
+# Prints the number of rounds that the other process has completed.
 rounds() {
 	sed -n 's/^# soak: round //p' "$work/soak" | tail -n 1
 }
 
-# Runs a hostile test beside traffic that must get on and stay correct.
+# Runs a hostile test while traffic of another process must make progress and stay correct.
 beside_traffic() {
 	local before
 	start_soak
@@ -38,7 +38,7 @@ test_doorbell_storm() { beside_traffic hostile_doorbell; }
 test_other_mappings() { beside_traffic hostile_mappings; }
 test_opcode_of_the_kernel() { beside_traffic hostile_registration; }
 
-# Killed in the middle of its work, a process leaves nothing behind.
+# A process that is killed in the middle of its work leaves no objects.
 test_killed_in_flight() {
 	local before
 	count() { rdma -j res show "$(device 1)" | tr -d ' \n\t'; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The verbs that kernel clients use: a module posts, polls and is told of completions.
+# The verbs of kernel clients: a module posts and polls, and its completion handlers are called.
 # testbed:
 # more: --withhold all
 # more: --order-platform
@@ -11,7 +11,7 @@
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 exporter=${TESTBED_MODULES:-$top/build}/kverbs/exporter.ko
 
-# Loads the module, with these parameters beside the usual ones.
+# Loads the module with the given parameters in addition to the usual ones.
 run_kverbs() {
 	local mark=kverbs.$$.$RANDOM status=0
 	echo "selftests: $mark" >/dev/kmsg
@@ -24,14 +24,14 @@ run_kverbs() {
 # abi
 test_kernel_verbs() { run_kverbs; }
 
-# Completions that can't be true, forged where they lie in memory.
+# Impossible completions, which are forged in the device's buffers.
 test_lies() {
 	in_rfc_mode || skip "own rings can't be found in memory"
 	run_kverbs lies=1
 }
 
-# An exporter of memory moves it and takes it away while the peer writes there: no byte arrives
-# where it was.
+# An exporter moves its memory and takes it back while the peer writes to it: no byte is written to
+# the old pages.
 test_buffers_that_move() {
 	has_feature 12 || skip "withheld"
 	on 2 insmod "$exporter"
@@ -41,7 +41,7 @@ test_buffers_that_move() {
 	until_ok 30 on 2 rmmod exporter
 }
 
-# Nothing is left behind beside what the kernel's own clients had before.
+# Only the objects of the kernel's own clients are left.
 test_nothing_left() {
 	rdma res show
 	echo "before: $before"

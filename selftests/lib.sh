@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # shellcheck shell=bash
 #
-# Functions that the tests have in common. They run on VM 1 of a test bed and reach VM 2 with `on 2
-# COMMAND`. A test is a shell function; run_tests reports each as KTAP:
+# Common functions of the tests. The tests run on VM 1 of a test bed and reach VM 2 with `on 2
+# COMMAND`. A test is a shell function; run_tests reports each test in KTAP:
 #
 #	test_name() { commands, of which each must succeed; }
 #	run_tests test_name ...
 #
-# RDMA_DEVICE names another device than the one of virtio_rdma, for tests that make sense there.
+# RDMA_DEVICE sets another device than virtio_rdma's, for tests that also work on other devices.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 verbs=$top/build/target/release/verbs-test
@@ -17,16 +17,16 @@ module=${TESTBED_MODULES:-$top/build}/module/virtio_rdma.ko
 driver=/sys/bus/virtio/drivers/virtio_rdma
 export LC_ALL=C
 
-# Lines of the kernel's log that mean a defect, whatever the test was after.
+# Pattern of lines in the kernel's log that report a defect. Such a line fails any test.
 complaint='WARNING: |BUG: |BUG kmalloc|kernel BUG at|Oops: |general protection fault'
 complaint+='|unable to handle|soft lockup|hard LOCKUP|detected stalls|self-detected stall|blocked for more than'
 complaint+='|refcount_t: |list_(add|del) corruption|UBSAN: |circular locking|inconsistent lock'
 complaint+='|suspicious RCU|scheduling while atomic|nobody cared'
 
-# The part of it that a script expects: a pattern.
+# Pattern of such lines that a script expects.
 accepted=
 
-# The VMs that a script has.
+# The VMs of a script.
 machines=(1 2)
 
 fail() {
@@ -34,13 +34,13 @@ fail() {
 	exit 1
 }
 
-# Ends a test that makes no sense here.
+# Skips a test, with a reason.
 skip() {
 	printf '%s\n' "$*"
 	exit 4
 }
 
-# Runs a command again until it succeeds; the first argument says for how many seconds at most.
+# Runs a command repeatedly until it succeeds; the first argument is the time limit in seconds.
 until_ok() {
 	local end=$((SECONDS + $1))
 	shift
@@ -50,8 +50,8 @@ until_ok() {
 	done
 }
 
-# Runs a command on a VM, which may be this one. It has no standard input, so that a loop over lines
-# keeps them.
+# Runs a command on a VM, which may be this VM. The command has no standard input, so that it does
+# not read the lines of a surrounding loop.
 at() {
 	local vm=$1
 	shift
@@ -62,9 +62,9 @@ at() {
 	fi
 }
 
-# The same with one of the functions find_..., in a shell there. To start a program takes long on an
-# emulated processor, and to have one started on another VM takes a multiple: what is often asked
-# for is found by one such call.
+# Runs one of the functions find_... in a shell on a VM. On an emulated processor, starting a
+# program takes long, and starting it on another VM takes several times as long. Therefore each
+# function finds its result in one such call.
 there() {
 	local vm=$1
 	shift
@@ -76,7 +76,7 @@ there() {
 	fi
 }
 
-# The RDMA device of a VM: ours, else whatever there is.
+# Prints the RDMA device of a VM: virtio_rdma's, or else any other.
 device() { there "$1" find_device; }
 
 find_device() {
@@ -84,8 +84,8 @@ find_device() {
 	if [[ -z $first ]]; then
 		shopt -s nullglob
 		for device in /sys/class/infiniband/*; do
-			# The parent is the PCI function of the virtio device, on another transport
-			# this itself.
+			# The parent is the PCI function of the virtio device or, on other
+			# transports, the virtio device itself.
 			for driver in "$device"/device/{,virtio*/}driver; do
 				if [[ $driver -ef /sys/bus/virtio/drivers/virtio_rdma ]]; then
 					echo "${device##*/}"
@@ -98,7 +98,7 @@ find_device() {
 	[[ -z $first ]] || echo "$first"
 }
 
-# The virtio device behind it.
+# Prints the virtio device of a VM's RDMA device.
 virtio_device() { there "$1" find_virtio_device; }
 
 find_virtio_device() {
@@ -116,19 +116,19 @@ has_feature() {
 	[[ ${features:$1:1} == 1 ]]
 }
 
-# Whether queues are virtqueues of the transport: own rings were not negotiated.
+# Whether the device is in RFC mode: its queues are virtqueues, without own rings.
 in_rfc_mode() {
 	! has_feature 0
 }
 
-# The network device of a VM that the link is bound to.
+# Prints the network device of a VM's RDMA link.
 netdev() { there "$1" find_netdev; }
 
 find_netdev() {
 	[[ ! $(rdma link show "$(find_device)/1") =~ \ netdev\ ([^\ ]+) ]] || echo "${BASH_REMATCH[1]}"
 }
 
-# Whether programs find a device of VM 1 in /dev.
+# Whether a device of VM 1 has a node in /dev.
 has_node() {
 	local node name
 	for node in /sys/class/infiniband_verbs/uverbs*; do
@@ -138,7 +138,7 @@ has_node() {
 	return 1
 }
 
-# Whether programs can use the device of VM 1: its port is up and it has its place in /dev.
+# Whether programs can use the device of VM 1: its port is active and it has a node in /dev.
 device_up() {
 	local name
 	name=$(device 1)
@@ -150,8 +150,8 @@ link_is() {
 	[[ $(at "$1" rdma link show) == *"$(device "$1")/1 state $2 "* ]]
 }
 
-# Starts the passive side of the verbs tests on VM 2, at a port if one is given; it ends with the
-# test, or when another one is started there: it may be waiting for a peer that has gone.
+# Starts the passive side of the verbs tests on VM 2; $1 is the TCP port, 18515 by default. It is
+# killed at the end of the test, or when another one is started at the same port.
 start_server() {
 	local port=${1:-18515}
 	: >"$work/server.$port"
@@ -160,7 +160,7 @@ start_server() {
 }
 
 find_server() {
-	# Until its port is free.
+	# Kills an earlier server, until the port is free.
 	while pkill -f "verbs-test .*-p $2 server"; do
 		sleep 0.1
 	done
@@ -175,18 +175,18 @@ client() {
 # Whether the network stack of a VM is a member of a group.
 is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"; }
 
-# Ten messages from one VM to a group that the other one has joined: the receiver ends when it has
-# them all. That the network device joins is what switches go by, which look for its membership
-# reports. The arguments are the sending VM, the receiving one, and how often the messages are sent
-# at most: once, but by a device that may lose what was posted right before its QP was destroyed, as
-# mckey destroys it.
+# Sends ten messages from one VM to a group that another VM has joined. The receiver ends when it
+# has all of them. The network device must join the group too, since switches forward multicast by
+# membership reports. Arguments: the sending VM, the receiving VM, and how often the ten messages
+# are sent at most. Once is enough, except for a device that may lose messages when a QP is
+# destroyed right after the post, as mckey does.
 mckey_from_to() {
 	local sender=$1 receiver=$2 times=${3:-1} status=0 pid
 	: >"$work/receiver"
 	at "$receiver" timeout 120 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 \
 		>"$work/receiver" 2>&1 &
 	pid=$!
-	# Its host is a member before its QP is.
+	# The host joins before the QP is attached.
 	until_ok 60 grep -q 'joined dgid' "$work/receiver"
 	is_member "$receiver" 239.9.18.1
 	while ((times-- > 0)) && kill -0 $pid; do
@@ -198,18 +198,18 @@ mckey_from_to() {
 		! is_member "$receiver" 239.9.18.1
 }
 
-# Index of the RoCE v2 GID of the IPv4 address.
+# Prints the index of a VM's RoCE v2 GID for its IPv4 address.
 gid_index() { gid_of "$1" '' '*:ffff:*'; }
 
-# The index of a VM's RoCE v2 GID for a network device, if one is named, and an address, a pattern
-# for what GIDs are written as; fails if there is none.
+# Prints the index of a RoCE v2 GID: gid_of VM NETDEV PATTERN. NETDEV may be empty; PATTERN is for
+# the GID's text. Fails if there is no such GID.
 gid_of() { there "$1" find_gid "$2" "$3"; }
 
 find_gid() {
 	local index kind netdev gid
 	cd "/sys/class/infiniband/$(find_device)/ports/1" || return
 	for index in {0..63}; do
-		# Entries that are not in use can't be read.
+		# Reading an unused entry fails.
 		{ read -r kind <"gid_attrs/types/$index"; } 2>/dev/null || continue
 		{ read -r netdev <"gid_attrs/ndevs/$index" &&
 			read -r gid <"gids/$index"; } 2>/dev/null || continue
@@ -219,15 +219,14 @@ find_gid() {
 	return 1
 }
 
-# The device of a VM and its gid_index, as options of a program; that for the index is the second
-# argument.
+# Prints a VM's device and GID index as options of a program. The second argument is the program's
+# option for the index.
 endpoint() { there "$1" find_endpoint "$2"; }
 
 find_endpoint() { printf -- '-d %s %s %d\n' "$(find_device)" "$1" "$(find_gid '' '*:ffff:*')"; }
 
-# Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port where
-# such programs meet. An identifier of the connection manager is in state LISTEN before requests
-# find it: its program sleeps once they do.
+# Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port. A CM
+# id is in state LISTEN a little before it accepts requests; when it does, its program sleeps.
 waits() { there 2 find_waiting "$1"; }
 
 find_waiting() {
@@ -241,9 +240,9 @@ find_waiting() {
 	[[ $(rdma res show cm_id) == *"state LISTEN "*"comm $1 "* && $(ps -C "$1" -o state=) == *S* ]]
 }
 
-# Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the
-# client's. $patience says for how many seconds at most, if not for 120. perftest, which has no
-# report where its calibration of the clock met a busy host, is tried again.
+# Runs a program as server on VM 2 and as client on VM 1: meet PROGRAM SERVER-ARGUMENTS
+# CLIENT-ARGUMENTS. $patience is the time limit in seconds, 120 by default. perftest prints no
+# report if its calibration of the clock fails on a busy host; then it runs again.
 meet() {
 	local attempts=3 status
 	while
@@ -273,15 +272,15 @@ meet_once() {
 	return "$status"
 }
 
-# The same for one of rdma-core's or perftest's that takes a device and a GID index; the first
-# argument is its option for the index.
+# Runs a program of rdma-core or perftest with a device and a GID index as server and client. The
+# first argument is the program's option for the index.
 pair() {
 	local index_option=$1 program=$2
 	shift 2
 	meet "$program" "$* $(endpoint 2 "$index_option")" "$* $(endpoint 1 "$index_option") vm2"
 }
 
-# One round of verified traffic: the link works.
+# Checks the link: one round of verified traffic.
 traffic() {
 	start_server 18600
 	client -p 18600 client vm2 queue_one_cq >"$work/traffic" 2>&1 || {
@@ -290,13 +289,13 @@ traffic() {
 	}
 }
 
-# Starts traffic that goes on until the file "$work/stop" exists, and waits for its first round.
-# $netns names the namespace in which it runs, if that is another.
+# Starts traffic that continues until the file "$work/stop" exists, and waits for its first round.
+# $netns is the network namespace of the traffic, if it is set.
 start_soak() {
 	start_server 18700
 	rm -f "$work/stop"
 	: >"$work/soak"
-	# Not by `client`: the process itself is what a test may kill.
+	# Not started by `client`, since a test may kill the process itself.
 	local name
 	name=$(device 1)
 	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 \
@@ -305,7 +304,7 @@ start_soak() {
 	until_ok 60 grep -q 'soak: round' "$work/soak"
 }
 
-# That traffic must end with an error, soon, and not hang, once its device has gone.
+# Checks that the traffic soon ends with an error after its device has gone.
 soak_ends() {
 	local status=0
 	timeout 150 tail --pid="$soak" -f /dev/null || fail "the process still runs"
@@ -321,31 +320,31 @@ start_watch() {
 	until_ok 30 grep -q 'async event' "$work/watch"
 }
 
-# Waits until it was told that its device has gone, and ends it.
+# Waits until ibv_asyncwatch has reported that its device has gone, and ends it.
 watch_is_told() {
 	until_ok 20 grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"
 	kill "$watch" 2>/dev/null || true
 	wait "$watch" || true
 }
 
-# Clock ticks that kernel threads of workqueues and softirqs have run for.
+# Prints the CPU time of the kernel threads of workqueues and softirqs, in clock ticks.
 worker_ticks() {
 	local file line fields sum=0
 	for file in /proc/[0-9]*/stat; do
 		{ read -r line <"$file"; } 2>/dev/null || continue
 		[[ $line == *'('@(kworker|ksoftirqd)/* ]] || continue
-		# After the name: the 12th and 13th are times in user and kernel mode.
+		# The 12th and 13th fields after the name are the times in user and kernel mode.
 		read -r -a fields <<<"${line##*) }"
 		sum=$((sum + fields[11] + fields[12]))
 	done
 	echo "$sum"
 }
 
-# Whether those are idle. A work item that queues itself again takes nearly all of a processor, of
-# which this allows a fifth: it does not depend on how fast the machine is.
+# Whether these threads are idle. A work item that re-queues itself at once takes nearly a whole
+# processor; the limit is a fifth, which does not depend on the machine's speed.
 workers_are_idle() {
 	local before after
-	# The end of a test's programs may take some time.
+	# Several attempts, since the cleanup of a test's programs may take some time.
 	for _ in {1..3}; do
 		before=$(worker_ticks)
 		sleep 5
@@ -356,7 +355,8 @@ workers_are_idle() {
 	return 1
 }
 
-# Counters of a VM's device for packets that were lost, doubled, reordered and damaged, one a line.
+# Prints the counters of a VM's device for lost, duplicated, reordered and corrupt packets, one a
+# line.
 loss_counters() {
 	there "$1" find_losses
 }
@@ -369,12 +369,12 @@ find_losses() {
 	done
 }
 
-# Remembers them in $losses.
+# Stores the counters in $losses.
 losses_begin() {
 	losses=$(loss_counters "$1")
 }
 
-# Whether each of them has grown since: faults that are not injected test nothing.
+# Whether each counter has grown since losses_begin: a lossy test needs injected faults.
 losses_seen() {
 	local now same
 	now=$(loss_counters "$1")
@@ -384,7 +384,7 @@ losses_seen() {
 	return 1
 }
 
-# Writes a mark into the log of each VM's kernel.
+# Writes a mark to each VM's kernel log.
 mark_logs() {
 	local vm
 	for vm in "${machines[@]}"; do
@@ -392,8 +392,8 @@ mark_logs() {
 	done
 }
 
-# Prints what the kernels have complained of since a mark, but for what a script accepts, and writes
-# the next mark.
+# Prints the kernels' complaints since a mark, except those that the script accepts, and writes the
+# next mark.
 complaints_since() {
 	local vm
 	for vm in "${machines[@]}"; do
@@ -403,8 +403,8 @@ complaints_since() {
 	done
 }
 
-# Prints what of ours has no reference any more, where the kernel looks for such memory (kmemleak).
-# It takes what is some seconds old, and is sure of what it finds twice.
+# Prints leaks of our modules, if the kernel has kmemleak. kmemleak reports only objects that are
+# some seconds old; a leak counts if two scans find it.
 leaks() {
 	local vm
 	for vm in "${machines[@]}"; do
@@ -418,7 +418,7 @@ leaks() {
 	done
 }
 
-# Ends what a test has left running.
+# Kills the processes that a test has left running.
 end_children() {
 	local child
 	for child in $(jobs -p); do
@@ -430,8 +430,8 @@ end_children() {
 	wait
 } 2>/dev/null
 
-# A script may define this to put right what its tests leave wrong, and what they do only when they
-# fail.
+# A script may redefine these functions: cleanup after each test, and after_failure after a failed
+# test.
 cleanup() { :; }
 after_failure() { :; }
 
@@ -443,8 +443,7 @@ run_one() (
 	"$1"
 )
 
-# Runs test functions, or those of them that TESTS names, and reports them. Its status is that of
-# the script.
+# Runs test functions, or only those in TESTS, and reports them. The status is the script's.
 run_tests() {
 	if [[ -n ${TESTS:-} ]]; then
 		# shellcheck disable=SC2086
@@ -458,7 +457,7 @@ run_tests() {
 		number=$((number + 1))
 		status=0
 		began=$SECONDS
-		# In the background, as errexit has no effect in a condition.
+		# In the background, since errexit has no effect in a condition.
 		run_one "$name" >"$log" 2>&1 &
 		wait $! || status=$?
 		found=$(complaints_since $$.$((number - 1)) "$$.$number")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The tools tell the truth about the device.
+# The device's attributes, as rdma-core's and the kernel's tools show them.
 # testbed: --path direct
 # more: --withhold rate-limit --withhold counters
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -16,7 +16,7 @@ devinfo() {
 	ibv_devinfo -v -d "$(device 1)" | sed -n "s/^[[:space:]]*$1:[[:space:]]*//p" | head -n 1
 }
 
-# A MAC address as modified EUI-64.
+# Prints a network device's MAC address as modified EUI-64.
 eui64() {
 	local a b c d e f
 	IFS=: read -r a b c d e f <"/sys/class/net/$1/address"
@@ -45,7 +45,7 @@ test_device_identity() {
 	[[ $(devinfo phys_port_cnt) == 1 ]]
 }
 
-# Programs that look for the topology (NCCL, hwloc, UCX) find the PCI function behind the device.
+# Programs that read the topology (NCCL, hwloc, UCX) find the PCI function of the device.
 # abi: R-9
 test_topology() {
 	local parent virtio
@@ -60,7 +60,7 @@ test_topology() {
 	compgen -G "$parent/infiniband_mad/umad*"
 }
 
-# The description by which people know the device, until they give it another one, as rdma-ndd does.
+# The node description has a default, and can be changed, as rdma-ndd does.
 test_node_description() {
 	local file
 	file=/sys/class/infiniband/$(device 1)/node_desc
@@ -68,7 +68,7 @@ test_node_description() {
 	printf 'machine 1' >"$file"
 	[[ $(<"$file") == "machine 1" ]]
 	[[ $(rdma dev show "$(device 1)") == *"node_type ca"* ]]
-	# As long as may be, and nothing of it is left behind a shorter one.
+	# A description of the maximum length, followed by a shorter one, which replaces all of it.
 	printf 'x%.0s' {1..64} >"$file"
 	[[ $(<"$file") == "$(printf 'x%.0s' {1..63})" ]]
 	printf virtio_rdma >"$file"
@@ -129,7 +129,7 @@ PYTHON
 	diff <(expected) <(gids)
 }
 
-# The counters of resources follow what a program makes, and fall back when it ends.
+# The resource counters follow the objects of a program, and fall back when it ends.
 test_resources() {
 	local dev before during
 	dev=$(device 1)
@@ -153,8 +153,8 @@ test_resources() {
 	until_ok 10 settled
 }
 
-# The port counts what goes through it, in sysfs and for the rdma tool, which prints the driver's
-# details as well.
+# The port counts its traffic. sysfs and the rdma tool show the counters, and the tool also shows
+# the driver's details.
 # abi
 test_counters_and_details() {
 	local dev port
@@ -177,14 +177,13 @@ test_counters_and_details() {
 	wait "$soak"
 }
 
-# Programs see which rate limits there are.
+# Programs see the device's rate limits.
 # abi
 test_packet_pacing() {
 	[[ $(devinfo qp_rate_limit_min) == 100kbps && $(devinfo qp_rate_limit_max) == 100000000kbps ]]
 }
 
-# A device without rate limits and counters: nothing is shown that is not there, and programs are
-# refused.
+# A device without rate limits and counters: the tools show none, and programs can't set a rate.
 # abi
 test_withheld() {
 	[[ $(devinfo qp_rate_limit_max) == 0kbps ]]
@@ -194,7 +193,7 @@ test_withheld() {
 	client client --skip "rate_limit_refusals=the machines withhold rate limits" vm2 rate_limit
 }
 
-# The promised limits can be reached, and not exceeded.
+# The reported limits can be reached, but not exceeded.
 test_limits() {
 	start_server
 	client client vm2 limits

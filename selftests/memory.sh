@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Registration of a GiB, or 8 GiB where the machines have them: by small pages, in a list of two
-# levels, and by huge ones.
+# Registration of 1 GiB, or 8 GiB if the machines have so much: with small pages, in a list of two
+# levels, and with huge pages.
 # more: --path direct --mem 1600
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,7 +10,7 @@
 thp=/sys/kernel/mm/transparent_hugepage/enabled
 before=$(sed 's/.*\[\(.*\)\].*/\1/' "$thp")
 
-# Whether new memory of programs consists of huge pages.
+# Sets whether programs get huge pages, on both VMs.
 huge_pages() {
 	local vm
 	for vm in 1 2; do

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The driver comes and goes at any time: unbound, removed, with traffic, with an open context.
+# The driver can be removed at any time: unbound or unloaded, with traffic, with an open context.
 # testbed: --path direct
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -21,7 +21,7 @@ insert() {
 	until_ok 20 device_up
 }
 
-# A test that failed may have left the device without its driver.
+# A failed test may have left the device without its driver.
 after_failure() {
 	[[ -d $driver ]] || insmod "$module"
 	[[ -n $(device 1) ]] || bind
@@ -62,7 +62,7 @@ test_remove_with_traffic() {
 	traffic
 }
 
-# A context stays open over the removal; it is told, and its program can end.
+# A context stays open during the removal. It gets an event, and its program can end.
 test_remove_with_open_context() {
 	for _ in 1 2; do
 		start_watch
@@ -73,7 +73,7 @@ test_remove_with_open_context() {
 	traffic
 }
 
-# The peer of a device that was removed sees its retries run out and can connect again later.
+# The peer of a removed device runs out of retries, and can connect again later.
 test_peer_survives() {
 	on 2 rdma link show
 	start_soak

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Multicast groups that programs join with the connection manager. Datagrams have no second chance,
+# Multicast groups that programs join with the connection manager. Datagrams are not retransmitted,
 # and the receiver waits for all ten.
 # more: --path direct
 # more: --path wire

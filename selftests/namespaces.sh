@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Network namespaces and the rdma cgroup: the device is one namespace's own, goes into another and
-# comes back, also under traffic and when that namespace is deleted, and where other devices have
-# its name; a group's processes have no more objects than it may have.
+# Network namespaces and the rdma cgroup. In exclusive mode, the device moves to another namespace
+# and back, also under traffic, when the namespace is deleted, and when another device has its name.
+# The processes of a cgroup can't create more objects than its limit.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 group=/run/cgroup/virtio-rdma-test
 
-# Back to where the other tests want it: one namespace that shares its devices and has no other, the
-# network device with its addresses.
+# Restores the state for other tests: shared mode without further namespaces, and the network device
+# with its addresses.
 restore() {
 	if ip netns list | grep -q .; then
 		ip -all netns delete
@@ -24,15 +24,15 @@ restore() {
 	ip address replace 10.9.0.1/24 dev eth0
 	ip address replace fd09::1/64 dev eth0 nodad
 	until_ok 60 device_up
-	# Namespaces that were deleted go a little later.
+	# Deleted namespaces disappear a little later.
 	[[ $(rdma system show) == *"netns shared"* ]] || until_ok 60 rdma system set netns shared
 }
 
-# Whether a namespace has an RDMA device of a name.
+# Whether a namespace has an RDMA device with this name.
 has_device() { ip netns exec "$1" rdma dev show "$2"; }
 
 after_failure() {
-	# A namespace lives as long as a process in it, and keeps the device.
+	# A process in a namespace keeps the namespace and its device.
 	end_children
 	restore
 }
@@ -46,15 +46,14 @@ cleanup() {
 	fi
 }
 
-# Devices belong to one namespace each from here on; there is a new one named "inside", and ours has
-# the name "outside".
+# Switches to exclusive mode. Creates a namespace "inside", and names this namespace "outside".
 separate() {
 	rdma system set netns exclusive
 	ip netns add inside
 	ip netns attach outside 1
 }
 
-# The network device goes into the new namespace, to an RDMA device there.
+# Moves the network device to the namespace "inside".
 move_netdev_inside() {
 	ip link set eth0 netns inside
 	ip -netns inside -batch - <<-IP
@@ -67,7 +66,7 @@ move_netdev_inside() {
 	until_ok 60 active
 }
 
-# Both go there.
+# Moves the RDMA device and the network device to the namespace "inside".
 move_inside() {
 	separate
 	rdma dev set "$(device 1)" netns inside
@@ -75,7 +74,7 @@ move_inside() {
 	move_netdev_inside
 }
 
-# The device and its address work within the namespace, and nobody outside opens the device.
+# The device and its address work within the namespace; from outside the device can't be opened.
 test_exclusive() {
 	local name
 	name=$(device 1)
@@ -91,7 +90,7 @@ test_exclusive() {
 	traffic
 }
 
-# The devices of a namespace that is deleted come back to the first one.
+# The devices of a deleted namespace return to the initial namespace.
 test_deleted_under_traffic() {
 	move_inside
 	on 2 timeout 100 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
@@ -106,8 +105,8 @@ test_deleted_under_traffic() {
 	traffic
 }
 
-# A device that goes into another namespace does not wait for the programs that poll: they are told,
-# as when it is removed.
+# Moving a device to another namespace does not wait for polling programs: they get an event, as at
+# a removal.
 test_moved_under_traffic() {
 	local name
 	name=$(device 1)
@@ -126,8 +125,8 @@ test_moved_under_traffic() {
 	traffic
 }
 
-# A namespace whose device has the name of ours does not get it, which is found out before anything
-# happens to traffic.
+# A device can't move to a namespace in which another device has its name. The move fails before it
+# affects traffic.
 test_name_taken_inside() {
 	local name
 	name=$(device 1)
@@ -149,8 +148,8 @@ test_name_taken_inside() {
 	traffic
 }
 
-# A device that comes back from a namespace that is deleted, to find its name taken, gets another
-# and works by that.
+# A device that returns from a deleted namespace while another device has its name gets a new name,
+# and works.
 test_name_taken_outside() {
 	local name other
 	name=$(device 1)
@@ -168,13 +167,13 @@ test_name_taken_outside() {
 	until_ok 60 came_back
 	restore
 	traffic
-	# The device that had it goes a little later than its network device.
+	# The other device disappears a little later than its network device.
 	until_ok 60 rdma dev set "$other" name "$name"
 	[[ $(device 1) == "$name" ]]
 	traffic
 }
 
-# A network device that is taken away under traffic does not wait for those who use it.
+# The removal of a network device under traffic does not wait for its users.
 test_netdev_removed_under_traffic() {
 	local virtio
 	start_soak
@@ -182,7 +181,7 @@ test_netdev_removed_under_traffic() {
 	timeout 30 sh -c "echo $virtio >/sys/bus/virtio/drivers/virtio_net/unbind"
 	until_ok 10 link_is 1 DOWN
 	timeout 30 sh -c "echo $virtio >/sys/bus/virtio/drivers/virtio_net/bind"
-	# It ends by itself once it misses its peer for long.
+	# The traffic would end by itself only after a long timeout.
 	kill "$soak" || true
 	wait "$soak" || true
 	restore

@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The port follows its network device: down and up, renamed, of another MTU, removed and back, in a
-# bond.
+# The port follows its network device: down and up, renamed, with another MTU, removed and added
+# again, in a bond.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Brings the network device of VM 1 to where the other tests want it.
+# Restores the network device of VM 1 for other tests.
 restore() {
 	local net
 	net=$(basename "$(dirname "$(ls -d /sys/class/net/*/device)")")
@@ -63,7 +63,7 @@ test_rename() {
 
 test_mtu() {
 	mtu_is 1024
-	# A packet's headers take 64 bytes or so of the network device's MTU.
+	# A packet's headers take about 64 bytes of the network device's MTU.
 	ip link set eth0 mtu 700
 	until_ok 10 mtu_is 512
 	ip link set eth0 mtu 1500
@@ -72,7 +72,7 @@ test_mtu() {
 	traffic
 }
 
-# The network device goes away for good and comes back as another one.
+# The network device is removed, and another one takes its place.
 test_removed_and_back() {
 	local virtio
 	virtio=$(basename "$(readlink -f /sys/class/net/eth0/device)")

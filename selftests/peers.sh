@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Contexts that are attached to a peer: the sample one, whose memory has addresses of its own.
+# Contexts that are attached to a peer: the sample peer, whose memory has its own addresses.
 # more:
 # more: --withhold peers
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -11,9 +11,9 @@ sample=${module%/*}/samples/rdma_peer_sample.ko
 program=$(mktemp)
 trap 'rm -f "$program"' EXIT
 
-# Contexts that the peer has given out, and those that it has got back.
+# Prints the number of contexts that the peer has created, and the number that were released.
 contexts() { cat /sys/kernel/debug/rdma_peer_sample/contexts; }
-# Whether it has got all of them back.
+# Whether all contexts were released.
 balanced() {
 	local gotten put
 	read -r gotten put < <(contexts)
@@ -21,7 +21,7 @@ balanced() {
 }
 
 load() { insmod "$sample"; }
-# The end of a buffer comes a little after that of its last user, and keeps the module until then.
+# Unloads the sample. A buffer keeps the module until a little after the end of its last user.
 unload() { [[ ! -e /sys/module/rdma_peer_sample ]] || until_ok 30 rmmod rdma_peer_sample; }
 # Whether a module can't be removed.
 is_kept() {
@@ -33,14 +33,14 @@ cleanup() {
 	[[ ! -e /sys/module/rdma_peer_sampl2 ]] || rmmod rdma_peer_sampl2
 }
 
-# Starts a process that has a context, with memory of the peer.
+# Starts a process with a context that has registered memory of the peer.
 start_holder() {
 	"$program" "$(device 1)" hold >"$work/holder" &
 	holder=$!
 	until_ok 30 grep -q attached "$work/holder"
 }
 
-# The header, the file of pkg-config and the library are what programs are built with.
+# A program can be built with the header, the pkg-config file and the library.
 test_peer_program() {
 	local flags
 	flags=$(PKG_CONFIG_PATH=$top/build/provider pkg-config --cflags --libs libvirtio_rdma)
@@ -49,7 +49,7 @@ test_peer_program() {
 		"$top/selftests/peers/peer_context.c" $flags
 }
 
-# Without the device's consent no context is attached, and without peers none either.
+# No context is attached if the device does not support peers, or if the peer does not exist.
 test_peer_unknown() {
 	local expected=EINVAL
 	has_feature 12 || expected=EOPNOTSUPP
@@ -70,31 +70,31 @@ test_peer_data() {
 	[[ $(contexts) == "2 2" ]]
 }
 
-# Two peers of one name would not be told apart: the same sample, as a module of another name, is
-# refused by the registry. The module loader itself refuses only a module of the same name.
+# Peers' names are unique: the registry refuses the same sample as a module with another name. The
+# module loader itself refuses only a module with the same name.
 test_peer_of_the_same_name() {
 	local twin=$work/rdma_peer_sampl2.ko error
 	sed 's/rdma_peer_sample/rdma_peer_sampl2/g' "$sample" >"$twin"
-	# The twin alone is a good module.
+	# The twin can be loaded alone.
 	insmod "$twin"
 	rmmod rdma_peer_sampl2
 	load
 	error=$(insmod "$twin" 2>&1) && fail "a second peer of the name was registered"
 	echo "$error"
-	# The registry says EEXIST, of which the module loader makes EBUSY: its own meaning of
-	# EEXIST is a module of the name.
+	# The registry returns EEXIST. The module loader turns it into EBUSY, since EEXIST means that a
+	# module of this name is loaded.
 	[[ $error == *"Device or resource busy"* ]]
 	[[ ! -e /sys/module/rdma_peer_sampl2 ]]
 }
 
-# The data of contexts is given back however they end, and the peer stays until then.
+# A context is released however its process ends, and the peer's module is in use until then.
 test_peer_process_killed() {
 	has_feature 12 || skip "withheld"
 	load
 	start_holder
 	[[ $(contexts) == "1 0" ]]
 	is_kept rdma_peer_sample
-	# It has the registry, which is in the driver.
+	# The peer uses the registry, which is part of the driver.
 	is_kept virtio_rdma
 	kill -KILL "$holder"
 	until_ok 30 balanced
@@ -102,8 +102,8 @@ test_peer_process_killed() {
 	[[ ! -e /sys/module/rdma_peer_sample ]]
 }
 
-# The device goes while a process has the context: the peer has its data back before the process is
-# gone.
+# The device is unbound while a process has a context: the context is released before the process
+# ends.
 test_peer_device_unbound() {
 	has_feature 12 || skip "withheld"
 	local name

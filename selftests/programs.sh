@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Programs between two VMs that nobody wrote for this device: qperf, rsockets, libfabric, and Open
-# MPI over UCX and over libfabric. See Documentation/programs.md.
+# Programs that were not written for this device, between two VMs: qperf, rsockets, libfabric, and
+# Open MPI over UCX and over libfabric. See Documentation/programs.md.
 # more: --path direct
 # more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -13,15 +13,15 @@ cleanup() {
 	on 2 pkill -x 'qperf|rstream|prted'
 }
 
-# Messages that the device of VM 1 has sent: directly, or as packets.
+# Prints the number of messages and packets that the device of VM 1 has sent.
 sent() {
 	local counters
 	counters=/sys/class/infiniband/$(device 1)/ports/1/hw_counters
 	echo $(($(<"$counters/direct_tx_messages") + $(<"$counters/tx_packets")))
 }
 
-# Whether the device of VM 1 sends at least so many messages while a command runs: many programs
-# take TCP without a word.
+# Runs a command, and checks that the device of VM 1 sends at least $1 messages meanwhile: many
+# programs silently fall back to TCP.
 over_rdma() {
 	local least=$1 before after
 	shift
@@ -32,8 +32,9 @@ over_rdma() {
 	((after - before >= least))
 }
 
-# Tests of qperf, whose server serves them all. The connection manager finds the device by its
-# address. Tests of UC and UD do without it and know no GIDs: no RoCE device can run them.
+# Runs tests of qperf, with one server for all. They connect with the connection manager, by the
+# device's address. qperf's tests of UC and UD do not use it and support no GIDs: no RoCE device can
+# run them.
 qperf_tests() {
 	local name
 	on 2 timeout 500 qperf -lp 18515 >"$work/passive" 2>&1 &
@@ -48,13 +49,14 @@ qperf_tests() {
 	done
 }
 
-# Data goes one way in most: the QP of one side has no SQ, that of the other no RQ.
+# Most tests move data in one direction: one side's QP has no send queue, the other's no receive
+# queue.
 test_qperf() {
 	qperf_tests rc_bw rc_bi_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw \
 		rc_rdma_write_lat rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr
 }
 
-# Sockets over RDMA. The program compares what it receives. Its datagrams know no GIDs either.
+# Sockets over RDMA. The program compares the received data. Its datagrams support no GIDs either.
 rstream_options="-T v -C 200 -S 65536"
 test_rsockets() {
 	over_rdma 200 meet rstream "-b 10.9.0.2 -T b $rstream_options" \
@@ -63,9 +65,9 @@ test_rsockets() {
 
 test_rsockets_asynchronous() { over_rdma 200 rstream_asynchronous; }
 
-# This server never sleeps, so that nobody sees when it waits: the client tries until it is there. A
-# client that is told of the server's end before its own takes that for an error, over rxe too: the
-# server's status is what counts.
+# The asynchronous server never sleeps, so `waits` can't detect that it is ready: the client is
+# retried until the server is there. A client reports an error if the server ends before it, over
+# rxe too. Therefore the server's status counts.
 rstream_asynchronous() {
 	local server
 	# shellcheck disable=SC2086
@@ -82,7 +84,7 @@ rstream_asynchronous() {
 	cat "$work/passive"
 }
 
-# The server waits at a TCP port of its own. Data is compared with -c.
+# Runs fi_pingpong, whose server waits at TCP port 18515. With -c it compares the data.
 pingpong() {
 	local command="fi_pingpong $* -c"
 	over_rdma 100 meet env "$command -B 18515" "$command -P 18515 10.9.0.2"
@@ -90,11 +92,11 @@ pingpong() {
 
 test_libfabric_connections() { pingpong -p verbs -e msg -I 20; }
 
-# Messages without connections: libfabric makes them by itself (ofi_rxm).
+# Connectionless messages: libfabric makes the connections by itself (ofi_rxm).
 test_libfabric_messages() { pingpong -p 'verbs;ofi_rxm' -e rdm -I 20; }
 test_libfabric_tagged() { pingpong -p 'verbs;ofi_rxm' -e rdm -m tagged -I 20; }
 
-# Parts of mpi/exchange.py, one process on each VM, with options of mpirun.
+# Runs parts of mpi/exchange.py with one process on each VM: mpi [MPIRUN-OPTION...] -- PART...
 mpi() {
 	local options=()
 	while [[ $1 != -- ]]; do
@@ -112,11 +114,11 @@ mpi() {
 	(($(grep -c '^passed: ' "$work/mpi") == $#))
 }
 
-# UCX takes the GID of the IPv4 address.
+# UCX selects the GID of the IPv4 address.
 test_mpi_ucx() { over_rdma 500 mpi --mca pml ucx -- messages burst collectives; }
 test_mpi_ucx_one_sided() { over_rdma 20 mpi --mca pml ucx --mca osc ucx -- create allocate; }
 
-# Without libfabric's cache of registrations, with which data arrives wrong over rxe too.
+# Without libfabric's registration cache, which corrupts data, over rxe too.
 test_mpi_libfabric() {
 	over_rdma 500 mpi --mca pml cm --mca mtl ofi -x 'FI_PROVIDER=verbs;ofi_rxm' \
 		-x FI_MR_CACHE_MAX_COUNT=0 -- messages burst collectives

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# A queue makes no sense, by the driver's doing or the device's: the device asks for a reset, or the
-# driver gives it up. It is dead, and programs are told. A driver that is bound again has it back.
+# A corrupt virtqueue. If the driver has corrupted it, the device requests a reset; if the device
+# has, the driver gives the device up. In both cases the device is dead, and programs get an event.
+# It works again after the driver is bound again.
 # more:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -10,7 +11,7 @@
 
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
-# Breaks it by the driver's nonsense, or by its own.
+# Breaks the device by a corruption of the driver (nonsense) or of the device (device_nonsense).
 break_device() {
 	insmod "$kverbs" device="$(device 1)" "${1:-nonsense}=1"
 	rmmod kverbs
@@ -35,7 +36,7 @@ rebind() {
 
 after_failure() { rebind; }
 
-# Nobody runs a command meanwhile, whose answer would be missed.
+# No command is running, whose missing response would reveal the death.
 test_programs_are_told() {
 	start_watch
 	start_soak
@@ -47,7 +48,7 @@ test_programs_are_told() {
 	traffic
 }
 
-# The MAD layer's CQ is armed at all times.
+# The kernel's threads are idle, although the MAD layer's CQ is always armed.
 test_idle_when_dead() {
 	break_device
 	until_ok 60 is_dead
@@ -55,20 +56,20 @@ test_idle_when_dead() {
 	rebind
 }
 
-# The end of a CQ meets what the end of the device has set going.
+# Destroying a CQ races with the work that the device's death has started.
 test_again_and_again() {
 	for _ in {1..5}; do
 		break_device
 		rebind
 	done
-	# By an interrupt, not by the look at an idle device every few seconds.
+	# The reset request was detected by an interrupt, not by the periodic check.
 	local log
 	log=$(dmesg)
 	[[ $log == *'needs a reset: '* && $log != *'of which no interrupt told'* ]]
 	traffic
 }
 
-# The queue says nothing more, and nobody runs a command.
+# The queue reports nothing any more, and no command is running.
 test_broken_queue() {
 	break_device device_nonsense
 	until_ok 60 is_dead

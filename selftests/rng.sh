@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The abstractions of the virtio bus serve a second driver: samples/virtio_rng.rs, on QEMU's entropy
-# devices. One answers. The other one never does, so reads wait at it.
+# A second driver on the abstractions of the virtio bus: samples/virtio_rng.rs, with two entropy
+# devices of QEMU. One device answers. The other never answers, so reads from it wait.
 # testbed: --vms 1 --no-device --rng
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +13,7 @@ sample=${TESTBED_MODULES:-$top/build}/module/samples/virtio_rng_sample.ko
 driver=/sys/bus/virtio/drivers/virtio_rng_sample
 core=/sys/class/misc/hw_random
 
-# The entropy devices of the bus, in the order of their slots: the first one answers.
+# Prints the entropy devices in the order of their slots. The first one answers.
 devices() {
 	local device id
 	for device in /sys/bus/pci/devices/*/virtio*; do
@@ -22,21 +22,21 @@ devices() {
 	done
 }
 
-# The PCI function of a virtio device.
+# Prints the PCI function of a virtio device.
 function_of() { dirname "$(readlink -f "/sys/bus/virtio/devices/$1")"; }
 
-# Whether a device has a generator.
+# Whether a device has a generator in the kernel's list.
 has_generator() { [[ " $(<$core/rng_available) " == *" virtio_rng_sample.$1 "* ]]; }
 
 lacks_generator() { ! has_generator "$1"; }
 
-# Has /dev/hwrng read from a device.
+# Makes /dev/hwrng read from a device.
 use() { echo "virtio_rng_sample.$1" >$core/rng_current; }
 
 # Reads 64 bytes.
 draw() { timeout 60 dd if=/dev/hwrng bs=64 count=1 iflag=fullblock status=none | od -An -v -tx1; }
 
-# Whether /dev/hwrng gives bytes that are neither zero nor those that it gave before.
+# Whether /dev/hwrng returns bytes that are neither zero nor the same twice.
 draws() {
 	local first second zero
 	zero=$(head -c 64 /dev/zero | od -An -v -tx1)
@@ -47,7 +47,7 @@ draws() {
 	[[ $first != "$zero" && $second != "$zero" && $first != "$second" ]]
 }
 
-# Starts a read of the device that never answers, and waits until it sleeps.
+# Starts a read from the device that never answers, and waits until the reader sleeps.
 start_read() {
 	use "$silent"
 	: >"$work/read"
@@ -58,7 +58,7 @@ start_read() {
 
 sleeps() { [[ $(ps -o state= -p "$reader") == S* ]]; }
 
-# That read ends, with an error and without bytes.
+# Checks that this read ends with an error and without bytes.
 read_ends() {
 	local status=0
 	timeout 60 tail --pid="$reader" -f /dev/null || fail "the read still waits"
@@ -68,7 +68,8 @@ read_ends() {
 	[[ ! -s $work/read ]]
 }
 
-# The sample takes devices that another driver had: the kernel's own, a module or built in.
+# Loads the sample and binds it to the devices, which the kernel's own driver may have, as a module
+# or built in.
 insert() {
 	local device
 	mapfile -t found < <(devices)
@@ -87,7 +88,7 @@ insert() {
 	has_generator "$silent"
 }
 
-# Once no module is there that would give one away again.
+# Unloads the sample.
 remove() {
 	timeout 60 rmmod virtio_rng_sample
 	[[ ! -d $driver ]]
@@ -103,11 +104,11 @@ test_reads_differ() {
 	use "$good"
 	[[ $(<$core/rng_current) == "virtio_rng_sample.$good" ]]
 	draws
-	# In pieces of another length than the device's buffer. The sum is a multiple of the core's,
-	# 64 bytes: what is left in that would answer a later read.
+	# Pieces of another length than the device's buffer. The total length is a multiple of the
+	# core's buffer of 64 bytes: bytes left in that buffer would answer a later read.
 	timeout 60 dd if=/dev/hwrng bs=100 count=48 iflag=fullblock status=none >"$work/bytes"
 	(($(stat -c %s "$work/bytes") == 4800))
-	# Each of 256 values is missing once in a hundred million times.
+	# The probability that a given value of 256 is missing is about 1e-8.
 	(($(od -An -v -w1 -tu1 "$work/bytes" | sort -u | wc -l) > 250))
 	remove
 }
@@ -146,13 +147,13 @@ test_unplug_while_a_read_waits() {
 	lacks_generator "$silent"
 	use "$good"
 	draws
-	# It comes back, by another name.
+	# The device returns with another name.
 	echo 1 >/sys/bus/pci/rescan
 	until_ok 30 takes_two
 	remove
 }
 
-# A driver of the kernel's that is built in takes the device before the sample does.
+# Binds the sample to the devices that the kernel's built-in driver has taken before.
 takes_two() {
 	local device
 	for device in $(devices); do
@@ -175,7 +176,8 @@ test_remove_module_while_a_read_waits() {
 	remove
 }
 
-# The device loses its queues, and the driver keeps its generator, at which a reader may wait.
+# A reset of the function: the device loses its queues, and the driver keeps its generator, for
+# which a reader may be waiting.
 test_reset_of_the_function() {
 	insert
 	local function

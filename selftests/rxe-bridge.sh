@@ -1,8 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Linux's rdma_rxe on a bridge of its machine, as a host has it that virtual machines and networks
-# are joined by.
+# Linux's rdma_rxe on a bridge of its machine, as on a host of virtual machines.
 # more: --rxe 1 --pcap build/rxe-bridge.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,37 +1,42 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the one
-# that asks, the stock programs. Arguments are beginnings of the names of verbs tests to run instead
-# of all. A look at the packets follows: tools/testbed/check-capture.
+# Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the
+# requester, and the stock programs. Arguments are prefixes of names of verbs tests to run instead
+# of all. tools/testbed/check-capture checks the packets afterwards.
 # more: --rxe 1 --pcap build/rxe.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Tests that rxe itself does not pass with rxe as the peer either, since it
-# - keeps the CQEs of a QP that is destroyed
+# Tests that rxe does not pass even with rxe as the peer (foreign), as the responder
+# (foreign_answers) or as the requester (foreign_requests).
+#
+# In both roles, rxe
+# - keeps the CQEs of a destroyed QP
 # - does not count an error as solicited
-# - reports a receive that violates protection or length as LOC_QP_OP_ERR
-# - completes a request with a bad local key, and a binding that fails, as flushed
+# - completes a receive that violates protection or length with LOC_QP_OP_ERR
+# - completes a work request with a bad local key, and a failed binding, as flushed
 # - lets a peer invalidate the key of a process's MR
-# - is atomic among its own operations, not beside the processor
-# - refuses no QP for what its extended interface can't send
-# - blocks no loopback of groups
-# - registers no DMA buffers
-# - changes no regions
-# - counts the headers of a FLUSH twice in its ICRC, which only itself does
-# - takes other sizes of a QP's queues and leaves them as they are
-# - limits no rates
+# - is atomic among its own operations, but not with respect to the processor
+# - creates QPs for operations that its extended interface can't send
+# - does not block the loopback of multicast groups
+# - does not register DMA buffers
+# - does not re-register regions
+# - includes the headers of a FLUSH twice in its ICRC, unlike any other device
+# - accepts a resize of a QP's queues and ignores it
+# - has no rate limits
 # - has no thread domains, and sends datagrams that were built without a destination
-# and as the side that answers
-# - tells a process of an invalidated key by the bit that the kernel has for it
+#
+# As the responder, rxe
+# - reports an invalidated key to a process by the kernel's flag
 # - checks the bounds of a window's region, not those of the window
-# and as the side that asks
-# - takes inline data of that interface for an SGE, and all SGEs of a list to be as long as the
-#   first
+#
+# As the requester, rxe
+# - treats inline data of the extended interface as an SGE, and assumes that all SGEs of a list are
+#   as long as the first
 # - does not post an atomic operation on a misaligned word
-# - sends each Q_Key as it is, with its top bit set too
-# - has other address vectors than those that are forged
+# - sends each Q_Key unchanged, even with its top bit set
+# - has other address vectors than the forged ones
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
 	error_recv_without_local_write error_recv_too_short error_invalidate_user_key
 	atomic_beside_the_processor
@@ -72,18 +77,19 @@ test_verbs_with_rxe_as_client() {
 
 test_rc_pingpong() { pair -g ibv_rc_pingpong -n 100 -c; }
 test_rc_pingpong_events() { pair -g ibv_rc_pingpong -n 100 -c -e; }
-# rxe answers when its machine comes to it, which may take longer than perftest waits unless told
-# otherwise: 7 times 67 ms. And it takes the peer's number of outstanding READs for its own, and
-# rxe's is larger than our device allows.
+# rxe answers when its machine gets to it, which may take longer than perftest's default timeout, 7
+# times 67 ms: -u sets a longer one. perftest assumes that the peer supports as many outstanding
+# READs, and rxe supports more than our device: -o sets the number.
 test_write_bw() { pair -x ib_write_bw -s 65536 -n 100 -u 18; }
 test_read_bw() { pair -x ib_read_bw -s 65536 -n 100 -u 18 -o 16; }
 test_send_bw() { pair -x ib_send_bw -s 65536 -n 100 -u 18; }
 
 test_multicast() { mckey_from_to 1 2; }
-# As often as it takes until the receiver ends.
+# Sends the messages up to 100 times, until the receiver ends.
 test_multicast_back() { mckey_from_to 2 1 100; }
 
-# Behind the others: faults were injected, and our device met them. rxe counts in other files.
+# The last test: faults were injected, and our device has counted them. rxe's counters have other
+# names.
 test_faults_were_met() { losses_seen 1; }
 
 verbs_tests=("$@")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Queues in memory that is fragmented down to single pages: their rings need no long runs.
+# Queues in memory that is fragmented down to single pages: rings need no contiguous pages.
 # more: --path direct --mem 600
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -6,8 +6,8 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Traces one side of the test while it posts and polls 1,000 messages; prints the system calls
-# between its marks.
+# Traces one side of the test, which posts and polls 1,000 messages. Prints the system calls between
+# the marks in the trace.
 traced() {
 	strace -f -o "$work/trace" "$@"
 	grep -c verbs-test-mark "$work/trace" | grep -qx 2 || fail "no marks in the trace"
@@ -23,7 +23,7 @@ test_no_system_call() {
 	[[ ! -s $work/between ]]
 }
 
-# The trace would show them: with a sleeping consumer there are some.
+# The trace does show system calls: a sleeping consumer makes some.
 test_trace_sees_system_calls() {
 	start_server
 	strace -f -c -o "$work/summary" "$verbs" -d "$(device 1)" client vm2 event_next

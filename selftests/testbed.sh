@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The test bed itself: what `on` passes between two VMs.
+# The test bed itself: data and signals that `on` passes between two VMs.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Bytes go to VM 2 and back at the same time, unchanged and to their end.
+# Bytes are sent to VM 2 and back at the same time, completely and unchanged.
 test_input_comes_back() {
 	head -c 10M /dev/urandom >"$work/random"
 	on 2 cat <"$work/random" >"$work/back"
@@ -21,7 +21,7 @@ test_tree_is_copied() {
 	tar -C "$top" -c --sort=name --mtime=@0 selftests | tar -x -O | cmp - "$work/there"
 }
 
-# A command need not read its input, or all of it.
+# A command need not read its input, or not all of it.
 test_input_that_nobody_reads() {
 	yes | on 2 true
 	[[ $(yes | on 2 head -n 1) == y ]]

@@ -28,7 +28,7 @@ test_write_lat() {
 test_write_bw_both_ways() { pair -x ib_write_bw -s 65536 -n 300 -b; }
 test_write_bw_many_pairs() { pair -x ib_write_bw -s 16384 -n 100 -q 8; }
 
-# The example of a program on libibverbs.
+# The project's example of a libibverbs program.
 test_first_steps() {
 	local example=$top/build/target/release/examples/first_steps
 	on 2 timeout 120 "$example" "$(device 2)" "$(gid_index 2)" >"$work/passive" 2>&1 &
@@ -42,7 +42,7 @@ test_first_steps() {
 
 tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat
 	test_first_steps)
-# How queues are posted to and polled does not depend on the rest.
+# In RFC mode the tests above are enough: posting and polling do not depend on the rest.
 in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events
 	test_write_bw_both_ways
 	test_write_bw_many_pairs test_srq_pingpong test_srq_pingpong_events test_send_bw_srq)

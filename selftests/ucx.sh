@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# UCX between two VMs, a communication library of large programs, with its own transports over
-# verbs: RC with SRQs, whose connections are made by way of UD, UD alone, and connections of the
-# connection manager with data that is compared.
+# UCX, a communication library, between two VMs, with its own transports over verbs: RC with SRQs,
+# whose connections are made over UD; UD alone; and connections of the connection manager, with data
+# compared.
 # more: --path direct
 # more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -14,15 +14,15 @@ cleanup() {
 	on 2 pkill -x 'ucx_perftest|io_demo'
 }
 
-# Our device alone on a VM, and of UCX's transports, one. UCX takes the GID of the IPv4 address,
-# unless $gid is a pattern of another.
+# Prints variables that restrict UCX to our device on VM $1 and to transport $2. UCX selects the GID
+# of the IPv4 address, unless $gid is the pattern of another GID.
 environment() {
 	printf 'UCX_NET_DEVICES=%s:1 UCX_TLS=%s,self' "$(device "$1")" "$2"
 	[[ -z ${gid:-} ]] || printf ' UCX_IB_GID_INDEX=%s' "$(gid_of "$1" '' "$gid")"
 }
 
-# Tests of ucx_perftest with VM 2, over a transport: a line "NAME OPTIONS" each. Its status says
-# nothing of them.
+# Runs tests of ucx_perftest with VM 2: perftest TRANSPORT "NAME OPTIONS"... The exit status of
+# ucx_perftest does not tell whether a test has run.
 perftest() {
 	local transport=$1 vm lines patience=300
 	shift
@@ -35,8 +35,9 @@ perftest() {
 	(($(grep -c ^Final: "$work/active") == $#))
 }
 
-# Blocks of random sizes are written to the server and read from it, and compared on both sides. The
-# TCP port is the first argument: io_demo can't have one whose connections have just been closed.
+# Runs io_demo: blocks of random sizes are written to the server, read from it, and compared on both
+# sides. The first argument is the TCP port: io_demo can't reuse a port whose connections were
+# closed just before.
 compared() {
 	local port=$1
 	shift
@@ -52,7 +53,7 @@ compared() {
 	}
 }
 
-# UCX takes SRQs for its receives, else RC is no transport of it.
+# UCX offers its RC transport only if the device has SRQs.
 test_transports() {
 	env "UCX_NET_DEVICES=$(device 1):1" ucx_info -d >"$work/info"
 	cat "$work/info"
@@ -79,8 +80,8 @@ test_datagrams_ipv6() {
 	perftest ud_v 'small -t tag_lat -w 10 -n 300 -s 8'
 }
 
-# UCX polls until there is nothing, arms, and sleeps: it does not look again for what came in
-# between.
+# UCX polls until the CQ is empty, arms it, and sleeps. It does not poll again after arming, so
+# completions in between must cause an event.
 test_sleeping() {
 	perftest rc_v 'small -t tag_lat -w 10 -n 300 -s 8 -E sleep' \
 		'large -t tag_bw -w 10 -n 100 -s 65536 -E sleep'

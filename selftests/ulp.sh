@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The kernel's own clients of verbs, with VM 2 as the server: NFS, NVMe, iSCSI (iSER) and SCSI (SRP)
-# over RDMA, and RDS. Each has connections of the kernel on our device and moves data that is
-# compared.
+# over RDMA, and RDS. Each test checks that the kernel's connections use our device, and compares
+# the data.
 # more: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -47,19 +47,19 @@ cleanup() {
 		fi"
 } >/dev/null 2>&1
 
-# That a module of the kernel has a connection over our device.
+# Checks that a kernel module has a connection over our device.
 connected() {
 	rdma res show cm_id link "$(device 1)/1" | grep "qp-type RC state CONNECT .*comm \[$1\]" ||
 		fail "no connection of $1: $(rdma res show cm_id)"
 }
 
-# The content of a directory, by checksum.
+# Prints the checksums of the files in a directory.
 sums() {
 	(cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
-# The directory /mnt, mounted by a command: a tree and a large file come back as they were written,
-# after a second mount too.
+# Checks the file system at /mnt: a tree and a large file can be read back unchanged, also after a
+# second mount. The arguments are the mount command.
 holds_data() {
 	dd if=/dev/urandom of="$work/file" bs=1M count=16 status=none
 	cp -r "$top/rust" /mnt/tree
@@ -71,7 +71,7 @@ holds_data() {
 	diff <(sums "$top/rust") <(sums /mnt/tree)
 }
 
-# The same on a disk, with a file system that stays sound.
+# Checks a disk: makes a file system, checks its data, and runs fsck.
 disk_holds_data() {
 	mkfs.ext4 -q "$1"
 	mount "$1" /mnt
@@ -80,8 +80,8 @@ disk_holds_data() {
 	fsck.ext4 -fn "$1"
 }
 
-# A server of NFS version 4 alone needs no portmapper. Its memory of clients is for a restart, which
-# there is not.
+# Starts a server for NFS version 4 only, which needs no portmapper. It does not store its clients
+# for a restart.
 start_nfs() {
 	on 2 bash -eu -c "
 		modprobe -a nfsd rpcrdma
@@ -135,8 +135,8 @@ test_nvme() {
 	disk_holds_data /dev/nvme0n1
 }
 
-# Has VM 2 offer 64 MiB as a SCSI disk: the kernel's target, a fabric, a target's name and a
-# group's.
+# Makes VM 2 offer 64 MiB as a SCSI disk by the kernel's target: start_target MODULE FABRIC TARGET
+# GROUP
 start_target() {
 	on 2 bash -eu -c "
 		modprobe -a target_core_mod $1
@@ -149,7 +149,7 @@ start_target() {
 		ln -s $target/core/rd_mcp_0/ram $2/$3/$4/lun/lun_0/ram"
 }
 
-# The SCSI disk that the target offers.
+# Prints the SCSI disk of the target.
 disk() {
 	local model
 	for model in /sys/block/sd*/device/model; do
@@ -184,11 +184,11 @@ test_iser() {
 	iscsiadm -m node -T "$iqn" -p "$server:3260" --logout
 }
 
-# The first GID of a VM, without colons.
+# Prints the first GID of a VM, without colons.
 first_gid() { at "$1" cat "/sys/class/infiniband/$(device "$1")/ports/1/gids/0" | tr -d :; }
 
-# The port's name is its GID. The initiator that may come in has the second half of its GID for a
-# name.
+# The name of the target port is its GID. The name of the admitted initiator is the second half of
+# its GID.
 test_srp() {
 	local guid port initiator
 	port=0x$(first_gid 2)
@@ -210,7 +210,7 @@ test_srp() {
 	disk_holds_data "$(disk)"
 }
 
-# Reliable datagrams between sockets, over a connection that the kernel makes.
+# Reliable datagrams between RDS sockets, over a connection that the kernel makes.
 test_rds() {
 	local vm
 	for vm in 1 2; do

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# VMs of two daemons, which are joined by Unix sockets, by UDP, or by tap interfaces on a bridge.
+# VMs with a daemon each; the daemons are joined by Unix sockets, UDP, or tap interfaces on a
+# bridge.
 # more: --joined unix --pcap build/unix.pcap
 # more: --joined udp --pcap build/udp.pcap
 # more: --joined tap --pcap build/tap.pcap

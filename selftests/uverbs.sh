@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The driver handles its own data in the verbs of processes, whatever a program writes there.
+# The driver checks its own part of uverbs commands, whatever a program writes there.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# The node in /dev of VM 1's device.
+# Prints the node in /dev of VM 1's device.
 node() {
 	local node name
 	for node in /sys/class/infiniband_verbs/uverbs*; do
@@ -59,7 +59,7 @@ test_versions_agreed() { versions agreed; }
 # abi: R-1126, R-1128
 test_versions_unstated() { versions unstated; }
 
-# The log says which side is older, but not as often as a program wants.
+# The log says which side is older, at a limited rate.
 # abi: R-1127
 test_versions_refused() {
 	local mark=$$.versions lines
@@ -92,8 +92,8 @@ test_many_queues() {
 	)
 }
 
-# Their memory is their memory cgroup's: at its limit there is none for queues, and nobody is
-# killed.
+# Rings are charged to the memory cgroup of the process: at its limit, queues can't be created, and
+# no process is killed.
 test_rings_are_charged() {
 	local group=/run/cgroup/rings before made
 	mkdir -p /run/cgroup
@@ -108,7 +108,7 @@ test_rings_are_charged() {
 	made=${made% MiB}
 	((made > 16 && made < 64))
 	grep -qx 'oom_kill 0' "$group/memory.events"
-	# All of it comes back.
+	# All memory is freed again.
 	is_free() {
 		echo 64M >"$group/memory.reclaim" 2>/dev/null || true
 		(($(<"$group/memory.current") < 16 << 20))
@@ -117,7 +117,7 @@ test_rings_are_charged() {
 	rmdir "$group"
 }
 
-# All rings together are a quarter of the memory at most. The last of 2 MiB may not fit.
+# All rings together have at most a quarter of the memory. The last ring of 2 MiB may not fit.
 test_rings_are_bounded() {
 	local total made
 	read -r _ total _ </proc/meminfo

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Registers memory of the test exporter with a device, in a process of its own.
+"""Registers memory of the test exporter with a device, in a child process.
 
-Commands on standard input, each answered with "done": "end" ends that process, "die" has the
-exporter take its memory back, of which it has kept the file.
+Commands on standard input, each answered with "done": "end" ends the child, "die" makes the
+exporter take its memory back, for which this process has kept the buffer's file.
 """
 
 import os
@@ -19,7 +19,7 @@ LENGTH = 65536
 
 
 def hold(device, buffer):
-    """Registers the buffer and tells of it; does not return."""
+    """Registers the buffer and reports it; does not return."""
     context = Context(name=device)
     pd = PD(context)
     mr = DmaBufMR(pd, LENGTH, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, dmabuf=buffer)

@@ -2,7 +2,7 @@
 /*
  * Atomic operations, the fence, and draining.
  *
- * The number that atomics work on is the first of B's memory.
+ * Atomic operations address the first 64-bit number in B's memory.
  */
 
 #include "kverbs.h"
@@ -12,7 +12,7 @@
 #define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
 		 IB_ACCESS_REMOTE_ATOMIC)
 
-/* The number that was there before lands in A's memory. */
+/* Posts an atomic operation of A. The number's previous value is written to A's memory. */
 static int post_atomic(struct pair *pair, struct ib_mr *mr, struct work *work,
 		       enum ib_wr_opcode opcode, u32 offset,
 		       u64 compare_add, u64 swap)
@@ -62,7 +62,7 @@ static bool atomics(struct pair *pair, struct ib_mr *mr)
 	return true;
 }
 
-/* No count is lost while this CPU counts too. */
+/* The device and this CPU increment the same number: no increment is lost. */
 static bool atomics_race(struct pair *pair, struct ib_mr *mr)
 {
 	atomic64_t *number = (atomic64_t *)pair->b.memory;
@@ -86,7 +86,7 @@ static bool atomics_race(struct pair *pair, struct ib_mr *mr)
 	return true;
 }
 
-/* A fenced SEND takes what the READ before it brought. */
+/* A fenced SEND sends the data of the READ before it. */
 static bool test_fence(struct pair *pair)
 {
 	int round;
@@ -120,7 +120,7 @@ static bool test_fence(struct pair *pair)
 	return true;
 }
 
-/* After a drain everything that was posted is complete. */
+/* After a drain, every posted work request is complete. */
 static bool test_drain(struct pair *pair)
 {
 	struct work *recvs[DEPTH / 2], *sends[DEPTH / 2];
@@ -130,7 +130,7 @@ static bool test_drain(struct pair *pair)
 		recvs[i] = work_get();
 		sends[i] = work_get();
 		EXPECT(!post_recv(pair, &pair->a, recvs[i], 0, 64));
-		/* Nobody receives these: they wait for the peer. */
+		/* The peer has no receives for these messages, so they wait. */
 		EXPECT(!post_send(pair, &pair->a, sends[i], 0, 64));
 	}
 	ib_drain_qp(pair->a.qp);
@@ -143,7 +143,7 @@ static bool test_drain(struct pair *pair)
 	return true;
 }
 
-/* Runs a test with an MR over all memory, of which the core has none with the right to atomics. */
+/* Runs a test with an MR over all memory: the core's own MR does not allow atomics. */
 static bool with_mr(struct pair *pair, bool (*test)(struct pair *pair, struct ib_mr *mr))
 {
 	struct ib_mr *mr = pair->dev->ops.get_dma_mr(pair->pd, RIGHTS);

@@ -2,9 +2,9 @@
 /*
  * The cost of a post and a poll, in ticks of the processor's time stamp counter.
  *
- * On an emulated processor whose clock is its count of instructions (QEMU's -icount shift=0) a tick
- * is an instruction. Completions are looked for when they have come, so that no poll of an empty CQ
- * counts.
+ * On an emulated processor whose clock counts instructions (QEMU's -icount shift=0), a tick is an
+ * instruction. The test polls after the completions have arrived, so that polls of an empty CQ do
+ * not count.
  */
 
 #include "kverbs.h"
@@ -13,18 +13,18 @@
 #include <linux/math64.h>
 #include <linux/timex.h>
 
-/* The first ones meet cold caches, and an emulator that translates. */
+/* Unmeasured rounds at first: they fill caches, and let an emulator translate the code. */
 #define WARM	16
 #define ROUNDS	256
 #define PATIENCE_MS	30000
 
-/* A measurement, without the cost of measuring. */
+/* Ticks of a post and of a poll, without the cost of the measurement. */
 struct cost {
 	u64 post;
 	u64 poll;
 };
 
-/* No interrupt may come between two readings. */
+/* The ticks between two readings, with interrupts disabled. */
 static u64 cost_of_reading(void)
 {
 	unsigned long flags;

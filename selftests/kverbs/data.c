@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Messages, memory of the peer, and what queues and address handles do.
+ * Messages, RDMA, queues and address handles.
  */
 
 #include "kverbs.h"
@@ -89,7 +89,7 @@ static bool test_read(struct pair *pair)
 	return true;
 }
 
-/* Goes round the ring many times, with one completion for several requests. */
+/* The ring wraps around many times, with one completion for several work requests. */
 static bool test_unsignaled(struct pair *pair)
 {
 	struct ib_rdma_wr wrs[DEPTH / 2];
@@ -119,7 +119,7 @@ static bool test_unsignaled(struct pair *pair)
 	return true;
 }
 
-/* A list that does not fit the queue is refused from the first request that does not fit. */
+/* A list that is too long for the queue is refused from the first work request without a slot. */
 static bool test_full(struct pair *pair)
 {
 	struct work *works[DEPTH + 1];
@@ -148,9 +148,9 @@ static bool test_full(struct pair *pair)
 }
 
 /*
- * A request that the QP can't do ends its list: it is named, those before it are done, those behind
- * it are not. It takes no room, so that as often as the queue is long what follows is done as if it
- * had not been.
+ * A work request that the QP does not support ends its list: it is returned as bad_wr, the requests
+ * before it are executed, the requests after it are not. It takes no slot: after more refused
+ * requests than the queue has slots, the queue still works.
  */
 static bool test_refused(struct pair *pair)
 {
@@ -176,8 +176,7 @@ static bool test_refused(struct pair *pair)
 			wrs[i].remote_addr = pair->b.dma + 64 * i;
 			wrs[i].rkey = pair->pd->unsafe_global_rkey;
 		}
-		/* A flag that does not exist, and data of a READ, which can not be in the
-		 * request. */
+		/* An unknown flag, or a READ with inline data. */
 		wrs[1].wr.send_flags |= round % 2 ? 1 << 30 : IB_SEND_INLINE;
 		wrs[1].wr.opcode = round % 2 ? IB_WR_RDMA_WRITE : IB_WR_RDMA_READ;
 		EXPECT(ib_post_send(pair->a.qp, &wrs[0].wr, &bad) == -EINVAL);
@@ -205,7 +204,7 @@ static bool test_query(struct pair *pair)
 	return true;
 }
 
-/* AHs are made and destroyed where nothing may sleep, and are what they were made as. */
+/* AHs are created and destroyed in atomic context. A query returns their attributes. */
 static bool test_ah(struct pair *pair)
 {
 	struct rdma_ah_attr attr = {}, got = {};
@@ -232,7 +231,7 @@ static bool test_ah(struct pair *pair)
 	EXPECT(got.grh.traffic_class == 0x68 && got.grh.flow_label == 0xabcde);
 	EXPECT(ether_addr_equal(got.roce.dmac, attr.roce.dmac));
 
-	/* A flow label has 20 bits. Some programs ask for more. */
+	/* A flow label has 20 bits. Some programs set more. */
 	attr.grh.flow_label = ~0;
 	ah = rdma_create_ah(pair->pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
 	EXPECT(!IS_ERR(ah));
@@ -242,7 +241,7 @@ static bool test_ah(struct pair *pair)
 	return true;
 }
 
-/* Polls without events, and finds nothing of a QP that was destroyed. */
+/* Polls without events. A destroyed QP has no completions any more. */
 static bool test_direct(struct pair *pair)
 {
 	struct ib_qp_init_attr attr = {
@@ -286,8 +285,8 @@ free_cq:
 	return passed;
 }
 
-/* A QP without a receive queue sends to one without a send queue. The absent queues take
- * nothing. */
+/* A QP without a receive queue sends to a QP without a send queue. Posting to an absent queue
+ * fails. */
 static bool test_one_way(struct pair *pair)
 {
 	struct ib_qp_init_attr attr = {
@@ -327,7 +326,7 @@ destroy_from:
 	return passed;
 }
 
-/* An error completes the request with its status and flushes what comes after it, on both
+/* An error completes the work request with its status, and flushes the later work requests of both
  * queues. */
 static bool test_bad_rkey(struct pair *pair)
 {
@@ -342,7 +341,7 @@ static bool test_bad_rkey(struct pair *pair)
 	return true;
 }
 
-/* From the error state a QP goes through RESET into use again. */
+/* A QP in the error state can be used again after RESET. */
 static bool test_reset(struct pair *pair)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
@@ -358,7 +357,7 @@ static bool test_reset(struct pair *pair)
 	return test_send(pair) && test_unsignaled(pair);
 }
 
-/* The longest queues there are, which some clients ask for. */
+/* A CQ of the maximum length, which some clients request. */
 static bool test_longest_cq(struct pair *pair)
 {
 	struct ib_cq *cq = ib_alloc_cq(pair->dev, NULL, min(pair->dev->attrs.max_cqe, 131072), 0,

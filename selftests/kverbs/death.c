@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device dies under work that is outstanding. Somebody else kills it, when the log says so.
+ * The device dies while work is outstanding. The caller kills it when the log says so.
  */
 
 #include "kverbs.h"
@@ -20,7 +20,7 @@ static void count_event(struct ib_event_handler *handler, struct ib_event *event
 		atomic_inc(&fatal_events);
 }
 
-/* Both queues of A hold work that can't end: B has no receives, and A's patience with that no
+/* Posts work to both queues of A that can't complete: B has no receives, and A retries without
  * limit. */
 static bool post_all(struct pair *pair, struct work **sends, struct work **recvs)
 {
@@ -39,7 +39,7 @@ static bool post_all(struct pair *pair, struct work **sends, struct work **recvs
 	return true;
 }
 
-/* Handlers end in the end: the count of their calls stands still. */
+/* Whether handlers are not called any more: the number of calls stays the same. */
 static bool is_quiet(void)
 {
 	int calls, tries;
@@ -63,13 +63,13 @@ static bool outlive(struct pair *pair)
 	EXPECT(!chain_init(pair) && chain_run(IB_WC_SUCCESS));
 	pr_info("# the device may die now\n");
 	EXPECT(wait_for_completion_timeout(&sends[0]->done, PATIENCE));
-	/* It counts as done, which another wait relies on. */
+	/* The completion is restored for the next wait. */
 	complete(&sends[0]->done);
 	for (i = 0; i < SENDS; i++)
 		EXPECT(work_wait(sends[i], IB_WC_WR_FLUSH_ERR));
 	for (i = 0; i < RECVS; i++)
 		EXPECT(work_wait(recvs[i], IB_WC_WR_FLUSH_ERR));
-	/* So ends what is posted from now on. */
+	/* Work that is posted from now on is flushed too. */
 	EXPECT(!post_send(pair, &pair->a, late[0], 0, 64));
 	EXPECT(!post_recv(pair, &pair->a, late[1], 0, 64));
 	for (i = 0; i < ARRAY_SIZE(late); i++)
@@ -81,11 +81,11 @@ static bool outlive(struct pair *pair)
 	EXPECT(is_quiet());
 	ib_drain_qp(pair->a.qp);
 	ib_drain_qp(pair->b.qp);
-	/* Events come from a queue of work. */
+	/* Events are delivered by a workqueue. */
 	for (i = 0; i < 1000 && !atomic_read(&fatal_events); i++)
 		msleep(10);
 	EXPECT(atomic_read(&fatal_events) == 1);
-	/* Nothing new is made, and nobody waits to learn that. */
+	/* Creating an object fails at once. */
 	mr = ib_alloc_mr(pair->pd, IB_MR_TYPE_MEM_REG, 4);
 	if (!IS_ERR(mr))
 		ib_dereg_mr(mr);

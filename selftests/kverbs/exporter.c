@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An exporter of DMA buffers that moves its memory and takes it away, for tests of importers.
+ * An exporter of DMA buffers that moves its memory and takes it back, for tests of importers.
  *
- * A file of /dev/test_exporter is one buffer. A write to the file is a command:
+ * Each open file of /dev/test_exporter is one buffer. A write to the file is a command:
  *
- *	export SIZE makes the buffer; the number of its file descriptor is read from the file move
- *	moves the contents to other pages and fills the old ones with a pattern die takes the pages
- *	away for good, as the end of a device would, and fills them with the pattern
+ * - export SIZE: makes the buffer. A read returns the number of its file descriptor.
+ * - move: moves the contents to other pages and fills the old pages with a pattern.
+ * - die: takes the pages back for good, as at the end of a device, and fills them with the pattern.
  *
- * Reading also tells the number of bytes of old pages that were written to after the importers said
- * that they had let go.
+ * A read also returns the number of bytes in old pages that were written after the importers had
+ * released the pages.
  */
 
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -38,7 +38,7 @@ struct buffer {
 	struct kref refs;
 	struct dma_buf *dmabuf;
 	int fd;
-	/* Under the reservation lock: where the contents are, if anywhere, and where they were. */
+	/* The pages with the contents, or NULL, and the previous pages. Under reservation lock. */
 	struct memory *now;
 	struct memory *old;
 	unsigned int mapped;
@@ -208,8 +208,7 @@ static int buffer_export(struct buffer *buffer, unsigned long size)
 	return 0;
 }
 
-/* Takes the pages from all importers. They stay the buffer's, to see whether somebody still
- * writes there. */
+/* Takes the pages from all importers. The buffer keeps the pages, to detect later writes. */
 static int buffer_take_back(struct buffer *buffer, struct memory *next)
 {
 	unsigned int i;

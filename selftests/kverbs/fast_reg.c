@@ -2,8 +2,8 @@
 /*
  * Fast registration: MRs that are mapped and registered by work requests, and protection domains.
  *
- * MRs lie over memory of B, in pages that do not follow each other, from the middle of the first to
- * the middle of the last.
+ * The MRs cover memory of B in pages that are not contiguous, from the middle of the first page to
+ * the middle of the last page.
  */
 
 #include "kverbs.h"
@@ -158,7 +158,7 @@ static bool test_alloc_mr(struct pair *pair)
 	return true;
 }
 
-/* Mapping stops at a gap and when there is no room. */
+/* Mapping stops at a gap, and when the MR has no more room. */
 static bool map_mr(struct pair *pair, struct fast *fast)
 {
 	struct scatterlist list[PAGES];
@@ -203,7 +203,7 @@ static bool write_and_read(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* The MR gives the rights that it was registered with last. */
+/* The MR has the rights of its last registration. */
 static bool rights(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;
@@ -229,7 +229,7 @@ static bool rights(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* An MR that is invalid is of no use to anybody, and neither is a key that was replaced. */
+/* Neither an invalid MR nor a replaced key can be used. */
 static bool local_inv(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;
@@ -255,7 +255,7 @@ static bool local_inv(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* The peer invalidates, as it is told to; of a key that is not valid nothing comes but an error. */
+/* The peer invalidates the key of a SEND with invalidate. An invalid key gives an error. */
 static bool send_inv(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;
@@ -298,7 +298,7 @@ static bool send_inv(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* A READ that invalidates the MR which it fills. */
+/* A READ that invalidates its own destination MR. */
 static bool read_inv(struct pair *pair, struct fast *fast)
 {
 	struct work *work = work_get();
@@ -331,7 +331,7 @@ static bool read_inv(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* A registration without the right to it completes with an error and leaves the MR as it is. */
+/* A forbidden registration completes with an error and does not change the MR. */
 static bool bad_reg(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;
@@ -380,7 +380,8 @@ static bool wrong_pd(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* Maps, registers, uses and invalidates an MR, all in one list of work requests. Sleeps nowhere. */
+/* Maps an MR, then registers, uses and invalidates it in one list of work requests. Does not
+ * sleep. */
 static int post_chain(struct pair *pair, struct fast *fast, struct work *work)
 {
 	struct ib_sge sge = { .addr = sg_dma_address(fast->list), .length = LENGTH,
@@ -510,8 +511,9 @@ static bool lacks_fast_reg(struct ib_device *dev)
 }
 
 /*
- * Without MEM_MGT_EXTENSIONS the driver sends the device nothing of it. Here the driver masks the
- * capability for want of REG_PAGES, and the device would carry out such commands and work requests.
+ * Without MEM_MGT_EXTENSIONS, the driver refuses the commands and work requests of fast
+ * registration. Here the driver masks the capability because REG_PAGES is missing; the device
+ * itself would execute such requests.
  */
 static bool test_refused(struct pair *pair)
 {
@@ -530,7 +532,7 @@ static bool test_refused(struct pair *pair)
 		.remote_addr = pair->b.dma,
 		.rkey = key,
 	};
-	/* The PD's MR over all memory stands for the MR that there can't be. */
+	/* The PD's MR over all memory is used, since no MR can be allocated. */
 	struct ib_reg_wr reg = {
 		.wr = { .opcode = IB_WR_REG_MR },
 		.mr = pair->pd->__internal_mr,
@@ -548,7 +550,7 @@ static bool test_refused(struct pair *pair)
 	EXPECT(ib_post_send(pair->a.qp, &send_inv, NULL) == -EINVAL);
 	EXPECT(ib_post_send(pair->a.qp, &read_inv.wr, NULL) == -EINVAL);
 	EXPECT(ib_post_send(pair->a.qp, &reg.wr, NULL) == -EINVAL);
-	/* None of them has reached the device: the queue works. */
+	/* None of the requests has reached the device: the queue still works. */
 	fill(&pair->a, 7);
 	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, key, IB_WC_SUCCESS));
 	EXPECT(is_equal(pair, 0, 0, 64));

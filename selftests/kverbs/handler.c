@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A completion handler that arms, polls and posts by itself, as the documentation of the core's
- * locking lets it. It is called with interrupts off and whatever lock the driver holds.
+ * A completion handler that arms, polls and posts, which the documentation of the core's locking
+ * allows. The handler is called with interrupts disabled and the driver's locks held.
  */
 
 #include "kverbs.h"
@@ -15,7 +15,7 @@ static struct chain {
 	struct side a;
 	struct side b;
 	struct work work;
-	/* Of the run that is under way. */
+	/* State of the current run. */
 	enum ib_wc_status status;
 	atomic_t calls;
 	int left;
@@ -71,8 +71,8 @@ static int end_init(struct side *side)
 	return PTR_ERR_OR_ZERO(side->qp);
 }
 
-/* Two QPs whose CQ has the handler. They may be made before the device dies and be used after
- * that. */
+/* Creates two QPs whose CQ has the handler. They can be created before the device dies and used
+ * after its death. */
 int chain_init(struct pair *pair)
 {
 	struct ib_cq_init_attr attr = { .cqe = 4 * DEPTH };
@@ -100,7 +100,7 @@ void chain_free(void)
 		ib_destroy_cq(chain.cq);
 }
 
-/* Each completion has the handler post the next work request. All end in the same way. */
+/* At each completion, the handler posts the next work request. All complete with @status. */
 bool chain_run(enum ib_wc_status status)
 {
 	reinit_completion(&chain.done);
@@ -114,7 +114,7 @@ bool chain_run(enum ib_wc_status status)
 	return true;
 }
 
-/* How often the handler was called so far. */
+/* The number of the handler's calls so far. */
 int chain_calls(void)
 {
 	return atomic_read(&chain.calls);

@@ -6,7 +6,7 @@
 #ifndef KVERBS_H
 #define KVERBS_H
 
-/* Included before all others, which would have none. */
+/* This header is included before all others, so that pr_fmt is defined before them. */
 #define pr_fmt(fmt) "kverbs: " fmt
 
 #include <linux/completion.h>
@@ -16,7 +16,7 @@
 #define DEPTH	16
 #define SIZE	8192
 
-/* A work request that waits for its completion. */
+/* A work request and its completion. */
 struct work {
 	struct ib_cqe cqe;
 	struct completion done;
@@ -35,7 +35,7 @@ struct pair {
 	struct ib_device *dev;
 	struct ib_pd *pd;
 	unsigned int gid_index;
-	/* How completions of what is sent are come by. */
+	/* How the send CQs are polled. */
 	enum ib_poll_context sent;
 	struct side a;
 	struct side b;
@@ -73,8 +73,8 @@ void fill(struct side *side, u8 seed);
 bool is_equal(struct pair *pair, u32 to, u32 from, u32 length);
 
 /*
- * A test returns whether it passed. The two QPs are connected and idle when it starts, and in any
- * state when it ends. It is skipped on a device or a kernel that does not have what it is about.
+ * A test returns whether it has passed. At its start the two QPs are connected and idle; at its end
+ * they may be in any state. A test is skipped if the device or the kernel lacks the tested feature.
  */
 struct test {
 	const char *name;

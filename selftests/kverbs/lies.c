@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Completions that can't be true. The device's are forged in memory before the driver takes them,
- * which needs to know where they lie: in the buffers of virtqueues, so own rings must not be
- * negotiated.
+ * Impossible completions. The test forges the device's CQEs in memory before the driver polls them.
+ * It finds them in the buffers of virtqueues, so own rings must not be negotiated.
  */
 
 #include "kverbs.h"
@@ -17,7 +16,7 @@
 #define POSTED	512
 #define SENT	100
 
-/* Places in a CQE. */
+/* Offsets in a CQE, in bytes. */
 #define OPCODE		9
 #define BYTE_LEN	14
 #define QP_NUM		22
@@ -33,7 +32,7 @@ struct lie {
 		unsigned int size;
 		u32 value;
 	} fields[MAX_FIELDS];
-	/* The number of bytes that the client is told to have received. Zero: the CQ breaks. */
+	/* The length of the receive that the client gets. Zero: the CQ breaks. */
 	u32 received;
 };
 
@@ -62,7 +61,7 @@ static void count_used(struct ib_device *dev, u16 *counts)
 			counts[vq->index] = used_index(vq);
 }
 
-/* The CQE that has come since then, if it has. */
+/* The CQE that has arrived since the counts were taken, or NULL. */
 static u8 *find_cqe(struct ib_device *dev, const u16 *before)
 {
 	const struct vring *ring;
@@ -90,7 +89,7 @@ static void ignore(struct ib_cq *cq, void *context)
 {
 }
 
-/* B receives, in a CQ of its own that nobody waits for; that A has sent is not told. */
+/* B receives a message, with a CQ of its own that no thread waits for. A's send is unsignaled. */
 static bool receive_forged(struct pair *pair, struct side *a, struct side *b, const struct lie *lie,
 			   atomic_t *errors)
 {
@@ -125,14 +124,14 @@ static bool receive_forged(struct pair *pair, struct side *a, struct side *b, co
 		return true;
 	}
 	EXPECT(count == 0);
-	/* Events come from a queue of work. */
+	/* Events are delivered by a workqueue. */
 	for (i = 0; i < 3000 && !atomic_read(errors); i++)
 		msleep(10);
 	EXPECT(atomic_read(errors) == 1);
-	/* There is nothing to wait for any more, nor to look at again. */
+	/* Neither missed events nor completions are reported any more. */
 	EXPECT(ib_req_notify_cq(b->recv_cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) == 0);
 	EXPECT(ib_poll_cq(b->recv_cq, 1, &wc) == 0);
-	/* The receive is still outstanding, so it is flushed: clients wait for the last one. */
+	/* The receive is still outstanding, so it is flushed: clients wait for its completion. */
 	EXPECT(!ib_modify_qp(b->qp, &to_err, IB_QP_STATE));
 	EXPECT(ib_poll_cq(b->recv_cq, 1, &wc) == 1);
 	EXPECT(wc.wr_cqe == &recv->cqe && wc.status == IB_WC_WR_FLUSH_ERR);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A CQ that overflows: the device completes no more work there, and draining its QP ends all the
- * same.
+ * A CQ that overflows: the device adds no more completions to it, but draining its QP still ends.
  */
 
 #include "kverbs.h"
@@ -11,27 +10,27 @@
 
 #define PATIENCE (30 * HZ)
 
-/* The CQ has a power of two of entries, fewer than a send queue. */
+/* Entries of the CQ: a power of two, fewer than the slots of a send queue. */
 #define ENTRIES	(DEPTH / 4)
 
-/* Work requests beside the first, which holds up the completion handlers. */
+/* Work requests after the first one, whose handler blocks the completion handlers. */
 #define WRITES	(DEPTH / 2)
 
 struct lost {
 	struct side side;
 	struct work *writes[WRITES];
 	struct work *recvs[WRITES];
-	/* The first completion: its handler waits until the CQ has overflowed. */
+	/* The first work request. Its handler waits until the CQ has overflowed. */
 	struct ib_cqe first;
 	bool holds;
 	struct completion held;
 	struct completion proceed;
-	/* The CQ's event. */
+	/* Completed by the CQ's error event. */
 	struct completion overflow;
 	struct completion drained;
 };
 
-/* Outlives a test that fails: then the kernel thread still drains, and the tests after it fail
+/* Static, since the kernel thread still drains after a failed test. The later tests fail then
  * too. */
 static struct lost lost;
 
@@ -121,8 +120,8 @@ static bool overflow(struct pair *pair, enum ib_poll_context context)
 	task = kthread_run(drain, NULL, "kverbs drain");
 	EXPECT(!IS_ERR(task));
 	EXPECT(wait_for_completion_timeout(&lost.drained, PATIENCE));
-	/* CQEs that were written before the CQ overflowed are good, all else is flushed, and in
-	 * order. */
+	/* CQEs that were written before the overflow are valid. All other work requests are
+	 * flushed, in order. */
 	for (i = 0; i < WRITES; i++) {
 		EXPECT(completion_done(&lost.writes[i]->done) &&
 		       completion_done(&lost.recvs[i]->done));
@@ -150,7 +149,7 @@ static bool test_waiting(struct pair *pair)
 	return overflow(pair, IB_POLL_WORKQUEUE);
 }
 
-/* The other QPs work on, and so does a new QP of a new CQ. */
+/* The other QPs still work, and so does a new QP with a new CQ. */
 static bool test_others(struct pair *pair)
 {
 	struct work *recv = work_get(), *send = work_get();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Tests of the verbs that kernel clients use, between two QPs of one device.
+ * Tests of the verbs of kernel clients, between two QPs of one device.
  *
- * They run when the module is loaded, on the device that the parameter names, and report as KTAP in
- * the kernel's log. Loading fails if a test does.
+ * The tests run when the module is loaded, on the device of the module parameter, and report in
+ * KTAP to the kernel's log. Loading fails if a test fails.
  */
 
 #include "kverbs.h"
@@ -123,7 +123,7 @@ static struct ib_client client = {
 	.add = kverbs_add,
 };
 
-/* Registering tells of each device there is. No more is wanted of it. */
+/* Registering a client is enough: it calls the client with each device. */
 static int __init kverbs_init(void)
 {
 	int ret = ib_register_client(&client);

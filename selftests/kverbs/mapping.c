@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For a time, the device's transport gets no memory mapped that the device is to write to: no
- * event, no completion of a virtqueue and no answer of a command. Behind an IOMMU it is memory for
- * page tables that may run out.
+ * For a while, DMA mappings for memory that the device writes fail: for events, completions in
+ * virtqueues, and command responses. With an IOMMU, such mappings fail if memory for page tables is
+ * short.
  */
 
 #include "kverbs.h"
@@ -12,7 +12,7 @@
 #include <linux/dma-map-ops.h>
 #include <linux/virtio.h>
 
-/* More than there are buffers for events. */
+/* More messages than there are buffers for completions and events. */
 #define MESSAGES	2000
 
 static dma_addr_t map_unless_written(struct device *dev, phys_addr_t phys, size_t size,
@@ -21,7 +21,7 @@ static dma_addr_t map_unless_written(struct device *dev, phys_addr_t phys, size_
 	return dir == DMA_TO_DEVICE ? phys_to_dma(dev, phys) : DMA_MAPPING_ERROR;
 }
 
-/* Nothing bounces, so there is nothing to be done. */
+/* Nothing to do, since no bounce buffers are used. */
 static void unmap(struct device *dev, dma_addr_t addr, size_t size, enum dma_data_direction dir,
 		  unsigned long attrs)
 {
@@ -32,7 +32,7 @@ static const struct dma_map_ops short_of_memory = {
 	.unmap_phys = unmap,
 };
 
-/* A sends, B receives. */
+/* Posts a message from A to B. */
 static bool post_message(struct pair *pair, struct work *recv, struct work *send)
 {
 	EXPECT(!post_recv(pair, &pair->b, recv, 0, 64));
@@ -40,7 +40,7 @@ static bool post_message(struct pair *pair, struct work *recv, struct work *send
 	return true;
 }
 
-/* The last work request completes, and so does the next one. */
+/* Whether the last message completes, and then another one. */
 static bool goes_on(struct pair *pair, struct work *recv, struct work *send)
 {
 	int i;
@@ -55,7 +55,7 @@ static bool goes_on(struct pair *pair, struct work *recv, struct work *send)
 	return work_wait(recv, IB_WC_SUCCESS) && work_wait(send, IB_WC_SUCCESS);
 }
 
-/* Whether both complete within a second. It is not taken note of. */
+/* Whether both work requests complete within a second. A later wait still finds the completions. */
 static bool complete_soon(struct work *recv, struct work *send)
 {
 	int tries;
@@ -68,7 +68,7 @@ static bool complete_soon(struct work *recv, struct work *send)
 	return false;
 }
 
-/* Sends until there is nothing left to tell of completions with, and then has memory again. */
+/* Sends until no buffer is left for completions, then lets mappings succeed again. */
 static bool run_short(struct pair *pair, struct device *dma)
 {
 	struct work *recv, *send;
@@ -100,7 +100,7 @@ static bool test_run_short(struct pair *pair)
 	return run_short(pair, dma_device(pair->dev));
 }
 
-/* Whether operations that are set for the device are used, and are not missed. */
+/* Whether the test can set DMA operations for the device, which has none of its own. */
 static bool takes_operations(struct ib_device *dev)
 {
 	struct device *dma = dma_device(dev);

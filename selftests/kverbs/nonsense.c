@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A broken driver or a broken device writes to a virtqueue what makes no sense.
+ * Impossible values in virtqueues, as a broken driver or a broken device would write them.
  */
 
 #include "kverbs.h"
@@ -8,7 +8,7 @@
 #include <linux/virtio.h>
 #include <linux/virtio_ring.h>
 
-/* The control queue is told to have more requests than its ring holds. */
+/* Makes the available index of the control queue claim more requests than its ring holds. */
 int make_nonsense(struct virtio_device *vdev)
 {
 	struct virtqueue *vq = list_first_entry(&vdev->vqs, struct virtqueue, list);
@@ -21,8 +21,7 @@ int make_nonsense(struct virtio_device *vdev)
 }
 
 /*
- * The driver is told of a buffer that the device never had, in the first queue that it hears of
- * completions by.
+ * Adds an invalid buffer id to the used ring of the first queue that reports completions.
  */
 int make_device_nonsense(struct virtio_device *vdev)
 {
@@ -34,7 +33,7 @@ int make_device_nonsense(struct virtio_device *vdev)
 		if (!is_cq(vq) && strncmp(vq->name, "event.", 6))
 			continue;
 		ring = virtqueue_get_vring(vq);
-		/* Of a CQ that nobody has. */
+		/* The queue belongs to no CQ: it has no buffers. */
 		if (vq->num_free == ring->num)
 			continue;
 		index = used_index(vq);

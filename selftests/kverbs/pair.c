@@ -126,7 +126,7 @@ int side_connect(struct pair *pair, struct side *side, struct side *peer)
 			    IB_QP_MAX_QP_RD_ATOMIC);
 }
 
-/* Connects the two QPs, whatever state they are in. Posted work is forgotten. */
+/* Connects the two QPs, in whatever state they are. Posted work is dropped. */
 int pair_connect(struct pair *pair)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };

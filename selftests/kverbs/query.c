@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Queries write all of the structures that they are given, which user space gets to see.
+ * Queries write every byte of their structures, since these are copied to user space.
  *
- * Each query is made twice, into bytes of two patterns. Where the answers differ, a byte was left
- * as it was.
+ * Each query is made twice, into memory with two different patterns. A byte that differs in the
+ * answers was not written.
  */
 
 #include "kverbs.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Two QPs that take their receives from one SRQ, each with a sender of its own.
+ * Two QPs with one SRQ, each with its own sender.
  */
 
 #include "kverbs.h"
@@ -23,7 +23,7 @@ static void srq_event(struct ib_event *event, void *context)
 		complete(&shared->limit);
 }
 
-/* A QP with the memory and the CQs of a side, that takes its receives from @srq. */
+/* Creates a QP with the memory and the CQs of @from and the SRQ @srq. */
 static bool side_of(struct pair *pair, struct side *side, const struct side *from,
 		    struct ib_srq *srq)
 {
@@ -67,7 +67,7 @@ static bool shared_init(struct pair *pair, struct shared *shared)
 	return true;
 }
 
-/* Draining a QP with an SRQ waits for the event that says that it takes no more of its receives. */
+/* Draining a QP with an SRQ waits for the event after which the QP takes no more receives. */
 static void shared_free(struct shared *shared)
 {
 	int i;
@@ -95,7 +95,7 @@ static int post(struct shared *shared, struct work *work, u32 offset)
 	return ib_post_srq_recv(shared->srq, &wr, NULL);
 }
 
-/* Message @number goes over one of the QPs, to the receive that was posted first. */
+/* Sends message @number over one of the QPs. It arrives in the oldest receive. */
 static bool message(struct shared *shared, struct work *recv, unsigned int number)
 {
 	struct pair *pair = shared->pair;
@@ -143,8 +143,7 @@ static bool shared_messages(struct shared *shared)
 
 static bool test_srq(struct pair *pair)
 {
-	/* Its completions may come until it is freed, so it is not on the stack of a test that
-	 * fails. */
+	/* Static, since completions may arrive until it is freed, also after a failed test. */
 	static struct shared shared;
 	bool passed = shared_init(pair, &shared) && shared_messages(&shared);
 

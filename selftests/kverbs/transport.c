@@ -13,8 +13,8 @@ static int is_virtio(struct device *dev, const void *data)
 	return is_virtio_device(dev);
 }
 
-/* The parent is a PCI function with the virtio device below it, or on other transports the
- * virtio device itself. */
+/* The RDMA device's parent is a PCI function that is the virtio device's parent or, on other
+ * transports, the virtio device itself. */
 struct virtio_device *virtio_of(struct ib_device *dev)
 {
 	struct device *parent = dev->dev.parent;
@@ -27,7 +27,7 @@ struct virtio_device *virtio_of(struct ib_device *dev)
 	child = device_find_child(parent, NULL, is_virtio);
 	if (!child)
 		return NULL;
-	/* It is there as long as the RDMA device is. */
+	/* The virtio device exists as long as the RDMA device. */
 	put_device(child);
 	return dev_to_virtio(child);
 }
@@ -37,7 +37,7 @@ bool is_cq(struct virtqueue *vq)
 	return !strncmp(vq->name, "cq.", 3);
 }
 
-/* How many buffers of a split virtqueue the device has used, modulo 2^16. */
+/* The number of buffers of a split virtqueue that the device has used, modulo 2^16. */
 u16 used_index(struct virtqueue *vq)
 {
 	return le16_to_cpu((__force __le16)READ_ONCE(virtqueue_get_vring(vq)->used->idx));

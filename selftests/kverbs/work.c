@@ -15,8 +15,8 @@ static void work_done(struct ib_cq *cq, struct ib_wc *wc)
 	complete(&work->done);
 }
 
-/* Requests outlive a test that fails, so they are taken from here, round and round, and not from
- * the stack. */
+/* Work requests are taken from this pool in turn and not from the stack, since they outlive a
+ * failed test. */
 static struct work pool[8 * DEPTH];
 
 struct work *work_get(void)
@@ -87,7 +87,7 @@ bool is_equal(struct pair *pair, u32 to, u32 from, u32 length)
 	return !memcmp(pair->b.memory + to, pair->a.memory + from, length);
 }
 
-/* RDMA by A, at an address that B gave away. */
+/* Executes an RDMA operation of A at the address @remote of B. */
 bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote,
 	     u32 rkey,
 	     enum ib_wc_status status)
@@ -115,7 +115,7 @@ bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length,
 	return true;
 }
 
-/* The same at an offset in the memory of B. */
+/* Executes an RDMA operation of A at an offset in the memory of B. */
 bool rdma(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 remote, u32 length, u32 rkey,
 	  enum ib_wc_status status)
 {

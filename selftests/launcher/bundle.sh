@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The archive that `make bundle` made: its sums, its size, what it says of its parts, that it works
-# where nobody can write, and that the same directory gives the same bytes.
+# The archive of `make bundle`: its checksums, its size, its documents, that it works in a read-only
+# directory, and that the same directory gives the same bytes.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# The archive as a user unpacks it: "$bundle" of the other tests is a copy of the directory.
+# Unpacks the archive as a user does. In other tests, "$bundle" is a copy of the directory.
 unpack() {
 	local archives=("$top"/build/virtio-rdma-*-x86_64.tar.xz)
 	[[ -f ${archives[0]} ]] || fail 'no archive: run "make bundle"'
@@ -23,7 +23,7 @@ test_archive() {
 	done
 	unpack
 	(cd "$bundle" && sha256sum --check --quiet SHA256SUMS)
-	# Each file has its line.
+	# SHA256SUMS has a line for each file.
 	diff <(cd "$bundle" && find . -type f ! -name SHA256SUMS | sort) \
 		<(sed 's/^[^ ]*  //' "$bundle/SHA256SUMS" | sort)
 }
@@ -65,11 +65,11 @@ test_read_only() {
 	virtio_rdma run --vms 1 --tools -- ibv_devinfo </dev/null >"$work/out" 2>"$work/err"
 	grep -q PORT_ACTIVE "$work/out"
 	nothing_left
-	# For its removal.
+	# The files must be writable for their removal.
 	chmod -R u+w "$bundle"
 }
 
-# Neither dates nor the order of files matter, nor who unpacked them.
+# The archive's bytes depend neither on dates, nor on the order of files, nor on their owner.
 test_same_bytes() {
 	mkdir "$work/1" "$work/2"
 	touch "$work/1/a" "$work/1/b"

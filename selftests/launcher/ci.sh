@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The recipes of Documentation/ci: the steps of each, as an ordinary user whose environment has no
-# more than a runner gives it, on the archive that `make bundle` made.
+# The recipes of Documentation/ci. The steps of each recipe run on the archive of `make bundle`, as
+# an ordinary user with the environment of a CI runner.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 ci=$top/Documentation/ci
 
-# The blocks of text of a key in a file of YAML, each ended by a NUL byte: blocks KEY FILE
+# Prints the text blocks of a key in a YAML file, each followed by a NUL byte: blocks KEY FILE
 blocks() {
 	awk -v key="$1" '
 		function indent(line) { match(line, /^ */); return RLENGTH }
@@ -22,7 +22,7 @@ blocks() {
 		END { if (inside) printf "%c", 0 }' "$2"
 }
 
-# Runs a command in a new directory of the user's.
+# Runs a command in a new directory of the user.
 in_project() {
 	rm -rf "$work/dir/project"
 	mkdir -p "$work/dir/project" "$work/dir/home" "$work/dir/temp"
@@ -32,7 +32,7 @@ in_project() {
 		ARCHIVE="$archive" SHA256="$sum" "$@" </dev/null >"$work/out" 2>"$work/err"
 }
 
-# Both VMs have an active port, and the files for CI are there.
+# Checks that both VMs have an active port, and that the files for CI exist.
 is_fine() {
 	(($(grep -c PORT_ACTIVE "$work/out") == 2))
 	grep -q '<testsuite' virtio-rdma.xml

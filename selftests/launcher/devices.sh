@@ -5,7 +5,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# A set of devices for each VM, one more on the same switch.
+# Two ports for each VM, on the same switch.
 test_several_ports() {
 	virtio_rdma run --ports 2 --tools -- sh -c '
 		ibv_devices | grep -c virtio_rdma
@@ -20,7 +20,7 @@ test_several_ports() {
 	nothing_left
 }
 
-# The last VM has Linux's device, in a root without its provider.
+# The last VM has Linux's rxe, in a root without the rxe provider.
 test_rxe() {
 	virtio_rdma run --rxe 1 --tools -- sh -c '
 		on 2 ibv_devinfo

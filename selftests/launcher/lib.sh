@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # shellcheck shell=bash
 #
-# Functions that tests of `virtio-rdma` have in common. They run on the host, on the bundle that
-# `make bundle-dir` made, as an ordinary user: root gives its rights up for each run. A test is a
-# function whose commands must all succeed; run_tests reports in KTAP. TESTS="NAME..." are those to
-# run.
+# Common functions of the tests of `virtio-rdma`. The tests run on the host with the bundle of
+# `make bundle-dir`, as an ordinary user: root drops its rights for each run. A test is a function
+# whose commands must all succeed; run_tests reports in KTAP. TESTS="NAME..." selects tests.
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 export LC_ALL=C
-# Longer than an emulated machine takes on a busy host; only what hangs meets it.
+# Time limit in seconds. Longer than an emulated machine needs on a busy host, so only a hanging
+# command reaches it.
 PATIENCE=600
 
 fail() {
@@ -24,7 +24,7 @@ until_ok() {
 	done
 }
 
-# Words before a command that an ordinary user is to run.
+# Words before a command that run it as an ordinary user.
 as_user=()
 if ((EUID == 0)); then
 	as_user=(setpriv --reuid 1000 --regid 1000 --clear-groups)
@@ -34,7 +34,7 @@ virtio_rdma() {
 	"${as_user[@]}" "$bundle/bin/virtio-rdma" "$@"
 }
 
-# Nothing of a run is left: no file in its TMPDIR, no process that names it.
+# Whether a run has left nothing: no file in its TMPDIR, no process with this path in its arguments.
 nothing_left() {
 	local file
 	[[ -z $(ls -A "$TMPDIR") ]] || return 1
@@ -45,7 +45,7 @@ nothing_left() {
 	done
 }
 
-# A command that runs and has said so: its process is $launcher.
+# Starts a command in a VM, and waits until it runs. $launcher is the process of virtio-rdma.
 start_command() {
 	"${as_user[@]}" "$bundle/bin/virtio-rdma" run "$@" -- sh -c 'echo started; exec sleep 3600' \
 		</dev/null >"$work/out" 2>"$work/err" &
@@ -53,7 +53,7 @@ start_command() {
 	until_ok grep -q started "$work/out"
 }
 
-# Waits for $launcher; its status is $status.
+# Waits for $launcher, and sets $status to its exit status.
 await_launcher() {
 	status=0
 	# shellcheck disable=SC2034 # for the tests
@@ -66,11 +66,11 @@ run_tests() {
 		# shellcheck disable=SC2086 # words
 		set -- $TESTS
 	fi
-	# A path with a blank is as good as any.
+	# The path has a blank, which must work too.
 	bundle="$(mktemp -d)/a bundle"
 	work=$(mktemp -d)
 	export TMPDIR=$work/tmp
-	# shellcheck disable=SC2064 # the paths of now
+	# shellcheck disable=SC2064 # the present paths
 	trap "rm -rf '$work' '${bundle%/*}'" EXIT
 	cp -a --reflink=auto "$top/build/bundle" "$bundle"
 	chmod 755 "${bundle%/*}"
@@ -81,7 +81,7 @@ run_tests() {
 	printf 'KTAP version 1\n1..%d\n' $#
 	for name in "$@"; do
 		((++number))
-		# In the background, where errexit holds whatever the caller tests.
+		# In the background, since errexit has no effect in a condition.
 		(
 			set -e
 			"$name"

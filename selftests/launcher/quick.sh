@@ -1,13 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# `virtio-rdma run`: streams, status, user and directory of the command, `on`, signals, and that
-# nothing is left.
+# `virtio-rdma run`: streams, status, user and directory of the command, `on`, signals, and cleanup.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Input is random bytes, so that nothing of it can be taken for text. The caller's file is read, one
-# that the command writes is not the caller's.
+# The input is random bytes, so that any conversion of text would be noticed. The command reads the
+# caller's file; a file that the command writes does not appear on the host.
 test_command_is_at_home() {
 	local status=0
 	head -c 3M /dev/urandom >"$work/random"

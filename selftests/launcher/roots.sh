@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# `virtio-rdma run`: other roots, and changes that are kept.
+# `virtio-rdma run`: other roots, and persistent changes.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Whether file systems were unmounted: an ext4 that may need its journal has a bit set.
+# Whether the file systems on these disks are clean: ext4 has a flag for "needs recovery".
 is_clean() {
 	local disk bits
 	for disk in "$@"; do
@@ -20,7 +20,7 @@ test_working_directory() {
 	nothing_left
 }
 
-# Each VM has changes of its own, which leave the files of the host alone.
+# Each VM has its own changes, which do not affect the files of the host.
 test_overlay() {
 	local keep=$work/dir/keep
 	echo x >"$work/dir/there"
@@ -36,7 +36,7 @@ test_overlay() {
 	nothing_left
 }
 
-# Programs that still write are ended before the disk is unmounted.
+# Programs that are still writing are killed before the disk is unmounted.
 test_overlay_after_all_ends() {
 	local keep=$work/dir/keep status=0
 	virtio_rdma run --vms 1 --overlay "$keep" --timeout 120 -- \
@@ -44,7 +44,7 @@ test_overlay_after_all_ends() {
 		</dev/null 2>"$work/err" || status=$?
 	((status == 125))
 	is_clean "$keep/vm1.img"
-	# A run that is killed leaves the journal to the next one.
+	# After a killed run, the next run recovers the file system from its journal.
 	start_command --vms 1 --overlay "$keep"
 	status=0
 	virtio_rdma run --vms 1 --overlay "$keep" -- true </dev/null 2>"$work/err" || status=$?
@@ -61,7 +61,7 @@ test_overlay_after_all_ends() {
 test_another_root() {
 	local root=$work/dir/root file
 	mkdir -p "$root/etc"
-	# Neither this directory nor one that the user may enter is there.
+	# The caller's directory does not exist here, and the user may not enter root's home.
 	mkdir -m 700 "$root/root"
 	for file in /bin/sh $(ldd /bin/sh | grep -o '/lib[^ ]*'); do
 		mkdir -p "$root$(dirname "$file")"

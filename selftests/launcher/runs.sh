@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# `virtio-rdma`: runs side by side, limits of time, reports, the check of the machine.
+# `virtio-rdma`: parallel runs, time limits, reports, the check of the machine.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -22,7 +22,7 @@ test_side_by_side() {
 	nothing_left
 }
 
-# The end of each log is shown, and all logs are kept where that is asked for.
+# At a timeout, the end of each log is shown. With --artifacts, all logs are kept.
 test_time_is_over() {
 	local status=0
 	virtio_rdma run --vms 1 --timeout 120 --artifacts "$work/dir/logs" -- \

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Suites and programs of distributions, unchanged, in VMs with the root of that distribution. Each
-# test is a script of selftests/suites, run as Documentation/foreign-suites.md says. ROOT=DIR is the
-# root, LOGS=DIR keeps what each prints.
+# Unmodified suites and programs of distributions, in VMs with the root of the distribution. Each
+# test is a script of selftests/suites; see Documentation/foreign-suites.md. ROOT=DIR is the root.
+# LOGS=DIR keeps the output of each test.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -14,7 +14,7 @@ logs=${LOGS:-}
 suite() {
 	local name=$1 status=0
 	shift
-	# The output of a suite that hangs is there to be read.
+	# The output goes to the logs at once, so that it is available if a suite hangs.
 	if [[ -n $logs ]]; then
 		ln -sf "$logs/$name" "$work/out"
 		ln -sf "$logs/$name.err" "$work/err"
@@ -37,7 +37,7 @@ test_rsockets() { suite rsockets; }
 test_qperf() { suite qperf; }
 test_fio() { suite fio; }
 
-# By name only: its root is that of tools/packages/crate.
+# Runs only if it is named: it needs the root of tools/packages/crate.
 test_sideway() { suite sideway --vms 1; }
 
 run_tests test_perftest test_libfabric test_ucx test_openmpi test_rsockets test_qperf test_fio

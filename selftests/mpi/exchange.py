@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""MPI programs in small: each argument names a part, which compares all data that it moves.
+"""Small MPI programs. Each argument is the name of a part, which compares all data that it moves.
 
 mpirun ... python3 -m mpi4py exchange.py PART...   (mpi4py ends all processes when one fails)
 """
@@ -18,12 +18,12 @@ WORDS = 4096
 
 
 def data(rank, length):
-    """Bytes that every process knows a rank to send."""
+    """The bytes that a rank sends. Every process knows them."""
     return random.Random(rank * 1000003 + length).randbytes(length)
 
 
 def numbers(rank, count=WORDS):
-    """The same as 64-bit integers."""
+    """The numbers that a rank sends, as 64-bit integers."""
     return array("q", (rank * 1000003 + i for i in range(count)))
 
 
@@ -34,7 +34,7 @@ def same(got, expected, what):
 
 
 def messages():
-    """Messages around a ring: empty, inline, eager and by rendezvous."""
+    """Messages around a ring: empty, inline, eager and with rendezvous."""
     for length in 0, 1, 8, 100, 4096, 65536, 1 << 20, (3 << 20) + 7:
         got = bytearray(length)
         receive = WORLD.Irecv(got, BEFORE, tag=length)
@@ -44,7 +44,7 @@ def messages():
 
 
 def burst():
-    """Many messages under way at once."""
+    """Many messages in flight at once."""
     got = [bytearray(1000 + i) for i in range(500)]
     receives = [WORLD.Irecv(buffer, BEFORE, tag=i) for i, buffer in enumerate(got)]
     sent = [data(RANK, 1000 + i) for i in range(500)]
@@ -55,7 +55,7 @@ def burst():
 
 
 def collectives():
-    """Barrier, broadcast, reduction, gathering and exchange by all."""
+    """Barrier, broadcast, reduce, gather and all-to-all."""
     WORLD.Barrier()
     for length in 8, 300000:
         buffer = bytearray(data(0, length)) if RANK == 0 else bytearray(length)
@@ -77,7 +77,8 @@ def collectives():
 def one_sided(window, memory):
     """Puts, gets and atomics in a window of 2 * WORDS + 1 numbers for each process."""
     half = 8 * WORDS
-    # Operations read their origin until they are flushed, and hold no reference to it.
+    # Operations read their origin until they are flushed, so it must be kept alive: they hold no
+    # reference to it.
     mine = numbers(RANK)
     memory[:] = bytes(len(memory))
     window.Fence()
@@ -102,7 +103,7 @@ def one_sided(window, memory):
     same(memory[half : 2 * half], array("q", map(sum, columns)), "accumulate")
     window.Unlock(RANK)
 
-    # Tickets of one counter: each number is given once.
+    # Tickets from one counter: each number is drawn once.
     one, ticket, tickets = array("q", [1]), array("q", [0]), array("q")
     window.Lock_all()
     for _ in range(50):

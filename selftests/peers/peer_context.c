@@ -2,12 +2,13 @@
 /*
  * Contexts that are attached to the sample peer, by the direct verbs of the provider:
  *
- *	peer_context DEVICE refusals attributes that are refused peer_context DEVICE data GID data
- *	from and to the peer's memory, GID being an index peer_context DEVICE hold attaches a
- *	context, registers memory of the peer, says so and waits for its end peer_context DEVICE
- *	errno prints the name of the error of attaching a context
+ * - peer_context DEVICE refusals: tests attributes that are refused.
+ * - peer_context DEVICE data GID: moves data from and to the peer's memory. GID is an index.
+ * - peer_context DEVICE hold: attaches a context, registers memory of the peer, reports this, and
+ *   waits to be killed.
+ * - peer_context DEVICE errno: prints the name of the error of attaching a context.
  *
- * Its status is 0 if all was as it should be; else it says what was not.
+ * The exit status is 0 on success; otherwise the program prints what has failed.
  */
 
 #define _GNU_SOURCE
@@ -21,8 +22,8 @@
 #include <infiniband/verbs.h>
 #include <infiniband/virtio_rdma_dv.h>
 
-/* Constants of samples/rdma_peer_sample.rs: where its memory starts, how much there is, and what is
- * there at first. */
+/* Constants of samples/rdma_peer_sample.rs: its name, and the start and length of its memory, in
+ * bytes. */
 #define PEER "sample"
 #define START 0x1000ul
 #define SIZE (8 * 4096ul)
@@ -171,7 +172,7 @@ static int refusals(void)
 
 	memset(long_name, 'a', sizeof(long_name) - 1);
 	long_name[sizeof(long_name) - 1] = 0;
-	/* Unknown bits of comp_mask, alone and beside a known one. */
+	/* Unknown bits of comp_mask, alone and with a known bit. */
 	check(!attach(7, PEER, 1 << 1) && errno == EINVAL);
 	check(!attach(7, PEER, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO | 1u << 31) && errno == EINVAL);
 	/* Peers that do not exist. */
@@ -187,8 +188,8 @@ static int refusals(void)
 	return 0;
 }
 
-/* In a context without attributes the peer's addresses are those of the process, which has
- * nothing there. */
+/* In a context without a peer, addresses are the process's own, and the process has no memory at
+ * the peer's addresses. */
 static void no_peer(void)
 {
 	struct side side = side_of(attach(7, "not looked at", 0));
@@ -224,7 +225,7 @@ static int data(int gid_index)
 	for (at = 0; at < SIZE; at++)
 		check(buffer[at] == (at >= 5000 && at < 8000 ? 0xee : first(at, 7)));
 
-	/* A region that starts anywhere, as the source of local work. */
+	/* A region that starts at an odd offset, as the source of local work. */
 	part = reg(peer.pd, START + 2 * 4096 + 1000, 2000, RIGHTS);
 	check(part);
 	memset(buffer, 0, SIZE);
@@ -234,7 +235,7 @@ static int data(int gid_index)
 		check(buffer[100 + at] == first(2 * 4096 + 1000 + at, 7));
 	check(!buffer[99] && !buffer[2100]);
 
-	/* An address that is not the peer's is the process's own, in the same context. */
+	/* In the same context, an address that is not the peer's is the process's own. */
 	memset(own, 0x5a, SIZE);
 	mine = reg(peer.pd, (uintptr_t)own, SIZE, RIGHTS);
 	check(mine);
@@ -260,8 +261,8 @@ static int data(int gid_index)
 	for (at = 0; at < SIZE; at++)
 		check(buffer[at] == first(at, 9));
 
-	/* Impossible registrations: beyond the end, with windows, and regions that change what they
-	 * lie over. */
+	/* Impossible registrations: beyond the end, with windows, and a change of a region's memory
+	 * to the peer's. */
 	check(!reg(peer.pd, START + 4096, SIZE, RIGHTS) && errno == EFAULT);
 	check(!reg(peer.pd, START, SIZE, RIGHTS | IBV_ACCESS_MW_BIND) && errno == EOPNOTSUPP);
 	errno = 0;
@@ -289,7 +290,7 @@ static int hold(void)
 	check(reg(side.pd, START, SIZE, RIGHTS));
 	puts("attached");
 	fflush(stdout);
-	/* The device may be gone by then. */
+	/* Nothing is cleaned up: the device may be gone by then. */
 	pause();
 	return 0;
 }
@@ -313,7 +314,7 @@ int main(int argc, char **argv)
 			device = list[i];
 	check(device);
 	check(virtio_rdma_dv_is_supported(device));
-	/* The library that the program was linked with is the one that libibverbs has loaded. */
+	/* The program and libibverbs share one copy of the library. */
 	dl_iterate_phdr(count_copies, &copies);
 	check(copies == 1);
 	if (!strcmp(what, "refusals"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # shellcheck shell=bash
 #
-# rdma-core's own tests, which come with its source: pyverbs_tests [MODULE...] runs them on the
-# device of this machine and reports them in KTAP. A machine without a virtio-rdma device gets an
-# rxe one over its network device.
+# pyverbs_tests [MODULE...] runs the tests in rdma-core's source on the device of this machine and
+# reports them in KTAP. On a machine without a virtio-rdma device, it creates an rxe device over the
+# network device.
 
 pyverbs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source-path=SCRIPTDIR/.. source=lib.sh

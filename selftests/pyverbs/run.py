@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Runs rdma-core's pyverbs tests on a device and compares each result with the expected one, in
-KTAP.
+"""Runs rdma-core's pyverbs tests on a device, compares each result with the expected one, and reports
+in KTAP.
 
-The tests are those of the rdma-core source tree. Each module runs in a process of its own that is
-forked from this one, so that the slow part, loading Python's modules, is done once, and a test that
-crashes or hangs costs no other one its result.
+The tests are those of the rdma-core source tree. Each module runs in its own process, forked from
+this one: the slow part, loading Python's modules, is done once, and a test that crashes or hangs
+does not affect the results of other modules.
 
-The file of expectations has a line for each test: its name, its result on virtio_rdma and on rxe,
-and why it is skipped where it is. A result is "pass" or "skip"; on rxe alone it may be "fail", or
-"any" where it depends on timing.
+The file of expectations has a line for each test: its name, its results on virtio_rdma and on rxe,
+and the reason if it is skipped. A result is "pass" or "skip". On rxe it may also be "fail", or
+"any" if it depends on timing.
 """
 
 import argparse
@@ -27,10 +27,10 @@ import unittest
 
 # Tests of devices of one vendor.
 FOREIGN = ("test_mlx5", "test_efa", "test_cuda")
-# Seconds after which a test counts as hanging. Tests of rdma_cm wait for up to half a minute by
-# themselves.
+# Seconds after which a test counts as hanging. Tests of rdma_cm themselves wait for up to half a
+# minute.
 PATIENCE = 180
-# Reasons for which a test that passes on rxe may be skipped.
+# Allowed reasons for skipping a test that passes on rxe.
 ABSENT = ("ODP",)
 
 
@@ -51,7 +51,7 @@ def arguments():
 def load(options):
     """The test cases by module."""
     sys.dont_write_bytecode = True
-    # Their package by itself would load every module.
+    # Importing the tests' package itself would load every module.
     package = types.ModuleType("tests")
     package.__path__ = [options.tests]
     sys.modules["tests"] = package
@@ -82,7 +82,7 @@ def short(case):
 
 
 class Teller(unittest.TestResult):
-    """Tells the parent process of each test when it starts and when it has ended."""
+    """Reports the start and the end of each test to the parent process."""
 
     def __init__(self, pipe):
         super().__init__()
@@ -122,7 +122,7 @@ class Teller(unittest.TestResult):
 
 
 def child(cases, pipe):
-    """The process that runs a module's tests."""
+    """Runs a module's tests in the child process."""
     result = Teller(pipe)
     for case in cases:
         case.run(result)
@@ -131,14 +131,14 @@ def child(cases, pipe):
 
 
 def run_some(cases):
-    """Runs test cases in a process of their own until one crashes or hangs. Yields name, result and
+    """Runs test cases in a child process until one crashes or hangs. Yields name, result and
     reason."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        # A session of its own, so that processes that a hanging test has started go with it.
+        # A new session, so that the processes of a hanging test can be killed with it.
         os.setsid()
         try:
             child(cases, writer)
@@ -164,12 +164,12 @@ def run_some(cases):
             deadline = time.monotonic() + PATIENCE
             kind, name, *rest = line.decode().split("\t")
             running = name if kind == "start" else None
-            # Not the end of the file: a process that a test has left behind has it open, too.
+            # The end of the file is not enough: a process that a test has left has it open, too.
             done = kind == "done"
             if kind == "end":
                 yield name, rest[0], rest[1]
     os.close(reader)
-    # The rest of the session goes; before the wait, or the number could be another's by then.
+    # Kill the rest of the session before the wait: afterwards the number could be reused.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
@@ -179,7 +179,7 @@ def run_some(cases):
 
 
 def run_module(cases):
-    """Runs all tests of a module, and those behind one that has crashed in a new process."""
+    """Runs all tests of a module. After a crash, the remaining tests run in a new process."""
     left = {short(case): case for case in cases}
     while left:
         before = len(left)
@@ -195,7 +195,7 @@ Expectation = collections.namedtuple("Expectation", "virtio_rdma rxe reason")
 
 
 def expectations(path):
-    """Reads the file of expectations. Its own rules are checked as well."""
+    """Reads the file of expectations and checks its rules."""
     found = {}
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The provider in the user space of other Debian releases, with their rdma-core and their glibc.
-# tools/testbed/rdma-core has unpacked them. The provider and its configuration are put there as
-# into a container: nothing else of the sysroot is seen inside.
+# tools/testbed/rdma-core has unpacked the releases. As in a container, only the provider and its
+# configuration are added; nothing else of the sysroot is visible inside.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -18,7 +18,7 @@ inside() {
 	chroot "/run/$suite" "$@"
 }
 
-# Lays the provider over the tree of a release.
+# Mounts an overlay with the provider over the tree of a release.
 prepare() {
 	local suite=$1 root=/run/$1 over=/run/over.$1
 	local folder=/usr/lib/x86_64-linux-gnu/libibverbs
@@ -36,7 +36,7 @@ prepare() {
 	cp "$provider/virtio_rdma.driver" "$root/etc/libibverbs.d/"
 }
 
-# The device is listed and opened, and nobody complains.
+# Checks that the device is listed and opened without complaints.
 opens() {
 	prepare "$1"
 	inside "$1" ibv_devinfo -v -d "$(device 1)" >"$work/out" 2>"$work/words" ||
@@ -46,7 +46,7 @@ opens() {
 	[[ ! -s $work/words ]]
 }
 
-# A program of that release and one of the sysroot's.
+# Runs ibv_rc_pingpong of a release against the sysroot's.
 pingpong() {
 	prepare "$1"
 	printf '#!/bin/sh\nexec chroot /run/%s ibv_rc_pingpong "$@"\n' "$1" \

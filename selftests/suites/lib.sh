@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # shellcheck shell=bash
 #
-# Functions of the scripts that run suites and programs of a distribution between two VMs of
-# `virtio-rdma run --rw --root DIR`. VM 2 has the servers. A script ends with status 0 if each of
-# its parts passed.
+# Common functions of the scripts that run suites and programs of a distribution between two VMs of
+# `virtio-rdma run --rw --root DIR`. The servers are on VM 2. A script ends with status 0 if all of
+# its parts have passed.
 
 set -eu
-# The caller's need not be there in another root.
+# The caller's directories and locale may not exist in another root.
 export HOME=/tmp TMPDIR=/tmp LC_ALL=C.UTF-8
 device=virtio_rdma0
 counters=/sys/class/infiniband/$device/ports/1/hw_counters
@@ -16,16 +16,16 @@ gid=${gid##*/}
 passed=0
 failed=()
 
-# Messages that this VM's device has sent: directly, or as packets.
+# Prints the number of messages and packets that this VM's device has sent.
 sent() {
 	echo $(($(<$counters/direct_tx_messages) + $(<$counters/tx_packets)))
 }
 
-# Runs a part and counts it: part NAME COMMAND. Programs may take TCP without a word, so one without
-# any message of the device has failed.
+# Runs a part and counts it: part NAME COMMAND. Programs may silently fall back to TCP, so a part
+# has failed if the device has sent no message.
 part() { run_part 1 "$@"; }
 
-# The same for a program that makes objects and sends nothing.
+# Runs a part whose program creates objects and sends no messages.
 silent_part() { run_part 0 "$@"; }
 
 # run_part MESSAGES NAME COMMAND
@@ -34,7 +34,7 @@ run_part() {
 	shift 2
 	printf '# %s\n' "$name"
 	before=$(sent)
-	# In the background, where errexit holds.
+	# In the background, where errexit is effective.
 	(
 		set -e
 		"$@"
@@ -61,8 +61,8 @@ await() {
 	done
 }
 
-# Runs a client against a server that serves one client and ends: meet PORT SERVER CLIENT, both
-# lines of a shell.
+# Runs a client and a server that serves one client: meet PORT SERVER CLIENT. SERVER and CLIENT are
+# shell commands.
 meet() {
 	local server
 	on -n 2 sh -c "$2" &
@@ -72,7 +72,8 @@ meet() {
 	wait $server
 }
 
-# The same for a server that nobody sees waiting: the client tries again while it is there.
+# Runs a client and a server whose readiness can't be detected: the client is retried while the
+# server runs.
 meet_unseen() {
 	local server
 	on -n 2 sh -c "$1" &

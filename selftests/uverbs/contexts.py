@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Doorbell pages, events and commands of contexts that are opened without a provider.
+"""Doorbell pages, events and commands of contexts that are opened without the provider.
 
     contexts.py /dev/infiniband/uverbsN TEST
 """
@@ -19,13 +19,13 @@ from ring_memory import Mapping, create_qp, kernel_ring
 # <rdma/ib_user_verbs.h>
 CREATE_COMP_CHANNEL, POLL_CQ, REQ_NOTIFY_CQ, POST_SEND, POST_RECV = 17, 21, 23, 28, 29
 GSI = 1
-# A doorbell names its queue by kind and number.
+# A doorbell's value has the kind and the number of its queue.
 DOORBELL_CQ = 3 << 24
 SLOTS = 16
 
 
 class Context(Uverbs):
-    """A context, and where its doorbell page is."""
+    """A context, and the offset of its doorbell page."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -36,8 +36,8 @@ class Context(Uverbs):
 
 
 def pages_of_doorbells(path):
-    """Each context has a page, as long as there are some and as long as it is mapped."""
-    # Two descriptors for each of 4,096 pages.
+    """Each context has a doorbell page, until none is left. A page is in use as long as it is mapped."""
+    # Each of 4,096 contexts needs two descriptors.
     resource.setrlimit(resource.RLIMIT_NOFILE, (16384, 16384))
     contexts = []
     try:
@@ -56,7 +56,7 @@ def pages_of_doorbells(path):
 
 
 class ArmedCq:
-    """A CQ with a channel of its own, which this program arms as it likes."""
+    """A CQ with its own completion channel. This program writes its arm word itself."""
 
     def __init__(self, context, doorbell):
         self.doorbell = doorbell
@@ -69,14 +69,14 @@ class ArmedCq:
         self.ring = Mapping(context.file, offset, length)
 
     def arm(self, sequence):
-        """The position is further back than the ring is long, so the event is due at once."""
+        """Arms the CQ at a position more than a ring's length ago, so the event is due at once."""
         word = sequence << 34 | 1 << 32 | (1 << 32) - 2 * SLOTS
-        # A store of 64 bits, and one of 32.
+        # A 64-bit store to the arm word, and a 32-bit store to the doorbell.
         memoryview(self.ring.bytes).cast("B").cast("Q")[(SLOTS * 64 + 128) // 8] = word
         memoryview(self.doorbell.bytes).cast("B").cast("I")[0] = DOORBELL_CQ | self.number
 
     def unread(self):
-        """Reads all events and returns how many there were."""
+        """Reads all events and returns their number."""
         count = 0
         try:
             while os.read(self.channel, 8):
@@ -86,7 +86,7 @@ class ArmedCq:
 
 
 def one_event_at_a_time(path):
-    """A process that has not read an event gets no second one, however often it arms its CQ."""
+    """A process that has not read an event gets no second event, however often it arms its CQ."""
     context = Context(path)
     doorbell = context.map_page()
     cq, last = ArmedCq(context, doorbell), ArmedCq(context, doorbell)
@@ -106,14 +106,14 @@ def one_event_at_a_time(path):
     for round in range(3):
         for sequence in range(20):
             arm(cq, 1 + 20 * round + sequence)
-        # Events of one vector keep their order: the driver has seen those before this one.
+        # Events of one vector are ordered: the driver has handled the earlier events.
         arm(last, 1 + round)
         assert select.select([last.channel], [], [], 60)[0], "the event is lost"
         assert (last.unread(), cq.unread()) == (1, 1)
 
 
 def commands_of_other_queues(path):
-    """A process with rings of its own posts and polls there, not by commands."""
+    """A process with rings of its own can't post and poll by commands."""
     context = Context(path)
     core = struct.pack("<QIIiI", 0, SLOTS, 0, -1, 0)
     core, _ = context.command(CREATE_CQ, core, 8, kernel_ring(SLOTS, 6), driver_out=24)
@@ -139,7 +139,7 @@ def commands_of_other_queues(path):
 
 
 def management_is_the_kernels(path):
-    """A process can't have the QP that peers trust for management."""
+    """A process can't create the GSI QP, which peers trust for management."""
     context = Context(path)
     core = struct.pack("<QIIiI", 0, SLOTS, 0, -1, 0)
     core, _ = context.command(CREATE_CQ, core, 8, kernel_ring(SLOTS, 6), driver_out=24)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Promises of the driver about its own data in the verbs of processes: it refuses what it does not
-know, and every byte of a response is written.
+"""The driver's part of uverbs commands: the driver refuses requests that it does not know, and writes
+every byte of a response.
 
     driver_data.py /dev/infiniband/uverbsN TEST
 
-A provider gives the driver only what that knows, so the commands are made here, byte by byte.
+A provider sends only requests that the driver knows, so this program builds the commands byte by
+byte.
 """
 
 import ctypes
@@ -37,8 +38,7 @@ def address(buffer):
 
 
 class Uverbs:
-    """A context, opened without a provider, by a request of the caller's and with room for the
-    response."""
+    """A context, opened without the provider, with a given request and room for the response."""
 
     def __init__(self, path, request=b"", room=48):
         self.file = os.open(path, os.O_RDWR)
@@ -50,7 +50,7 @@ class Uverbs:
             raise
 
     def command(self, number, core, response, driver=b"", driver_out=0):
-        """Writes a command and returns the core's response and the driver's."""
+        """Writes a command. Returns the core's and the driver's part of the response."""
         out = bytearray([UNWRITTEN]) * (response + driver_out)
         self.kept.append(out)
         body = struct.pack("<Q", address(out)) + core + driver
@@ -65,8 +65,8 @@ class Uverbs:
         os.write(self.file, header + body)
 
     def call(self, object_id, method, attributes):
-        """Calls a method. An attribute is its number, and bytes, a number, or room to be
-        written."""
+        """Calls a method. An attribute has a number, and a value: bytes, an integer, or room for
+        output."""
         encoded = b""
         for number, value in attributes:
             length, data = 0, 0
@@ -88,7 +88,7 @@ class Uverbs:
         fcntl.ioctl(self.file, IOCTL, bytearray(header + encoded))
 
     def ring(self, slot_shift):
-        """A ring of 64 slots in memory of this process, as the driver is told of it."""
+        """The description of a ring of 64 slots in memory of this process, for the driver."""
         memory = mmap.mmap(-1, 64 << 10)
         self.kept.append(memory)
         return struct.pack("<QIB3x", address(memory), 64, slot_shift)
@@ -114,8 +114,7 @@ def expect(error, action):
 
 
 def response_is_written(uverbs):
-    """Of rings in memory of the process there is nothing to tell: the response is zeroes, as is
-    room behind it."""
+    """The response for rings in the process's memory is zeroes, and so is the room after it."""
     pd, cq = uverbs.pd(), uverbs.cq()
     core = struct.pack("<QIIIIIIIIIBBBB", 0, pd, cq, cq, 0, 16, 16, 1, 1, 0, 0, RC, 0, 0)
     rings = uverbs.ring(7) + uverbs.ring(6)
@@ -124,11 +123,11 @@ def response_is_written(uverbs):
 
 
 def short_response_is_cut_off(uverbs):
-    """Behind the length that the caller gave, nothing is written."""
+    """Nothing is written beyond the caller's length."""
     out = bytearray([UNWRITTEN]) * (8 + 24)
     uverbs.kept.append(out)
     body = struct.pack("<QQIIiI", address(out), 0, 16, 0, -1, 0) + uverbs.ring(6)
-    # The response of the core, and a third of the driver's.
+    # Room for the core's response, and a third of the driver's.
     header = struct.pack("<IHH", CREATE_CQ, (8 + len(body)) // 4, (8 + 8) // 4)
     os.write(uverbs.file, header + body)
     assert out[8 + 4 : 8 + 8] == bytes(4), f"the driver left {out[8:].hex()}"
@@ -165,7 +164,7 @@ class Buffer:
 
 
 def unknown_request_is_refused(uverbs):
-    """REG_MR of a DMA buffer has no request of the driver: bytes that are not zero are refused."""
+    """REG_MR of a DMA buffer has no driver's part: nonzero bytes are refused."""
     buffer = Buffer(uverbs)
     expect(errno.EOPNOTSUPP, lambda: buffer.register(b"\1" * 16, bytearray(16)))
     room = bytearray([UNWRITTEN]) * 16
@@ -174,7 +173,7 @@ def unknown_request_is_refused(uverbs):
 
 
 def buffers_have_no_windows(uverbs):
-    """Windows would outlive the memory that an exporter takes back."""
+    """MRs of DMA buffers have no windows, which would outlive memory that the exporter takes back."""
     buffer = Buffer(uverbs)
     bind = lambda: buffer.register(bytes(16), bytearray(16), LOCAL_WRITE | MW_BIND)
     expect(errno.EINVAL, bind)
@@ -182,7 +181,7 @@ def buffers_have_no_windows(uverbs):
 
 
 def cq_buffer_is_refused(uverbs):
-    """Memory for a CQ that comes by attributes of the verb is not silently left alone."""
+    """A CQ with memory from the verb's attributes is refused instead of ignoring the memory."""
 
     def create(*more):
         room = bytearray(4)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Makes 1,000 QPs and a few CQs of 131,072 entries with rdma-core, and moves one of these:
+"""Creates 1,000 QPs and a few CQs of 131,072 entries with rdma-core, and resizes a CQ:
 many_queues.py DEVICE.
 
-The caller takes privileges and locked memory away before.
+The caller has dropped privileges and the limit of locked memory before.
 """
 
 import resource
@@ -24,7 +24,7 @@ with open("/proc/self/status", encoding="ascii") as status:
 assert int(capabilities.split()[1], 16) == 0, capabilities
 
 with Context(name=sys.argv[1]) as context:
-    # A CQ of the device's greatest length takes more memory than the machine has.
+    # A CQ of the device's maximum length would take more memory than the machine has.
     limit = min(context.query_device().max_cqe, 131072)
     cqs = [CQ(context, limit) for _ in range(CQS)]
     small = CQ(context, 16)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Rings in memory of the kernel: who maps them, how, and for how long.
+"""Mappings of rings in the kernel's memory: by which processes, with which rights, and for how long.
 
     ring_memory.py /dev/infiniband/uverbsN TEST
 
-As in driver_data.py the commands are made here, byte by byte: a provider asks for no wrong mapping.
+This program builds the commands byte by byte, like driver_data.py: a provider requests no wrong
+mapping.
 """
 
 import ctypes
@@ -38,7 +39,7 @@ FAILED = ctypes.c_void_p(-1).value
 
 
 def check(result):
-    """The result of a function of C, or its error."""
+    """The result of a C function. Raises OSError if the function has failed."""
     if result in (-1, FAILED):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -46,7 +47,7 @@ def check(result):
 
 
 class Mapping:
-    """Bytes of a context that this process maps."""
+    """A mapping of a context's file in this process."""
 
     def __init__(self, file, offset, length, protection=READ_WRITE, flags=SHARED):
         self.length = length
@@ -58,12 +59,12 @@ class Mapping:
 
 
 def kernel_ring(slots, slot_shift):
-    """The request for a ring in memory of the kernel."""
+    """The request for a ring in the kernel's memory."""
     return struct.pack("<QIB3x", 0, slots, slot_shift)
 
 
 class Cq:
-    """A CQ, and where its ring can be mapped."""
+    """A CQ, and the offset and length of its ring's mapping."""
 
     def __init__(self, uverbs, slots=16):
         self.uverbs = uverbs
@@ -76,7 +77,7 @@ class Cq:
         return Mapping(self.uverbs.file, self.offset, self.length, **how)
 
     def resize(self, entries, ring):
-        """Returns the entries that the CQ has then, and where a ring was prepared."""
+        """Returns the new entries of the CQ, and the offset and length of the prepared ring."""
         core = struct.pack("<II", self.handle, entries)
         core, driver = self.uverbs.command(RESIZE_CQ, core, 8, ring, driver_out=24)
         return struct.unpack("<I4x", core)[0], *struct.unpack("<8xQQ", driver)
@@ -92,7 +93,7 @@ def create_qp(uverbs, pd, cq, rings):
 
 
 def mapping_rules(uverbs):
-    """A ring is mapped as a whole, shared, to be read and written, by its context alone."""
+    """A ring can only be mapped as a whole, shared, for reading and writing, by its own context."""
     cq = Cq(uverbs)
     assert cq.length >= 16 * 64 and cq.length % PAGE == 0
     mapping = cq.map()
@@ -128,7 +129,7 @@ def mapping_rules(uverbs):
 
 
 def large_rings(uverbs):
-    """Rings of the greatest length that the ABI allows."""
+    """Rings of the maximum length of the ABI."""
     cq = Cq(uverbs, 32768)
     assert cq.length >= 32768 * 64
     assert cq.map().bytes.raw == bytes(cq.length)
@@ -144,7 +145,7 @@ def large_rings(uverbs):
 
 
 def children_have_none(uverbs):
-    """A child does not inherit a ring, whatever the process asks for."""
+    """A child does not inherit a ring, even with MADV_DOFORK."""
     mapping = Cq(uverbs).map()
     mapping.bytes[0] = b"\1"
     expect(errno.EINVAL, lambda: check(libc.madvise(mapping.start, mapping.length, DOFORK)))
@@ -158,14 +159,14 @@ def children_have_none(uverbs):
 
 
 def mappings_outlive_objects(uverbs):
-    """Memory that is mapped stays when its object goes; the offset does not."""
+    """A mapping outlives its object, but the offset can't be mapped again."""
     cq = Cq(uverbs)
     mapping = cq.map()
     mapping.bytes[0] = b"\x5a"
     cq.destroy()
     expect(errno.EINVAL, cq.map)
     assert mapping.bytes[0] == b"\x5a"
-    # The next objects have other memory.
+    # Later objects get other memory.
     others = [Cq(uverbs).map() for _ in range(64)]
     mapping.bytes[:] = b"\xff" * mapping.length
     assert all(not any(other.bytes.raw) for other in others)
@@ -175,7 +176,7 @@ def mappings_outlive_objects(uverbs):
 
 
 def resize_in_two_steps(uverbs):
-    """A CQ stays where it is until it is moved to a ring that was prepared."""
+    """A CQ keeps its ring until it is moved to a prepared ring."""
     cq = Cq(uverbs)
     old = cq.map()
     expect(errno.EINVAL, lambda: cq.resize(16, NO_RING))
@@ -186,9 +187,9 @@ def resize_in_two_steps(uverbs):
     if first != second:
         expect(errno.EINVAL, lambda: Mapping(uverbs.file, first, length))
     new = Mapping(uverbs.file, second, length)
-    # Too short for so many.
+    # The prepared ring is too short for 128 entries.
     expect(errno.EINVAL, lambda: cq.resize(128, NO_RING))
-    # As a provider does: all slots are the device's.
+    # The provider's order: first map, then move.
     cq.map().unmap()
     entries, offset, length = cq.resize(64, NO_RING)
     assert (entries, offset, length) == (64, 0, 0)
@@ -200,7 +201,7 @@ def resize_in_two_steps(uverbs):
 
 
 def srq_in_two_steps(uverbs):
-    """MODIFY_SRQ tells by a pointer where the prepared ring is."""
+    """MODIFY_SRQ writes the mapping of the prepared ring to a pointer in the request."""
     core = struct.pack("<QIIII", 0, uverbs.pd(), 16, 1, 0)
     core, driver = uverbs.command(CREATE_SRQ, core, 16, kernel_ring(16, 6), driver_out=24)
     (srq,) = struct.unpack_from("<I", core)
@@ -223,7 +224,7 @@ def srq_in_two_steps(uverbs):
 
 
 def own_memory(uverbs):
-    """A ring in memory of the process must be writable. A CQ moves there in one step."""
+    """A ring in the process's memory must be writable. A CQ moves to it in one step."""
     cq = Cq(uverbs)
     cq.map()
     entries, offset, length = cq.resize(64, uverbs.ring(6))
@@ -241,9 +242,9 @@ def own_memory(uverbs):
 
 
 def all_that_there_is(uverbs):
-    """Makes CQs until there is no memory, and then one again once one has gone. Prints how much."""
+    """Creates CQs until memory is exhausted, destroys one, and creates one again. Prints the MiB."""
     cqs = []
-    # At the limit of a memory cgroup this program could not go on without.
+    # A reserve: without it, this program could not continue at the limit of a memory cgroup.
     reserve = bytearray(4 << 20)
     try:
         while True:

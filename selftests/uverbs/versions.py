@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Providers of other versions: what they state, and structures that are shorter or longer than the
-driver's.
+"""Providers of other versions: the versions that they state, and structures that are shorter or longer
+than the driver's.
 
     versions.py /dev/infiniband/uverbsN GID_INDEX TEST
 
-As in driver_data.py the commands are made here, byte by byte, for versions that do not exist.
+This program builds the commands byte by byte, like driver_data.py, for versions that do not exist.
 """
 
 import errno
@@ -20,10 +20,10 @@ CREATE_AH, MODIFY_QP = 5, 26
 STATE, ACCESS_FLAGS, PKEY_INDEX, PORT = 1, 8, 16, 32
 INIT = 1
 
-# Lengths of the request for a context: of a provider of version 6, and of the driver.
+# Lengths of the request for a context in bytes: version 6, and the present driver's.
 REQUEST_6, REQUEST = 72, 80
 OLDEST, NEWEST = 6, 7
-# Where the response has the version of the context.
+# Bytes of the response with the version of the context.
 VERSION = slice(44, 48)
 
 
@@ -36,7 +36,7 @@ def version_of(uverbs):
 
 
 def agreed(path, _):
-    """The newest version that both speak."""
+    """The driver chooses the newest version that both sides support."""
     for oldest, newest, expected in (
         (6, 6, 6),
         (6, 7, 7),
@@ -50,33 +50,33 @@ def agreed(path, _):
 
 
 def unstated(path, _):
-    """Providers of version 6 have a response as they know it, whatever they ask for."""
+    """A provider of version 6 gets a response of version 6, whatever it requests."""
     for length in (0, 4, 8, REQUEST_6, REQUEST, REQUEST + 8, 256):
         uverbs = Uverbs(path, bytes(length))
         assert version_of(uverbs) == 0, f"{length} bytes"
-        # Slots of rings are told.
+        # The response has the limits of rings' slots.
         assert all(struct.unpack_from("<II", uverbs.context, 16))
 
 
 def refused(path, _):
-    """No version of both: the numbers of errors, in the order of the lines in the log."""
+    """The error if both sides share no version. The log has a line for each, in this order."""
     for oldest, newest in ((8, 9), (8, 2**32 - 1), (1, 5), (5, 5)):
         expect(errno.ENOPROTOOPT, lambda: Uverbs(path, stating(oldest, newest)))
     for oldest, newest in ((0, 7), (7, 6), (2**32 - 1, 0)):
         expect(errno.EINVAL, lambda: Uverbs(path, stating(oldest, newest)))
-    # It is as good as before.
+    # The device can still be opened.
     assert version_of(Uverbs(path, stating(OLDEST, NEWEST))) == NEWEST
 
 
 def refused_often(path, _):
-    """A process that asks again and again does not fill the log."""
+    """A process with many refused requests does not fill the log."""
     for _ in range(1000):
         expect(errno.ENOPROTOOPT, lambda: Uverbs(path, stating(8, 9)))
 
 
 class Verb:
-    """A verb: how it is called with driver data, and how long the driver's request and response
-    are."""
+    """A verb: a function that calls it with driver data, and the lengths of the driver's request and
+    response."""
 
     def __init__(self, call, request=b"", least=0, response=0):
         self.call, self.request, self.least, self.response = call, request, least, response
@@ -147,8 +147,8 @@ def verbs(path, gid_index):
 
 
 def requests(path, gid_index):
-    """Shorter requests are filled up with zeroes where providers may give less. Longer ones ask for
-    nothing more, or for what the driver does not know."""
+    """A shorter request is padded with zeroes, if the verb allows it. A longer request is accepted
+    if the additional bytes are zero, else refused."""
     for verb in verbs(path, gid_index):
         name, whole = verb.call.__name__, verb.request
         for more in (4, 8, 64):
@@ -162,13 +162,13 @@ def requests(path, gid_index):
         for length in range(0, verb.least, 4):
             expect(errno.EINVAL, lambda: verb.call(whole[:length], verb.response))
         for length in range(verb.least, len(whole), 4):
-            # Nothing is asked for by less than the whole of them.
+            # A shorter request of zeroes is valid.
             verb.call(bytes(length), verb.response)
         print(f"{name}: {verb.least} to {len(whole)} bytes")
 
 
 def responses(path, gid_index):
-    """A response is cut off or filled up with zeroes to the room that there is."""
+    """A response is truncated, or padded with zeroes, to the caller's length."""
     for verb in verbs(path, gid_index):
         name = verb.call.__name__
         if not verb.response and name.startswith("modify"):

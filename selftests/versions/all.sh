@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Providers and modules of different versions on one machine: they work with the present ones on the
-# other machine, or say which side has to be updated. tools/testbed/versions builds them;
+# A provider and a module of different versions on VM 1. They work with the present versions on VM
+# 2, or report which side must be updated. tools/testbed/versions builds them;
 # Documentation/versions.md has the table.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=../lib.sh
@@ -14,7 +14,8 @@ others=$top/build/versions
 verbs_of_all_structures=(data_ queue_resize queue_one_cq shared_ handle_address datagram_messages
 	extended_reliable rate_limit_ window_type_2 memory_changed)
 
-# Takes a provider and a module from now on: the present ones, or those of a name in build/versions.
+# Installs a provider and a module: use PROVIDER MODULE. Each is "present" or a name in
+# build/versions.
 use() {
 	local provider=$others/$1/provider kernel_module=$others/$2/module/virtio_rdma.ko
 	local folder=/usr/lib/x86_64-linux-gnu file
@@ -44,11 +45,12 @@ works() {
 		return 1
 	}
 	tail -n 1 "$work/verbs"
-	# Nothing is said of versions.
+	# There is no message about versions.
 	[[ -z $(ibv_devinfo -d "$(device 1)" 2>&1 >/dev/null) ]]
 }
 
-# The device is listed. Opening it ends with one line, which tells what is old and what to update.
+# Checks that the device is listed, and that opening it fails with one line, which tells which side
+# is old and what to update.
 is_refused() {
 	local name status=0
 	name=$(device 1)
@@ -117,7 +119,7 @@ test_module_of_before_is_too_new() {
 	is_refused "$old_provider"
 }
 
-# The present ones again.
+# The present provider and module again.
 test_both_of_now() {
 	use present present
 	works
