@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CPUs of workers.
+//! CPU affinity of workers.
 
 use std::io;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
-/// Calls `start` while the current thread runs on `cpu` alone. The threads that it starts inherit
-/// this, so that they need no right to change it.
+/// Calls `start` while the current thread is bound to `cpu`. Threads that `start` creates inherit
+/// the affinity, so they need no permission to change it.
 pub(super) fn with_affinity<T>(cpu: usize, start: impl FnOnce() -> T) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();

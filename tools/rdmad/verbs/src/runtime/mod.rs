@@ -58,8 +58,8 @@ pub struct RuntimeConfig {
     pub workers: Option<usize>,
     /// The data path between QPs of the process.
     pub path: PathPolicy,
-    /// CPUs, each owned by one worker, which runs there and never sleeps. If there are any, they
-    /// replace `workers` and `poll`. Only for workers that are threads.
+    /// CPUs that are each dedicated to one worker, which never sleeps. If the list is not empty,
+    /// `workers` and `poll` are ignored. Only for workers that are threads.
     pub dedicated: Vec<usize>,
     /// How long a worker polls an empty send queue before it requests a doorbell. The worker does
     /// not sleep meanwhile. Ignored with a manual clock.

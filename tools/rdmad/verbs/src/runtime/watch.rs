@@ -7,10 +7,10 @@
 //! and no doorbell is requested meanwhile.
 //!
 //! Polling occupies the worker's CPU, so it is bounded: a worker watches few QPs, each for a
-//! limited time after the QP last had work. A worker that owns its CPU watches them without such a
-//! limit, until other QPs want to be watched. If other threads need the CPU, watching does harm:
-//! while they run, nobody polls and no doorbell is requested. A worker that notices this watches no
-//! QPs for some time.
+//! limited time after the QP last had work. A worker with a dedicated CPU watches a QP without
+//! limit, until another QP needs its seat. If other threads need the CPU, watching does harm: while
+//! they run, nobody polls and no doorbell is requested. A worker that notices this watches no QPs
+//! for some time.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -25,15 +25,15 @@ const SEATS: usize = 8;
 const ABSENCE: Duration = Duration::from_micros(500);
 /// Time for which the worker then watches no QPs.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time without work after which a QP gives its seat to another one, if watching has no limit.
+/// Time without work after which a QP gives its seat to another QP, if patience is unlimited.
 const TENURE: Duration = Duration::from_micros(50);
 
 /// How long a worker watches a QP after the QP last had work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// For this time; not at all if it is zero.
+    /// For this time. Zero means that no QPs are watched.
     Limited(Duration),
-    /// Until another QP wants the seat.
+    /// Until another QP needs the seat.
     Unlimited,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// A worker's watch, with no QP yet.
+    /// A watch without QPs.
     pub(crate) fn new(patience: Patience) -> Self {
         Self {
             patience,

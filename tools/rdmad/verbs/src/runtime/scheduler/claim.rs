@@ -15,9 +15,9 @@ use super::sync::Ordering;
 use super::work::{TurnEnd, Work};
 use super::{ReadySet, Scheduler};
 
-/// Rounds in a row in which a worker that watches QPs has no work, but another one has, before it
-/// takes work over. If the other worker is not at a turn, it finds its work sooner, with the flow's
-/// state in its cache.
+/// Successive rounds after which a watching worker without work takes over work of another worker.
+/// Unless the other worker is busy with a turn, it finds its work earlier, and has the flow's state
+/// in its cache.
 const ROUNDS_TO_STEAL: u32 = 16;
 
 /// A flow that a worker has taken, to give it a turn.
@@ -33,9 +33,9 @@ pub(super) struct Claims {
     worker: usize,
     /// Cost of the turns of sparse flows since the last turn of a bulk flow.
     sparse: usize,
-    /// Whether the worker goes on because of what it watches, and would not sleep otherwise.
+    /// Whether the worker is awake only to poll its watched QPs.
     is_watching: bool,
-    /// Rounds in a row in which another worker had work, and this one watched and had none.
+    /// Successive rounds in which this worker only polled watched QPs while another one had work.
     rounds: u32,
 }
 
@@ -93,7 +93,7 @@ impl Claims {
         }
     }
 
-    /// Says whether the worker begins its next round only to look at what it watches.
+    /// Sets whether the worker starts its next round only to poll its watched QPs.
     pub(super) fn set_watching(&mut self, is_watching: bool) {
         self.is_watching = is_watching;
     }
@@ -141,7 +141,7 @@ impl Claims {
         scheduler.end_claim(flows, claim.key.flow, claim.class, end);
     }
 
-    /// Whether to take work over from another worker, if it has any. Called in rounds without own
+    /// Whether this worker should take over work of another worker. Called in rounds without own
     /// work.
     fn is_to_steal(&mut self, scheduler: &Scheduler) -> bool {
         if !self.is_watching {
