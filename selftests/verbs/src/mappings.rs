@@ -83,7 +83,7 @@ impl Mapping<'_> {
         Ok(())
     }
 
-    /// The 32 bits at `offset`, which is a multiple of 4.
+    /// Loads the 32 bits at `offset`, which must be a multiple of 4.
     pub fn load(&self, offset: usize) -> u32 {
         assert!(offset % 4 == 0 && offset + 4 <= self.length);
         let source = (self.start + offset) as *const u32;
@@ -91,7 +91,7 @@ impl Mapping<'_> {
         unsafe { source.read_volatile() }
     }
 
-    /// Stores 32 bits at `offset`, which is a multiple of 4.
+    /// Stores 32 bits at `offset`, which must be a multiple of 4.
     pub fn store(&self, offset: usize, value: u32) {
         assert!(offset % 4 == 0 && offset + 4 <= self.length);
         let target = (self.start + offset) as *mut u32;
