@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Transport services, and the place of a packet in its message (IBTA 9.2.1).
+//! Transport services, and the position of a packet in its message (IBTA 9.2.1).
 
 /// Opcode of a congestion notification (annex A17). Its service bits belong to none of the
 /// services, but this crate treats it as RC, because only reliable connections react to it.
@@ -17,7 +17,7 @@ pub enum Service {
     Ud,
 }
 
-/// Place of a packet in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// The first of several packets.

@@ -2,7 +2,7 @@
 
 //! Congestion control: notifications on the wire, and many connections that share one link.
 
-// Local memory in one piece is a vector of one range.
+// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;

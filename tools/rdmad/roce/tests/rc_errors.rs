@@ -2,7 +2,7 @@
 
 //! Errors end the connection with the status of the IBTA. Earlier work requests succeed.
 
-// Local memory in one piece is a vector of one range.
+// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;

@@ -2,7 +2,7 @@
 
 //! Data arrives complete, unchanged and in order over channels with faults.
 
-// Local memory in one piece is a vector of one range.
+// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;

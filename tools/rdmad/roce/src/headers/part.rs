@@ -79,7 +79,7 @@ pub(super) const SEND_LAST_INV: u8 = 0x16;
 pub(super) const SEND_ONLY_INV: u8 = 0x17;
 
 impl Part {
-    /// Place of the packet in its message.
+    /// Position of the packet in its message.
     pub const fn position(&self) -> Position {
         match self {
             Self::Send(part) => part.position(),
@@ -156,7 +156,7 @@ impl SendPart {
         }
     }
 
-    /// Place of the packet in its message.
+    /// Position of the packet in its message.
     pub const fn position(&self) -> Position {
         match self {
             Self::First => Position::First,
@@ -204,7 +204,7 @@ impl WritePart {
         }
     }
 
-    /// Place of the packet in its message.
+    /// Position of the packet in its message.
     pub const fn position(&self) -> Position {
         match self {
             Self::First(_) => Position::First,
@@ -259,7 +259,7 @@ impl ReadPart {
         }
     }
 
-    /// Place of the packet in the response.
+    /// Position of the packet in the response.
     pub const fn position(&self) -> Position {
         match self {
             Self::First(_) => Position::First,

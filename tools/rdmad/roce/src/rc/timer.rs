@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Encodings of time (IBTA 9.7.5.2.8, 9.7.6.1.3).
+//! Durations of timer codes (IBTA 9.7.5.2.8, 9.7.6.1.3).
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Connections that share one link of 10 Gb/s with a queue, on a virtual clock.
-// Local memory in one piece is a vector of one range.
+// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 use std::collections::VecDeque;
