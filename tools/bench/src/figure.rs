@@ -47,11 +47,25 @@ pub struct Key {
     /// How many QPs, MRs or VMs, where that is varied: the name says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
+    /// The load, of a figure of part `scale`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
     /// The unit, as "MB/s" (10^6 bytes) or "µs".
     pub unit: String,
     /// How, where there are several ways: "events", "polling".
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub how: String,
+}
+
+/// A load of part `scale`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Shape {
+    /// Played guests.
+    pub guests: u32,
+    /// Bulk QPs of all guests.
+    pub qps: u32,
+    /// Worker threads.
+    pub workers: u32,
 }
 
 impl Key {
@@ -62,6 +76,7 @@ impl Key {
             configuration: configuration.to_owned(),
             size: None,
             count: None,
+            shape: None,
             unit: unit.to_owned(),
             how: String::new(),
         }

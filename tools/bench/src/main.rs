@@ -12,6 +12,7 @@ mod figure;
 mod host;
 mod report;
 mod run;
+mod scale;
 mod vm;
 
 use std::fs;
@@ -41,6 +42,8 @@ struct Options {
 enum Action {
     /// Measure the device's work, without a VM
     Device(device::Options),
+    /// Measure the engine under more guests, QPs and workers, without a VM
+    Scale(scale::Options),
     /// Measure memory and two threads of this machine: the floors that other figures are held
     /// against
     Host(host::Options),
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
 fn measure(options: &Options) -> Result<bool> {
     let report = match &options.action {
         Action::Device(options) => device::run(options)?,
+        Action::Scale(options) => scale::run(options)?,
         Action::Host(options) => host::run(options)?,
         Action::Vm(options) => {
             let report = vm::run(options)?;

@@ -141,7 +141,7 @@ pub struct Args {
     /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0:
     /// ask at once. The thread that looks occupies a CPU meanwhile. More makes sense where it has
     /// one to itself.
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 30,
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = verbs::DEFAULT_POLL_MICROSECONDS,
         value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub poll: u32,
 

@@ -7,6 +7,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+use std::hint::spin_loop;
 use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
@@ -23,6 +24,15 @@ pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
         }
         assert!(began.elapsed() < PATIENCE, "{what} does not happen");
         sleep(Duration::from_micros(20));
+    }
+}
+
+/// Waits until `condition` holds, on a processor, so that the time of it is exact.
+pub fn spin_until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "{what} does not happen");
+        spin_loop();
     }
 }
 

@@ -11,7 +11,7 @@
 // The harness with which the tests of the engine play drivers; a part is enough here.
 #[allow(dead_code, unused_imports)]
 #[path = "../../../rdmad/verbs/tests/verbs/harness/mod.rs"]
-mod harness;
+pub mod harness;
 
 mod cpu;
 mod floor;
@@ -25,7 +25,7 @@ use crate::figure::{Key, Report};
 use crate::report;
 use load::{Load, Pages, Way};
 
-pub use cpu::rate;
+pub use cpu::{own_time, rate};
 
 /// The played drivers bring rings of their own along.
 const MODE: harness::Mode = harness::Mode::OwnRings;

@@ -2,6 +2,7 @@
 //! How figures are shown.
 
 mod html;
+mod matrix;
 mod plot;
 mod table;
 mod targets;

@@ -3,15 +3,21 @@
 
 use std::fmt::Write as _;
 
+use super::matrix::matrix;
 use crate::figure::{Figure, Report, Target};
 
 /// A line for each figure with its median, least and greatest sample; failures follow.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
-    if !report.figures.is_empty() {
+    let mut alone = report
+        .figures
+        .iter()
+        .filter(|f| f.key.shape.is_none())
+        .peekable();
+    if alone.peek().is_some() {
         text += &line("what", "of", "size", "median", "least", "greatest", "unit");
     }
-    for Figure { key, samples } in &report.figures {
+    for Figure { key, samples } in alone {
         text += &line(
             &key.what(),
             &key.configuration,
@@ -22,6 +28,7 @@ pub fn table(report: &Report) -> String {
             &key.unit,
         );
     }
+    text += &matrix(report);
     if !report.targets.is_empty() {
         text.push('\n');
     }

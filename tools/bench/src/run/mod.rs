@@ -17,6 +17,7 @@ use crate::device;
 use crate::figure::Report;
 use crate::host;
 use crate::report::targets;
+use crate::scale;
 use crate::vm::Sizes;
 use bed::{Bed, Logs};
 use progress::Progress;
@@ -31,6 +32,8 @@ pub enum Part {
     Host,
     /// The device without machines.
     Device,
+    /// The device under more guests, QPs and workers, without machines.
+    Scale,
     /// Two machines of one daemon, which copies from memory to memory, beside rxe and TCP.
     Direct,
     /// Two machines with a daemon each, which exchange RoCEv2 packets, beside rxe and TCP.
@@ -94,6 +97,10 @@ pub fn run(options: &Options) -> Result<Report> {
     if wanted(Part::Device) {
         progress.part("device alone");
         report.extend(device_alone(options)?);
+    }
+    if wanted(Part::Scale) {
+        progress.part("scale");
+        report.extend(scale::run(&scale::Options::short(options.rounds))?);
     }
     if wanted(Part::Instructions) {
         progress.part("instructions");
@@ -183,7 +190,7 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
             }
         }
         // A GiB is registered there.
-        Part::Host | Part::Device | Part::Direct => (
+        Part::Host | Part::Device | Part::Scale | Part::Direct => (
             "direct",
             "--path direct --rxe-beside --mem 1700",
             "--only traffic,syscalls,registration,objects,load",

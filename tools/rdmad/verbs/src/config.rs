@@ -49,6 +49,10 @@ pub(crate) const RATE_LIMITS: RangeInclusive<u32> = 100..=100_000_000;
 /// Largest burst of a rate limit in bytes: what a QP moves in a turn.
 pub(crate) const MAX_BURST: u32 = 1 << 20;
 
+/// Microseconds for which workers go on looking at a queue after its last work, unless told
+/// otherwise.
+pub const DEFAULT_POLL_MICROSECONDS: u32 = 30;
+
 /// Bytes that a device may allocate for its VM unless told otherwise.
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
 

@@ -53,7 +53,7 @@ mod virtqueues;
 mod wire;
 mod wqe;
 
-pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY};
+pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY, DEFAULT_POLL_MICROSECONDS};
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
 pub use port_pace::{PortRates, Rate, Throttled};

@@ -34,15 +34,25 @@ impl Daemon {
         vms: RangeInclusive<usize>,
         workers: usize,
         path: PathPolicy,
-        mut config: Config,
+        config: Config,
         change: impl Fn(&mut PortConfig),
     ) -> Self {
-        let runtime = Runtime::new(RuntimeConfig {
+        let runtime = RuntimeConfig {
             workers: Some(workers),
             path,
             ..RuntimeConfig::default()
-        })
-        .expect("threads");
+        };
+        Self::with_runtime(vms, runtime, config, change)
+    }
+
+    /// The same, with a runtime of this configuration.
+    pub fn with_runtime(
+        vms: RangeInclusive<usize>,
+        runtime: RuntimeConfig,
+        mut config: Config,
+        change: impl Fn(&mut PortConfig),
+    ) -> Self {
+        let runtime = Runtime::new(runtime).expect("threads");
         config.ports = vms
             .clone()
             .map(|n| {

@@ -12,7 +12,7 @@ pub mod qp;
 pub mod ring;
 pub mod srq;
 #[path = "../../../../testing/wait.rs"]
-mod waiting;
+pub mod waiting;
 mod wr;
 
 use std::cell::RefCell;

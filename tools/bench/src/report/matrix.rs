@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Figures of part `scale` as a table: a line for each load, a column for each quantity.
+
+use super::table::{bytes, number};
+use crate::figure::{Key, Report, Shape};
+use crate::scale::Quantity;
+
+/// Path, size and shape: common to the figures of a line.
+type Load<'a> = (&'a str, Option<u64>, Shape);
+
+/// The heads of the columns, and the cells of each line.
+pub fn cells(report: &Report) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let mut heads = vec!["path", "size", "guests", "QPs", "workers"];
+    heads.extend(Quantity::ALL.map(Quantity::head));
+    let mut loads = Vec::new();
+    for figure in &report.figures {
+        if let Some(load) = load(&figure.key).filter(|load| !loads.contains(load)) {
+            loads.push(load);
+        }
+    }
+    let cell = |of, quantity: Quantity| {
+        let mut figures = report.figures.iter();
+        let is_it =
+            |key: &Key| load(key).is_some_and(|load| load == of) && key.name == quantity.name();
+        let found = figures.find(|figure| is_it(&figure.key));
+        found.map_or_else(String::new, |figure| number(figure.samples.median()))
+    };
+    let lines = loads.into_iter().map(|of| {
+        let (path, size, shape) = of;
+        let mut line = vec![
+            path.to_owned(),
+            size.map_or_else(String::new, bytes),
+            shape.guests.to_string(),
+            shape.qps.to_string(),
+            shape.workers.to_string(),
+        ];
+        line.extend(Quantity::ALL.map(|quantity| cell(of, quantity)));
+        line
+    });
+    (heads, lines.collect())
+}
+
+fn load(key: &Key) -> Option<Load<'_>> {
+    Some((&key.configuration, key.size, key.shape?))
+}
+
+/// The table as text; nothing without such figures.
+pub fn matrix(report: &Report) -> String {
+    let (heads, lines) = cells(report);
+    if lines.is_empty() {
+        return String::new();
+    }
+    let heads = heads.into_iter().map(str::to_owned).collect();
+    let all = [vec![heads], lines].concat();
+    let width = |column: usize| all.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<_> = (0..all[0].len()).filter_map(width).collect();
+    let text = |line: Vec<String>| {
+        let cells = line.iter().zip(&widths);
+        let cells: Vec<_> = cells
+            .map(|(cell, width)| format!("{cell:>width$}"))
+            .collect();
+        cells.join("  ") + "\n"
+    };
+    all.into_iter().map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_a_line() {
+        let mut report = Report::default();
+        for (qps, quantity, value) in [
+            (1, Quantity::Rate, 9.5),
+            (64, Quantity::Rate, 8.25),
+            (1, Quantity::Memory, 4096.0),
+        ] {
+            let key = Key::new(quantity.name(), "direct", quantity.unit()).size(64);
+            let shape = Some(Shape {
+                guests: 2,
+                qps,
+                workers: 3,
+            });
+            report.add(Key { shape, ..key }, value);
+        }
+        report.add(Key::new("copy", "host", "MB/s").size(64), 7.0);
+        let (heads, lines) = cells(&report);
+        assert_eq!(lines.len(), 2);
+        assert!(lines.iter().all(|line| line.len() == heads.len()));
+        assert_eq!(lines[0][..6], ["direct", "64 B", "2", "1", "3", "9.50"]);
+        assert_eq!(lines[0].last().unwrap(), "4096");
+        assert_eq!(lines[1][3..6], ["64", "3", "8.25"]);
+        assert_eq!(lines[1].last().unwrap(), "");
+        assert_eq!(matrix(&report).lines().count(), 3);
+        assert_eq!(matrix(&Report::default()), "");
+    }
+}

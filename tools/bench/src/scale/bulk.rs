@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Bulk QPs, and the threads that play their programs: they keep the send queues full.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_ring::{CompletionConsumer, RingMemory};
+
+use super::lane::Lane;
+use crate::device::harness::Cq;
+use crate::device::own_time;
+
+/// Pause of a player that found little to do, so that workers have its processor.
+const PAUSE: Duration = Duration::from_micros(50);
+/// Little is a part of this size of what is outstanding.
+const LITTLE: u32 = 8;
+
+/// QPs of one guest that share a CQ.
+pub struct Group<'vm> {
+    cq: Cq<'vm>,
+    consumer: CompletionConsumer,
+    /// Each with its number among all bulk QPs. The id of its work requests is its index here.
+    lanes: Vec<(usize, Lane<'vm>)>,
+    /// Completions of each lane that were taken.
+    taken: Vec<u32>,
+    depth: u32,
+}
+
+/// Counters of the players, which main reads.
+pub struct Counters {
+    /// Messages of each bulk QP.
+    pub messages: Vec<AtomicU64>,
+    /// Processor time of each player in nanoseconds.
+    pub player_times: Vec<AtomicU64>,
+    /// Whether the players are to end.
+    pub stop: AtomicBool,
+}
+
+impl Counters {
+    /// All zero.
+    pub fn new(qps: usize, players: usize) -> Self {
+        let zeroes = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            messages: zeroes(qps),
+            player_times: zeroes(players),
+            stop: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<'vm> Group<'vm> {
+    /// QPs with `depth` work requests each.
+    pub fn new(cq: Cq<'vm>, lanes: Vec<(usize, Lane<'vm>)>, depth: u32) -> Self {
+        Self {
+            consumer: CompletionConsumer::new(cq.ring.layout),
+            taken: vec![0; lanes.len()],
+            cq,
+            lanes,
+            depth,
+        }
+    }
+
+    fn fill(&mut self) {
+        for (_, lane) in &mut self.lanes {
+            lane.post(self.depth);
+        }
+    }
+
+    /// Takes what has completed and posts as much again. Returns how much.
+    fn turn(&mut self, messages: &[AtomicU64]) -> u32 {
+        let ring = &self.cq.ring;
+        let mut all = 0;
+        while let Some(position) = self.consumer.take(ring).expect("a sound CQ") {
+            let mut bytes = [0; Cqe::SIZE];
+            ring.read(ring.layout.slot(position), &mut bytes);
+            let cqe = Cqe::from_bytes(&bytes);
+            assert_eq!(cqe.status, WcStatus::Success.value(), "{cqe:?}");
+            self.taken[cqe.wr_id as usize] += 1;
+            all += 1;
+        }
+        if all == 0 {
+            return 0;
+        }
+        self.consumer.publish(ring);
+        for ((number, lane), taken) in self.lanes.iter_mut().zip(&mut self.taken) {
+            if *taken > 0 {
+                lane.complete(*taken);
+                lane.post(*taken);
+                // Nobody else writes to it.
+                let sum = messages[*number].load(Ordering::Relaxed) + u64::from(*taken);
+                messages[*number].store(sum, Ordering::Relaxed);
+                *taken = 0;
+            }
+        }
+        all
+    }
+}
+
+/// Plays the programs of these QPs until it is told to stop.
+pub fn play(mut groups: Vec<Group<'_>>, counters: &Counters, player: usize) {
+    let lanes: usize = groups.iter().map(|group| group.lanes.len()).sum();
+    let outstanding = lanes as u32 * groups.first().map_or(0, |group| group.depth);
+    groups.iter_mut().for_each(Group::fill);
+    while !counters.stop.load(Ordering::Relaxed) {
+        let turns = groups.iter_mut();
+        let done: u32 = turns.map(|group| group.turn(&counters.messages)).sum();
+        counters.player_times[player].store(own_time().as_nanos() as u64, Ordering::Relaxed);
+        if done < outstanding / LITTLE {
+            sleep(PAUSE);
+        }
+    }
+}
