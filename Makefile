@@ -31,6 +31,7 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
 	bundle-dir bundle bundle-sources shell check check-more check-debug check-pyverbs \
 	check-versions check-kernels check-rdma-core sim planted sanitize mutants pacing bench \
+	bench-archive bench-keep \
 	lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage intree \
 	prose loc cycles install uninstall packages check-packages check-suites
 
@@ -55,6 +56,7 @@ help:
 		'make mutants    changes to the code that no unit test notices; FILE="PATH..." are the files' \
 		'make intree     the driver as a part of the kernel: compiled and checked there; 12 minutes' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
+		'make bench-archive  the same, and an archive of it to be sent; bench-keep: later runs are compared with it' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make bundle-dir build/bundle: virtio-rdma and all that it needs, for other machines' \
 		'make bundle     the same as an archive; bundle-sources: what must be published beside it' \
@@ -248,6 +250,15 @@ bench: build
 	@$(enter) tools/testbed/hardening $(bin)/bench
 	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json \
 		--html $(build)/bench/index.html $(BENCH)
+
+# Also of a run in which something could not be measured.
+bench-archive:
+	@rm -f $(build)/bench/figures.json
+	-@$(MAKE) bench
+	@tools/bench/archive
+
+bench-keep: setup
+	@$(enter) $(bin)/bench keep $(build)/bench/figures.json
 
 lint: setup
 	@tools/testbed/check format lint

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figures with all their samples, so that each says how far it can be trusted.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+
+use crate::kept::Comparison;
+use crate::machine::Machine;
 
 /// The measured figures, and the failures.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -13,6 +18,12 @@ pub struct Report {
     /// The targets that the figures are held against.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
+    /// The machine of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+    /// The comparison with kept figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
     /// Notes for a reader of the run: the machine, how it was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -68,7 +79,36 @@ pub struct Shape {
     pub workers: u32,
 }
 
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            guests,
+            qps,
+            workers,
+        } = self;
+        write!(f, "({guests} guests, {qps} QPs, {workers} workers)")
+    }
+}
+
+/// The good direction of a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Of rates and indices of fairness.
+    More,
+    /// Of times, memory and counts.
+    Less,
+}
+
 impl Key {
+    /// Its good direction, if it has one.
+    pub fn better(&self) -> Option<Better> {
+        match &*self.unit {
+            "MB/s" | "MB/CPU-s" | "M/s" | "messages/s" | "of 1" => Some(Better::More),
+            "of workers" => None,
+            _ => Some(Better::Less),
+        }
+    }
+
     /// A figure without size, count and way.
     pub fn new(name: &str, configuration: &str, unit: &str) -> Self {
         Self {
@@ -206,6 +246,7 @@ impl Report {
             }
         }
         self.failures.extend(other.failures);
+        self.machine = self.machine.take().or(other.machine);
         self.notes.extend(other.notes);
     }
 

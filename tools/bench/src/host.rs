@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Abilities of the machine: copying by one thread, and a round trip of a word between two threads.
+//! Abilities of the machine: copying by one thread, a round trip of a word between two threads, and
+//! TCP between two threads.
 //!
 //! The device's direct path is one copy from guest memory to guest memory, after a doorbell:
 //! nothing it does can be faster than these two.
@@ -10,12 +11,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use dma::{DmaSpace, PAGE_SIZE};
 
 use crate::device::rate;
 use crate::figure::{Key, Report};
+use crate::loopback;
 
 /// The message sizes that are copied: every power of two, as perftest has them.
 const SIZES: RangeInclusive<u32> = 1..=23;
@@ -24,6 +26,12 @@ pub const MEMCPY: &str = "memcpy, one thread";
 /// The same page by page, of messages whose pages lie apart, as those of a process do that was
 /// given them one by one.
 const PAGEWISE: &str = "memcpy, one thread, pages apart";
+/// The names of the figures of TCP between two threads.
+pub const LOOPBACK: &str = "bandwidth of loopback TCP";
+pub const LOOPBACK_LATENCY: &str = "latency of loopback TCP, 50 %";
+/// The message sizes that it is measured with.
+const STREAMED: [usize; 7] = [2, 64, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
+const ANSWERED: [usize; 2] = [2, 64 << 10];
 /// Round trips of a sample.
 const TRIPS: u32 = 20_000;
 
@@ -46,6 +54,15 @@ pub fn run(options: &Options) -> Result<Report> {
                 let key = Key::new(PAGEWISE, "host", "MB/s").size(size);
                 report.add(key, pagewise_copy_rate(size));
             }
+        }
+        let tcp = |name, unit, size: usize| Key::new(name, "host", unit).size(size as u64);
+        for size in STREAMED {
+            let rate = loopback::bandwidth(size).context("no TCP over the loopback")?;
+            report.add(tcp(LOOPBACK, "MB/s", size), rate);
+        }
+        for size in ANSWERED {
+            let time = loopback::latency(size).context("no TCP over the loopback")?;
+            report.add(tcp(LOOPBACK_LATENCY, "µs", size), time);
         }
         report.add(
             Key::new("round trip of a word between two threads", "host", "µs"),

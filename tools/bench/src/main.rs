@@ -10,6 +10,9 @@ mod device;
 mod event;
 mod figure;
 mod host;
+mod kept;
+mod loopback;
+mod machine;
 mod report;
 mod run;
 mod scale;
@@ -61,6 +64,8 @@ enum Action {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Keep the figures of a run, to compare later runs with
+    Keep(kept::Options),
     /// Start the passive sides (on VM 2, by `bench vm`)
     #[command(hide = true)]
     Peer,
@@ -99,6 +104,7 @@ fn measure(options: &Options) -> Result<bool> {
         }
         Action::Run(options) => run::run(options)?,
         Action::Show { files } => saved(files)?,
+        Action::Keep(options) => return kept::keep(options).map(|()| true),
         Action::Peer => return vm::peer::serve().map(|()| true),
     };
     print(&report, options)?;

@@ -30,6 +30,11 @@ pub use cpu::{own_time, rate};
 /// The played drivers bring rings of their own along.
 const MODE: harness::Mode = harness::Mode::OwnRings;
 
+/// The name of the figure of copying.
+pub const FLOOR: &str = "memcpy";
+/// The same with a CRC32 of each packet's worth.
+pub const CRC: &str = "memcpy and CRC32";
+
 /// Message sizes whose bandwidth is measured.
 const SIZES: [u32; 6] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// How many QPs, MRs a side and pairs of VMs the smallest messages are spread over.
@@ -86,10 +91,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
             key: Key::new(name, "host", "MB/s").size(size.into()),
             measure: Box::new(move || measure(size)),
         };
-        [
-            floor("memcpy", floor::copy),
-            floor("memcpy and CRC32", floor::copy_with_crc),
-        ]
+        [floor(FLOOR, floor::copy), floor(CRC, floor::copy_with_crc)]
     });
     let bandwidths = [Way::Direct, Way::Wire, Way::Uplink]
         .into_iter()

@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::plot::pictures;
-use super::table::{bytes, number};
-use crate::figure::{Report, Target};
+use super::table::{bytes, compared, number, APPENDIX, BESIDE};
+use super::{beside, matrix};
+use crate::figure::{Figure, Report, Target};
+use crate::vm::is_baseline;
 
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
     h1{font-size:1.7em}h2{font-size:1.25em;margin-top:2em}svg{max-width:100%;height:auto}\
@@ -78,9 +80,58 @@ pub fn html(report: &Report) -> Result<String> {
         }
         page += "</ul>\n";
     }
-    page += "<h2>All figures</h2>\n<table><tr><th>what</th><th>of</th><th>how</th><th>size</th><th>number</th>\
-             <th>median</th><th>least</th><th>greatest</th><th>unit</th></tr>\n";
-    for figure in &report.figures {
+    if let Some(comparison) = &report.comparison {
+        page += "<h2>Beside the last release</h2>\n<ul>\n";
+        for line in compared(comparison).lines() {
+            let _ = writeln!(page, "<li>{}</li>", escape(line));
+        }
+        page += "</ul>\n";
+    }
+    page += &cells(
+        "By guests, QPs and workers",
+        &matrix::heads(),
+        matrix::cells(report),
+    );
+    page += &cells(BESIDE, &beside::HEADS, beside::cells(report));
+    let figures = report
+        .figures
+        .iter()
+        .filter(|figure| figure.key.shape.is_none());
+    let (baselines, own): (Vec<_>, Vec<_>) =
+        figures.partition(|figure| is_baseline(&figure.key.configuration));
+    page += &all("All figures", &own);
+    page += &all(APPENDIX, &baselines);
+    page += "</body></html>\n";
+    Ok(page)
+}
+
+/// A table of cells, or nothing without any.
+fn cells<const N: usize>(title: &str, heads: &[&str; N], lines: Vec<[String; N]>) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("<h2>{}</h2>\n<table><tr>", escape(title));
+    for head in heads {
+        let _ = write!(text, "<th>{}</th>", escape(head));
+    }
+    text += "</tr>\n";
+    for line in lines {
+        text += "<tr>";
+        for cell in line {
+            let _ = write!(text, "<td>{}</td>", escape(&cell));
+        }
+        text += "</tr>\n";
+    }
+    text + "</table>\n"
+}
+
+/// A table of all that is known of these figures.
+fn all(title: &str, figures: &[&Figure]) -> String {
+    let mut page = format!(
+        "<h2>{title}</h2>\n<table><tr><th>what</th><th>of</th><th>how</th><th>size</th><th>number</th>\
+         <th>median</th><th>least</th><th>greatest</th><th>unit</th></tr>\n"
+    );
+    for figure in figures {
         let (key, samples) = (&figure.key, &figure.samples);
         let _ = write!(
             page,
@@ -102,8 +153,7 @@ pub fn html(report: &Report) -> Result<String> {
         }
         let _ = writeln!(page, "<td>{}</td></tr>", escape(&key.unit));
     }
-    page += "</table>\n</body></html>\n";
-    Ok(page)
+    page + "</table>\n"
 }
 
 fn row(target: &Target) -> String {

@@ -1,43 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figures of part `scale` as a table: a line for each load, a column for each quantity.
 
-use super::table::{bytes, number};
+use std::array;
+
+use super::table::{align, bytes, number};
 use crate::figure::{Key, Report, Shape};
 use crate::scale::Quantity;
 
 /// Path, size and shape: common to the figures of a line.
 type Load<'a> = (&'a str, Option<u64>, Shape);
 
-/// The heads of the columns, and the cells of each line.
-pub fn cells(report: &Report) -> (Vec<&'static str>, Vec<Vec<String>>) {
-    let mut heads = vec!["path", "size", "guests", "QPs", "workers"];
-    heads.extend(Quantity::ALL.map(Quantity::head));
+/// Columns that name the load.
+const LOAD: [&str; 5] = ["path", "size", "guests", "QPs", "workers"];
+const COLUMNS: usize = LOAD.len() + Quantity::ALL.len();
+
+/// The heads of the columns.
+pub fn heads() -> [&'static str; COLUMNS] {
+    let quantities = Quantity::ALL.map(Quantity::head);
+    array::from_fn(|column| match column.checked_sub(LOAD.len()) {
+        None => LOAD[column],
+        Some(quantity) => quantities[quantity],
+    })
+}
+
+/// The cells of each line.
+pub fn cells(report: &Report) -> Vec<[String; COLUMNS]> {
     let mut loads = Vec::new();
     for figure in &report.figures {
         if let Some(load) = load(&figure.key).filter(|load| !loads.contains(load)) {
             loads.push(load);
         }
     }
-    let cell = |of, quantity: Quantity| {
-        let mut figures = report.figures.iter();
+    let value = |of, quantity: Quantity| {
         let is_it =
             |key: &Key| load(key).is_some_and(|load| load == of) && key.name == quantity.name();
+        let mut figures = report.figures.iter();
         let found = figures.find(|figure| is_it(&figure.key));
         found.map_or_else(String::new, |figure| number(figure.samples.median()))
     };
-    let lines = loads.into_iter().map(|of| {
-        let (path, size, shape) = of;
-        let mut line = vec![
+    let line = |of| {
+        let (path, size, shape): Load<'_> = of;
+        let load = [
             path.to_owned(),
             size.map_or_else(String::new, bytes),
             shape.guests.to_string(),
             shape.qps.to_string(),
             shape.workers.to_string(),
         ];
-        line.extend(Quantity::ALL.map(|quantity| cell(of, quantity)));
-        line
-    });
-    (heads, lines.collect())
+        array::from_fn(|column| match column.checked_sub(LOAD.len()) {
+            None => load[column].clone(),
+            Some(quantity) => value(of, Quantity::ALL[quantity]),
+        })
+    };
+    loads.into_iter().map(line).collect()
 }
 
 fn load(key: &Key) -> Option<Load<'_>> {
@@ -46,22 +61,7 @@ fn load(key: &Key) -> Option<Load<'_>> {
 
 /// The table as text; nothing without such figures.
 pub fn matrix(report: &Report) -> String {
-    let (heads, lines) = cells(report);
-    if lines.is_empty() {
-        return String::new();
-    }
-    let heads = heads.into_iter().map(str::to_owned).collect();
-    let all = [vec![heads], lines].concat();
-    let width = |column: usize| all.iter().map(|line| line[column].chars().count()).max();
-    let widths: Vec<_> = (0..all[0].len()).filter_map(width).collect();
-    let text = |line: Vec<String>| {
-        let cells = line.iter().zip(&widths);
-        let cells: Vec<_> = cells
-            .map(|(cell, width)| format!("{cell:>width$}"))
-            .collect();
-        cells.join("  ") + "\n"
-    };
-    all.into_iter().map(text).collect()
+    align(&heads(), cells(report))
 }
 
 #[cfg(test)]
@@ -85,9 +85,8 @@ mod tests {
             report.add(Key { shape, ..key }, value);
         }
         report.add(Key::new("copy", "host", "MB/s").size(64), 7.0);
-        let (heads, lines) = cells(&report);
+        let lines = cells(&report);
         assert_eq!(lines.len(), 2);
-        assert!(lines.iter().all(|line| line.len() == heads.len()));
         assert_eq!(lines[0][..6], ["direct", "64 B", "2", "1", "3", "9.50"]);
         assert_eq!(lines[0].last().unwrap(), "4096");
         assert_eq!(lines[1][3..6], ["64", "3", "8.25"]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How figures are shown.
 
+mod beside;
 mod html;
 mod matrix;
 mod plot;

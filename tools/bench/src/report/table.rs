@@ -1,48 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Figures as lines of text.
+//! Figures as text.
 
-use std::fmt::Write as _;
-
+use super::beside;
 use super::matrix::matrix;
 use crate::figure::{Figure, Report, Target};
+use crate::kept::{Comparison, Worse};
+use crate::vm::is_baseline;
 
-/// A line for each figure with its median, least and greatest sample; failures follow.
+/// Head of the figures of rxe and TCP in the machines.
+pub const APPENDIX: &str = "Appendix: rxe and TCP in the same machines";
+/// Head of the figures beside those of the host.
+pub const BESIDE: &str = "Beside native programs of this machine";
+/// Heads of the table of figures.
+const HEADS: [&str; 7] = ["what", "of", "size", "median", "least", "greatest", "unit"];
+
+/// A line for each figure with its median, least and greatest sample; comparisons, targets and
+/// failures follow.
 pub fn table(report: &Report) -> String {
-    let mut text = String::new();
-    let mut alone = report
+    let figures = report
         .figures
         .iter()
-        .filter(|f| f.key.shape.is_none())
-        .peekable();
-    if alone.peek().is_some() {
-        text += &line("what", "of", "size", "median", "least", "greatest", "unit");
+        .filter(|figure| figure.key.shape.is_none());
+    let (baselines, own): (Vec<_>, Vec<_>) =
+        figures.partition(|figure| is_baseline(&figure.key.configuration));
+    let mut parts = vec![lines(&own), matrix(report)];
+    let beside = beside::cells(report);
+    if !beside.is_empty() {
+        parts.push(format!("{BESIDE}\n{}", align(&beside::HEADS, beside)));
     }
-    for Figure { key, samples } in alone {
-        text += &line(
-            &key.what(),
-            &key.configuration,
-            &key.size.map_or_else(String::new, bytes),
-            &number(samples.median()),
-            &number(samples.min()),
-            &number(samples.max()),
-            &key.unit,
-        );
+    if !baselines.is_empty() {
+        parts.push(format!("{APPENDIX}\n{}", lines(&baselines)));
     }
-    text += &matrix(report);
-    if !report.targets.is_empty() {
-        text.push('\n');
+    parts.push(report.targets.iter().map(judgement).collect());
+    parts.push(report.comparison.iter().map(compared).collect());
+    let failures = report.failures.iter().map(|failure| {
+        let log = failure.log.as_ref();
+        let log = log.map_or_else(String::new, |log| format!(" (see {log})"));
+        format!("error: {}: {}{log}\n", failure.what, failure.error)
+    });
+    parts.push(failures.collect());
+    parts.retain(|part| !part.is_empty());
+    parts.join("\n")
+}
+
+fn lines(figures: &[&Figure]) -> String {
+    let cells = figures.iter().map(|Figure { key, samples }| {
+        [
+            key.what(),
+            key.configuration.clone(),
+            key.size.map_or_else(String::new, bytes),
+            number(samples.median()),
+            number(samples.min()),
+            number(samples.max()),
+            key.unit.clone(),
+        ]
+    });
+    align(&HEADS, cells.collect())
+}
+
+/// Lines of cells in columns: words to the left, the others to the right. Nothing without lines.
+pub fn align<const N: usize>(heads: &[&str; N], lines: Vec<[String; N]>) -> String {
+    if lines.is_empty() {
+        return String::new();
     }
-    for target in &report.targets {
-        text += &judgement(target);
-    }
-    for failure in &report.failures {
-        let _ = write!(text, "error: {}: {}", failure.what, failure.error);
-        if let Some(log) = &failure.log {
-            let _ = write!(text, " (see {log})");
-        }
-        text.push('\n');
-    }
-    text
+    let all: Vec<_> = [heads.map(str::to_owned)]
+        .into_iter()
+        .chain(lines)
+        .collect();
+    let width = |column: usize| all.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<_> = (0..N).filter_map(width).collect();
+    let text = |line: &[String; N]| {
+        let cells = line.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, width))| match column {
+            0 | 1 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    all.iter().map(text).collect()
 }
 
 fn judgement(target: &Target) -> String {
@@ -61,16 +96,31 @@ fn judgement(target: &Target) -> String {
         + "\n"
 }
 
-fn line(
-    name: &str,
-    configuration: &str,
-    size: &str,
-    median: &str,
-    min: &str,
-    max: &str,
-    unit: &str,
-) -> String {
-    format!("{name:<44} {configuration:<14} {size:>8} {median:>10} {min:>10} {max:>10}  {unit}\n")
+/// The comparison with kept figures in lines.
+pub fn compared(comparison: &Comparison) -> String {
+    let Some(release) = &comparison.release else {
+        return "No figures are kept of a machine of this class.\n".to_owned();
+    };
+    let mut text = format!(
+        "{} of {} figures are more than 10 % worse than those of release {release}.\n",
+        comparison.worse.len(),
+        comparison.compared
+    );
+    for Worse { key, kept, now } in &comparison.worse {
+        let size = key.size.map_or_else(String::new, bytes);
+        let shape = key
+            .shape
+            .map_or_else(String::new, |shape| shape.to_string());
+        let unit = &key.unit;
+        text += &format!(
+            "worse: {}, {} {size} {shape}: {} {unit}, was {}\n",
+            key.what(),
+            key.configuration,
+            number(*now),
+            number(*kept)
+        );
+    }
+    text
 }
 
 /// A size as people write it.
@@ -100,19 +150,40 @@ mod tests {
     fn figures_and_failures_are_lines() {
         let mut report = Report::default();
         report.add(Key::new("copy", "host", "MB/s").size(65536), 1234.5);
+        report.add(Key::new("write bandwidth", "rxe", "MB/s").size(2), 1.0);
         report.failures.push(Failure {
             what: "write bandwidth of rxe".into(),
             error: "status 1".into(),
             log: Some("a.log".into()),
         });
         let text = table(&report);
-        let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 3);
+        let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(lines.len(), 6);
         assert!(lines[1].contains("64 KiB") && lines[1].contains("1234"));
+        assert_eq!(lines[2], APPENDIX);
+        assert!(lines[4].contains("rxe"));
         assert_eq!(
-            lines[2],
+            lines[5],
             "error: write bandwidth of rxe: status 1 (see a.log)"
         );
+    }
+
+    #[test]
+    fn worse_figures_are_named() {
+        let mut comparison = Comparison {
+            release: Some("0.1".into()),
+            compared: 7,
+            worse: vec![Worse {
+                key: Key::new("write bandwidth", "direct", "MB/s").size(64),
+                kept: 100.0,
+                now: 50.0,
+            }],
+        };
+        let text = compared(&comparison);
+        assert!(text.starts_with("1 of 7 figures"), "{text}");
+        assert!(text.contains("write bandwidth, direct 64 B"), "{text}");
+        comparison.release = None;
+        assert!(compared(&comparison).starts_with("No figures are kept"));
     }
 
     #[test]

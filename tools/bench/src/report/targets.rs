@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::table::bytes;
+use crate::device::CRC;
 use crate::figure::{Figure, Report, Target};
 use crate::host::MEMCPY;
 use crate::run::ALONE;
@@ -255,7 +256,7 @@ fn device_alone(report: &Report) -> Vec<Target> {
     };
     let packets = ["RDMA WRITE", "RDMA READ"].iter().flat_map(|name| {
         let wire = format!("{ALONE}wire");
-        let floor = Of("memcpy and CRC32", "host");
+        let floor = Of(CRC, "host");
         let both = ratios(report, Of(name, &wire), floor, &(4 * KIB..=u64::MAX));
         // The same bytes are copied and summed at either end, which one thread does there.
         both.into_iter().map(|(ratio, at)| (2.0 * ratio, at))

@@ -27,6 +27,25 @@ pub struct Bed<'a> {
     pub arguments: Vec<String>,
 }
 
+/// The program that runs virtual machines.
+fn testbed() -> Result<PathBuf> {
+    Ok(env::current_exe()?.with_file_name("testbed"))
+}
+
+/// Whether virtual machines run on KVM: a device file alone does not tell.
+pub fn uses_kvm() -> Result<bool> {
+    let testbed = testbed()?;
+    let output = Command::new(&testbed)
+        .arg("processor")
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("can't start {}", testbed.display()))?;
+    if !output.status.success() {
+        bail!("{} processor: {}", testbed.display(), output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).contains("-accel kvm"))
+}
+
 /// Where logs of what failed go.
 pub struct Logs {
     dir: PathBuf,
@@ -60,7 +79,7 @@ impl Bed<'_> {
     pub fn run(&self, report: &mut Report, progress: &mut Progress, logs: &mut Logs) -> Result<()> {
         progress.part(self.name);
         let program = env::current_exe()?;
-        let testbed = program.with_file_name("testbed");
+        let testbed = testbed()?;
         let mut child = Command::new(&testbed)
             .arg("run")
             .args(&self.machines)

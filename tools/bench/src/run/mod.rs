@@ -16,6 +16,8 @@ use clap::{Args, ValueEnum};
 use crate::device;
 use crate::figure::Report;
 use crate::host;
+use crate::kept;
+use crate::machine::Machine;
 use crate::report::targets;
 use crate::scale;
 use crate::vm::Sizes;
@@ -73,6 +75,9 @@ pub struct Options {
     /// Where logs of what failed go; emptied first
     #[arg(long, value_name = "DIR", default_value = "build/bench")]
     pub logs: PathBuf,
+    /// File of kept figures to compare with
+    #[arg(long, value_name = "FILE", default_value = kept::FILE)]
+    pub kept: PathBuf,
 }
 
 /// Threads that spin when both machines poll: one in each, and the daemon's.
@@ -87,7 +92,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut logs = Logs::new(&options.logs)?;
     let mut report = Report::default();
     let wanted = |part| options.only.is_empty() || options.only.contains(&part);
-    note_conditions(&mut report, &mut progress, cores, options);
+    note_conditions(&mut report, &mut progress, cores, options)?;
     if wanted(Part::Host) {
         progress.part("host");
         report.extend(host::run(&host::Options {
@@ -113,23 +118,25 @@ pub fn run(options: &Options) -> Result<Report> {
     }
     progress.clear();
     report.targets = targets(&report);
+    report.comparison = kept::compare(&report, &options.kept)?;
     Ok(report)
 }
 
 /// Says what a reader must know of the machine and the daemons.
-fn note_conditions(report: &mut Report, progress: &mut Progress, cores: usize, options: &Options) {
-    let model = fs::read_to_string("/proc/cpuinfo")
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find(|line| line.starts_with("model name"))?;
-            Some(line.split_once(": ")?.1.to_owned())
-        })
-        .unwrap_or_else(|| "unknown processor".to_owned());
+fn note_conditions(
+    report: &mut Report,
+    progress: &mut Progress,
+    cores: usize,
+    options: &Options,
+) -> Result<()> {
+    let machine = Machine::here(bed::uses_kvm()?);
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
     let mut notes = vec![format!(
-        "Measured on {cores} processors ({model}), of which {load} were busy before."
+        "Measured on {}, of which {load} were busy before.",
+        machine.describe()
     )];
+    report.machine = Some(machine);
     if cores < SPINNING {
         notes.push(format!(
             "{cores} processors are fewer than two polling machines and the daemon keep busy. Bandwidth is measured with \
@@ -145,6 +152,7 @@ fn note_conditions(report: &mut Report, progress: &mut Progress, cores: usize, o
         progress.note(&note);
         report.notes.push(note);
     }
+    Ok(())
 }
 
 /// Measures the device without machines. Its floors keep their names, all else is told from what

@@ -12,7 +12,9 @@ use super::peer::Peer;
 use super::perftest::{self, Run, Verb};
 use super::plan::{Case, Memory, Which, SMALL};
 use super::process::Process;
-use super::{folios, iperf, load, objects, own_file, registration, syscalls, Options, Subject};
+use super::{
+    folios, iperf, load, objects, own_file, registration, syscalls, Options, Subject, RXE, TCP,
+};
 use crate::event::{Event, Sink, Traffic};
 use crate::figure::{Key, Report};
 
@@ -135,9 +137,9 @@ impl Bench {
             } => return format!("{}, large folios", self.configuration),
             Case::Stream { device, .. } | Case::RoundTrips { device, .. } => match device {
                 Which::Own => return self.configuration.clone(),
-                Which::Rxe => "rxe",
+                Which::Rxe => RXE,
             },
-            Case::Tcp { .. } => "TCP",
+            Case::Tcp { .. } => TCP,
         };
         format!("{name}{}", self.suffix)
     }

@@ -127,6 +127,20 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(bench.into_report())
 }
 
+/// Configurations of what stands beside virtio-rdma in the machines.
+const RXE: &str = "rxe";
+const TCP: &str = "TCP";
+
+/// Whether a configuration is rxe or TCP in the machines.
+pub fn is_baseline(configuration: &str) -> bool {
+    configuration.starts_with(RXE) || configuration.starts_with(TCP)
+}
+
+/// Whether a configuration is one of virtio-rdma, and no comparator.
+pub fn is_own(configuration: &str) -> bool {
+    configuration != "host" && !is_baseline(configuration)
+}
+
 /// A file of this process's.
 fn own_file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("bench-{name}.{}", std::process::id()))

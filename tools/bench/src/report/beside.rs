@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Each figure of virtio-rdma beside what the same machine does natively with messages of the same
+//! size.
+
+use super::table::{bytes, number};
+use crate::device::{CRC, FLOOR};
+use crate::figure::{Figure, Report};
+use crate::host::{LOOPBACK, LOOPBACK_LATENCY, MEMCPY};
+use crate::run::ALONE;
+use crate::vm::is_own;
+
+/// The heads of the columns.
+pub const HEADS: [&str; 7] = [
+    "what",
+    "of",
+    "size",
+    "median",
+    "× memcpy",
+    "× memcpy and CRC",
+    "× loopback TCP",
+];
+
+/// The cells of a line for each figure that has a comparator.
+pub fn cells(report: &Report) -> Vec<[String; 7]> {
+    report
+        .figures
+        .iter()
+        .filter(|figure| is_own(&figure.key.configuration))
+        .filter_map(|figure| line(report, figure))
+        .collect()
+}
+
+fn line(report: &Report, figure: &Figure) -> Option<[String; 7]> {
+    let Figure { key, samples } = figure;
+    let size = key.size?;
+    let others = match &*key.unit {
+        // The floors of part `device` are made like its messages, and memory is as in its guests.
+        "MB/s" if key.configuration.starts_with(ALONE) => [Some(FLOOR), Some(CRC), None],
+        "MB/s" => [Some(MEMCPY), Some(CRC), Some(LOOPBACK)],
+        "MB/CPU-s" => [Some(MEMCPY), Some(CRC), None],
+        "µs" if key.name.ends_with(" 50 %") => [None, None, Some(LOOPBACK_LATENCY)],
+        _ => return None,
+    };
+    let ratios = others.map(|name| {
+        let mut figures = report.figures.iter();
+        let other = figures.find(|figure| {
+            let key = &figure.key;
+            name == Some(&*key.name) && key.configuration == "host" && key.size == Some(size)
+        });
+        other.map(|other| samples.median() / other.samples.median())
+    });
+    ratios.iter().flatten().next()?;
+    let [copy, crc, tcp] = ratios.map(|ratio| ratio.map_or_else(String::new, number));
+    Some([
+        key.what(),
+        key.configuration.clone(),
+        bytes(size),
+        format!("{} {}", number(samples.median()), key.unit),
+        copy,
+        crc,
+        tcp,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::Key;
+
+    #[test]
+    fn comparators_have_the_same_size() {
+        let mut report = Report::default();
+        let mut add = |name: &str, of: &str, unit: &str, size, value| {
+            report.add(Key::new(name, of, unit).size(size), value);
+        };
+        add("write bandwidth", "direct", "MB/s", 4096, 500.0);
+        add("write bandwidth", "rxe", "MB/s", 4096, 5.0);
+        add("write bandwidth", "direct", "MB/s", 2, 5.0);
+        add("write latency, 50 %", "direct", "µs", 2, 12.0);
+        add("write latency, 99 %", "direct", "µs", 2, 90.0);
+        add(MEMCPY, "host", "MB/s", 4096, 1000.0);
+        add(CRC, "host", "MB/s", 4096, 250.0);
+        add(LOOPBACK, "host", "MB/s", 4096, 100.0);
+        add(LOOPBACK_LATENCY, "host", "µs", 2, 6.0);
+        let lines = cells(&report);
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0][3..], ["500 MB/s", "0.50", "2.00", "5.00"]);
+        assert_eq!(lines[1][3..], ["12.0 µs", "", "", "2.00"]);
+    }
+}
