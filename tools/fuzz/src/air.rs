@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A network whose frames fly until a target decides what becomes of them.
+//! A network that holds frames in flight until a target delivers or loses them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -11,12 +11,12 @@ use verbs::{Device, Runtime};
 use crate::own::harness::{mac, Vm};
 use crate::own::stage::limits;
 
-/// Frames of a port.
+/// Number of frame buffers of a port.
 const FRAMES: usize = 512;
-/// Frames that wait at a port at most; more are lost.
+/// Maximum number of received frames that wait at a port; more are lost.
 const QUEUE: usize = 256;
 
-/// A network.
+/// A network with ports and frames in flight.
 #[derive(Default)]
 pub struct Air {
     flying: Arc<Mutex<VecDeque<Frame>>>,
@@ -32,7 +32,7 @@ struct Port {
 }
 
 impl Air {
-    /// A VM whose device has a port of the network.
+    /// Makes a VM whose device has a port of the network.
     pub fn vm(&mut self, n: usize, runtime: &Runtime) -> Vm {
         let port = Arc::new(Port {
             mac: mac(n),
@@ -53,12 +53,12 @@ impl Air {
         vm
     }
 
-    /// Frames that fly.
+    /// Number of frames in flight.
     pub fn flying(&self) -> usize {
         self.flying.lock().unwrap().len()
     }
 
-    /// A copy of a frame that flies.
+    /// A copy of the frame in flight at index `at`.
     pub fn copy(&self, at: usize) -> Option<Vec<u8>> {
         self.flying
             .lock()
@@ -67,7 +67,7 @@ impl Air {
             .map(|frame| frame.to_vec())
     }
 
-    /// Has a frame that flies arrive.
+    /// Delivers the frame in flight at index `at`.
     pub fn deliver(&self, at: usize) {
         let frame = self.flying.lock().unwrap().remove(at);
         if let Some(frame) = frame {
@@ -75,12 +75,12 @@ impl Air {
         }
     }
 
-    /// Loses a frame that flies.
+    /// Drops the frame in flight at index `at`.
     pub fn lose(&self, at: usize) {
         drop(self.flying.lock().unwrap().remove(at));
     }
 
-    /// Has a frame of these bytes arrive where its address says.
+    /// Delivers a frame of these bytes to the port of its destination address.
     pub fn inject(&self, bytes: &[u8]) {
         let Some(port) = self.port_of(bytes) else {
             return;

@@ -5,11 +5,11 @@
 use arbitrary::{Arbitrary, Unstructured};
 use virtio_rdma_abi::number::Number;
 
-/// The bytes of an input. Bytes behind its end are zeros.
+/// The bytes of an input. Reads beyond its end return zeros.
 pub struct Input<'a>(Unstructured<'a>);
 
 impl<'a> Input<'a> {
-    /// The choices that these bytes make.
+    /// Draws choices from these bytes.
     pub fn new(data: &'a [u8]) -> Self {
         Self(Unstructured::new(data))
     }
@@ -24,29 +24,29 @@ impl<'a> Input<'a> {
         T::arbitrary(&mut self.0).unwrap_or_default()
     }
 
-    /// One of `0..end`, of which there are at most 256.
+    /// A number in `0..end`; `end` is at most 256.
     pub fn below(&mut self, end: usize) -> usize {
         usize::from(self.any::<u8>()) % end
     }
 
     /// True once in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
-        // Zeros, which missing bytes count as, take the common way.
+        // False for zeros, so that missing bytes take the common path.
         self.below(times) == times - 1
     }
 
-    /// One of these.
+    /// An element of `things`, which has at most 256.
     pub fn of<T: Copy>(&mut self, things: &[T]) -> T {
         things[self.below(things.len())]
     }
 
-    /// So many bytes, at most 255.
+    /// Up to `most` bytes.
     pub fn bytes(&mut self, most: u8) -> Vec<u8> {
         let len = usize::from(self.any::<u8>()).min(most.into());
         (0..len).map(|_| self.any()).collect()
     }
 
-    /// A number near a border: what checks of ranges get wrong.
+    /// `usual`, a neighbour of `usual`, or a number that range checks tend to get wrong.
     pub fn edge(&mut self, usual: u64) -> u64 {
         match self.below(16) {
             0..=9 => usual,
@@ -59,9 +59,9 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The same with 32 bits.
+    /// Like [`edge`](Self::edge), with 32 bits.
     pub fn edge32(&mut self, usual: u32) -> u32 {
-        // The low bits.
+        // The cast keeps the low 32 bits.
         self.edge(usual.into()) as u32
     }
 

@@ -2,13 +2,13 @@
 
 //! Fuzz targets.
 //!
-//! A target is a function of bytes that panics if the code under test breaks a promise. libFuzzer
-//! calls it with bytes that reach new code (`fuzz run`, see Documentation/testing.md). Inputs worth
-//! keeping lie in `corpus/TARGET`; `cargo test` runs each target on them without instrumentation.
+//! A target is a function of bytes that panics if the code under test has a defect. libFuzzer calls
+//! it with bytes that reach new code (`fuzz run`, see Documentation/testing.md). Inputs worth
+//! keeping are in `corpus/TARGET`; `cargo test` runs each target on them without instrumentation.
 //!
 //! Targets are deterministic and use one thread, so an input that failed fails again.
 
-// Each mode has a harness of its own.
+// The harness of the verbs tests is compiled once for each mode.
 #![allow(clippy::duplicate_mod)]
 
 mod air;
@@ -31,7 +31,7 @@ use std::{fs, io};
 pub struct Target {
     /// The name of its module and corpus.
     pub name: &'static str,
-    /// Its input, the code that takes it, and the oracle: a line.
+    /// One line about its input, the code under test, and the oracle.
     pub about: &'static str,
     /// Feeds these bytes to the code under test. Panics on a defect of that code, never because of
     /// the bytes.
@@ -103,7 +103,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
 }
 
 thread_local! {
-    /// Panics of the thread, contained ones among them.
+    /// Texts of the thread's panics, including contained ones.
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -122,7 +122,7 @@ impl Target {
             }));
         });
         PANICS.take();
-        // No target leaves anything behind that its next run sees.
+        // Unwind safe: a target keeps no state that its next run could see.
         let ended = panic::catch_unwind(AssertUnwindSafe(|| (self.run)(data)));
         match (PANICS.take().into_iter().next(), ended) {
             (Some(panic), _) => Err(panic),

@@ -24,42 +24,42 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Name the targets
+    /// List the targets
     List,
     /// Run targets in the engine and print a table; fails if one has a finding
     Run {
         /// Seconds for each target
         #[arg(long, default_value_t = 60)]
         seconds: u64,
-        /// Seconds of a processor for all targets together, in place of --seconds
+        /// CPU seconds for all targets together, in place of --seconds
         #[arg(long)]
         total: Option<u64>,
-        /// Targets that run at the same time: one a processor unless given
+        /// Targets that run at the same time; by default one for each CPU
         #[arg(long)]
         jobs: Option<usize>,
         /// Seed of the engine
         #[arg(long, default_value_t = 1)]
         seed: u32,
-        /// All of them unless given
+        /// Targets to run; all by default
         targets: Vec<String>,
     },
     /// Run a target on files, without instrumentation
     Replay {
-        /// The target
+        /// Name of the target
         target: String,
-        /// The input that it failed on
+        /// Inputs to run the target on
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Print which lines of each parser the corpora reach; fails if they are too few
+    /// Print the line coverage of each parser by the corpora; fails if it is too low
     Coverage {
-        /// Name the lines that are not reached
+        /// List the lines that are not reached
         #[arg(long)]
         lines: bool,
     },
-    /// Add what was found to the corpora of the tree: the fewest inputs that reach the same code
+    /// Add found inputs to the corpora of the tree: the fewest that reach the same code
     Merge {
-        /// All of them unless given
+        /// Targets to merge; all by default
         targets: Vec<String>,
     },
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Whole engines that one thread drives, and a neighbour that nothing may disturb.
+//! Whole engines that one thread drives, and a connection that hostile VMs must not disturb.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use virtio_rdma_abi::number::Qpn;
 use super::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, World, Wr};
 
 const WORKERS: usize = 2;
-/// Steps after which workers that find work have no end.
+/// Number of steps after which workers that still find work count as endless.
 const ENDLESS: usize = 100_000;
-/// Deadlines that are waited for: a peer that never has a receive is asked again for ever.
+/// Maximum number of deadlines to wait for: a requester retries for ever if its peer never posts a
+/// receive.
 const DEADLINES: usize = 64;
-/// Bytes that a device may allocate beside its tables and frames.
+/// Number of bytes that a device may allocate in addition to its tables and frames.
 const MEMORY: u64 = 2 << 20;
 
-/// Limits that a driver reaches soon.
+/// Small limits, which a driver reaches soon.
 pub fn limits() -> Limits {
     let limits = Limits {
         max_qp: 32,
@@ -41,14 +42,14 @@ pub fn limits() -> Limits {
         doorbell_pages: 8,
         ..Limits::default()
     };
-    // Tables and frames of any size are less than these.
+    // Tables and frames of any size take less than 64 MiB.
     Limits {
         memory: (64 << 20) + MEMORY,
         ..limits
     }
 }
 
-/// A runtime whose clock stands still and whose workers take steps.
+/// A runtime with a manual clock and workers that are stepped by calls.
 fn config(path: PathPolicy) -> RuntimeConfig {
     RuntimeConfig {
         workers: Some(WORKERS),
@@ -60,22 +61,22 @@ fn config(path: PathPolicy) -> RuntimeConfig {
     }
 }
 
-/// A runtime whose VMs the caller makes.
+/// A runtime without VMs, which the caller adds.
 pub fn runtime(path: PathPolicy) -> Runtime {
     Runtime::new(config(path)).expect("no threads are needed")
 }
 
-/// So many VMs on a runtime.
+/// A runtime with this number of VMs.
 pub fn world(vms: usize, path: PathPolicy) -> World {
     World::with_config(vms, config(path), limits())
 }
 
-/// Has a worker take a step.
+/// Makes a worker do one step.
 pub fn step(runtime: &Runtime, worker: usize) {
     runtime.step(worker % WORKERS);
 }
 
-/// Has the workers work until all sleep.
+/// Steps the workers until all sleep.
 pub fn work(runtime: &Runtime) {
     for _ in 0..ENDLESS {
         let awake = (0..WORKERS).filter(|&worker| runtime.step(worker));
@@ -86,7 +87,8 @@ pub fn work(runtime: &Runtime) {
     panic!("the workers never sleep");
 }
 
-/// Lets time pass to the next deadline, if there is one.
+/// Advances the clock to the next deadline, or by 10 µs without one. Returns whether there was a
+/// deadline.
 pub fn pass(runtime: &Runtime) -> bool {
     let next = runtime.next_deadline();
     runtime.pass(next.unwrap_or(Duration::from_micros(10)));
@@ -104,7 +106,7 @@ pub fn settle(runtime: &Runtime) {
     }
 }
 
-/// No turn was too long, no device has failed or has more memory than it may.
+/// Asserts that no turn was too long, and that no device has failed or exceeds its memory limit.
 pub fn is_sound(runtime: &Runtime, vms: &[Vm]) {
     let status = runtime.status();
     assert!(status.longest_turn <= MAX_TURN as u64, "{status:?}");
@@ -115,24 +117,24 @@ pub fn is_sound(runtime: &Runtime, vms: &[Vm]) {
     }
 }
 
-/// Bytes that a device has allocated.
+/// Number of bytes that a device has allocated.
 pub fn memory(vm: &Vm) -> u64 {
     vm.device.status().memory.used
 }
 
-/// A connection that works, whatever others do.
+/// A connection that must work, whatever other programs and VMs do.
 pub struct Neighbour<'w> {
     world: &'w World,
     cqs: [Cq<'w>; 2],
     qps: [Qp<'w>; 2],
     mrs: [Mr; 2],
-    /// Its memory in the first VM: queues, page lists and data.
+    /// Memory of the connection in the first VM: queues, page lists and data.
     memory: Range<u64>,
     messages: u64,
 }
 
 impl<'w> Neighbour<'w> {
-    /// Between these VMs.
+    /// Connects a QP of VM `a` with a QP of VM `b`.
     pub fn new(world: &'w World, [a, b]: [usize; 2]) -> Self {
         let vms = [&world.vms[a], &world.vms[b]];
         let start = vms[0].alloc(0);
@@ -157,17 +159,17 @@ impl<'w> Neighbour<'w> {
         }
     }
 
-    /// Addresses of its memory in the first VM.
+    /// Addresses of the connection's memory in the first VM.
     pub fn memory(&self) -> Range<u64> {
         self.memory.clone()
     }
 
-    /// QPNs of both ends.
+    /// QPNs of both QPs.
     pub fn qpns(&self) -> [Qpn; 2] {
         [self.qps[0].qpn, self.qps[1].qpn]
     }
 
-    /// A message arrives as it was sent, and a READ brings it back.
+    /// Asserts that a message arrives intact and that a READ reads it back.
     pub fn works(&mut self) {
         const LEN: u32 = 3000;
         self.messages += 1;

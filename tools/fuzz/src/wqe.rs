@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work requests and attributes that are nearly right.
+//! Work requests and attributes, mostly with valid fields.
 
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, FlushTypes, QpAttrMask, QpState, SendFlags, WrOpcode,
@@ -16,7 +16,7 @@ use virtio_rdma_abi::wqe::{
 use crate::input::Input;
 use crate::own::harness::{Mr, Vm};
 
-/// Rights: mostly all.
+/// Access flags, mostly all of them.
 pub fn access(input: &mut Input<'_>) -> AccessFlags {
     match input.below(4) {
         0 => AccessFlags(input.any()),
@@ -44,7 +44,7 @@ fn sges(input: &mut Input<'_>, mr: &Mr) -> Vec<Sge> {
     (0..input.below(4)).map(|_| piece(input)).collect()
 }
 
-/// Bytes of a send WQE that concerns the first MR here and the second one there.
+/// Bytes of a send WQE with the first MR as the local and the second as the remote memory.
 pub fn send(input: &mut Input<'_>, mrs: &[Mr; 2], peer: &Vm, qpns: &[Qpn]) -> Vec<u8> {
     let [ours, theirs] = mrs;
     let opcode = input.of(WrOpcode::ALL);
@@ -151,7 +151,7 @@ fn with_sges(mut bytes: Vec<u8>, sges: &[Sge]) -> Vec<u8> {
     bytes
 }
 
-/// Attributes of a QP whose peer is this one.
+/// Attributes of a QP whose peer is QP `qpn` of `peer`.
 pub fn attributes(input: &mut Input<'_>, peer: &Vm, qpn: Qpn) -> (QpAttrMask, QpAttr) {
     let state = input.of(QpState::ALL);
     let usual = match state {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! libFuzzer around one target, which the environment variable `FUZZ_TARGET` names. `fuzz run`
-//! starts this program.
+//! The libFuzzer program for one target, whose name is in the environment variable `FUZZ_TARGET`.
+//! `fuzz run` starts this program.
 
 #![no_main]
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the stream: writes with descriptors in, messages with descriptors out.
+//! A model of the stream: it turns writes with descriptors into messages with descriptors.
 //!
-//! A read of the socket ends behind a write that brings descriptors. A message owns the descriptors
-//! that came last in reads that ended within it.
+//! A read of the socket ends after a write that carries descriptors. Descriptors belong to the
+//! message in which the read ended that brought them. If a message has several sets of descriptors,
+//! it gets the last one.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ pub struct Write {
     pub fds: Vec<Thing>,
 }
 
-/// A message.
+/// A complete message.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub header: Header,
@@ -25,32 +26,32 @@ pub struct Message {
     pub fds: Vec<Thing>,
 }
 
-/// The client broke the protocol.
+/// The error of a stream whose client broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// Bytes that the server has read, and those that it has not.
+/// The state of the stream: bytes that the server has read, and bytes that it has yet to read.
 #[derive(Clone, Debug, Default)]
 pub struct Framing {
     writes: VecDeque<Write>,
     buffer: Vec<u8>,
-    /// Descriptors, and the length of the buffer when they came.
+    /// Received descriptors, with the length of `buffer` at the end of their read.
     waiting: VecDeque<(usize, Vec<Thing>)>,
 }
 
 impl Framing {
-    /// The client writes.
+    /// Adds a write of the client.
     pub fn write(&mut self, write: Write) {
         self.writes.push_back(write);
     }
 
-    /// Bytes and writes that are not read yet.
+    /// Number of bytes and of writes that the server has yet to read.
     pub fn unread(&self) -> (usize, usize) {
         let bytes = self.writes.iter().map(|write| write.bytes.len()).sum();
         (bytes, self.writes.len())
     }
 
-    /// The server reads once. Returns whether there was anything.
+    /// Models one read of the server. Returns whether there was any input.
     pub fn read(&mut self) -> Result<bool, Broken> {
         let before = self.buffer.len();
         while let Some(write) = self.writes.front_mut() {
@@ -78,7 +79,7 @@ impl Framing {
         Ok(self.buffer.len() > before)
     }
 
-    /// The next message that was read to its end.
+    /// The next complete message, if there is one.
     pub fn next(&mut self) -> Result<Option<Message>, Broken> {
         let Some(header) = self.buffer.first_chunk::<HEADER_LEN>() else {
             return Ok(None);
@@ -109,7 +110,7 @@ impl Framing {
         }))
     }
 
-    /// Descriptors that wait for their message.
+    /// Received descriptors that were not returned with a message yet.
     pub fn waiting(&self) -> impl Iterator<Item = Thing> + '_ {
         self.waiting.iter().flat_map(|(_, fds)| fds).copied()
     }

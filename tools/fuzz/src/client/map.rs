@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the DMA map: which byte of which file a DMA address is.
+//! A model of the DMA map, from DMA addresses to bytes of files.
 
 use super::things::{Thing, PAGE, PAGES};
 use super::{EEXIST, EINVAL, ENOMEM, ENOSPC};
 
-/// Bytes that may be mapped.
+/// Maximum number of bytes mapped.
 pub const LIMIT: u64 = 160 * PAGE as u64;
-/// Regions that may be mapped.
+/// Maximum number of regions mapped.
 const MAX_REGIONS: usize = 128;
 
 /// A mapped region.
@@ -34,14 +34,14 @@ pub struct Place {
     pub writable: bool,
 }
 
-/// The map.
+/// The DMA map of a function.
 #[derive(Clone, Debug, Default)]
 pub struct Map {
     pub regions: Vec<Region>,
 }
 
 impl Map {
-    /// Maps a region, without a file if there is none.
+    /// Maps a region. `has_file` is false if the client passes no file descriptor.
     pub fn map(&mut self, region: Region, has_file: bool) -> Result<(), u32> {
         let Region {
             iova,
@@ -50,7 +50,7 @@ impl Map {
             thing,
             writable,
         } = region;
-        // RAM begins at address 0. Other memory may have no file.
+        // RAM begins at address 0 and needs a file. Other memory without a file is ignored.
         if !has_file {
             return if iova == 0 && writable {
                 Err(EINVAL)
@@ -81,7 +81,7 @@ impl Map {
         Ok(())
     }
 
-    /// Unmaps all regions in a range, which must not cut one.
+    /// Unmaps all regions in a range. Fails if the range covers only a part of a region.
     pub fn unmap(&mut self, iova: u64, len: u64) -> Result<(), u32> {
         let last = len.checked_sub(1).and_then(|rest| iova.checked_add(rest));
         let last = last.ok_or(EINVAL)?;
@@ -94,7 +94,7 @@ impl Map {
         Ok(())
     }
 
-    /// Where `len` bytes at `iova` are, if they lie in one region.
+    /// File and offset of the `len` bytes at `iova`, if they lie in one region.
     pub fn find(&self, iova: u64, len: u64) -> Option<Place> {
         let holds = |it: &&Region| it.iova <= iova && iova <= it.last();
         let region = self.regions.iter().find(holds)?;
@@ -107,7 +107,7 @@ impl Map {
         })
     }
 
-    /// Bytes that are mapped.
+    /// Number of bytes mapped.
     pub fn mapped(&self) -> u64 {
         self.regions.iter().map(|region| region.len).sum()
     }

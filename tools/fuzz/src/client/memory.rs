@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The files of memory: what the guest writes there, and marks where nobody may write.
+//! The files of guest memory. Pages that the device may not write are filled with marks, which must
+//! not change.
 
 use super::map::{Map, Place};
 use super::things::{Thing, Things, MEMORIES, PAGE, PAGES};
 
-/// The bytes of pages that nobody has written.
+/// The byte that fills unwritten pages of each file.
 const MARKS: [u8; MEMORIES] = [0xa5, 0x5a];
 
-/// Memory with pages that may be written and pages that may not.
+/// The pages of each file that may be written.
 pub struct Memory {
     open: [[bool; PAGES]; MEMORIES],
 }
 
 impl Memory {
-    /// Of files that are full of marks afterwards.
+    /// Fills all files with marks. No page may be written yet.
     pub fn new(things: &Things) -> Self {
         let memory = Self {
             open: [[true; PAGES]; MEMORIES],
@@ -25,7 +26,7 @@ impl Memory {
         }
     }
 
-    /// The device may write where this map says.
+    /// Permits writes to the writable regions of this map.
     pub fn admit(&mut self, map: &Map) {
         for region in map.regions.iter().filter(|region| region.writable) {
             if let Some((file, _)) = region.thing.memory() {
@@ -35,20 +36,21 @@ impl Memory {
         }
     }
 
-    /// The guest writes.
+    /// Writes to memory as the guest.
     pub fn write(&mut self, things: &Things, at: Place, bytes: &[u8]) {
         let (first, end) = (at.offset as usize, at.offset as usize + bytes.len());
         self.open[at.file][first / PAGE..end.div_ceil(PAGE)].fill(true);
         put(things, at.file, at.offset, bytes);
     }
 
-    /// The guest reads.
+    /// Reads from memory as the guest.
     pub fn read(&self, things: &Things, at: Place, bytes: &mut [u8]) {
         let read = rustix::io::pread(things.get(Thing(at.file)), &mut *bytes, at.offset);
         assert_eq!(read, Ok(bytes.len()), "memory is read");
     }
 
-    /// Panics if a page was written that no map opened. Fills the others with marks again.
+    /// Panics if a page has changed for which writes were not permitted. Fills the other pages with
+    /// marks again.
     pub fn end(&mut self, things: &Things) {
         let mut bytes = [0; PAGES * PAGE];
         for (file, open) in self.open.iter().enumerate() {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Messages of vfio-user, version 0.1. Integers are in host order.
+//! Messages of vfio-user, version 0.1. Integers are in host byte order.
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub const HEADER_LEN: usize = 16;
-/// Longest message that a server takes.
+/// Longest message that the server accepts, in bytes.
 pub const MAX_MESSAGE: usize = 0x1_0100;
-/// Most descriptors in one message.
+/// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 16;
-/// Longest register access.
+/// Longest register access in bytes.
 pub const MAX_TRANSFER: u32 = 0x1_0000;
 
-/// The flag of a command that wants no reply.
+/// The flag of a command without a reply.
 pub const NO_REPLY: u32 = 1 << 4;
 const ERROR: u32 = 1 << 5;
 
@@ -29,21 +29,21 @@ pub mod command {
     pub const RESET: u16 = 13;
 }
 
-/// A header.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The client's number of the message.
+    /// Message ID, which the client chooses.
     pub id: u16,
     /// The command's number.
     pub command: u16,
-    /// Bytes of the whole message.
+    /// Length of the whole message in bytes.
     pub size: u32,
-    /// Type, and whether a reply is wanted.
+    /// Message type in the low 4 bits, and [`NO_REPLY`].
     pub flags: u32,
 }
 
 impl Header {
-    /// As bytes, which end with the error number 0.
+    /// Encodes the header, with error number 0.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..2].copy_from_slice(&self.id.to_ne_bytes());
@@ -53,7 +53,7 @@ impl Header {
         bytes
     }
 
-    /// Of these bytes.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Self {
         let [i0, i1, c0, c1, s0, s1, s2, s3, f0, f1, f2, f3, ..] = *bytes;
         Self {
@@ -64,22 +64,22 @@ impl Header {
         }
     }
 
-    /// Whether it is a command's.
+    /// Whether the message is a command.
     pub fn is_command(&self) -> bool {
         self.flags & 0xf == 0
     }
 
-    /// Whether a reply is wanted.
+    /// Whether the command gets a reply.
     pub fn wants_reply(&self) -> bool {
         self.flags & NO_REPLY == 0
     }
 }
 
-/// The part of a reply behind its header.
+/// The payload of a reply.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     pub bytes: Vec<u8>,
-    /// The byte whose lowest bit may be either.
+    /// Index of a byte whose lowest bit the model can't predict, if there is one.
     pub either: Option<usize>,
 }
 
@@ -92,16 +92,16 @@ impl From<Vec<u8>> for Body {
     }
 }
 
-/// A reply that is expected.
+/// An expected reply.
 #[derive(Clone, Debug)]
 pub struct Reply {
     header: Header,
-    /// The part behind the header, or an error number.
+    /// The payload, or an error number.
     body: Result<Body, u32>,
 }
 
 impl Reply {
-    /// The reply to this command.
+    /// The reply to the command with header `to`.
     pub fn new(to: &Header, body: Result<Body, u32>) -> Self {
         let len = body.as_ref().map_or(0, |body| body.bytes.len());
         Self {
@@ -114,12 +114,12 @@ impl Reply {
         }
     }
 
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub fn len(&self) -> usize {
         self.header.size as usize
     }
 
-    /// Takes the reply off the front of `stream`, and panics if that holds another.
+    /// Removes the reply from the front of `stream`. Panics if the stream begins with another one.
     pub fn take(&self, stream: &mut &[u8]) {
         let (shown, rest) = stream.split_at_checked(self.len()).unwrap_or((stream, &[]));
         *stream = rest;

@@ -16,7 +16,7 @@ pub use message::{command, HEADER_LEN, MAX_MESSAGE, NO_REPLY};
 pub use session::{access, store, Machine, Session};
 pub use things::{Thing, EVENTFDS, PAGE, PAGES, THINGS};
 
-/// Error numbers.
+/// Error numbers of Linux.
 const EEXIST: u32 = 17;
 const EINVAL: u32 = 22;
 const ENOMEM: u32 = 12;

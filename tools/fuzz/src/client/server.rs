@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the server: which reply each message gets, and what it changes.
+//! A model of the vfio-user server: the replies and the effects of messages.
 
 use super::framing::{Broken, Framing, Message, Write};
 use super::map::{Map, Region};
@@ -10,31 +10,31 @@ use super::vectors::{Vectors, VECTORS};
 use super::{EINVAL, EOPNOTSUPP};
 use crate::function::{Function, Step, Task, BARS};
 
-/// Region of the configuration space, its length, and the number of regions.
+/// Index of the configuration space's region, its length in bytes, and the number of regions.
 const CONFIG: u32 = 7;
 const CONFIG_LEN: u64 = 256;
 const REGIONS: u32 = 9;
-/// Types of interrupts: one of a line, MSI, MSI-X.
+/// Number of interrupt types: INTx, MSI, MSI-X.
 const IRQS: u32 = 3;
-/// Replies that are less than the socket takes.
+/// Limits of unread replies, below the capacity of the socket.
 const MAX_REPLIES: usize = 64;
 const MAX_BYTES: usize = 0x1_8000;
 
-/// The server of one client.
+/// The model of the server's state for one client.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub function: Function,
     pub map: Map,
     pub vectors: Vectors,
     framing: Framing,
-    /// The request of a reset that has no reply yet, and whether the reset is done.
+    /// Header of a DEVICE_RESET without a reply yet, and whether its reset is done.
     reset: Option<Header>,
     is_reset: bool,
     replies: Vec<Reply>,
 }
 
 impl Server {
-    /// Of a client that has just come.
+    /// The state for a new client.
     pub fn new(function: Function) -> Self {
         Self {
             function,
@@ -52,19 +52,19 @@ impl Server {
         let mut ahead = self.clone();
         ahead.framing.write(write.clone());
         let (bytes, writes) = ahead.framing.unread();
-        // That it breaks the protocol is no matter here.
+        // A protocol error does not matter here: only the amount of replies does.
         let _ = ahead.serve();
         let replies: usize = ahead.replies.iter().map(Reply::len).sum();
         let few = writes <= MAX_REPLIES / 2 && ahead.replies.len() <= MAX_REPLIES;
         few && bytes <= MAX_BYTES && replies <= MAX_BYTES
     }
 
-    /// The client writes.
+    /// Adds a write of the client.
     pub fn write(&mut self, write: Write) {
         self.framing.write(write);
     }
 
-    /// Serves all that was written.
+    /// Serves everything that the client has written.
     pub fn serve(&mut self) -> Result<(), Broken> {
         if std::mem::take(&mut self.is_reset) {
             if let Some(header) = self.reset.take() {
@@ -84,7 +84,7 @@ impl Server {
         std::mem::take(&mut self.replies)
     }
 
-    /// The service thread did a step.
+    /// Records a step of the service thread.
     pub fn stepped(&mut self, step: Step) {
         self.is_reset |= step == Step::Did(Task::Reset) && self.reset.is_some();
         self.settle();
@@ -97,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Descriptors that the server holds.
+    /// Descriptors that the server holds open.
     pub fn held(&self) -> Vec<Thing> {
         let mapped = self.map.regions.iter().map(|region| region.thing);
         let others = self.vectors.connected().chain(self.framing.waiting());
@@ -235,7 +235,7 @@ fn version(payload: &[u8]) -> Result<Body, u32> {
     Ok(body.into())
 }
 
-/// Region, offset and length of a register access.
+/// Decodes a register access: region, offset and length in bytes.
 fn access(payload: &[u8]) -> Result<(u32, u64, usize), u32> {
     let [o0, o1, region, len] = fields(payload)?;
     let offset = long(o0, o1);

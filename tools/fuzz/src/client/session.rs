@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A client and the server under test, which is compared with its model after each step.
+//! A client and the server under test. After each step the server is compared with its model.
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -19,13 +19,13 @@ use crate::function::driver::{
 };
 use crate::function::{send_bytes, Bench, Step, NOTIFY, VIRTIO};
 
-/// Steps in which the service thread does all that an input left to it.
+/// Maximum number of steps in which the service thread completes all work of an input.
 const REST: usize = 200;
-/// The kernel takes so many bytes in one piece. Of more it makes pieces, and the first has the
-/// descriptors.
+/// Number of bytes that the kernel queues as one piece. It splits longer writes and attaches the
+/// descriptors to the first piece.
 const PIECE: usize = 0x8000;
 
-/// A function, and what its clients have.
+/// A function, and the descriptors and memory of its clients.
 pub struct Machine {
     bench: Bench,
     things: Things,
@@ -54,7 +54,7 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// A client connects.
+    /// Connects a client.
     pub fn new(machine: &'a mut Machine) -> Self {
         let Machine {
             bench,
@@ -72,7 +72,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Posted writes.
+    /// Sends posted writes: offset, width in bytes and value of each.
     pub fn write_registers(&mut self, writes: &[(u64, usize, u64)]) {
         for &(offset, width, value) in writes {
             let payload = store(VIRTIO, offset, &value.to_le_bytes()[..width]);
@@ -82,7 +82,7 @@ impl<'a> Session<'a> {
         self.serve();
     }
 
-    /// Makes a chain available, and rings.
+    /// Makes a chain available and notifies the queue.
     pub fn offer(&mut self, queue: u64, chain: &[u8]) {
         let at = queue_at(queue);
         let mut index = [0; 2];
@@ -96,14 +96,14 @@ impl<'a> Session<'a> {
         self.write_registers(&[(NOTIFY + 4 * queue, 2, 0)]);
     }
 
-    /// The guest writes to its memory, if there is any.
+    /// Writes to memory as the guest, if the address is mapped.
     pub fn store(&mut self, iova: u64, bytes: &[u8]) {
         if let Some(place) = self.server.map.find(iova, bytes.len() as u64) {
             self.memory.write(self.things, place, bytes);
         }
     }
 
-    /// A message that is whole.
+    /// A well-formed message.
     pub fn message(&mut self, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
         self.id = self.id.wrapping_add(1);
         let header = Header {
@@ -115,7 +115,8 @@ impl<'a> Session<'a> {
         [&header.encode(), payload].concat()
     }
 
-    /// Writes to the socket as soon as that has room. Bytes that it never has room for are dropped.
+    /// Writes to the socket when the model says that it has room. Bytes for which there is never
+    /// room are dropped.
     pub fn write(&mut self, mut bytes: Vec<u8>, fds: &[Thing]) {
         if !fds.is_empty() && bytes.len() > PIECE {
             let rest = bytes.split_off(bytes.len() - PIECE);
@@ -137,7 +138,7 @@ impl<'a> Session<'a> {
         self.server.write(write);
     }
 
-    /// The socket thread serves what has come, and the client takes the replies.
+    /// Lets the socket thread serve its input, and checks the replies.
     pub fn serve(&mut self) {
         let served = self.bench.stepped.serve_client();
         let expected = self.server.serve();
@@ -153,7 +154,7 @@ impl<'a> Session<'a> {
 
     fn check_served(&mut self) {
         let mut bytes = Vec::new();
-        // Ends where the socket is empty.
+        // The read ends with an error when the socket is empty.
         let _ = self.client.read_to_end(&mut bytes);
         let mut stream = &bytes[..];
         for reply in self.server.take_replies() {
@@ -185,7 +186,7 @@ impl<'a> Session<'a> {
         u64::from_ne_bytes(count)
     }
 
-    /// The service thread does a piece of work. Returns whether there was any.
+    /// Lets the service thread do a piece of work. Returns whether there was any.
     pub fn serve_device(&mut self) -> bool {
         let step = self.bench.serve_device(&mut self.server.function);
         self.server.stepped(step);
@@ -193,18 +194,18 @@ impl<'a> Session<'a> {
         step != Step::Idle
     }
 
-    /// The service thread does all that is to be done.
+    /// Lets the service thread do all pending work.
     pub fn drain(&mut self) {
         let steps = (0..=REST).take_while(|_| self.serve_device()).count();
         assert!(steps <= REST, "work without end");
     }
 
-    /// The client goes, at once or after its last message, and another comes.
+    /// Disconnects the client, at once or after its last message was served, and connects another.
     pub fn leave(&mut self, at_once: bool) {
         if at_once {
             let (gone, _) = UnixStream::pair().expect("socket");
             self.client = gone;
-            // Messages on their way are served until an answer finds nobody.
+            // Queued messages are served until sending a reply fails.
             let _ = self.bench.stepped.serve_client();
             for number in 0..EVENTFDS {
                 self.signals(number);
@@ -223,17 +224,17 @@ impl<'a> Session<'a> {
     fn replace(&mut self) {
         let next = self.bench.disconnect(&self.server.function);
         self.server = Server::new(next);
-        // A client that has gone is not interrupted.
+        // A disconnected client gets no interrupts.
         self.check_interrupts();
         assert_eq!(self.bench.space.mapped().0, 0, "mapped bytes");
         let left = self.client.read(&mut [0]).map_err(|error| error.kind());
-        // A server that leaves input unread resets the connection.
+        // The connection is reset if the server has left input unread.
         let is_closed = matches!(left, Ok(0) | Err(ErrorKind::ConnectionReset));
         assert!(is_closed, "the connection is still open");
         self.client = connect(self.bench);
     }
 
-    /// A client and a driver that follow the rules are served.
+    /// Checks that a client and a driver that follow the rules are served.
     fn be_honest(&mut self) {
         let version = self.message(command::VERSION, 0, &[0, 0, 1, 0]);
         self.write(version, &[]);
@@ -265,7 +266,8 @@ impl<'a> Session<'a> {
         assert_eq!(index, [1, 0], "used index");
     }
 
-    /// All comes to its end: an honest client is served next, and nothing is left of either.
+    /// Ends the input. Checks that an honest client is served next, and that nothing is left of
+    /// either client.
     pub fn end(mut self) {
         self.serve();
         self.drain();
@@ -286,7 +288,7 @@ fn connect(bench: &mut Bench) -> UnixStream {
     client
 }
 
-/// The payload of a register access, without data.
+/// Header of a register access's payload: offset, region and length.
 pub fn access(region: u32, offset: u64, len: u32) -> Vec<u8> {
     let words = [offset, u64::from(region) | (u64::from(len) << 32)];
     words.map(u64::to_ne_bytes).concat()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Descriptors that a client hands over, good and bad, and how many of each the process holds.
+//! Valid and invalid descriptors that a client passes to the server. Counts how many of each the
+//! process holds open.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,18 +10,18 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 
 use crate::function::eventfds;
 
-/// Files of memory.
+/// Number of files of guest memory.
 pub const MEMORIES: usize = 2;
-/// Pages of each.
+/// Number of pages of each file of guest memory.
 pub const PAGES: usize = 16;
 pub const PAGE: usize = 4096;
-/// Eventfds.
+/// Number of eventfds.
 pub const EVENTFDS: usize = 3;
-/// Descriptors to choose from.
+/// Number of descriptors to choose from.
 pub const THINGS: usize = 9;
 
-/// One of the descriptors. The files of memory come first, then the first of them read-only, then
-/// the eventfds, then what is neither.
+/// Index of a descriptor. The files of memory come first, then the first of these files opened
+/// read-only, then the eventfds, then other kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thing(pub usize);
 
@@ -30,7 +31,7 @@ impl Thing {
         Self(MEMORIES + 1 + number)
     }
 
-    /// The number of the file of memory, and whether it can be written.
+    /// The number of the file of memory, and whether it is open for writing.
     pub fn memory(self) -> Option<(usize, bool)> {
         match self.0 {
             file @ 0..MEMORIES => Some((file, true)),
@@ -39,22 +40,22 @@ impl Thing {
         }
     }
 
-    /// The number of the eventfd.
+    /// The number of the eventfd, if the descriptor is one.
     pub fn event(self) -> Option<usize> {
         let number = self.0.checked_sub(MEMORIES + 1)?;
         (number < EVENTFDS).then_some(number)
     }
 }
 
-/// The descriptors.
+/// The descriptors of a client.
 pub struct Things {
     fds: [OwnedFd; THINGS],
     identities: [Identity; THINGS],
-    /// How many the process holds of each, the server apart.
+    /// Number of descriptors of each that the process holds without the server's.
     own: [usize; THINGS],
 }
 
-/// The identity of an open file, however many descriptors there are of it.
+/// Identity of a file, which all its descriptors share.
 type Identity = (u64, u64);
 
 impl Things {
@@ -65,7 +66,7 @@ impl Things {
         let [a, b, c] = eventfds();
         let (pipe, _) = rustix::pipe::pipe().expect("pipe");
         let (socket, _) = UnixStream::pair().expect("socket");
-        // A file that others open too could not be counted.
+        // A file that other code may also open, such as /dev/null, could not be counted.
         let other = UnixDatagram::unbound().expect("socket");
         let fds = [
             first,
@@ -92,7 +93,7 @@ impl Things {
         self.fds[thing.0].as_fd()
     }
 
-    /// Panics unless the server holds these descriptors and no others of ours.
+    /// Panics unless the server holds exactly these of the client's descriptors.
     pub fn check(&self, expected: &[Thing]) {
         let held = self.held();
         for (number, identity) in self.identities.iter().enumerate() {
@@ -104,7 +105,7 @@ impl Things {
 
     fn held(&self) -> [usize; THINGS] {
         let mut held = [0; THINGS];
-        // Other threads open and close files meanwhile.
+        // `flatten` skips errors: other threads may open and close files at the same time.
         for entry in fs::read_dir("/proc/self/fd").expect("/proc").flatten() {
             let identity = entry.file_name().to_str().and_then(identity);
             for (count, other) in held.iter_mut().zip(&self.identities) {
@@ -119,14 +120,14 @@ fn link(fd: &str) -> String {
     format!("/proc/self/fd/{fd}")
 }
 
-/// The identity of an open file.
+/// The identity of the file behind descriptor `fd`.
 fn identity(fd: &str) -> Option<Identity> {
     let target = fs::read_link(link(fd)).ok()?;
     if target.as_os_str() != "anon_inode:[eventfd]" {
         let file = fs::metadata(link(fd)).ok()?;
         return Some((file.dev(), file.ino()));
     }
-    // Eventfds share one inode.
+    // All eventfds share one inode, so they are told apart by their ID.
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
     let (_, id) = about.split_once("eventfd-id:")?;
     Some((u64::MAX, id.split_whitespace().next()?.parse().ok()?))

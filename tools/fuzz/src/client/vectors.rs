@@ -8,20 +8,20 @@ use super::things::{Thing, EVENTFDS};
 use super::{EINVAL, EOPNOTSUPP};
 use crate::function::{Raised, QUEUES};
 
-/// Vectors of the function.
+/// Number of vectors of the function.
 pub const VECTORS: usize = QUEUES.len() + 1;
-/// Type of interrupts: 0 are those of a line, 1 are MSI, 2 are MSI-X.
+/// Index of an interrupt type. 0 is INTx, 1 is MSI, 2 is MSI-X.
 const MSIX: u32 = 2;
 
-/// A vector.
+/// An interrupt vector.
 #[derive(Clone, Copy, Debug, Default)]
 struct Vector {
     eventfd: Option<usize>,
-    /// Raised without an eventfd, and whether that is certain.
+    /// Set if the vector was raised without an eventfd; true if that is certain.
     pending: Option<bool>,
 }
 
-/// The vectors.
+/// All vectors, and the minimum and maximum number of signals of each eventfd.
 #[derive(Clone, Debug, Default)]
 pub struct Vectors {
     vectors: [Vector; VECTORS],
@@ -30,7 +30,7 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// A vector is raised.
+    /// Raises a vector.
     pub fn raise(&mut self, raised: Raised) {
         let vector = &mut self.vectors[usize::from(raised.vector)];
         match vector.eventfd {
@@ -57,10 +57,11 @@ impl Vectors {
         }
     }
 
-    /// SET_IRQS, after its length.
+    /// Executes SET_IRQS. `words` follow its length field.
     pub fn set(&mut self, words: [u32; 4], fds: &[Thing]) -> Result<(), u32> {
         let [flags, index, start, count] = words;
-        // One type of data (none, booleans, eventfds) and one action (mask, unmask, trigger).
+        // Exactly one type of data (none, booleans, eventfds) and one action (mask, unmask,
+        // trigger) must be set.
         let (data, action) = (flags & 7, flags & 0x38);
         if flags > 0x3f || data.count_ones() != 1 || action.count_ones() != 1 {
             return Err(EINVAL);
@@ -100,7 +101,7 @@ impl Vectors {
         Ok(())
     }
 
-    /// How often each eventfd may have been signalled since the last call.
+    /// Range of the number of signals of each eventfd since the last call.
     pub fn take_signals(&mut self) -> [RangeInclusive<u64>; EVENTFDS] {
         let (least, most) = (
             std::mem::take(&mut self.least),
@@ -109,7 +110,7 @@ impl Vectors {
         std::array::from_fn(|eventfd| least[eventfd]..=most[eventfd])
     }
 
-    /// Eventfds that are connected.
+    /// Eventfds that are connected to a vector.
     pub fn connected(&self) -> impl Iterator<Item = Thing> + '_ {
         let eventfds = self.vectors.iter().filter_map(|vector| vector.eventfd);
         eventfds.map(Thing::eventfd)

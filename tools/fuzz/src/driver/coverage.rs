@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lines of each parser that the corpora reach.
+//! Line coverage of each parser by the corpora.
 //!
-//! The corpora are replayed by a program with LLVM's coverage of sources. It counts lines, where
-//! the engine counts edges of the whole program.
+//! A program that is built with LLVM's source coverage replays the corpora. It counts lines of a
+//! parser; the engine only counts edges of the whole program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,12 +19,12 @@ use super::lines::Lines;
 /// Minimum line coverage of a parser by its fuzz targets, in percent.
 const LEAST: f64 = 90.0;
 
-/// Code that takes bytes from another party.
+/// Code that parses bytes from another party.
 struct Parser {
     name: &'static str,
-    /// Files and directories of the tree.
+    /// Source files and directories of the parser, relative to the tree.
     sources: &'static [&'static str],
-    /// The targets that feed it.
+    /// The targets that feed the parser.
     targets: &'static [&'static str],
 }
 
@@ -68,7 +68,7 @@ const PARSERS: &[Parser] = &[
     Parser {
         name: "RFC chains",
         sources: &["tools/rdmad/virtqueue/src"],
-        // RFC mode's queues are set up by registers.
+        // `registers` sets up the queues of RFC mode.
         targets: &["chains", "registers"],
     },
     Parser {
@@ -98,17 +98,17 @@ const PARSERS: &[Parser] = &[
     },
 ];
 
-/// The directory of results.
+/// The directory for results.
 fn work() -> PathBuf {
     build().join("fuzz/coverage")
 }
 
-/// The checkout.
+/// Root of the source tree.
 fn root() -> io::Result<PathBuf> {
     build().join("..").canonicalize()
 }
 
-/// Output of a program.
+/// Runs a program and returns its output.
 fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| name.clone())?;
@@ -117,18 +117,18 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The program that replays inputs, with a counter for each region of the sources.
+/// The program that replays inputs, built with a counter for each region of the sources.
 struct Instrumented {
     program: PathBuf,
-    /// The LLVM that the compiler was built with: formats of other versions differ.
+    /// Major version of the compiler's LLVM. Tools of other versions can't read its profiles.
     llvm: String,
 }
 
 impl Instrumented {
-    /// Builds it.
+    /// Builds the program.
     fn build() -> Result<Self> {
         let directory = build().join("target-coverage");
-        // With a target, so that build scripts have no counters.
+        // An explicit target keeps counters out of build scripts.
         let status = Command::new("cargo")
             .args(["build", "--quiet", "--target", TRIPLE])
             .args(["-p", "fuzz", "--bin", "fuzz"])
@@ -150,7 +150,7 @@ impl Instrumented {
         })
     }
 
-    /// Where the counts of a target are.
+    /// Path of the raw profile of a target.
     fn profile(target: &str) -> PathBuf {
         work().join(target).with_extension("profraw")
     }
@@ -167,7 +167,7 @@ impl Instrumented {
         output(&mut command).map(drop)
     }
 
-    /// The lines of a parser, and whether its targets have reached them.
+    /// The lines of a parser, and whether its targets have reached each.
     fn lines(&self, parser: &Parser) -> Result<Lines> {
         let merged = work().join("merged.profdata");
         let tool = |name: &str| Command::new(format!("{name}-{}", self.llvm));
@@ -192,7 +192,8 @@ impl Instrumented {
     }
 }
 
-/// Prints which lines of each parser the corpora reach. Returns whether these are enough.
+/// Prints the line coverage of each parser by the corpora. Returns whether each reaches the
+/// minimum.
 pub fn coverage(with_lines: bool) -> Result<bool> {
     fs::create_dir_all(work())?;
     let program = Instrumented::build()?;

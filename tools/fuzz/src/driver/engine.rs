@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! How the engine is built and started.
+//! Builds and starts the fuzzing engine.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use fuzz::Target;
 
 pub const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// LLVM's coverage of edges and comparisons, which stable rustc reaches by these flags.
+/// Flags by which stable rustc instruments edges and comparisons with LLVM's SanitizerCoverage.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -20,11 +20,11 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Ccodegen-units=1";
 
-/// Seconds after which a run counts as endless.
+/// Seconds after which the run of one input counts as endless.
 const ENDLESS: u32 = 20;
-/// MiB of the process at most. Guest memory counts as far as it was touched.
+/// Memory limit of the process in MiB. Touched pages of guest memory count.
 const MEMORY: u32 = 2048;
-/// Bytes of an input at most.
+/// Maximum length of an input in bytes.
 const INPUT: u32 = 4096;
 
 /// The build directory of the tree.
@@ -32,18 +32,18 @@ pub fn build() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build")
 }
 
-/// Where a target's work is kept.
+/// Directory of a target's log, findings and new inputs.
 pub fn work(target: &Target) -> PathBuf {
     build().join("fuzz").join(target.name)
 }
 
-/// The engine's program.
+/// The program of the engine.
 pub struct Engine {
     program: PathBuf,
 }
 
 impl Engine {
-    /// Builds it.
+    /// Builds the engine.
     pub fn build() -> Result<Self> {
         let directory = build().join("target-fuzz");
         let status = Command::new("cargo")
@@ -66,7 +66,7 @@ impl Engine {
         Ok(Self { program })
     }
 
-    /// A command that runs `target`, and the log that it writes.
+    /// A command that runs `target`, and the path of its log.
     fn command(&self, target: &Target) -> Result<(Command, PathBuf)> {
         let work = work(target);
         fs::create_dir_all(work.join("corpus"))?;
@@ -77,14 +77,14 @@ impl Engine {
             .arg(format!("-timeout={ENDLESS}"))
             .arg(format!("-rss_limit_mb={MEMORY}"))
             .arg(format!("-max_len={INPUT}"))
-            // Guest memory that is missing raises SIGBUS, which the device handles itself.
+            // Missing guest memory raises SIGBUS, which the device handles itself.
             .arg("-handle_bus=0")
             .arg(format!("-artifact_prefix={}/", work.display()))
             .stderr(File::create(&log)?);
         Ok((command, log))
     }
 
-    /// Runs a target for `time` from its corpora on and returns the engine's log.
+    /// Runs a target for `time`, starting from its corpora. Returns the engine's log.
     pub fn fuzz(&self, target: &Target, time: Duration, seed: u32) -> Result<String> {
         let (mut command, log) = self.command(target)?;
         command
@@ -97,12 +97,12 @@ impl Engine {
         Ok(String::from_utf8_lossy(&fs::read(log)?).into_owned())
     }
 
-    /// Adds to the corpus of the tree those inputs of the other one that reach more code.
+    /// Adds inputs from the working directory that reach more code to the corpus of the tree.
     pub fn merge(&self, target: &Target) -> Result<()> {
         fs::create_dir_all(target.corpus())?;
         let (mut command, log) = self.command(target)?;
         let status = command
-            // By edges alone: how often each is passed would keep many more.
+            // Only edges are compared: with their counts, many more inputs would be added.
             .args(["-merge=1", "-use_counters=0"])
             .arg(target.corpus())
             .arg(work(target).join("corpus"))

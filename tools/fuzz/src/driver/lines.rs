@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lines of the sources and whether they were reached, as `llvm-cov export` writes them (lcov).
+//! Line coverage, parsed from the lcov output of `llvm-cov export`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Lines of files with code, and whether they were reached.
+/// Lines with code in each file, and whether each was reached.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lines(BTreeMap<PathBuf, BTreeMap<u32, bool>>);
 
 impl Lines {
-    /// Reads the records of lines. `None` if one makes no sense.
+    /// Parses the line records. `None` if a record is invalid.
     pub fn parse(lcov: &str) -> Option<Self> {
         let mut lines = Self::default();
         let mut file = None;
@@ -27,7 +27,7 @@ impl Lines {
         Some(lines)
     }
 
-    /// Reached lines, and all.
+    /// Number of reached lines, and of all lines.
     pub fn count(&self) -> (usize, usize) {
         let all = || self.0.values().flat_map(BTreeMap::values);
         (all().filter(|reached| **reached).count(), all().count())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The engine and other programs as child processes.
+//! Runs the engine and other programs as child processes.
 
 pub mod coverage;
 pub mod engine;

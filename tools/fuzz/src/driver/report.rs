@@ -8,26 +8,26 @@ use std::time::Duration;
 /// The result of a target's run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Inputs that were run.
+    /// Number of inputs that were run.
     executions: u64,
-    /// Edges of the program.
+    /// Number of edges of the program.
     edges: u64,
-    /// Edges that the corpora reach.
+    /// Number of edges that the corpora reach.
     covered_before: u64,
-    /// Edges that were reached at the end.
+    /// Number of edges that were reached at the end of the run.
     covered_after: u64,
-    /// Inputs that took new paths.
+    /// Number of inputs that took new paths.
     new_paths: u64,
-    /// Its time.
+    /// Duration of the run.
     seconds: u64,
-    /// The file with the input that failed.
+    /// Path of the input that failed, if one did.
     pub finding: Option<String>,
-    /// The engine came to its end.
+    /// Whether the engine ran to its end.
     pub complete: bool,
 }
 
 impl Report {
-    /// The heads of the columns.
+    /// The column headings of the table.
     pub const HEADER: &'static str =
         "target       executions  per s   coverage before  after  new paths  seconds  finding";
 
@@ -37,7 +37,7 @@ impl Report {
             seconds: time.as_secs(),
             ..Self::default()
         };
-        // Lines before INITED tell of the corpora alone.
+        // Lines before INITED report the coverage of the corpora alone.
         let mut is_first = true;
         for line in log.lines() {
             if let Some(value) = after(line, "cov: ") {
@@ -65,7 +65,7 @@ impl Report {
     }
 }
 
-/// The number behind `label`.
+/// The number that follows `label`.
 fn after(line: &str, label: &str) -> Option<u64> {
     let (_, rest) = line.split_once(label)?;
     let end = rest

@@ -13,8 +13,8 @@ use fuzz::Target;
 use super::engine::{work, Engine};
 use super::report::Report;
 
-/// Runs the targets, `jobs` at a time, for `time` each, and prints a table. Returns whether all is
-/// well.
+/// Runs the targets, `jobs` at a time, for `time` each, and prints a table. Returns whether all
+/// runs ended without a finding.
 pub fn run(targets: &[&Target], time: Duration, jobs: usize, seed: u32) -> Result<bool> {
     let engine = Engine::build()?;
     let next = AtomicUsize::new(0);
@@ -65,7 +65,7 @@ pub fn run(targets: &[&Target], time: Duration, jobs: usize, seed: u32) -> Resul
     Ok(failed.is_empty())
 }
 
-/// Adds to the corpora what reaches more code.
+/// Adds inputs that reach more code to the corpora.
 pub fn merge(targets: &[&Target]) -> Result<()> {
     let engine = Engine::build()?;
     targets.iter().try_for_each(|target| engine.merge(target))

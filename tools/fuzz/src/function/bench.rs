@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A function under test, stepped beside its model.
+//! A function under test, stepped in parallel with its model.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use super::common::Task;
 use super::device::{Call, Echo, QUEUES};
 use super::model::{Function, VIRTIO};
 
-/// A function, and the guest memory that it reaches.
+/// A function, its device, and the guest memory mapped for it.
 pub struct Bench {
     pub stepped: SteppedFunction,
     pub device: Arc<Echo>,
     pub space: Arc<DmaSpace>,
     initial: [u8; 256],
-    /// Configuration changes so far.
+    /// Number of configuration changes so far, modulo 256.
     generation: u8,
 }
 
-/// A step of the service thread.
+/// The result of a step of the service thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There was nothing to do.
+    /// There was no work.
     Idle,
-    /// It served a queue or stopped the device.
+    /// The thread served a queue or stopped the device.
     Worked,
-    /// It did this task.
+    /// The thread executed this task.
     Did(Task),
 }
 
@@ -49,12 +49,12 @@ impl Bench {
         }
     }
 
-    /// The model of the function as a new client finds it.
+    /// A model of the function in the state that a new client finds.
     pub fn model(&self) -> Function {
         Function::new(self.initial, self.generation)
     }
 
-    /// The service thread does a piece of work.
+    /// Lets the service thread do a piece of work, and updates the model.
     pub fn serve_device(&mut self, model: &mut Function) -> Step {
         let tasks = self.stepped.tasks();
         let worked = self.stepped.serve_device();
@@ -109,17 +109,18 @@ impl Bench {
         self.stepped.config_read(0, &mut config);
         assert_eq!(config, model.config.bytes, "configuration space");
         assert_eq!(self.stepped.tasks(), model.common.tasks.len(), "tasks");
-        // A task for each queue of each kind, one to activate and one to reset.
+        // Each queue has at most one task to start and one to reset it. One more task activates the
+        // device, one resets it.
         assert!(
             model.common.tasks.len() <= 2 * QUEUES.len() + 2,
             "tasks grow"
         );
     }
 
-    /// The client of `model` has gone. Returns the model that the next one finds.
+    /// Disconnects the client. Returns the model of the state that the next client finds.
     pub fn disconnect(&mut self, model: &Function) -> Function {
         self.stepped.disconnect();
-        // A queue that was still to be served may have broken the rules.
+        // A queue that was served before the reset may have broken the rules.
         let calls = self.device.take_calls();
         let failures = calls.iter().filter(|&call| *call == Call::Fail).count();
         self.generation = model.common.generation.wrapping_add(failures as u8);

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the common configuration registers, written from virtio 1.3, 4.1.4.3 and 2.1: each
-//! write of a register's width to the register's offset has its effect, every other has none.
+//! A model of the common configuration registers, written from virtio 1.3, 4.1.4.3 and 2.1. A write
+//! has an effect only if it has the width and the offset of a register.
 
 use std::collections::VecDeque;
 
 use super::QUEUES;
 
-/// Bytes of the registers.
+/// Length of the registers in bytes.
 const LEN: usize = 0x3c;
 const NO_VECTOR: u16 = 0xffff;
-/// One for each queue and one for the configuration.
+/// Number of vectors: one for each queue and one for the configuration.
 const VECTORS: u16 = QUEUES.len() as u16 + 1;
 
 const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 const NEEDS_RESET: u8 = 64;
 
-/// The device's own feature, then INDIRECT_DESC, VERSION_1, ACCESS_PLATFORM, RING_RESET.
+/// Offered features: a feature of the device type, then INDIRECT_DESC, VERSION_1, ACCESS_PLATFORM,
+/// RING_RESET.
 const OFFERED: u64 = (1 << 3) | (1 << 28) | REQUIRED;
 const REQUIRED: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
 /// Work for the service thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// The driver is ready.
+    /// Activate the device: the driver has set DRIVER_OK.
     Activate,
-    /// Device reset.
+    /// Reset the device.
     Reset,
-    /// A queue was enabled late.
+    /// Start a queue that was enabled after DRIVER_OK.
     Start(usize),
-    /// A queue is reset.
+    /// Reset a queue.
     ResetQueue(usize),
 }
 
@@ -40,11 +41,11 @@ pub struct QueueModel {
     size: u16,
     /// Interrupt vector, `0xffff` for none.
     pub vector: u16,
-    /// Whether it may be used.
+    /// Whether the driver has enabled the queue.
     pub enabled: bool,
     resetting: bool,
     addresses: [u64; 3],
-    /// Whether the device may have taken requests from it.
+    /// Whether the device may have taken requests from the queue.
     pub started: bool,
 }
 
@@ -71,7 +72,7 @@ impl QueueModel {
     }
 }
 
-/// The registers.
+/// The common configuration registers.
 #[derive(Clone, Debug)]
 pub struct Common {
     device_select: u32,
@@ -81,22 +82,22 @@ pub struct Common {
     /// Interrupt vector of configuration changes.
     pub config_vector: u16,
     status: u8,
-    /// Counts configuration changes.
+    /// Number of configuration changes, modulo 256.
     pub generation: u8,
     queue_select: u16,
-    /// The queues.
+    /// Registers of the queues.
     pub queues: [QueueModel; QUEUES.len()],
     resetting: bool,
-    /// Whether the device was stopped.
+    /// Whether the device was stopped after a failure.
     pub failed: bool,
-    /// Whether a configuration change shows in the ISR register.
+    /// Whether the ISR register shows a configuration change.
     pub isr_config: bool,
     /// Work that the service thread has not done yet, in order.
     pub tasks: VecDeque<Task>,
 }
 
 impl Common {
-    /// After power on.
+    /// The registers after power on.
     pub fn new(generation: u8) -> Self {
         Self {
             device_select: 0,
@@ -140,7 +141,7 @@ impl Common {
         image
     }
 
-    /// A write.
+    /// Executes a write to the registers.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         if self.resetting || data.len() > 8 {
             return;
@@ -226,7 +227,7 @@ impl Common {
         }
     }
 
-    /// The service thread has done a task.
+    /// Updates the registers after the service thread has done a task.
     pub fn done(&mut self, task: Task) {
         match task {
             Task::Reset => self.reset_done(),
@@ -241,13 +242,13 @@ impl Common {
         }
     }
 
-    /// The configuration, or the status, is another.
+    /// Records a change of the configuration or the status.
     pub fn changed(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.isr_config = true;
     }
 
-    /// A reset of the function begins.
+    /// Begins a function-level reset.
     pub fn begin_reset(&mut self) {
         if !self.resetting {
             self.resetting = true;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the configuration space: what it holds after power on, and the bits that a write
-//! changes.
+//! A model of the configuration space: its contents after power on, and the writable bits.
 
-/// Bytes of the space.
+/// Length of the configuration space in bytes.
 const LEN: usize = 256;
 const CAP_MSIX: u8 = 0x11;
 const CAP_VENDOR: u8 = 0x09;
-/// `cfg_type` of the window to the BARs.
+/// `cfg_type` of the capability that accesses BARs through configuration space.
 const CFG_PCI: u8 = 5;
 
 /// The configuration space.
@@ -21,16 +20,18 @@ pub struct Config {
 }
 
 impl Config {
-    /// Of a function that shows `initial` after power on and has BARs of these lengths.
+    /// The configuration space of a function that has the contents `initial` after power on, and
+    /// BARs of these lengths.
     pub fn new(initial: [u8; LEN], bars: [u64; 6]) -> Self {
         let mut writable = [0; LEN];
-        // Memory space, bus master, INTx disable; the interrupt line.
+        // Writable bits of the command register (memory space, bus master, INTx disable), and the
+        // interrupt line register.
         writable[0x04..0x06].copy_from_slice(&0x0406u16.to_le_bytes());
         writable[0x3c] = 0xff;
         for (bar, len) in bars.into_iter().enumerate().filter(|&(_, len)| len > 0) {
             let at = 0x10 + 4 * bar;
             let mask = (!(len - 1)).to_le_bytes();
-            // A BAR of 64 bits has the next one too.
+            // A 64-bit BAR also occupies the register of the next one.
             let width = if initial[at] & 4 != 0 { 8 } else { 4 };
             writable[at..at + width].copy_from_slice(&mask[..width]);
         }
@@ -56,12 +57,12 @@ impl Config {
         }
     }
 
-    /// Where the window's data is.
+    /// Offset of the data field of the capability that accesses BARs.
     pub fn window_data(&self) -> u64 {
         self.window as u64 + 16
     }
 
-    /// A read: ones beyond the end.
+    /// Reads `len` bytes at `offset`. Bits beyond the end read as ones.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let rest = self.bytes.iter().skip(offset as usize);
         rest.copied()
@@ -70,7 +71,7 @@ impl Config {
             .collect()
     }
 
-    /// A write.
+    /// Writes `data` at `offset`; only writable bits change.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, &byte) in (offset as usize..LEN).zip(data) {
             let mask = self.writable[at];
@@ -78,7 +79,8 @@ impl Config {
         }
     }
 
-    /// The BAR and the offset that an access of `len` bytes at `offset` reaches.
+    /// The BAR and the offset that an access of `len` bytes at `offset` reaches, if it is to the
+    /// data field.
     pub fn reaches(&self, offset: u64, len: usize) -> Option<(u32, u64)> {
         let word = |at: usize| {
             let bytes = &self.bytes[self.window + at..][..4];
@@ -92,7 +94,7 @@ impl Config {
         hit.then(|| (u32::from(self.bytes[self.window + 4]), target))
     }
 
-    /// A reset of the function.
+    /// Restores the contents after power on.
     pub fn reset(&mut self) {
         self.bytes = self.initial;
     }

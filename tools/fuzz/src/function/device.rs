@@ -6,33 +6,33 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use vdev::{SharedMemory, VirtioDevice, Virtqueue};
 
-/// Bytes of the shared memory region.
+/// Length of the shared memory region in bytes.
 pub const SHM_LEN: u64 = 1 << 16;
-/// Bytes of the device configuration.
+/// Contents of the device configuration.
 pub const CONFIG: [u8; 6] = *b"config";
-/// Greatest sizes of the queues.
+/// Maximum sizes of the queues, in descriptors.
 pub const QUEUES: [u16; 2] = [16, 64];
-/// Bytes of a request that the device reads.
+/// Maximum number of bytes that the device reads of a request.
 const REQUEST: usize = 512;
 
-/// A call of the device, in the order in which they came.
+/// A recorded event of the device. Except for `Answer`, these are calls of its methods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// The driver is ready, with these features.
+    /// `activate`, with these features.
     Activate(u64),
-    /// Device reset.
+    /// `reset`.
     Reset,
-    /// Reset of a queue.
+    /// `reset_queue` of this queue.
     ResetQueue(u16),
-    /// The device was stopped.
+    /// `fail`.
     Fail,
-    /// A request of this queue was answered.
+    /// The device answered a request of this queue.
     Answer(u16),
-    /// A write to shared memory.
+    /// `shm_write` with this offset and value.
     Doorbell(u64, u32),
 }
 
-/// Answers each request with its bytes in reverse.
+/// A device that answers each request with the request's bytes in reverse.
 #[derive(Default)]
 pub struct Echo {
     calls: Mutex<Vec<Call>>,
@@ -40,12 +40,12 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Calls since the last time.
+    /// The events since the last call of this function, in order.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut lock(&self.calls))
     }
 
-    /// The queues, while the driver is ready.
+    /// The queues. Empty before DRIVER_OK.
     pub fn queues(&self) -> Vec<Arc<Virtqueue>> {
         lock(&self.queues).clone()
     }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Writes of a driver to registers and into its queues.
+//! Writes of a driver to registers and to its queues.
 
 use arbitrary::{Result, Unstructured};
 
 use super::device::QUEUES;
 use super::model::{DEVICE, ISR, NOTIFY};
 
-/// Where the queues lie in guest memory.
+/// DMA address of the guest memory that holds the queues, and its length in bytes.
 pub const MEMORY: u64 = 0x4000_0000;
 pub const MEMORY_LEN: usize = 0x1_0000;
-/// Where the data of requests lies.
+/// DMA address of the data of requests.
 pub const DATA: u64 = MEMORY + 0x8000;
-/// Parts of a queue, relative to its place in memory.
+/// Offsets of the rings of a queue from the queue's address.
 pub const AVAILABLE: u64 = 0x1000;
 pub const USED: u64 = 0x2000;
 
-/// The device status, and the driver's bits up to DRIVER_OK.
+/// Offset and width in bytes of the device status register.
 pub const STATUS: (u64, usize) = (0x14, 1);
-/// Offset and width of each register.
+/// Offset and width in bytes of each register.
 pub const REGISTERS: [(u64, usize); 14] = [
     (0x00, 4),
     (0x08, 4),
@@ -36,13 +36,13 @@ pub const REGISTERS: [(u64, usize); 14] = [
     (NOTIFY, 2),
 ];
 
-/// Where a queue lies.
+/// DMA address of a queue.
 pub fn queue_at(queue: u64) -> u64 {
     MEMORY + 0x4000 * queue
 }
 
-/// Offset, width and value of what a driver writes that follows the rules, after a reset and up to
-/// DRIVER_OK.
+/// Offset, width in bytes and value of the register writes of a driver that follows the rules, from
+/// a reset up to DRIVER_OK.
 pub fn set_up(input: &mut Unstructured<'_>) -> Result<Vec<(u64, usize, u64)>> {
     let (status, width) = STATUS;
     let mut writes = vec![(status, width, 3)];
@@ -85,7 +85,7 @@ pub fn chain(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(chain)
 }
 
-/// A descriptor.
+/// Encodes a descriptor.
 pub fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&address.to_le_bytes());
@@ -95,7 +95,7 @@ pub fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
     bytes
 }
 
-/// A value that means something somewhere, or any.
+/// A value: mostly one that is valid for some register, else an arbitrary one.
 pub fn value(input: &mut Unstructured<'_>) -> Result<u64> {
     Ok(match input.arbitrary::<u8>()? {
         small @ 0..=95 => u64::from(small & 0x1f),
@@ -107,7 +107,7 @@ pub fn value(input: &mut Unstructured<'_>) -> Result<u64> {
     })
 }
 
-/// An offset in a BAR, most in a structure.
+/// An offset in a BAR, mostly inside a structure.
 pub fn place(input: &mut Unstructured<'_>) -> Result<u64> {
     let base = *input.choose(&[0, ISR, DEVICE, NOTIFY, 0xfff0, 0x1_0000])?;
     Ok(base + u64::from(input.arbitrary::<u8>()?) % 0x44)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the function: what an access to a region shows, changes and interrupts.
+//! A model of the function: results and effects of accesses to its regions, and its interrupts.
 
 use super::common::Common;
 use super::config::Config;
@@ -10,26 +10,26 @@ use super::device::{Call, CONFIG, SHM_LEN};
 pub const VIRTIO: u32 = 2;
 /// BAR of the shared memory region.
 const SHM: u32 = 4;
-/// Lengths of the BARs.
+/// Lengths of the BARs in bytes.
 pub const BARS: [u64; 6] = [0x1_0000, 0, 0x1_0000, 0, SHM_LEN, 0];
-/// Structures in the BAR of the virtio registers.
+/// Offsets of the structures in the BAR of the virtio registers.
 pub const ISR: u64 = 0x1000;
 pub const DEVICE: u64 = 0x2000;
 pub const NOTIFY: u64 = 0x8000;
 const DEVICE_LEN: u64 = 0x1000;
 const NO_VECTOR: u16 = 0xffff;
 
-/// The answer to a read.
+/// The expected result of a read.
 #[derive(Clone, Debug, Default)]
 pub struct Shown {
     pub bytes: Vec<u8>,
-    /// Whether the lowest bit of the first byte may be either: if a queue interrupted depends on
-    /// its ring.
+    /// Whether the model can't predict the lowest bit of the first byte: the queue bit of the ISR
+    /// register depends on the rings.
     pub either: bool,
 }
 
 impl Shown {
-    /// Panics if `bytes` are others.
+    /// Panics if `bytes` differ from the expected ones.
     pub fn check(&self, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         if let (true, Some(first)) = (self.either, bytes.first_mut()) {
@@ -39,15 +39,15 @@ impl Shown {
     }
 }
 
-/// An interrupt.
+/// An interrupt of the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raised {
     pub vector: u16,
-    /// Whether it must be there. Whether an answer interrupts depends on its ring.
+    /// Whether the interrupt must occur. An answer may interrupt or not, depending on its ring.
     pub certain: bool,
 }
 
-/// The function.
+/// The state of the modelled function.
 #[derive(Clone, Debug)]
 pub struct Function {
     /// The common configuration registers.
@@ -59,7 +59,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// After power on, with this configuration space and so many configuration changes so far.
+    /// The function after power on, with this configuration space and `generation` configuration
+    /// changes so far.
     pub fn new(initial: [u8; 256], generation: u8) -> Self {
         Self {
             common: Common::new(generation),
@@ -69,7 +70,7 @@ impl Function {
         }
     }
 
-    /// A read of a BAR.
+    /// Reads from a BAR.
     pub fn bar_read(&mut self, bar: u32, offset: u64, len: usize) -> Shown {
         let mut shown = Shown {
             bytes: vec![0; len],
@@ -94,7 +95,7 @@ impl Function {
         shown
     }
 
-    /// A write of a BAR.
+    /// Writes to a BAR.
     pub fn bar_write(&mut self, bar: u32, offset: u64, data: &[u8]) {
         match (bar, data) {
             (VIRTIO, _) if offset < ISR => self.common.write(offset, data),
@@ -106,7 +107,7 @@ impl Function {
         }
     }
 
-    /// A read of the configuration space.
+    /// Reads from the configuration space.
     pub fn config_read(&mut self, offset: u64, len: usize) -> Shown {
         match self.config.reaches(offset, len) {
             Some((bar, offset)) => self.bar_read(bar, offset, len),
@@ -117,7 +118,7 @@ impl Function {
         }
     }
 
-    /// A write of the configuration space.
+    /// Writes to the configuration space.
     pub fn config_write(&mut self, offset: u64, data: &[u8]) {
         self.config.write(offset, data);
         if let Some((bar, at)) = self.config.reaches(offset, data.len()) {
@@ -125,19 +126,19 @@ impl Function {
         }
     }
 
-    /// A reset of the function begins.
+    /// Begins a function-level reset.
     pub fn begin_reset(&mut self) {
         self.config.reset();
         self.common.begin_reset();
     }
 
-    /// The configuration, or the status, is another.
+    /// Records a change of the configuration or the status.
     pub fn config_changed(&mut self) {
         self.common.changed();
         self.raise(self.common.config_vector, true);
     }
 
-    /// A queue raises its interrupt; it may but need not where that is not `certain`.
+    /// Records an interrupt of a queue. If not `certain`, the interrupt may be absent.
     pub fn queue_interrupts(&mut self, queue: usize, certain: bool) {
         self.raise(self.common.queues[queue].vector, certain);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Played drivers. Queues are virtqueues of the transport.
+//! Simulated drivers in RFC mode: queues are virtqueues.
 
-// Not all that the harness has is of use here.
+// The targets use only a part of the harness.
 #[allow(dead_code, unused_imports)]
 #[path = "../../../rdmad/verbs/tests/verbs/harness/mod.rs"]
 pub mod harness;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Chains of descriptors of RFC mode under a ring that changes while it is served: they end their
-//! own QP or CQ and nothing else.
+//! Descriptor chains in RFC mode, in rings that change while they are served. Bad chains may break
+//! their own QP or CQ, and nothing else.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
     let path = input.of(&[PathPolicy::Direct, PathPolicy::Wire]);
     let world = stage::world(2, path);
     let vm = &world.vms[0];
-    // Beside it in its VM.
+    // An honest connection of the same VM.
     let mut neighbour = Neighbour::new(&world, [0, 1]);
     let before = stage::memory(vm);
     {
@@ -50,7 +50,7 @@ struct Bench<'w> {
     qp: Qp<'w>,
     mr: Mr,
     published: [u16; 3],
-    /// Memory of the VM's honest programs.
+    /// Memory of the VM's honest connection.
     honest: Range<u64>,
 }
 
@@ -67,7 +67,7 @@ impl<'w> Bench<'w> {
         };
         let qp = Qp::new(vm, &cq, &cq, options);
         connect(&qp, &qp);
-        // All buffers of the CQ are available.
+        // At first all buffers of the CQ are available.
         let published = SLOTS as u16;
         Self {
             world,
@@ -88,7 +88,7 @@ impl<'w> Bench<'w> {
             0..=2 => self.post(input),
             3..=5 => {
                 let ring = self.rings()[input.below(3)];
-                // The table, and the tables that descriptors of it stand for.
+                // Indices of the descriptor table, and of the indirect tables that follow it.
                 let index = u64::from(input.any::<u8>()) % (3 * u64::from(SLOTS));
                 let (address, len, flags, next) = self.descriptor(input, ring);
                 ring.descriptor(index, (address, len), flags, next);
@@ -136,8 +136,8 @@ impl<'w> Bench<'w> {
         };
         let next = u16::from(input.any::<u8>()) % (SLOTS as u16 + 2);
         let (address, len) = (input.edge(at), input.edge32(usual));
-        // A buffer in memory of the honest QP moves elsewhere: the device does not protect a driver
-        // from itself.
+        // A buffer in memory of the honest connection is moved: the device does not protect a VM
+        // from its own driver.
         let is_outside = address.saturating_add(len.into()) <= self.honest.start;
         match is_outside || address >= self.honest.end {
             true => (address, len, flags, next),
@@ -182,7 +182,7 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// A queue is reset alone, or moved to another place, by a driver that may not do so.
+    /// Resets or notifies a queue directly, which the driver of RFC mode may not do.
     fn reset(&mut self, input: &mut Input<'_>) {
         let vm = self.qp.vm;
         let numbers = mode::numbers(vm);
@@ -198,7 +198,7 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// Destroys the QP, whatever its queues contain.
+    /// Destroys the QP and the CQ, whatever the queues contain.
     fn end(self) {
         let _ = self.qp.modify(
             QpState::Err,

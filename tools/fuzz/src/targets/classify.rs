@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Three views of a frame: the switch's, the engine's, and what it is by construction.
+//! Classification of a frame as RoCE: by the switch, by the engine, and by its construction.
 //!
-//! A filter that sees less than a receiver lets forged packets pass; one that sees more loses
-//! frames of others.
+//! A filter that recognises less RoCE than a receiver lets forged packets pass. A filter that
+//! recognises more drops frames of other protocols.
 
 use arbitrary::{Arbitrary, Unstructured};
 use roce::headers::Bth;
@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
         }
         _ => {
             let mut input = Unstructured::new(rest);
-            // Bytes that run out count as zeros, so there is always a stack.
+            // Missing bytes count as zeros, so this succeeds for any input.
             if let Ok(stack) = Stack::arbitrary(&mut input) {
                 stack.look_at(&mut input);
             }
@@ -48,7 +48,7 @@ fn look_at(frame: &[u8]) {
     let packet = Packet::parse(frame);
     match &packet {
         Err(PacketError::Net(NetError::NotRoce)) => assert!(!is_roce(frame), "{frame:02x?}"),
-        // The engine stopped before it came to the port.
+        // The engine has rejected the frame before it checked the UDP port.
         Err(PacketError::Net(NetError::Truncated | NetError::Length | NetError::IpChecksum)) => {}
         Ok(_) | Err(_) => assert!(is_roce(frame), "{frame:02x?}"),
     }
@@ -58,7 +58,7 @@ fn look_at(frame: &[u8]) {
     }
 }
 
-/// The engine reads from what it builds what was put in.
+/// Asserts that a frame built from a packet parses to the same packet.
 fn is_rebuilt(packet: &Packet<'_>) {
     let Packet {
         path,
@@ -80,7 +80,7 @@ fn is_rebuilt(packet: &Packet<'_>) {
     );
 }
 
-/// Makes checksum and ICRC right where the frame has the simple form that the engine reads.
+/// Corrects checksum and ICRC of a frame that has the simple form that the engine parses.
 fn seal(frame: &mut [u8]) {
     let at = match frame.get(12..14) {
         Some([0x81, 0x00]) => ETHERNET + TAG,
@@ -122,7 +122,7 @@ fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Headers between the Ethernet addresses and UDP.
+/// The headers between the Ethernet addresses and the UDP header.
 #[derive(Arbitrary, Debug)]
 struct Stack {
     tags: [Option<Tag>; 3],
@@ -131,7 +131,7 @@ struct Stack {
     to_roce: bool,
     port: u16,
     udp_checksum: bool,
-    /// The EtherType stands in a header of SNAP.
+    /// Whether the EtherType is in a SNAP header.
     snap: bool,
 }
 
@@ -164,7 +164,7 @@ enum Ip {
 }
 
 impl Stack {
-    /// The frame is RoCE as its construction says, to every reader.
+    /// Asserts that all classifiers agree with the frame's construction.
     fn look_at(&self, input: &mut Unstructured<'_>) {
         let mut behind = [0; 64];
         let fill = input.fill_buffer(&mut behind);
@@ -178,7 +178,7 @@ impl Stack {
         let mut sealed = frame.clone();
         seal(&mut sealed);
         look_at(&sealed);
-        // Parts of it, and bits of it turned.
+        // The general checks also hold for a truncated frame, and for one with inverted bits.
         let cut = usize::from(u16::arbitrary(input).unwrap_or_default()) % (frame.len() + 1);
         look_at(&frame[..cut]);
         let at = usize::from(u8::arbitrary(input).unwrap_or_default());
@@ -218,8 +218,8 @@ impl Stack {
         }
     }
 
-    /// Whether it has the form that the engine reads: one tag, no SNAP, no options, no extensions,
-    /// no fragment.
+    /// Whether the frame has the form that the engine parses: at most one tag, no SNAP, options,
+    /// extension headers or fragments.
     fn is_plain(&self) -> bool {
         let mut tags = self.tags.iter().flatten();
         let plain_tags = matches!(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A guest that does what no driver does: commands, doorbells, scribbled rings and WQEs, on either
-//! path. It harms itself alone.
+//! A hostile guest: invalid commands, doorbells, rings and WQEs, by packets or by the direct path.
+//! It must harm nobody but itself.
 
 mod peer;
 mod plain;
@@ -21,9 +21,9 @@ use crate::own::harness::{connect, qp::PAGE, srq, Cq, Mr, Options, Qp, Ring, Vm,
 use crate::own::stage::{self, Neighbour};
 use crate::wqe;
 
-/// Acts at most: longer inputs only take longer.
+/// Maximum number of steps. More steps would only take longer.
 const ACTS: usize = 60;
-/// Places of rings: those of the SRQ and of the SQ of its QP lie behind spare ones.
+/// Indices of the ring of the SRQ, and of the SQ of the QP that uses the SRQ.
 const SHARED_SQ: usize = 8;
 const SRQ: usize = 9;
 
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(peer.read(guard, 4096), [0x5a; 4096]);
     hostile.device.reset();
     stage::settle(&world.runtime);
-    // The PD and the GID of `before` went with the reset.
+    // The reset also frees the PD and the GID that `before` counts.
     let after = stage::memory(hostile);
     assert!(
         after <= before,
@@ -62,18 +62,18 @@ pub fn run(data: &[u8]) {
     stage::is_sound(&world.runtime, &world.vms);
 }
 
-/// The hostile guest and what it knows.
+/// The hostile guest and its objects.
 struct Guest<'w> {
     world: &'w World,
     vm: &'w Vm,
     peer: Peer<'w>,
     rings: Vec<Ring>,
-    /// Numbers of objects that it was told, of any kind.
+    /// Numbers of created objects, of any kind.
     numbers: Vec<u32>,
     qpns: Vec<Qpn>,
     cqn: Cqn,
     srqn: Srqn,
-    /// Memory of its own and of the peer.
+    /// An MR of the guest, and one of the peer.
     mrs: [Mr; 2],
     page_lists: [u64; 3],
     published: Vec<u32>,
@@ -199,7 +199,7 @@ impl<'w> Guest<'w> {
                 3 => self.vm.device.set_link(input.any()),
                 4 => {
                     let state = input.of(&[QpState::Err, QpState::Reset]);
-                    // Its own end is the peer's to do with what it likes.
+                    // The honest peer may change the state of its own QP at any time.
                     self.peer.to(state);
                 }
                 5 => self.plain_command(input),
@@ -209,7 +209,7 @@ impl<'w> Guest<'w> {
         }
     }
 
-    /// A work request of a ring, and its doorbell.
+    /// Writes a work request to a ring and rings the doorbell.
     fn post(&mut self, input: &mut Input<'_>) {
         let at = match input.any::<u8>() {
             0xf0.. => SHARED_SQ,
@@ -217,7 +217,7 @@ impl<'w> Guest<'w> {
             any => [0, 0, 2, 1, 3][usize::from(any) % 5],
         };
         let [ours, theirs] = self.mrs;
-        // Connected to itself.
+        // The QP of the SRQ is connected to itself.
         let remote = if at == SHARED_SQ { ours } else { theirs };
         let wqe = if at % 2 == 0 {
             wqe::send(input, &[ours, remote], self.peer.vm, &self.qpns)
@@ -244,7 +244,7 @@ impl<'w> Guest<'w> {
         self.vm.device.doorbell(PAGE, doorbell.to_u32());
     }
 
-    /// A number for an object of a kind, which may be one of another kind.
+    /// The number of an object, possibly of another kind than `N`.
     fn number<N: Number>(&self, input: &mut Input<'_>) -> N {
         let any = input.any::<u8>();
         N::new(match any % 4 {
@@ -254,7 +254,7 @@ impl<'w> Guest<'w> {
         })
     }
 
-    /// A command by its bytes: most begin with the number of an object.
+    /// Sends a command of random bytes, which mostly begins with the number of an object.
     fn raw_command(&mut self, input: &mut Input<'_>) {
         let command = input.of(Command::ALL);
         let mut request = vec![input.edge32(u32::from(command.value())) as u8];
@@ -283,7 +283,8 @@ impl<'w> Guest<'w> {
     }
 }
 
-/// An MR of the guest. With lists that tell their page size, the harness's request is too short.
+/// Registers an MR of the guest. The request of the harness lacks the page size that the negotiated
+/// features require.
 fn own_mr(vm: &Vm) -> Mr {
     const LEN: u64 = 8192;
     let iova = vm.alloc(LEN);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Page lists, registration anew, fast registration, revocation and windows, against a model of
-//! which bytes a key opens.
+//! Page lists, reregistration, fast registration, revocation and memory windows, compared with a
+//! model of the bytes to which a key gives access.
 
 mod fast;
 mod opens;
@@ -21,9 +21,9 @@ use crate::own::stage;
 
 const ACTS: usize = 40;
 const PAGE: u64 = 4096;
-/// Pages of the memory that is registered.
+/// Number of pages of the owner's memory.
 const PAGES: u64 = 16;
-/// Pages of an MR at most.
+/// Maximum number of pages of an MR.
 const MR_PAGES: usize = 6;
 const ACCESS: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
 
@@ -33,7 +33,8 @@ pub fn run(data: &[u8]) {
     let flags = input.any::<u8>();
     let path = [PathPolicy::Direct, PathPolicy::Wire][usize::from(flags & 1)];
     let world = stage::world(2, path);
-    // Whether registrations bring their pages is settled before anything is made.
+    // The features are fixed before any object is created. Without RegPages, a fast registration
+    // does not carry its page list.
     let without = match flags & 2 {
         0 => Features::NONE,
         _ => Features::of(&[Feature::RegPages]),
@@ -58,14 +59,14 @@ struct Bench<'w> {
     features: Features,
     cqs: [Cq<'w>; 2],
     qps: [Qp<'w>; 2],
-    /// Where the peer reads to and writes from.
+    /// The peer's local buffer of READs and WRITEs.
     from: Mr,
     base: u64,
     memory: Vec<u8>,
     open: Vec<Opens>,
-    /// Keys that open nothing any more.
+    /// Keys that are not valid any more.
     closed: Vec<u32>,
-    /// Windows: number, key, type.
+    /// Number, key and type of each window.
     windows: Vec<(MwNumber, u32, MwType)>,
     fast: Vec<Fast>,
     posted: u64,
@@ -83,7 +84,7 @@ impl<'w> Bench<'w> {
         };
         let qps = [
             Qp::new(peer, &cqs[0], &cqs[0], options),
-            // One of the kernel: these alone register.
+            // A QP of a kernel client: only these may register memory by work requests.
             Qp::new(
                 owner,
                 &cqs[1],
@@ -128,13 +129,13 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// A request for some pages in some order, and what it opens.
+    /// A registration of some pages in some order, and the access that it gives.
     fn request(&self, input: &mut Input<'_>) -> (CmdRegUserMrPages, Opens) {
         let npages = 1 + input.below(MR_PAGES);
         let page = |_| self.base + PAGE * (input.any::<u8>() as u64 % PAGES);
         let pages: Vec<u64> = (0..npages).map(page).collect();
         let offset = u64::from(input.any::<u16>()) % PAGE;
-        // It ends in the last page.
+        // The MR ends in its last page.
         let most = npages as u64 * PAGE - offset;
         let least = most.saturating_sub(PAGE - 1).max(1);
         let len = least + u64::from(input.any::<u16>()) % (most - least + 1);
@@ -225,7 +226,7 @@ impl<'w> Bench<'w> {
         if flags.contains(ReregFlags::ACCESS) {
             old.access = opens.access;
         }
-        // The fate of its windows is not looked at.
+        // The model does not predict what happens to the windows of the MR.
         self.forget_windows(mrn);
     }
 
@@ -258,7 +259,7 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// Has the owner do local work. Returns whether it was done.
+    /// Executes a local work request of the owner. Returns whether it succeeded.
     fn local(&mut self, wqe: &[u8]) -> bool {
         self.qps[1].post_bytes(wqe);
         stage::settle(&self.world.runtime);
@@ -270,7 +271,7 @@ impl<'w> Bench<'w> {
         done
     }
 
-    /// The QPs have failed.
+    /// Connects the QPs again after a failure.
     fn connect_anew(&mut self) {
         for qp in &self.qps {
             qp.to(QpState::Reset);
@@ -282,7 +283,7 @@ impl<'w> Bench<'w> {
         connect(&self.qps[0], &self.qps[1]);
     }
 
-    /// The peer reads or writes by a key.
+    /// Lets the peer READ or WRITE by a key, and checks the result.
     fn access(&mut self, input: &mut Input<'_>) {
         let writes = input.any::<bool>();
         let opens = match input.below(8) {
@@ -325,7 +326,7 @@ impl<'w> Bench<'w> {
             opens.access.contains(right).then_some(bytes)
         });
         match (&bytes, done) {
-            // Nobody is asked for a key to no bytes.
+            // The key of an access of 0 bytes is not checked.
             _ if len == 0 => {}
             (None, true) => panic!("let in: {key:#x}, {len} bytes at {va:#x}, {opens:x?}"),
             (Some(_), false) => {

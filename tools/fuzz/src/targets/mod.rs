@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The targets, a module each.
+//! The fuzz targets, one in each module.
 
 pub mod chains;
 pub mod classify;

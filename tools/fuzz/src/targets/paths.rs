@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The same work by the direct path and by packets: completions, memory, states and events are
-//! alike.
+//! The same work requests by the direct path and by packets: completions, memory, states and events
+//! must be equal.
 
 use std::sync::atomic::Ordering;
 
@@ -14,18 +14,19 @@ use crate::own::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Vm, Wr, FU
 use crate::own::stage;
 
 const ACTS: usize = 30;
-/// Bytes of an MR.
+/// Length of an MR in bytes.
 const LEN: u64 = 32 << 10;
-/// Where READs read and put what they read, beside all that is written: no fence keeps them apart.
+/// Offset of the source and the target of READs. Nothing else writes there, since no fence orders
+/// READs with other work requests.
 const READ: u64 = 16 << 10;
-/// Longest message.
+/// Longest message in bytes.
 const LONGEST: usize = 6000;
 
 /// Runs the target.
 pub fn run(data: &[u8]) {
     let [direct, wire] = [PathPolicy::Direct, PathPolicy::Wire].map(|path| play(path, data));
     for side in 0..2 {
-        // No order is defined between a send and a receive queue, though they share a CQ.
+        // The order of completions of different queues in one CQ is undefined.
         for queue in [Queue::Send, Queue::Receive] {
             let [direct, wire] = [&direct, &wire].map(|outcome| outcome.of(side, queue));
             assert_eq!(direct, wire, "{queue:?} queue of side {side}");
@@ -44,18 +45,19 @@ struct Outcome {
     events: [Vec<String>; 2],
     states: [QpState; 2],
     memory: [Vec<u8>; 2],
-    /// No message was lost or failed. A message that failed leaves its buffers undefined.
+    /// Whether the memory is defined: no message was lost or failed. A failed message leaves the
+    /// contents of its buffers undefined.
     is_defined: bool,
 }
 
 impl Outcome {
-    /// The completions of one queue, in their order.
+    /// The completions of one queue, in order.
     fn of(&self, side: usize, queue: Queue) -> Vec<&Ended> {
         let ended = self.completions[side].iter();
         ended.filter(|ended| ended.queue == queue).collect()
     }
 
-    /// Side and offset of the first byte of the memory that another outcome has not.
+    /// Side and offset of the first byte of memory that differs from another outcome.
     fn differs(&self, other: &Self) -> Option<(usize, usize)> {
         if !self.is_defined {
             return None;
@@ -86,7 +88,7 @@ struct Ended {
 
 impl Ended {
     fn new(cqe: &Cqe, opcode: Option<WrOpcode>) -> Self {
-        // No opcode is that of a receive.
+        // `None` stands for a receive.
         let has_length = opcode.is_none()
             || matches!(
                 opcode,
@@ -149,8 +151,8 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
         match input.below(8) {
             0..=3 => {
                 let side = usize::from(input.once_in(4));
-                // When both ends have work, which gives up first is a race. A send may wait for a
-                // receive without end: it gets one.
+                // The old sender's work completes first: if both sides had work, it would be a race
+                // which side fails first. A send that waits for a receive gets one.
                 if side != sender {
                     stage::settle(&world.runtime);
                     poll_all(&cqs, &mut polled);
@@ -173,7 +175,8 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
                 let len = length(&mut input) as u32 + 40;
                 let at = u64::from(input.any::<u8>());
                 let mut piece = sge(&mrs[side], at, len);
-                // A receive with two faults ends with either: the first packet may find one alone.
+                // A receive with a bad key is long enough: with a second fault, either of the two
+                // might be reported.
                 if input.once_in(16) {
                     piece.lkey ^= 1;
                     piece.length = LONGEST as u32;
@@ -241,7 +244,7 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
     }
 }
 
-/// Polls all that there is of each CQ.
+/// Polls all completions of each CQ.
 fn poll_all(cqs: &[Cq<'_>; 2], polled: &mut [Vec<Cqe>; 2]) {
     for (cq, polled) in cqs.iter().zip(polled) {
         while let Some(cqe) = cq.poll() {
@@ -259,7 +262,7 @@ fn length(input: &mut Input<'_>) -> usize {
     }
 }
 
-/// A work request of `side`. It is signaled.
+/// A signaled work request of `side`.
 fn work_request(
     input: &mut Input<'_>,
     id: u64,

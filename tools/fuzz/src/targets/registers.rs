@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Configuration space and registers of a PCI function, and its queues.
+//! Configuration space, registers and queues of a PCI function.
 //!
-//! A driver writes whatever it likes, in any order with the steps of the service thread. After each
-//! step the function shows what models of its registers show, and interrupts by the vectors that
-//! they show.
+//! A driver writes arbitrary values, interleaved with steps of the service thread. After each step
+//! the registers must equal those of a model, and interrupts must use the model's vectors.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -18,7 +17,7 @@ use crate::function::driver::{
 };
 use crate::function::{eventfds, send, Bench, Function, Step, NOTIFY, QUEUES, VIRTIO};
 
-/// Steps of an input.
+/// Maximum number of steps of an input.
 const STEPS: usize = 200;
 
 thread_local! {
@@ -28,17 +27,17 @@ thread_local! {
 /// Runs the target.
 pub fn run(data: &[u8]) {
     MACHINE.with_borrow_mut(|machine| {
-        // A machine that a finding has left behind is not used again.
+        // `take` drops the machine if the run panics: it is not used again.
         let mut taken = machine.take().unwrap_or_else(Machine::new);
         let mut run = Run::new(&mut taken);
-        // Bytes that run out end the input.
+        // An error means that the input is used up.
         let _ = run.steps(&mut Unstructured::new(data));
         run.end();
         *machine = Some(taken);
     });
 }
 
-/// A function, and what a monitor has of it.
+/// A function, and the VM's memory and eventfds.
 struct Machine {
     bench: Bench,
     memory: OwnedFd,
@@ -55,7 +54,7 @@ impl Machine {
     }
 }
 
-/// One input.
+/// The run of one input.
 struct Run<'a> {
     bench: &'a mut Bench,
     vectors: &'a [OwnedFd; 3],
@@ -158,7 +157,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A driver that follows the rules, up to DRIVER_OK.
+    /// Initialises the device up to DRIVER_OK, like a driver that follows the rules.
     fn set_up(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         self.register(STATUS.0, STATUS.1, 0);
         self.serve_tasks();
@@ -173,7 +172,7 @@ impl<'a> Run<'a> {
         self.check();
     }
 
-    /// Makes a chain of a few descriptors available, and rings.
+    /// Makes a chain of a few descriptors available and notifies the queue.
     fn offer_chain(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let queue = input.choose_index(QUEUES.len())? as u64;
         let at = queue_at(queue);
@@ -185,7 +184,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// An access to a BAR by the window in the configuration space.
+    /// Accesses a BAR through configuration space.
     fn look_through_window(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let data_at = self.model.config.window_data();
         let (bar, offset) = (input.arbitrary::<u8>()? % 6, place(input)? as u32);
@@ -221,7 +220,7 @@ impl<'a> Run<'a> {
         assert_eq!(calls, self.model.take_doorbells(), "calls of a write");
     }
 
-    /// The service thread does a piece of work. Returns whether there was any.
+    /// Lets the service thread do a piece of work. Returns whether there was any.
     fn serve(&mut self) -> bool {
         let step = self.bench.serve_device(&mut self.model);
         self.check_interrupts();
@@ -249,7 +248,7 @@ impl<'a> Run<'a> {
         assert!(served.expect("no rule is broken"), "the client is there");
     }
 
-    /// Takes the reply of a command that has no payload.
+    /// Receives the reply to a command whose reply has no payload.
     fn await_reply(&mut self) {
         let mut reply = [0; 16];
         self.client.read_exact(&mut reply).expect("a reply");

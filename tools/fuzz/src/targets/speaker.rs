@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A conversation by packets into which a second speaker talks, over a network that loses, doubles
-//! and reorders.
+//! A connection into which a third party injects packets, over a network that loses, duplicates and
+//! reorders frames.
 //!
-//! Packets that the speaker sends from its own address change nothing. In some inputs it has the
-//! peer's address: then all work still ends, each request once, and nothing beside the MRs changes.
+//! Packets that the third party, the *speaker*, sends from its own address must have no effect. In
+//! some inputs it forges the peer's address. Then all work requests must still complete, each once,
+//! and no memory outside of the MRs may change.
 
 mod bodies;
 
@@ -26,16 +27,16 @@ use crate::own::stage;
 use self::bodies::{aeth_of, other_body, reth_of};
 
 const ACTS: usize = 80;
-/// Bytes of an area: a work request has one to itself.
+/// Length of an area in bytes. Each work request uses its own area.
 const AREA: u64 = 4096;
-/// Work requests that are outstanding at most.
+/// Maximum number of outstanding work requests.
 const OUTSTANDING: usize = 7;
 const AREAS: u64 = 8;
-/// Frames in a row that may be lost, so that nobody has reason to give up.
+/// Maximum number of lost frames in a row: fewer than make a requester give up.
 const LOSSES: usize = 3;
-/// Rounds after which work has no end.
+/// Number of rounds after which outstanding work counts as endless.
 const ROUNDS: usize = 2000;
-/// A header of a datagram's receive.
+/// Length in bytes of the GRH at the start of a datagram's receive buffer.
 const GRH: u64 = 40;
 
 /// Runs the target.
@@ -60,7 +61,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A work request, and the data that it moves.
+/// A work request, and the data that it transfers.
 struct Sent {
     id: u64,
     opcode: WrOpcode,
@@ -71,20 +72,20 @@ struct Talk<'w> {
     runtime: &'w Runtime,
     air: &'w Air,
     qp_type: QpType,
-    /// The speaker has the address of the peer.
+    /// Whether the speaker forges the address of the peer.
     forges: bool,
     cqs: [Cq<'w>; 2],
     qps: [Qp<'w>; 2],
     mrs: [Mr; 2],
     guards: [u64; 2],
     sent: VecDeque<Sent>,
-    /// Messages that the receiver has not had.
+    /// Sent messages that the receiver has not received yet.
     messages: VecDeque<(Vec<u8>, Option<[u8; 4]>)>,
     receives: VecDeque<u64>,
     posted: u64,
     posted_receives: u64,
     lost: usize,
-    /// A frame that was sent a while ago.
+    /// A frame that was delivered earlier.
     old: Option<Vec<u8>>,
 }
 
@@ -112,7 +113,7 @@ impl<'w> Talk<'w> {
             guard
         });
         let mrs = [a, b].map(|vm| vm.mr(3 * AREAS * AREA));
-        // Memory that the peer's READs take.
+        // The source of READs of A.
         let source = pattern((AREAS * AREA) as usize, 99);
         b.write(mrs[1].iova + AREAS * AREA, &source);
         Self {
@@ -149,7 +150,7 @@ impl<'w> Talk<'w> {
             }
             8..=10 => self.speak(input),
             _ => {
-                // Frames that fly are not late.
+                // All frames in flight are delivered before time passes, so none is late.
                 self.deliver_all();
                 stage::work(self.runtime);
                 self.deliver_all();
@@ -161,7 +162,7 @@ impl<'w> Talk<'w> {
         }
     }
 
-    /// Posts a work request of A.
+    /// Posts a work request to A's send queue.
     fn post(&mut self, input: &mut Input<'_>) {
         if self.sent.len() >= OUTSTANDING {
             return;
@@ -213,7 +214,7 @@ impl<'w> Talk<'w> {
         self.qps[0].post(&wr);
     }
 
-    /// Posts a receive of B.
+    /// Posts a receive at B.
     fn post_receive(&mut self) {
         if self.receives.len() >= OUTSTANDING {
             return;
@@ -244,14 +245,15 @@ impl<'w> Talk<'w> {
                 self.lost += 1;
                 self.air.lose(at);
             }
-            // Only RC tells that a message comes twice.
+            // Only RC detects duplicates.
             1 if self.qp_type == QpType::Rc => {
                 if let Some(copy) = self.air.copy(at) {
                     self.air.inject(&copy);
                 }
             }
             2 if self.qp_type == QpType::Rc => {
-                // Damage, which the ICRC shows. Where it covers nothing the frame comes twice.
+                // A corrupted copy. The ICRC detects this, except for bits that it does not cover:
+                // then the frame arrives twice.
                 if let Some(mut copy) = self.air.copy(at) {
                     let flip = input.below(copy.len().min(256));
                     copy[flip] ^= 1 << input.below(8);
@@ -265,7 +267,7 @@ impl<'w> Talk<'w> {
         }
     }
 
-    /// The speaker sends a frame that resembles one of the conversation.
+    /// Injects a frame of the speaker that resembles a frame of the connection.
     fn speak(&mut self, input: &mut Input<'_>) {
         let flying = self.air.flying();
         let model = match input.below(3) {
@@ -314,7 +316,7 @@ impl<'w> Talk<'w> {
             aeth.msn = aeth.msn.wrapping_add(input.below(4) as u32) & 0xff_ffff;
         }
         if let (Body::Ud { deth, .. }, false) = (&mut headers.body, self.forges) {
-            // It doesn't know the Q_Key.
+            // A speaker with its own address does not know the Q_Key.
             deth.qkey ^= 1 << input.below(32);
         }
         if !headers.body.has_payload() {
@@ -384,12 +386,12 @@ impl<'w> Talk<'w> {
         let message = (data, imm);
         let at = self.messages.iter().position(|sent| *sent == message);
         let at = at.expect("a message that was not sent, or comes late");
-        // Unreliable messages are lost, and come in any order where the network reorders them.
+        // Messages of unreliable services may be lost and reordered.
         assert!(at == 0 || self.qp_type != QpType::Rc, "messages are lost");
         self.messages.remove(at);
     }
 
-    /// All work ends: each request once, and as the service promises.
+    /// Asserts that all work requests complete, each once, as the service guarantees.
     fn finish(mut self) {
         for _ in 0..ROUNDS {
             stage::work(self.runtime);

@@ -2,9 +2,10 @@
 
 //! The byte stream of a vfio-user client, and the descriptors in it.
 //!
-//! A client sends messages, good and damaged, cut wherever it likes, in any order with the steps of
-//! the service thread and of a worker; it goes, and another comes. A model reads the same bytes. It
-//! says what is answered, mapped, interrupted and held open, so nothing is to be left of a client.
+//! A client sends valid and damaged messages, split at any byte, interleaved with steps of the
+//! service thread and of a worker. It disconnects, and another client connects. A model reads the
+//! same bytes. It predicts replies, mapped regions, interrupts and open descriptors, so it shows
+//! whether anything is left of a client.
 
 use std::cell::RefCell;
 
@@ -17,9 +18,9 @@ use crate::client::{
 use crate::function::driver::{chain, place, set_up, value, MEMORY, MEMORY_LEN, REGISTERS, STATUS};
 use crate::function::{QUEUES, VIRTIO};
 
-/// Region of the configuration space.
+/// Index of the configuration space's region.
 const CONFIG: u32 = 7;
-/// Steps of an input.
+/// Maximum number of steps of an input.
 const STEPS: usize = 200;
 
 thread_local! {
@@ -29,23 +30,23 @@ thread_local! {
 /// Runs the target.
 pub fn run(data: &[u8]) {
     MACHINE.with_borrow_mut(|machine| {
-        // A machine that a finding has left behind is not used again.
+        // `take` drops the machine if the run panics: it is not used again.
         let mut taken = machine.take().unwrap_or_else(Machine::new);
         let mut run = Run {
             session: Session::new(&mut taken),
             kept: Vec::new(),
         };
-        // Bytes that run out end the input.
+        // An error means that the input is used up.
         let _ = run.steps(&mut Unstructured::new(data));
         run.session.end();
         *machine = Some(taken);
     });
 }
 
-/// One input.
+/// The run of one input.
 struct Run<'a> {
     session: Session<'a>,
-    /// Bytes that go out with the next message.
+    /// Bytes that are sent together with the next message.
     kept: Vec<u8>,
 }
 
@@ -161,7 +162,7 @@ impl Run<'_> {
             Some(region) => (region.iova, region.len),
             None => (page(input)?, page(input)?),
         };
-        // Most messages ask for neither dirty pages nor all regions.
+        // Most messages request neither dirty pages nor all regions.
         let flags = if flags < 0xe0 {
             0
         } else {
@@ -195,7 +196,7 @@ impl Run<'_> {
         self.command(input, command::SET_IRQS, &payload, &fds)
     }
 
-    /// A driver that follows the rules, up to DRIVER_OK.
+    /// Initialises the device up to DRIVER_OK, like a driver that follows the rules.
     fn set_up(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let reset = [(STATUS.0, STATUS.1, 0)];
         self.session.write_registers(&reset);
@@ -205,7 +206,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Makes a chain of a few descriptors available, and rings.
+    /// Makes a chain of a few descriptors available and notifies the queue.
     fn offer_chain(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let queue = input.choose_index(QUEUES.len())? as u64;
         let chain = chain(input)?;
@@ -213,7 +214,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A worker reads or writes guest memory.
+    /// Reads or writes guest memory, like a worker.
     fn work(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let (flags, at) = (input.arbitrary::<u8>()?, page(input)?);
         let regions = &self.session.server.map.regions;
@@ -252,7 +253,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The device interrupts, or the guest writes to its queues.
+    /// Raises an interrupt of the device, or writes to the queues as the guest.
     fn disturb(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         match input.arbitrary::<u8>()? % 3 {
             0 => {
@@ -277,7 +278,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Many regions, or a long message.
+    /// Maps many regions, or sends a long message.
     fn fill(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         if input.arbitrary()? {
             let (at, count) = (page(input)?, input.arbitrary::<u8>()?);
@@ -303,7 +304,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sends a command, perhaps damaged and in pieces.
+    /// Sends a command, possibly damaged or in pieces.
     fn command(
         &mut self,
         input: &mut Unstructured<'_>,
@@ -356,7 +357,7 @@ impl Run<'_> {
     }
 }
 
-/// A few descriptors, and sometimes more than fit.
+/// A few descriptors, or sometimes more than a message may have.
 fn things(input: &mut Unstructured<'_>) -> Result<Vec<Thing>> {
     let count = input.arbitrary::<u8>()?;
     let count = if count < 0xf0 { count % 4 } else { count % 20 };
@@ -364,7 +365,7 @@ fn things(input: &mut Unstructured<'_>) -> Result<Vec<Thing>> {
     (0..count).map(one).collect()
 }
 
-/// An address or length, mostly of pages.
+/// An address or length, mostly a multiple of the page size.
 fn page(input: &mut Unstructured<'_>) -> Result<u64> {
     let page = PAGE as u64;
     Ok(match input.arbitrary::<u8>()? {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CQEs as the driver takes them: of work queues and an SRQ with work outstanding.
+//! The driver's handling of CQEs for work queues and an SRQ with outstanding work requests.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use virtio_rdma_abi::cqe::Cqe;
@@ -13,34 +13,34 @@ use virtio_rdma_decode::completion::{
 };
 use virtio_rdma_ring::{SharedSlots, WorkSlots};
 
-/// Slots of a queue.
+/// Number of slots of a queue.
 const SLOTS: u32 = 8;
-/// Entries of the P_Key table.
+/// Number of entries of the P_Key table.
 const PKEYS: u16 = 2;
 
-/// A work queue of the driver, and what its owner knows of its work.
+/// A work queue of the driver, and the test's record of its work requests.
 struct Queue {
     qpn: Qpn,
     kind: DoorbellKind,
     service: Service,
     is_process: bool,
     slots: WorkSlots,
-    /// Lengths of outstanding work requests, by position.
+    /// Position and length of each outstanding work request.
     outstanding: Vec<(u32, u32)>,
 }
 
-/// An act of the kernel client or the device.
+/// A step of the kernel client or the device.
 #[derive(Arbitrary, Debug)]
 enum Act {
     /// Posts a work request of this length to a queue, or to the SRQ.
     Post(u8, u16),
-    /// Completes a work request: queue, how far after the oldest, and the rest of the CQE.
+    /// Completes a work request: queue, distance from the oldest, and the other fields of the CQE.
     Complete(u8, u8, Told),
     /// Writes a CQE of random bytes.
     Scribble([u8; 38]),
 }
 
-/// Fields of a CQE, in ranges where most are possible.
+/// Fields of a CQE, mostly with valid values.
 #[derive(Arbitrary, Debug)]
 struct Told {
     status: u8,
@@ -57,7 +57,7 @@ impl Told {
     fn cqe(&self, wr_id: u64, qpn: Qpn) -> Cqe {
         Cqe {
             wr_id,
-            // Most succeed.
+            // Most work requests succeed.
             status: self.status.saturating_sub(200),
             opcode: match self.opcode {
                 opcode @ 0..=0x3f => opcode,
@@ -74,10 +74,10 @@ impl Told {
     }
 }
 
-/// The number of the QP that takes its receives from the SRQ.
+/// QPN of the QP that uses the SRQ.
 const SRQ_USER: Qpn = Qpn::new(9);
 
-/// Runs the acts.
+/// Runs the steps of an input.
 pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
     let mut queues: Vec<Queue> = Vec::new();
     for (place, service) in [Service::Reliable, Service::Unreliable, Service::Datagram]
@@ -128,14 +128,14 @@ pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
             Act::Scribble(bytes) => Cqe::from_bytes(&bytes),
         };
         if take(&cqe, &mut queues, &mut srq, &mut shared).is_err() {
-            // The CQ is broken.
+            // An invalid CQE breaks the CQ.
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// Takes a CQE as the driver does.
+/// Handles a CQE like the driver.
 fn take(
     cqe: &Cqe,
     queues: &mut [Queue],
@@ -177,13 +177,14 @@ fn take(
         length: queue.outstanding[posted].1,
         pkeys: PKEYS,
     };
-    // Requests before it are done too.
+    // The CQE completes earlier work requests too.
     queue.outstanding.drain(..=posted);
     is_true(cqe, &request, request.completion(cqe, outcome)?);
     Ok(())
 }
 
-/// A completion leads its client to nothing that it has not posted, and to no entry beyond a table.
+/// Asserts that a completion stays within the length that its client has posted, and refers to no
+/// entry beyond the end of a table.
 fn is_true(cqe: &Cqe, request: &Request, completion: Completion) {
     let Completion {
         operation, extra, ..

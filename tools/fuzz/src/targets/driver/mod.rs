@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The driver's decoder, fed by a device that writes anything: its configuration, answers, events
-//! and CQEs. Each decoder is compared with a model made of the specification's words.
+//! The driver's decoders for configuration, answers, events and CQEs, fed by a device that writes
+//! anything. Each decoder is compared with a model that follows the specification.
 
 mod completions;
 
@@ -26,13 +26,13 @@ pub fn run(data: &[u8]) {
     match kind % 4 {
         0 => answers(rest),
         1 => events(rest),
-        // Bytes that run out end the input.
+        // An error means that the input is used up.
         2 => drop(configuration(&mut Unstructured::new(rest))),
         _ => drop(completions::run(&mut Unstructured::new(rest))),
     }
 }
 
-/// Answers of every length to commands of several lengths.
+/// Decodes answers of any length to commands whose answers have several lengths.
 fn answers(data: &[u8]) {
     let Some((written, buffer)) = data.split_first() else {
         return;
@@ -61,7 +61,7 @@ fn answers(data: &[u8]) {
     }
 }
 
-/// The attributes of a QP are refused, or are as the verbs have them.
+/// Asserts that the check of QP attributes refuses them, or that they are valid for verbs.
 fn is_possible(attr: &QpAttr) {
     let Ok(checked) = qp::check(attr) else {
         let is_known = attr.qp_state <= 6 && attr.path_mtu <= 5 && attr.path_mig_state <= 2;
@@ -78,7 +78,8 @@ fn is_possible(attr: &QpAttr) {
     }
 }
 
-/// An answer is a success of its length, an errno, or none. Returns the response of a success.
+/// Asserts that an answer is decoded correctly: a success has the right length, an error has a
+/// nonzero status, anything else is invalid. Returns the response of a success.
 fn is_read<T: Wire>(buffer: &[u8], written: usize) -> Option<T> {
     let bytes = match written <= buffer.len() {
         true => &buffer[..written],
@@ -107,7 +108,7 @@ fn is_read<T: Wire>(buffer: &[u8], written: usize) -> Option<T> {
     }
 }
 
-/// Events of every length.
+/// Decodes events of any length.
 fn events(data: &[u8]) {
     let Some((&written, buffer)) = data.split_first() else {
         return;
@@ -132,11 +133,12 @@ fn events(data: &[u8]) {
     assert_eq!(report.object, object);
 }
 
-/// A configuration in which a device lies about a few fields, or that ends early.
+/// Decodes a configuration of a device that sets a few fields to arbitrary values, or that is
+/// truncated.
 fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
     let (features, cpus): (u64, u32) = input.arbitrary()?;
-    // So that other fields are reached: a count in each, 4 KiB of pages and bytes, and doorbell
-    // pages that are as far apart as the pages of the machine.
+    // Valid initial values, so that the decoder reaches later fields: counts of 1, page sizes and
+    // lengths of 4 KiB, and the distance of doorbell pages.
     let mut bytes = [0; CONFIG_SIZE];
     for field in bytes[..192].chunks_exact_mut(4) {
         field[0] = 1;
@@ -152,7 +154,7 @@ fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
     }
     let features = Features(features);
     let has = |feature| features.has(feature);
-    // Bytes that are reserved without its feature are not accessed.
+    // The decoder must not access the bytes of a feature that was not negotiated.
     let may_access = |at: usize| match at {
         ..Config::SIZE => true,
         at if Feature::RingAddr.config().contains(&at) => has(Feature::RingAddr),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The other end of a connection of the hostile guest. It is honest: each of its work requests ends
-//! once, and in order.
+//! The peer of a connection of the hostile guest. The peer is honest: each of its work requests
+//! must complete once and in order.
 
 use std::collections::VecDeque;
 
@@ -12,17 +12,17 @@ use crate::input::Input;
 use crate::own::harness::{connect, sge, Cq, Mr, Options, Qp, Vm, Wr};
 use crate::own::stage;
 
-/// Work requests that are under way at most: fewer than completions have room.
+/// Maximum number of outstanding work requests: fewer than the CQ has entries.
 const UNDER_WAY: usize = 12;
 
 pub(super) struct Peer<'w> {
     pub vm: &'w Vm,
     pub qp: Qp<'w>,
     cq: Cq<'w>,
-    /// Its memory, which the guest may read and write.
+    /// The peer's memory, which the guest may read and write.
     pub mr: Mr,
     next: u64,
-    /// Sends and receives that have not ended. The ids of receives are odd.
+    /// IDs of outstanding sends and receives. Receives have odd IDs.
     waiting: [VecDeque<u64>; 2],
     is_reset: bool,
 }
@@ -46,7 +46,7 @@ impl<'w> Peer<'w> {
         peer
     }
 
-    /// Posts something that concerns the memory of the guest.
+    /// Posts a work request, which may access the guest's memory.
     pub(super) fn act(&mut self, input: &mut Input<'_>, guest: &Mr) {
         self.poll();
         let under_way: usize = self.waiting.iter().map(VecDeque::len).sum();
@@ -83,10 +83,10 @@ impl<'w> Peer<'w> {
         self.qp.post_recv(id, &[sge(&self.mr, at, len)]);
     }
 
-    /// The next id of a queue.
+    /// The next ID for a work request of a queue (0 for sends, 1 for receives).
     fn id(&mut self, queue: usize) -> u64 {
         self.next += 2;
-        // The queue is 0 or 1.
+        // The lowest bit is the queue.
         let id = self.next | queue as u64;
         self.waiting[queue].push_back(id);
         id
@@ -99,7 +99,7 @@ impl<'w> Peer<'w> {
         }
     }
 
-    /// Changes the state of its end.
+    /// Changes the state of the peer's QP.
     pub(super) fn to(&mut self, state: QpState) {
         if self.is_reset {
             return;
@@ -112,7 +112,7 @@ impl<'w> Peer<'w> {
         }
     }
 
-    /// All of its work ends.
+    /// Moves the QP to the error state, and asserts that all work requests complete.
     pub(super) fn end(&mut self, runtime: &Runtime) {
         self.to(QpState::Err);
         stage::settle(runtime);

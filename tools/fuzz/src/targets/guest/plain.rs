@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Commands without a ring or a page list, nearly right.
+//! Commands without a ring or a page list, mostly with valid fields.
 
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::{Feature, Features};
@@ -10,7 +10,7 @@ use super::Guest;
 use crate::input::Input;
 use crate::wqe;
 
-/// Features without which commands have another form, or are refused.
+/// Sets of features to withhold: without them commands have another layout, or are refused.
 const FORMS: [Features; 5] = [
     Features::NONE,
     Features::of(&[Feature::RegPages]),
@@ -20,7 +20,7 @@ const FORMS: [Features; 5] = [
 ];
 
 impl Guest<'_> {
-    /// Executes a command and learns the number of what it made.
+    /// Executes a command and records the number of the object that it creates.
     pub(super) fn plain_command(&mut self, input: &mut Input<'_>) {
         let features = Features::ALL.without(input.of(&FORMS));
         self.vm.device.set_features(features);
@@ -130,7 +130,7 @@ impl Guest<'_> {
         vm.device.set_features(Features::ALL);
     }
 
-    /// A GID: the guest's, the peer's or one without an owner.
+    /// A GID: the guest's, the peer's, or one that nobody has.
     fn gid(&self, input: &mut Input<'_>) -> CmdAddGid {
         let mut gid = input.of(&[self.vm.gid, self.peer.vm.gid, [0; 16]]);
         gid[15] ^= input.of(&[0, 0, 9]);
@@ -143,12 +143,12 @@ impl Guest<'_> {
     }
 }
 
-/// The port, or one that does not exist.
+/// The port number, mostly the valid one.
 fn port(input: &mut Input<'_>) -> u8 {
     input.of(&[PORT, PORT, PORT, 0, 2])
 }
 
-/// A multicast group, or an address that is none.
+/// A multicast GID, or sometimes a unicast GID.
 fn group(input: &mut Input<'_>) -> [u8; 16] {
     let mut mgid = [0; 16];
     mgid[..2].copy_from_slice(&[input.of(&[0xff, 0xff, 0xfe]), 0x0e]);

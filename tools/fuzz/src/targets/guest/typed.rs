@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Commands with rings, page lists and attributes, nearly right.
+//! Commands with rings, page lists and attributes, mostly with valid fields.
 
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::QpType;
@@ -12,8 +12,8 @@ use crate::own::harness::qp::PAGE;
 use crate::wqe;
 
 impl Guest<'_> {
-    /// Executes a command with a ring, a page list or attributes and learns the number of what it
-    /// made.
+    /// Executes a command with a ring, a page list or attributes, and records the number of the
+    /// object that it creates.
     pub(super) fn typed_command(&mut self, input: &mut Input<'_>) {
         let made = match input.below(8) {
             0 => self.vm.call(self.memory(input)).map(|made| made.mrn.get()),

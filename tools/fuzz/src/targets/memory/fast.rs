@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Fast registration: REG_MR with its pages or those that MAP_MR_SG set, and invalidation by either
-//! side.
+//! Fast registration: REG_MR with its own page list or that of MAP_MR_SG, and invalidation by
+//! either side.
 
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdMapMrSg};
 use virtio_rdma_abi::feature::Feature;
@@ -14,10 +14,10 @@ use crate::input::Input;
 use crate::own::harness::{local_inv, wqe, Wr, FULL};
 use crate::own::stage;
 
-/// MRs for fast registration at most.
+/// Maximum number of MRs for fast registration.
 const MOST: usize = 4;
 
-/// An MR for fast registration: its number, and a key of it.
+/// An MR for fast registration: its number and its first key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fast {
     mrn: MrNumber,
@@ -45,12 +45,12 @@ impl Bench<'_> {
                 mrn: made.mrn,
                 key: made.rkey,
             });
-            // It has a key and no pages.
+            // The new MR has a key but no pages, so the key gives no access yet.
             self.closed.push(made.rkey);
         }
     }
 
-    /// An MR of this number is gone.
+    /// Removes the MR with this number from the list.
     pub(super) fn forget_fast(&mut self, mrn: MrNumber) {
         self.fast.retain(|fast| fast.mrn != mrn);
     }
@@ -70,7 +70,7 @@ impl Bench<'_> {
             key,
             access,
         };
-        // One MR is not registered under the key of another, nor one that has its memory.
+        // Errors: the key of another MR, or an MR that was created with its memory.
         let is_wrong = match (input.below(8), self.open.first()) {
             (7, _) => {
                 base.key ^= 1 << (8 + input.below(24));
@@ -122,7 +122,7 @@ impl Bench<'_> {
         }
     }
 
-    /// A key of any kind, and where it is if it is open.
+    /// A key of any kind, and its index in `open` if it is valid.
     fn any_key(&self, input: &mut Input<'_>) -> (u32, Option<usize>) {
         let keys = self.open.len();
         match input.once_in(4) || keys == 0 {
@@ -140,12 +140,12 @@ impl Bench<'_> {
         self.invalidated(at, done);
     }
 
-    /// Whether it was done is right, and what was open there is no more.
+    /// Checks whether an invalidation should have succeeded, and removes the key if it did.
     fn invalidated(&mut self, at: Option<usize>, done: bool) {
         let kind = at.map(|at| self.open[at].kind);
         match kind {
             Some(Kind::Fast) => assert!(done, "not invalidated"),
-            // Keys of windows of type 2 alone are opened, while they are of the QP.
+            // Only a type 2 window of the same QP can be invalidated, which the model ignores.
             Some(Kind::Window) => {}
             Some(Kind::Fixed) | None => assert!(!done, "invalidated: {at:?}"),
         }
@@ -155,7 +155,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The peer sends a message that invalidates a key of the owner.
+    /// Sends a message from the peer that invalidates a key of the owner.
     fn send_with_invalidate(&mut self, input: &mut Input<'_>) {
         let (key, at) = self.any_key(input);
         self.qps[1].post_recv(1, &[]);

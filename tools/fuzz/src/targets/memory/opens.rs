@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The memory that keys open, as the model knows it.
+//! The model of the memory to which keys give access.
 
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, MwNumber};
@@ -10,34 +10,34 @@ use super::PAGE;
 /// Kinds of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An MR that was made with its memory.
+    /// Key of an MR that was created with its memory.
     Fixed,
-    /// One for fast registration.
+    /// Key of an MR for fast registration.
     Fast,
     Window,
 }
 
-/// The memory that a key opens.
+/// A valid key, and the memory to which it gives access.
 #[derive(Clone, Debug)]
 pub(super) struct Opens {
     pub(super) key: u32,
-    /// The MR, that of a window too.
+    /// Number of the MR, or of the MR to which the window is bound.
     pub(super) mr: MrNumber,
-    /// The window, if it is one.
+    /// Number of the window, if the key is a window's.
     pub(super) window: Option<MwNumber>,
     pub(super) kind: Kind,
     pub(super) va: u64,
     pub(super) len: u64,
-    /// Place of the first byte in the first page, and the pages.
+    /// Offset of the first byte in the first page, and the addresses of the pages.
     pub(super) offset: u64,
     pub(super) pages: Vec<u64>,
     pub(super) access: AccessFlags,
-    /// Peers are let in for certain; a window may have gone with its QP.
+    /// Whether an access must succeed. A window of type 2 may have been unbound with its QP.
     pub(super) certain: bool,
 }
 
 impl Opens {
-    /// Addresses of these bytes, if all of them are open.
+    /// DMA addresses of these bytes, if the key gives access to all of them.
     pub(super) fn bytes(&self, va: u64, len: u64) -> Option<Vec<u64>> {
         let first = va.checked_sub(self.va)?;
         if first.checked_add(len)? > self.len {

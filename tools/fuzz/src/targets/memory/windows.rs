@@ -52,7 +52,7 @@ impl Bench<'_> {
         if !done {
             return;
         }
-        // A length of 0 unbinds, for which the MR is not looked at.
+        // A length of 0 unbinds the window; the rights of the MR are not checked then.
         assert!(
             bind.length == 0 || mr.access.contains(AccessFlags::MW_BIND),
             "bound without the right"
@@ -79,7 +79,7 @@ impl Bench<'_> {
             len: bind.length,
             offset: mr.offset + first,
             access,
-            // One of type 2 is of the QP.
+            // A type 2 window is unbound when its QP fails.
             certain: mw_type == MwType::One,
             ..mr
         });

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The provider in a process, on rings that a device scribbles in.
+//! The provider, on rings that a hostile device writes to.
 //!
-//! The device completes as it should, or forges, repeats and withholds CQEs and writes anywhere in
-//! the rings. The provider delivers what a model reads from the same rings, each completion with
-//! the id of an outstanding work request, and each work request once. Memory changes where an act
-//! may change it and nowhere else.
+//! The device completes work requests correctly, or forges, repeats and withholds CQEs and writes
+//! anywhere in the rings. The provider must deliver the completions that a model reads from the
+//! same rings: each has the ID of an outstanding work request, and each work request completes
+//! once. The rings may change only where a step may write.
 
 mod model;
 
-// Not all that the provider's tests have is of use here.
+// The target uses only a part of the common code of the provider's tests.
 #[path = "../../../../provider/tests/common/mod.rs"]
 mod common;
 
@@ -32,16 +32,16 @@ use virtio_rdma_provider::{ffi, work_ring::WorkRing};
 use common::{post_recv, post_send, recv_wr, send_wr, sge, CAP, OTHER_QPN, QPN};
 use model::{Completions, Memory, Owner, Queue};
 
-/// Slots of the SRQ at first.
+/// Initial number of slots of the SRQ.
 const SHARED_SLOTS: u32 = 8;
-/// Rings of a CQ that wait to be polled.
+/// Maximum number of rings of a CQ, including old rings that are not polled to their end.
 const RINGS: usize = 4;
-/// Acts of an input.
+/// Maximum number of steps of an input.
 const ACTS: usize = 300;
-/// The id of no work request: a place that polling must leave alone has it.
+/// An ID that no work request has. It marks array elements that polling must not write.
 const UNTOUCHED: u64 = u64::MAX;
 
-/// An act of the program or the device.
+/// A step of the program or the device.
 #[derive(Arbitrary, Debug)]
 enum Act {
     Send(u8, u8, u8),
@@ -50,28 +50,27 @@ enum Act {
     Poll(u8),
     Arm(bool),
     Event,
-    /// The program resizes the CQ. The device may be wrong about the position that the old ring
-    /// ends with.
+    /// The program resizes the CQ. The device may report a wrong end position of the old ring.
     Resize(u8, Option<i16>),
     GrowShared(bool),
     Reset(u8),
     Replace(u8),
     /// The device completes the oldest work request of a queue.
     Complete(u8, bool),
-    /// The device writes a CQE: QP, opcode, work request, status.
+    /// The device writes a CQE with this QP, opcode, work request and status.
     Forge(u8, u8, u16, u8),
     /// The device writes a CQE of random bytes.
     Garbage([u8; Cqe::SIZE]),
-    /// The device moves its position.
+    /// The device changes its producer position.
     Jump(i16),
-    /// The device writes anywhere in a ring.
+    /// The device writes 4 bytes anywhere in a ring.
     Scribble(u8, u16, [u8; 4]),
 }
 
 /// Runs the target.
 pub fn run(data: &[u8]) {
     let mut bench = Bench::new();
-    // Bytes that run out end the input.
+    // An error means that the input is used up.
     let _ = bench.acts(&mut Unstructured::new(data));
 }
 
@@ -86,11 +85,11 @@ struct Bench {
     /// Position after the last CQE that the device wrote.
     produced: u32,
     next_id: u64,
-    /// Positions of the SRQ's ring that were filled.
+    /// Number of positions of the SRQ's ring that were filled.
     filled: u32,
-    /// Slots of the SRQ that a right device has still to complete, in order.
+    /// Slots of the SRQ that a correct device has yet to complete, in order.
     waiting: Vec<u16>,
-    /// Ids that were delivered.
+    /// IDs of work requests whose completions were delivered.
     delivered: BTreeSet<u64>,
 }
 
@@ -138,7 +137,7 @@ impl Bench {
             let changed = self.act(&act);
             self.is_confined(&before, &changed, &act);
         }
-        // All that was completed is delivered by as many polls as there are rings.
+        // One poll for each ring must deliver all completions.
         for _ in 0..=RINGS {
             self.poll(16);
         }
@@ -156,11 +155,11 @@ impl Bench {
             .collect()
     }
 
-    /// Rings have changed in these parts and nowhere else.
+    /// Asserts that the rings have changed in `parts` at most.
     fn is_confined(&self, before: &[(Memory, Vec<u8>)], parts: &[(usize, usize)], act: &Act) {
         let rings = self.rings();
         for (ring, old) in before {
-            // Others are gone.
+            // The step may have freed the ring.
             let Some(ring) = rings.iter().find(|other| other.address() == ring.address()) else {
                 continue;
             };
@@ -177,7 +176,7 @@ impl Bench {
         }
     }
 
-    /// Does it, and returns the parts of rings that may change.
+    /// Does a step. Returns the parts of rings that may change, as address and length.
     fn act(&mut self, act: &Act) -> Vec<(usize, usize)> {
         match *act {
             Act::Send(qp, opcode, data) => self.send(usize::from(qp) % 2, opcode, data),
@@ -389,7 +388,7 @@ impl Bench {
         marked
     }
 
-    /// Another QP gets the number.
+    /// Destroys a QP and creates another one with the same number.
     fn replace(&mut self, at: usize) -> Vec<(usize, usize)> {
         let marked = self.completions.clean(&self.owners[at], &mut self.receives);
         let qpn = self.owners[at].qpn;
@@ -436,7 +435,7 @@ impl Bench {
         })
     }
 
-    /// Writes a CQE, over one that was not polled where there is no room.
+    /// Writes a CQE. Overwrites an unpolled CQE if the ring is full.
     fn push(&mut self, cqe: &Cqe) -> Vec<(usize, usize)> {
         let ring = self.completions.last().memory;
         let slot = ring.layout.slot(self.produced);

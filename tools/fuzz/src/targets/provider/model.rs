@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The provider's view of its rings, with anything in them.
+//! A model of the provider: the completions that it reads from rings with any contents.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::slice;
@@ -12,7 +12,7 @@ use virtio_rdma_abi::uverbs::UserRing;
 
 const PAGE: usize = 4096;
 
-/// A ring as the device sees it: by its address. The provider must keep it mapped.
+/// A ring as the device sees it, by its address. The provider must keep the ring mapped.
 #[derive(Clone, Copy)]
 pub struct Memory {
     base: *mut u8,
@@ -27,14 +27,14 @@ impl Memory {
         }
     }
 
-    /// The whole pages.
+    /// The contents of all pages of the ring.
     pub fn bytes(&self) -> Vec<u8> {
         let len = (self.layout.size() as usize).next_multiple_of(PAGE);
         // SAFETY: rings are mapped by pages, and one thread accesses them.
         unsafe { slice::from_raw_parts(self.base, len) }.to_vec()
     }
 
-    /// Bytes from `at` on.
+    /// Reads `N` bytes at offset `at`.
     pub fn read<const N: usize>(&self, at: u32) -> [u8; N] {
         assert!(at as usize + N <= self.layout.size() as usize);
         // SAFETY: within the ring, which one thread accesses.
@@ -54,7 +54,7 @@ impl Memory {
         u32::from_le_bytes(self.read(at))
     }
 
-    /// Writes as a device does.
+    /// Writes `bytes` at offset `at`, as the device.
     pub fn write(&self, at: u32, bytes: &[u8]) {
         assert!(at as usize + bytes.len() <= self.layout.size() as usize);
         // SAFETY: within the ring, which one thread accesses.
@@ -66,7 +66,7 @@ impl Memory {
         Cqe::from_bytes(&self.read(self.layout.slot(position)))
     }
 
-    /// `len` bytes at `at`, as an address.
+    /// Address and length of the `len` bytes at offset `at`.
     pub fn part(&self, at: u32, len: usize) -> (usize, usize) {
         (self.base.addr() + at as usize, len)
     }
@@ -78,14 +78,14 @@ impl Memory {
 
 /// A send or receive queue.
 pub struct Queue {
-    /// The application's ids, by slot.
+    /// The application's IDs of work requests, by slot.
     ids: Vec<u64>,
-    /// Positions after the last that was posted, and of the oldest that is not free.
+    /// Position after the last posted work request, and of the oldest slot that is not free.
     pub posted: u32,
     oldest: u32,
-    /// Behind the position that was polled last.
+    /// Position after the last polled work request.
     tail: u32,
-    /// Work requests that a right device has completed.
+    /// Position after the last work request that a correct device has completed.
     pub done: u32,
 }
 
@@ -100,7 +100,7 @@ impl Queue {
         }
     }
 
-    /// The position of the next work request, unless the queue is full.
+    /// Posts a work request. Returns its position, or `None` if the queue is full.
     pub fn post(&mut self, id: u64) -> Option<u32> {
         if self.posted.wrapping_sub(self.oldest) as usize == self.ids.len() {
             self.oldest = self.tail;
@@ -130,17 +130,18 @@ impl Queue {
     }
 }
 
-/// A QP; one without a receive queue takes from the SRQ.
+/// A QP. Without a receive queue of its own, it uses the SRQ.
 pub struct Owner {
     pub qpn: Qpn,
     pub send: Queue,
     pub recv: Option<Queue>,
 }
 
-/// Outstanding receives of the SRQ: the application's ids by slot.
+/// Outstanding receives of the SRQ: the application's IDs by slot.
 pub type Shared = BTreeMap<u16, u64>;
 
-/// Completes the work request of a CQE. Returns the application's id, if there is such a one.
+/// Completes the work request of a CQE. Returns the application's ID, or `None` if no such work
+/// request is outstanding.
 fn complete(cqe: &Cqe, owner: &mut Owner, shared: &mut Shared) -> Option<u64> {
     match (cqe.opcode & OPCODE_RECV != 0, &mut owner.recv) {
         (false, _) => owner.send.complete(cqe.wr_id),
@@ -149,13 +150,13 @@ fn complete(cqe: &Cqe, owner: &mut Owner, shared: &mut Shared) -> Option<u64> {
     }
 }
 
-/// A ring that the device completes into, or did.
+/// A completion ring: the present one of the CQ, or an old one.
 pub struct Completing {
     pub memory: Memory,
-    /// Position of the next completion, and the producer's as it was seen.
+    /// Position of the next completion, and the last producer position that was read.
     pub next: u32,
     seen: u32,
-    /// The producer's position that the device said it ends with.
+    /// The end position that the device reported for an old ring.
     end: Option<u32>,
 }
 
@@ -178,12 +179,12 @@ impl Completions {
         });
     }
 
-    /// The ring that the device completes into.
+    /// The present ring, to which the device writes completions.
     pub fn last(&self) -> &Completing {
         self.0.back().expect("a ring")
     }
 
-    /// The device has moved to another ring.
+    /// Moves the CQ to another ring. `end` is the end position of the old one.
     pub fn moved(&mut self, memory: Memory, end: u32) {
         let last = self.0.back_mut().expect("a ring");
         last.end = Some(end);
@@ -194,8 +195,8 @@ impl Completions {
         }
     }
 
-    /// The completions that a poll for `max` delivers. `None` if there are none and the ring makes
-    /// no sense.
+    /// The completions that a poll for at most `max` delivers. `None` if there are none and the
+    /// ring has invalid contents.
     pub fn poll(
         &mut self,
         max: usize,
@@ -229,7 +230,8 @@ impl Completions {
         Some(found)
     }
 
-    /// Drops what a QP has completed so far. Returns where the provider may mark CQEs as dropped.
+    /// Drops the unpolled completions of a QP. Returns the parts of rings where the provider may
+    /// mark CQEs as dropped.
     pub fn clean(&mut self, owner: &Owner, shared: &mut Shared) -> Vec<(usize, usize)> {
         let mut marked = Vec::new();
         for ring in &self.0 {

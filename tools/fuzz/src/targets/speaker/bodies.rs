@@ -14,7 +14,7 @@ use virtio_rdma_abi::number::Qpn;
 use crate::input::Input;
 use crate::own::harness::Mr;
 
-/// The range that a body names.
+/// The RETH of a body, if it has one.
 pub fn reth_of(body: &mut Body) -> Option<&mut Reth> {
     match body {
         Body::Request(Request::Read(reth))
@@ -29,7 +29,7 @@ pub fn reth_of(body: &mut Body) -> Option<&mut Reth> {
     }
 }
 
-/// The acknowledgement in a body.
+/// The AETH of a body, if it has one.
 pub fn aeth_of(body: &mut Body) -> Option<&mut Aeth> {
     match body {
         Body::Response(Response::Ack(aeth) | Response::Atomic(aeth, _)) => Some(aeth),
@@ -41,7 +41,7 @@ pub fn aeth_of(body: &mut Body) -> Option<&mut Aeth> {
     }
 }
 
-/// Another body than `old`, about memory of `mr`.
+/// A different body than `old`, which addresses memory of `mr`.
 pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
     let reth = Reth {
         va: input.edge(mr.addr),
@@ -102,7 +102,7 @@ pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
     }
 }
 
-/// Data of a READ, or the result of an atomic operation.
+/// A READ response, or the response to an atomic operation.
 fn other_response(old: Body, position: Position, input: &mut Input<'_>) -> Response {
     let aeth = other_aeth(old, input);
     match input.once_in(3) {

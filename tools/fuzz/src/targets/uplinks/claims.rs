@@ -9,9 +9,9 @@ use roce::net::{inspect, link_local, Content, Mac};
 use super::ledger::{mac, ADDRESS};
 use crate::input::Input;
 
-/// The address of port 1, if it was given one.
+/// The address of port 1, if that port is restricted.
 pub const SECOND: [u8; 4] = [10, 0, 0, 2];
-/// Addresses that no port was given.
+/// Addresses that are not configured for any port.
 const STRANGER_V4: [u8; 4] = [10, 0, 0, 3];
 const STRANGER_V6: [u8; 16] = [0xfd; 16];
 const NONE_V4: [u8; 4] = [0; 4];
@@ -21,13 +21,13 @@ const DESTINATION_OPTIONS: u8 = 60;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const ECHO: u8 = 128;
-/// Messages by which routers speak for others.
+/// ICMPv6 types of router messages, which make claims about other hosts.
 const ROUTER: u8 = 134;
 const REDIRECT: u8 = 137;
-/// Behind a claim is room for a frame's number.
+/// Padding after a claim, which has room for a frame's number.
 const PAD: [u8; 8] = [0; 8];
 
-/// A claim that an interface of this address sends behind the addresses of a frame.
+/// The bytes after a frame's Ethernet addresses: a claim of the interface with address `own`.
 pub fn claim(input: &mut Input<'_>, own: Mac) -> Vec<u8> {
     let v4 = [ADDRESS, SECOND, STRANGER_V4, NONE_V4];
     let v6 = [
@@ -38,7 +38,7 @@ pub fn claim(input: &mut Input<'_>, own: Mac) -> Vec<u8> {
     ];
     let mut head = match input.below(4) {
         0 => vec![0x81, 0, 0, 5],
-        // The form of IEEE 802: a length, and SNAP.
+        // IEEE 802: a length and a SNAP header instead of the EtherType.
         1 => vec![0, 100, 0xaa, 0xaa, 3, 0, 0, 0],
         _ => vec![],
     };
@@ -73,13 +73,13 @@ pub fn claim(input: &mut Input<'_>, own: Mac) -> Vec<u8> {
     [&head[..], &packet, &PAD].concat()
 }
 
-/// ARP for IPv4, without an EtherType.
+/// An ARP packet for IPv4, without the EtherType.
 fn arp(from: Mac, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     let fixed = [0, 1, 0x08, 0x00, 6, 4, 0, 1];
     [&fixed[..], &from, &sender, &[0; 6], &target].concat()
 }
 
-/// A message of neighbour discovery, perhaps behind an extension header.
+/// A message of neighbour discovery, optionally after an extension header.
 fn icmpv6(source: [u8; 16], kind: u8, target: [u8; 16], has_options: bool) -> Vec<u8> {
     let options: &[u8] = match has_options {
         true => &[ICMPV6, 0, 1, 4, 0, 0, 0, 0],
@@ -96,7 +96,7 @@ fn icmpv6(source: [u8; 16], kind: u8, target: [u8; 16], has_options: bool) -> Ve
     [&header[..], &source, &group, options, &message, &target].concat()
 }
 
-/// Claims of port 0, which it may make: each with room for a frame's number behind it.
+/// Frames with valid claims of port 0. Each has room for a frame's number at its end.
 pub fn honest(to: Mac) -> [Vec<u8>; 2] {
     let address = link_local(mac(0)).octets();
     let packets = [
@@ -106,8 +106,8 @@ pub fn honest(to: Mac) -> [Vec<u8>; 2] {
     packets.map(|(kind, packet)| [&to[..], &mac(0), &kind, &packet, &PAD].concat())
 }
 
-/// Whether the interface of a port may send a frame. A port that is `restricted` speaks for its own
-/// addresses only.
+/// Whether the interface of a port may send a frame. A `restricted` port may claim only its own
+/// addresses.
 pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
     let given = if port == 0 { ADDRESS } else { SECOND };
     let own: [IpAddr; 2] = [given.into(), link_local(mac(port)).into()];
@@ -131,7 +131,7 @@ pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
     claims(frame).into_iter().all(may_claim) && !(restricted && speaks_for_others)
 }
 
-/// Whether an ARP packet for IPv4 names this as its sender.
+/// Whether the packet is ARP for IPv4 with the sender address `sender`.
 fn is_of(packet: &[u8], sender: Mac) -> bool {
     packet.len() >= 28 && packet[2..6] == [0x08, 0x00, 6, 4] && packet[8..14] == sender
 }

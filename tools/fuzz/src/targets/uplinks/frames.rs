@@ -13,13 +13,13 @@ use super::claims::claim;
 use super::ledger::{mac, ADDRESS, GROUP, HONEST};
 use crate::input::Input;
 
-/// Addresses of hostile parties behind uplinks.
+/// MAC addresses of hostile parties behind uplinks.
 pub const HOSTILE: [Mac; 2] = [[2, 0, 0, 0, 2, 0], [2, 0, 0, 0, 2, 1]];
 const STRANGER: Mac = [2, 0, 0, 0, 3, 0];
-/// Lengths about the limits, and that of an ordinary jumbo frame.
+/// Frame lengths in bytes around the limits, and those of ordinary frames.
 const LENGTHS: [usize; 8] = [13, 14, 64, 512, 1514, 9014, 9232, 9233];
 
-/// An ordinary frame.
+/// A frame of another protocol than IP or ARP, which ends with `number`.
 pub fn plain(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
     frame.resize(14 + len, number as u8);
@@ -27,7 +27,7 @@ pub fn plain(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// A sound RoCE frame.
+/// A valid RoCE frame, whose PSN is `number`.
 pub fn roce(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
     let send = Request::from(SendPart::Only(With::Nothing));
     let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(number)), send);
@@ -42,8 +42,8 @@ pub fn roce(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// A frame of a hostile party whose address is `own`. No other one has its bytes, if it has room
-/// for the `number`.
+/// A frame of a hostile party whose address is `own`. The frame is unique if it has room for the
+/// `number`.
 pub fn hostile(input: &mut Input<'_>, own: Mac, number: u32) -> Vec<u8> {
     let any: [u8; 6] = std::array::from_fn(|_| input.any());
     let group = [0x01, 0, 0x5e, 0, 0, any[0]];
@@ -81,7 +81,7 @@ pub fn hostile(input: &mut Input<'_>, own: Mac, number: u32) -> Vec<u8> {
         0 => plain(to, from, number, len),
         1 => roce(to, from, number, len),
         2 => [&to[..], &from, &input.bytes(80)].concat(),
-        // A sound header and something else behind it.
+        // A RoCE frame with some bytes overwritten.
         _ => {
             let mut frame = roce(to, from, number, len);
             let at = 12 + input.below(40);
@@ -100,10 +100,10 @@ pub fn hostile(input: &mut Input<'_>, own: Mac, number: u32) -> Vec<u8> {
     frame
 }
 
-/// Gives a frame another number.
+/// Overwrites the number at the end of a frame.
 pub fn renumber(frame: &mut [u8], number: u32) {
     if let Some((head, tail)) = frame.split_last_chunk_mut::<4>() {
-        // Short ones keep their header.
+        // A frame without room keeps its Ethernet header.
         if head.len() >= 14 {
             *tail = number.to_be_bytes();
         }

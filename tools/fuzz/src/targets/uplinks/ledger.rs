@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames that were sent, with their senders, and the places where they may arrive.
+//! A record of sent frames and their senders, and a model of the parties that may receive them.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use roce::net::{carries_roce, is_roce, Mac};
 
 use super::claims::may_send;
 
-/// A party that sends and receives.
+/// A party that sends and receives frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     /// The network interface of a port.
@@ -25,16 +25,17 @@ pub const fn mac(port: usize) -> Mac {
     [2, 0, 0, 0, 0, port as u8 + 1]
 }
 
-/// The address behind uplink 0. It speaks more often than an address is held.
+/// The MAC address behind uplink 0. It sends often enough that the switch never learns the address
+/// on another uplink.
 pub const HONEST: Mac = [2, 0, 0, 0, 1, 0];
-/// An address that port 0 alone may claim.
+/// An IPv4 address that only port 0 may claim.
 pub const ADDRESS: [u8; 4] = [10, 0, 0, 1];
-/// A group that the engine of port 0 has joined.
+/// A multicast address that the engine of port 0 has joined.
 pub const GROUP: Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
-/// Ports of the switch.
+/// Number of ports of the switch.
 pub const PORTS: usize = 2;
 
-/// Where to a frame goes, and where from.
+/// The MAC address at offset `at` of a frame: 0 for the destination, 6 for the source.
 pub fn address(frame: &[u8], at: usize) -> Mac {
     frame[at..][..6].try_into().expect("an Ethernet header")
 }
@@ -42,7 +43,7 @@ pub fn address(frame: &[u8], at: usize) -> Mac {
 #[derive(Default)]
 struct Sent {
     from: Vec<Party>,
-    /// The last of them.
+    /// Sequence number of the last time that the frame was sent.
     number: u32,
     arrived: Vec<Party>,
 }
@@ -50,19 +51,19 @@ struct Sent {
 /// All frames so far.
 #[derive(Default)]
 pub struct Ledger {
-    /// By a hash of their bytes.
+    /// Sent frames, by a hash of their bytes.
     frames: HashMap<u64, Sent>,
     numbers: u32,
-    /// The last frame of one party that came to another.
+    /// Sequence number of the last frame of each sender that arrived at each receiver.
     last: HashMap<(Party, Party), u32>,
     arrivals: HashMap<Party, u64>,
-    /// Source addresses that came by uplinks.
+    /// Source addresses of frames that were sent from uplinks.
     sources: HashSet<Mac>,
-    /// Whether RoCE of a port's network interface passes.
+    /// Whether RoCE of each port's network interface is forwarded.
     pub net_roce: [bool; PORTS],
-    /// Ports that speak for their own addresses only.
+    /// Whether each port may claim only its own addresses.
     pub restricted: [bool; PORTS],
-    /// Uplinks that are routed.
+    /// Whether routers may be behind each uplink.
     pub routed: [bool; 3],
 }
 
@@ -73,13 +74,14 @@ fn hash(frame: &[u8]) -> u64 {
 }
 
 impl Ledger {
-    /// A number that no frame has.
+    /// A number that no frame has yet.
     pub fn number(&mut self) -> u32 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// `from` sends a frame. Say so before it does: it may arrive at once.
+    /// Records that `from` sends a frame. To be called before an engine sends the frame, which may
+    /// arrive at once.
     pub fn send(&mut self, from: Party, frame: &[u8]) {
         if let (Party::Uplink(_), Some(source)) = (from, frame.get(6..12)) {
             self.sources.insert(source.try_into().expect("6 bytes"));
@@ -90,17 +92,17 @@ impl Ledger {
         sent.number = self.numbers;
     }
 
-    /// Addresses that a switch may have learned.
+    /// Number of addresses that a switch may have learned.
     pub fn sources(&self) -> usize {
         self.sources.len()
     }
 
-    /// Frames that came there.
+    /// Number of frames that arrived at a party.
     pub fn arrivals(&self, at: Party) -> u64 {
         self.arrivals.get(&at).copied().unwrap_or_default()
     }
 
-    /// How often a frame came there.
+    /// Number of times that a frame arrived at a party.
     pub fn times(&self, frame: &[u8], at: Party) -> usize {
         let sent = self.frames.get(&hash(frame));
         sent.map_or(0, |sent| {
@@ -108,7 +110,8 @@ impl Ledger {
         })
     }
 
-    /// A frame arrives. Checks that a permitted party sent it to this receiver, in order, once.
+    /// Records the arrival of a frame. Asserts that a party which may send it to this receiver did
+    /// so, that it arrives once for each time it was sent, and that frames arrive in order.
     pub fn arrive(&mut self, at: Party, frame: &[u8], routed: bool) {
         let head = &frame[..frame.len().min(64)];
         assert!(frame.len() >= 14, "{at:?} gets {head:02x?}");
@@ -143,7 +146,8 @@ impl Ledger {
             let expected = matches!(from, Party::Uplink(uplink) if self.routed[uplink]);
             assert_eq!(routed, expected, "{at:?} gets {head:02x?} of {from:?}");
         }
-        // Between engines only frames to groups pass through the switch's thread.
+        // Frames between engines are not ordered: only multicast passes through the switch's
+        // thread.
         if !matches!((from, at), (Party::Engine(_), Party::Engine(_))) {
             let last = self.last.insert((from, at), sent.number);
             assert!(last.is_none_or(|last| last < sent.number), "out of order");
@@ -151,12 +155,12 @@ impl Ledger {
     }
 }
 
-/// Whether frames of this source may come by uplinks.
+/// Whether the switch accepts frames with this source address from uplinks.
 fn may_come(source: Mac) -> bool {
     source[0] & 1 == 0 && source != [0; 6] && !(0..PORTS).any(|port| source == mac(port))
 }
 
-/// Whether a frame's destination is there, which is not where it comes from.
+/// Whether the party `at` is a destination of a frame that `from` has sent.
 fn destined(frame: &[u8], from: Party, at: Party) -> bool {
     let to = address(frame, 0);
     let roce = is_roce(frame);
@@ -167,7 +171,7 @@ fn destined(frame: &[u8], from: Party, at: Party) -> bool {
         (Party::Net(a), Party::Engine(b)) if a == b => false,
         (_, Party::Net(port)) => multicast || (to == mac(port) && !roce),
         (_, Party::Engine(port)) => roce && (multicast || to == mac(port)),
-        // It is known where that is.
+        // The switch has learned the uplink of this address.
         (_, Party::Uplink(uplink)) if to == HONEST => uplink == 0,
         (_, Party::Uplink(_)) => multicast || !(0..PORTS).any(|port| to == mac(port)),
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch among hostile neighbours: they send any frames, are slow, full or gone, and come back.
-//! Two honest parties exchange frames through it meanwhile.
+//! A switch with hostile neighbours: they send any frames, are slow, full or absent, and return.
+//! Honest parties exchange frames through the switch at the same time.
 //!
-//! One thread has the switch do its rounds and lets its time pass. Taps are left out: they need
-//! privileges.
+//! One thread runs the rounds of the switch and sets its time. Tap interfaces are not tested, since
+//! they need privileges.
 
 mod claims;
 mod far;
@@ -32,22 +32,24 @@ use self::ledger::{mac, Ledger, Party, ADDRESS, GROUP, HONEST, PORTS};
 use crate::input::Input;
 
 const ACTS: usize = 60;
-/// Uplinks: the honest neighbour's, a hostile one's by Unix sockets, another's by UDP.
+/// Number of uplinks: to the honest neighbour, and to hostile neighbours by Unix sockets and by
+/// UDP.
 const UPLINKS: usize = 3;
-/// Links: network interfaces, then uplinks.
+/// Number of links: network interfaces, then uplinks.
 const LINKS: usize = PORTS + UPLINKS;
-/// Frames of hostile parties after which the honest parties read: fewer than fit in a queue.
+/// Number of frames of hostile parties after which the honest parties read: fewer than fit in a
+/// queue.
 const FLOOD: usize = 200;
-/// Rounds after which a switch that finds work has no end.
+/// Number of rounds after which a switch that still finds work counts as endless.
 const ENDLESS: usize = 2000;
-/// Sleeps after which frames wait for ever.
+/// Number of sleeps after which waiting frames count as stuck.
 const SLEEPS: usize = 400;
-/// The longest sleep while frames wait for room.
+/// Longest sleep while frames wait for room.
 const STALE: Duration = Duration::from_millis(500);
-/// Frames of one source in a round, and datagrams that come with one call.
+/// Maximum number of frames of one source in a round, and of datagrams that one call receives.
 const BATCH: u64 = 64;
 const TOGETHER: u64 = 128;
-/// The honest parties.
+/// The honest and the hostile parties.
 const HONEST_PARTIES: [Party; 3] = [Party::Net(0), Party::Engine(0), Party::Uplink(0)];
 const HOSTILE_PARTIES: [Party; 4] = [
     Party::Net(1),
@@ -75,20 +77,20 @@ struct World {
     now: Instant,
     switch: SteppedSwitch,
     engines: Vec<EnginePort>,
-    /// Whether engine 0 was told of frames.
+    /// Whether engine 0 was notified of frames.
     told: Arc<AtomicBool>,
     fars: [Far; LINKS],
     ledger: Ledger,
-    /// When the honest neighbour was heard.
+    /// When the honest neighbour last sent a frame.
     spoke: Instant,
-    /// Frames of hostile parties since the honest parties have read everything.
+    /// Number of frames of hostile parties since the honest parties last read everything.
     flood: usize,
     /// Frames of honest parties that must arrive, and their receivers.
     due: Vec<(Vec<u8>, Party)>,
     _dir: TempDir,
 }
 
-/// An address whose port is free now.
+/// A loopback address with a UDP port that is free now.
 fn free_address() -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.local_addr().expect("its address")
@@ -145,7 +147,7 @@ impl World {
             let (config, fars) = config(dir.path(), udp, &ledger);
             match SteppedSwitch::new(config, now) {
                 Ok((switch, engines)) => break (fars, switch, engines),
-                // Another process was faster.
+                // Another process has bound the address meanwhile.
                 Err(Error::Uplink(Uplink::Udp { .. }, _)) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -218,7 +220,7 @@ impl World {
         }
     }
 
-    /// A hostile party sends a frame, or many that differ in their numbers and sources.
+    /// Sends a frame of a hostile party, or many frames with different numbers and sources.
     fn disturb(&mut self, input: &mut Input<'_>, times: usize) {
         let party = input.of(&HOSTILE_PARTIES);
         let own = match party {
@@ -227,7 +229,7 @@ impl World {
         };
         let number = self.ledger.number();
         let mut frame = hostile(input, own, number);
-        // UDP may be late, and an address is free some time after its owner spoke.
+        // A UDP datagram may arrive late, when the switch would learn the honest address from it.
         if party == Party::Uplink(2) && frame.get(6..12) == Some(&HONEST) {
             return;
         }
@@ -248,7 +250,7 @@ impl World {
         }
     }
 
-    /// Returns whether a frame left its sender.
+    /// Sends a frame. Returns false if the sender has no buffer or its socket no room.
     fn send(&mut self, from: Party, frame: &[u8]) -> bool {
         let link = match from {
             Party::Net(port) => port,
@@ -271,7 +273,7 @@ impl World {
         sent
     }
 
-    /// The honest parties send frames that must arrive.
+    /// Sends frames between the honest parties, which must arrive.
     fn speak(&mut self, len: usize) {
         if self.due.len() > 8 {
             self.settle();
@@ -297,10 +299,10 @@ impl World {
         }
     }
 
-    /// Honest parties exchange frames, and all of these arrive.
+    /// Exchanges frames between the honest parties, and asserts that all arrive.
     fn talk(&mut self) {
         self.settle();
-        // Before anybody else says that this is its address.
+        // The switch learns the honest address first, before a hostile party uses it.
         let number = self.ledger.number();
         let hello = plain(mac(0), HONEST, number, 0);
         assert!(self.send(Party::Uplink(0), &hello));
@@ -331,7 +333,7 @@ impl World {
         }
     }
 
-    /// All read who do.
+    /// Reads the frames of all parties that currently read.
     fn read(&mut self) {
         for link in 0..LINKS {
             if self.fars[link].reads {
@@ -343,7 +345,7 @@ impl World {
         }
     }
 
-    /// A round, which is short.
+    /// Runs a round of the switch, and asserts that the round takes a bounded number of frames.
     fn round(&mut self) {
         let taken = |switch: &SteppedSwitch| {
             let stats = switch.stats().into_iter();
@@ -354,7 +356,7 @@ impl World {
         self.switch.round(self.now);
         let after = taken(&self.switch);
         for (source, (before, after)) in before.into_iter().zip(after).enumerate() {
-            // A port has an engine too.
+            // A port has two sources: its network interface and its engine.
             let limit = match source {
                 0..PORTS => 2 * BATCH,
                 4 => BATCH + TOGETHER,
@@ -367,7 +369,7 @@ impl World {
         assert!(known <= self.ledger.sources().min(UPLINKS * CAPACITY));
     }
 
-    /// Rounds until the switch sleeps, without time.
+    /// Runs rounds until the switch sleeps. Time does not pass.
     fn work(&mut self) {
         for _ in 0..ENDLESS {
             self.read();
@@ -379,7 +381,7 @@ impl World {
         panic!("the switch never sleeps");
     }
 
-    /// Frames that the switch has sent to honest parties, and that they have not received yet.
+    /// Number of frames that the switch has sent to honest parties and that have yet to arrive.
     fn waiting(&self) -> u64 {
         let stats = self.switch.stats();
         let sent = stats[0].sent + stats[PORTS].sent;
@@ -387,7 +389,7 @@ impl World {
         sent - arrived.iter().sum::<u64>()
     }
 
-    /// Runs the switch until no frame waits. Every frame that must arrive has then arrived once.
+    /// Runs the switch until no frame waits. Asserts that every due frame has arrived once.
     fn settle(&mut self) {
         for _ in 0..SLEEPS {
             self.work();
@@ -402,14 +404,14 @@ impl World {
         self.flood = 0;
     }
 
-    /// The switch sleeps while frames wait for room.
+    /// Advances the time to the end of the switch's sleep, which is bounded while frames wait.
     fn sleep(&mut self) {
         let alarm = self.switch.alarm().expect("sleeps with work at hand");
         assert!(alarm <= self.now + STALE, "oversleeps");
         self.now = self.now.max(alarm);
     }
 
-    /// All come back and read: no frame stays in the switch.
+    /// Makes all parties return and read. Asserts that no frame remains in the switch.
     fn come_home(&mut self) {
         let home = [0, 0, 1, 1, 1, 1, 1];
         for link in [1, 3, 4] {
