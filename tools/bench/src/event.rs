@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Messages of a part that measures in a virtual machine to the host, a line of JSON each.
+//! Events: messages from a measuring part in a virtual machine to the host, each a line of JSON.
 
 use std::io::{self, Write};
 
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::figure::{Failure, Key, Report};
 
-/// One thing that happened.
+/// An event of a measuring part.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub enum Event {
-    /// So many steps are to come.
+    /// The number of steps of this part.
     Plan(usize),
-    /// The next step begins.
+    /// The next step, with its description, begins.
     Step(String),
     /// A measured value.
     Value(Key, f64),
-    /// Traffic is about to begin: the host notes what the daemon has used so far.
+    /// Traffic is about to begin: the host reads the daemons' processor time.
     Begin,
-    /// It has ended; the host works out what the daemon used for it.
+    /// The traffic has ended: the host computes the daemons' processor time for it.
     End(Traffic),
-    /// The host adds the memory of the daemons to this figure, in MB.
+    /// A request to add the daemons' memory, in MB, to this figure.
     Memory(Key),
     /// A note for the reader of the report.
     Note(String),
-    /// Something could not be measured.
+    /// A measurement has failed.
     Failure {
         /// The name of the measurement.
         what: String,
-        /// Why not.
+        /// The error.
         error: String,
-        /// Output of the programs.
+        /// The output of the programs.
         log: String,
     },
 }
@@ -39,22 +39,22 @@ pub enum Event {
 /// Traffic between a `Begin` and its `End`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Traffic {
-    /// The measurement, as the key of the figure has it.
+    /// The key of the measurement's figure.
     pub key: Key,
-    /// Bytes of payload that were moved.
+    /// Bytes of payload that the traffic has moved.
     pub bytes: f64,
 }
 
-/// Where events go.
+/// The destination of events.
 pub enum Sink {
-    /// To the host, as lines on standard output.
+    /// The host: events are lines on standard output.
     Stream,
-    /// Into a report, with steps and notes on standard error.
+    /// A report. Steps and notes are printed on standard error.
     Local(Report),
 }
 
 impl Sink {
-    /// To the host with `stream`.
+    /// A sink to the host if `stream` is set, else to a report.
     pub fn new(stream: bool) -> Self {
         match stream {
             true => Self::Stream,
@@ -62,7 +62,7 @@ impl Sink {
         }
     }
 
-    /// The measurements, if nobody was told of them.
+    /// The report; empty if the events were sent to the host.
     pub fn into_report(self) -> Report {
         match self {
             Self::Local(report) => report,
@@ -70,7 +70,7 @@ impl Sink {
         }
     }
 
-    /// Passes one on.
+    /// Passes an event on.
     pub fn tell(&mut self, event: Event) -> Result<()> {
         match self {
             Self::Stream => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Processor time of threads of this process.
+//! Processor time of this process's threads.
 
 use std::fs;
 use std::path::Path;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use rustix::time::{clock_gettime, ClockId};
 
-/// How the device's threads are called: workers, and the switch.
+/// Prefixes of the names of the device's threads: workers, and the switch.
 const DEVICE: [&str; 2] = ["worker-", "vswitch"];
 
-/// Processor time that the device's threads have consumed so far. It is exact for threads that
-/// sleep.
+/// Processor time that the device's threads have consumed so far. The time of a sleeping thread is
+/// exact.
 pub fn device_time() -> Duration {
     let threads = fs::read_dir("/proc/self/task").expect("procfs");
     threads
@@ -27,14 +27,15 @@ pub fn own_time() -> Duration {
     Duration::try_from(time).expect("a time since the thread began")
 }
 
-/// Processor time of a sample of [`rate`].
+/// Minimum processor time of a sample of [`rate`].
 const SPAN: Duration = Duration::from_millis(60);
-/// Bytes between two looks at the clock, at least.
+/// Minimum number of bytes between two readings of the clock.
 const STRIDE: u64 = 4 << 20;
 
-/// MB/s of this thread's processor time at which `pass` treats `bytes`.
+/// The rate at which `pass`, which processes `bytes` bytes per call, works: MB per second of this
+/// thread's processor time.
 pub fn rate(bytes: u64, mut pass: impl FnMut()) -> f64 {
-    // Memory comes with the first access.
+    // The first pass is not measured: it allocates the memory.
     pass();
     let began = own_time();
     let mut done = 0;
@@ -50,7 +51,8 @@ pub fn rate(bytes: u64, mut pass: impl FnMut()) -> f64 {
     }
 }
 
-/// Processor time that a thread has consumed, if it is one of the device's. It may be gone.
+/// Processor time that a thread has consumed. `None` if it is not a thread of the device, or has
+/// ended.
 fn consumed(thread: &Path) -> Option<Duration> {
     let name = fs::read_to_string(thread.join("comm")).ok()?;
     if !DEVICE.iter().any(|prefix| name.starts_with(prefix)) {

@@ -10,11 +10,11 @@ use crate::host::MEMCPY;
 use crate::run::PER_PROCESSOR_SECOND;
 
 const PICTURE: (u32, u32) = (860, 440);
-/// Room for the axes' labels.
+/// Room for the axes' labels, in pixels.
 const LABELS: u32 = 64;
 const FONT: &str = "sans-serif";
 
-/// How a line is drawn.
+/// The stroke of a line.
 #[derive(Clone, Copy)]
 enum Stroke {
     Solid,
@@ -27,11 +27,11 @@ struct Line {
     label: String,
     color: RGBColor,
     stroke: Stroke,
-    /// Place on the axis, least, median and greatest sample.
+    /// The points: position on the axis, and least, median and greatest sample.
     points: Vec<(f64, [f64; 3])>,
 }
 
-/// The quantity along an axis.
+/// The quantity along the horizontal axis.
 #[derive(Clone, Copy)]
 enum Across {
     Size,
@@ -41,22 +41,22 @@ enum Across {
 /// A plot.
 struct Plot {
     title: &'static str,
-    /// The meaning for a reader.
+    /// An explanation for the reader.
     text: &'static str,
     across: Across,
     unit: &'static str,
     lines: Vec<Line>,
 }
 
-/// A picture with its title and what it shows.
+/// A picture of a plot, with its texts.
 pub struct Picture {
-    /// Heading.
+    /// The title.
     pub title: &'static str,
-    /// The meaning, for those who have not measured it.
+    /// An explanation for the reader.
     pub text: &'static str,
-    /// Its lines: colour and name.
+    /// The colour and the name of each line.
     pub legend: Vec<(String, String)>,
-    /// The picture.
+    /// The picture, as SVG.
     pub svg: String,
 }
 
@@ -85,7 +85,7 @@ const ROSE: RGBColor = RGBColor(0xe8, 0x8a, 0x9a);
 const OLIVE: RGBColor = RGBColor(0x2e, 0x8b, 0x3d);
 const GREY: RGBColor = RGBColor(0x77, 0x77, 0x77);
 
-/// A figure's name and configuration, and how its line looks.
+/// A figure's name and configuration, and the label, the colour and the stroke of its line.
 type Wanted<'a> = (&'a str, &'a str, &'a str, RGBColor, Stroke);
 
 fn plots(report: &Report) -> Vec<Plot> {
@@ -220,7 +220,7 @@ fn line(report: &Report, wanted: &Wanted<'_>, how: &str, across: Across) -> Line
         .filter_map(|figure| {
             let samples = &figure.samples;
             let values = [samples.min(), samples.median(), samples.max()];
-            // Powers of two stand side by side.
+            // The axis is logarithmic: powers of two are equidistant.
             Some(((place(figure)? as f64).log2(), values))
         })
         .collect();
@@ -234,7 +234,7 @@ fn line(report: &Report, wanted: &Wanted<'_>, how: &str, across: Across) -> Line
 }
 
 impl Plot {
-    /// Beside the picture, where it hides no line.
+    /// The legend, which is placed beside the picture so that it hides no line.
     fn legend(&self) -> Vec<(String, String)> {
         self.lines
             .iter()
@@ -266,7 +266,7 @@ impl Plot {
         };
         let (left, right) = range(&mut values().map(|point| point.0));
         let (low, high) = range(&mut values().flat_map(|point| point.1));
-        // A single place has a width too.
+        // Half a unit of room on both sides, so that a single point has a width too.
         let (left, right) = (left - 0.5, right + 0.5);
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
@@ -324,13 +324,13 @@ impl Plot {
 fn label(across: Across, place: f64) -> String {
     let value = place.exp2().round() as u64;
     match across {
-        // Short, as every power of two has its own.
+        // A short label, since every power of two has one.
         Across::Size => bytes(value).trim_end_matches(['i', 'B']).replace(' ', ""),
         Across::Count => value.to_string(),
     }
 }
 
-/// A value at an axis, where thousands are many.
+/// A value of the vertical axis, shortened with "k" or "M".
 fn digits(value: f64) -> String {
     match value {
         millions if millions >= 1e6 => format!("{} M", millions / 1e6),

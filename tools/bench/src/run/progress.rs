@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Progress: the running part, its share and its time, in one line that changes on a terminal, else
-//! in a line now and then.
+//! The progress line: the running part, the share that is done, and the time. On a terminal the
+//! line is updated in place; otherwise a new line is printed from time to time.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often a line is printed where it stays.
+/// Minimum interval between lines, without a terminal.
 const QUIET: Duration = Duration::from_secs(20);
-/// Columns that fit on a line beside the figures.
+/// Columns for the description of the step.
 const WIDTH: usize = 60;
 
-/// The line.
+/// The progress of a run.
 pub struct Progress {
     terminal: bool,
     began: Instant,
@@ -21,7 +21,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Before anything ran.
+    /// The progress at the start.
     pub fn new() -> Self {
         Self {
             terminal: io::stderr().is_terminal(),
@@ -33,7 +33,7 @@ impl Progress {
         }
     }
 
-    /// A part of the whole begins.
+    /// Begins a part.
     pub fn part(&mut self, name: &str) {
         self.part = name.to_owned();
         (self.done, self.planned) = (0, 0);
@@ -41,24 +41,24 @@ impl Progress {
         self.show("");
     }
 
-    /// So many steps it has.
+    /// Sets the number of the part's steps.
     pub fn plan(&mut self, steps: usize) {
         self.planned = steps;
     }
 
-    /// The next one begins.
+    /// Begins the next step.
     pub fn step(&mut self, what: &str) {
         self.done += 1;
         self.show(what);
     }
 
-    /// A line that stays.
+    /// Prints a permanent line.
     pub fn note(&mut self, text: &str) {
         self.clear();
         eprintln!("bench: {text}");
     }
 
-    /// Takes the line away.
+    /// Clears the progress line on a terminal.
     pub fn clear(&self) {
         if self.terminal {
             eprint!("\r\x1b[K");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Instructions of a post and a poll in a program, which a script of the provider's counts by
+//! Instructions of a post and a poll in a program. A script of the provider counts them with
 //! callgrind.
 
 use std::process::Command;
@@ -12,7 +12,7 @@ const SCRIPT: &str = "tools/provider/count-instructions";
 /// The name of the figure.
 pub const PROVIDER: &str = "provider, post and poll of one WRITE";
 
-/// Counts them.
+/// Counts the instructions.
 pub fn count() -> Result<Report> {
     let output = Command::new(SCRIPT)
         .output()
@@ -32,7 +32,7 @@ pub fn count() -> Result<Report> {
     Ok(report)
 }
 
-/// The numbers of `post_send 119 + poll_cq 131 = 250 instructions`.
+/// The numbers in a line `post_send 119 + poll_cq 131 = 250 instructions`.
 fn counts(line: &str) -> Option<[f64; 3]> {
     let numbers: Vec<_> = line
         .split_whitespace()

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Processor time and memory of the daemons of a test bed, as the kernel counts them.
+//! Processor time and memory of the daemons of a test bed, from /proc.
 //!
-//! This program has a PID namespace of its own (tools/testbed/enter), so the daemons in /proc are
-//! those of its bed.
+//! This program has its own PID namespace (tools/testbed/enter), so /proc has only the daemons of
+//! its bed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The daemon's name as the kernel has it.
+/// The daemon's name in /proc/PID/comm.
 const DAEMON: &str = "virtio-rdmad";
 
-/// The daemons that run.
+/// The directories in /proc of the running daemons.
 fn daemons() -> Result<Vec<PathBuf>> {
     let found = fs::read_dir("/proc")
         .context("no /proc")?
@@ -28,7 +28,7 @@ pub fn processor_seconds() -> Result<f64> {
     daemons()?.iter().map(|dir| seconds_of(dir)).sum()
 }
 
-/// Memory of all daemons that is their own, not their guests', in bytes.
+/// Memory of all daemons without their guests' memory, in bytes.
 pub fn own_memory() -> Result<f64> {
     daemons()?
         .iter()
@@ -39,12 +39,12 @@ pub fn own_memory() -> Result<f64> {
         .sum()
 }
 
-/// The scheduler's account of each thread, in nanoseconds: utime and stime are in hundredths of a
-/// second.
+/// Processor time of a process in seconds: the sum of its threads' times in schedstat, which are in
+/// nanoseconds. utime and stime are too coarse, with hundredths of a second.
 fn seconds_of(process: &Path) -> Result<f64> {
     let mut nanoseconds = None;
     for thread in fs::read_dir(process.join("task"))?.flatten() {
-        // A thread may have ended since.
+        // The thread may have ended meanwhile.
         let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else {
             continue;
         };

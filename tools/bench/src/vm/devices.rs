@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The RDMA devices of this machine, as programs are told of them.
+//! The RDMA devices of this machine, as sysfs shows them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,29 +8,29 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 const CLASS: &str = "/sys/class/infiniband";
-/// Entries that a GID table may have.
+/// Maximum number of entries of a GID table.
 const GIDS: u32 = 256;
 
 /// A device and the entry of its GID table to use.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Device {
-    /// Its name.
+    /// The name of the device.
     pub name: String,
-    /// Index of the RoCE v2 GID of its IPv4 address.
+    /// Index of the RoCE v2 GID of the device's IPv4 address.
     pub gid_index: u32,
 }
 
-/// The two that are compared.
+/// The two devices to compare.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Devices {
-    /// Ours.
+    /// The virtio-rdma device.
     pub own: Device,
-    /// rxe beside it, if it is there.
+    /// The rxe device, if there is one.
     pub rxe: Option<Device>,
 }
 
 impl Devices {
-    /// Looks for them.
+    /// Finds the devices.
     pub fn find() -> Result<Self> {
         let mut names: Vec<_> = fs::read_dir(CLASS)
             .context("no RDMA devices")?
@@ -52,8 +52,8 @@ impl Devices {
     }
 }
 
-/// Whether virtio_rdma drives a device: its parent is the PCI function of the virtio device, on
-/// another transport the virtio device itself.
+/// Whether a device is virtio_rdma's. Its parent is the PCI function of the virtio device or, on
+/// other transports, the virtio device itself.
 fn is_own(dir: &Path) -> bool {
     let parent = dir.join("device");
     let children = fs::read_dir(&parent).into_iter().flatten().flatten();
@@ -67,7 +67,7 @@ fn is_own(dir: &Path) -> bool {
         })
 }
 
-/// The directory of our device, if there is one.
+/// The directory in sysfs of the virtio-rdma device, if there is one.
 pub fn own() -> Option<PathBuf> {
     fs::read_dir(CLASS)
         .ok()?
@@ -76,18 +76,17 @@ pub fn own() -> Option<PathBuf> {
         .find(|dir| is_own(dir))
 }
 
-/// Exits and interrupts: messages that leave the machine for a device and come back, as the device
-/// has counted them.
+/// VM exits and interrupts that a device has caused, according to its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exits {
-    /// Doorbells.
+    /// Number of doorbells, each of which is a VM exit.
     pub doorbells: u64,
-    /// Completion events.
+    /// Number of completion events, each of which is an interrupt.
     pub events: u64,
 }
 
 impl Exits {
-    /// So far.
+    /// The counters' present values.
     pub fn of(device: &Device) -> Result<Self> {
         Ok(Self {
             doorbells: counter(device, "doorbells")?,
@@ -106,7 +105,7 @@ fn counter(device: &Device, name: &str) -> Result<u64> {
         .with_context(|| format!("no number in {}", file.display()))
 }
 
-/// The GID of a device.
+/// The GID at the device's `gid_index`.
 pub fn gid(device: &Device) -> Result<[u8; 16]> {
     let file = Path::new(CLASS)
         .join(&device.name)

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! How the kernel hands memory to programs: page by page, or in large folios.
+//! Setting of the kernel: whether it allocates programs' memory page by page, or in large folios.
 //!
-//! With multi-size THP (Linux 6.8, Documentation/admin-guide/mm/transhuge.rst) a program that
-//! touches memory gets as much of it in one piece as is aligned and there, without being written
-//! for it. Debian's kernel has it, switched off.
+//! With multi-size THP (Linux 6.8, Documentation/admin-guide/mm/transhuge.rst), an unmodified
+//! program that touches memory gets the largest aligned folio that is available. Debian's kernel
+//! has multi-size THP, but disabled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{ensure, Context, Result};
 
-/// Where the kernel has a folder for each size of folios.
+/// The directory in sysfs with a subdirectory for each folio size.
 const SIZES: &str = "/sys/kernel/mm/transparent_hugepage";
-/// Smaller ones are hardly better than pages, in KiB.
+/// Minimum folio size in KiB. Smaller folios are hardly better than pages.
 const LEAST: u64 = 64;
 
-/// Has the kernel give programs large folios, or pages only, from now on. Folios of a size that the
-/// processor has huge pages of stay as they are.
+/// Sets whether the kernel allocates large folios or only pages from now on. The setting for the
+/// processor's huge pages is not changed.
 pub fn set(large: bool) -> Result<()> {
     let huge: u64 = fs::read_to_string(Path::new(SIZES).join("hpage_pmd_size"))
         .and_then(|size| size.trim().parse().map_err(std::io::Error::other))
@@ -30,7 +30,7 @@ pub fn set(large: bool) -> Result<()> {
     Ok(())
 }
 
-/// The switches of all sizes below `huge`, in KiB.
+/// The files that enable the folio sizes below `huge`, in KiB.
 fn switches(folder: &Path, huge: u64) -> Result<Vec<PathBuf>> {
     let mut switches = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `bench kernel`, in a machine whose time stamp counter counts instructions: those of a post and a
-//! poll by a client in the kernel. The module of the tests of kernel verbs executes them and says
-//! in the kernel's log what they took.
+//! `bench kernel`: the instructions of a post and a poll by a kernel client, in a machine whose
+//! time stamp counter counts instructions. The test module for kernel verbs measures both, and
+//! writes the results to the kernel's log.
 
 use std::process::Command;
 
@@ -25,7 +25,7 @@ pub struct Options {
     pub stream: bool,
 }
 
-/// Measures. With `stream` the report is empty: the host makes it of the events.
+/// Measures. With `stream` the report is empty: the host makes the report from the events.
 pub fn run(options: &Options) -> Result<Report> {
     let mut sink = Sink::new(options.stream);
     sink.tell(Event::Plan(1))?;
@@ -37,7 +37,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(sink.into_report())
 }
 
-/// Both, and their sum.
+/// Instructions of a post, of a poll, and their sum.
 fn count() -> Result<[(&'static str, f64); 3]> {
     let device = Devices::find()?.own;
     let file = modules::built(MODULE, MODULE)?;
@@ -61,7 +61,7 @@ fn count() -> Result<[(&'static str, f64); 3]> {
     ])
 }
 
-/// The number in a line like `kverbs: # ticks of a poll_cq: 612`, the last of them.
+/// The number in the last line like `kverbs: # ticks of a poll_cq: 612`.
 fn ticks(log: &str, what: &str) -> Result<f64> {
     let said = format!("kverbs: # ticks of a {what}: ");
     let (_, number) = log

@@ -4,12 +4,12 @@
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 
-/// The most that it writes with one call.
+/// Maximum number of bytes that iperf3 writes with one call.
 pub const LARGEST: u64 = 1 << 20;
-/// How long it sends.
+/// Duration of a stream.
 const SECONDS: u32 = 1;
 
-/// The command line; with a server, that of the side that sends.
+/// The command line of the server, or of the sending client if `server` is given.
 pub fn argv(size: u64, port: u16, server: Option<&str>) -> Vec<String> {
     let words = match server {
         None => format!("iperf3 -s -1 -p {port}"),
@@ -24,13 +24,13 @@ pub fn argv(size: u64, port: u16, server: Option<&str>) -> Vec<String> {
 /// The received data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Received {
-    /// Bytes in all.
+    /// Total number of bytes.
     pub bytes: f64,
-    /// MB/s (10^6 bytes).
+    /// Rate in MB/s (10^6 bytes).
     pub megabytes: f64,
 }
 
-/// Reads the report of the side that sends.
+/// Parses the report of the sending client.
 pub fn received(printed: &str) -> Result<Received> {
     let report: Value = serde_json::from_str(printed).context("no report was printed")?;
     if let Some(error) = report["error"].as_str() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! How long it takes from insmod until the port is ACTIVE.
+//! The time from insmod until the port is ACTIVE.
 
 use std::fs;
 use std::thread;
@@ -13,10 +13,10 @@ use crate::event::{Event, Sink};
 use crate::figure::Key;
 
 const MODULE: &str = "virtio_rdma";
-/// How long a port may take.
+/// Time limit for the port.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Removes the driver and loads it again, once for each round.
+/// Removes the driver and loads it again, once per round.
 pub fn measure(configuration: &str, rounds: u32, sink: &mut Sink) -> Result<()> {
     let file = modules::built(MODULE, "module")?;
     for _ in 0..rounds {

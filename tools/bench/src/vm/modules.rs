@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
-/// A module that was built in the folder of this name. This program is in the checkout's
-/// build/target/release.
+/// The file of module `name` in the folder `folder` of the checkout's build directory. This program
+/// is in the checkout's build/target/release.
 pub fn built(name: &str, folder: &str) -> Result<PathBuf> {
     let program = env::current_exe()?;
     let build = program

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Thousands of QPs, each with a CQ of its own: made, connected with themselves, used once and
+//! Thousands of QPs, each with its own CQ: created, connected to themselves, used once and
 //! destroyed.
 
 use std::rc::Rc;
@@ -12,9 +12,9 @@ use super::devices::{gid, Device};
 use crate::event::{Event, Sink};
 use crate::figure::Key;
 
-/// How many there are.
+/// Number of QPs.
 pub const OBJECTS: usize = 4096;
-/// The first and the last so many are compared.
+/// Number of the first and of the last QPs whose times are compared.
 const COMPARED: usize = 512;
 const ENTRIES: u32 = 16;
 const MESSAGE: usize = 8;
@@ -26,7 +26,7 @@ struct Pair {
     cq: Rc<Cq>,
 }
 
-/// Measures one generation of them.
+/// Measures the creation, use and destruction of all QPs.
 pub fn measure(device: &Device, configuration: &str, sink: &mut Sink) -> Result<()> {
     let context = Context::open(&device.name)?;
     let limits = context.limits()?;
@@ -65,7 +65,7 @@ pub fn measure(device: &Device, configuration: &str, sink: &mut Sink) -> Result<
     let used = began.elapsed();
 
     let began = Instant::now();
-    // In the order in which they were made, unlike a stack.
+    // Destroyed in the order of creation, unlike a stack.
     pairs.drain(..).for_each(drop);
     let destroyed = began.elapsed();
     memory(sink, 1)?;

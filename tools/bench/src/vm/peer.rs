@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The other virtual machine: one process there starts the passive sides of all measurements.
 //!
-//! Starting a program takes a tenth of a second and more in an emulated machine, so that one a
-//! measurement would cost more than what is measured.
+//! Starting a program through the test bed takes a tenth of a second or more in an emulated
+//! machine: for each measurement, that would take longer than the measurement itself.
 
 use std::env;
 use std::fs;
@@ -20,9 +20,9 @@ use super::folios;
 use super::own_file;
 use super::process::Process;
 
-/// How long a program may take until it listens.
+/// Time limit until a program listens.
 const READY: Duration = Duration::from_secs(30);
-/// How long one has to end after its peer has.
+/// Time limit for a program's end after the end of its peer.
 const END: Duration = Duration::from_secs(30);
 /// The code of LISTEN in /proc/net/tcp.
 const LISTEN: &str = "0A";
@@ -32,39 +32,39 @@ const LISTEN: &str = "0A";
 enum Request {
     /// Start a program and answer when it listens at a TCP port.
     Start { argv: Vec<String>, port: u16 },
-    /// Answer when it has ended; end it if its peer has failed.
+    /// Answer when the program has ended. With `kill`, kill it, since its peer has failed.
     Finish { kill: bool },
-    /// Look for the devices.
+    /// Find the devices.
     Devices,
-    /// Give programs large folios, or pages only.
+    /// Allocate programs' memory in large folios, or in pages only.
     Folios { large: bool },
 }
 
-/// Its answer.
+/// An answer of the peer.
 #[derive(Debug, Deserialize, Serialize)]
 enum Answer {
-    /// The program waits for its peer.
+    /// The program listens at its port.
     Listens,
-    /// The devices of that machine.
+    /// The devices of the other machine.
     Devices(Devices),
-    /// The output of the program; whether its status was 0.
+    /// The program has ended: whether its status was 0, and its output.
     Ended { good: bool, printed: String },
-    /// It is done.
+    /// The request is done.
     Done,
-    /// Why nothing came of it.
+    /// The request has failed: the error, and the output of the program.
     Failed { error: String, printed: String },
 }
 
 /// The link to the other machine.
 pub struct Peer {
-    // In the order in which they are dropped: the process ends when it reads no more.
+    // Fields are dropped in this order: the process ends at the end of the requests.
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
     process: Child,
 }
 
 impl Peer {
-    /// Starts the process there.
+    /// Starts the process on VM `vm`.
     pub fn connect(vm: &str) -> Result<Self> {
         let program = env::current_exe()?;
         let mut process = Command::new("on")
@@ -96,7 +96,7 @@ impl Peer {
         }
     }
 
-    /// The devices there.
+    /// The devices of the other machine.
     pub fn devices(&mut self) -> Result<Devices> {
         match self.ask(&Request::Devices)? {
             Answer::Devices(devices) => Ok(devices),
@@ -105,7 +105,7 @@ impl Peer {
         }
     }
 
-    /// Gives programs large folios there, or pages only.
+    /// Sets whether programs on the other machine get large folios or pages only.
     pub fn folios(&mut self, large: bool) -> Result<()> {
         match self.ask(&Request::Folios { large })? {
             Answer::Done => Ok(()),
@@ -136,7 +136,7 @@ impl Drop for Peer {
     }
 }
 
-/// The process on the other machine: does what it reads until there is no more.
+/// The process on the other machine: executes requests from standard input until its end.
 pub fn serve() -> Result<()> {
     let mut requests = io::stdin().lock();
     let log = own_file("peer");
@@ -156,7 +156,7 @@ pub fn serve() -> Result<()> {
     Ok(())
 }
 
-/// The answer if something has failed before it began.
+/// The answer to a request that has failed before a program was started.
 fn failed(error: anyhow::Error) -> Answer {
     Answer::Failed {
         error: format!("{error:#}"),
@@ -234,7 +234,7 @@ fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The next line's value; none at the end.
+/// The value in the next line, or `None` at the end of the input.
 fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = String::new();
     if input.read_line(&mut line)? == 0 {
@@ -255,7 +255,7 @@ mod tests {
             0: 00000000:4853 00000000:0000 0A 00000000:00000000\n   \
             1: 0100007F:4854 0100007F:9999 01 00000000:00000000\n";
         assert!(lists_listener(table, 0x4853));
-        // Connected, and a port of the peer's.
+        // A connected socket's port, and a port of the peer.
         assert!(!lists_listener(table, 0x4854));
         assert!(!lists_listener(table, 0x9999));
     }

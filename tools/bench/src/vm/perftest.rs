@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! perftest's programs: how they are called, and what their tables say.
+//! perftest's programs: their command lines, and the parsing of their tables.
 
 use anyhow::{bail, ensure, Context, Result};
 
@@ -17,7 +17,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As it stands in names.
+    /// The verb's part of the programs' names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -30,29 +30,30 @@ impl Verb {
 /// One run of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// ib_VERB_bw or ib_VERB_lat.
+    /// The verb of the program: ib_VERB_bw or ib_VERB_lat.
     pub verb: Verb,
-    /// Whether round trips are timed, not a stream.
+    /// Whether to measure round trips (ib_VERB_lat) instead of a stream (ib_VERB_bw).
     pub latency: bool,
-    /// Whether the program sleeps until a completion comes, or polls.
+    /// Whether the program sleeps until a completion event, instead of polling.
     pub events: bool,
     /// Bytes of a message.
     pub size: u64,
-    /// Messages.
+    /// Number of messages.
     pub iterations: u64,
-    /// QPs that share them.
+    /// Number of QPs that share the messages.
     pub qps: u64,
-    /// TCP port where the two sides meet.
+    /// TCP port at which the server waits for the client.
     pub port: u16,
 }
 
 impl Run {
-    /// The command line on a machine with `device`; with a server, that of the active side.
+    /// The command line of the passive side, or of the active side if `server` is given, on a
+    /// machine with `device`.
     pub fn argv(&self, device: &Device, server: Option<&str>) -> Vec<String> {
         let kind = if self.latency { "lat" } else { "bw" };
         let mut argv = vec![
             format!("ib_{}_{kind}", self.verb.name()),
-            // The frequency of the processor's clock does not matter on an emulated machine.
+            // perftest must not refuse a processor whose clock frequency varies.
             "-F".into(),
         ];
         let mut option = |name: &str, value: String| argv.extend([name.to_owned(), value]);
@@ -68,7 +69,7 @@ impl Run {
             argv.push("-e".into());
         }
         if !self.latency {
-            // The peak is the time of the fastest message: nothing that a mean needs.
+            // No peak bandwidth: only the mean is used.
             argv.push("-N".into());
         }
         argv.extend(server.map(str::to_owned));
@@ -79,34 +80,34 @@ impl Run {
 /// The result of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bandwidth {
-    /// Messages that were moved.
+    /// Number of messages.
     pub messages: f64,
-    /// Messages a second.
+    /// Rate in messages per second.
     pub rate: f64,
-    /// MB/s (10^6 bytes).
+    /// Rate in MB/s (10^6 bytes).
     pub megabytes: f64,
 }
 
-/// How long round trips took, halved where both sides send, in µs.
+/// Durations of round trips in µs, halved for verbs with which both sides send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
-    /// 50 %.
+    /// The median.
     pub median: f64,
-    /// 99 %.
+    /// The 99th percentile.
     pub percentile_99: f64,
-    /// 99.9 %.
+    /// The 99.9th percentile.
     pub percentile_999: f64,
 }
 
-/// Whether a program says that it could not find out how fast the clock of its processor is, as
-/// happens on a busy machine: it has no figures then, or none that make sense.
+/// Whether a program reports that it could not calibrate the processor's clock, which happens on a
+/// busy machine. Its figures are then missing or wrong.
 pub fn lacks_clock(printed: &str) -> bool {
     ["Correlation coefficient", "Can't produce a report"]
         .iter()
         .any(|complaint| printed.contains(complaint))
 }
 
-/// Reads the table of a bandwidth program.
+/// Parses the table of a bandwidth program.
 pub fn bandwidth(printed: &str, size: u64) -> Result<Bandwidth> {
     let [bytes, iterations, _, mebibytes, millions] = row(
         printed,
@@ -115,7 +116,8 @@ pub fn bandwidth(printed: &str, size: u64) -> Result<Bandwidth> {
     ensure!(bytes == size as f64, "the table is of {bytes} bytes");
     let rate = millions * 1e6;
     ensure!(rate > 0.0, "no message was moved");
-    // Small messages show as 0.00 MiB/s, few messages as 0.000001 Mpps.
+    // perftest prints MiB/s with two decimals, which is too coarse for small messages, and Mpps
+    // with six, which is too coarse for low rates. Each value is computed from the more exact one.
     let megabytes = match mebibytes {
         exact if exact >= 10.0 => exact * 1.048_576,
         _ => rate * size as f64 / 1e6,
@@ -131,7 +133,7 @@ pub fn bandwidth(printed: &str, size: u64) -> Result<Bandwidth> {
     })
 }
 
-/// Reads the table of a latency program.
+/// Parses the table of a latency program.
 pub fn latency(printed: &str, size: u64) -> Result<Latency> {
     let [bytes, _, _, _, median, _, _, percentile_99, percentile_999] = row(
         printed,
@@ -156,7 +158,7 @@ pub fn latency(printed: &str, size: u64) -> Result<Latency> {
     })
 }
 
-/// The one line of figures under a heading with these columns.
+/// The numbers of the line after the heading with these columns.
 fn row<const N: usize>(printed: &str, columns: &[&str; N]) -> Result<[f64; N]> {
     let mut lines = printed.lines();
     let heading = lines

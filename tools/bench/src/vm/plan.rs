@@ -3,25 +3,25 @@
 
 use super::perftest::Verb;
 
-/// One measurement, of which each round makes one.
+/// A measurement, which is made once per round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Case {
     /// A stream in one direction, shared by QPs.
     Stream {
-        /// How it is moved.
+        /// The verb that moves the data.
         verb: Verb,
         /// The device in use.
         device: Which,
         /// Bytes of a message.
         size: u64,
-        /// QPs.
+        /// Number of QPs that share the stream.
         qps: u64,
         /// The memory of the programs.
         memory: Memory,
     },
     /// Round trips.
     RoundTrips {
-        /// How messages are moved.
+        /// The verb that moves the messages.
         verb: Verb,
         /// The device in use.
         device: Which,
@@ -32,38 +32,38 @@ pub enum Case {
     },
     /// A TCP connection.
     Tcp {
-        /// Bytes written by a call.
+        /// Bytes that a call writes.
         size: u64,
     },
 }
 
-/// A device.
+/// The device that a measurement uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Which {
-    /// Ours.
+    /// virtio-rdma.
     Own,
     /// rxe.
     Rxe,
 }
 
-/// Memory of a program that does not ask for any in particular.
+/// How the kernel allocates the programs' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
-    /// Page by page, as a system has it that nobody has tuned.
+    /// Page by page, the default.
     Pages,
     /// In large folios.
     Folios,
 }
 
-/// Both, ours first.
+/// Both devices, virtio-rdma first.
 const BOTH: [Which; 2] = [Which::Own, Which::Rxe];
 
-/// How much is measured.
+/// The extent of the measurements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Message sizes of streams.
     pub sizes: Vec<u64>,
-    /// Sizes among them that ours has in large folios, too.
+    /// Message sizes, among `sizes`, that virtio-rdma is also measured with in large folios.
     pub in_folios: Vec<u64>,
     /// Message sizes of round trips.
     pub latencies: Vec<u64>,
@@ -71,11 +71,11 @@ pub struct Extent {
     pub qps: Vec<u64>,
 }
 
-/// Bytes of a message where the rate of messages is asked for.
+/// Bytes of a message in measurements of the message rate.
 pub const SMALL: u64 = 64;
 
 impl Extent {
-    /// The default: what the targets ask for, and enough sizes for a curve.
+    /// The default: the measurements for the targets, and enough sizes for a curve.
     pub fn coarse() -> Self {
         Self {
             sizes: vec![2, 4 << 10, 64 << 10, 256 << 10, 8 << 20],
@@ -85,7 +85,7 @@ impl Extent {
         }
     }
 
-    /// Measurements that targets ask for, and little else.
+    /// The measurements for the targets, and little else.
     pub fn brief() -> Self {
         Self {
             sizes: vec![2, 64 << 10, 1 << 20],
@@ -120,7 +120,7 @@ impl Extent {
         }
     }
 
-    /// The measurements of a round. Cases to compare stand side by side.
+    /// The measurements of a round. Cases to compare are adjacent.
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &size in &self.sizes {
@@ -147,7 +147,7 @@ impl Extent {
                 qps,
                 memory: Memory::Pages,
             });
-            // It may be one of the sizes, with one QP.
+            // With one QP, the case may be included in `sizes` already.
             if !cases.contains(&streams[0]) {
                 cases.extend(streams);
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Programs with what they print in a file, and an end to their time.
+//! Child processes with their output in a file and with a time limit.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts one; `log` is overwritten.
+    /// Starts a program. `log` is overwritten with its output.
     pub fn start(argv: &[String], log: &Path) -> Result<Self> {
         let (program, arguments) = argv.split_first().context("no program")?;
         let file = File::create(log).with_context(|| format!("can't create {}", log.display()))?;
@@ -38,7 +38,7 @@ impl Process {
         })
     }
 
-    /// Waits for its end; one that takes longer is killed. Returns its output, with its status.
+    /// Waits for the program's end, and kills it after `limit`. Returns its status and output.
     pub fn finish(&self, limit: Duration) -> Result<(ExitStatus, String)> {
         let status = match self.ended.recv_timeout(limit) {
             Ok(status) => status?,
@@ -50,7 +50,7 @@ impl Process {
         Ok((status, self.printed()))
     }
 
-    /// An error if it has ended.
+    /// An error if the program has ended.
     pub fn check(&self) -> Result<()> {
         match self.ended.try_recv() {
             Ok(status) => Err(anyhow!("ended at once: {}", status?)),
@@ -58,25 +58,25 @@ impl Process {
         }
     }
 
-    /// Ends it.
+    /// Kills the program.
     pub fn kill(&self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = kill_process(self.pid, Signal::KILL);
     }
 
-    /// Its output so far.
+    /// The program's output so far.
     pub fn printed(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
-/// Waits in a thread of its own: a waiter that looks again and again would take the processor from
-/// what is measured.
+/// Waits for a child in a thread: checking repeatedly would take processor time from the measured
+/// programs.
 fn watch(mut child: Child) -> Receiver<std::io::Result<ExitStatus>> {
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody may care any more.
+        // The receiver may be gone.
         let _ = sender.send(child.wait());
     });
     ended
@@ -105,7 +105,7 @@ mod tests {
         let process = sh("echo begun; exec sleep 600", &dir.path().join("log"));
         let error = process.finish(Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("not finished"));
-        // Its end is that of a killed program.
+        // A killed program has no exit code.
         let (status, _) = process.finish(Duration::from_secs(60)).unwrap();
         assert_eq!(status.code(), None);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Registration of a GiB that is there already, how much of it the kernel spends on pinning the
-//! pages, and how much on all that ib_core does for any driver.
+//! Registration of 1 GiB of allocated memory: its duration, the time for pinning the pages, and the
+//! time for the work that ib_core does for any driver.
 //!
-//! The kernel's function graph tracer times one function; nothing else is traced.
+//! The kernel's function graph tracer measures one function at a time; nothing else is traced.
 
 use std::fs;
 use std::path::Path;
@@ -16,25 +16,24 @@ use crate::event::{Event, Sink};
 use crate::figure::Key;
 
 const TRACING: &str = "/sys/kernel/tracing";
-/// The function that pins.
+/// The function that pins pages.
 const PIN: &str = "pin_user_pages_fast";
-/// The function that does all of a registration but the driver's part.
+/// The function with all work of a registration except the driver's.
 const CORE: &str = "ib_umem_get_attr_or_va";
 const LENGTH: usize = 1 << 30;
 
-/// Registers it once for each round.
+/// Registers the memory once per round.
 pub fn measure(device: &Device, configuration: &str, rounds: u32, sink: &mut Sink) -> Result<()> {
     let context = Context::open(&device.name)?;
     let pd = Pd::new(&context)?;
-    // Its pages come with the first registration.
+    // The first registration, which is not measured, allocates the pages.
     let memory = Mr::new(&pd, LENGTH, access::ALL)?;
     for _ in 0..rounds {
         let began = Instant::now();
         let again = memory.register_again(access::ALL)?;
         let whole = began.elapsed().as_secs_f64();
         drop(again);
-        // Tracing costs something itself, so what it shows is compared with a registration that it
-        // saw.
+        // Tracing itself takes time, so a traced function is compared with the traced registration.
         let (with_pinning, pinning) = traced(&memory, PIN)?;
         let (with_core, core) = traced(&memory, CORE)?;
         for (name, unit, value) in [
@@ -50,8 +49,8 @@ pub fn measure(device: &Device, configuration: &str, rounds: u32, sink: &mut Sin
     Ok(())
 }
 
-/// Registers `memory` once more. Returns how long that took, and how long all calls of `function`
-/// in it.
+/// Registers `memory` once more. Returns the duration in seconds, and the time in all calls of
+/// `function`.
 fn traced(memory: &Mr, function: &'static str) -> Result<(f64, f64)> {
     let trace = Trace::start(function)?;
     let began = Instant::now();
@@ -62,7 +61,7 @@ fn traced(memory: &Mr, function: &'static str) -> Result<(f64, f64)> {
     Ok((whole, part))
 }
 
-/// The tracer of a function, until this is dropped.
+/// The tracer of a function, disabled on drop.
 struct Trace(&'static str);
 
 impl Trace {
@@ -76,7 +75,7 @@ impl Trace {
         Ok(Self(function))
     }
 
-    /// How long all calls took.
+    /// The time in all calls, in seconds.
     fn seconds(&self) -> Result<f64> {
         set("tracing_on", "0")?;
         let text = fs::read_to_string(Path::new(TRACING).join("trace"))?;
@@ -88,7 +87,8 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // It is the bench's own machine: what stays on costs the next measurement, not the truth.
+        // Errors are ignored: a tracer that stays enabled slows later measurements of this machine,
+        // which belongs to the benchmark.
         let _ = set("current_tracer", "nop");
         let _ = set("set_ftrace_filter", "");
     }
@@ -98,7 +98,7 @@ fn set(file: &str, value: &str) -> Result<()> {
     fs::write(Path::new(TRACING).join(file), value).with_context(|| format!("can't set {file}"))
 }
 
-/// The sum of the durations, in µs, of a trace with lines like ` 0) # 1234.5 us |
+/// The sum of the durations in a trace, in µs. Lines look like ` 0) # 1234.5 us |
 /// pin_user_pages_fast();`.
 fn total(trace: &str, function: &str) -> Result<f64> {
     let mut sum = 0.0;

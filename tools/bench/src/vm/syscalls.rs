@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! System calls of a polling program for each message: what a longer run makes more than a shorter
-//! one.
+//! System calls of a polling program per message: the difference between a longer and a shorter
+//! run.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use super::own_file;
 
-/// The two lengths.
+/// Number of messages in the shorter and the longer run.
 pub const MESSAGES: [u64; 2] = [1000, 3000];
 
-/// strace's options before a program's command line, and the file that it writes.
+/// A program's command line under strace, and the file that strace writes.
 pub fn counted(argv: Vec<String>) -> (Vec<String>, std::path::PathBuf) {
     let file = own_file("strace");
     let mut all: Vec<String> = ["strace", "-f", "-c", "-o"].map(str::to_owned).into();
@@ -20,14 +20,14 @@ pub fn counted(argv: Vec<String>) -> (Vec<String>, std::path::PathBuf) {
     (all, file)
 }
 
-/// How many calls strace has counted.
+/// The number of system calls that strace has counted.
 pub fn calls(file: &std::path::Path) -> Result<u64> {
     let text = fs::read_to_string(file).with_context(|| format!("no {}", file.display()))?;
     total(&text).context("strace printed no total")
 }
 
 fn total(summary: &str) -> Option<u64> {
-    // % time, seconds, usecs/call, calls, perhaps errors, "total".
+    // The columns: % time, seconds, usecs/call, calls, sometimes errors, "total".
     let line = summary.lines().find(|line| line.ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()
 }
