@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program under control, in its sandbox.
+//! Control commands to the daemon, which runs in its sandbox.
 
 mod process;
 
@@ -15,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use process::Daemon;
 use rustix::process::{getgid, kill_process, Pid, Signal};
 
-/// Starts a daemon with port a, which is controlled at `dir`/ctl.
+/// Starts a daemon with port a and the control socket `dir`/ctl.
 fn start(dir: &Path, more: &[&str]) -> Daemon {
     let at = |name: &str| dir.join(name).display().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
@@ -36,7 +36,7 @@ fn port(dir: &Path, name: &str, number: u8) -> String {
     )
 }
 
-/// Runs a command of ctl.
+/// Runs `virtio-rdmad ctl` with this command.
 fn ctl(dir: &Path, command: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
         .args(["ctl", "--socket"])
@@ -46,21 +46,21 @@ fn ctl(dir: &Path, command: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The output of a command that succeeds.
+/// Runs a command that must succeed, and returns its output.
 fn done(dir: &Path, command: &[&str]) -> String {
     let output = ctl(dir, command);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The complaint of a command that fails.
+/// Runs a command that must fail, and returns its error message.
 fn refused(dir: &Path, command: &[&str]) -> String {
     let output = ctl(dir, command);
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The answer to a request as it is.
+/// Sends raw bytes to the control socket, and returns the reply.
 fn answer(dir: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(dir.join("ctl")).unwrap();
     stream.write_all(request).unwrap();
@@ -99,7 +99,7 @@ fn the_level_of_the_log_changes() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), &[]);
     assert_eq!(done(dir.path(), &["log-level", "warn"]), "");
-    // Silent now.
+    // Connections are not logged any more.
     drop(UnixStream::connect(dir.path().join("a.vfio")).unwrap());
     let error = refused(dir.path(), &["log-level", "loud"]);
     assert!(error.contains("\"loud\" is no level of the log"), "{error}");

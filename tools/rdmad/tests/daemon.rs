@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program from outside: start, signals, errors.
+//! Start, signals and errors of the daemon.
 
 mod process;
 
@@ -37,13 +37,13 @@ fn daemon(args: &[&str]) -> Command {
     command
 }
 
-/// A daemon with one port in `dir`, which tells on its standard output when it is ready.
+/// Starts a daemon with one port in `dir`, and waits until it is ready.
 fn start(dir: &Path) -> Child {
     let port = port(dir, "a");
     ready(daemon(&["--port", &port, "--ready-fd", "1"]))
 }
 
-/// As [`start`], with limits on open files: the soft and the hard one.
+/// Like [`start`], with a soft and a hard limit of open files.
 fn start_limited(dir: &Path, soft: u32, hard: u32) -> Child {
     let daemon = daemon(&["--port", &port(dir, "a"), "--ready-fd", "1"]);
     let mut limited = Command::new("sh");
@@ -71,13 +71,13 @@ fn port(dir: &Path, name: &str) -> String {
     )
 }
 
-/// Ends a daemon by a signal and returns whether it was content.
+/// Ends a daemon by a signal. Returns whether it exited with success.
 fn end(mut child: Child, signal: Signal) -> bool {
     kill_process(Pid::from_child(&child), signal).unwrap();
     child.wait().unwrap().success()
 }
 
-/// Runs a daemon that can't start and returns its complaint.
+/// Runs a daemon that must fail to start, and returns its error message.
 fn refused(args: &[&str]) -> String {
     let output = daemon(args).output().unwrap();
     assert!(!output.status.success());
@@ -94,9 +94,9 @@ fn a_port_is_a_function_until_a_signal_ends_it() {
         let mut id = [0; 4];
         client.region_read(7, 0, &mut id).unwrap();
         assert_eq!(id, [0xf4, 0x1a, 0x6a, 0x10]);
-        // 16 MiB of doorbells.
+        // The doorbell region has 16 MiB.
         assert_eq!(client.region(4).unwrap().size, 16 << 20);
-        // The MAC address, as a GUID, in the device's configuration.
+        // The device configuration has the MAC address as a GUID.
         let mut guid = [0; 8];
         client.region_read(2, 0x2004, &mut guid).unwrap();
         assert_eq!(guid, [0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 1]);
@@ -120,7 +120,7 @@ fn writes_to_the_configuration_are_logged() {
     let stderr = child.stderr.take().unwrap();
     assert!(end(child, Signal::TERM));
     let log = std::io::read_to_string(stderr).unwrap();
-    // The test bed looks for these words.
+    // The test bed searches the log for these words.
     let line = "write of 4 bytes to the device configuration at 0x4";
     assert!(log.contains(line), "{log}");
 }
@@ -178,7 +178,7 @@ fn a_withheld_feature_is_not_offered() {
     let (features, queues) = offered(&[]);
     let transport = Features(1 << F_INDIRECT_DESC);
     assert_eq!(features, Features::ALL.union(transport));
-    // The control queue, 64 CQs and 64 pairs: a driver may still decline `RING_ADDR`.
+    // The control queue, 64 CQs and 64 pairs of SQ and RQ, since a driver may decline `RING_ADDR`.
     assert_eq!(queues, 1 + 64 + 2 * 64);
     let (without, same) = offered(&["--withhold", "ring-addr"]);
     let of_rings = [Feature::RingAddr, Feature::Srq, Feature::ResizeCq];
@@ -188,7 +188,7 @@ fn a_withheld_feature_is_not_offered() {
         offered(&["--withhold", "counters", "--withhold", "peers"]).0,
         features.without(Features::of(&[Feature::Counters, Feature::Peers]))
     );
-    // The rest of the first 32 bits is the transport's.
+    // The other features among the first 32 bits belong to the transport.
     assert_eq!(offered(&["--withhold", "all"]).0, transport);
 }
 
@@ -206,7 +206,7 @@ fn a_killed_daemon_can_be_started_again_but_not_a_living_one() {
     assert!(end(child, Signal::TERM));
 }
 
-/// The status of the daemon with this status socket.
+/// Runs `virtio-rdmad status` for the daemon with this status socket.
 fn status(socket: &Path, more: &[&str]) -> Output {
     let socket = socket.display().to_string();
     daemon(&[&["status", "--socket", &socket], more].concat())
@@ -292,7 +292,8 @@ fn the_status_is_told_in_each_form() {
     );
     assert_eq!(value(&build), "1.0");
 
-    // Clients that say nothing, or nonsense, or that do not listen, hold up nobody for long.
+    // Clients that send nothing or garbage, or don't read the reply, must not block others for
+    // long.
     let mut nonsense = UnixStream::connect(&socket).unwrap();
     nonsense.write_all(&[b'x'; 4096]).unwrap();
     let silent = UnixStream::connect(&socket).unwrap();
@@ -314,7 +315,7 @@ fn the_status_is_told_in_each_form() {
     assert!(end(start(), Signal::TERM));
 }
 
-/// Samples of metrics with their values, as Prometheus's own parser of OpenMetrics reads them.
+/// Parses metrics by Prometheus's own OpenMetrics parser. Returns samples and their values.
 fn parsed(metrics: &[u8]) -> HashMap<String, String> {
     const PARSER: &str = "
 import sys
@@ -341,7 +342,7 @@ for family in families(sys.stdin.read()):
     lines.lines().filter_map(sample).collect()
 }
 
-/// File descriptors below `limit` that a daemon has. It may have inherited others.
+/// Number of open file descriptors of a daemon below `limit`. It may have inherited higher ones.
 fn descriptors(child: &Child, limit: usize) -> usize {
     let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<usize>().ok();
@@ -349,7 +350,7 @@ fn descriptors(child: &Child, limit: usize) -> usize {
     numbers.filter(|number| *number < limit).count()
 }
 
-/// In how many of a hundred looks a thread of a daemon sleeps.
+/// Samples the state of a daemon's thread 100 times. Returns how often the thread sleeps.
 fn sleeps(child: &Child, thread: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     let stats = tasks.map(|task| task.unwrap().path().join("stat"));
@@ -402,7 +403,7 @@ fn without_descriptors_clients_wait_and_nothing_spins() {
         first
             .dma_map(0, iova, 4096, std::os::fd::AsRawFd::as_raw_fd(&memory))
             .unwrap();
-        // The client does not wait for an answer; this one comes after the map.
+        // The client does not wait for the reply to DMA_MAP. The reply to this read follows it.
         first.region_read(7, 0, &mut [0; 4]).unwrap();
         iova += 4096;
     }
@@ -417,12 +418,12 @@ fn without_descriptors_clients_wait_and_nothing_spins() {
     assert!(end(child, Signal::TERM));
 }
 
-/// Messages that write `value` to a doorbell page and want no answer.
+/// Encodes posted writes of values to doorbell pages.
 fn doorbells(values: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
     let mut messages = Vec::new();
     for (page, value) in values {
-        // Header of a posted REGION_WRITE: id and command, length, flags, error; then offset,
-        // region, length, data.
+        // Header of a posted REGION_WRITE (ID and command, length, flags, error), followed by
+        // offset, region, length and data.
         for word in [10 << 16, 36, 0x10, 0] {
             messages.extend_from_slice(&u32::to_ne_bytes(word));
         }
@@ -469,14 +470,14 @@ fn a_storm_of_doorbells_for_queues_that_are_not_there_costs_no_memory() {
         after < before + 4096,
         "{before} KiB before, {after} KiB after"
     );
-    // The function is there for the next client.
+    // The function serves the next client.
     let mut client = vfio_user::Client::new(&dir.path().join("a.vfio")).unwrap();
     client.region_read(7, 0, &mut [0; 4]).unwrap();
     drop(client);
     assert!(end(child, Signal::TERM));
 }
 
-/// A socket for standard error that takes no byte more until its other end, the first one, is read.
+/// A full socket for standard error, and its other end. A write blocks until the other end is read.
 fn full() -> (UnixStream, Stdio) {
     let (reader, mut writer) = UnixStream::pair().unwrap();
     writer.set_nonblocking(true).unwrap();
@@ -485,7 +486,7 @@ fn full() -> (UnixStream, Stdio) {
     (reader, OwnedFd::from(writer).into())
 }
 
-/// The daemon under timeout(1), so that a daemon that hangs is a test that fails.
+/// The daemon under timeout(1): a daemon that hangs makes the test fail.
 fn timely(args: &[&str], stderr: Stdio) -> Command {
     let daemon = daemon(args);
     let mut timely = Command::new("timeout");
@@ -515,7 +516,7 @@ fn a_log_that_nobody_reads_holds_up_nobody() {
     assert!(end(child, Signal::TERM));
     drop(unread);
 
-    // An error ends it too.
+    // A daemon that can't start must end too.
     let (_unread, stderr) = full();
     let port = format!("a,vfio=/nonexistent/socket,mac={MAC}");
     let status = timely(&["--port", &port], stderr).status().unwrap();

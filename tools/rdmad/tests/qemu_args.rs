@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The command `qemu-args` from outside. Machines of the test bed start by the same arguments.
+//! The command `qemu-args`. VMs of the test bed are started with the same arguments.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,7 @@ fn ask(port: &str, options: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The words that it prints.
+/// The QEMU arguments that the command prints.
 fn words(port: &str, options: &[&str]) -> Vec<String> {
     let output = ask(port, &[&["--json"], options].concat());
     assert!(output.status.success(), "{output:?}");
@@ -32,7 +32,7 @@ fn refused(port: &str, options: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A program that says this whatever it is asked.
+/// Writes a program to `path` that prints `says`, whatever its arguments are.
 fn program(path: &Path, says: &str) {
     fs::write(path, format!("#!/bin/sh\necho '{says}'\n")).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -40,7 +40,7 @@ fn program(path: &Path, says: &str) {
 
 #[test]
 fn qemu_takes_the_arguments() {
-    // It lists the properties of a device that it knows, and fails for another one.
+    // QEMU lists the properties of a known device, and fails for an unknown device.
     let words = words(PORT, &["--mem", "64M"]);
     let device = words
         .iter()
@@ -59,7 +59,7 @@ fn qemu_takes_the_arguments() {
             "{property}: {known}"
         );
     }
-    // It starts with everything but the device, which would wait for the daemon.
+    // QEMU must start with all arguments except the device, which would wait for the daemon.
     let others: Vec<_> = words
         .chunks(2)
         .filter(|pair| !pair[1].contains("vfio"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program from outside: messages that it is ready.
+//! Messages of the daemon that it is ready.
 
 mod process;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 use process::{ready, Daemon};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// How long a message may take that has to come.
+/// How long a test waits for an expected message.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A daemon with one port in `dir` and this `NOTIFY_SOCKET`.
@@ -51,7 +51,7 @@ fn stderr(mut child: Child) -> String {
 }
 
 /// Checks the messages to a service manager that has this socket, and that a client can connect
-/// from the first one on.
+/// after the first message.
 fn tells(manager: UnixDatagram, notify: &str) {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon(daemon(dir.path(), notify).spawn().unwrap());
@@ -79,7 +79,7 @@ fn the_socket_of_a_service_manager_may_be_abstract() {
     tells(manager, &format!("@{name}"));
 }
 
-/// The keeper, a process of its own, can tell nothing.
+/// Only the daemon sends messages; its keeper, another process, does not.
 #[test]
 fn a_descriptor_and_a_service_manager_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ fn a_descriptor_and_a_service_manager_are_told() {
     assert!(!environment.contains("NOTIFY_SOCKET"), "{environment}");
 }
 
-/// The variable may be inherited from a service that started the daemon's parent.
+/// `NOTIFY_SOCKET` may be inherited from another service that started the daemon's parent.
 #[test]
 fn a_service_manager_out_of_reach_stops_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The configuration and the doorbell region of the program: how they are accessed, and where a
-//! store rings.
+//! Access to the device configuration and to the doorbell region.
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
@@ -19,19 +18,19 @@ use virtio_rdma_abi::ctrl::CmdQueryCounters;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::feature::Features;
 
-/// Registers that show the device's features: which half, and its bits.
+/// Registers of the device's features: the selected 32-bit half, and its bits.
 const DEVICE_SELECT: u64 = 0;
 const DEVICE_FEATURE: u64 = 4;
-/// The BAR with the doorbell region.
+/// BAR of the doorbell region.
 const DOORBELLS: u32 = 4;
 
-/// Doorbells that the device has heard.
+/// Number of doorbells that the device has received.
 fn rung(driver: &mut Driver) -> u64 {
     let counters = call(driver, CmdQueryCounters { port: 1 }).unwrap();
     counters.doorbells
 }
 
-/// A field can be read at once, by halves and byte by byte.
+/// A field of the configuration can be read by one access, by halves and byte by byte.
 // abi: R-1107
 #[test]
 fn the_configuration_is_read_by_any_width() {
@@ -50,8 +49,9 @@ fn the_configuration_is_read_by_any_width() {
     }
 }
 
-/// Guests with larger pages need a larger stride: the configuration says what it is, the region has
-/// room for all pages, and only the start of a page rings.
+/// Guests with larger pages need a larger doorbell stride. The configuration reports the stride,
+/// the region has room for all doorbell pages, and only writes to the start of a page ring a
+/// doorbell.
 // abi, R-1101, R-1102, R-1103
 #[test]
 fn doorbells_are_rung_at_their_stride() {
@@ -90,13 +90,13 @@ fn doorbells_are_rung_at_their_stride() {
         ] {
             assert_eq!(ring(offset), Ok(rings), "{offset:#x} of {shift}");
         }
-        // Behind the last page there is nothing.
+        // A write beyond the last page fails.
         assert!(ring(len).is_err(), "{shift}");
     }
 }
 
-/// A driver is asked for the barriers of the platform only if the daemon was told so, and may
-/// decline them.
+/// VIRTIO_F_ORDER_PLATFORM is offered only with the option `--order-platform`. A driver may decline
+/// it.
 // abi: R-1120, R-1121
 #[test]
 fn the_order_of_the_platform_is_offered_if_told() {

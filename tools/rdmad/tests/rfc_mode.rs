@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program as a driver without own rings sees it: registers, control queue, and virtqueues for
-//! queues.
+//! The daemon with a driver without own rings, which uses registers, the control queue, and
+//! virtqueues as CQs, SQs and RQs.
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
@@ -31,14 +31,14 @@ use virtio_rdma_abi::wqe::SqHeader;
 const MAC: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 const RING_ADDR: u64 = 1;
-/// Where CQE and WQE buffers are. Each queue has [`SIZE`] entries.
+/// Addresses of CQE and WQE buffers. Each queue has [`SIZE`] descriptors.
 const CQES: u64 = DATA + 0x4000;
 const WQES: u64 = DATA + 0x6000;
 /// Vectors of the control queue and of the CQ.
 const CONTROL_VECTOR: usize = 1;
 const CQ_VECTOR: usize = 2;
 
-/// Makes the chain at `head` of the queue at `at` available.
+/// Makes the chain at `head` available in the queue at address `at`.
 fn offer(driver: &Driver, at: u64, head: u16) {
     let avail = at + AVAIL;
     let index = driver.get16(avail + 2);
@@ -46,7 +46,7 @@ fn offer(driver: &Driver, at: u64, head: u16) {
     driver.put(avail + 2, &index.wrapping_add(1).to_le_bytes());
 }
 
-/// Writes descriptor `index` of the queue at `at`.
+/// Writes descriptor `index` of the queue at address `at`.
 fn describe(driver: &Driver, at: u64, index: u16, address: u64, len: u32, flags: u16) {
     let mut bytes = address.to_le_bytes().to_vec();
     bytes.extend(len.to_le_bytes());
@@ -65,7 +65,7 @@ fn reset_queue(driver: &mut Driver, queue: u16) {
     while driver.read16(reg::QUEUE_RESET) != 0 {}
 }
 
-/// Takes a QP, connected to itself, to RTS.
+/// Connects a QP to itself and moves it to RTS.
 fn connect(driver: &mut Driver, qpn: Qpn) {
     let base = QpAttr {
         port_num: 1,
@@ -124,20 +124,20 @@ fn start(driver: &mut Driver, features: u64, numbers: QueueNumbers) {
     driver.write8(reg::STATUS, 15);
 }
 
-/// Enables virtqueue 1, with vector 2.
+/// Enables the virtqueue of CQ 0.
 fn enable_cq(driver: &mut Driver, numbers: QueueNumbers) {
     driver.enable_queue(numbers.cq(Cqn::new(0)).unwrap(), SIZE);
 }
 
-/// Enables the pair of QPN 2, without interrupts.
+/// Enables the virtqueues of SQ and RQ of QP 2, without interrupts.
 fn enable_pair(driver: &mut Driver, numbers: QueueNumbers) {
     for (queue, place) in [(numbers.sq(Qpn::new(2)), 2), (numbers.rq(Qpn::new(2)), 3)] {
         driver.enable_queue_at(queue.unwrap(), SIZE, ring_at(place), 0xffff);
     }
 }
 
-/// Creates a CQ and a QP, has RDMA WRITEs complete, with an interrupt only when that was asked for,
-/// and destroys both.
+/// Creates a CQ and a QP, executes RDMA WRITEs, and destroys both. Asserts that there are
+/// interrupts only when they were requested.
 fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
     let cqn = call(driver, CmdCreateCq { cqe: SIZE.into() }).unwrap().cqn;
     assert_eq!(cqn, Cqn::new(0));
@@ -174,7 +174,7 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
     for round in 0..2u16 {
         if round == 1 {
             let flags = NotifyFlags::NEXT_COMPLETION;
-            // One completion is not polled: it was given to the driver, but no buffer came back.
+            // The driver does not poll one completion, so it does not return that buffer to the CQ.
             describe(driver, ring_at(1), 0, CQES, 64, 2);
             offer(driver, ring_at(1), 0);
             call(driver, CmdReqNotify { cqn, flags }).unwrap();
@@ -238,8 +238,7 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
             assert!(!driver.interrupted(CONTROL_VECTOR));
         }
         if !withhold {
-            // The next driver takes own rings from the same device: virtqueue 1 is an event queue
-            // then.
+            // The next driver of the same device uses own rings, so virtqueue 1 is an event queue.
             start(&mut driver, TRANSPORT | RING_ADDR, numbers);
             let refused = CmdReqNotify {
                 cqn: Cqn::new(0),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program from outside: what its threads may still do.
+//! Confinement of the daemon's threads, and the work that they can still do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ mod waiting;
 use process::Daemon;
 use waiting::wait_until;
 
-/// How long something may take that has to happen.
+/// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts a daemon with all kinds of threads, two workers among them.
@@ -74,7 +74,8 @@ fn every_thread_is_confined() {
     assert_eq!(names, expected);
     for (name, fields) in threads {
         assert_eq!(fields["NoNewPrivs"], "1", "{name}");
-        // 2: a filter. One forbids for ever, the other is the list of the thread's kind.
+        // Mode 2 is a filter. One filter forbids calls for ever, the other is the list of the
+        // thread's kind.
         assert_eq!(fields["Seccomp"], "2", "{name}");
         assert_eq!(fields["Seccomp_filters"], "2", "{name}");
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -116,14 +117,14 @@ fn limits_are_lowered() {
         words.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(limit("Max processes"), ["0", "0"]);
-    // Twice those of the port and the daemon's own 512 MiB.
+    // The limit is twice the sum of the port's 64 MiB and the daemon's own 512 MiB.
     let data = ((2 * (64 + 512)) << 20).to_string();
     assert_eq!(limit("Max data size"), [data.as_str(), data.as_str()]);
     let files = limit("Max open files");
     assert_eq!(files[0], files[1]);
 }
 
-/// The keeper of a daemon: its only child.
+/// Process ID of a daemon's keeper, its only child.
 fn keeper(daemon: &Daemon) -> u32 {
     let id = daemon.0.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
@@ -138,14 +139,14 @@ fn the_keeper_is_confined_and_ends_with_the_daemon() {
     let status = fs::read_to_string(&keeper).unwrap();
     assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
     assert!(status.contains("Seccomp:\t2\n"), "{status}");
-    // To a process that nobody waits for yet, the end is that of its memory.
+    // An ended process that was not waited for has no memory any more.
     let is_alive = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.contains("VmSize"));
     assert!(is_alive(&keeper));
     drop(daemon);
     wait_until("the end of the keeper", || !is_alive(&keeper));
 }
 
-/// A monitor that is started anew has another socket at the path of the old one.
+/// A restarted monitor has another socket at the path of the old one.
 #[test]
 fn a_monitor_that_comes_anew_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,14 +169,15 @@ fn a_monitor_that_comes_anew_is_found() {
     }
 }
 
-/// Frames in runs of one length cross in both directions: the kernel takes and gives them together.
+/// Runs of frames of one length pass in both directions. The kernel sends and receives each run as
+/// one packet.
 #[test]
 fn udp_uplinks_are_served() {
     const FRAMES: usize = 40;
     let dir = tempfile::tempdir().unwrap();
     let monitor = UnixDatagram::bind(dir.path().join("qemu")).unwrap();
     let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // A port that is free now.
+    // An address with a UDP port that is free now.
     let local = UdpSocket::bind("127.0.0.1:0").unwrap();
     let at = local.local_addr().unwrap();
     drop(local);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Connections: SEND, WRITE with immediate data, a wrong key, events, resets.
+//! Connections: SEND, WRITE with immediate data, wrong keys, events, resets.
 
 use crate::apart;
 use crate::between;
@@ -16,7 +16,7 @@ use crate::region::LEN;
 use crate::rings;
 use crate::wire::*;
 
-/// A message of several packets, from two SGEs into two others. Its receiver sleeps until the
+/// A message of several packets, from two SGEs to two SGEs. The receiver sleeps until the
 /// completion event.
 // abi
 // abi
@@ -54,8 +54,7 @@ fn a_send_wakes_its_receiver() {
     });
 }
 
-/// Rings go round several times. Of the messages, whose data lies in the WQEs, each third has a CQE
-/// at its sender.
+/// Rings wrap several times. Messages have inline data, and every third is signaled.
 // abi
 #[test]
 fn rings_go_round() {
@@ -85,8 +84,8 @@ fn rings_go_round() {
     });
 }
 
-/// A CQ armed for solicited completions passes over others, tells once, and tells again when it was
-/// armed again.
+/// A CQ armed for solicited completions ignores other completions, sends one event, and sends
+/// another one only after it was armed again.
 // abi
 #[test]
 fn an_event_is_sent_for_what_was_asked() {
@@ -113,8 +112,7 @@ fn an_event_is_sent_for_what_was_asked() {
     });
 }
 
-/// A WRITE with immediate data goes to the address that it names, and completes a receive without
-/// memory.
+/// A WRITE with immediate data writes to its remote address, and completes a receive without SGEs.
 // abi, R-1157
 #[test]
 fn a_write_with_immediate_data() {
@@ -142,8 +140,8 @@ fn a_write_with_immediate_data() {
     });
 }
 
-/// A QP that goes to RESET and is connected again goes on where its rings are, and gives no CQE for
-/// what was not done.
+/// A QP that is reset and connected again continues at the present positions of its rings. Work
+/// requests from before the reset get no CQE.
 // abi
 #[test]
 fn a_qp_starts_again() {
@@ -170,7 +168,7 @@ fn a_qp_starts_again() {
     });
 }
 
-/// Work requests wait until the QP is in a state that serves them. RESET takes them back.
+/// Work requests wait until the QP is in a state that serves them. RESET drops them.
 // abi: R-209, R-1150
 #[test]
 fn work_waits_for_its_state() {
@@ -250,7 +248,7 @@ fn a_qp_sends_to_itself() {
     });
 }
 
-/// A reset destroys what a driver has made.
+/// A device reset destroys all objects of a driver.
 // abi
 #[test]
 fn a_reset_destroys_all_objects() {
@@ -260,8 +258,8 @@ fn a_reset_destroys_all_objects() {
     });
 }
 
-/// A WRITE with a wrong R_Key writes nothing and ends both QPs: the requester has a CQE, the
-/// responder an event, and what else was posted is flushed on either side.
+/// A WRITE with a wrong R_Key writes nothing and moves both QPs to ERR. The requester gets a CQE,
+/// the responder an event, and all other work requests on both sides are flushed.
 // abi, R-1151
 #[test]
 fn a_wrong_key_ends_both_qps() {

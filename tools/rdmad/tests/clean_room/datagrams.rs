@@ -19,7 +19,7 @@ const OPTIONS: Options = Options {
     ..PLAIN
 };
 
-/// The union of a datagram. Fields that are not used are no zeroes.
+/// The datagram member of a WQE's union. Unused fields have values other than 0.
 fn to(qpn: u32, qkey: u32, gid: &[u8; 16], mac: &[u8; 6]) -> Fields {
     Fields::default()
         .le32(qpn)
@@ -35,7 +35,7 @@ fn to(qpn: u32, qkey: u32, gid: &[u8; 16], mac: &[u8; 6]) -> Fields {
         .raw(&[99; 6])
 }
 
-/// Expects a datagram of `a` in the MR of `b`, and returns its completion.
+/// Asserts that a datagram of `a` arrives in the MR of `b`, and returns its completion.
 fn arrives(a: &Endpoint, b: &mut Endpoint, dgid: &[u8; 16], payload: &[u8]) -> Cqe {
     let cqe = only(&mut b.recv_cq);
     let header = b.region.extent.read(OFFSET, 40);
@@ -48,7 +48,7 @@ fn arrives(a: &Endpoint, b: &mut Endpoint, dgid: &[u8; 16], payload: &[u8]) -> C
     cqe
 }
 
-/// The receive begins with the headers of the network, and the CQE names the sender.
+/// The receive buffer begins with the network header, and the CQE has the sender's QPN.
 // abi
 // abi
 #[test]
@@ -60,7 +60,7 @@ fn a_datagram_names_its_sender() {
         b.post_receive(&receive(1, &[b.region.sge(0, 1000)]));
         a.region.write(0, &payload);
         let from = [a.region.sge(0, 700)];
-        // The Q_Key is wrong in the first one, which nobody receives.
+        // The first datagram has a wrong Q_Key, so b does not receive it.
         for (wr_id, qkey) in [(2, QKEY + 1), (3, QKEY)] {
             let send = Send::new(opcode::SEND_WITH_IMM, wr_id)
                 .member(to(b.qpn(), qkey, &b.gid, &b.mac))
@@ -83,7 +83,7 @@ fn a_datagram_names_its_sender() {
     });
 }
 
-/// A datagram to a group comes to each member, the sender among them, until it leaves.
+/// Each member of a group, including the sender, receives its datagrams until it leaves.
 // abi
 #[test]
 fn a_group_receives() {
@@ -112,7 +112,7 @@ fn a_group_receives() {
         }
         a.post_send(&send.inline(&[8; 20]));
         assert_eq!(only(&mut a.recv_cq).wr_id, 3);
-        // The next one of b is another datagram.
+        // The next datagram that b receives is not the one to the group.
         let direct = Send::new(opcode::SEND, 4).member(to(b.qpn(), QKEY, &b.gid, &b.mac));
         a.post_send(&direct.inline(&[9; 20]));
         let dgid = b.gid;

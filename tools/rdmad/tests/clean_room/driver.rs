@@ -21,7 +21,7 @@ use crate::wire::PORT_ERR;
 use crate::wire::REQUIRED;
 use crate::wire::RING_ADDR;
 
-/// Registers of the common configuration structure.
+/// Offsets of registers in the common configuration structure.
 mod register {
     pub const DEVICE_FEATURE_SELECT: u64 = 0;
     pub const DEVICE_FEATURE: u64 = 4;
@@ -48,17 +48,17 @@ const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 const DEVICE_NEEDS_RESET: u8 = 64;
 
-/// The control queue, and the first event queue.
+/// Indices of the control queue and of the first event queue.
 const CONTROL: u16 = 0;
 const EVENTS: u16 = 1;
-/// Entries of each.
+/// Number of descriptors of each virtqueue.
 pub const ENTRIES: u16 = 16;
-/// Bytes of an event.
+/// Length of an event in bytes.
 pub const EVENT: u32 = 16;
-/// The shared memory region with the doorbells.
+/// ID of the shared memory region with the doorbells.
 const DOORBELLS: u8 = 1;
 
-/// Calls `look` until it finds something.
+/// Calls `look` until it returns `Some`.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -79,17 +79,18 @@ pub struct Driver {
     doorbells: Window,
     control: Virtqueue,
     control_notify: u64,
-    /// Page of requests and responses.
+    /// DMA address of the page for requests and responses.
     exchange: u64,
     events: Virtqueue,
     events_notify: u64,
-    /// Page of the buffers for events, and bytes of the shortest.
+    /// DMA address of the page for event buffers, and length of the shortest buffer in bytes.
     buffers: u64,
     event_room: u32,
 }
 
 impl Driver {
-    /// Initialises the device at `socket` with the features `wanted` and those of virtio.
+    /// Initialises the device at `socket` with the device features `wanted` and the required
+    /// features of virtio.
     pub fn new(socket: &Path, wanted: u64) -> Driver {
         let memory = Memory::new();
         let mut function = Function::new(socket, &memory, 2);
@@ -150,7 +151,7 @@ impl Driver {
         }
     }
 
-    /// Resets the device and waits until it is.
+    /// Resets the device and waits until the reset is done.
     pub fn reset(&mut self) {
         self.set_status(0);
         let function = &mut self.function;
@@ -168,7 +169,7 @@ impl Driver {
     }
 
     /// Enables virtqueue `index`, whose parts are at these addresses, with an interrupt vector.
-    /// Returns where to notify it.
+    /// Returns the offset of its notification register.
     pub fn enable(&mut self, index: u16, parts: [u64; 3], vector: u16) -> u64 {
         let registers = [
             register::QUEUE_DESC,
@@ -203,12 +204,12 @@ impl Driver {
         assert_eq!(self.read_register(register::QUEUE_ENABLE, 2), [0; 2]);
     }
 
-    /// Waits for an interrupt of the vector of events, or of CQs in RFC mode.
+    /// Waits for an interrupt of the event queue, or of the CQs in RFC mode.
     pub fn await_interrupt(&self) {
         self.function.wait(EVENTS);
     }
 
-    /// Notifies virtqueue `index`, which is told at `offset`.
+    /// Notifies virtqueue `index`, whose notification register is at `offset`.
     pub fn notify(&mut self, index: u16, offset: u64) {
         let notify = self.function.notify;
         self.function.write(notify, offset, &index.to_le_bytes());
@@ -232,7 +233,8 @@ impl Driver {
         self.write_register(register::DEVICE_STATUS, &[status]);
     }
 
-    /// Fields of the configuration, each an offset and a size, of one generation.
+    /// Reads fields of the configuration, all of the same generation. A field is given by its
+    /// offset and its size in bytes.
     pub fn config(&mut self, fields: &[(u64, usize)]) -> Vec<Vec<u8>> {
         loop {
             let before = self.read_register(register::CONFIG_GENERATION, 1);
@@ -260,7 +262,7 @@ impl Driver {
         let response = self.exchange + 2048;
         self.memory.write(self.exchange, &[command]);
         self.memory.write(self.exchange + 1, request);
-        // A value that is no errno of the specification.
+        // A status that the device never writes.
         self.memory.write(response, &[0xee]);
         let pieces = [
             Piece {
@@ -292,7 +294,7 @@ impl Driver {
         self.buffers + 64 * u64::from(buffer)
     }
 
-    /// Offers a buffer that may be longer than an event.
+    /// Makes an event buffer available, which may be longer than an event.
     fn offer_event_buffer(&mut self, buffer: u16) {
         let piece = Piece {
             address: self.event_buffer(buffer),
@@ -302,7 +304,7 @@ impl Driver {
         self.events.offer(buffer, &[piece]);
     }
 
-    /// The next event that is there, as its kind and cookie, but for events of the port's link.
+    /// Kind and cookie of the next event, if there is one. Events of the port's link are skipped.
     pub fn event(&mut self) -> Option<(u32, u64)> {
         loop {
             let (buffer, written) = self.events.take()?;
@@ -319,20 +321,20 @@ impl Driver {
         }
     }
 
-    /// Initialises the device with buffers for events of `room` bytes and more.
+    /// Initialises the device with event buffers of at least `room` bytes.
     pub fn initialise_with(&mut self, room: u32) {
         self.event_room = room;
         self.initialise();
     }
 
-    /// Waits until the device can't go on.
+    /// Waits for DEVICE_NEEDS_RESET.
     pub fn await_failure(&mut self) {
         until("a request for a reset", || {
             (self.status() & DEVICE_NEEDS_RESET != 0).then_some(())
         });
     }
 
-    /// Sleeps until an interrupt tells of the next event.
+    /// Sleeps until the interrupt of the next event, and returns the event.
     pub fn sleep(&mut self) -> (u32, u64) {
         loop {
             if let Some(event) = self.event() {
@@ -342,7 +344,7 @@ impl Driver {
         }
     }
 
-    /// Rings a queue at page 0, the kernel's.
+    /// Rings the doorbell of a queue on page 0, the kernel's page.
     pub fn ring(&mut self, kind: u32, number: u32) {
         assert!(number < 1 << 24);
         let value = (kind << 24) | number;

@@ -22,34 +22,35 @@ use crate::rings::SharedQueue;
 use crate::rings::WorkQueue;
 use crate::wire::*;
 
-/// Work requests of each queue, and SGEs of each work request.
+/// Maximum number of work requests of each queue, and of SGEs of each work request.
 pub const DEPTH: u32 = 64;
 const SGES: u32 = 2;
-/// Work requests of an SRQ.
+/// Maximum number of work requests of an SRQ.
 pub const SHARED_DEPTH: u32 = 8;
-/// Inline data of a send work request.
+/// Maximum length of the inline data of a send work request, in bytes.
 pub const INLINE_LEN: u32 = 32;
-/// Slots that hold these: 91 + 32 bytes at most for a send, 12 + 2 * 16 for a receive.
+/// Base-2 logarithms of the slot sizes. A send WQE has at most 91 + 32 bytes, a receive WQE
+/// 12 + 2 * 16.
 const SEND_SHIFT: u8 = 7;
 pub const RECEIVE_SHIFT: u8 = 6;
-/// Cookies of the objects.
+/// Cookies of the objects, which their events carry.
 pub const SEND_COOKIE: u64 = 0x5e4d_0000_dead_beef;
 pub const RECEIVE_COOKIE: u64 = 0x4ec5_0000_dead_beef;
 pub const SRQ_COOKIE: u64 = 0x0001_0002_0003_0004;
 pub const QP_COOKIE: u64 = u64::MAX;
 
-/// How a side is made.
+/// Options of one side of a connection.
 #[derive(Clone, Copy)]
 pub struct Options {
     pub features: u64,
-    /// Shape of the page lists of rings.
+    /// Depth of the page lists of rings: 0 for flat, 1 for a directory.
     pub depth: u8,
     pub qp_type: u8,
-    /// Whether receives come from an SRQ.
+    /// Whether the QP uses an SRQ.
     pub is_shared: bool,
 }
 
-/// Own rings, and nothing else that is optional.
+/// Own rings, and no other optional feature.
 pub const PLAIN: Options = Options {
     features: 0,
     depth: 0,
@@ -57,7 +58,7 @@ pub const PLAIN: Options = Options {
     is_shared: false,
 };
 
-/// One side.
+/// One side of a connection.
 pub struct Endpoint {
     pub driver: Driver,
     pub pd: u32,
@@ -65,7 +66,7 @@ pub struct Endpoint {
     pub send_cq: CompletionQueue,
     pub recv_cq: CompletionQueue,
     pub sq: WorkQueue,
-    /// The RQ, which is not used with an SRQ.
+    /// The RQ, which is unused if the QP uses an SRQ.
     pub rq: WorkQueue,
     pub srq: Option<SharedQueue>,
     pub mac: [u8; 6],
@@ -74,7 +75,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes everything but the connection.
+    /// Creates all objects. The QP is not connected.
     pub fn new(socket: &Path, options: Options) -> Endpoint {
         let mut driver = Driver::new(socket, options.features | RING_ADDR);
         let depth = options.depth;
@@ -160,7 +161,7 @@ impl Endpoint {
         self.send_from(psn);
     }
 
-    /// The way to RTR. Calls `between` in INIT.
+    /// Moves the QP from RESET to RTR. Calls `between` in INIT.
     pub fn receive_from(&mut self, peer: Peer, peer_psn: u32, between: impl FnOnce(&mut Endpoint)) {
         let qpn = self.qpn();
         to_init(&mut self.driver, qpn);
@@ -168,7 +169,7 @@ impl Endpoint {
         to_rtr(&mut self.driver, qpn, peer, peer_psn);
     }
 
-    /// The way from RTR to RTS.
+    /// Moves the QP from RTR to RTS.
     pub fn send_from(&mut self, psn: u32) {
         let qpn = self.qpn();
         to_rts(&mut self.driver, qpn, psn);
@@ -216,7 +217,8 @@ impl Endpoint {
             .map(drop)
     }
 
-    /// Resets the device, which forgets all objects, and initialises it again.
+    /// Resets the device, which destroys all objects, and initialises it again. Asserts that the
+    /// old handles are invalid.
     pub fn forget(&mut self) {
         let handles = [
             (command::DESTROY_QP, self.qpn()),
@@ -264,7 +266,7 @@ pub fn completion_queue(driver: &mut Driver, depth: u8, cookie: u64) -> Completi
     cq
 }
 
-/// The request of a CQ but for its reserved bytes.
+/// The request of CREATE_CQ without its reserved bytes.
 pub fn cq_request(place: &[u8], cqe: u32, flags: u32, cookie: u64) -> Fields {
     let request = Fields::default().le32(cqe).le32(flags).raw(place);
     request.le32(0).le32(1).le64(cookie)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Keys that work requests make and take back: fast registration, invalidation, memory windows.
+//! Keys that work requests create and invalidate: fast registration, invalidation, memory windows.
 
 use crate::connected;
 use crate::endpoint::Endpoint;
@@ -11,17 +11,17 @@ use crate::only;
 use crate::pattern;
 use crate::wire::*;
 
-/// Both sides can register by work requests and bind windows.
+/// Features for fast registration and memory windows.
 const OPTIONS: Options = Options {
     features: MR_PAGES | REG_PAGES | MEM_WINDOWS,
     ..PLAIN
 };
-/// Bytes of what is registered, and where they begin in the first page.
+/// Length of the registered memory in bytes, its offset in the first page, and its address.
 const LEN: u64 = 6000;
 const OFFSET: u64 = 0x777;
 const ADDRESS: u64 = 0x1000_0000_0000 + OFFSET;
 
-/// Makes an MR for fast registrations: its handle and key.
+/// Creates an MR for fast registration. Returns its handle and key.
 fn create(side: &mut Endpoint) -> (u32, u32) {
     let rights = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
     let request = Fields::default().le32(side.pd).le32(rights).le32(4);
@@ -32,7 +32,7 @@ fn create(side: &mut Endpoint) -> (u32, u32) {
     (le32(&made, 0), le32(&made, 4))
 }
 
-/// Registers memory under `key` and waits until that is done.
+/// Registers memory under `key` and waits for the completion.
 fn register(side: &mut Endpoint, mrn: u32, key: u32) -> Extent {
     let extent = Extent::new(&side.driver.memory, OFFSET + LEN);
     let list = extent.list(0);
@@ -54,7 +54,7 @@ fn register(side: &mut Endpoint, mrn: u32, key: u32) -> Extent {
     extent
 }
 
-/// Writes to the peer's memory, and returns the status.
+/// Writes to the peer's memory, and returns the status of the completion.
 fn write(side: &mut Endpoint, address: u64, rkey: u32, bytes: &[u8]) -> u8 {
     side.region.write(0, bytes);
     let from = side.region.sge(0, bytes.len() as u32);
@@ -63,8 +63,8 @@ fn write(side: &mut Endpoint, address: u64, rkey: u32, bytes: &[u8]) -> u8 {
     only(&mut side.send_cq).status
 }
 
-/// A registration opens its pages to the peer, under the key that it names, until the owner
-/// invalidates it.
+/// A fast registration gives the peer access to its pages by its key, until the owner invalidates
+/// the key.
 // abi, R-1149
 // abi: R-1157
 #[test]
@@ -90,8 +90,8 @@ fn a_registration_ends_with_an_invalidation() {
     });
 }
 
-/// A peer invalidates the key by a SEND, which tells it to the receiver. Free again, the MR is
-/// registered anew.
+/// A peer invalidates a key by a SEND, and the receiver's CQE has the key. Then the MR can be
+/// registered again.
 // abi
 #[test]
 fn a_peer_invalidates_a_registration() {
@@ -119,7 +119,7 @@ fn a_peer_invalidates_a_registration() {
     });
 }
 
-/// The union of a BIND_MW of the bytes from `offset` on.
+/// The BIND_MW member of a WQE's union, for `length` bytes from `offset` of the MR on.
 fn binding(side: &Endpoint, offset: u64, length: u64, old: u32, new: u32) -> Fields {
     Fields::default()
         .le64(side.region.address + offset)
@@ -131,7 +131,8 @@ fn binding(side: &Endpoint, offset: u64, length: u64, old: u32, new: u32) -> Fie
         .le32(0)
 }
 
-/// Windows of both types open a part of an MR. Type 1 is bound to another part, type 2 once.
+/// Windows of both types give access to a part of an MR. Type 1 can be bound again to another part,
+/// type 2 can't.
 // abi
 #[test]
 fn memory_windows() {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Two drivers that were written from `Documentation/abi.md` and its parts alone, over the program
-//! with two ports. On purpose they share nothing with `rust/abi`, `rust/ring` and the drivers of
-//! other tests: all numbers and layouts are typed a second time, in `wire.rs`, so a mistake that
-//! the device and the project's own driver have in common does not cancel out here. Do not import
-//! those crates here.
+//! Two drivers written only from `Documentation/abi.md` and its parts, with the daemon and two
+//! ports. On purpose they share no code with `rust/abi`, `rust/ring` and the drivers of other
+//! tests: `wire.rs` has a second copy of all numbers and layouts. So these tests find a mistake
+//! that the device and the project's own driver have in common. Do not import those crates here.
 
 mod connection;
 mod datagrams;
@@ -38,8 +37,8 @@ use wire::*;
 /// MAC addresses of the ports.
 const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 9, 0, 1], [0x52, 0x54, 0, 9, 0, 2]];
 
-/// Starts a daemon with two ports, whose sockets are in `dir`. Port a is given an address, so that
-/// it may have no others but the link-local one, which its driver uses.
+/// Starts a daemon with two ports, whose sockets are in `dir`. Port a has a configured address, so
+/// it may use only this one and its link-local address. Its driver uses the latter.
 fn daemon(dir: &Path, path: &str) -> Daemon {
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
     for ((name, more), mac) in [("a", ",ip=192.0.2.1"), ("b", "")].into_iter().zip(MACS) {
@@ -52,7 +51,7 @@ fn daemon(dir: &Path, path: &str) -> Daemon {
     Daemon::start(command)
 }
 
-/// Runs a test with two sides, which are not connected, on both paths.
+/// Runs a test with two sides that are not connected, by the direct path and by packets.
 fn apart(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
     for path in ["direct", "wire"] {
         let dir = tempfile::tempdir().unwrap();
@@ -64,7 +63,7 @@ fn apart(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
     }
 }
 
-/// Runs a test with a connection.
+/// Like [`apart`], but the sides are connected.
 fn connected(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
     apart(a, b, |mut a, mut b| {
         let (a_psn, b_psn) = (0xff_fffe, 0x12_3456);
@@ -74,8 +73,8 @@ fn connected(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
     });
 }
 
-/// As [`connected`]: one driver has own rings alone, the other page sizes and VLANs too, and rings
-/// with directories.
+/// Like [`connected`], with fixed options: one driver has only own rings; the other also has page
+/// sizes, VLANs, and rings whose page lists have directories.
 fn between(test: impl Fn(Endpoint, Endpoint)) {
     let more = Options {
         features: MR_PAGES | GID_VLAN,
@@ -85,12 +84,12 @@ fn between(test: impl Fn(Endpoint, Endpoint)) {
     connected(PLAIN, more, test);
 }
 
-/// `len` bytes that do not repeat soon.
+/// `len` bytes of a pattern with a period of 251.
 fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8 + 1).collect()
 }
 
-/// Expects the only completion of a queue, and returns it.
+/// Waits for a completion, asserts that it is the only one of the CQ, and returns it.
 fn only(cq: &mut rings::CompletionQueue) -> Cqe {
     let cqe = cq.wait();
     assert_eq!(cq.poll(), None, "after {cqe:?}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory of the guest: a file that the daemon maps too. Its pages are given out scattered, so a
-//! page list that the device reads in a wrong way leads it to wrong bytes.
+//! Memory of the guest: a file that the daemon maps too. Allocated pages are scattered, so a device
+//! that misreads a page list accesses wrong bytes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,16 +17,16 @@ use vm_memory::FileOffset;
 use vm_memory::GuestAddress;
 use vm_memory::GuestMemoryMmap;
 
-/// Bytes of a page.
+/// Page size in bytes.
 pub const PAGE: u64 = 4096;
-/// DMA address of the first page: it is no offset in the file.
+/// DMA address of the first page. It differs from the page's offset in the file.
 pub const BASE: u64 = 0x1_2340_0000;
-/// Pages of the guest.
+/// Number of pages of the guest.
 const PAGES: u64 = 1024;
-/// Number of pages between two that are given out one after the other, coprime to [`PAGES`].
+/// Distance in pages between consecutively allocated pages, coprime to [`PAGES`].
 const STRIDE: u64 = 389;
 
-/// Where a page list or directory lies in its page.
+/// Offset of a flat page list in its page, in bytes.
 const UNALIGNED: u64 = 0x35;
 
 /// All memory of a guest.
@@ -37,7 +37,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Bytes of all pages.
+    /// Length of all pages in bytes.
     pub const SIZE: u64 = PAGES * PAGE;
 
     pub fn new() -> Rc<Memory> {
@@ -54,7 +54,7 @@ impl Memory {
         })
     }
 
-    /// DMA address of a page that is 0 and was not given out before.
+    /// Allocates a page of zeroes, and returns its DMA address.
     pub fn page(&self) -> u64 {
         let number = self.taken.replace(self.taken.get() + 1);
         assert!(number < PAGES, "the guest has no more memory");
@@ -75,27 +75,27 @@ impl Memory {
         bytes
     }
 
-    /// Loads a word at once, with acquire order.
+    /// Loads a word atomically, with acquire order.
     pub fn load<T: AtomicAccess>(&self, address: u64) -> T {
         let at = GuestAddress(address);
         self.mapped.load(at, Ordering::Acquire).unwrap()
     }
 
-    /// Stores a word at once, with release order.
+    /// Stores a word atomically, with release order.
     pub fn store<T: AtomicAccess>(&self, address: u64, word: T) {
         let at = GuestAddress(address);
         self.mapped.store(word, at, Ordering::Release).unwrap();
     }
 }
 
-/// Bytes in pages that do not follow each other.
+/// A range of bytes in scattered pages.
 pub struct Extent {
     pub memory: Rc<Memory>,
     pub pages: Vec<u64>,
 }
 
 impl Extent {
-    /// An extent of at least `len` bytes.
+    /// Allocates an extent of at least `len` bytes.
     pub fn new(memory: &Rc<Memory>, len: u64) -> Extent {
         let pages = (0..len.div_ceil(PAGE)).map(|_| memory.page()).collect();
         let memory = Rc::clone(memory);
@@ -126,7 +126,8 @@ impl Extent {
         bytes
     }
 
-    /// A page list of the extent: flat, or with `depth` 1 a directory with one block.
+    /// Writes a page list of the extent: flat with `depth` 0, a directory with one block with
+    /// `depth` 1.
     pub fn list(&self, depth: u8) -> PageList {
         let list = self.memory.page() + if depth == 0 { UNALIGNED } else { 0 };
         for (at, page) in (list..).step_by(8).zip(&self.pages) {
@@ -143,21 +144,21 @@ impl Extent {
     }
 }
 
-/// A page list, which is needed until the command that names it was answered.
+/// A page list. It must live until the command that refers to it is answered.
 pub struct PageList {
     memory: Rc<Memory>,
     pages: Vec<u64>,
 }
 
 impl PageList {
-    /// DMA address of the list or its directory.
+    /// DMA address of the list, or of its directory.
     pub fn address(&self) -> u64 {
         self.pages[0]
     }
 }
 
 impl Drop for PageList {
-    /// Leaves nothing of the list to a device that looks at it again.
+    /// Erases the list, so that a device which reads it later fails.
     fn drop(&mut self) {
         for page in &self.pages {
             let len = PAGE - page % PAGE;

@@ -38,7 +38,7 @@ pub fn state_of(driver: &mut Driver, qpn: u32) -> Result<u8, u8> {
     Ok(attrs[0])
 }
 
-/// Moves a QP from RESET to INIT, with the required attributes. So do the others below.
+/// Moves a QP from RESET to INIT, with the required attributes only.
 pub fn to_init(driver: &mut Driver, qpn: u32) {
     let mut attrs = [0; 129];
     attrs[20..24].copy_from_slice(&rights(driver.features).to_le_bytes());
@@ -47,7 +47,7 @@ pub fn to_init(driver: &mut Driver, qpn: u32) {
     modify(driver, qpn, state::INIT, mask, &attrs).unwrap();
 }
 
-/// Moves a QP from INIT to RTR.
+/// Moves a QP from INIT to RTR, with the required attributes only.
 pub fn to_rtr(driver: &mut Driver, qpn: u32, peer: Peer, peer_psn: u32) {
     let mut attrs = [0; 129];
     attrs[2] = peer.mtu;
@@ -60,7 +60,7 @@ pub fn to_rtr(driver: &mut Driver, qpn: u32, peer: Peer, peer_psn: u32) {
     modify(driver, qpn, state::RTR, mask, &attrs).unwrap();
 }
 
-/// Moves a QP from RTR to RTS.
+/// Moves a QP from RTR to RTS, with the required attributes only.
 pub fn to_rts(driver: &mut Driver, qpn: u32, psn: u32) {
     let mut attrs = [0; 129];
     attrs[12..16].copy_from_slice(&psn.to_le_bytes());
@@ -73,7 +73,7 @@ pub fn to_rts(driver: &mut Driver, qpn: u32, psn: u32) {
     assert_eq!(state_of(driver, qpn), Ok(state::RTS));
 }
 
-/// The path to a peer.
+/// The address handle attributes of the path to a peer.
 fn path(peer: &Peer) -> Vec<u8> {
     Fields::default()
         .raw(&peer.gid)

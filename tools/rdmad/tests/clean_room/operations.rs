@@ -12,14 +12,13 @@ use crate::pattern;
 use crate::region::LEN;
 use crate::wire::*;
 
-/// The aligned address behind the first byte of an MR, and its offset.
+/// The first address in an MR at `address` that is a multiple of 8, and its offset in the MR.
 fn aligned(address: u64) -> (u64, u32) {
     let word = address.next_multiple_of(8);
     (word, (word - address) as u32)
 }
 
-/// A WRITE, and a READ that a fence holds back until nothing is outstanding, bring bytes there and
-/// back.
+/// A READ returns the bytes of an earlier WRITE. The READ has a fence.
 // abi
 #[test]
 fn a_write_is_read_back() {
@@ -48,7 +47,7 @@ fn a_write_is_read_back() {
     });
 }
 
-/// The original value comes back, and a swap depends on it.
+/// Atomic operations return the original value. COMPARE_SWAP swaps only if this value is equal.
 // abi
 #[test]
 fn atomic_operations() {
@@ -79,7 +78,7 @@ fn atomic_operations() {
     });
 }
 
-/// An atomic operation on an address between two words is refused, and the memory left alone.
+/// An atomic operation on an unaligned address is refused, and memory does not change.
 // abi: R-669, R-1151
 #[test]
 fn an_atomic_operation_is_aligned() {
@@ -97,7 +96,7 @@ fn an_atomic_operation_is_aligned() {
     });
 }
 
-/// An atomic WRITE carries its bytes in the WQE. A FLUSH answers when they are visible.
+/// An atomic WRITE carries its bytes in the WQE. A FLUSH completes when they are visible.
 // abi
 // abi: R-753
 #[test]
@@ -132,8 +131,8 @@ fn atomic_writes_and_flushes() {
     });
 }
 
-/// Without page sizes an aligned address may stand for memory that is not aligned, where nothing
-/// can be done at once.
+/// Without page sizes, an aligned address may map to unaligned memory, where atomic operations are
+/// impossible: they are refused.
 // abi: R-1151, R-1156
 #[test]
 fn memory_of_an_atomic_operation_is_aligned() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The PCI function as a virtual machine monitor shows it to its guest: configuration space, BARs
-//! and MSI-X over vfio-user, the capabilities of virtio 1.3 (4.1.4) in them.
+//! and MSI-X over vfio-user, with the capabilities of virtio 1.3 (4.1.4).
 
 use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
@@ -18,18 +18,18 @@ use vfio_user::Client;
 use crate::memory::Memory;
 use crate::memory::BASE;
 
-/// Region of vfio that is the PCI configuration space. Regions 0 to 5 are the BARs.
+/// Index of the vfio region of the PCI configuration space. Regions 0 to 5 are the BARs.
 const CONFIGURATION_SPACE: u32 = 7;
-/// Interrupts of vfio that are MSI-X.
+/// Index of MSI-X among the interrupt types of vfio.
 const MSIX: u32 = 2;
 /// `VFIO_IRQ_SET_DATA_EVENTFD` and `VFIO_IRQ_SET_ACTION_TRIGGER`.
 const BY_EVENTFD: u32 = (1 << 2) | (1 << 5);
 
-/// Capabilities of PCI.
+/// IDs of PCI capabilities.
 const VENDOR_CAPABILITY: u8 = 0x09;
 const MSIX_CAPABILITY: u8 = 0x11;
 
-/// Types of virtio's capabilities.
+/// Types of virtio's PCI capabilities.
 const COMMON: u8 = 1;
 const NOTIFY: u8 = 2;
 const DEVICE: u8 = 4;
@@ -57,12 +57,12 @@ pub struct Function {
     pub notify: Window,
     pub notify_multiplier: u32,
     pub device: Window,
-    /// Shared memory regions with their IDs.
+    /// ID and place of each shared memory region.
     pub shared: Vec<(u8, Window)>,
 }
 
 impl Function {
-    /// Finds the function, gives it `memory` to reach, and `vectors` interrupts.
+    /// Connects to the function, maps `memory` for it, and sets up `vectors` interrupts.
     pub fn new(socket: &Path, memory: &Memory, vectors: usize) -> Function {
         let mut client = Client::new(socket).unwrap();
         client
@@ -84,7 +84,7 @@ impl Function {
         function
     }
 
-    /// Bytes of the configuration space.
+    /// Reads `len` bytes of the configuration space.
     pub fn configuration(&mut self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.client
@@ -99,7 +99,7 @@ impl Function {
             .unwrap();
     }
 
-    /// Follows the list of capabilities.
+    /// Walks the list of capabilities, and records the places of virtio's structures.
     fn walk(&mut self, vectors: usize) {
         let mut at = self.configuration(0x34, 1)[0] & !3;
         while at != 0 {
@@ -147,7 +147,7 @@ impl Function {
             .unwrap();
     }
 
-    /// Reads `len` bytes at once.
+    /// Reads `len` bytes in one access.
     pub fn read(&mut self, window: Window, offset: u64, len: usize) -> Vec<u8> {
         assert!(offset + len as u64 <= window.len);
         let mut bytes = vec![0; len];
@@ -157,7 +157,7 @@ impl Function {
         bytes
     }
 
-    /// Writes all bytes at once.
+    /// Writes all bytes in one access.
     pub fn write(&mut self, window: Window, offset: u64, bytes: &[u8]) {
         assert!(offset + bytes.len() as u64 <= window.len);
         self.client

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The port: identity, limits, link, addresses.
+//! Identity, limits, link and addresses of the port.
 
 use crate::driver::until;
 use crate::driver::Driver;
@@ -8,10 +8,10 @@ use crate::endpoint::DEPTH;
 use crate::endpoint::INLINE_LEN;
 use crate::wire::*;
 
-/// Index of the GID in the table.
+/// Index of the used entry in the GID table.
 pub const GID_INDEX: u16 = 3;
 
-/// Looks at the identity and limits of the device, and returns its MAC address.
+/// Checks the identity and limits of the device, and returns its MAC address.
 pub fn identity(driver: &mut Driver) -> [u8; 6] {
     let fields = [(0, 4), (4, 8), (32, 8)];
     let values = driver.config(&fields);
@@ -37,7 +37,7 @@ pub fn link_local(mac: [u8; 6]) -> [u8; 16] {
     gid
 }
 
-/// Enters an address into the table.
+/// Adds a GID to the table.
 pub fn add_gid(driver: &mut Driver, gid: [u8; 16]) -> Result<(), u8> {
     let mut request = Fields::default().raw(&gid).le32(2).le16(GID_INDEX).le32(1);
     if driver.features & GID_VLAN != 0 {

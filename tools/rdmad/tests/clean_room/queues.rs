@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Queues that are shared, and queues that move to other rings.
+//! Shared receive queues, and queues that move to other rings.
 
 use crate::connected;
 use crate::driver::EVENT;
@@ -27,7 +27,7 @@ const SHARED: Options = Options {
     ..PLAIN
 };
 
-/// Sends `number` in a message, and returns the ID of the receive that took it.
+/// Sends `number` in a message. Returns the ID of the receive that the message completes.
 fn exchange(a: &mut Endpoint, b: &mut Endpoint, number: u64) -> u64 {
     send(a, number);
     only(&mut b.recv_cq).wr_id
@@ -40,7 +40,7 @@ fn send(a: &mut Endpoint, number: u64) {
     a.sq.done += 1;
 }
 
-/// Posts a receive whose place in the MR tells its ID.
+/// Posts a receive whose buffer in the MR is determined by its ID.
 fn post(b: &mut Endpoint, wr_id: u64) {
     let sge = b.region.sge(8 * wr_id as u32, 8);
     b.post_receive(&receive(wr_id, &[sge]));
@@ -51,15 +51,15 @@ fn modify_srq(b: &mut Endpoint, request: Fields) {
     done.unwrap();
 }
 
-/// The answer of QUERY_SRQ: `max_wr`, `max_sge` and `limit`.
+/// Executes QUERY_SRQ. Returns `max_wr`, `max_sge` and `limit`.
 fn query_srq(b: &mut Endpoint) -> (u32, u32, u32) {
     let srqn = b.srq.as_ref().unwrap().number.to_le_bytes();
     let answer = b.driver.command(command::QUERY_SRQ, &srqn, 12).unwrap();
     (le32(&answer, 0), le32(&answer, 4), le32(&answer, 8))
 }
 
-/// Receives are taken in the order in which they were posted, wherever their slots are, and the
-/// owner is told when few are left.
+/// Receives of an SRQ are consumed in the order in which they were posted, whatever the order of
+/// their slots. An event reports that fewer than the limit are left.
 // abi
 #[test]
 fn a_shared_queue_tells_its_limit() {
@@ -88,7 +88,7 @@ fn a_shared_queue_tells_its_limit() {
     });
 }
 
-/// An SRQ goes on in a longer ring with the work requests that were posted to the old one.
+/// An SRQ moves to a longer ring and retains the work requests of the old ring.
 // abi
 #[test]
 fn a_shared_queue_grows() {
@@ -121,8 +121,8 @@ fn a_shared_queue_grows() {
     });
 }
 
-/// A CQ moves while it holds completions and an event was asked for, which comes for the first
-/// completion of the new ring.
+/// A CQ moves to another ring while it holds completions and is armed. The first completion in the
+/// new ring triggers the event.
 // abi
 #[test]
 fn a_cq_moves() {
@@ -161,7 +161,7 @@ fn a_cq_moves() {
     });
 }
 
-/// The sequence of events begins anew after its last number.
+/// The sequence number of arm requests wraps.
 // abi, R-1147
 #[test]
 fn events_outlast_their_sequence() {
@@ -179,8 +179,8 @@ fn events_outlast_their_sequence() {
     });
 }
 
-/// An event that is overdue comes at the doorbell. A buffer that is too short for it stops the
-/// device until a reset.
+/// The CQ doorbell sends an overdue event. An event buffer that is too short stops the device until
+/// a reset.
 // abi: R-560, R-1140, R-1145
 #[test]
 fn a_short_event_buffer_stops_the_device() {
@@ -200,8 +200,8 @@ fn a_short_event_buffer_stops_the_device() {
     });
 }
 
-/// A ring has slots for what is asked for, and no more than for the limit. It may have more pages
-/// than it needs. Other flags and reserved bytes are refused.
+/// A CQ ring must have slots for the requested number of CQEs, up to the limit. It may have more
+/// pages than it needs. Other flags and nonzero reserved bytes are refused.
 // abi, R-1142, R-1158
 #[test]
 fn a_cq_is_as_it_must_be() {

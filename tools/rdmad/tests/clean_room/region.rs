@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! An MR and the memory in it.
+//! An MR and its memory.
 
 use crate::driver::Driver;
 use crate::memory::Extent;
 use crate::wire::*;
 
-/// Bytes of the MR.
+/// Length of the MR in bytes.
 pub const LEN: u32 = 10_000;
-/// Where the first of them lies in its page.
+/// Offset of the first byte in its page.
 pub const OFFSET: u64 = 0x123;
 
-/// Rights of MR and QP.
+/// Access flags of MR and QP.
 pub fn rights(features: u64) -> u32 {
     let flush = if features & FLUSH != 0 {
         FLUSH_GLOBAL
@@ -21,7 +21,7 @@ pub fn rights(features: u64) -> u32 {
     REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | flush
 }
 
-/// An MR in pages that do not follow each other.
+/// An MR in scattered pages.
 pub struct Region {
     pub handle: u32,
     pub lkey: u32,
@@ -32,12 +32,12 @@ pub struct Region {
 }
 
 impl Region {
-    /// An MR whose page list is flat, or with `depth` 1 has two levels where page sizes were
-    /// negotiated.
+    /// Registers an MR. Its page list is flat, or has two levels if `depth` is 1 and page sizes
+    /// were negotiated.
     pub fn new(driver: &mut Driver, pd: u32, depth: u8) -> Region {
         let extent = Extent::new(&driver.memory, OFFSET + u64::from(LEN));
         let has_page_size = driver.features & MR_PAGES != 0;
-        // The offset in the first page is that of one of the two.
+        // The offset in the first page is that of `address` with page sizes, else that of `start`.
         let (start, address) = match has_page_size {
             true => (0x7fff_0000_0456, 0xabcd_0000_0000 + OFFSET),
             false => (0x7fff_0000_0000 + OFFSET, 0xabcd_0000_0456),
@@ -69,7 +69,7 @@ impl Region {
         }
     }
 
-    /// `length` bytes from `offset` on, as the local memory of a work request.
+    /// An SGE for `length` bytes from `offset` of the MR on.
     pub fn sge(&self, offset: u32, length: u32) -> Sge {
         Sge {
             address: self.address + u64::from(offset),
@@ -82,7 +82,8 @@ impl Region {
         self.extent.write(OFFSET + u64::from(offset), bytes);
     }
 
-    /// Expects bytes at offsets in the MR, and 0 in all other bytes of the pages.
+    /// Asserts that the MR has these bytes at these offsets, and that all other bytes of its pages
+    /// are 0.
     pub fn expect(&self, parts: &[(u32, &[u8])]) {
         let pages = self.extent.read(0, 4096 * self.extent.pages.len() as u64);
         let mut expected = vec![0; pages.len()];

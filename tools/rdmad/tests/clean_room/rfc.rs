@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! RFC mode: CQs, SQs and RQs are virtqueues, and the virtio-rdma RFC has the rest.
+//! RFC mode: CQs, SQs and RQs are virtqueues, as in the virtio-rdma RFC.
 
 use std::path::Path;
 
@@ -25,17 +25,17 @@ use crate::wire::*;
 
 /// The interrupt vector of CQs.
 const VECTOR: u16 = 1;
-/// Bytes between two buffers of a queue, of which each descriptor has a part.
+/// Distance in bytes between the buffers of a queue. The two descriptors of a chain share a buffer.
 const ROOM: u64 = 256;
 
-/// A virtqueue with buffers.
+/// A virtqueue and its buffers.
 struct Queue {
     index: u16,
     ring: Virtqueue,
     notify: u64,
-    /// Page of the buffers.
+    /// DMA address of the page of the buffers.
     buffers: u64,
-    /// Buffers that were offered.
+    /// Number of buffers made available so far.
     offered: u16,
 }
 
@@ -52,12 +52,12 @@ impl Queue {
         }
     }
 
-    /// Address of the buffer whose first descriptor is `head`. A chain has two.
+    /// Address of the buffer of the chain at `head`. A chain has two descriptors.
     fn buffer(&self, head: u16) -> u64 {
         self.buffers + u64::from(head / 2) * ROOM
     }
 
-    /// Offers a buffer of `len` bytes, the first `part` of them in one descriptor.
+    /// Makes a buffer of `len` bytes available. The first descriptor has `part` bytes.
     fn offer(&mut self, part: u32, len: u32, is_writable: bool) {
         let head = self.offered * 2 % ENTRIES;
         let address = self.buffer(head);
@@ -71,7 +71,7 @@ impl Queue {
         self.offered += 1;
     }
 
-    /// Posts a work request. There are bytes behind it.
+    /// Posts a work request. The buffer is longer than the WQE.
     fn post(&mut self, driver: &mut Driver, wqe: &[u8]) {
         let address = self.buffer(self.offered * 2 % ENTRIES);
         driver.memory.write(address, wqe);
@@ -79,12 +79,13 @@ impl Queue {
         driver.notify(self.index, self.notify);
     }
 
-    /// Expects that the oldest work request was given back, before its completion was seen.
+    /// Asserts that the device has returned the oldest work request's buffer. It does so before the
+    /// driver can see the completion.
     fn is_given_back(&mut self) {
         assert!(matches!(self.ring.take(), Some((_, 0))));
     }
 
-    /// The next completion of a CQ, whose buffer is offered again.
+    /// Polls a CQ, and makes the buffer of the completion available again.
     fn poll(&mut self, driver: &mut Driver) -> Option<Cqe> {
         let (head, written) = self.ring.take()?;
         assert_eq!(written as usize, Cqe::SIZE);
@@ -95,7 +96,7 @@ impl Queue {
     }
 }
 
-/// One side.
+/// One side of a connection.
 struct Side {
     driver: Driver,
     pd: u32,
@@ -108,7 +109,7 @@ struct Side {
 }
 
 impl Side {
-    /// QPN 1 is the GSI QP's: the only QP of this side has the next one.
+    /// QPN of the side's only QP. QPN 1 belongs to the GSI QP.
     const QPN: u16 = 2;
 
     fn new(socket: &Path) -> Side {
@@ -172,7 +173,7 @@ impl Side {
         to_rts(&mut self.driver, qpn, 1);
     }
 
-    /// Asks for an interrupt of a CQ at the next completion.
+    /// Requests an interrupt for the next completion of a CQ.
     fn ask(&mut self, cqn: u32) {
         let request = Fields::default().le32(cqn).le32(1 << 1);
         let asked = self.driver.command(command::REQ_NOTIFY_CQ, &request.0, 0);
@@ -185,8 +186,8 @@ impl Side {
     }
 }
 
-/// A message wakes its receiver. The QP that was destroyed gives its number to the next one when
-/// its virtqueues were reset.
+/// A message wakes its receiver. The number of a destroyed QP is reused once its virtqueues were
+/// reset.
 // abi
 // abi
 #[test]
@@ -217,7 +218,7 @@ fn a_message_by_virtqueues() {
             assert_eq!(sent, Cqe::sent(a.peer.qpn, 2, opcode::SEND, 3000 + round));
             b.region.expect(&[(100, &message)]);
 
-            // A receive without a message comes back without a completion.
+            // RESET returns the buffer of an unused receive without a completion.
             b.rq.post(&mut b.driver, &receive(3, &[]));
             modify(&mut b.driver, b.peer.qpn, state::RESET, 0, &[0; 129]).unwrap();
             b.rq.is_given_back();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Own rings from their owner's side: send and receive queues, and completion queues.
+//! Own rings from their owner's side: work queues, shared receive queues and completion queues.
 
 use std::rc::Rc;
 use std::sync::atomic::fence;
@@ -15,7 +15,7 @@ use crate::wire::doorbell;
 use crate::wire::Cqe;
 use crate::wire::Fields;
 
-/// Kinds of completions that qualify.
+/// Kinds of arm requests: for any completion, or for solicited completions.
 pub const NEXT: u64 = 1;
 pub const SOLICITED: u64 = 2;
 /// `slot_shift` of a CQ.
@@ -30,8 +30,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of `slots` slots of 2^`shift` bytes, with `behind` bytes behind them. `depth` is the
-    /// shape of its page list.
+    /// A ring of `slots` slots of 2^`shift` bytes, followed by `behind` bytes. `depth` is that of
+    /// its page list.
     fn new(memory: &Rc<Memory>, slots: u32, shift: u8, behind: u64, depth: u8) -> Ring {
         let extent = Extent::new(memory, (u64::from(slots) << shift) + behind);
         Ring {
@@ -47,7 +47,7 @@ impl Ring {
         self.extent.list(self.depth)
     }
 
-    /// The place of the ring as commands tell it.
+    /// Encodes the ring's page list and slots for a command.
     pub fn place(&self, list: &PageList) -> Vec<u8> {
         Fields::default()
             .le64(list.address())
@@ -64,7 +64,7 @@ impl Ring {
         u64::from(position % self.slots) << self.shift
     }
 
-    /// DMA address of a word: 0 is the owner's, 1 the device's, 2 the arm word.
+    /// DMA address of a word: 0 is the owner's word, 1 the device's word, 2 the arm word.
     fn word(&self, number: u64) -> u64 {
         let behind = u64::from(self.slots) << self.shift;
         self.extent.at(behind + 64 * number)
@@ -83,15 +83,15 @@ impl Ring {
 pub struct WorkQueue {
     pub ring: Ring,
     kind: u32,
-    /// QPN.
+    /// Number of the QP.
     pub number: u32,
     producer: u32,
-    /// Work requests whose completion was polled.
+    /// Number of work requests whose completion was polled.
     pub done: u32,
 }
 
 impl WorkQueue {
-    /// `kind` is that of the doorbell. The QPN is known later.
+    /// A work queue. `kind` is the kind of its doorbell. The QPN is set later.
     pub fn new(memory: &Rc<Memory>, kind: u32, slots: u32, shift: u8, depth: u8) -> WorkQueue {
         WorkQueue {
             ring: Ring::new(memory, slots, shift, 128, depth),
@@ -102,7 +102,7 @@ impl WorkQueue {
         }
     }
 
-    /// Posts a work request. The bytes of its slot behind it are no zeroes.
+    /// Posts a work request. The rest of its slot is filled with bytes other than 0.
     pub fn post(&mut self, driver: &mut Driver, wqe: &[u8]) {
         assert!(self.producer.wrapping_sub(self.done) < self.ring.slots);
         let mut slot = vec![0xa5; 1 << self.ring.shift];
@@ -122,11 +122,11 @@ impl WorkQueue {
     }
 }
 
-/// A shared receive queue. Of each two work requests, the first lies in the slot behind the second
-/// one's, which the array `order` tells.
+/// A shared receive queue. Work requests use the slots in another order than that of posting: each
+/// pair is swapped, as the array `order` says.
 pub struct SharedQueue {
     pub ring: Ring,
-    /// Handle.
+    /// Handle of the SRQ.
     pub number: u32,
     producer: u32,
 }
@@ -141,7 +141,7 @@ impl SharedQueue {
         }
     }
 
-    /// Posts a work request. No doorbell is due.
+    /// Posts a work request. An SRQ needs no doorbell.
     pub fn post(&mut self, wqe: &[u8]) {
         self.put(self.producer, wqe);
         self.producer = self.producer.wrapping_add(1);
@@ -157,7 +157,7 @@ impl SharedQueue {
         self.ring.extent.write(entry, &(slot as u16).to_le_bytes());
     }
 
-    /// A longer ring with all that this one holds, in the same slots.
+    /// Copies the SRQ to a longer ring, with all work requests in the same slots.
     pub fn grown(&self, slots: u32, shift: u8) -> SharedQueue {
         let old = &self.ring;
         let mut grown = SharedQueue::new(&old.extent.memory, slots, shift, old.depth);
@@ -176,12 +176,12 @@ impl SharedQueue {
 /// A completion queue.
 pub struct CompletionQueue {
     pub ring: Ring,
-    /// Handle.
+    /// Handle of the CQ.
     pub number: u32,
     consumer: u32,
-    /// `producer` as it was read last.
+    /// The device's producer position as it was read last.
     known: u32,
-    /// Sequence, kind and position of the request for an event.
+    /// Sequence number of arm requests, and kind and position of the present one.
     sequence: u64,
     asked: Option<(u64, u32)>,
 }
@@ -198,7 +198,7 @@ impl CompletionQueue {
         }
     }
 
-    /// The oldest completion, if there is one.
+    /// Takes the oldest completion, if there is one.
     pub fn poll(&mut self) -> Option<Cqe> {
         self.known = self.ring.load_device();
         let ready = self.known.wrapping_sub(self.consumer);
@@ -213,7 +213,7 @@ impl CompletionQueue {
         Some(cqe)
     }
 
-    /// Completions that are there, without polling them.
+    /// Number of unpolled completions.
     pub fn pending(&mut self) -> u32 {
         self.known = self.ring.load_device();
         self.known.wrapping_sub(self.consumer)
@@ -224,7 +224,7 @@ impl CompletionQueue {
         until("the completion", || self.poll())
     }
 
-    /// Asks for an event.
+    /// Arms the CQ for an event.
     pub fn arm(&mut self, driver: &mut Driver, kind: u64) {
         let (kind, position) = match self.asked {
             None => (kind, self.known),
@@ -236,7 +236,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Asks for an event that is overdue.
+    /// Arms the CQ at an old position, so that the event is overdue.
     pub fn demand(&mut self, driver: &mut Driver) {
         let overdue = self.known.wrapping_sub(self.ring.slots + 1);
         self.ask(NEXT, overdue);
@@ -251,19 +251,19 @@ impl CompletionQueue {
         fence(Ordering::SeqCst);
     }
 
-    /// Goes on with another sequence, as if many events had come.
+    /// Sets the sequence number, as if many events had been received.
     pub fn skip(&mut self, sequence: u64) {
         self.sequence = sequence;
     }
 
-    /// Takes note of an event of this CQ.
+    /// Updates the state after an event of this CQ.
     pub fn told(&mut self) {
         self.sequence = (self.sequence + 1) % (1 << 30);
         self.asked = None;
         self.known = self.ring.load_device();
     }
-    /// Goes on in another ring once the old one, which ends at `end`, is polled: `held` are the
-    /// completions that were left in it.
+    /// Moves to another ring. Returns the remaining completions of the old ring, which ends at
+    /// position `end`.
     pub fn moves(&mut self, driver: &mut Driver, ring: Ring, end: u32) -> Vec<Cqe> {
         let mut held = Vec::new();
         while self.consumer != end {
@@ -277,7 +277,7 @@ impl CompletionQueue {
         held
     }
 
-    /// A ring for the same CQ.
+    /// Allocates another ring for this CQ.
     pub fn another(&self, slots: u32) -> Ring {
         let memory = &self.ring.extent.memory;
         CompletionQueue::new(memory, slots, self.ring.depth).ring

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A split virtqueue from the driver's side (virtio 1.3, 2.7), each in one page.
+//! Driver side of a split virtqueue (virtio 1.3, 2.7). Each part is in a page of its own.
 
 use std::rc::Rc;
 use std::sync::atomic::fence;
@@ -12,7 +12,7 @@ use crate::memory::Memory;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 
-/// A piece of memory that a descriptor names.
+/// The buffer of a descriptor.
 #[derive(Clone, Copy)]
 pub struct Piece {
     pub address: u64,
@@ -20,7 +20,7 @@ pub struct Piece {
     pub is_writable: bool,
 }
 
-/// The parts of a virtqueue, and the positions of the driver in them.
+/// The parts of a virtqueue, and the driver's positions in its rings.
 pub struct Virtqueue {
     memory: Rc<Memory>,
     size: u16,
@@ -52,7 +52,8 @@ impl Virtqueue {
         [self.table, self.available, self.used]
     }
 
-    /// Offers a chain of descriptors, the first of them `first`. The caller notifies the device.
+    /// Makes a chain of descriptors available; `first` is its first descriptor. The caller notifies
+    /// the device.
     pub fn offer(&mut self, first: u16, pieces: &[Piece]) {
         for (index, piece) in (first..).zip(pieces) {
             let is_last = usize::from(index - first) + 1 == pieces.len();
@@ -79,7 +80,7 @@ impl Virtqueue {
         fence(Ordering::SeqCst);
     }
 
-    /// The next chain that the device has used: its first descriptor, and how much was written.
+    /// Takes the next used chain. Returns its first descriptor and the number of bytes written.
     pub fn take(&mut self) -> Option<(u16, u32)> {
         let index = u16::from_le(self.memory.load(self.used + 2));
         if index == self.taken {

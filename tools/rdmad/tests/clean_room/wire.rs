@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers and layouts, typed from `Documentation/abi.md` and its parts. They are the second copy
-//! on purpose: a mistake of the first one would otherwise be on both sides of each test.
+//! Numbers and layouts from `Documentation/abi.md` and its parts. This second copy exists on
+//! purpose: a mistake in `rust/abi` would otherwise be on both sides of each test.
 
 /// Feature bits.
 pub const RING_ADDR: u64 = 1 << 0;
@@ -14,7 +14,7 @@ pub const RESIZE_CQ: u64 = 1 << 6;
 pub const MULTICAST: u64 = 1 << 8;
 pub const ATOMIC_WRITE: u64 = 1 << 10;
 pub const FLUSH: u64 = 1 << 11;
-/// The bits of virtio that each driver needs: VERSION_1, ACCESS_PLATFORM, RING_RESET.
+/// Required feature bits of virtio: VERSION_1, ACCESS_PLATFORM, RING_RESET.
 pub const REQUIRED: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
 /// Commands of the control queue.
@@ -46,20 +46,20 @@ pub mod command {
     pub const DETACH_MCAST: u8 = 28;
 }
 
-/// Errnos of responses.
+/// Error numbers in responses.
 pub const ENOMEM: u8 = 12;
 pub const EBUSY: u8 = 16;
 pub const EEXIST: u8 = 17;
 pub const EINVAL: u8 = 22;
 
-/// Queues that a doorbell names.
+/// Kinds of queues in doorbell values.
 pub mod doorbell {
     pub const SQ: u32 = 1;
     pub const RQ: u32 = 2;
     pub const CQ: u32 = 3;
 }
 
-/// Events.
+/// Kinds of events.
 pub const COMPLETION: u32 = 0;
 pub const QP_FATAL: u32 = 0x101;
 pub const QP_REQ_ERR: u32 = 0x102;
@@ -153,7 +153,7 @@ pub const REM_INV_REQ_ERR: u8 = 9;
 pub const REM_ACCESS_ERR: u8 = 10;
 pub const REM_OP_ERR: u8 = 11;
 
-/// Bytes of a structure, field after field.
+/// Builder of a packed structure, field by field.
 #[derive(Clone, Default)]
 pub struct Fields(pub Vec<u8>);
 
@@ -179,7 +179,7 @@ impl Fields {
         self
     }
 
-    /// Zeroes up to `len` bytes in all.
+    /// Pads the structure with zeroes to `len` bytes.
     pub fn zeroes(mut self, len: usize) -> Fields {
         assert!(self.0.len() <= len);
         self.0.resize(len, 0);
@@ -195,7 +195,7 @@ pub fn le64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// A piece of local memory.
+/// A scatter/gather element: a range of local memory.
 #[derive(Clone, Copy)]
 pub struct Sge {
     pub address: u64,
@@ -208,26 +208,26 @@ fn with_sges(header: Fields, sges: &[Sge]) -> Vec<u8> {
     sges.iter().fold(header, add).0
 }
 
-/// A receive work request.
+/// The WQE of a receive.
 pub fn receive(wr_id: u64, sges: &[Sge]) -> Vec<u8> {
     let header = Fields::default().le32(sges.len() as u32).le64(wr_id);
     with_sges(header, sges)
 }
 
-/// A send work request but for its SGEs.
+/// A send work request without its SGEs.
 #[derive(Clone, Default)]
 pub struct Send {
     pub wr_id: u64,
     pub opcode: u32,
     pub flags: u32,
-    /// Raw immediate data, or a key as le32.
+    /// Immediate data as raw bytes, or the key to invalidate as le32.
     pub ex: [u8; 4],
-    /// The member of the union.
+    /// Encoded member of the WQE's union.
     pub union: Vec<u8>,
 }
 
 impl Send {
-    /// A signalled work request.
+    /// A signaled work request.
     pub fn new(opcode: u32, wr_id: u64) -> Send {
         Send {
             wr_id,
@@ -237,30 +237,30 @@ impl Send {
         }
     }
 
-    /// The same with an address of the peer.
+    /// Sets the remote address and R_Key.
     pub fn to(self, address: u64, rkey: u32) -> Send {
         self.member(Fields::default().le64(address).le32(rkey))
     }
 
-    /// The same with a member of the union.
+    /// Sets the member of the union.
     pub fn member(mut self, fields: Fields) -> Send {
         self.union = fields.0;
         self
     }
 
-    /// The same with `ex`.
+    /// Sets `ex`.
     pub fn ex(mut self, ex: [u8; 4]) -> Send {
         self.ex = ex;
         self
     }
 
-    /// The same with these flags.
+    /// Sets the flags.
     pub fn flags(mut self, flags: u32) -> Send {
         self.flags = flags;
         self
     }
 
-    /// The header. Bytes of the union behind its member are no zeroes.
+    /// Encodes the header. Bytes of the union after its member have values other than 0.
     fn header(&self, num_sge: usize) -> Fields {
         let mut header = Fields::default()
             .le32(num_sge as u32)
@@ -273,12 +273,12 @@ impl Send {
         header
     }
 
-    /// The WQE with the payload in `sges`.
+    /// Encodes the WQE with the payload in `sges`.
     pub fn with(&self, sges: &[Sge]) -> Vec<u8> {
         with_sges(self.header(sges.len()), sges)
     }
 
-    /// The WQE with the payload inside.
+    /// Encodes the WQE with inline data.
     pub fn inline(self, payload: &[u8]) -> Vec<u8> {
         let flags = self.flags | INLINE;
         let described = Sge {
@@ -312,7 +312,7 @@ pub struct Cqe {
 impl Cqe {
     pub const SIZE: usize = 38;
 
-    /// The completion of a send work request that succeeded.
+    /// The CQE of a successful send work request.
     pub fn sent(qpn: u32, wr_id: u64, opcode: u32, byte_len: u32) -> Cqe {
         Cqe {
             wr_id,
@@ -325,7 +325,7 @@ impl Cqe {
         }
     }
 
-    /// The completion of a receive that succeeded.
+    /// The CQE of a successful receive.
     pub fn received(qpn: u32, wr_id: u64, byte_len: u32) -> Cqe {
         Cqe::sent(qpn, wr_id, RECEIVED, byte_len)
     }
@@ -347,8 +347,8 @@ impl Cqe {
         }
     }
 
-    /// The fields that are valid in a CQE with an error: ID, status, QPN and whether it is of a
-    /// receive.
+    /// The fields that are valid in a CQE with an error: ID, status, QPN, and whether the work
+    /// request is a receive.
     pub fn failure(&self) -> (u64, u8, u32, bool) {
         (self.wr_id, self.status, self.qp_num, self.opcode >= 0x80)
     }

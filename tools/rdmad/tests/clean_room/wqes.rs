@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Fields of work requests that say nothing, or something wrong.
+//! Fields of work requests that are ignored or invalid.
 
 use crate::between;
 use crate::only;
 use crate::wire::*;
 
-/// Where the first SGE lies in a send WQE, and its fields.
+/// Offsets in a send WQE: number of SGEs, and address and L_Key of the first SGE.
 const NUM_SGE: usize = 0;
 const ADDRESS: usize = 75;
 const LKEY: usize = 87;
 
-/// Nothing is read from or written to memory of no length, so no key has to open it.
+/// The keys of an access of 0 bytes are not checked.
 // abi: R-659, R-1154
 #[test]
 fn nothing_needs_no_key() {
@@ -35,7 +35,7 @@ fn nothing_needs_no_key() {
     });
 }
 
-/// Flags that do not exist have no effect. Of the SGE of inline data, the length counts alone.
+/// Undefined flags have no effect. Only the length of the SGE of inline data is used.
 // abi: R-641, R-1153, R-1155
 #[test]
 fn fields_without_meaning_are_ignored() {
@@ -57,7 +57,7 @@ fn fields_without_meaning_are_ignored() {
     });
 }
 
-/// Inline data has one SGE.
+/// Inline data must have exactly one SGE.
 // abi: R-1153
 #[test]
 fn inline_data_of_another_form_is_refused() {

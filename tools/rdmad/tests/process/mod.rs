@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program as a process of a test.
+//! The daemon as a child process of a test.
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
@@ -10,7 +10,7 @@ use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
 
-/// A daemon, ended with the test.
+/// A daemon. Dropping it ends the process.
 pub struct Daemon(pub Child);
 
 impl Daemon {
@@ -27,7 +27,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Starts a daemon that has its standard output as `--ready-fd`, and waits until it is ready.
+/// Starts a daemon whose `--ready-fd` is its standard output, and waits until it is ready.
 pub fn ready(mut command: Command) -> Child {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program with one port, and its control commands.
+//! The daemon with one port, and the port's control commands.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +12,10 @@ use virtio_rdma_abi::wire::Wire;
 use crate::common::Driver;
 use crate::process::Daemon;
 
-/// Entries of the control queue.
+/// Number of descriptors of the control queue.
 pub const SIZE: u16 = 16;
 
-/// Starts a daemon whose port is at `dir`/vfio and waits until it is ready.
+/// Starts a daemon with a port whose socket is `dir`/vfio, and waits until it is ready.
 pub fn daemon(dir: &Path, more: &[&str]) -> Daemon {
     let port = format!(
         "a,vfio={},mac=52:54:00:09:00:01",
@@ -28,7 +28,7 @@ pub fn daemon(dir: &Path, more: &[&str]) -> Daemon {
     Daemon::start(command)
 }
 
-/// Executes a control command.
+/// Executes a command of the control queue.
 pub fn call<R: Request>(driver: &mut Driver, request: R) -> Result<R::Response, u8> {
     let mut bytes = vec![R::COMMAND.value()];
     bytes.resize(1 + R::SIZE, 0);
