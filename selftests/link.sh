@@ -11,7 +11,7 @@ after_failure() {
 	ip address del 10.77.0.1/24 dev "$(netdev 1)" 2>/dev/null
 }
 
-# The value of a field of `ibv_devinfo -v`.
+# Prints the value of a field of `ibv_devinfo -v`.
 devinfo() {
 	ibv_devinfo -v -d "$(device 1)" | sed -n "s/^[[:space:]]*$1:[[:space:]]*//p" | head -n 1
 }

@@ -13,11 +13,11 @@ pub fn no_memory() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOMEM)
 }
 
-/// `value` in a box.
+/// Allocates a box for `value`.
 ///
 /// # Errors
 ///
-/// `ENOMEM`. The value is dropped then.
+/// `ENOMEM`. Then `value` is dropped.
 pub fn boxed<T>(value: T) -> io::Result<Box<T>> {
     const { assert!(size_of::<T>() != 0) };
     // SAFETY: the size is not 0.

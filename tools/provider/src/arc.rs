@@ -40,7 +40,7 @@ impl<T> Arc<T> {
     ///
     /// # Errors
     ///
-    /// `ENOMEM`. The value is dropped then.
+    /// `ENOMEM`. Then `value` is dropped.
     pub fn try_new(value: T) -> io::Result<Self> {
         let counted = boxed(Counted {
             value,
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(std::rc::Rc::strong_count(&value), 2);
         let raw = NonNull::new(Arc::into_raw(second)).unwrap();
         assert_eq!(std::rc::Rc::strong_count(&value), 2);
-        // SAFETY: from above.
+        // SAFETY: the address is from `into_raw` above.
         drop(unsafe { Arc::from_raw(raw) });
         assert_eq!(std::rc::Rc::strong_count(&value), 1);
     }

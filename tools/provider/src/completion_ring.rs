@@ -68,8 +68,8 @@ pub struct QpRings {
 }
 
 impl QpRings {
-    /// Completes the work request of `cqe`. Returns the application's id of it, or `None` if there
-    /// is no such work request.
+    /// Completes the work request of `cqe`. Returns the application's id, or `None` if there is no
+    /// such work request.
     #[inline]
     fn complete(&self, cqe: &Cqe) -> Option<u64> {
         if is_receive(cqe) {
@@ -116,7 +116,7 @@ impl QpRings {
     }
 }
 
-/// A ring that the device completes into.
+/// A ring of a CQ, to which the device writes completions.
 pub struct Ring {
     map: RingMap,
     /// The producer's position that polling or an event has last seen. Races can leave an older
@@ -180,8 +180,8 @@ pub struct CompletionRing {
     qps: Table<QpRings>,
     deferred: Deferred<Message>,
     arming: Lock<Arming>,
-    /// The ring that the device completes into. The lock is held during a resize, including its
-    /// system call.
+    /// The ring to which the device writes completions. The lock is held during a resize,
+    /// including its system call.
     control: Mutex<Arc<Ring>>,
     /// Allocates the rings of later resizes.
     lender: Option<Lender>,
@@ -350,13 +350,14 @@ impl CompletionRing {
         })
     }
 
-    /// The ring that the device completes into. It stays the same until the guard is dropped.
+    /// The ring to which the device writes completions. It stays the same until the guard is
+    /// dropped.
     fn control(&self) -> MutexGuard<'_, Arc<Ring>> {
         // The pointer is replaced in one step, so a panic leaves it valid.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ring that the device completes into.
+    /// The ring to which the device writes completions.
     pub fn ring(&self) -> Arc<Ring> {
         self.control().clone()
     }

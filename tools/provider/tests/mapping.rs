@@ -230,7 +230,7 @@ fn extended_qp(added: Option<usize>, send_ops: u32) -> Option<i32> {
         assert_eq!(words[added], u64::from(ffi::VERBS_QP_EX));
         assert!(words[..added.min(2)].iter().all(|function| *function != 0));
         assert!(words[added + 1..].iter().all(|word| *word == 0));
-        // SAFETY: made above.
+        // SAFETY: the QP was made above.
         assert_eq!(unsafe { qp::destroy_qp(qp) }, 0);
     }
     kernel(|kernel| kernel.added = Some(2));
@@ -267,7 +267,7 @@ fn a_queue_whose_ring_cannot_be_mapped_is_destroyed() {
     }
     // The CQ is unchanged.
     let qp = bench.create_qp();
-    // SAFETY: made above.
+    // SAFETY: the QP was made above.
     assert_eq!(unsafe { qp::destroy_qp(qp) }, 0);
 }
 
@@ -282,7 +282,7 @@ fn a_queue_stays_where_it_is_if_the_prepared_ring_cannot_be_mapped() {
     // The next attempts succeed.
     assert_eq!(resize_cq(bench.cq, 64), 0);
     assert_eq!(grow_srq(srq, 64), 0);
-    // SAFETY: made above.
+    // SAFETY: the SRQ was made above.
     assert_eq!(unsafe { srq::destroy_srq(srq) }, 0);
 }
 
@@ -305,7 +305,7 @@ fn memory_is_mapped_as_the_module_offers_it() {
     assert_eq!(found, expected);
     let qp = bench.create_qp();
     assert_eq!(mappings().len(), 4);
-    // SAFETY: made above.
+    // SAFETY: the QP was made above.
     assert_eq!(unsafe { qp::destroy_qp(qp) }, 0);
     assert_eq!(mappings().len(), 2);
 }
@@ -316,7 +316,7 @@ fn a_ring_is_unmapped_after_its_queue_is_gone_or_has_moved() {
     let bench = Bench::new();
     take_calls();
     let (qp, srq) = (bench.create_qp(), bench.create_srq());
-    // SAFETY: made above.
+    // SAFETY: the QP and the SRQ were made above.
     unsafe {
         assert_eq!(qp::destroy_qp(qp), 0);
         assert_eq!(srq::destroy_srq(srq), 0);
@@ -345,7 +345,7 @@ fn a_ring_is_unmapped_after_its_queue_is_gone_or_has_moved() {
         ]
     );
     assert_eq!(mappings().len(), 3);
-    // SAFETY: made above.
+    // SAFETY: the SRQ was made above.
     assert_eq!(unsafe { srq::destroy_srq(srq) }, 0);
 }
 
@@ -376,6 +376,6 @@ fn a_longer_ring_is_filled_before_the_move() {
             assert_eq!(header.wr_id, u64::from(slot));
         }
     });
-    // SAFETY: made above.
+    // SAFETY: the SRQ was made above.
     assert_eq!(unsafe { srq::destroy_srq(srq) }, 0);
 }

@@ -155,6 +155,6 @@ fn objects_of_the_process() {
     let mut attr = ffi::ibv_td_init_attr { comp_mask: 0 };
     // SAFETY: the context is not accessed.
     let td = until_not_null(|| unsafe { pd::alloc_td(ptr::null_mut(), &mut attr) });
-    // SAFETY: made above.
+    // SAFETY: the thread domain was made above.
     assert_eq!(unsafe { pd::dealloc_td(td) }, 0);
 }

@@ -101,7 +101,7 @@ const ATTEMPTS: usize = 20;
 
 #[test]
 fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
-    // The other thread seldom comes at the worst moment.
+    // Several attempts, since the threads seldom race at the critical moment.
     for same_number in [false, true].repeat(ATTEMPTS) {
         let shared = shared();
         let cq = cq(&shared, 8);
@@ -133,7 +133,7 @@ fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
 
 #[test]
 fn a_reset_while_the_cq_is_resized_drops_what_was_completed() {
-    // The other thread seldom comes at the worst moment.
+    // Several attempts, since the threads seldom race at the critical moment.
     for _ in 0..ATTEMPTS {
         let shared = shared();
         let cq = cq(&shared, 8);

@@ -44,7 +44,7 @@ enum Action {
     Shell(BedOptions),
     /// Print QEMU's arguments for the processor, and in a second line the kernel's parameters
     Processor,
-    /// Show two VMs at work
+    /// Run a demo on two VMs
     Demo {
         /// Options of `run`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -320,7 +320,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
     response: *mut ffi::ib_uverbs_get_context_resp,
     _response_size: usize,
 ) -> c_int {
-    // SAFETY: the provider's part is behind that of the core.
+    // SAFETY: the provider's part follows the core's part.
     let request = unsafe { &*behind(command, AllocContextReq::SIZE) };
     let request = AllocContextReq::from_bytes(request.try_into().unwrap());
     kernel(|kernel| {
@@ -385,7 +385,7 @@ unsafe extern "C" fn ibv_cmd_create_cq_ex(
     _response_size: usize,
     _flags: u32,
 ) -> c_int {
-    // SAFETY: the provider's part is behind that of the core.
+    // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (
             CreateCqReq::from_bytes((&*behind(command, CreateCqReq::SIZE)).try_into().unwrap()),
@@ -416,7 +416,7 @@ unsafe extern "C" fn ibv_cmd_resize_cq(
     response: *mut ffi::ib_uverbs_resize_cq_resp,
     _response_size: usize,
 ) -> c_int {
-    // SAFETY: the provider's part is behind that of the core.
+    // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (
             ResizeCqReq::from_bytes((&*behind(command, ResizeCqReq::SIZE)).try_into().unwrap()),
@@ -454,7 +454,7 @@ unsafe extern "C" fn ibv_cmd_create_qp_ex2(
     response: *mut ffi::ib_uverbs_ex_create_qp_resp,
     _response_size: usize,
 ) -> c_int {
-    // SAFETY: the provider's part is behind that of the core.
+    // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (*qp.cast::<ffi::ibv_qp>()).qp_num = 17;
         // comp_mask follows the added functions of extended QPs.
@@ -500,7 +500,7 @@ unsafe extern "C" fn ibv_cmd_create_srq(
     response: *mut ffi::ib_uverbs_create_srq_resp,
     _response_size: usize,
 ) -> c_int {
-    // SAFETY: the provider's part is behind that of the core.
+    // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (
             CreateSrqReq::from_bytes((&*behind(command, CreateSrqReq::SIZE)).try_into().unwrap()),
@@ -534,7 +534,7 @@ unsafe extern "C" fn ibv_cmd_modify_srq(
         command_size,
         size_of::<ffi::ibv_modify_srq>() + ModifySrqReq::SIZE
     );
-    // SAFETY: the provider's part is behind that of the core.
+    // SAFETY: the provider's part follows the core's part.
     let request = unsafe {
         ModifySrqReq::from_bytes((&*behind(command, ModifySrqReq::SIZE)).try_into().unwrap())
     };
