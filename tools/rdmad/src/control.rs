@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Control of a running daemon: requests, and what they do.
+//! Control of a running daemon: requests and their execution.
 //!
-//! A client writes a request as one line of JSON and reads a [`Reply`]. The users who may connect
-//! are those of the socket. Without a group of its own it is for the daemon's user and root alone,
-//! whatever permissions somebody gave the socket later.
+//! A client writes a request as one line of JSON and reads a [`Reply`]. The permissions of the
+//! socket determine the users who may connect. Without `--ctl-group`, only root and the daemon's
+//! user may control the daemon, even if the permissions of the socket are changed later.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -22,27 +22,27 @@ use crate::log::Level;
 use crate::ports::{PortState, Ports};
 use crate::rates::{self, parse_bytes, parse_messages};
 
-/// Bytes of a request at most.
+/// Maximum length of a request in bytes.
 pub const MAX_REQUEST: usize = 4096;
 
-/// A request.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// Lists the ports.
     Ports {},
-    /// Changes the limits of a port. A limit that is not named stays.
+    /// Changes the rate limits of a port. A limit that is absent does not change.
     Limit {
         /// Name of the port.
         port: String,
-        /// Bytes a second: as the key rate of a port, or none.
+        /// Bytes per second, in the form of the key `rate` of a port, or "none".
         rate: Option<String>,
-        /// Messages a second: as the key messages of a port, or none.
+        /// Messages per second, in the form of the key `messages` of a port, or "none".
         messages: Option<String>,
     },
-    /// Changes which lines the log has.
+    /// Changes the level of the log.
     LogLevel {
-        /// The least severity: off, error, warn, info, debug or trace.
+        /// Minimum severity of logged lines: off, error, warn, info, debug or trace.
         level: String,
     },
 }
@@ -51,22 +51,22 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// It was done.
+    /// The request was executed.
     Done,
-    /// Why nothing was done.
+    /// Why the request was refused.
     Error(String),
-    /// All ports.
+    /// The state of all ports.
     Ports(Vec<PortState>),
 }
 
-/// Answers requests.
+/// Executes requests and answers them.
 pub struct Control {
-    /// The ports, which requests look at and change.
+    /// The ports of the daemon.
     pub ports: Arc<Ports>,
     /// The level of the log.
     pub level: Level,
-    /// Whether users who are neither root nor the daemon's may connect, as far as the permissions
-    /// of the socket let them.
+    /// Whether users other than root and the daemon's may control the daemon, if the permissions of
+    /// the socket let them connect.
     pub has_group: bool,
 }
 
@@ -114,7 +114,7 @@ impl Control {
         }
     }
 
-    /// Whether the client's user may control the daemon.
+    /// Fails unless the client's user may control the daemon.
     fn check(&self, client: &UnixStream) -> Result<()> {
         let user = socket_peercred(client).context("can't tell who asks")?.uid;
         ensure!(

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CPUs that belong to workers alone.
+//! CPUs that are reserved for workers.
 
 use anyhow::{ensure, Context, Result};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
-/// Reserves `count` of the CPUs that the current thread may use, the last ones, and moves the
-/// thread to the others. Threads that it starts from now on stay there as well, unless they are
-/// moved. Reserves none if `count` is 0.
+/// Reserves the last `count` of the CPUs that the current thread may use, and moves the thread to
+/// the other CPUs. Threads that it starts later inherit this, unless they are moved. Does nothing
+/// if `count` is 0.
 ///
 /// # Errors
 ///

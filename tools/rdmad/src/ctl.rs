@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The command that controls a running daemon.
+//! The command `ctl`, which controls a running daemon.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use clap::Subcommand;
 use crate::control::{Reply, Request, MAX_REQUEST};
 use crate::line_server;
 
-/// The request and the daemon.
+/// The request, and the socket of the daemon.
 #[derive(Debug, clap::Args)]
 pub struct CtlArgs {
-    /// The socket that the daemon was given as --ctl.
+    /// Control socket of the daemon: the value of its option --ctl.
     #[arg(long, value_name = "SOCKET")]
     pub socket: PathBuf,
 
-    /// Print the answer as the daemon gives it, a line of JSON.
+    /// Print the daemon's reply as a line of JSON.
     #[arg(long)]
     json: bool,
 
@@ -31,16 +31,16 @@ pub struct CtlArgs {
 enum Command {
     /// List the ports.
     Ports,
-    /// Change the limits of a port. A limit that is not named stays.
+    /// Change the rate limits of a port. A limit that is not given does not change.
     Limit {
         /// Name of the port.
         port: String,
 
-        /// Bytes a second and, by default those of 5 ms, bytes of a burst; or none.
+        /// Bytes per second, and of a burst (by default those of 5 ms); or none.
         #[arg(long, value_name = "BYTES[:BURST]|none")]
         rate: Option<String>,
 
-        /// Messages a second and, by default those of 5 ms, messages of a burst; or none.
+        /// Messages per second, and of a burst (by default those of 5 ms); or none.
         #[arg(
             long,
             value_name = "COUNT[:BURST]|none",
@@ -48,9 +48,9 @@ enum Command {
         )]
         messages: Option<String>,
     },
-    /// Change which lines the daemon's log has.
+    /// Change the level of the daemon's log.
     LogLevel {
-        /// The least severity: off, error, warn, info, debug or trace.
+        /// Minimum severity of logged lines: off, error, warn, info, debug or trace.
         level: String,
     },
 }
@@ -75,7 +75,7 @@ impl Command {
     }
 }
 
-/// Has the daemon do what `args` tell, and prints its answer to `to`.
+/// Sends the request in `args` to the daemon, and prints the reply to `to`.
 pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
     let line = ask(&args.socket, &args.command.request())?;
     let reply = serde_json::from_slice(&line).context("the daemon's answer is unknown")?;

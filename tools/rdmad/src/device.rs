@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The verbs engine as a virtio device.
+//! Adapts the verbs engine to a virtio device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,14 +15,14 @@ use virtio_rdma_abi::feature::{Feature, Features};
 use virtqueue::Split;
 use vswitch::EnginePort;
 
-/// Virtio device type of RDMA.
+/// Virtio device type of virtio-rdma.
 const DEVICE_ID: u16 = 42;
 /// PCI class: network controller, other.
 const PCI_CLASS: u32 = 0x02_80_00;
-/// Control commands in one turn; then a reset that waits has its own.
+/// Maximum number of control commands in one turn, after which a pending reset is executed.
 const BATCH: usize = 16;
 
-/// One VM's device.
+/// The device of one VM.
 pub struct RdmaDevice {
     verbs: Arc<Device>,
     queues: Arc<DeviceQueues>,
@@ -33,8 +33,8 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Makes a device, with its port of the switch, that offers all but the `withheld` features and
-    /// those that need them, and `more` of the transport.
+    /// Makes a device and connects it to its port of the switch. The device offers all features
+    /// except `withheld` and those that depend on them, and the transport features in `more`.
     pub fn new(
         mut config: DeviceConfig,
         withheld: Features,
@@ -76,7 +76,7 @@ impl RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// The engine.
+    /// The device's verbs engine.
     pub fn engine(&self) -> &Arc<Device> {
         &self.verbs
     }
@@ -123,7 +123,7 @@ impl VirtioDevice for RdmaDevice {
     }
 
     fn activate(&self, features: u64, queues: &[Arc<Virtqueue>]) {
-        // They are the same ones each time.
+        // Each activation passes the same queues.
         self.queues.all.get_or_init(|| queues.to_vec());
         let features = Features(features);
         let own_rings = features.has(Feature::RingAddr);
@@ -169,17 +169,17 @@ impl VirtioDevice for RdmaDevice {
     fn shm_write(&self, offset: u64, value: u32) {
         let page = offset >> self.doorbell_shift;
         if offset == page << self.doorbell_shift {
-            // The region has as many pages as a u32 counts.
+            // The number of a page of the region fits u32.
             self.verbs.doorbell(page as u32, value);
         }
     }
 }
 
-/// The virtqueues of the device, from when the driver is ready for the first time.
+/// The virtqueues of the device, which are set at the first activation.
 #[derive(Default)]
 struct DeviceQueues {
     all: OnceLock<Vec<Arc<Virtqueue>>>,
-    /// Event queues are there: the driver has own rings.
+    /// Whether there are event queues: the driver has negotiated own rings.
     carry_events: AtomicBool,
 }
 

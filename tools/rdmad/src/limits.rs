@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The limit on open files.
+//! Resource limits of the daemon: open files, memory and processes.
 
 use anyhow::{Context, Result};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
@@ -8,16 +8,18 @@ use verbs::DeviceConfig;
 
 use crate::cli::Args;
 
-/// Open files of the daemon beside those of its ports: workers, switch, uplinks, status, log.
+/// Number of open files of the daemon without those of its ports: workers, switch, uplinks, status,
+/// log.
 const OWN: u64 = 64;
-/// Open files of a port beside those that its client hands over: sockets and eventfds of the
+/// Number of open files of a port without those that its client passes: sockets and eventfds of the
 /// daemon.
 const OF_A_PORT: u64 = 16;
 
-/// Memory of the daemon beside that of its ports: stacks, the switch, the capture, the log.
+/// Memory of the daemon without that of its ports, in bytes: stacks, the switch, the capture, the
+/// log.
 const OWN_MEMORY: u64 = 512 << 20;
 
-/// Raises the limit on open files as far as it goes, and says so if that does not suffice for
+/// Raises the limit of open files to its maximum. Logs a warning if this does not suffice for
 /// `ports` ports.
 pub fn raise(ports: usize) {
     let limit = getrlimit(Resource::Nofile);
@@ -38,8 +40,8 @@ pub fn raise(ports: usize) {
     }
 }
 
-/// Once all is started: no process or thread more, no more open files than there may be now, and no
-/// more memory than the ports may have, with as much again for what they share.
+/// Lowers the limits after start-up: no new process or thread, no increase of the limit of open
+/// files, and at most twice the memory limits of ports and daemon.
 pub fn lower(args: &Args) -> Result<()> {
     let ports = args.ports.iter();
     let memory = ports.map(|port| port.memory.unwrap_or(args.memory));
@@ -51,7 +53,7 @@ pub fn lower(args: &Args) -> Result<()> {
         (Resource::Data, Some(memory.saturating_mul(2))),
     ];
     for (resource, limit) in lowered {
-        // Nobody may raise it beyond what it was.
+        // A limit must not exceed the present maximum.
         let maximum = getrlimit(resource).maximum;
         let limit = limit.into_iter().chain(maximum).min();
         let limits = Rlimit {
@@ -63,9 +65,9 @@ pub fn lower(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Open files that so many ports need at most.
+/// Maximum number of open files that this number of ports needs.
 fn needed(ports: usize) -> u64 {
-    // An interrupt a queue, and one for the configuration.
+    // A client passes an eventfd for each queue's interrupt and one for the configuration's.
     let queues = DeviceConfig::new([0; 6]).limits.virtqueue_sizes().len();
     let client = queues + 1 + dma::MAX_REGIONS + vdev::MAX_FDS;
     OWN + ports as u64 * (client as u64 + OF_A_PORT)

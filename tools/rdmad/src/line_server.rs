@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A socket whose clients write one line each and get an answer until the end of the stream.
+//! A server whose clients write one line each and read an answer until the end of the stream.
 //!
-//! One thread serves the clients side by side: none waits for another. Requests, clients and their
-//! time are bounded.
+//! One thread serves the clients concurrently: none waits for another. The length of requests, the
+//! number of clients, and the time of each client are bounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -20,35 +20,35 @@ use rustix::io::Errno;
 use sandbox::Kind;
 use sockets::{Access, SocketPath};
 
-/// How long a client may take to ask and to read the answer.
+/// Time limit of a client, from its connection until it has read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client of ours waits for an answer.
+/// How long [`ask`] waits for an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
-/// Clients at a time. One more takes the place of the one that is there for longest.
+/// Maximum number of clients at a time. Another client replaces the oldest one.
 pub const MAX_CLIENTS: usize = 16;
-/// Bytes of a request that are read at a time.
+/// Number of bytes of a request that are read at a time.
 const PIECE: usize = 4096;
 /// Pause before the next client after one could not be accepted, for example for lack of
 /// descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Answers of a server.
+/// The requests and answers of a server.
 pub trait Answers: Send + 'static {
-    /// The thread that serves.
+    /// Kind of the server's thread.
     const KIND: Kind;
-    /// Bytes of a request at most, its end of line not among them.
+    /// Maximum length of a request in bytes, without its end of line.
     const MAX_REQUEST: usize;
 
-    /// Answers a request, which may be one byte longer than [`MAX_REQUEST`](Self::MAX_REQUEST) and
-    /// is incomplete then.
+    /// Answers a request. A request that is too long is truncated to one byte more than
+    /// [`MAX_REQUEST`](Self::MAX_REQUEST).
     ///
     /// # Errors
     ///
-    /// The client gets no answer.
+    /// After an error the client gets no answer.
     fn answer(&mut self, client: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>>;
 }
 
-/// The thread that serves. Dropping it ends the thread and removes the socket.
+/// A running server. Dropping it ends its thread and removes the socket.
 pub struct Server {
     _socket: SocketPath,
     stop: Arc<OwnedFd>,
@@ -56,7 +56,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, where the socket of a daemon that was killed may lie.
+    /// Starts a server at `path`. The socket of a killed daemon is replaced.
     pub fn start<A: Answers>(path: &Path, access: &Access, mut answers: A) -> Result<Self> {
         let name = A::KIND.name();
         let (listener, socket) = sockets::listen(path, access).context(name)?;
@@ -80,25 +80,27 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nobody else has it, so its counter is not full.
+        // This can't fail: the counter is not full, since nobody else writes to it.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it panicked, that was printed.
+            // The thread was told to stop. A panic was reported already.
             let _ = thread.join();
         }
     }
 }
 
-/// Sends a request to the server at `socket` and copies its answer to `to`. Returns how long it is.
+/// Sends a request to the server at `socket` and copies the answer to `to`. Returns the length of
+/// the answer in bytes.
 pub fn ask(socket: &Path, request: &str, to: &mut impl Write) -> io::Result<u64> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
-    // At once: the server answers the first line and hangs up, whatever the client has to add.
+    // A single write: a second one could fail, since the server answers the first line and closes
+    // the connection.
     stream.write_all(format!("{request}\n").as_bytes())?;
     io::copy(&mut stream, to)
 }
 
-/// Serves clients until `stop` can be read.
+/// Serves clients until `stop` is readable.
 fn serve<A: Answers>(listener: &UnixListener, stop: &OwnedFd, answers: &mut A) -> io::Result<()> {
     let mut clients: VecDeque<Client> = VecDeque::new();
     let mut paused: Option<Instant> = None;
@@ -149,11 +151,11 @@ fn serve<A: Answers>(listener: &UnixListener, stop: &OwnedFd, answers: &mut A) -
     }
 }
 
-/// A client that asks.
+/// A connected client.
 struct Client {
     stream: UnixStream,
     request: Vec<u8>,
-    /// The rest of the answer, once there was a request.
+    /// The unsent rest of the answer. `None` until the request is complete.
     answer: Option<VecDeque<u8>>,
     until: Instant,
 }
@@ -177,7 +179,8 @@ impl Client {
         PollFd::new(&self.stream, flags)
     }
 
-    /// Goes on as far as that needs no waiting. Returns whether there is more to do.
+    /// Reads or writes as much as possible without waiting. Returns whether the client is to be
+    /// served further.
     fn go_on(&mut self, answers: &mut impl Answers) -> bool {
         match self.try_go_on(answers) {
             Ok(more) => more,
@@ -191,12 +194,13 @@ impl Client {
 
     fn try_go_on<A: Answers>(&mut self, answers: &mut A) -> io::Result<bool> {
         if self.answer.is_none() {
-            // One piece, so that a client that writes without end holds nobody up.
+            // Only one piece is read, so a client that writes without end does not block others.
             let mut piece = [0; PIECE];
             let read = self.stream.read(&mut piece)?;
             let line = piece[..read].iter().position(|byte| *byte == b'\n');
             self.request.extend(&piece[..line.unwrap_or(read)]);
-            // The rest is read, or the answer would get lost with it.
+            // A long request is read to its end, although it is truncated: closing a socket with
+            // unread input would discard the answer.
             self.request.truncate(A::MAX_REQUEST + 1);
             if read > 0 && line.is_none() {
                 return Ok(true);
@@ -218,7 +222,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// Says the request as often as told.
+    /// Answers with this number of repetitions of the request.
     struct Echo(usize);
 
     impl Answers for Echo {
@@ -238,7 +242,7 @@ mod tests {
 
     #[test]
     fn clients_that_do_not_ask_or_read_hold_nobody_up() {
-        // More than the socket holds.
+        // An answer of more bytes than the socket holds.
         const LONG: usize = 1 << 20;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
@@ -247,7 +251,7 @@ mod tests {
         let mut deaf = UnixStream::connect(&path).unwrap();
         deaf.write_all(b"x\n").unwrap();
         assert_eq!(said(&path, "y").len(), LONG);
-        // The end waits for neither.
+        // The drop must wait for neither client.
         drop(server);
         assert!(!path.exists());
         drop((silent, deaf));
@@ -289,7 +293,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
-        // Another daemon's by now.
+        // Another daemon takes over the path.
         std::fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(server);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The log: lines that a thread of its own writes to standard error.
+//! The log: a separate thread writes lines to standard error.
 //!
-//! A pipe that nobody reads makes its writers wait. That is the log's thread alone: other threads
-//! put lines into a queue. When the queue is full, the oldest lines are dropped and counted, so the
-//! last ones, which say why the daemon ends, are kept.
+//! A pipe that nobody reads blocks its writer. Only the log's thread is blocked: other threads put
+//! lines into a queue. When the queue is full, the oldest lines are dropped and counted. So the
+//! last lines, which say why the daemon ends, are retained.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -17,49 +17,49 @@ use sandbox::Kind;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::reload;
 
-/// Bytes that wait for a reader at most.
+/// Maximum number of bytes in the queue.
 const CAPACITY: usize = 1 << 20;
-/// How long an end of the process waits for lines to be written.
+/// How long `flush` waits for lines to be written, at the end of the process.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Changes which lines the log has.
+/// Changes the level of the log.
 pub struct Level(Box<dyn Fn(LevelFilter) -> Result<(), reload::Error> + Send>);
 
 impl Level {
-    /// Changes it by `set`.
+    /// A `Level` that changes the level by a call of `set`.
     pub fn new(set: impl Fn(LevelFilter) -> Result<(), reload::Error> + Send + 'static) -> Self {
         Self(Box::new(set))
     }
 
-    /// From now on the log has lines of this level and above.
+    /// Restricts the log to lines of this level and above.
     ///
     /// # Errors
     ///
-    /// There is no log any more.
+    /// The log does not exist any more.
     pub fn set(&self, level: LevelFilter) -> Result<(), reload::Error> {
         (self.0)(level)
     }
 }
 
-/// Takes lines, without waiting. Clones write to the same log.
+/// A writer of lines to the log, which never waits. Clones write to the same log.
 #[derive(Clone)]
 pub struct Log(Arc<Channel>);
 
 #[derive(Default)]
 struct Channel {
     queue: Mutex<Lines>,
-    /// A line has come, or was written.
+    /// Signals that a line was queued or written.
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Lines {
     lines: VecDeque<Vec<u8>>,
-    /// All of `lines`.
+    /// Total length of `lines` in bytes.
     bytes: usize,
-    /// Lines before these that were dropped, which the log has not told yet.
+    /// Number of dropped lines before these that the log has yet to report.
     dropped: u64,
-    /// A line was taken and is not written yet.
+    /// Whether a line was taken from the queue and is not written yet.
     is_writing: bool,
 }
 
@@ -74,7 +74,7 @@ impl Log {
 }
 
 impl Write for Log {
-    /// Queues a line, which is `line` as a whole.
+    /// Queues a line. `line` must be a whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut queue = self.0.queue.lock();
         queue.bytes += line.len();
@@ -88,7 +88,7 @@ impl Write for Log {
         Ok(line.len())
     }
 
-    /// Waits until all lines are written, but not forever.
+    /// Waits until all lines are written, for at most [`PATIENCE`].
     fn flush(&mut self) -> io::Result<()> {
         let is_busy = |queue: &mut Lines| queue.is_writing || !queue.lines.is_empty();
         let mut queue = self.0.queue.lock();
@@ -114,7 +114,7 @@ impl Channel {
             };
             let dropped = mem::take(&mut queue.dropped);
             drop(queue);
-            // Nobody is left to tell of an error.
+            // An error of the log can't be reported.
             if dropped > 0 {
                 let _ = writeln!(
                     out,
@@ -128,7 +128,7 @@ impl Channel {
 }
 
 impl Lines {
-    /// The oldest line.
+    /// Takes the oldest line.
     fn take(&mut self) -> Option<Vec<u8>> {
         let line = self.lines.pop_front()?;
         self.bytes -= line.len();
@@ -143,7 +143,7 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
-    /// Takes lines once both barriers have been passed.
+    /// An output that writes only after both barriers were passed.
     struct Gate {
         out: UnixStream,
         passed: Option<[Arc<Barrier>; 2]>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Puts the parts together: a device per port, the workers and the switch that they share.
+//! Assembles the daemon: a device for each port, and the shared workers and switch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::log::Level;
 use crate::ports::{Port, Ports};
 use crate::status::Status;
 
-/// All that runs. Dropping it ends everything, from the guests' side down.
+/// All running parts of the daemon. Dropping it ends them, first those that the guests use.
 pub struct Machine {
-    /// These look at all that follows.
+    /// Servers that access the other parts, so they are dropped first.
     _status: Option<Server>,
     _control: Option<Server>,
     ports: Arc<Ports>,
@@ -31,10 +31,10 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Opens all sockets and starts to serve, by workers on the CPUs `dedicated` if there are any.
-    /// `level` is the level of the log.
+    /// Opens all sockets and starts all threads. The workers run on the CPUs `dedicated`, if there
+    /// are any. `level` changes the level of the log.
     pub fn start(args: &Args, dedicated: Vec<usize>, level: Level) -> Result<Self> {
-        // First, since this is what tells whether another daemon runs already.
+        // The sockets come first: they show whether another daemon is running already.
         let access = args.access();
         let listeners = args
             .ports
@@ -128,7 +128,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The status and the control have them too.
+        // The status and control servers share the ports, which would outlive this otherwise.
         self.ports.clear();
     }
 }

@@ -40,7 +40,7 @@ use crate::log::{Level, Log};
 use crate::machine::Machine;
 use crate::ready::Listeners;
 
-/// The failure, and what to do.
+/// Context of errors of the sandbox, with the way around them.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 
 fn main() -> ExitCode {
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
-    // First, since threads and the keeper inherit it.
+    // CPUs are reserved first, since threads and the keeper inherit the affinity.
     let dedicated = match cpus::dedicate(args.dedicate.map_or(0, usize::from)) {
         Ok(cpus) => cpus,
         Err(error) => return end(Err(error)),
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     };
-    // A reader that takes nothing does not keep the process.
+    // `flush` does not wait for ever if nobody reads standard error.
     let _ = log.flush();
     status
 }
@@ -125,7 +125,7 @@ fn run(args: &Args, dedicated: Vec<usize>, signals: &SigSet, level: Level) -> Re
     Ok(())
 }
 
-/// Ends a program that has no log.
+/// Exit status of a command that has no log. Prints the error to standard error.
 fn end(done: Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The status as metrics, in the text format of OpenMetrics.
+//! Formats the status as metrics, in the text format of OpenMetrics.
 
 use std::fmt;
 
@@ -15,15 +15,15 @@ use virtio_rdma_abi::ctrl::RspQueryCounters;
 
 use crate::report::{Frames, PortReport, Report, Worker};
 
-/// All names begin with it.
+/// Prefix of the names of all metrics.
 const PREFIX: &str = "virtio_rdmad";
 
-/// A report as OpenMetrics.
+/// Formats a report as OpenMetrics text.
 pub fn text(report: Report) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(report));
     let mut text = String::new();
-    // A string takes everything.
+    // Writing to a string can't fail.
     let _ = encode(&mut text, &registry);
     text
 }
@@ -103,7 +103,7 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
             ("mr", port.mrs),
             ("qp", port.qps.len()),
         ];
-        // An address has no more bits.
+        // `usize` fits u64.
         counts.map(|(kind, count)| ([("port", &*port.name), ("kind", kind)], count as u64))
     });
     families.gauge("port_objects", "Objects of the VM", None, objects)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A panic that is not contained in the work for a port ends the process, whichever thread panics.
+//! Tests of panics: a panic outside of contained work for a port ends the process, whichever thread
+//! panics.
 
 use std::env;
 use std::io::{self, Write};
@@ -23,11 +24,10 @@ use crate::line_server::Server;
 use crate::log::Log;
 use crate::status::{self, Form, Status};
 
-/// The port's.
+/// MAC address of the port.
 const MAC: Mac = [2, 0, 0, 0, 0, 1];
 
-/// Runs the ignored test `name` of this module in a process of its own, which must end by the
-/// panic.
+/// Runs the ignored test `name` of this module in a separate process, which must end by the panic.
 fn ends(name: &str) {
     let output = panicked(name);
     let told = String::from_utf8_lossy(&output.stderr);
@@ -36,7 +36,7 @@ fn ends(name: &str) {
     assert!(told.contains("the process ends"), "{name}: {told}");
 }
 
-/// The output of the ignored test `name` of this module in a process of its own.
+/// Runs the ignored test `name` of this module in a separate process, and returns its output.
 fn panicked(name: &str) -> Output {
     Command::new(env::current_exe().unwrap())
         .args([
@@ -66,11 +66,11 @@ fn of_the_status_thread() {
     let socket = dir.path().join("status");
     let status = Status(|| panic!("planted"));
     let _server = Server::start(&socket, &Access::default(), status).unwrap();
-    // The process ends before the thread closes its end.
+    // The process ends before the status thread closes the connection.
     let _ = status::show(&socket, Form::Text, &mut Vec::new());
 }
 
-/// The switch's thread tells an engine that frames came.
+/// The panic is in the callback by which the switch's thread notifies an engine of frames.
 #[test]
 #[ignore = "ends its process"]
 fn of_the_switch_thread() {
@@ -109,7 +109,7 @@ fn packet() -> Vec<u8> {
     frame
 }
 
-/// A disk on which writing panics.
+/// An output whose writes panic.
 struct Bad;
 
 impl Write for Bad {
@@ -142,7 +142,8 @@ fn of_any_thread() {
     let _ = thread::spawn(|| panic!("planted")).join();
 }
 
-/// Panics, with backtraces asked for, need nothing that a confined thread may not do.
+/// Handling a panic, even with backtraces enabled, makes no system call that a confined thread may
+/// not make.
 #[test]
 fn panics_reach_as_far_in_the_sandbox() {
     let output = panicked("contained_in_every_kind_of_thread");
@@ -158,7 +159,7 @@ fn panics_reach_as_far_in_the_sandbox() {
 fn contained_in_every_kind_of_thread() {
     contain::end_process_on_panic(io::stderr);
     sandbox::turn_on(Uplinks::default()).unwrap();
-    // The first thread does no work of a port.
+    // The first thread does not work for ports.
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Main) {
         let work = || assert!(contain::contain::<()>(|| panic!("planted")).is_err());
         sandbox::spawn(kind, kind.name(), work)

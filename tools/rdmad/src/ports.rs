@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The ports of the daemon while it runs.
+//! The ports of the running daemon.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,17 +18,17 @@ use crate::cli::PortArgs;
 use crate::rates;
 use crate::report::Report;
 
-/// A port and what serves it. Dropping it ends its threads.
+/// A port and its threads. Dropping it ends the threads.
 pub struct Port {
-    /// As it was configured.
+    /// The port's configuration.
     args: PortArgs,
     engine: Arc<Device>,
-    /// Its threads.
+    /// Server of the port's socket, which ends its threads when dropped.
     _server: Handle,
 }
 
 impl Port {
-    /// A port that is served.
+    /// A port that `server` serves.
     pub fn new(args: PortArgs, engine: Arc<Device>, server: Handle) -> Self {
         Self {
             args,
@@ -38,26 +38,26 @@ impl Port {
     }
 }
 
-/// All ports, in the order in which they came.
+/// All ports, in the order in which they were added.
 #[derive(Default)]
 pub struct Ports(Mutex<Vec<Port>>);
 
-/// A port as `ctl ports` tells it.
+/// The state of a port that `ctl ports` shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortState {
-    /// Name.
+    /// Name of the port.
     pub name: String,
-    /// MAC address.
+    /// MAC address of the port.
     pub mac: String,
-    /// Socket of its QEMU.
+    /// Socket that the port's QEMU connects to.
     pub vfio: PathBuf,
     /// Whether a driver has set the device up.
     pub driver: bool,
-    /// Isolation group, if it has one with a name.
+    /// Name of the isolation group, if the port is in one with a name.
     pub group: Option<String>,
-    /// Limit of bytes a second, or none.
+    /// Limit of bytes per second, or "none".
     pub rate: String,
-    /// Limit of messages a second, or none.
+    /// Limit of messages per second, or "none".
     pub messages: String,
 }
 
@@ -82,7 +82,7 @@ impl Ports {
         ports.iter().map(state).collect()
     }
 
-    /// Changes the limits of the port with this name. Returns the new ones.
+    /// Changes the rate limits of the port with this name. Returns the new limits.
     pub fn limit(&self, name: &str, change: impl FnOnce(&mut PortRates)) -> Result<PortRates> {
         let mut ports = self.0.lock();
         let port = ports.iter_mut().find(|port| port.args.name == name);
@@ -92,7 +92,7 @@ impl Ports {
         Ok(port.args.rates)
     }
 
-    /// A look at all ports, with the workers and the switch.
+    /// A report of all ports, with the status of the workers and the counters of the switch.
     pub fn report(&self, workers: RuntimeStatus, switch: Vec<Stats>) -> Report {
         let ports = self.0.lock();
         let devices = ports
@@ -101,7 +101,7 @@ impl Ports {
         Report::new(workers, devices, switch)
     }
 
-    /// Ends all ports.
+    /// Drops all ports, which ends their threads.
     pub fn clear(&self) {
         self.0.lock().clear();
     }

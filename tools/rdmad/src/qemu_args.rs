@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The command `qemu-args`: what attaches a VM to a port, and whether this host can do it.
+//! The command `qemu-args`: prints the arguments that attach a VM to a port, and checks whether
+//! this host supports them.
 
 use std::io::Write;
 use std::ops::RangeInclusive;
@@ -14,34 +15,34 @@ use rustix::fs::statfs;
 use crate::cli::PortArgs;
 use crate::size::parse_size;
 
-/// The first version of QEMU with a client of vfio-user.
+/// The first version of QEMU with a vfio-user client.
 const LEAST_QEMU: (u32, u32) = (10, 1);
 
 const MIB: u64 = 1 << 20;
 
-/// File systems of memory, by the numbers of statfs(2).
+/// File systems in memory, by their numbers in statfs(2).
 const TMPFS: i64 = 0x0102_1994;
 const HUGETLBFS: i64 = 0x9584_58f6;
 
-/// Free huge pages of 2 MiB.
+/// File with the number of free huge pages of 2 MiB.
 const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
-/// A port, the VM's memory, and the form of the answer.
+/// The port, the VM's memory, and the output format.
 #[derive(Debug, clap::Args)]
 pub struct QemuArgs {
-    /// The port, as the daemon gets it.
+    /// The port, in the form of the daemon's option --port.
     #[arg(
         long,
         value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,KEY=VALUE...]"
     )]
     port: PortArgs,
 
-    /// Memory of the VM.
+    /// Size of the VM's memory.
     #[arg(long, value_name = "SIZE", value_parser = parse_mib, default_value = "2G")]
     mem: u64,
 
-    /// Where the memory comes from: a memfd, a memfd of huge pages of 2 MiB, or files in a
-    /// directory of tmpfs or hugetlbfs.
+    /// Files that hold the memory: a memfd, a memfd of huge pages of 2 MiB, or files in a directory
+    /// of tmpfs or hugetlbfs.
     #[arg(
         long,
         value_name = "memfd|hugepages|DIRECTORY",
@@ -54,15 +55,15 @@ pub struct QemuArgs {
     #[arg(long, value_name = "HEX", value_parser = parse_slot, default_value = "1d")]
     slot: u8,
 
-    /// As XML for libvirt, with absolute paths.
+    /// Print XML for libvirt, with absolute paths.
     #[arg(long, conflicts_with = "json")]
     libvirt: bool,
 
-    /// As a list of JSON.
+    /// Print a JSON array of strings.
     #[arg(long)]
     json: bool,
 
-    /// The QEMU whose version and devices are checked.
+    /// The QEMU program whose version and devices are checked.
     #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
 
@@ -71,7 +72,7 @@ pub struct QemuArgs {
     no_check: bool,
 }
 
-/// Slots of the root bus that a q35 machine leaves free: it has functions in 0 and 0x1f.
+/// Free slots on the root bus of a q35 machine, whose own functions are in slots 0 and 0x1f.
 const SLOTS: RangeInclusive<u8> = 1..=0x1e;
 
 fn parse_slot(text: &str) -> Result<u8> {
@@ -100,7 +101,7 @@ fn parse_backend(text: &str) -> Result<Backend> {
     })
 }
 
-/// Prints the arguments for `args.port` after the checks.
+/// Checks the host, and prints the arguments for `args.port`.
 pub fn show(args: &QemuArgs, out: &mut impl Write) -> Result<()> {
     let memory = Memory {
         mib: args.mem,
@@ -110,7 +111,7 @@ pub fn show(args: &QemuArgs, out: &mut impl Write) -> Result<()> {
         check_qemu(&args.qemu)?;
         check_memory(&memory)?;
     }
-    // The user of libvirt's QEMU has another working directory.
+    // libvirt starts QEMU in another working directory, so it needs absolute paths.
     let port = port(&args.port, args.slot, args.libvirt)?;
     let text = if args.libvirt {
         domain(&memory.backend, &port.arguments())
@@ -122,7 +123,7 @@ pub fn show(args: &QemuArgs, out: &mut impl Write) -> Result<()> {
     writeln!(out, "{text}").context("can't write the arguments")
 }
 
-/// Machine, memory and devices.
+/// The arguments for machine, memory and devices.
 fn all(memory: &Memory, port: &Port) -> Vec<Argument> {
     let machine = ["-machine".into(), "q35,memory-backend=mem".into()];
     [machine]
@@ -158,7 +159,7 @@ fn port(args: &PortArgs, slot: u8, absolute: bool) -> Result<Port> {
     })
 }
 
-/// Whether the program is a QEMU with all that is needed.
+/// Fails unless the program is a QEMU of sufficient version with all needed devices.
 fn check_qemu(program: &Path) -> Result<()> {
     let told = ask(program, &["--version"])?;
     let version = version(&told).with_context(|| {
@@ -189,7 +190,7 @@ fn check_qemu(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The output of QEMU.
+/// Runs QEMU with these arguments, and returns its output.
 fn ask(program: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(["-machine", "none"])
@@ -211,14 +212,14 @@ fn ask(program: &Path, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Major and minor number of `QEMU emulator version 10.1.2 (...)`.
+/// Parses major and minor version from `QEMU emulator version 10.1.2 (...)`.
 fn version(told: &str) -> Option<(u32, u32)> {
     let (_, rest) = told.split_once("QEMU emulator version ")?;
     let mut numbers = rest.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Whether the host can provide the memory.
+/// Fails unless the host can provide the memory.
 fn check_memory(memory: &Memory) -> Result<()> {
     match &memory.backend {
         Backend::Memfd => Ok(()),

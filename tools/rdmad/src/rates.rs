@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Limits of a port as people write them.
+//! Parses and prints the rate limits of a port.
 
 use anyhow::{ensure, Context, Result};
 use verbs::Rate;
 
 use crate::size::parse_size;
 
-/// A limit of bytes, such as 100M or 100M:1M with its burst.
+/// Parses a limit of bytes per second, such as 100M, or 100M:1M with a burst.
 pub fn parse_bytes(text: &str) -> Result<Rate> {
     parse(text, parse_size)
 }
 
-/// A limit of messages, such as 5000 or 5000:100 with its burst.
+/// Parses a limit of messages per second, such as 5000, or 5000:100 with a burst.
 pub fn parse_messages(text: &str) -> Result<Rate> {
     let number = |text: &str| {
         text.parse()
@@ -32,7 +32,7 @@ fn parse(text: &str, number: impl Fn(&str) -> Result<u64>) -> Result<Rate> {
     Ok(Rate { per_second, burst })
 }
 
-/// A limit, or none.
+/// Parses a limit, or "none".
 pub fn parse_or_none(text: &str, parse: impl FnOnce(&str) -> Result<Rate>) -> Result<Option<Rate>> {
     match text {
         "none" => Ok(None),
@@ -40,7 +40,7 @@ pub fn parse_or_none(text: &str, parse: impl FnOnce(&str) -> Result<Rate>) -> Re
     }
 }
 
-/// A limit as it is written; the bytes are not rounded.
+/// Formats a limit as it can be parsed. Bytes are not rounded.
 pub fn text(rate: Option<Rate>) -> String {
     match rate {
         None => "none".to_owned(),

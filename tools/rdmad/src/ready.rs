@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Listeners that the daemon tells of its readiness: a pipe, a service manager.
+//! Reports the readiness of the daemon to a pipe and to a service manager.
 
 use std::env;
 use std::ffi::OsStr;
@@ -12,12 +12,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use anyhow::{Context, Result};
 
-/// The variable in which systemd and other service managers pass the address of their socket
-/// (sd_notify(3)).
+/// The environment variable by which service managers such as systemd pass the address of their
+/// socket (sd_notify(3)).
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// A pipe and a service manager, each if there is one. Both are opened before the sandbox is
-/// complete, because it opens nothing.
+/// The pipe and the service manager to notify, if there are any. Both are opened before the sandbox
+/// is complete, since the sandbox denies this.
 #[derive(Debug)]
 pub struct Listeners {
     pipe: Option<Pipe>,
@@ -25,7 +25,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens the pipe with this number, and the socket that the environment names.
+    /// Opens the pipe with this descriptor, and the socket that the environment names.
     ///
     /// # Errors
     ///
@@ -37,11 +37,11 @@ impl Listeners {
         Ok(Self { pipe, manager })
     }
 
-    /// Tells that QEMU may be started.
+    /// Reports that QEMU may be started.
     ///
     /// # Errors
     ///
-    /// The pipe takes nothing.
+    /// Writing to the pipe fails.
     pub fn ready(&self) -> Result<()> {
         if let Some(manager) = &self.manager {
             manager.tell("READY=1");
@@ -49,7 +49,7 @@ impl Listeners {
         self.pipe.as_ref().map_or(Ok(()), Pipe::tell)
     }
 
-    /// Tells that the daemon ends.
+    /// Reports that the daemon ends.
     pub fn stopping(&self) {
         if let Some(manager) = &self.manager {
             manager.tell("STOPPING=1");
@@ -66,7 +66,7 @@ struct Pipe {
 
 impl Pipe {
     fn open(fd: u32) -> Result<Self> {
-        // By its name, since the number alone proves nothing about who owns it.
+        // Opened by path: other code may own the descriptor with this number.
         let file = File::options()
             .write(true)
             .open(format!("/proc/self/fd/{fd}"))
@@ -86,8 +86,8 @@ impl Pipe {
 
 /// A service manager.
 ///
-/// A failure is logged and ends nothing: the variable may be inherited, with a socket that is of no
-/// concern to this daemon.
+/// A failure is only logged: the variable may be inherited, with a socket that is not meant for
+/// this daemon.
 #[derive(Debug)]
 struct Manager {
     name: String,

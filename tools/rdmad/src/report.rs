@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The status of the daemon: its parts, and its texts.
+//! The status of the daemon, and its text form.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -17,16 +17,16 @@ use crate::cli::Mac;
 use crate::size::mib;
 use virtio_rdma_abi::feature::{Feature, Features};
 
-/// The daemon.
+/// The status of the daemon.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Version of the daemon.
     pub version: &'static str,
     /// Threads that serve the devices.
     pub workers: Workers,
-    /// Ports, as the command line has them.
+    /// Ports, in the order of the command line.
     pub ports: Vec<PortReport>,
-    /// Frames at the switch, of ports and then of uplinks.
+    /// Frames at the switch: of each port, then of each uplink.
     pub switch: Vec<Frames>,
 }
 
@@ -34,24 +34,24 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 pub struct Workers {
     count: usize,
-    /// Budget of each half of a QP for a turn; a unit is the copy of one byte.
+    /// Budget of a turn for each half of a QP. A unit is the cost of copying one byte.
     pub turn_budget: u64,
-    /// Cost of the longest turn.
+    /// Cost of the longest turn, in units of the budget.
     longest_turn: u64,
-    /// The longest time from a worker's look at deadlines and watched queues to its next.
+    /// Longest time in µs between a worker's checks of deadlines and watched queues.
     longest_round_us: u64,
-    /// The single threads, in the order of their numbers.
+    /// The workers, in the order of their numbers.
     pub each: Vec<Worker>,
 }
 
-/// One of these threads.
+/// One worker.
 #[derive(Debug, Serialize)]
 pub struct Worker {
-    /// Time of the rounds in which there was work.
+    /// Total time of the rounds with work, in µs.
     pub busy_us: u64,
     pub longest_turn: u64,
     pub longest_round_us: u64,
-    /// Flows, QPs most of them, that it took over from other workers.
+    /// Number of flows, mostly QPs, that the worker took over from other workers.
     pub steals: u64,
 }
 
@@ -64,38 +64,38 @@ pub struct PortReport {
     pub link: bool,
     /// Whether a driver has set the device up.
     pub driver: bool,
-    /// Names of the features of the device type that are in force.
+    /// Names of the negotiated features of the device type.
     features: Vec<&'static str>,
     pub pds: usize,
     pub cqs: usize,
     pub mrs: usize,
-    /// Addresses that the driver asked for and the port may not have.
+    /// Number of GIDs that the driver requested and the port may not have.
     pub refused_gids: u64,
-    /// Memory that is allocated for the VM.
+    /// Memory that the daemon has allocated for the VM.
     pub memory: MemoryReport,
-    /// The VM's own memory that is mapped.
+    /// The VM's own memory that the daemon has mapped.
     pub guest_memory: MemoryReport,
     pub qps: Vec<QpReport>,
-    /// Limits that the QPs share.
+    /// Rate limits that all QPs of the port share.
     pub limits: LimitsReport,
     pub counters: Counters,
 }
 
-/// Limits of a port.
+/// Rate limits of a port.
 #[derive(Debug, Serialize)]
 pub struct LimitsReport {
     pub bytes: LimitReport,
     pub messages: LimitReport,
 }
 
-/// A limit of a port.
+/// A rate limit of a port.
 #[derive(Debug, Serialize)]
 pub struct LimitReport {
-    /// Bytes or messages a second; without a limit, none.
+    /// Bytes or messages per second. `None` without a limit.
     pub per_second: Option<u64>,
-    /// Bytes or messages of a burst, if told.
+    /// Bytes or messages of a burst, if configured.
     burst: Option<u64>,
-    /// How long work was held back.
+    /// How long the limit has delayed work, in µs.
     pub throttled_us: u64,
 }
 
@@ -109,12 +109,12 @@ impl LimitReport {
     }
 }
 
-/// Longer than half a million years does not fit.
+/// Converts to microseconds. Half a million years fit.
 fn microseconds(time: Duration) -> u64 {
     time.as_micros() as u64
 }
 
-/// Bytes of memory and their limit.
+/// Used bytes of memory, and their limit.
 #[derive(Debug, Serialize)]
 pub struct MemoryReport {
     pub used: u64,
@@ -139,11 +139,11 @@ pub struct QpReport {
     #[serde(rename = "type")]
     qp_type: &'static str,
     state: &'static str,
-    /// The poster: `user` or `kernel`.
+    /// Owner of the QP: `user` or `kernel`.
     owner: &'static str,
-    /// QPN of the peer of a connection.
+    /// QPN of the peer, if the QP is connected.
     peer: Option<u32>,
-    /// `direct` or `wire`, of a connection.
+    /// Path of data, `direct` or `wire`, if the QP is connected.
     path: Option<&'static str>,
     rate_limit_kbps: Option<u32>,
 }
@@ -161,7 +161,8 @@ pub struct Frames {
 }
 
 impl Report {
-    /// A look at the workers, at these devices, with the names of their ports, and at the switch.
+    /// Makes a report of the workers, of these devices with the names of their ports, and of the
+    /// switch.
     pub fn new<'a>(
         workers: RuntimeStatus,
         devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
@@ -279,13 +280,13 @@ impl From<Stats> for Frames {
 pub struct Counters(pub RspQueryCounters);
 
 impl Counters {
-    /// All, with their names.
+    /// Names and values of all counters.
     fn named(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         let names = RspQueryCounters::NAMES.map(CStr::to_string_lossy);
         names.into_iter().zip(self.0.values())
     }
 
-    /// Counters that are not 0.
+    /// Names and values of the counters that are not 0.
     fn counted(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         self.named().filter(|(_, value)| *value != 0)
     }

@@ -4,10 +4,10 @@
 
 use anyhow::{Context, Result};
 
-/// Units, each 1,024 times the one before.
+/// Suffixes of units. K is 1,024 bytes, and each further unit is 1,024 times the one before.
 const UNITS: [char; 4] = ['K', 'M', 'G', 'T'];
 
-/// Reads bytes, or a number with a unit: `256M`.
+/// Parses a number of bytes, or a number with a unit such as `256M`.
 pub fn parse_size(text: &str) -> Result<u64> {
     let unit = UNITS.iter().position(|unit| text.ends_with(*unit));
     let (digits, shift) = match unit {
@@ -20,7 +20,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
         .with_context(|| format!("{text:?} is not a size like 256M: a number and K, M, G or T"))
 }
 
-/// Writes bytes in MiB, rounded up: `57M`.
+/// Formats bytes in MiB, rounded up, such as `57M`.
 pub fn mib(bytes: u64) -> String {
     format!("{}M", bytes.div_ceil(1 << 20))
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The status of a running daemon: what tells it, and the command that asks for it.
+//! The status of a running daemon: the server, and the command that requests the status.
 //!
-//! A client writes one word, `text`, `json` or `metrics`. The daemon looks at devices without
-//! holding their workers up.
+//! A client writes one word, `text`, `json` or `metrics`. The daemon reads the state of devices
+//! without delaying their workers.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use crate::line_server::{self, Answers};
 use crate::metrics;
 use crate::report::Report;
 
-/// Form of an answer.
+/// Format of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Tables.
@@ -43,7 +43,7 @@ impl Form {
     }
 }
 
-/// Answers with the report that its function makes.
+/// Answers requests with the report that the function makes.
 pub struct Status<F>(pub F);
 
 impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
@@ -62,7 +62,7 @@ impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
     }
 }
 
-/// Asks the daemon that listens at `socket` and copies its answer to `to`.
+/// Requests the status of the daemon that listens at `socket`, and copies it to `to`.
 pub fn show(socket: &Path, form: Form, to: &mut impl Write) -> Result<()> {
     let context = || format!("no status from {}", socket.display());
     let copied = line_server::ask(socket, form.word(), to).with_context(context)?;
