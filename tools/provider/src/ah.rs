@@ -52,7 +52,7 @@ impl Ah {
     }
 }
 
-/// Response of CREATE_AH.
+/// The response of CREATE_AH.
 type Response = driver_data::Response<ffi::ib_uverbs_create_ah_resp, CreateAhResp>;
 
 /// `create_ah`. The kernel checks the attributes and finds the MAC address of the next hop.

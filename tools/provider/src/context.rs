@@ -73,9 +73,9 @@ pub struct Context {
     shared: MaybeUninit<Arc<Shared>>,
 }
 
-/// ALLOC_CONTEXT.
+/// The ALLOC_CONTEXT command.
 type GetContext = Command<ffi::ibv_get_context, AllocContextReq>;
-/// Response of ALLOC_CONTEXT.
+/// The response of ALLOC_CONTEXT.
 type GetContextResp = Response<ffi::ib_uverbs_get_context_resp, AllocContextResp>;
 
 impl Context {

@@ -62,9 +62,9 @@ unsafe impl Object for Cq {
     type Ibv = ffi::verbs_cq;
 }
 
-/// CREATE_CQ.
+/// The CREATE_CQ command.
 type Command = driver_data::Command<ffi::ibv_create_cq_ex, CreateCqReq>;
-/// Response of CREATE_CQ.
+/// The response of CREATE_CQ.
 type Response = driver_data::Response<ffi::ib_uverbs_ex_create_cq_resp, CreateCqResp>;
 
 /// The ring of a CQ for `cqe` completions, or `None` if there is no such ring.
@@ -335,9 +335,9 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_i
     0
 }
 
-/// RESIZE_CQ.
+/// The RESIZE_CQ command.
 type ResizeCommand = driver_data::Command<ffi::ibv_resize_cq, ResizeCqReq>;
-/// Response of RESIZE_CQ.
+/// The response of RESIZE_CQ.
 type ResizeResponse = driver_data::Response<ffi::ib_uverbs_resize_cq_resp, ResizeCqResp>;
 
 /// `resize_cq`.

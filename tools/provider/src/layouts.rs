@@ -14,7 +14,7 @@ use std::io::Write;
 /// The interface from one release on, until the next layout.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// First release of rdma-core.
+    /// First release of rdma-core with this layout.
     pub since: u32,
     /// Number of the private ABI.
     pub abi: u32,

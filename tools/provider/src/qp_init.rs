@@ -24,9 +24,9 @@ use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::verbs_qp::VerbsQp;
 
-/// CREATE_QP.
+/// The CREATE_QP command.
 type Command = driver_data::Command<ffi::ibv_create_qp_ex, CreateQpReq>;
-/// Response of CREATE_QP.
+/// The response of CREATE_QP.
 type Response = driver_data::Response<ffi::ib_uverbs_ex_create_qp_resp, CreateQpResp>;
 
 /// Checks the attributes that do not determine the QP's rings, on a device with these `flags`.

@@ -14,7 +14,7 @@ use crate::driver_data::Command;
 use crate::ffi;
 use crate::ffi::Zeroed;
 
-/// MODIFY_QP in its extended form.
+/// The extended MODIFY_QP command.
 type ModifyQp = Command<ffi::ibv_modify_qp_ex, ModifyQpReq>;
 
 /// `modify_qp` with a rate limit among the attributes. `shape` has the burst size and the typical

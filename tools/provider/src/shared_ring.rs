@@ -30,7 +30,7 @@ use crate::wr::Recv;
 /// The ring of a shared receive queue.
 pub struct SharedRing {
     posting: Lock<Posting>,
-    /// Held while the queue moves to a longer ring, system calls included.
+    /// Locked while the queue moves to a longer ring, including the move's system calls.
     control: Mutex<()>,
     /// Allocates longer rings.
     lender: Option<Lender>,

@@ -62,11 +62,11 @@ unsafe impl Object for Srq {
     type Ibv = ffi::verbs_srq;
 }
 
-/// CREATE_SRQ.
+/// The CREATE_SRQ command.
 type Command = driver_data::Command<ffi::ibv_create_srq, CreateSrqReq>;
-/// Response of CREATE_SRQ.
+/// The response of CREATE_SRQ.
 type Response = driver_data::Response<ffi::ib_uverbs_create_srq_resp, CreateSrqResp>;
-/// MODIFY_SRQ.
+/// The MODIFY_SRQ command.
 type ModifyCommand = driver_data::Command<ffi::ibv_modify_srq, ModifySrqReq>;
 
 /// Slots of a ring for `wrs` work requests, or `None` if there is no such ring.
