@@ -25,7 +25,7 @@ import traceback
 import types
 import unittest
 
-# Tests of devices of one vendor.
+# Test modules for the devices of one vendor.
 FOREIGN = ("test_mlx5", "test_efa", "test_cuda")
 # Seconds after which a test counts as hanging. Tests of rdma_cm themselves wait for up to half a
 # minute.
