@@ -4,7 +4,7 @@
 //!
 //! Another thread may increment a counter later than the counted effect is visible. So a test must
 //! wait for the value of a counter: a single read may be too low on a busy machine.
-// Each test program uses a part of it.
+// Each test program uses a part of this module.
 #![allow(dead_code)]
 
 use std::hint::spin_loop;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Messages of the daemon that it is ready.
+//! Readiness messages of the daemon.
 
 mod process;
 

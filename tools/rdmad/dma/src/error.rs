@@ -51,7 +51,7 @@ pub struct LostMemory {
 /// Why a region can't be mapped or unmapped. It is the monitor's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
-    /// Address, length or offset is zero, misaligned or beyond the address space.
+    /// The length is zero, or address, length or offset is misaligned or exceeds the address space.
     #[error("bad region: {len:#x} bytes at DMA address {iova:#x}, file offset {offset:#x}")]
     BadRange {
         /// DMA address.

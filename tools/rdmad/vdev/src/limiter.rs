@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 const BURST: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Limits the messages about one guest.
+/// Limits the rate of log messages about one guest.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     /// Name of the guest's port.

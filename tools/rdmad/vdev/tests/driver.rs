@@ -434,7 +434,7 @@ fn a_device_may_serve_a_queue_itself() {
 fn a_function_that_nobody_set_up_hears_no_kicks() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    // The driver of a VM that was restored from a snapshot does the same.
+    // The driver notifies without initialising the device, like in a VM restored from a snapshot.
     driver.put(ring_at(0) + AVAIL + 2, &1u16.to_le_bytes());
     driver.write16(reg::NOTIFY, 0);
     assert_eq!(driver.read8(reg::STATUS), 0);

@@ -100,7 +100,7 @@ fn lost_memory_stops_its_port_alone_until_it_is_there_again() {
     assert_eq!(neighbour.echo(0, 16, b"ab", 2), b"ba");
     assert_eq!(neighbour.read8(reg::STATUS), RUNNING);
 
-    // A reset does not help as long as the memory is missing.
+    // After a reset the device fails again, since the memory is still missing.
     driver.start();
     driver.wait_interrupt(0);
     assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);

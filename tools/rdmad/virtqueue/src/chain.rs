@@ -24,8 +24,8 @@ pub enum ChainError {
     /// The chain has more descriptors than the queue, or than the caller allows; possibly a loop.
     #[error("descriptor chain too long")]
     TooLong,
-    /// An indirect descriptor that was not negotiated, is in an indirect table, or is not the last
-    /// of its chain.
+    /// An indirect descriptor that was not negotiated, is in an indirect table, or has the NEXT
+    /// flag.
     #[error("indirect descriptor where there must be none")]
     Indirect,
     /// The length of an indirect table is not a multiple of the descriptor size.

@@ -36,7 +36,7 @@ pub(crate) struct MacTable {
     uplinks: Vec<Share>,
 }
 
-/// The use that one uplink makes of the table.
+/// The share of one uplink in the table.
 #[derive(Clone, Debug, Default)]
 struct Share {
     entries: usize,

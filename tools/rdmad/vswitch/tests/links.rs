@@ -369,7 +369,8 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
             frame
         })
         .collect();
-    // Teach the switch the address: a frame to an unknown address goes to every uplink.
+    // The near switch must learn the far address first: frames to unknown addresses go to every
+    // uplink.
     far.engine_send(0, &roce(mac(0), OUTSIDE, 0));
     near.engine_receive(0);
     let (engine, _) = &near.engines[0];
