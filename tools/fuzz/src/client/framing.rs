@@ -26,7 +26,7 @@ pub struct Message {
     pub fds: Vec<Thing>,
 }
 
-/// The error of a stream whose client broke the protocol.
+/// The error if the client broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Transport headers that the second speaker changes or makes up.
+//! Transport headers that the speaker modifies or forges.
 
 use roce::headers::{
     Aeth, Body, Deth, Feth, NakCode, Part, ReadPart, Request, Response, Reth, SendPart, Syndrome,
