@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frame buffers and the pool they return to.
+//! Frame buffers and their pool.
 
 use std::fmt;
 use std::mem;
@@ -18,27 +18,27 @@ struct Pool {
     notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// Buffers of either length: acknowledgements and short messages need no long one.
+/// Lengths of buffers in bytes. Acknowledgements and short messages use short buffers.
 const LENGTHS: [usize; 2] = [512, MAX_FRAME];
-/// Long buffers that a pool keeps when all of its frames are back: more than one connection has on
-/// its way.
+/// Number of long buffers that a pool keeps when no frame is in use: more than one connection has
+/// in flight.
 const KEPT: usize = 256;
 
 #[derive(Default)]
 struct Buffers {
-    /// By [length](LENGTHS). The buffer that was given back last is given out first: a cache is
-    /// likely to have it.
+    /// Free buffers of each [length](LENGTHS). The last returned buffer is reused first, because it
+    /// is likely to be in a cache.
     free: [Vec<Box<[u8]>>; LENGTHS.len()],
-    /// Buffers that exist, free or in use; at most the capacity.
+    /// Number of buffers, free or in use; at most the capacity.
     allocated: usize,
-    /// Somebody was refused a buffer since one was last given back.
+    /// A request found no buffer since a buffer was last returned.
     starved: bool,
 }
 
 /// A bounded pool of frame buffers. Clones share the buffers.
 ///
-/// Buffers are allocated on first use. When all frames are back, what exceeds the need of one
-/// connection is freed.
+/// Buffers are allocated on first use. When no frame is in use, the pool frees the long buffers
+/// that exceed the need of one connection.
 #[derive(Clone)]
 pub struct FramePool(Arc<Pool>);
 
@@ -52,25 +52,25 @@ impl FramePool {
         }))
     }
 
-    /// Bytes of its buffers at most.
+    /// Most bytes of buffers that the pool allocates.
     pub fn memory(&self) -> usize {
         self.0.capacity * MAX_FRAME
     }
 
-    /// Frames that were taken and have not come back.
+    /// Number of frames in use.
     pub fn in_use(&self) -> usize {
         let buffers = self.0.buffers.lock();
         let free: usize = buffers.free.iter().map(Vec::len).sum();
         buffers.allocated - free
     }
 
-    /// Has `notify` called when a buffer comes back after [`take`](Self::take) found none, from the
-    /// thread that gives it back. Only the first call counts.
+    /// Sets `notify`, which is called when a buffer is returned after [`take`](Self::take) found
+    /// none, in the thread that returns the buffer. Later calls of this function have no effect.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.0.notify.set(Box::new(notify));
     }
 
-    /// A frame of `len` bytes of unspecified content; `None` if all buffers are in use or `len`
+    /// A frame of `len` bytes with unspecified content; `None` if all buffers are in use or `len`
     /// exceeds [`MAX_FRAME`].
     pub fn take(&self, len: usize) -> Option<Frame> {
         if len > MAX_FRAME {
@@ -101,8 +101,8 @@ impl FramePool {
 }
 
 impl Buffers {
-    /// A buffer for `len` bytes. If there is none, the length of the one to allocate, or `None`
-    /// when there are `capacity` in use.
+    /// Takes a free buffer for `len` bytes. If there is none, the error is the length of the buffer
+    /// that the caller must allocate, or `None` if all `capacity` buffers are in use.
     fn take(&mut self, capacity: usize, len: usize) -> Result<Box<[u8]>, Option<usize>> {
         let fits = usize::from(len > LENGTHS[0]);
         if let Some(bytes) = self.free[fits].pop() {
@@ -114,13 +114,13 @@ impl Buffers {
         }
         match self.free[1 - fits].pop() {
             Some(bytes) if bytes.len() >= len => Ok(bytes),
-            // Too short: a long one takes its place.
+            // The free buffer is too short: a long one replaces it.
             Some(_) => Err(Some(LENGTHS[fits])),
             None => Err(None),
         }
     }
 
-    /// Takes a buffer back, and gives out those that are to be freed.
+    /// Returns a buffer to the pool. The result is the buffers that the caller must free.
     fn give_back(&mut self, bytes: Box<[u8]>) -> Vec<Box<[u8]>> {
         let [short, long] = &mut self.free;
         if bytes.len() == LENGTHS[0] {
@@ -143,7 +143,7 @@ impl fmt::Debug for FramePool {
     }
 }
 
-/// One Ethernet frame, owned. Its buffer goes back to its pool when it is dropped.
+/// An Ethernet frame. Its buffer returns to the pool when the frame is dropped.
 pub struct Frame {
     bytes: Box<[u8]>,
     len: usize,
@@ -152,18 +152,18 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Shortens the frame to `len` bytes; no effect if it is not longer.
+    /// Shortens the frame to `len` bytes. No effect if the frame is not longer.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Marks the frame as one that may have come through a router.
+    /// Marks the frame as possibly forwarded by a router.
     pub fn set_routed(&mut self) {
         self.is_routed = true;
     }
 
-    /// Whether the frame may have come through a router: its source MAC address is the router's
-    /// then, and says nothing about the sender.
+    /// Whether the frame may have been forwarded by a router. Its source MAC address may then be
+    /// that of the router, and does not identify the sender.
     pub fn is_routed(&self) -> bool {
         self.is_routed
     }
@@ -257,7 +257,7 @@ mod tests {
         assert!(pool.take(addresses + tag + kind + 9217).is_none());
     }
 
-    /// Bytes of the buffers that a pool has, free or in use.
+    /// Total bytes of the buffers of a pool, free or in use.
     fn allocated(pool: &FramePool, used: &[Frame]) -> usize {
         let buffers = pool.0.buffers.lock();
         let used = used.iter().map(|frame| frame.bytes.len());
@@ -274,11 +274,11 @@ mod tests {
         assert_eq!(allocated(&pool, &frames), 3 * LENGTHS[0]);
         assert!(pool.take(70).is_none() && pool.take(MAX_FRAME).is_none());
         frames.truncate(1);
-        // All that there may be are short: one of them becomes long.
+        // All buffers that the pool may have are short: one is replaced by a long one.
         frames.push(pool.take(LENGTHS[0] + 1).unwrap());
         assert_eq!(allocated(&pool, &frames), 2 * LENGTHS[0] + MAX_FRAME);
         frames.clear();
-        // A long one does for a short frame.
+        // A short frame may use the long buffer.
         frames.extend((0..3).map(|_| pool.take(1).unwrap()));
         assert!(pool.take(1).is_none());
         assert_eq!(allocated(&pool, &frames), 2 * LENGTHS[0] + MAX_FRAME);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Whole RoCEv2 frames: parsing with every check that needs no QP, and building in place.
+//! Complete RoCEv2 frames: parsing with all checks that need no QP, and building in place.
 
 use thiserror::Error;
 
@@ -10,10 +10,10 @@ use crate::net::{NetError, Path, UDP_SIZE};
 use crate::opcode::Position;
 use crate::work::Mtu;
 
-/// Why a frame is refused.
+/// Why a frame is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PacketError {
-    /// Something below the transport headers.
+    /// Invalid Ethernet, IP or UDP headers.
     #[error(transparent)]
     Net(#[from] NetError),
     /// The UDP payload ends within the headers, or a header has a reserved value.
@@ -25,7 +25,8 @@ pub enum PacketError {
     /// Unknown opcode.
     #[error("opcode {0:#04x}")]
     Opcode(u8),
-    /// Payload and padding are no multiple of 4 bytes, or there is a payload where none belongs.
+    /// The length of payload and padding is not a multiple of 4 bytes, or the opcode allows no
+    /// payload.
     #[error("bad payload length or padding")]
     Payload,
     /// Wrong invariant CRC.
@@ -33,12 +34,12 @@ pub enum PacketError {
     Icrc,
 }
 
-/// A sound RoCEv2 frame.
+/// A valid RoCEv2 frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Addresses, from its sender to its receiver.
+    /// Ethernet, IP and UDP header fields, from sender to receiver.
     pub path: Path,
-    /// The IP header as it came.
+    /// IP header as received.
     pub ip_header: &'a [u8],
     /// IPv4 identification, 0 for IPv6.
     pub ident: u16,
@@ -49,8 +50,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses a frame and verifies lengths, checksums and the ICRC. P_Key, QPN and addresses are
-    /// the caller's to check.
+    /// Parses a frame and verifies lengths, checksums and the ICRC. The caller checks P_Key, QPN
+    /// and addresses.
     pub fn parse(frame: &'a [u8]) -> Result<Self, PacketError> {
         let (path, ident, length) = Path::decode(frame)?;
         let headers = path.size();
@@ -96,8 +97,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether a packet at `position` of a SEND or WRITE has a payload of the right length: all but the
-/// last are full, and the last of several is not empty (IBTA 9.7.4.1).
+/// Whether the payload of a packet at `position` of a SEND or WRITE has a valid length: all packets
+/// but the last are full, and the last of several packets is not empty (IBTA 9.7.4.1).
 pub(crate) fn fits(position: Position, payload: &[u8], mtu: Mtu) -> bool {
     let mtu = mtu.bytes() as usize;
     match position {
@@ -112,11 +113,11 @@ pub fn frame_size(path: &Path, body: &Body, payload: usize) -> usize {
     path.size() + Bth::SIZE + body.size() + payload.next_multiple_of(4) + ICRC_SIZE
 }
 
-/// Builds a frame of [`frame_size`] bytes. `fill` writes the payload straight to its place; if it
-/// fails, so does the call, and the frame is not to be sent. The pad count of the BTH is set here.
+/// Builds a frame. `fill` writes the payload directly into the frame. If `fill` fails, its error is
+/// returned and the frame must not be sent. This function sets the pad count of the BTH.
 ///
 /// # Panics
-/// If the frame is not exactly as long as [`frame_size`] says.
+/// If the length of `frame` is not [`frame_size`].
 pub fn build<E>(
     frame: &mut [u8],
     path: &Path,
@@ -128,7 +129,7 @@ pub fn build<E>(
     assert_eq!(frame.len(), frame_size(path, &headers.body, payload));
     let mut headers = *headers;
     let padded = payload.next_multiple_of(4);
-    // At most 3.
+    // The difference is at most 3, so the cast does not truncate.
     headers.bth.pad = (padded - payload) as u8;
     let start = path.size();
     let data = start + headers.size();

@@ -17,23 +17,24 @@ use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
 
 pub use self::committed::RequesterState;
 
-/// Sends the work requests of one QP. `L` finds the local memory of a work request.
+/// Sends the work requests of one QP. `L` describes the local memory of a work request.
 #[derive(Debug)]
 pub struct Requester<L> {
     connection: Connection,
-    /// With the status of those that are not to be executed.
+    /// Work requests that have not ended. A status is that of an invalid work request, which fails
+    /// with it.
     queue: ChargedQueue<(SendWr<L>, Option<WcStatus>)>,
-    /// Packets of the first work request that are sent.
+    /// Number of packets of the first work request that were sent.
     index: u32,
     next: Psn,
     dead: bool,
-    /// No work request begins.
+    /// Work requests that have not begun are not started.
     held: bool,
 }
 
 impl<L> Requester<L> {
-    /// A requester whose first packet has the PSN `sq_psn`, which takes work requests when there is
-    /// [room](Self::make_room) for them.
+    /// A requester whose first packet has the PSN `sq_psn`. It has no room for work requests;
+    /// [`make_room`](Self::make_room) adds room.
     pub fn new(connection: Connection, sq_psn: u32) -> Self {
         Self {
             connection,
@@ -60,18 +61,19 @@ impl<L> Requester<L> {
         self.queue.is_empty()
     }
 
-    /// Whether no work request is between its beginning and its end.
+    /// Whether no work request has begun and not ended.
     pub fn is_drained(&self) -> bool {
         self.index == 0
     }
 
-    /// Keeps work requests from beginning, or no longer. A work request that has begun goes on.
+    /// Pauses (`held`) or resumes the start of work requests. A work request that has begun
+    /// continues.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Queues a work request. Gives it back if there is no room or the QP has failed. A work
-    /// request that is too long, or that the service does not have, fails as if by
+    /// Queues a work request. Returns it if there is no room or the QP has failed. A work request
+    /// that is too long, or that UC does not support, is queued to fail, as by
     /// [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         let failed = match wr.op {
@@ -87,8 +89,8 @@ impl<L> Requester<L> {
         self.enqueue(wr, failed)
     }
 
-    /// Queues a work request that was found to be bad: it ends with `status` in its turn, and the
-    /// connection with it.
+    /// Queues an invalid work request. When all earlier work requests have ended, it ends with
+    /// `status` and the requester fails.
     pub fn post_failed(&mut self, wr: SendWr<L>, status: WcStatus) -> Result<(), SendWr<L>> {
         self.enqueue(wr, Some(status))
     }
@@ -105,26 +107,27 @@ impl<L> Requester<L> {
         self.next
     }
 
-    /// Counts `packets` packets as sent, which another path than this one carried. Only when
-    /// [`is_empty`](Self::is_empty).
+    /// Skips the PSNs of `packets` packets whose messages were transferred without packets. Call
+    /// this only if [`is_empty`](Self::is_empty).
     pub fn advance(&mut self, packets: u32) {
         debug_assert!(self.is_empty());
         self.next = self.next.add(packets);
     }
 
-    /// Changes the path that packets take.
+    /// Changes the path of packets to the peer.
     pub fn set_path(&mut self, path: Path) {
         self.connection.path = path;
     }
 
-    /// Stops, and takes back what has not ended, in the order of posting.
+    /// Stops the requester and returns the work requests that have not ended, in the order of
+    /// posting.
     pub fn drain(&mut self) -> impl Iterator<Item = SendWr<L>> + '_ {
         self.dead = true;
         self.queue.drain().map(|(wr, _)| wr)
     }
 
-    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last
-    /// may exceed it.
+    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent. The last
+    /// frame may exceed the budget.
     pub fn transmit<E: RequesterEnv<Send = L>>(
         &mut self,
         budget: usize,
@@ -140,7 +143,8 @@ impl<L> Requester<L> {
                 return Err(self.fail(status, env));
             }
             if let SendOp::Local { .. } = wr.op {
-                // All before it has ended.
+                // All earlier work requests have ended, so neither fence nor `drained` needs a
+                // check.
                 match env.execute_local(&wr.local) {
                     Ok(()) => self.complete(env),
                     Err(status) => return Err(self.fail(status, env)),
@@ -159,8 +163,8 @@ impl<L> Requester<L> {
         Ok(Sent { bytes, pause })
     }
 
-    /// Sends a packet of the first work request. Returns its bytes, or `None` without a frame
-    /// buffer.
+    /// Sends a packet of the first work request. Returns the size of its frame in bytes, or `None`
+    /// if there is no frame buffer.
     fn send<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<Option<usize>, WcStatus> {
         let Some((wr, _)) = self.queue.front() else {
             return Ok(Some(0));
@@ -204,8 +208,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Ends the first work request in error. The packets that were sent of its message have no end:
-    /// the responder drops it.
+    /// Ends the first work request with `status`. The responder drops its message if packets of it
+    /// were already sent.
     fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
         self.dead = true;
         if let Some((wr, _)) = self.queue.pop_front() {

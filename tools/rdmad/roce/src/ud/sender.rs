@@ -12,14 +12,14 @@ use crate::packet::{build, frame_size};
 use crate::psn::Psn;
 use crate::work::{Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Addresses.
+    /// Addresses of the packet.
     pub path: Path,
-    /// QPN.
+    /// QPN of the receiver.
     pub qpn: Qpn,
-    /// Q_Key of that QP.
+    /// Q_Key of the packet.
     pub qkey: u32,
     /// P_Key of the packet.
     pub pkey: u16,
@@ -34,8 +34,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender of QP `qpn`, whose first packet has the PSN `sq_psn`. `mtu`, that of the port, is
-    /// what a datagram holds at most.
+    /// A sender of QP `qpn`, whose first packet has the PSN `sq_psn`. A datagram has at most `mtu`
+    /// bytes, the MTU of the port.
     pub fn new(qpn: Qpn, sq_psn: u32, mtu: Mtu) -> Self {
         Self {
             qpn,
@@ -49,17 +49,17 @@ impl Sender {
         self.next
     }
 
-    /// Counts a datagram as sent that took another path than this one.
+    /// Skips the PSN of a datagram that was transferred without a packet.
     pub fn advance(&mut self) {
         self.next = self.next.add(1);
     }
 
-    /// Whether `wr` may be sent; the status that it ends with if not.
+    /// Checks whether `wr` may be sent. The error is the status that `wr` ends with.
     pub fn check<L>(&self, wr: &SendWr<L>) -> Result<(), WcStatus> {
         self.immediate(wr).map(drop)
     }
 
-    /// Immediate data of `wr`, if it may be sent.
+    /// Immediate data of `wr`, after the checks of [`check`](Self::check).
     fn immediate<L>(&self, wr: &SendWr<L>) -> Result<Option<[u8; 4]>, WcStatus> {
         let SendOp::Send { with } = wr.op else {
             return Err(WcStatus::LocQpOpErr);
@@ -73,9 +73,9 @@ impl Sender {
         Ok(with.imm())
     }
 
-    /// Sends a datagram. Returns the bytes of its frame: its work request has ended then; or `None`
-    /// without a frame buffer. An error is the status that the work request ends with. The
-    /// environment's `complete_send` is not called.
+    /// Sends a datagram. Returns the size of its frame in bytes, or `None` if there is no frame
+    /// buffer. An error is the status that the work request ends with. The caller completes the
+    /// work request: this function does not call `complete_send` of the environment.
     pub fn send<E: RequesterEnv>(
         &mut self,
         wr: &SendWr<E::Send>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sending: which packet comes next, and what it looks like.
+//! Sending: selection of the next packet, and its headers.
 
 use std::time::Instant;
 
@@ -17,13 +17,14 @@ use super::{is_answered, Requester};
 /// The packet to send next.
 struct Next {
     headers: Headers,
-    /// Payload, as a part of the message.
+    /// Offset of the payload in the message, in bytes.
     offset: u32,
+    /// Length of the payload in bytes.
     length: u32,
-    /// The payload, if it is in the work request itself.
+    /// Payload of an atomic WRITE, which is in the work request itself.
     word: Option<[u8; 8]>,
-    /// Position of the packet after this one. A READ request takes the positions of all its
-    /// responses.
+    /// Position of the packet to send after this one. A READ request takes the positions of all its
+    /// response packets.
     end: u64,
 }
 
@@ -41,8 +42,8 @@ impl Next {
 }
 
 impl<L> Requester<L> {
-    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last
-    /// may exceed it.
+    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent. The last
+    /// frame may exceed the budget.
     pub fn transmit<E: RequesterEnv<Send = L>>(
         &mut self,
         budget: usize,
@@ -82,8 +83,8 @@ impl<L> Requester<L> {
         Ok(Sent { bytes, pause })
     }
 
-    /// Sends a packet. Returns the bytes sent, none if local memory refused its payload, or `None`
-    /// without a frame buffer.
+    /// Sends a packet. Returns the size of its frame in bytes, 0 if the payload could not be
+    /// gathered, or `None` if there is no frame buffer.
     fn send<E: RequesterEnv<Send = L>>(
         &mut self,
         next: &Next,
@@ -113,7 +114,7 @@ impl<L> Requester<L> {
         if self.next < self.sent {
             env.count(Incident::Retransmission);
         } else if next.headers.bth.ack_req {
-            // Of a READ, the first response is as good as any.
+            // The round trip of a READ is measured with its first response packet.
             self.prober.asks(self.next + 1, now);
         }
         self.next = next.end;
@@ -124,7 +125,8 @@ impl<L> Requester<L> {
         Some(size)
     }
 
-    /// The next packet, if one may be sent now. `ask` says that each asks for an acknowledgement.
+    /// The next packet, if one may be sent now. `ask` is set if each packet must request an
+    /// acknowledgement.
     fn choose(&mut self, ask: bool) -> Option<Next> {
         let (at, in_flight) = (self.next, self.next - self.una);
         let window = self.window.packets();
@@ -140,7 +142,7 @@ impl<L> Requester<L> {
             return None;
         }
         let mtu = self.connection.mtu.bytes();
-        // A message has at most 2^23 packets.
+        // A message has at most 2^23 packets, so the cast does not truncate.
         let index = (at - pending.first) as u32;
         let psn = self.psn(at);
         if is_answered(&pending.wr.op) && self.unanswered >= u32::from(self.attr.max_rd_atomic) {
@@ -149,12 +151,13 @@ impl<L> Requester<L> {
         match wr.op {
             SendOp::Read { remote } => {
                 let end = pending.request_end(at);
-                // A window smaller than a request is that of one request at a time.
+                // If a request is larger than the window, it is sent when nothing is in flight.
                 if end - at > room && in_flight > 0 {
                     return None;
                 }
                 let offset = index * mtu;
-                // At most the packets of the whole message.
+                // The request has at most the packets of its message, so the cast does not
+                // truncate.
                 let length = (wr.length - offset).min((end - at) as u32 * mtu);
                 let request = Request::Read(remote.range(offset, length));
                 Some(Next::bare(self.asking(request, psn), end))
@@ -177,8 +180,9 @@ impl<L> Requester<L> {
             }
             SendOp::Send { .. } | SendOp::Write { .. } => {
                 let segment = segment(self.connection.mtu, wr, index)?;
-                // The first packet of a repetition asks too: what follows may be held up for longer
-                // than the peer waits. So does the last one, which may be a probe.
+                // The first retransmitted packet also requests an acknowledgement, because the next
+                // packets may be delayed for longer than the timeout. So does the last one, which
+                // may be a probe.
                 let repeats = at < self.sent && (at == self.una || at + 1 == self.sent);
                 let mut bth = self.connection.bth(psn);
                 bth.solicited = segment.solicited;
@@ -199,7 +203,7 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Headers of a request that asks for an answer.
+    /// Headers of a request that requests an acknowledgement.
     fn asking(&self, request: Request, psn: Psn) -> Headers {
         let mut bth = self.connection.bth(psn);
         bth.ack_req = true;

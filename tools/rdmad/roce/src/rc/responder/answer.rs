@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Answers: READ responses, results of atomic operations, acknowledgements and NAKs.
+//! Sending of responses: READ responses, results of atomic operations, acknowledgements and NAKs.
 
 use std::convert::Infallible;
 
@@ -16,8 +16,9 @@ use super::job::Answer;
 use super::{nak_of, Responder};
 
 impl<R> Responder<R> {
-    /// Sends answers to READs and atomic operations, then an acknowledgement or NAK, until there is
-    /// nothing to send or frames of `budget` bytes are sent; the last may exceed it.
+    /// Sends a congestion notification, then queued answers, then an acknowledgement or NAK. Stops
+    /// when there is nothing to send or frames of `budget` bytes are sent. The last frame may
+    /// exceed the budget.
     pub fn transmit<E: ResponderEnv<Recv = R>>(
         &mut self,
         budget: usize,
@@ -46,8 +47,8 @@ impl<R> Responder<R> {
         Ok(Sent { bytes, pause })
     }
 
-    /// Sends one response of the first job. Returns the bytes sent, or `None` without a frame
-    /// buffer.
+    /// Sends one response packet of the first job. Returns the size of its frame in bytes, 0 if no
+    /// packet was sent, or `None` if there is no frame buffer.
     fn send_response<E: ResponderEnv<Recv = R>>(
         &mut self,
         env: &mut E,
@@ -95,7 +96,7 @@ impl<R> Responder<R> {
                 self.jobs.pop_front();
                 return Ok(Some(0));
             }
-            // The connection ends at this response, whatever was accepted after its request.
+            // The connection ends at this response: answers to later requests are dropped.
             self.expected = job.psn;
             self.jobs.clear();
             let (code, event) = nak_of(fault);
@@ -119,7 +120,7 @@ impl<R> Responder<R> {
         Ok(Some(size))
     }
 
-    /// Tells the requester that its packets meet congestion.
+    /// Sends a congestion notification: packets of the requester meet congestion.
     fn send_notification<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Option<usize> {
         let mut bth = self.connection.bth(Psn::new(0));
         bth.becn = true;
@@ -155,7 +156,8 @@ impl<R> Responder<R> {
         Some(size)
     }
 
-    /// Sends a packet without payload.
+    /// Sends a packet without payload. Returns the size of its frame in bytes, or `None` if there
+    /// is no frame buffer.
     fn send_bare<E: ResponderEnv<Recv = R>>(
         &self,
         path: &Path,
