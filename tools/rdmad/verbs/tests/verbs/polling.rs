@@ -56,7 +56,7 @@ fn a_worker_that_owns_a_cpu_asks_for_no_doorbell() {
             ..RuntimeConfig::default()
         };
         let world = World::with_config(2, config, Limits::default());
-        // More than it watches at a time: the others ask for doorbells.
+        // More queues than a worker polls at a time: the others request doorbells.
         let pairs = Vec::from_iter((0..20).map(|_| Pair::new(&world)));
         let mut id = 0;
         for _ in 0..3 {
@@ -65,7 +65,7 @@ fn a_worker_that_owns_a_cpu_asks_for_no_doorbell() {
                 pair.write_and_wait(id);
             }
         }
-        // A worker that was kept from its processor watches nothing for a while.
+        // Several attempts: a worker without a CPU does not poll for a while.
         wait("a message without a doorbell", || {
             id += 1;
             thread::sleep(3 * REST);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A daemon's inside: a runtime, the switch, and VMs that are played.
+//! The core of a daemon: a runtime, the switch and simulated VMs.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use vswitch::{Config, PortConfig, Switch};
 
 use super::{mac, Vm};
 
-/// A process with VMs. The fields end in this order.
+/// A daemon with its VMs. The fields are dropped in this order.
 pub struct Daemon {
     pub vms: Vec<Vm>,
     _runtime: Runtime,
@@ -18,8 +18,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon with these VMs, so many workers, and what else `config` says, whose QPs exchange
-    /// data this way.
+    /// A daemon with VMs numbered `vms` and `workers` workers. Its QPs use the data path `path`.
+    /// `config` is the configuration of the switch without ports.
     pub fn new(
         vms: RangeInclusive<usize>,
         workers: usize,
@@ -29,7 +29,7 @@ impl Daemon {
         Self::with_ports(vms, workers, path, config, |_| {})
     }
 
-    /// The same, with ports that `change` has changed.
+    /// Like [`new`](Self::new), with port configurations that `change` has changed.
     pub fn with_ports(
         vms: RangeInclusive<usize>,
         workers: usize,
@@ -45,7 +45,7 @@ impl Daemon {
         Self::with_runtime(vms, runtime, config, change)
     }
 
-    /// The same, with a runtime of this configuration.
+    /// Like [`with_ports`](Self::with_ports), with a configuration of the runtime.
     pub fn with_runtime(
         vms: RangeInclusive<usize>,
         runtime: RuntimeConfig,
