@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The offer of a device: its features and limits.
+//! Configuration of a device: the features and limits that it offers.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -17,92 +17,92 @@ use virtio_rdma_abi::wire::Wire;
 use crate::port_pace::PortRates;
 use crate::runtime::PortFlows;
 
-/// Vendor id: virtio's, as PCI has it. 0 would be no id.
+/// Vendor id: virtio's PCI vendor id, since 0 would mean none.
 const VENDOR_ID: u32 = 0x1af4;
 /// Part id and hardware version of this implementation.
 const PART_ID: u32 = 1;
 const HW_VERSION: u32 = 1;
-/// Pages of an MR have 4 KiB, the only size that the RFC's page lists know,
+/// Page shift of an MR in the RFC's page lists, which know only pages of 4 KiB.
 pub(crate) const MR_PAGE_SHIFT: u8 = 12;
-/// or 2ⁿ bytes where their list comes with its page size: 4 KiB to 1 GiB.
+/// Page shifts that page lists with a page size may have: 4 KiB to 1 GiB.
 pub(crate) const MR_PAGE_SHIFTS: RangeInclusive<u8> = MR_PAGE_SHIFT..=30;
-/// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms, since workers share CPUs with the VMs.
+/// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms. Long, since workers share CPUs with the VMs.
 const ACK_DELAY: u8 = 15;
-/// Bytes of Ethernet payload around those of a packet at most: IPv6, UDP, BTH, AtomicETH, ImmDt and
-/// ICRC (IBTA A17.5.1).
+/// Largest overhead of a packet in an Ethernet payload, in bytes: IPv6, UDP, BTH, AtomicETH, ImmDt
+/// and ICRC (IBTA A17.5.1).
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
-/// Queues that a driver without own rings gets: virtqueues are few.
+/// Most QPs and most CQs in RFC mode, in which each queue takes a virtqueue.
 const RFC_QUEUES: u32 = 64;
-/// Entries of such an SQ or RQ, and of such a CQ.
+/// Most entries of an SQ or RQ, and of a CQ, in RFC mode.
 const RFC_WR: u32 = 1024;
 const RFC_CQE: u32 = 2048;
-/// Greatest sizes of the control queue and of an event queue.
+/// Largest number of entries of the control queue and of an event queue.
 const CONTROL_QUEUE_SIZE: u32 = 256;
 const EVENT_QUEUE_SIZE: u32 = 1024;
 
-/// Bytes that an object is charged for its entries in the maps of others: users of a CQ or SRQ,
-/// timers, events that wait, windows of a QP.
+/// Bytes charged to an object for its entries in maps of other objects: users of a CQ or SRQ,
+/// timers, waiting events, windows of a QP.
 pub(crate) const BOOKKEEPING: usize = 256;
 
-/// Rate limits in kb/s. At the lowest one, the longest packet takes a third of a second.
+/// Valid rate limits in kb/s. At the lowest one, the longest packet takes a third of a second.
 pub(crate) const RATE_LIMITS: RangeInclusive<u32> = 100..=100_000_000;
-/// Largest burst of a rate limit in bytes: what a QP moves in a turn.
+/// Largest burst of a rate limit in bytes.
 pub(crate) const MAX_BURST: u32 = 1 << 20;
 
-/// Microseconds for which workers go on looking at a queue after its last work, unless told
-/// otherwise.
+/// Default time in microseconds for which a worker polls a queue after its last work.
 pub const DEFAULT_POLL_MICROSECONDS: u32 = 30;
 
-/// Bytes that a device may allocate for its VM unless told otherwise.
+/// Default limit of the bytes that a device may allocate for its VM.
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
 
-/// Limits of a device. All are enforced, and the driver is told them.
+/// Limits of a device. The device enforces all of them and reports them to the driver.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// QPs, the GSI QP included; at most 16,384.
+    /// Number of QPs, including the GSI QP; at most 16,384.
     pub max_qp: u32,
-    /// Outstanding work requests of a queue; at most 32,768.
+    /// Most outstanding work requests of a queue; at most 32,768.
     pub max_qp_wr: u32,
-    /// SGEs of a work request.
+    /// Most SGEs of a work request.
     pub max_sge: u32,
-    /// Inline payload in bytes.
+    /// Largest inline payload in bytes.
     pub max_inline_data: u32,
-    /// CQs; at most 16,384.
+    /// Number of CQs; at most 16,384.
     pub max_cq: u32,
-    /// Entries of a CQ; at most 32,768.
+    /// Most entries of a CQ; at most 32,768.
     pub max_cqe: u32,
-    /// SRQs.
+    /// Number of SRQs.
     pub max_srq: u32,
-    /// Outstanding work requests of an SRQ; at most 32,768.
+    /// Most outstanding work requests of an SRQ; at most 32,768.
     pub max_srq_wr: u32,
-    /// MRs.
+    /// Number of MRs.
     pub max_mr: u32,
-    /// Memory windows.
+    /// Number of memory windows.
     pub max_mw: u32,
-    /// Pages in all MRs together.
+    /// Number of pages of all MRs together.
     pub max_mr_pages: u64,
-    /// Pages of an MR for fast registration.
+    /// Most pages of an MR for fast registration.
     pub max_fast_reg_pages: u32,
-    /// PDs.
+    /// Number of PDs.
     pub max_pd: u32,
-    /// RDMA READs and atomic operations outstanding at a QP, as requester and as responder.
+    /// Most RDMA READs and atomic operations outstanding at a QP, as requester and as responder.
     pub max_rd_atomic: u8,
-    /// Entries of the GID table; at most 256.
+    /// Number of entries of the GID table; at most 256.
     pub max_gids: u16,
-    /// Multicast groups; 0 for a device without.
+    /// Number of multicast groups; 0 for a device without multicast.
     pub max_mcast_grp: u32,
-    /// QPs attached to one multicast group. The copies of one datagram are made in one turn, so a
-    /// turn may exceed its budget by so many work requests and their bytes.
+    /// Most QPs attached to one multicast group. All copies of a datagram are made in one turn, so
+    /// a turn may exceed its budget by the cost of that many work requests and their bytes.
     pub max_mcast_qp_attach: u32,
-    /// QPs attached to multicast groups in all.
+    /// Most QPs attached to multicast groups in total.
     pub max_total_mcast_qp_attach: u32,
-    /// Event queues.
+    /// Number of event queues.
     pub event_queues: u32,
-    /// Doorbell pages.
+    /// Number of doorbell pages.
     pub doorbell_pages: u32,
-    /// Distance of doorbell pages is 2ⁿ bytes. A guest needs one that is no less than its pages.
+    /// The distance between doorbell pages is 2ⁿ bytes. It must be at least the guest's page size.
     pub doorbell_shift: u8,
-    /// Bytes that the device may allocate for its VM. Tables and frames are allocated in any case.
+    /// Bytes that the device may allocate for its VM. Tables and frames are allocated even beyond
+    /// this limit.
     pub memory: u64,
 }
 
@@ -125,7 +125,7 @@ impl Default for Limits {
             max_rd_atomic: 16,
             max_gids: 256,
             max_mcast_grp: 1024,
-            // RFC mode has that many too.
+            // RFC mode has enough QPs for this as well.
             max_mcast_qp_attach: 48,
             max_total_mcast_qp_attach: 8192,
             event_queues: 4,
@@ -136,21 +136,21 @@ impl Default for Limits {
     }
 }
 
-/// Limits of the queues of a driver without own rings.
+/// Limits of queues in RFC mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RfcLimits {
-    /// QPs, the GSI QP included.
+    /// Number of QPs, including the GSI QP.
     pub max_qp: u32,
-    /// Outstanding work requests of a queue.
+    /// Most outstanding work requests of a queue.
     pub max_qp_wr: u32,
-    /// CQs.
+    /// Number of CQs.
     pub max_cq: u32,
-    /// Entries of a CQ.
+    /// Most entries of a CQ.
     pub max_cqe: u32,
 }
 
 impl Limits {
-    /// Takes multicast away.
+    /// The same limits without multicast.
     pub fn without_multicast(self) -> Self {
         Self {
             max_mcast_grp: 0,
@@ -170,13 +170,13 @@ impl Limits {
         }
     }
 
-    /// Bytes of the tables of objects when they are full.
+    /// Bytes of the object tables when they are full.
     pub(crate) fn tables(&self) -> u64 {
-        /// A slot, its place among free numbers and its bits in ready sets.
+        /// A table slot, an entry in the list of free numbers, and bits in ready sets.
         const SLOT: u64 = 24;
-        /// An entry of the cache and the variants of keys.
+        /// An entry of the MR cache, and the variants of keys.
         const MR: u64 = 40;
-        /// A group, twice while it changes, and a member of one.
+        /// A group, which exists twice while the table changes, and a member.
         const GROUP: u64 = 256;
         const MEMBER: u64 = 8;
         let numbers = [
@@ -197,7 +197,7 @@ impl Limits {
             + PortFlows::FLOW_SIZE as u64 * u64::from(self.max_qp)
     }
 
-    /// Greatest size of each virtqueue of the transport, so that it serves in either mode.
+    /// Largest size of each virtqueue of the device, for both RFC mode and own rings.
     pub fn virtqueue_sizes(&self) -> Vec<u16> {
         let rfc = self.rfc_mode();
         let numbers = QueueNumbers::new(rfc.max_cq);
@@ -211,41 +211,41 @@ impl Limits {
                 };
                 let is_event_queue = (1..=self.event_queues).contains(&number.into());
                 let events = if is_event_queue { EVENT_QUEUE_SIZE } else { 0 };
-                // Both are at most 2,048.
+                // Each value is at most 2,048, so the cast cannot truncate.
                 entries.max(events).next_power_of_two() as u16
             })
             .collect()
     }
 }
 
-/// A device to be made.
+/// Configuration of a new device.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// MAC address of the port.
     pub mac: [u8; 6],
     /// MTU of the port's Ethernet in bytes.
     pub mtu: u32,
-    /// IP addresses that its GIDs may be, besides the link-local one of its MAC address; any if
-    /// none is given. No other port may have these.
+    /// IP addresses that the port's GIDs may use, besides the link-local address of its MAC
+    /// address. No other port may use them. If empty, the port may use any address.
     pub addresses: Vec<IpAddr>,
-    /// The speed that the port tells. It limits nothing.
+    /// The speed that the port reports. It does not limit traffic.
     pub speed: LinkSpeed,
     /// Limits.
     pub limits: Limits,
-    /// Limits of what its QPs send together.
+    /// Rate limits, shared by the port's QPs.
     pub rates: PortRates,
-    /// Its isolation group: data goes directly to devices of the same group alone.
+    /// The isolation group: data takes the direct path only to devices of the same group.
     pub group: u32,
 }
 
-/// Speed of a link, as the lanes that verbs know.
+/// Speed of a link, in the terms of the verbs: number and speed of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpeed {
     pub(crate) width: PortWidth,
     pub(crate) speed: PortSpeed,
 }
 
-/// Speeds of Ethernet in Gb/s and their lanes: as many as the network devices of these speeds have.
+/// Ethernet speeds in Gb/s, with their lanes as on network devices of these speeds.
 const LINK_SPEEDS: [(u32, PortWidth, PortSpeed); 8] = [
     (10, PortWidth::X1, PortSpeed::Qdr),
     (25, PortWidth::X1, PortSpeed::Edr),
@@ -258,7 +258,7 @@ const LINK_SPEEDS: [(u32, PortWidth, PortSpeed); 8] = [
 ];
 
 impl LinkSpeed {
-    /// The speed of `gbps` Gb/s, if verbs have it.
+    /// The link speed for `gbps` Gb/s, if the verbs can express it.
     pub fn from_gbps(gbps: u32) -> Option<Self> {
         let &(_, width, speed) = LINK_SPEEDS.iter().find(|&&(known, ..)| known == gbps)?;
         Some(Self { width, speed })
@@ -294,7 +294,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Largest path MTU whose packets fit the Ethernet.
+    /// Largest path MTU whose packets fit the port's Ethernet MTU.
     pub(crate) fn path_mtu(&self) -> Mtu {
         let fits = |mtu: &&Mtu| mtu.bytes() + ROCE_OVERHEAD <= self.mtu;
         Mtu::ALL
@@ -305,7 +305,7 @@ impl DeviceConfig {
             .unwrap_or(Mtu::Mtu256)
     }
 
-    /// Bytes of the largest MR: what the pages of all make when they have 4 KiB.
+    /// Bytes of the largest MR: all pages, of 4 KiB each.
     pub(crate) fn max_mr_size(&self) -> u64 {
         self.limits.max_mr_pages << MR_PAGE_SHIFT
     }
@@ -354,7 +354,8 @@ impl DeviceConfig {
             max_mcast_grp: limits.max_mcast_grp,
             max_mcast_qp_attach: limits.max_mcast_qp_attach,
             max_total_mcast_qp_attach: limits.max_total_mcast_qp_attach,
-            // They are no objects of the device: as many as the driver can count.
+            // Address handles are not objects of the device: report as many as the driver's type
+            // can count.
             max_ah: i32::MAX.unsigned_abs(),
             max_fast_reg_page_list_len: limits.max_fast_reg_pages,
             max_pkeys: 1,

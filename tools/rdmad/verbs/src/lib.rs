@@ -2,11 +2,11 @@
 
 //! The verbs engine of a virtio-rdma device.
 //!
-//! A [`Device`] is what one VM sees: it executes control commands, given as bytes, on the objects
-//! of that VM, and the work requests that it finds in the VM's rings. It knows its guest's memory
-//! as a [`dma::DmaSpace`], its virtqueues as [`Virtqueues`] and the network as a
-//! [`roce::FramePort`]; which transport presents it to the guest is not its business. The devices
-//! of a process share a [`Runtime`]: worker threads, and the direct path between their memories.
+//! A [`Device`] is the device of one VM. It executes control commands, given as bytes, on the VM's
+//! objects, and the work requests in the VM's rings. Guest memory is a [`dma::DmaSpace`], its
+//! virtqueues are [`Virtqueues`], and the network is a [`roce::FramePort`], so the engine does not
+//! depend on how the device is presented to the guest. The devices of a process share a
+//! [`Runtime`]: worker threads, and the direct path between their memories.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -14,15 +14,15 @@
 //! | `command` | control commands |
 //! | `qp`, `cq`, `srq`, `pd`, `memory`, `gid` | the objects |
 //! | `multicast` | groups of QPs of datagrams |
-//! | `turn` | what turns cost, and who gives a QP the next one |
+//! | `turn` | the cost of turns, and the cause of a QP's next turn |
 //! | `wqe` | work requests: fetching and validation |
-//! | `direct`, `wire` | the two ways of data between QPs |
-//! | `virtqueues`, `rfc_queues` | virtqueues of the device, and those that are queues in RFC mode |
+//! | `direct`, `wire` | the two data paths between QPs |
+//! | `virtqueues`, `rfc_queues` | virtqueues of the device, and their use as queues in RFC mode |
 //! | `event` | events that wait for buffers |
 //! | `runtime` | workers, ready sets, timers, the clock |
-//! | `port_pace` | limits of a port, which its QPs share |
-//! | `counters`, `status` | what can be seen of a device from outside |
-//! | `config`, `table`, `users`, `error` | limits, numbered objects, who uses them, errno |
+//! | `port_pace` | rate limits of a port, which its QPs share |
+//! | `counters`, `status` | statistics and status of a device |
+//! | `config`, `table`, `users`, `error` | limits, numbered objects, users of objects, errno |
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames that came: whom they are for, and what is done with them.
+//! Handling of received frames: finding the QP, and passing the packet on.
 
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ use crate::Device;
 /// The membership bit of a P_Key: full, not limited.
 const FULL_MEMBER: u16 = 0x8000;
 
-/// Takes frames in, for a turn.
+/// Handles received frames, as a turn of the port.
 pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
     let receiver = Receiving {
         device,
@@ -56,7 +56,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
     TurnEnd { again, cost }
 }
 
-/// Drops frames that came for a device that has failed. Returns whether there may be more.
+/// Drops frames that arrived for a device that has failed. Returns whether there may be more.
 pub(crate) fn drop_frames(device: &Device) -> bool {
     drop(device.leftover.take());
     let budget = TurnBudget::default();
@@ -67,26 +67,26 @@ pub(crate) fn drop_frames(device: &Device) -> bool {
     budget.is_spent()
 }
 
-/// A turn at the frames of a device.
+/// A turn that handles received frames.
 struct Receiving<'a> {
     device: &'a Device,
     view: DmaView,
-    /// When the turn began.
+    /// Start of the turn.
     now: Instant,
-    /// Budget that is left of it.
+    /// Remaining budget of the turn.
     budget: TurnBudget,
 }
 
-/// Where a packet goes.
+/// The destination of a packet within the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Recipient {
     /// The send half of a QP.
     Requester(Qpn),
     /// The receive half of a QP.
     Responder(Qpn),
-    /// The QPs that are attached to the multicast group.
+    /// The QPs that are attached to the packet's multicast group.
     Group,
-    /// The packet has a group's address and a QP's number, or the reverse.
+    /// No QP: a group's address with a QP's number, or a host's address with the multicast QPN.
     Nobody,
 }
 
@@ -109,8 +109,8 @@ impl Recipient {
 }
 
 impl Receiving<'_> {
-    /// Takes frames in, as far as the budget goes. A turn before this one saw the first `seen` of
-    /// them. Returns how many are done with.
+    /// Handles frames, as far as the budget permits. An earlier turn has counted the first `seen`
+    /// frames. Returns the number of frames handled.
     fn frames(&self, frames: &[Frame], seen: usize) -> usize {
         let mut places = ArrayVec::<usize, FRAMES_AT_ONCE>::new();
         let mut packets = ArrayVec::<Arrived<'_>, FRAMES_AT_ONCE>::new();
@@ -147,14 +147,14 @@ impl Receiving<'_> {
             .map_or(frames.len(), |&place| place)
     }
 
-    /// Packets that are for nobody. Returns how many.
+    /// Charges packets that have no recipient. Returns their number.
     fn ignore(&self, packets: &[Arrived<'_>]) -> usize {
         packets.iter().for_each(|_| self.budget.charge_received());
         packets.len()
     }
 
-    /// The packet in a frame, if the link is up and the frame is sound. A frame that was `seen`
-    /// before is counted already.
+    /// Parses the packet in a frame. Returns `None` if the link is down or the frame is invalid. A
+    /// frame that was `seen` is not counted again.
     fn parse<'f>(&self, frame: &'f Frame, seen: bool) -> Option<Arrived<'f>> {
         let device = self.device;
         if !device.link_is_up() {
@@ -181,7 +181,8 @@ impl Receiving<'_> {
         }
     }
 
-    /// Gives a datagram to each QP that is attached to its group. Returns that it took one packet.
+    /// Delivers a datagram to each QP that is attached to its group. Returns 1, the number of
+    /// packets handled.
     fn datagram_for_group(&self, arrived: &Arrived<'_>) -> usize {
         let device = self.device;
         let packet = &arrived.packet;
@@ -207,7 +208,7 @@ impl Receiving<'_> {
         1
     }
 
-    /// Whether a packet is of the QP's transport service and partition.
+    /// Whether a packet has the QP's transport service and partition.
     fn admits(&self, qp: &Qp, packet: &Packet<'_>) -> bool {
         if packet.headers.body.service() != service(qp.init.qp_type) {
             return false;
@@ -219,7 +220,8 @@ impl Receiving<'_> {
         is_ours
     }
 
-    /// Gives packets to the requester of a QP, as far as the budget goes. Returns how many it took.
+    /// Passes packets to the requester of a QP, as far as the budget permits. Returns the number of
+    /// packets handled.
     fn responses(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
         let device = self.device;
         let side = &mut *qp.lock_send();
@@ -227,7 +229,7 @@ impl Receiving<'_> {
         let mut served = false;
         let mut taken = 0;
         for arrived in packets {
-            // A packet may end many work requests, which the turn is charged for.
+            // A packet may complete many work requests, which are charged to the turn.
             if turn.budget.spent() >= self.budget.left() {
                 break;
             }
@@ -255,7 +257,8 @@ impl Receiving<'_> {
         taken
     }
 
-    /// Gives packets to the responder of a QP, as far as the budget goes. Returns how many it took.
+    /// Passes packets to the responder of a QP, as far as the budget permits. Returns the number of
+    /// packets handled.
     fn requests(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
         let taken = &packets[..packets.len().min(self.budget.left_for_received())];
         taken.iter().for_each(|_| self.budget.charge_received());
@@ -298,8 +301,8 @@ fn service(qp_type: QpType) -> Service {
     }
 }
 
-/// Whether these P_Keys let their holders talk: they name one partition, and not both as limited
-/// members (IBTA 10.9.1.2, 10.9.3).
+/// Whether two P_Keys permit communication: they have the same partition, and at least one is a
+/// full member's (IBTA 10.9.1.2, 10.9.3).
 fn same_partition(a: u16, b: u16) -> bool {
     (a ^ b) & !FULL_MEMBER == 0 && (a | b) & FULL_MEMBER != 0
 }
@@ -316,7 +319,7 @@ fn receive_connected(
     let packet = &arrived.packet;
     let RecvSide { io, responder, .. } = side;
     let executed = match responder {
-        // A message that comes without packets is not interrupted by packets.
+        // A message that is in progress on the direct path must not be mixed with packets.
         Some(Responder::Rc(_)) if io.incoming.is_some() => return Ok(()),
         Some(Responder::Rc(responder)) => {
             let expected = responder.expected_psn();
@@ -343,7 +346,7 @@ fn receive_datagram(
     };
     let device = turn.device;
     let (to, tag) = (packet.path.addresses.dst(), packet.path.vlan);
-    // A group that the QP is attached to has no entry, and is in all VLANs of the port.
+    // A multicast GID has no entry in the table. It is valid in all VLANs of the port.
     let ours = if to.is_multicast() {
         device.gids.have_vlan(tag)
     } else {
