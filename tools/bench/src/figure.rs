@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Figures with all their samples, so that each says how far it can be trusted.
+//! Figures with all their samples, which show how reliable a figure is.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use crate::machine::Machine;
 /// The measured figures, and the failures.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Report {
-    /// In the order in which they were first measured.
+    /// The figures, in the order of their first measurement.
     pub figures: Vec<Figure>,
     /// Measurements that ended with an error instead of a figure.
     pub failures: Vec<Failure>,
-    /// The targets that the figures are held against.
+    /// The targets, with the results of this run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
     /// The machine of the run.
@@ -24,46 +24,46 @@ pub struct Report {
     /// The comparison with kept figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
-    /// Notes for a reader of the run: the machine, how it was measured.
+    /// Notes for the reader: the machine and the conditions of the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// A target for figures, and whether they reach it.
+/// A target, and whether the figures reach it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Target {
     /// The subject of the target.
     pub what: String,
     /// The needed value, in words.
     pub needed: String,
-    /// The measured value; none if it was not measured.
+    /// The measured value; `None` if it was not measured.
     pub value: Option<f64>,
-    /// Whether that is enough.
+    /// Whether the value reaches the target.
     pub reached: Option<bool>,
-    /// Where the value comes from: of several, the worst decides.
+    /// The size or load at which the value was measured: the worst of several values.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub at: String,
 }
 
-/// The subject of a figure. Samples of the same key are of the same figure.
+/// The subject of a figure. Samples with the same key belong to the same figure.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Key {
-    /// The name of the quantity, as "write bandwidth".
+    /// The name of the quantity, such as "write bandwidth".
     pub name: String,
     /// The configuration: "direct", "wire", "rxe", "tcp", "host" ...
     pub configuration: String,
-    /// Bytes of a message, where that matters.
+    /// Bytes of a message, if the figure depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// How many QPs, MRs or VMs, where that is varied: the name says which.
+    /// Number of QPs, MRs or VMs, if it is varied. The name says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The load, of a figure of part `scale`.
+    /// The load, for figures of part `scale`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Shape>,
-    /// The unit, as "MB/s" (10^6 bytes) or "µs".
+    /// The unit, such as "MB/s" (10^6 bytes) or "µs".
     pub unit: String,
-    /// How, where there are several ways: "events", "polling".
+    /// The way of measuring, if there are several: "events" or "polling".
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub how: String,
 }
@@ -71,11 +71,11 @@ pub struct Key {
 /// A load of part `scale`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Shape {
-    /// Played guests.
+    /// Number of simulated guests.
     pub guests: u32,
-    /// Bulk QPs of all guests.
+    /// Number of bulk QPs of all guests together.
     pub qps: u32,
-    /// Worker threads.
+    /// Number of worker threads.
     pub workers: u32,
 }
 
@@ -90,17 +90,17 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The good direction of a figure.
+/// Whether greater or smaller values of a figure are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Of rates and indices of fairness.
+    /// Greater values are better: rates and fairness indices.
     More,
-    /// Of times, memory and counts.
+    /// Smaller values are better: times, memory and counts.
     Less,
 }
 
 impl Key {
-    /// Its good direction, if it has one.
+    /// Whether greater or smaller values are better. `None` if neither is.
     pub fn better(&self) -> Option<Better> {
         match &*self.unit {
             "MB/s" | "MB/CPU-s" | "M/s" | "messages/s" | "of 1" => Some(Better::More),
@@ -109,7 +109,7 @@ impl Key {
         }
     }
 
-    /// A figure without size, count and way.
+    /// A key without size, count and way of measuring.
     pub fn new(name: &str, configuration: &str, unit: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -122,13 +122,13 @@ impl Key {
         }
     }
 
-    /// The same for messages of a size.
+    /// Sets the message size.
     pub fn size(mut self, size: u64) -> Self {
         self.size = Some(size);
         self
     }
 
-    /// The name of the quantity, as the table has it: with the count and the way.
+    /// The name of the quantity in the table: with the count and the way of measuring.
     pub fn what(&self) -> String {
         let mut what = self.name.clone();
         if let Some(count) = self.count {
@@ -144,26 +144,26 @@ impl Key {
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Figure {
-    /// Its subject.
+    /// The subject of the figure.
     #[serde(flatten)]
     pub key: Key,
-    /// The measured values, in its unit.
+    /// The measured values, in the key's unit.
     #[serde(flatten)]
     pub samples: Samples,
 }
 
-/// Measured values, at least one.
+/// One or more measured values.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(from = "Plain", into = "Plain")]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// A first value.
+    /// Samples with a first value.
     pub fn new(first: f64) -> Self {
         Self(vec![first])
     }
 
-    /// One more.
+    /// Adds a value.
     pub fn push(&mut self, value: f64) {
         self.0.push(value);
     }
@@ -174,7 +174,7 @@ impl Samples {
         sorted
     }
 
-    /// The middle one, or the mean of the middle two.
+    /// The median: the middle value, or the mean of the two middle values.
     pub fn median(&self) -> f64 {
         let sorted = self.sorted();
         let middle = sorted.len() / 2;
@@ -185,18 +185,18 @@ impl Samples {
         }
     }
 
-    /// The least.
+    /// The least value.
     pub fn min(&self) -> f64 {
         self.sorted().first().copied().unwrap_or(f64::NAN)
     }
 
-    /// The greatest.
+    /// The greatest value.
     pub fn max(&self) -> f64 {
         self.sorted().last().copied().unwrap_or(f64::NAN)
     }
 }
 
-/// How samples look in JSON: with what readers would work out.
+/// The form of samples in JSON, which includes derived values for the reader.
 #[derive(Deserialize, Serialize)]
 struct Plain {
     #[serde(default)]
@@ -230,15 +230,15 @@ impl From<Samples> for Plain {
 pub struct Failure {
     /// The planned measurement, in words.
     pub what: String,
-    /// Why there is no figure.
+    /// The error.
     pub error: String,
-    /// The file with what the programs printed, if there is one.
+    /// The file with the output of the programs, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
 }
 
 impl Report {
-    /// Adds the samples, failures and notes of another one.
+    /// Adds the samples, failures and notes of another report.
     pub fn extend(&mut self, other: Self) {
         for Figure { key, samples } in other.figures {
             for value in samples.0 {

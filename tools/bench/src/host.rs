@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Abilities of the machine: copying by one thread, a round trip of a word between two threads, and
-//! TCP between two threads.
+//! The speed of the machine itself: copying by one thread, a round trip of a word between two
+//! threads, and TCP between two threads.
 //!
-//! The device's direct path is one copy from guest memory to guest memory, after a doorbell:
-//! nothing it does can be faster than these two.
+//! The device's direct path is one copy from guest memory to guest memory, after a doorbell. It
+//! can't be faster than a copy and a round trip between threads.
 
 use std::hint::spin_loop;
 use std::ops::RangeInclusive;
@@ -19,20 +19,20 @@ use crate::device::rate;
 use crate::figure::{Key, Report};
 use crate::loopback;
 
-/// The message sizes that are copied: every power of two, as perftest has them.
+/// log2 of the copied message sizes: every power of two, as in perftest.
 const SIZES: RangeInclusive<u32> = 1..=23;
 /// The name of the figure of copying.
 pub const MEMCPY: &str = "memcpy, one thread";
-/// The same page by page, of messages whose pages lie apart, as those of a process do that was
-/// given them one by one.
+/// The name of the figure of copying page by page, for messages whose pages are not contiguous: so
+/// is the memory of a process that has got its pages one by one.
 const PAGEWISE: &str = "memcpy, one thread, pages apart";
 /// The names of the figures of TCP between two threads.
 pub const LOOPBACK: &str = "bandwidth of loopback TCP";
 pub const LOOPBACK_LATENCY: &str = "latency of loopback TCP, 50 %";
-/// The message sizes that it is measured with.
+/// Message sizes of TCP streams and of TCP round trips, in bytes.
 const STREAMED: [usize; 7] = [2, 64, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 const ANSWERED: [usize; 2] = [2, 64 << 10];
-/// Round trips of a sample.
+/// Number of round trips of a sample.
 const TRIPS: u32 = 20_000;
 
 /// Options of `bench host`.
@@ -44,7 +44,7 @@ pub struct Options {
     pub rounds: u32,
 }
 
-/// Measures all of it, one after the other in each round.
+/// Measures all figures, one after the other in each round.
 pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::default();
     for _ in 0..options.rounds {
@@ -72,8 +72,8 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// MB/s of processor time at which one thread copies messages from a guest's memory to another's.
-/// Each comes from and goes to the same place, as perftest's do.
+/// The rate in MB per second of processor time at which one thread copies messages from a guest's
+/// memory to another guest's. All messages use the same buffers, as in perftest.
 fn copy_rate(size: u64) -> f64 {
     let [source, target] = [(); 2].map(|()| DmaSpace::anonymous(0, size));
     let (source, target) = (source.enter(), target.enter());
@@ -85,7 +85,7 @@ fn copy_rate(size: u64) -> f64 {
     })
 }
 
-/// The same for messages of several pages, of which the last comes first in memory.
+/// The [rate](copy_rate) for messages of several pages, whose pages are in reverse order in memory.
 fn pagewise_copy_rate(size: u64) -> f64 {
     let [source, target] = [(); 2].map(|()| DmaSpace::anonymous(0, size));
     let (source, target) = (source.enter(), target.enter());
@@ -105,7 +105,7 @@ fn pagewise_copy_rate(size: u64) -> f64 {
     })
 }
 
-/// µs until a store is seen by a spinning thread and its answer is seen here.
+/// The time in µs from a store to the arrival of the answer of a spinning thread.
 fn round_trip() -> f64 {
     let (bell, answer) = (AtomicU32::new(0), AtomicU32::new(0));
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Figures of a release that are kept, one set for each class of machines, and their comparison
-//! with those of a run.
+//! Kept figures of a release, one set for each class of machines, and their comparison with the
+//! figures of a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::figure::{Better, Key, Report, Shape};
 use crate::machine::Machine;
 use crate::vm::is_own;
 
-/// A figure is worse if it has lost more than this part of the kept one.
+/// A figure is worse if it differs from the kept figure by more than this share.
 const TOLERANCE: f64 = 0.1;
-/// Threads beside the workers that a load of part `scale` has at least: a player, and the sparse
-/// sender.
+/// Minimum number of threads of a load of part `scale` in addition to the workers: a player, and
+/// the sparse sender.
 const PLAYING: usize = 2;
 /// The file of kept figures in the checkout.
 pub const FILE: &str = "tools/bench/kept.json";
@@ -24,14 +24,14 @@ pub const FILE: &str = "tools/bench/kept.json";
 /// Options of `bench keep`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Figures of a run of `bench run`
+    /// File with the figures of `bench run`
     pub figures: PathBuf,
     /// File of kept figures
     #[arg(long, value_name = "FILE", default_value = FILE)]
     pub kept: PathBuf,
 }
 
-/// Figures of one release and class of machines.
+/// Kept figures of one release and one class of machines.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 struct Set {
     release: String,
@@ -39,7 +39,7 @@ struct Set {
     figures: Vec<Median>,
 }
 
-/// The median of a figure.
+/// A kept figure: its median.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 struct Median {
     #[serde(flatten)]
@@ -50,18 +50,18 @@ struct Median {
 /// The comparison of a run with kept figures.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Comparison {
-    /// The release of the kept figures; none if no set is of such a machine.
+    /// The release of the kept figures; `None` if there is no set for this class of machines.
     pub release: Option<String>,
-    /// Figures that both have.
+    /// Number of compared figures.
     pub compared: usize,
-    /// Figures that became worse.
+    /// Figures that have become worse.
     pub worse: Vec<Worse>,
 }
 
-/// A figure that became worse.
+/// A figure that has become worse.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Worse {
-    /// Its subject.
+    /// The subject of the figure.
     pub key: Key,
     /// The kept median.
     pub kept: f64,
@@ -69,7 +69,7 @@ pub struct Worse {
     pub now: f64,
 }
 
-/// Keeps the figures of a run in place of those of the same class of machines.
+/// Keeps the figures of a run. They replace the figures of the same class of machines.
 pub fn keep(options: &Options) -> Result<()> {
     let path = &options.figures;
     let text =
@@ -99,7 +99,7 @@ pub fn keep(options: &Options) -> Result<()> {
         .with_context(|| format!("can't write {}", options.kept.display()))
 }
 
-/// Compares a run with the figures that `file` keeps. None without a machine in the report.
+/// Compares a run with the kept figures in `file`. `None` if the report has no machine.
 pub fn compare(report: &Report, file: &Path) -> Result<Option<Comparison>> {
     let Some(machine) = &report.machine else {
         return Ok(None);
@@ -135,9 +135,9 @@ pub fn compare(report: &Report, file: &Path) -> Result<Option<Comparison>> {
     Ok(Some(comparison))
 }
 
-/// Whether a change of the figure tells of virtio-rdma: the figure has a good direction, and the
-/// host's scheduler does not decide it, as it does where a load has more threads than the machine
-/// has processors.
+/// Whether a change of the figure says something about virtio-rdma: greater or smaller values are
+/// better, and the figure does not depend on the host's scheduler, as it does if a load has more
+/// threads than the machine has processors.
 fn tells(key: &Key, machine: &Machine) -> bool {
     let is_by_wall_clock = matches!(&*key.unit, "M/s" | "µs");
     let is_crowded = |shape: Shape| shape.workers as usize + PLAYING > machine.cores;
@@ -159,7 +159,7 @@ fn read(file: &Path) -> Result<Vec<Set>> {
     serde_json::from_str(&text).with_context(|| format!("no kept figures in {}", file.display()))
 }
 
-/// The sets as JSON, a line for each figure: a change shows in a diff.
+/// The sets as JSON with a line for each figure, so that diffs are readable.
 fn lines(sets: &[Set]) -> Result<String> {
     let sets = sets.iter().map(|set| -> Result<String> {
         let figures = set.figures.iter().map(serde_json::to_string);
@@ -211,7 +211,7 @@ mod tests {
             kept: kept.clone(),
         };
         keep(&options).unwrap();
-        // Figures of the same class are replaced.
+        // Figures of the same class of machines are replaced.
         keep(&options).unwrap();
         assert_eq!(read(&kept).unwrap().len(), 1);
         compare(now, &kept).unwrap().unwrap()

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One TCP connection between two threads of this machine: the comparator of what has a way through
-//! a kernel on either side, as messages between two processes have without RDMA.
+//! One TCP connection between two threads of this machine. It is the comparator for messages
+//! between two processes without RDMA, which pass through the kernel on both sides.
 
 use std::io::{Read, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time of a stream.
+/// Duration of a stream.
 const SPAN: Duration = Duration::from_millis(100);
-/// Round trips of a sample.
+/// Number of round trips of a sample.
 const TRIPS: u32 = 500;
-/// Bytes that the receiver asks for with one call, at least.
+/// Minimum number of bytes that the receiver requests with one call.
 const READ: usize = 64 << 10;
 
-/// MB/s of the wall clock at which one thread writes messages of `size` bytes and another reads.
+/// The rate in MB/s (wall clock) at which one thread writes messages of `size` bytes and another
+/// thread reads them.
 pub fn bandwidth(size: usize) -> Result<f64> {
     let [mut from, mut to] = connection()?;
     thread::scope(|scope| {
@@ -42,7 +43,8 @@ pub fn bandwidth(size: usize) -> Result<f64> {
     })
 }
 
-/// µs of half a round trip of messages of `size` bytes, both sides of which sleep until one comes.
+/// The time in µs of half a round trip of messages of `size` bytes. Both sides sleep until a
+/// message arrives.
 pub fn latency(size: usize) -> Result<f64> {
     let [mut from, mut to] = connection()?;
     thread::scope(|scope| {

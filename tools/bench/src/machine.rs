@@ -6,19 +6,19 @@ use std::thread;
 
 use serde::{Deserialize, Serialize};
 
-/// A machine. Figures are compared with those of machines of the same class only.
+/// A class of machines. Only figures of the same class are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Machine {
     /// Model name of the processor.
     pub processor: String,
-    /// Processors that this program may use.
+    /// Number of processors that this program may use.
     pub cores: usize,
     /// Whether virtual machines run on KVM; else they are emulated.
     pub kvm: bool,
 }
 
 impl Machine {
-    /// This one, whose virtual machines run on KVM or not.
+    /// The class of this machine; `kvm` tells whether its virtual machines run on KVM.
     pub fn here(kvm: bool) -> Self {
         let table = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Self {
@@ -28,7 +28,7 @@ impl Machine {
         }
     }
 
-    /// Processors, their model, and how virtual machines run.
+    /// A description: number and model of the processors, and KVM or emulation.
     pub fn describe(&self) -> String {
         let way = if self.kvm { "KVM" } else { "emulation" };
         format!("{} processors ({}), {way}", self.cores, self.processor)

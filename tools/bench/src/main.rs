@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Measures the device, the driver and the provider, beside rxe, TCP and what memory allows.
+//! Measures the device, the driver and the provider, and for comparison rxe, TCP and the machine's
+//! memory.
 //!
-//! Each subcommand is one module: its options are a `clap::Args`, and what it measures is a
-//! [`Report`], which is printed as a table or, with `--json`, in the form that all of them share.
-//! Documentation/performance.md says how each figure comes about.
+//! Each subcommand is one module. Its options are a `clap::Args`; its result is a [`Report`], which
+//! is printed as a table or, with `--json`, as JSON. Documentation/performance.md describes how
+//! each figure is measured.
 #![deny(unsafe_code)]
 
 mod device;
@@ -27,7 +28,7 @@ use clap::{Parser, Subcommand};
 
 use figure::Report;
 
-/// Measures virtio-rdma, and what there is to compare it with
+/// Measures virtio-rdma, and rxe, TCP and the machine itself for comparison
 #[derive(Parser)]
 #[command(version, max_term_width = 100)]
 struct Options {
@@ -43,28 +44,27 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Measure the device's work, without a VM
+    /// Measure the cost of the device's work, without a VM
     Device(device::Options),
-    /// Measure the engine under more guests, QPs and workers, without a VM
+    /// Measure the engine with many guests, QPs and workers, without a VM
     Scale(scale::Options),
-    /// Measure memory and two threads of this machine: the floors that other figures are held
-    /// against
+    /// Measure copies, threads and TCP of this machine: the floors for other figures
     Host(host::Options),
-    /// Virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run
+    /// Measure virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run
     /// --rxe-beside`)
     Vm(vm::Options),
-    /// Instructions of a post and a poll by the kernel (on VM 1 of `testbed run --vms 1 --smp 1
-    /// --accel counted`)
+    /// Count the instructions of a post and a poll by the kernel (on VM 1 of `testbed run --vms 1
+    /// --smp 1 --accel counted`)
     Kernel(vm::instructions::Options),
-    /// All of it, in virtual machines that are started for it
+    /// Run all measurements, and start virtual machines for them
     Run(run::Options),
-    /// Figures that were written with --json, of one run or several parts
+    /// Show figures that were written with --json, of one run or several parts
     Show {
         /// Files with figures
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Keep the figures of a run, to compare later runs with
+    /// Keep the figures of a run for the comparison with later runs
     Keep(kept::Options),
     /// Start the passive sides (on VM 2, by `bench vm`)
     #[command(hide = true)]
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and prints; whether all that was to be measured was.
+/// Measures and prints the report. Returns whether all measurements have succeeded.
 fn measure(options: &Options) -> Result<bool> {
     let report = match &options.action {
         Action::Device(options) => device::run(options)?,
@@ -111,7 +111,7 @@ fn measure(options: &Options) -> Result<bool> {
     Ok(report.failures.is_empty())
 }
 
-/// The reports in files, held against the targets again.
+/// The combined reports of files, with the targets evaluated again.
 fn saved(files: &[PathBuf]) -> Result<Report> {
     let mut all = Report::default();
     for file in files {

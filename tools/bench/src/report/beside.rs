@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Each figure of virtio-rdma beside what the same machine does natively with messages of the same
-//! size.
+//! Comparison of each figure of virtio-rdma with native figures of the same machine, for messages
+//! of the same size.
 
 use super::table::{bytes, number};
 use crate::device::{CRC, FLOOR};
@@ -20,7 +20,7 @@ pub const HEADS: [&str; 7] = [
     "× loopback TCP",
 ];
 
-/// The cells of a line for each figure that has a comparator.
+/// The cells of the table: a line for each figure with a comparator.
 pub fn cells(report: &Report) -> Vec<[String; 7]> {
     report
         .figures
@@ -34,7 +34,8 @@ fn line(report: &Report, figure: &Figure) -> Option<[String; 7]> {
     let Figure { key, samples } = figure;
     let size = key.size?;
     let others = match &*key.unit {
-        // The floors of part `device` are made like its messages, and memory is as in its guests.
+        // The floors of part `device` use buffers like those of its messages, in its guests'
+        // memory.
         "MB/s" if key.configuration.starts_with(ALONE) => [Some(FLOOR), Some(CRC), None],
         "MB/s" => [Some(MEMCPY), Some(CRC), Some(LOOPBACK)],
         "MB/CPU-s" => [Some(MEMCPY), Some(CRC), None],

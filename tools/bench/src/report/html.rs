@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Figures as one page that needs nothing beside it.
+//! Figures as one self-contained HTML page.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ const WAYS: [(&str, &str); 6] = [
     ("memcpy", "one thread of the host that copies memory and does nothing else: what no direct path can exceed"),
 ];
 
-/// The page.
+/// The HTML page of a report.
 pub fn html(report: &Report) -> Result<String> {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -105,7 +105,7 @@ pub fn html(report: &Report) -> Result<String> {
     Ok(page)
 }
 
-/// A table of cells, or nothing without any.
+/// An HTML table, or an empty text without lines.
 fn cells<const N: usize>(title: &str, heads: &[&str; N], lines: Vec<[String; N]>) -> String {
     if lines.is_empty() {
         return String::new();
@@ -125,7 +125,7 @@ fn cells<const N: usize>(title: &str, heads: &[&str; N], lines: Vec<[String; N]>
     text + "</table>\n"
 }
 
-/// A table of all that is known of these figures.
+/// An HTML table of all figures.
 fn all(title: &str, figures: &[&Figure]) -> String {
     let mut page = format!(
         "<h2>{title}</h2>\n<table><tr><th>what</th><th>of</th><th>how</th><th>size</th><th>number</th>\

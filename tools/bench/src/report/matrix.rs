@@ -7,10 +7,10 @@ use super::table::{align, bytes, number};
 use crate::figure::{Key, Report, Shape};
 use crate::scale::Quantity;
 
-/// Path, size and shape: common to the figures of a line.
+/// Path, message size and shape of a load: common to the figures of a line.
 type Load<'a> = (&'a str, Option<u64>, Shape);
 
-/// Columns that name the load.
+/// Columns that describe the load.
 const LOAD: [&str; 5] = ["path", "size", "guests", "QPs", "workers"];
 const COLUMNS: usize = LOAD.len() + Quantity::ALL.len();
 
@@ -59,7 +59,7 @@ fn load(key: &Key) -> Option<Load<'_>> {
     Some((&key.configuration, key.size, key.shape?))
 }
 
-/// The table as text; nothing without such figures.
+/// The table as text; empty without figures of part `scale`.
 pub fn matrix(report: &Report) -> String {
     align(&heads(), cells(report))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! How figures are shown.
+//! The output of figures as text and as an HTML page.
 
 mod beside;
 mod html;

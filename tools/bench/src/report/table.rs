@@ -7,11 +7,11 @@ use crate::figure::{Figure, Report, Target};
 use crate::kept::{Comparison, Worse};
 use crate::vm::is_baseline;
 
-/// Head of the figures of rxe and TCP in the machines.
+/// Heading of the figures of rxe and TCP in virtual machines.
 pub const APPENDIX: &str = "Appendix: rxe and TCP in the same machines";
-/// Head of the figures beside those of the host.
+/// Heading of the comparison with the host's figures.
 pub const BESIDE: &str = "Beside native programs of this machine";
-/// Heads of the table of figures.
+/// Column heads of the table of figures.
 const HEADS: [&str; 7] = ["what", "of", "size", "median", "least", "greatest", "unit"];
 
 /// A line for each figure with its median, least and greatest sample; comparisons, targets and
@@ -58,7 +58,7 @@ fn lines(figures: &[&Figure]) -> String {
     align(&HEADS, cells.collect())
 }
 
-/// Lines of cells in columns: words to the left, the others to the right. Nothing without lines.
+/// Aligns cells in columns: words to the left, numbers to the right. Empty without lines.
 pub fn align<const N: usize>(heads: &[&str; N], lines: Vec<[String; N]>) -> String {
     if lines.is_empty() {
         return String::new();
@@ -96,7 +96,7 @@ fn judgement(target: &Target) -> String {
         + "\n"
 }
 
-/// The comparison with kept figures in lines.
+/// The comparison with kept figures, as lines of text.
 pub fn compared(comparison: &Comparison) -> String {
     let Some(release) = &comparison.release else {
         return "No figures are kept of a machine of this class.\n".to_owned();
@@ -123,7 +123,7 @@ pub fn compared(comparison: &Comparison) -> String {
     text
 }
 
-/// A size as people write it.
+/// A size with its unit: B, KiB or MiB.
 pub fn bytes(size: u64) -> String {
     match size {
         size if size >= 1 << 20 && size % (1 << 20) == 0 => format!("{} MiB", size >> 20),
@@ -132,7 +132,7 @@ pub fn bytes(size: u64) -> String {
     }
 }
 
-/// A value with three digits or more.
+/// A value with at least three significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -15,10 +15,10 @@ const KIB: u64 = 1 << 10;
 const ANY: RangeInclusive<u64> = 0..=u64::MAX;
 const TWO_BYTES: RangeInclusive<u64> = 2..=2;
 const FROM_64_KIB: RangeInclusive<u64> = 64 * KIB..=u64::MAX;
-/// Both directions of a stream.
+/// The names of the figures of both directions of a stream.
 const STREAMS: [&str; 2] = ["write bandwidth", "read bandwidth"];
 
-/// The good side of the limit.
+/// The side of the limit on which a target is reached.
 #[derive(Clone, Copy)]
 enum Side {
     AtLeast,
@@ -27,10 +27,10 @@ enum Side {
 
 use Side::{AtLeast, AtMost};
 
-/// A measured ratio, and where.
+/// Measured ratios or values, each with the size or load at which it was measured.
 type Found = Vec<(f64, String)>;
 
-/// The worst of what was found decides.
+/// Evaluates a target: the worst of the found values decides.
 fn judge(what: &str, side: Side, limit: f64, of: &str, found: Found) -> Target {
     let worse = |one: f64, other: f64| match side {
         AtLeast => one < other,
@@ -52,7 +52,7 @@ fn judge(what: &str, side: Side, limit: f64, of: &str, found: Found) -> Target {
     }
 }
 
-/// Figures of a name and a configuration.
+/// The figures with this name and configuration.
 #[derive(Clone, Copy)]
 struct Of<'a>(&'a str, &'a str);
 
@@ -64,8 +64,8 @@ impl<'a> Of<'a> {
     }
 }
 
-/// Ratios of figures to others that were measured of the same size and number, and in the same way
-/// where both have one.
+/// Ratios of the figures `of` to the figures `to` with the same size and count and, if both have
+/// one, the same way of measuring.
 fn ratios<'a>(report: &'a Report, of: Of<'a>, to: Of<'a>, sizes: &RangeInclusive<u64>) -> Found {
     of.figures(report)
         .filter(|figure| figure.key.size.is_none_or(|size| sizes.contains(&size)))
@@ -85,7 +85,7 @@ fn ratios<'a>(report: &'a Report, of: Of<'a>, to: Of<'a>, sizes: &RangeInclusive
         .collect()
 }
 
-/// The same for both directions of a stream, whose names `ending` ends.
+/// The [ratios] for both directions of a stream. The figures' names end with `ending`.
 fn stream_ratios(
     report: &Report,
     ending: &str,
@@ -103,7 +103,7 @@ fn stream_ratios(
         .collect()
 }
 
-/// All targets that figures between virtual machines are held against.
+/// Evaluates all targets.
 pub fn targets(report: &Report) -> Vec<Target> {
     let copies = |configuration, sizes| {
         let memcpy = |_: &str| (MEMCPY.to_owned(), "host".to_owned());
@@ -190,7 +190,7 @@ pub fn targets(report: &Report) -> Vec<Target> {
     }
     let rate = "message rate by QPs";
     let mut rates = ratios(report, Of(rate, "direct"), Of(rate, "rxe"), &ANY);
-    // The first is that of one QP.
+    // Only the first rate, that of one QP.
     rates.truncate(1);
     all.push(judge(
         "rate of 64-byte WRITEs, direct, one QP",
@@ -238,12 +238,12 @@ pub fn targets(report: &Report) -> Vec<Target> {
     all
 }
 
-/// Targets of the device without machines.
+/// Evaluates the targets of the device without virtual machines.
 fn device_alone(report: &Report) -> Vec<Target> {
     let direct = format!("{ALONE}direct");
     let messages = "messages over so many QPs";
     let mut rate = values(report, Of(messages, &direct));
-    // The first is that of one QP.
+    // Only the first rate, that of one QP.
     rate.truncate(1);
     let spread = |what: &str| {
         let rates = values(report, Of(what, &direct));
@@ -258,7 +258,7 @@ fn device_alone(report: &Report) -> Vec<Target> {
         let wire = format!("{ALONE}wire");
         let floor = Of(CRC, "host");
         let both = ratios(report, Of(name, &wire), floor, &(4 * KIB..=u64::MAX));
-        // The same bytes are copied and summed at either end, which one thread does there.
+        // Twice, since in one daemon the same thread copies and sums the bytes for both ends.
         both.into_iter().map(|(ratio, at)| (2.0 * ratio, at))
     });
     vec![
@@ -293,7 +293,7 @@ fn device_alone(report: &Report) -> Vec<Target> {
     ]
 }
 
-/// The medians of figures themselves.
+/// The medians of figures, instead of ratios.
 fn values<'a>(report: &'a Report, of: Of<'a>) -> Found {
     of.figures(report)
         .map(|figure| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A set of virtual machines in which a part of the bench runs, and its events as figures.
+//! A set of virtual machines in which a part runs. Its events are turned into figures.
 
 use std::env;
 use std::fs;
@@ -14,25 +14,25 @@ use super::usage;
 use crate::event::Event;
 use crate::figure::{Failure, Key, Report};
 
-/// Suffix to the name of a figure that is judged by the daemon's own time.
+/// Suffix of the name of a figure per processor time of the daemon.
 pub const PER_PROCESSOR_SECOND: &str = ", per CPU-second of the daemon";
 
-/// The machines, and what runs in them.
+/// The virtual machines, and the program in them.
 pub struct Bed<'a> {
-    /// Its name while it runs.
+    /// The name of the part, for the progress line.
     pub name: &'a str,
     /// Options of `testbed run`.
     pub machines: Vec<String>,
-    /// Arguments of this program there.
+    /// Arguments of this program in VM 1.
     pub arguments: Vec<String>,
 }
 
-/// The program that runs virtual machines.
+/// The path of the testbed program.
 fn testbed() -> Result<PathBuf> {
     Ok(env::current_exe()?.with_file_name("testbed"))
 }
 
-/// Whether virtual machines run on KVM: a device file alone does not tell.
+/// Whether virtual machines run on KVM. Asks testbed, since the device file alone does not tell.
 pub fn uses_kvm() -> Result<bool> {
     let testbed = testbed()?;
     let output = Command::new(&testbed)
@@ -46,14 +46,14 @@ pub fn uses_kvm() -> Result<bool> {
     Ok(String::from_utf8_lossy(&output.stdout).contains("-accel kvm"))
 }
 
-/// Where logs of what failed go.
+/// The directory for logs of failed measurements.
 pub struct Logs {
     dir: PathBuf,
     count: usize,
 }
 
 impl Logs {
-    /// An empty directory.
+    /// Creates the directory, or empties it.
     pub fn new(dir: &Path) -> Result<Self> {
         if dir.exists() {
             fs::remove_dir_all(dir).with_context(|| format!("can't empty {}", dir.display()))?;
@@ -65,7 +65,7 @@ impl Logs {
         })
     }
 
-    /// Keeps a text; where it is.
+    /// Stores a text in a file. Returns the file's path.
     fn keep(&mut self, text: &str) -> Result<String> {
         self.count += 1;
         let file = self.dir.join(format!("{}.log", self.count));
@@ -75,7 +75,7 @@ impl Logs {
 }
 
 impl Bed<'_> {
-    /// Boots the machines and takes what is measured there.
+    /// Boots the machines, and adds their figures to the report.
     pub fn run(&self, report: &mut Report, progress: &mut Progress, logs: &mut Logs) -> Result<()> {
         progress.part(self.name);
         let program = env::current_exe()?;
@@ -96,13 +96,13 @@ impl Bed<'_> {
         let events = BufReader::new(child.stdout.take().context("no pipe")?);
         let mut taken = self.take(events, report, progress, logs);
         if taken.is_err() {
-            // It writes to nobody.
+            // The part is useless if its events can't be handled.
             let _ = child.kill();
         }
         let status = child.wait()?;
         let said = said.join().ok().and_then(Result::ok).unwrap_or_default();
         if let Some(line) = said.lines().find(|line| line.contains(" VMs up after ")) {
-            // The words behind the program that runs them.
+            // The line without the program's name.
             let line = line.trim_start_matches("testbed: ");
             report.notes.push(format!("{}: {line}.", self.name));
         }

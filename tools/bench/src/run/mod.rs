@@ -32,13 +32,13 @@ pub use provider::PROVIDER;
 pub enum Part {
     /// Memory and threads of this machine.
     Host,
-    /// The device without machines.
+    /// The device without virtual machines.
     Device,
-    /// The device under more guests, QPs and workers, without machines.
+    /// The device with many guests, QPs and workers, without virtual machines.
     Scale,
-    /// Two machines of one daemon, which copies from memory to memory, beside rxe and TCP.
+    /// Two virtual machines with one daemon, which copies from memory to memory; also rxe and TCP.
     Direct,
-    /// Two machines with a daemon each, which exchange RoCEv2 packets, beside rxe and TCP.
+    /// Two virtual machines with a daemon each, which exchange RoCEv2 packets; also rxe and TCP.
     Wire,
     /// The driver in RFC mode, from insmod on.
     Rfc,
@@ -46,7 +46,7 @@ pub enum Part {
     Instructions,
 }
 
-/// Prefix to the names of configurations of the device without machines.
+/// Prefix of the configurations' names of the device without virtual machines.
 pub const ALONE: &str = "device alone, ";
 
 /// Options of `bench run`.
@@ -58,32 +58,32 @@ pub struct Options {
     /// Message sizes to measure
     #[arg(long, value_name = "SIZES", value_enum, default_value_t)]
     pub sizes: Sizes,
-    /// Every message size there is: the same as --sizes full
+    /// Measure every message size: the same as --sizes full
     #[arg(long, conflicts_with = "sizes")]
     pub full: bool,
-    /// How often everything is measured
+    /// Number of rounds, each of which measures everything once
     #[arg(long, value_name = "N", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Processors of each virtual machine; by default as many as let both of them and the daemon
-    /// run at once
+    /// Processors of each virtual machine; by default as many as allow both machines and the daemon
+    /// to run at the same time
     #[arg(long, value_name = "N")]
     pub smp: Option<usize>,
-    /// How long daemons look at a queue after its last work (`virtio-rdmad --poll`)
+    /// How long daemons poll an idle queue (`virtio-rdmad --poll`)
     #[arg(long, value_name = "MICROSECONDS")]
     pub poll: Option<u32>,
-    /// Where logs of what failed go; emptied first
+    /// Directory for logs of failed measurements; emptied first
     #[arg(long, value_name = "DIR", default_value = "build/bench")]
     pub logs: PathBuf,
-    /// File of kept figures to compare with
+    /// File of kept figures for the comparison
     #[arg(long, value_name = "FILE", default_value = kept::FILE)]
     pub kept: PathBuf,
 }
 
-/// Threads that spin when both machines poll: one in each, and the daemon's.
+/// Number of threads that spin if both machines poll: one in each machine, and the daemon's.
 const SPINNING: usize = 3;
 
-/// Runs them.
+/// Runs the parts.
 pub fn run(options: &Options) -> Result<Report> {
     let cores = thread::available_parallelism()
         .context("can't count processors")?
@@ -122,7 +122,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Says what a reader must know of the machine and the daemons.
+/// Adds notes on the machine and the daemons' options.
 fn note_conditions(
     report: &mut Report,
     progress: &mut Progress,
@@ -155,8 +155,8 @@ fn note_conditions(
     Ok(())
 }
 
-/// Measures the device without machines. Its floors keep their names, all else is told from what
-/// machines measure.
+/// Measures the device without virtual machines. The configurations get the prefix [`ALONE`],
+/// except those of the floors.
 fn device_alone(options: &Options) -> Result<Report> {
     let mut report = device::run(&device::Options {
         rounds: options.rounds,
@@ -170,7 +170,7 @@ fn device_alone(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// The machines of a part.
+/// The virtual machines of a part.
 fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
     // Two machines and a daemon with a thread or two.
     let smp = options
@@ -178,7 +178,7 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
         .unwrap_or_else(|| (cores / SPINNING).clamp(1, 4));
     let sizes = match options.sizes {
         _ if options.full => Sizes::Full,
-        // The whole is to end within a quarter of an hour.
+        // Fewer sizes, so that the whole run ends within a quarter of an hour.
         Sizes::Coarse if part == Part::Wire => Sizes::Brief,
         sizes => sizes,
     };
@@ -197,7 +197,7 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
                 arguments: words("kernel --stream"),
             }
         }
-        // A GiB is registered there.
+        // With enough memory for the registration of 1 GiB.
         Part::Host | Part::Device | Part::Scale | Part::Direct => (
             "direct",
             "--path direct --rxe-beside --mem 1700",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Bulk QPs, and the threads that play their programs: they keep the send queues full.
+//! Bulk QPs, and the players: threads that act as the guests' programs and keep the send queues
+//! full.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
@@ -14,34 +15,35 @@ use super::lane::Lane;
 use crate::device::harness::Cq;
 use crate::device::own_time;
 
-/// Pause of a player that found little to do, so that workers have its processor.
+/// Pause of a player that has found few completions, so that workers can use its processor.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Little is a part of this size of what is outstanding.
+/// Completions are few if they are less than the outstanding work requests divided by this number.
 const LITTLE: u32 = 8;
 
 /// QPs of one guest that share a CQ.
 pub struct Group<'vm> {
     cq: Cq<'vm>,
     consumer: CompletionConsumer,
-    /// Each with its number among all bulk QPs. The id of its work requests is its index here.
+    /// Each lane with its number among all bulk QPs. The lane's index is the id of its work
+    /// requests.
     lanes: Vec<(usize, Lane<'vm>)>,
-    /// Completions of each lane that were taken.
+    /// Number of polled completions of each lane.
     taken: Vec<u32>,
     depth: u32,
 }
 
-/// Counters of the players, which main reads.
+/// Counters of the players, which the measuring thread reads.
 pub struct Counters {
-    /// Messages of each bulk QP.
+    /// Number of messages of each bulk QP.
     pub messages: Vec<AtomicU64>,
     /// Processor time of each player in nanoseconds.
     pub player_times: Vec<AtomicU64>,
-    /// Whether the players are to end.
+    /// Whether the players must end.
     pub stop: AtomicBool,
 }
 
 impl Counters {
-    /// All zero.
+    /// Counters that are zero.
     pub fn new(qps: usize, players: usize) -> Self {
         let zeroes = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
         Self {
@@ -53,7 +55,7 @@ impl Counters {
 }
 
 impl<'vm> Group<'vm> {
-    /// QPs with `depth` work requests each.
+    /// A group of QPs with `depth` outstanding work requests each.
     pub fn new(cq: Cq<'vm>, lanes: Vec<(usize, Lane<'vm>)>, depth: u32) -> Self {
         Self {
             consumer: CompletionConsumer::new(cq.ring.layout),
@@ -70,7 +72,7 @@ impl<'vm> Group<'vm> {
         }
     }
 
-    /// Takes what has completed and posts as much again. Returns how much.
+    /// Polls completions and posts as many work requests. Returns their number.
     fn turn(&mut self, messages: &[AtomicU64]) -> u32 {
         let ring = &self.cq.ring;
         let mut all = 0;
@@ -90,7 +92,7 @@ impl<'vm> Group<'vm> {
             if *taken > 0 {
                 lane.complete(*taken);
                 lane.post(*taken);
-                // Nobody else writes to it.
+                // Only this thread writes the counter.
                 let sum = messages[*number].load(Ordering::Relaxed) + u64::from(*taken);
                 messages[*number].store(sum, Ordering::Relaxed);
                 *taken = 0;
@@ -100,7 +102,7 @@ impl<'vm> Group<'vm> {
     }
 }
 
-/// Plays the programs of these QPs until it is told to stop.
+/// Acts as the programs of these QPs until `stop` is set.
 pub fn play(mut groups: Vec<Group<'_>>, counters: &Counters, player: usize) {
     let lanes: usize = groups.iter().map(|group| group.lanes.len()).sum();
     let outstanding = lanes as u32 * groups.first().map_or(0, |group| group.depth);

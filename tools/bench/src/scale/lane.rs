@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A connection whose work requests are written once: to post one again is to move a position.
+//! A connection whose WQEs are written only once: posting a work request again just advances the
+//! producer's position.
 
 use virtio_rdma_abi::ib::{Mtu, SigType, WrOpcode};
 use virtio_rdma_abi::ring::{Doorbell, WORK_SLOTS};
@@ -8,7 +9,7 @@ use virtio_rdma_ring::{RingMemory, WorkQueue};
 
 use crate::device::harness::{connect, Cq, Mr, Options, Qp, Vm, Wr, FULL};
 
-/// Message buffers of a guest, which follow each other.
+/// Number of message buffers of a guest. The buffers are contiguous.
 pub const BUFFERS: u32 = 64;
 
 /// A guest and its message buffers.
@@ -18,7 +19,7 @@ pub struct Guest<'vm> {
 }
 
 impl<'vm> Guest<'vm> {
-    /// With buffers of `size` bytes.
+    /// A guest with buffers of `size` bytes.
     pub fn new(vm: &'vm Vm, size: u32) -> Self {
         let len = u64::from(size) * u64::from(BUFFERS);
         Self {
@@ -45,8 +46,9 @@ pub struct Lane<'vm> {
 }
 
 impl<'vm> Lane<'vm> {
-    /// Makes both QPs of a connection that has `depth` work requests of `size` bytes outstanding.
-    /// Each names itself `id`; the first is for the buffers at `first`, others for those after it.
+    /// Makes both QPs of a connection with `depth` outstanding work requests of `size` bytes. All
+    /// work requests have the id `id`. The first one uses buffer `first`, the others use the
+    /// buffers after it.
     pub fn new(
         (from, to): (&Guest<'vm>, &Guest<'vm>),
         (send, recv): (&Cq<'vm>, &Cq<'vm>),
@@ -60,7 +62,7 @@ impl<'vm> Lane<'vm> {
             inline: 0,
             signal: SigType::All,
             mtu: Mtu::Mtu4096,
-            // About a second.
+            // A timeout of about a second.
             timeout: 18,
             ..Options::default()
         };
@@ -84,7 +86,7 @@ impl<'vm> Lane<'vm> {
         }
     }
 
-    /// Posts so many work requests.
+    /// Posts `count` work requests.
     pub fn post(&mut self, count: u32) {
         for _ in 0..count {
             self.queue.reserve().expect("room in the SQ");
@@ -94,7 +96,7 @@ impl<'vm> Lane<'vm> {
         }
     }
 
-    /// So many completions were polled.
+    /// Notes that `count` completions were polled.
     pub fn complete(&mut self, count: u32) {
         self.ended = self.ended.wrapping_add(count);
         self.queue.reclaim(self.ended).expect("it was posted");

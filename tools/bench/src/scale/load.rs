@@ -21,15 +21,15 @@ use crate::device::harness::{Cq, Daemon, Vm};
 use crate::device::own_time;
 use crate::figure::Shape;
 
-/// Messages and bytes for each busy worker that are outstanding, at most.
+/// Maximum number of outstanding messages, and of their bytes, for each busy worker.
 const MESSAGES: u32 = 8192;
 const BYTES: u32 = 64 << 20;
-/// Work requests of a bulk QP: the least and the most.
+/// Minimum and maximum number of outstanding work requests of a bulk QP.
 const DEPTHS: (u32, u32) = (8, 16_384);
-/// Bulk QPs that share a CQ, and its entries, at most.
+/// Maximum number of bulk QPs that share a CQ, and of the CQ's entries.
 const QPS_A_CQ: u32 = 64;
 const ENTRIES: u32 = 32_768;
-/// Time until the load runs evenly.
+/// Time until the load is steady.
 const WARM_UP: Duration = Duration::from_millis(100);
 
 /// A load.
@@ -45,7 +45,7 @@ struct Snapshot {
     messages: Vec<u64>,
 }
 
-/// Has the players stop, also if the measurement panics.
+/// Stops the players on drop, also if the measurement panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -55,12 +55,12 @@ impl Drop for Stop<'_> {
 }
 
 impl<'a> Load<'a> {
-    /// Of this shape.
+    /// A load of this shape.
     pub fn new(shape: Shape, options: &'a Options) -> Self {
         Self { shape, options }
     }
 
-    /// Measures it.
+    /// Measures the load.
     pub fn measure(&self) -> Vec<(Quantity, f64)> {
         let daemon = self.daemon();
         let guests: Vec<_> = daemon
@@ -147,14 +147,16 @@ impl<'a> Load<'a> {
         Daemon::with_runtime(guests, runtime, Config::default(), |_| {})
     }
 
-    /// Work requests of each bulk QP: so many that no worker runs dry while players pause.
+    /// Outstanding work requests of each bulk QP: enough that workers stay busy while players
+    /// pause.
     fn depth(&self) -> u32 {
         let busy = self.shape.workers.min(self.shape.qps);
         let messages = MESSAGES.min(BYTES / self.options.size) * busy / self.shape.qps.max(1);
         1 << messages.clamp(DEPTHS.0, DEPTHS.1).ilog2()
     }
 
-    /// All bulk QPs: number n is guest n's, counted round, and its peer the next guest's.
+    /// All bulk QPs. QP number n belongs to guest n modulo the number of guests; its peer belongs
+    /// to the next guest.
     fn groups<'vm>(&self, guests: &[Guest<'vm>], cqs: &[Cq<'vm>]) -> Vec<Group<'vm>> {
         let depth = self.depth();
         let room = QPS_A_CQ.min(ENTRIES / depth) as usize;
@@ -185,8 +187,8 @@ impl<'a> Load<'a> {
         groups
     }
 
-    /// Threads that play guests: the processors that workers leave, but one, and no more than
-    /// there are workers.
+    /// Number of players: the number of processors that workers do not use, minus 1; at least 1 and
+    /// at most the number of workers.
     fn players(&self) -> usize {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
         let workers = self.shape.workers as usize;
@@ -208,7 +210,7 @@ impl Snapshot {
     }
 }
 
-/// Deals groups to so many players, or fewer.
+/// Distributes groups to at most `players` players.
 fn deal(groups: Vec<Group<'_>>, players: usize) -> Vec<Vec<Group<'_>>> {
     let mut dealt: Vec<Vec<_>> = (0..players.min(groups.len())).map(|_| Vec::new()).collect();
     for (index, group) in groups.into_iter().enumerate() {
@@ -218,7 +220,7 @@ fn deal(groups: Vec<Group<'_>>, players: usize) -> Vec<Vec<Group<'_>>> {
     dealt
 }
 
-/// Bytes that the devices are charged for.
+/// Memory that is charged to the devices, in bytes.
 fn charged(vms: &[Vm]) -> u64 {
     vms.iter().map(|vm| vm.device.status().memory.used).sum()
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The engine under more guests, QPs and workers, without a VM: guests are played in this process.
+//! The engine with many guests, QPs and workers, without a VM: guests are simulated in this
+//! process.
 //!
-//! Each load is measured twice. First bulk QPs alone, for rate, processor time and fairness; then
-//! beside them a sparse sender of 8 bytes, for its latency.
+//! Each load is measured twice: first with bulk QPs alone, for rate, processor time and fairness;
+//! then with an additional sparse sender of 8-byte messages, for its latency.
 
 mod bulk;
 mod lane;
@@ -23,9 +24,9 @@ use load::Load;
 
 pub use quantity::Quantity;
 
-/// Greatest number of guests: the harness numbers them with a byte.
+/// Maximum number of guests: the harness numbers guests with a byte.
 const MAX_GUESTS: i64 = 250;
-/// Greatest size of a message: the buffers of a guest fit its memory.
+/// Maximum size of a message in bytes: the buffers of a guest must fit into its memory.
 const MAX_SIZE: i64 = 256 << 10;
 
 /// The path between QPs of one daemon.
@@ -33,7 +34,7 @@ const MAX_SIZE: i64 = 256 << 10;
 pub enum Path {
     /// Copies from memory to memory.
     Direct,
-    /// Packets.
+    /// RoCEv2 packets.
     Wire,
 }
 
@@ -60,7 +61,8 @@ pub struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 4, 16, 64],
         value_parser = clap::value_parser!(u32).range(1..=MAX_GUESTS))]
     pub guests: Vec<u32>,
-    /// Numbers of bulk QPs in all, spread evenly over the guests; with 0 the sparse sender is alone
+    /// Total numbers of bulk QPs, which are spread evenly over the guests; 0 for the sparse sender
+    /// alone
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 64, 1000],
         value_parser = clap::value_parser!(u32).range(..=16_000))]
     pub qps: Vec<u32>,
@@ -78,7 +80,7 @@ pub struct Options {
     /// Path of the messages
     #[arg(long, value_name = "PATH", value_enum, default_value = "direct")]
     pub path: Path,
-    /// How long workers look at a queue after its last work (`virtio-rdmad --poll`)
+    /// How long workers poll an idle queue (`virtio-rdmad --poll`)
     #[arg(long, value_name = "MICROSECONDS", default_value_t = verbs::DEFAULT_POLL_MICROSECONDS)]
     pub poll: u32,
     /// Samples of each figure
@@ -88,7 +90,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Measurements that `bench run` makes.
+    /// The options of `bench run`.
     pub fn short(rounds: u32) -> Self {
         Self {
             guests: vec![1, 16, 64],
@@ -121,7 +123,7 @@ impl Options {
     }
 }
 
-/// One worker, half of the processors, and all.
+/// The default numbers of workers: one, half of the processors, and all processors.
 fn default_workers() -> Result<Vec<u32>> {
     let cores = thread::available_parallelism().context("can't count processors")?;
     let cores = u32::try_from(cores.get())?;

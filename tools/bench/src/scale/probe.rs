@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A sparse sender: one thread plays both guests of a connection, so that one clock times a
-//! message from its post until it can be read.
+//! A sparse sender. One thread acts as both guests of a connection, so that one clock measures a
+//! message from its post until its data is visible.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -13,21 +13,21 @@ use crate::device::harness::{wait, Cq, Vm};
 
 /// Bytes of a message.
 const SIZE: u32 = 8;
-/// Work requests of a QP: each is completed before the next.
+/// Slots of a QP's send queue. Only one work request is outstanding at a time.
 const DEPTH: u32 = 2;
-/// The least pause between two messages, and the most beside that: the sender is sparse and meets
-/// no rhythm of the workers.
+/// Minimum pause between two messages, and maximum random addition in µs: the sender is sparse and
+/// not synchronised with the workers.
 const PAUSE: Duration = Duration::from_micros(100);
 const MORE: u64 = 100;
 
 /// Both directions of a connection between two guests.
 pub struct Probe<'vm> {
     sides: [Side<'vm>; 2],
-    /// Messages so far.
+    /// Number of messages so far.
     sent: u64,
 }
 
-/// One guest.
+/// One guest of the connection.
 struct Side<'vm> {
     guest: Guest<'vm>,
     cq: Cq<'vm>,
@@ -35,7 +35,7 @@ struct Side<'vm> {
 }
 
 impl<'vm> Probe<'vm> {
-    /// Between these, which may be one.
+    /// A connection between two VMs, which may be the same VM.
     pub fn new(vms: [&'vm Vm; 2]) -> Self {
         let [one, two] = vms.map(|vm| (Guest::new(vm, SIZE), Cq::new(vm, DEPTH)));
         let lane = |from: &(Guest<'vm>, Cq<'vm>), to: &(Guest<'vm>, Cq<'vm>)| {
@@ -65,7 +65,7 @@ impl<'vm> Probe<'vm> {
         times
     }
 
-    /// Sends a message that differs from all before it, one way and the other in turn.
+    /// Sends a message, alternately in both directions. Its content differs from all earlier ones.
     fn message(&mut self) -> Duration {
         let [one, two] = &mut self.sides;
         let (from, to) = if self.sent % 2 == 0 {
@@ -73,7 +73,8 @@ impl<'vm> Probe<'vm> {
         } else {
             (two, one)
         };
-        // The slot of this work request, and thereby its buffer. Both ways have had as many.
+        // The slot of this work request, which determines its buffer. Both directions have sent
+        // half of the messages.
         let slot = (self.sent / 2 % u64::from(DEPTH)) as u32;
         self.sent += 1;
         let number = self.sent;

@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Quantities that are measured of each load.
+//! The measured quantities of a load.
 
-/// A quantity.
+/// A measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// Bulk messages a second.
+    /// Bulk messages per second.
     Rate,
-    /// Processor time of the daemon's threads for a bulk message.
+    /// Processor time of the device's threads per bulk message.
     ProcessorTime,
-    /// Share of the workers' time that they were on a processor.
+    /// Share of time in which the workers were on a processor.
     Busy,
-    /// Jain's index of the messages of each bulk QP: 1 if all have as many, 1/n if one has all.
+    /// Jain's fairness index of the bulk QPs' messages: 1 if all QPs have sent the same number, 1/n
+    /// if one QP has sent all.
     QpFairness,
-    /// The same of each guest.
+    /// Jain's fairness index of the guests' messages.
     GuestFairness,
-    /// Latency of the sparse sender beside the bulk QPs.
+    /// Median latency of the sparse sender with the bulk QPs.
     Median,
-    /// The same of the slowest hundredth.
+    /// 99th percentile of the sparse sender's latency.
     Percentile99,
-    /// The same of the slowest thousandth.
+    /// 99.9th percentile of the sparse sender's latency.
     Percentile999,
-    /// Memory that the device is charged for a bulk QP and its peer.
+    /// Memory that is charged to the device for a bulk QP and its peer.
     Memory,
 }
 
 impl Quantity {
-    /// All, in the order of the table's columns.
+    /// All quantities, in the order of the table's columns.
     pub const ALL: [Self; 9] = [
         Self::Rate,
         Self::ProcessorTime,
@@ -39,7 +40,7 @@ impl Quantity {
         Self::Memory,
     ];
 
-    /// Its name.
+    /// The name of the quantity.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rate => "bulk messages",
@@ -54,7 +55,7 @@ impl Quantity {
         }
     }
 
-    /// The head of its column.
+    /// The head of the quantity's column.
     pub fn head(self) -> &'static str {
         match self {
             Self::Rate => "M/s",
@@ -69,7 +70,7 @@ impl Quantity {
         }
     }
 
-    /// Its unit.
+    /// The unit of the quantity.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Rate => "M/s",

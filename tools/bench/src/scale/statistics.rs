@@ -2,14 +2,15 @@
 
 //! Statistics of samples.
 
-/// Jain's index of shares: 1 if all are equal, 1/n if one of n has all. None without any share.
+/// Jain's fairness index: 1 if all shares are equal, 1/n if one of n shares has everything. `None`
+/// if all shares are 0.
 pub fn fairness(shares: &[u64]) -> Option<f64> {
     let sum: f64 = shares.iter().map(|&share| share as f64).sum();
     let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
     (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// The least value that is not exceeded by `part` of the sorted `values`.
+/// The percentile `part` (0 to 1) of the sorted `values`.
 pub fn percentile(values: &[f64], part: f64) -> Option<f64> {
     let rank = (values.len() as f64 * part).ceil() as usize;
     values.get(rank.max(1) - 1).copied()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One measurement after the other, each by a program on either side.
+//! The measurements between two machines, each with a program on both sides.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -20,22 +20,21 @@ use crate::figure::{Key, Report};
 
 /// The other machine's name.
 const SERVER: &str = "vm2";
-/// The first TCP port where programs meet. Each pair has its own, so that none waits for the last
-/// one's to be free.
+/// The first TCP port for a pair of programs. Each pair has its own port, so that it need not wait
+/// until the last pair's port is free.
 const FIRST_PORT: u16 = 18600;
-/// How long a program may run.
+/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How often a program is started that can't measure its clock.
+/// Maximum number of starts of a program that can't calibrate its clock.
 const ATTEMPTS: usize = 3;
-/// How long a stream is to take, in seconds.
+/// Intended duration of a stream, in seconds.
 const SPAN: f64 = 1.0;
-/// Messages of a stream's first round, where nothing is known of it, and the least and the most of
-/// any.
+/// Number of messages of a stream: without a known rate, the minimum, and the maximum.
 const FIRST: f64 = 500.0;
 const LEAST: f64 = 5.0;
 const MOST: f64 = 200_000.0;
-/// Round trips of the first round, and of any: enough for a thousandth to mean something, where
-/// they are quick.
+/// Minimum and maximum number of round trips. The maximum is enough for a meaningful 99.9th
+/// percentile.
 const FEW_ROUND_TRIPS: u64 = 500;
 const MANY_ROUND_TRIPS: u64 = 5000;
 
@@ -49,14 +48,14 @@ pub struct Bench {
     peer: Peer,
     log: PathBuf,
     port: u16,
-    /// Messages a second, or half round trips, that a case was seen to reach.
+    /// Measured rates of cases: messages or half round trips per second.
     rates: HashMap<Case, f64>,
-    /// Cases that have failed, and are not tried again: one may have taken its whole time.
+    /// Failed cases. They are not repeated, since each may take its whole time limit.
     failed: HashSet<Case>,
 }
 
 impl Bench {
-    /// Looks at both machines.
+    /// Connects to the other machine and finds the devices of both.
     pub fn new(options: &Options, sink: Sink) -> Result<Self> {
         let mut peer = Peer::connect("2")?;
         Ok(Self {
@@ -73,12 +72,12 @@ impl Bench {
         })
     }
 
-    /// The measurements, if nobody was told of them.
+    /// The report; empty if the events were sent to the host.
     pub fn into_report(self) -> Report {
         self.sink.into_report()
     }
 
-    /// Makes one measurement.
+    /// Makes the measurement of a case.
     pub fn measure(&mut self, case: Case, round: u32) -> Result<()> {
         let what = format!("{}: {}", self.configuration_of(case), describe(case));
         self.sink
@@ -98,7 +97,7 @@ impl Bench {
         self.tell_failure(what, result)
     }
 
-    /// Measures something else than traffic with rxe and TCP beside it.
+    /// Measures a subject other than traffic.
     pub fn once(&mut self, subject: Subject, rounds: u32) -> Result<()> {
         let what = format!("{}: {subject:?}", self.configuration).to_lowercase();
         self.sink.tell(Event::Step(what.clone()))?;
@@ -117,7 +116,7 @@ impl Bench {
         self.tell_failure(what, result)
     }
 
-    /// A failure is told; an error says that there is nobody to tell.
+    /// Reports a failure as an event. An error means that events can't be sent.
     fn tell_failure(&mut self, what: String, result: Result<(), Failed>) -> Result<()> {
         let Err(failed) = result else {
             return Ok(());
@@ -152,8 +151,8 @@ impl Bench {
         }
     }
 
-    /// Runs the two sides, again where perftest could not measure its clock. Returns the output of
-    /// the active one.
+    /// Runs both sides, again if perftest could not calibrate its clock. Returns the output of the
+    /// active side.
     fn pair(&mut self, passive: &[String], active: &[String]) -> Result<String, Failed> {
         for _ in 1..ATTEMPTS {
             match self.pair_once(passive, active) {
@@ -171,7 +170,7 @@ impl Bench {
         let ended = begun.and_then(|process| {
             let ended = process.finish(LIMIT);
             if ended.is_err() {
-                // Its log is what there is.
+                // The program was killed: only its log is left.
                 return Ok((None, process.printed()));
             }
             ended.map(|(status, printed)| (Some(status), printed))
@@ -198,7 +197,7 @@ impl Bench {
         }
     }
 
-    /// A stream of programs that get such memory.
+    /// Measures a stream of programs with this kind of memory.
     fn stream_in(&mut self, memory: Memory, case: Case) -> Result<(), Failed> {
         match memory {
             Memory::Pages => self.stream(case),
@@ -278,7 +277,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Exits that the messages of a run took on this side.
+    /// Reports the exits of a run's messages on this side.
     fn tell_exits(
         &mut self,
         device: &Device,
@@ -302,7 +301,8 @@ impl Bench {
         Ok(())
     }
 
-    /// How many messages, or round trips, take about a second by what is known so far.
+    /// The number of messages or round trips that take about a second, according to the known
+    /// rates.
     fn iterations(&self, case: Case) -> u64 {
         let rate = self.rates.get(&case).copied();
         match case {
@@ -367,8 +367,8 @@ impl Bench {
         Ok(())
     }
 
-    /// A stream of small messages twice, one longer than the other, with strace beside the active
-    /// side.
+    /// Measures system calls: runs a shorter and a longer stream of small messages, with the active
+    /// side under strace.
     fn syscalls(&mut self) -> Result<(), Failed> {
         let mut counts = Vec::new();
         for iterations in syscalls::MESSAGES {
@@ -420,7 +420,7 @@ impl Bench {
     }
 }
 
-/// The exits for our device so far; rxe has none of its own.
+/// The exits of the virtio-rdma device so far. `None` for rxe, which counts none.
 fn exits(which: Which, device: &Device) -> Result<Option<Exits>> {
     match which {
         Which::Own => Exits::of(device).map(Some),
@@ -428,8 +428,8 @@ fn exits(which: Which, device: &Device) -> Result<Option<Exits>> {
     }
 }
 
-/// The rate that a stream may have, by that of the next smaller messages of one QP: the others take
-/// longer by their bytes.
+/// Estimates the rate of a stream from the known rate of the next smaller messages with one QP.
+/// Each additional byte adds a fixed time.
 fn guess(rates: &HashMap<Case, f64>, case: Case) -> Option<f64> {
     let Case::Stream {
         verb, device, size, ..
@@ -459,7 +459,7 @@ fn guess(rates: &HashMap<Case, f64>, case: Case) -> Option<f64> {
     Some(1.0 / (1.0 / rate + (size - smaller) as f64 / bytes_a_second))
 }
 
-/// Why there is no figure.
+/// The error of a measurement, with the output of the programs.
 struct Failed {
     error: anyhow::Error,
     log: String,
@@ -516,7 +516,7 @@ mod tests {
         assert!((5.0..10.0).contains(&rxe), "{rxe}");
         let own = guess(&rates, stream(Which::Own, 64 << 10, 1)).unwrap();
         assert!((5_000.0..20_000.0).contains(&own), "{own}");
-        // Of several QPs by what one does.
+        // Several QPs are estimated from the rate of one QP.
         let shared = guess(&rates, stream(Which::Own, 64, 64)).unwrap();
         assert!((90_000.0..=100_000.0).contains(&shared), "{shared}");
         assert_eq!(guess(&rates, Case::Tcp { size: 2 }), None);

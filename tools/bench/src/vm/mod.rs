@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `bench vm`, on VM 1 of a test bed: virtio-rdma, rxe and TCP to VM 2, one after the other, again
-//! and again.
+//! `bench vm`, on VM 1 of a test bed: measures virtio-rdma, rxe and TCP to VM 2, one after the
+//! other in each round.
 
 mod devices;
 mod folios;
@@ -27,14 +27,14 @@ use crate::figure::Report;
 use measure::Bench;
 use plan::Extent;
 
-/// How much is measured.
+/// The extent of the measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Sizes {
     /// One size of each, to see that everything works.
     Quick,
-    /// Measurements that targets ask for.
+    /// The sizes for the targets.
     Brief,
-    /// The same, and enough for a curve.
+    /// The sizes for the targets, and enough sizes for a curve.
     #[default]
     Coarse,
     /// Every power of two.
@@ -44,20 +44,20 @@ pub enum Sizes {
 /// Subjects of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
-    /// Streams and round trips beside rxe and TCP.
+    /// Streams and round trips, also over rxe and TCP.
     Traffic,
     /// System calls of a polling program.
     Syscalls,
     /// Registration of memory.
     Registration,
-    /// Thousands of QPs.
+    /// Creation and use of thousands of QPs.
     Objects,
-    /// The driver, from insmod on.
+    /// The time from insmod of the driver until the port is ACTIVE.
     Load,
 }
 
-/// In the order in which they are measured: registration goes first, while the machine's memory is
-/// in large pieces, and the driver last, as its device changes.
+/// The subjects in the order of measurement. Registration is first, while the machine's memory is
+/// not fragmented; loading the driver is last, since it replaces the RDMA device.
 const SUBJECTS: [Subject; 5] = [
     Subject::Registration,
     Subject::Traffic,
@@ -72,16 +72,16 @@ pub struct Options {
     /// Subjects to measure, instead of all
     #[arg(long, value_name = "SUBJECT", value_enum, value_delimiter = ',')]
     pub only: Vec<Subject>,
-    /// Name under which figures of virtio-rdma appear: how the devices of the machines are joined
+    /// Configuration in the figures of virtio-rdma: how the devices of the machines are joined
     #[arg(long, value_name = "NAME", default_value = "direct")]
     pub configuration: String,
-    /// Suffix to the names of rxe and TCP, where they run in several sets of machines
+    /// Suffix of the configurations of rxe and TCP, if they run in several sets of machines
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub suffix: String,
     /// Message sizes to measure
     #[arg(long, value_name = "SIZES", value_enum, default_value_t)]
     pub sizes: Sizes,
-    /// How often everything is measured
+    /// Number of rounds, each of which measures everything once
     #[arg(long, value_name = "N", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
@@ -90,7 +90,7 @@ pub struct Options {
     pub stream: bool,
 }
 
-/// Measures. With `stream` the report is empty: the host makes it of the events.
+/// Measures. With `stream` the report is empty: the host makes the report from the events.
 pub fn run(options: &Options) -> Result<Report> {
     let mut sink = Sink::new(options.stream);
     let extent = match options.sizes {
@@ -127,21 +127,21 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(bench.into_report())
 }
 
-/// Configurations of what stands beside virtio-rdma in the machines.
+/// Configurations of the comparators in virtual machines: rxe and TCP.
 const RXE: &str = "rxe";
 const TCP: &str = "TCP";
 
-/// Whether a configuration is rxe or TCP in the machines.
+/// Whether a configuration is rxe or TCP in virtual machines.
 pub fn is_baseline(configuration: &str) -> bool {
     configuration.starts_with(RXE) || configuration.starts_with(TCP)
 }
 
-/// Whether a configuration is one of virtio-rdma, and no comparator.
+/// Whether a configuration is one of virtio-rdma, not a comparator.
 pub fn is_own(configuration: &str) -> bool {
     configuration != "host" && !is_baseline(configuration)
 }
 
-/// A file of this process's.
+/// The path of a temporary file of this process.
 fn own_file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("bench-{name}.{}", std::process::id()))
 }
