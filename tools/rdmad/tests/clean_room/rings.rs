@@ -30,8 +30,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of `slots` slots of 2^`shift` bytes, followed by `behind` bytes. Its page list has the
-    /// depth `depth`.
+    /// A ring of `slots` slots of 2^`shift` bytes, followed by `behind` bytes. Its page list has
+    /// the depth `depth`.
     fn new(memory: &Rc<Memory>, slots: u32, shift: u8, behind: u64, depth: u8) -> Ring {
         let extent = Extent::new(memory, (u64::from(slots) << shift) + behind);
         Ring {
