@@ -251,7 +251,7 @@ bench: build
 	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json \
 		--html $(build)/bench/index.html $(BENCH)
 
-# Also of a run in which something could not be measured.
+# Runs the benchmark and packs its figures, even if some measurements have failed.
 bench-archive:
 	@rm -f $(build)/bench/figures.json
 	-@$(MAKE) bench

@@ -113,7 +113,7 @@ fn a_destroyed_qp_completes_nothing_in_the_batch_that_it_was_destroyed_in() {
     assert_eq!(wr_id(ex), 1);
     old.destroyed();
     drop(old);
-    // The number goes to a new QP, which completes in the same batch.
+    // A new QP gets the number, and completes in the same batch.
     let new = qp(&shared, &cq, &CAP, QPN);
     wr.wr_id = 100;
     assert_eq!(post_send(&new, &mut wr).0, 0);

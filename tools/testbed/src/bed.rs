@@ -353,7 +353,7 @@ impl Bed {
         wrong
     }
 
-    /// The last lines of each log of the run that is not empty.
+    /// The last lines of each non-empty log of the run.
     pub fn log_tails(&self) -> String {
         let mut files: Vec<_> = fs::read_dir(&self.places.logs)
             .into_iter()

@@ -85,9 +85,9 @@ pub struct Install {
     /// The checkout's top directory; `None` for a bundle. Guests of a checkout see the sysroot in
     /// which this program runs.
     pub checkout: Option<PathBuf>,
-    /// QEMU.
+    /// The QEMU program.
     pub qemu: Program,
-    /// The server of virtiofs.
+    /// The virtiofs server, virtiofsd.
     pub virtiofsd: Program,
     /// The device's daemon.
     pub daemon: Program,

@@ -10,10 +10,10 @@ use dma::{DmaSlice, DmaSpace};
 use super::cpu;
 use super::load::area;
 
-/// Payload of a packet.
+/// Payload of a packet, in bytes.
 const PACKET: usize = 4096;
 
-/// MB/s of copies of this size from one VM to the other.
+/// The rate in MB/s of copies of this size from one VM to another.
 pub fn copy(size: u32) -> f64 {
     let target = DmaSpace::anonymous(0, area(size));
     let target = target.enter();
@@ -23,8 +23,8 @@ pub fn copy(size: u32) -> f64 {
     })
 }
 
-/// MB/s of copies of this size from a VM, of which each packet's worth is summed when it is in
-/// place.
+/// The rate in MB/s of copies of this size from a VM. After each packet's payload is copied, its
+/// CRC is computed.
 pub fn copy_with_crc(size: u32) -> f64 {
     let mut target = vec![0; area(size) as usize];
     rate(size, |at, message| {
@@ -36,8 +36,8 @@ pub fn copy_with_crc(size: u32) -> f64 {
     })
 }
 
-/// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of
-/// a VM.
+/// The rate in MB/s at which `step` processes messages of `size` bytes, which use the buffers of a
+/// VM in turn.
 fn rate(size: u32, mut step: impl FnMut(u64, DmaSlice<'_>)) -> f64 {
     let len = area(size);
     let memory = DmaSpace::anonymous(0, len);

@@ -2,8 +2,8 @@
 
 //! Work for the device, in rounds.
 //!
-//! The guests fill their rings while the device sleeps, ring the doorbells, sleep until all is
-//! done, and look at every completion. Each work request has one.
+//! In each round, the guests fill their rings while the device sleeps, ring the doorbells, sleep
+//! until all work is done, and check every completion. All work requests are signaled.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -18,17 +18,17 @@ use vswitch::{Config, Uplink};
 use super::cpu::device_time;
 use super::harness::{connect, sge, wait, Cq, Daemon, Mr, Options, Qp, Vm, Wr, FULL};
 
-/// Messages of a pair of VMs in a round at most, and bytes.
+/// Maximum number of messages and of bytes of a pair of VMs in a round.
 const MESSAGES: u32 = 16_384;
 const BYTES: u32 = 64 << 20;
-/// The message buffers of a VM follow each other and are used in turn: so many.
+/// Number of message buffers of a VM. They are contiguous and used in turn.
 const BUFFERS: u32 = 64;
-/// Processor time that a sample takes at least.
+/// Minimum processor time of a sample.
 const SPAN: Duration = Duration::from_millis(60);
-/// Time in which a thread without work has gone to sleep.
+/// Time after which a thread without work sleeps.
 const REST: Duration = Duration::from_millis(1);
 
-/// The way that messages take.
+/// The path of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From memory to memory.
@@ -39,33 +39,33 @@ pub enum Way {
     Uplink,
 }
 
-/// The load.
+/// A load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub way: Way,
     pub opcode: WrOpcode,
     /// Bytes of a message.
     pub size: u32,
-    /// Pairs of VMs, of which one sends to the other.
+    /// Number of pairs of VMs. In each pair, one VM sends to the other.
     pub pairs: u32,
-    /// Connections of each pair.
+    /// Number of connections of each pair.
     pub qps: u32,
-    /// MRs of each VM, all for the same memory. A work request names any of them.
+    /// Number of MRs of each VM, all for the same memory. Work requests use all of them.
     pub mrs: u32,
-    /// How the buffers lie in a VM's memory.
+    /// The layout of the buffers in a VM's memory.
     pub pages: Pages,
 }
 
-/// How pages that follow each other in an MR lie.
+/// The layout of an MR's pages in a VM's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// One after the other.
+    /// All pages are contiguous.
     Adjacent,
-    /// No two so, like those of a process that was given its memory page by page.
+    /// No two pages are contiguous, as in a process that has got its memory page by page.
     Apart,
 }
 
-/// The work that was done, and the processor time of the device that it took.
+/// The number of messages, and the processor time of the device for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     messages: u64,
@@ -73,19 +73,19 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// `what` for each message, a second.
+    /// A rate per second of processor time, where each message counts `what`.
     pub fn rate(&self, what: f64) -> f64 {
         what * self.messages as f64 / self.time.as_secs_f64()
     }
 }
 
-/// Bytes of the buffers of messages of this size.
+/// Bytes of all buffers of a VM, for messages of this size.
 pub fn area(size: u32) -> u64 {
     u64::from(size) * u64::from(BUFFERS)
 }
 
 impl Load {
-    /// The smallest messages over one of each.
+    /// The smallest messages, with one pair, one QP and one MR.
     pub const SMALL: Self = Self {
         way: Way::Direct,
         opcode: WrOpcode::RdmaWrite,
@@ -106,7 +106,7 @@ impl Load {
             .zip(theirs)
             .map(|(ours, theirs)| Pair::new(self, ours, theirs))
             .collect();
-        // Memory comes with the first access.
+        // The first round is not measured: it allocates the memory.
         round(&pairs);
         let before = device_time();
         let mut messages = 0;
@@ -147,7 +147,7 @@ impl Load {
             .into()
     }
 
-    /// Messages of a connection in a round.
+    /// Number of messages of a connection in a round.
     fn depth(&self) -> u32 {
         let messages = MESSAGES.min(BYTES / self.size) / self.qps / self.pairs;
         1 << messages.max(4).ilog2()
@@ -166,7 +166,7 @@ fn round(pairs: &[Pair<'_>]) -> u64 {
     messages
 }
 
-/// Connections between two VMs.
+/// A pair of VMs and the connections between them.
 struct Pair<'vm> {
     lanes: Vec<Lane<'vm>>,
     sent: Completions<'vm>,
@@ -233,7 +233,7 @@ impl<'vm> Pair<'vm> {
         }
     }
 
-    /// Puts all work into the rings.
+    /// Posts all work requests of a round to the rings.
     fn fill(&self) {
         for lane in &self.lanes {
             if self.receives {
@@ -244,12 +244,12 @@ impl<'vm> Pair<'vm> {
                         .post_recv(index.into(), &[sge(mr, offset, lane.size)]);
                 }
             }
-            // The doorbell is rung when all rings are full.
+            // The doorbells are rung when all rings are full.
             let _ = lane.qp.post_all(&lane.wqes);
         }
     }
 
-    /// Tells the device of it. Returns the number of messages.
+    /// Rings the doorbells. Returns the number of messages.
     fn ring(&self) -> u64 {
         self.lanes
             .iter()
@@ -260,7 +260,7 @@ impl<'vm> Pair<'vm> {
             .sum()
     }
 
-    /// Waits until all is done, and takes the completions.
+    /// Waits until all work is done, and polls the completions.
     fn finish(&self) {
         let messages = self.lanes.iter().map(|lane| lane.wqes.len()).sum();
         self.sent.drain(messages);
@@ -283,7 +283,7 @@ fn mrs(vm: &Vm, load: &Load) -> Vec<Mr> {
         .collect()
 }
 
-/// A CQ, and the producer's position when a round is done.
+/// A CQ, and the producer's position at the end of the present round.
 struct Completions<'vm> {
     cq: Cq<'vm>,
     end: Cell<u32>,
@@ -297,8 +297,7 @@ impl<'vm> Completions<'vm> {
         }
     }
 
-    /// Waits for so many completions, without a look at any before the last has come, and takes
-    /// them.
+    /// Waits until `messages` completions have arrived, and only then polls them.
     fn drain(&self, messages: usize) {
         // LOSSLESS: a CQ has fewer entries than a position counts.
         let end = self.end.get().wrapping_add(messages as u32);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The cost of the device's work, without a VM: its engine, switch and threads as they are, with
-//! guests that are played in this process.
+//! The cost of the device's work, without a VM: the real engine, switch and threads, with guests
+//! that are simulated in this process.
 //!
-//! Work is judged by what it costs, not by how long it takes: a sample posts work requests in
-//! rounds and divides them by the processor time of the device's own threads, so that other load of
-//! the machine and the guests' share don't count. Beside them stand, on memory of the same VMs,
-//! what a plain copy costs and what a copy with a CRC costs.
+//! The cost is the processor time of the device's own threads, not the elapsed time: neither other
+//! load of the machine nor the guests' share counts. A sample posts work requests in rounds and
+//! divides their number by this processor time. For comparison, a plain copy and a copy with a CRC
+//! in the memory of the same VMs are measured.
 
-// The harness with which the tests of the engine play drivers; a part is enough here.
+// The harness of the engine's tests, which acts as drivers. Only a part of it is used here.
 #[allow(dead_code, unused_imports)]
 #[path = "../../../rdmad/verbs/tests/verbs/harness/mod.rs"]
 pub mod harness;
@@ -27,7 +27,7 @@ use load::{Load, Pages, Way};
 
 pub use cpu::{own_time, rate};
 
-/// The played drivers bring rings of their own along.
+/// The simulated drivers use own rings.
 const MODE: harness::Mode = harness::Mode::OwnRings;
 
 /// The name of the figure of copying.
@@ -37,13 +37,14 @@ pub const CRC: &str = "memcpy and CRC32";
 
 /// Message sizes whose bandwidth is measured.
 const SIZES: [u32; 6] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// How many QPs, MRs a side and pairs of VMs the smallest messages are spread over.
+/// Numbers of QPs, of MRs per side, and of pairs of VMs over which the smallest messages are
+/// spread.
 const QPS: [u32; 4] = [1, 10, 100, 1000];
 const MRS: [u32; 4] = [1, 100, 1000, 10_000];
 const PAIRS: [u32; 3] = [1, 4, 16];
-/// Size of those messages.
+/// Size of the smallest messages, in bytes.
 const SMALL: u32 = 64;
-/// A longer message takes more than a page.
+/// Size of a page, in bytes: longer messages need several pages.
 const PAGE: u32 = 4096;
 
 /// Options of `bench device`.
@@ -53,19 +54,19 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 5,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Measure only figures whose name, configuration and size, as in the table and a blank between
-    /// them, contain this
+    /// Measure only figures whose name, configuration and size, separated by blanks as in the
+    /// table, contain this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
 }
 
-/// Something to measure.
+/// A figure to measure.
 struct Subject {
     key: Key,
     measure: Box<dyn Fn() -> f64>,
 }
 
-/// Measures all of it, one after the other in each round.
+/// Measures all figures, one after the other in each round.
 pub fn run(options: &Options) -> Result<Report> {
     let mut figures = Report::default();
     let subjects: Vec<Subject> = subjects()
@@ -79,7 +80,7 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(figures)
 }
 
-/// The start of the row that a figure has in the table.
+/// The start of a figure's row in the table.
 fn row(key: &Key) -> String {
     let size = key.size.map_or_else(String::new, report::bytes);
     format!("{} {} {size}", key.what(), key.configuration)

@@ -54,7 +54,7 @@ pub struct Share {
     pub tag: String,
     /// The mount point.
     pub at: PathBuf,
-    /// Whether the guest may write to it.
+    /// Whether the guest may write to the directory.
     pub writable: bool,
 }
 
