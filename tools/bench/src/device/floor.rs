@@ -36,8 +36,8 @@ pub fn copy_with_crc(size: u32) -> f64 {
     })
 }
 
-/// The rate in MB/s at which `step` processes messages of `size` bytes, which use the buffers of a
-/// VM in turn.
+/// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of
+/// a VM.
 fn rate(size: u32, mut step: impl FnMut(u64, DmaSlice<'_>)) -> f64 {
     let len = area(size);
     let memory = DmaSpace::anonymous(0, len);
