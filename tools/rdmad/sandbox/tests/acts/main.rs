@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Every act of the [table](list) is tried in each kind of thread, in a process of its own. The act
-//! must be refused, or end the process. Outside of the sandbox the same process does it, so the
-//! sandbox is what refuses it. Acts of every thread, such as to give memory back, are not refused.
+//! Tries every act of the [table](list), a system call, in each kind of thread, each in a separate
+//! process. The sandbox must refuse the act or end the process. Outside of the sandbox the act must
+//! not be refused, which shows that the sandbox refuses it. Acts that every thread needs, such as
+//! to free memory, must not be refused.
 
 mod list;
 
@@ -19,13 +20,13 @@ use sandbox::{Kind, Uplinks};
 
 /// First argument of a process that tries one act.
 const ATTEMPT: &str = "attempt";
-/// In place of a kind of thread: outside of the sandbox.
+/// Argument in the place of a kind of thread: the act is tried outside of the sandbox.
 const FREE: &str = "free";
-/// In place of an act: what every thread must be able to do.
+/// Argument in the place of an act: the process does the work that every thread must be able to do.
 const WORK: &str = "work";
-/// Output of a process whose system call was made, with whatever result.
+/// Output of a process whose system call was executed, with any result.
 const DONE: &str = "done";
-/// Its output if the sandbox may have refused the call.
+/// Output of a process whose system call failed with EPERM.
 const REFUSED: &str = "refused";
 
 fn main() -> ExitCode {
@@ -36,13 +37,13 @@ fn main() -> ExitCode {
             attempt(kind, act);
             ExitCode::SUCCESS
         }
-        // A filter for other tests.
+        // The arguments select other tests.
         [filter, ..] if !filter.starts_with('-') && !"acts".contains(filter) => ExitCode::SUCCESS,
         _ => no_thread_does_what_is_forbidden(),
     }
 }
 
-/// Has the allocator grow its heap, give memory back and map large blocks.
+/// Makes the allocator grow and shrink its heap, and map large blocks.
 fn work() {
     for size in [16, 4 << 10, 64 << 10, 8 << 20] {
         let blocks = (0..64).map(|_| black_box(vec![1_u8; size]));
@@ -131,7 +132,8 @@ fn no_thread_does_what_is_forbidden() -> ExitCode {
     }
 }
 
-/// The failure, if any, of a thread of this kind that works, or of work outside of the sandbox.
+/// Describes the failure, if the work fails in a thread of this kind, or outside of the sandbox for
+/// `None`.
 fn judge_work(kind: Option<Kind>) -> Option<String> {
     let place = kind.map_or(FREE, Kind::name);
     let output = try_in(place, WORK);
@@ -140,7 +142,8 @@ fn judge_work(kind: Option<Kind>) -> Option<String> {
     (!is_good).then(|| format!("{place}: {WORK}: {}, {told}", output.status))
 }
 
-/// Has a process try an act, or work, in this place.
+/// Runs a process that tries an act, or work, in a thread of the kind `place`, or outside of the
+/// sandbox.
 fn try_in(place: &str, act: &str) -> Output {
     Command::new(env::current_exe().unwrap())
         .args([ATTEMPT, place, act])
@@ -148,7 +151,8 @@ fn try_in(place: &str, act: &str) -> Output {
         .unwrap()
 }
 
-/// The failure, if any, of `act` in a thread of this kind, or outside of the sandbox.
+/// Describes the failure, if `act` has another result than expected in a thread of this kind, or
+/// outside of the sandbox for `None`.
 fn judge(kind: Option<Kind>, act: &Act) -> Option<String> {
     let place = kind.map_or(FREE, Kind::name);
     let output = try_in(place, act.name);
@@ -165,7 +169,7 @@ fn is_done(output: &Output) -> bool {
     output.stdout.starts_with(DONE.as_bytes())
 }
 
-/// Whether the process was killed at once, or its call refused with the line that says why.
+/// Whether the process was killed at once, or its call was refused and the refusal reported.
 fn is_refused(output: &Output, kind: Kind, act: &Act) -> bool {
     let line = format!("refused system call {} ", act.number);
     let told = String::from_utf8_lossy(&output.stderr);
