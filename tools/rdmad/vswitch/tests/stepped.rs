@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch whose rounds are calls, at times of the test's choice.
+//! A switch whose rounds and times are controlled by the test.
 
 mod common;
 
@@ -12,7 +12,8 @@ use roce::FramePort;
 use tempfile::TempDir;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
 
-/// A switch with one port without a network interface, the far ends of its uplinks, and their home.
+/// A switch with one port without a network interface, the far ends of its uplinks, and the
+/// directory of their sockets.
 fn switch(now: Instant) -> (SteppedSwitch, EnginePort, [UnixDatagram; 2], TempDir) {
     let dir = TempDir::new().unwrap();
     let mut config = Config::default();
@@ -63,7 +64,7 @@ fn an_engine_wakes_it_and_gets_its_frame_back() {
     let mut frame = engine.frame(bytes.len()).unwrap();
     frame.copy_from_slice(&bytes);
     engine.send(frame);
-    // Of the engine, and of the three links' next frames.
+    // One frame of the engine, and the buffers for the next frames of the three links.
     assert_eq!(switch.frames(), [1, 1, 1, 1]);
     assert!(switch.is_awake(now));
     switch.round(now);
@@ -75,7 +76,7 @@ fn an_engine_wakes_it_and_gets_its_frame_back() {
 fn its_time_is_the_callers() {
     let now = Instant::now();
     let (mut switch, _engine, _fars, _dir) = switch(now);
-    // Peers are looked for each second.
+    // The switch searches for restarted peers each second.
     let second = Duration::from_secs(1);
     assert_eq!(switch.alarm(), Some(now + second));
     assert!(!switch.is_awake(now + second / 2));
