@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Far ends of links, which are slow, end and come back.
+//! Far ends of links, which are slow, end and return.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
-/// More than the longest frame, so that one that is too long is seen whole.
+/// Length of the receive buffer in bytes: more than the longest frame, to detect longer ones.
 const LONGEST: usize = 16 << 10;
 
 enum Socket {
@@ -29,21 +29,21 @@ enum Place {
 
 /// The far end of a link.
 pub struct Far {
-    /// None if it has ended.
+    /// The open socket. `None` while the far end is closed.
     socket: Option<Socket>,
     place: Place,
-    /// Whether it takes what comes.
+    /// Whether the far end reads frames.
     pub reads: bool,
     buffer: Vec<u8>,
 }
 
 impl Far {
-    /// A Unix socket at a path, whose peer is at another.
+    /// A Unix socket at the path `ours`, whose peer is at the path `switch`.
     pub fn unix(ours: PathBuf, switch: PathBuf) -> Self {
         Self::new(Place::Unix { ours, switch })
     }
 
-    /// A UDP socket and its peer's address.
+    /// A UDP socket at the address `ours`, whose peer is at the address `switch`.
     pub fn udp(ours: SocketAddr, switch: SocketAddr) -> Self {
         Self::new(Place::Udp { ours, switch })
     }
@@ -59,7 +59,7 @@ impl Far {
         far
     }
 
-    /// Comes back, if it had ended. A Unix socket does so while the former may still be alive.
+    /// Opens the socket again. A Unix socket is replaced, even if the old one is still open.
     pub fn open(&mut self) {
         let opened = match &self.place {
             Place::Unix { ours, .. } => {
@@ -82,12 +82,12 @@ impl Far {
         self.socket = opened;
     }
 
-    /// Ends. The path stays, as it does when a process is killed.
+    /// Closes the socket. A Unix socket's path remains, like after a process was killed.
     pub fn close(&mut self) {
         self.socket = None;
     }
 
-    /// Takes datagrams of the switch alone from now on, as another switch does.
+    /// Connects to the switch, like another switch: datagrams of others are refused.
     pub fn connect(&self) {
         if let (Some(Socket::Unix(socket)), Place::Unix { switch, .. }) =
             (&self.socket, &self.place)
@@ -96,14 +96,14 @@ impl Far {
         }
     }
 
-    /// Stays, but takes nothing more.
+    /// Shuts down reading: the socket stays open, but accepts no datagrams.
     pub fn deafen(&self) {
         if let Some(Socket::Unix(socket)) = &self.socket {
             let _ = socket.shutdown(Shutdown::Read);
         }
     }
 
-    /// Sends a frame to the switch, which may be full.
+    /// Sends a frame to the switch, whose socket may be full.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let sent = match (&self.socket, &self.place) {
             (Some(Socket::Unix(socket)), Place::Unix { switch, .. }) => {
