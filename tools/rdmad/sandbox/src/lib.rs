@@ -18,6 +18,7 @@ mod kind;
 mod landlocked;
 mod lists;
 mod privileges;
+mod reserve;
 mod threads;
 mod violation;
 
@@ -26,6 +27,7 @@ use std::sync::OnceLock;
 
 pub use self::kind::Kind;
 pub use self::lists::Uplinks;
+pub use self::reserve::{Reserve, Task};
 pub use self::threads::{confine_keeper, confine_main, spawn};
 
 use self::filter::Filters;

@@ -101,6 +101,8 @@ fn all() -> Vec<Allowed> {
         any(SYS_mremap),
         any(SYS_munmap),
         when(SYS_prctl, &[Is(0, PR_SET_VMA)]),
+        // Threads that take work over show its name.
+        when(SYS_prctl, &[Is(0, PR_SET_NAME as u32)]),
         // Waiting and time.
         any(SYS_clock_gettime),
         any(SYS_clock_nanosleep),
@@ -261,6 +263,22 @@ fn status() -> Vec<Allowed> {
 }
 
 fn control() -> Vec<Allowed> {
-    let own = vec![credentials(), any(SYS_geteuid)];
-    [own, events(), clients()].concat()
+    let option = |name: c_int| {
+        when(
+            SYS_getsockopt,
+            &[Is(1, SOL_SOCKET as u32), Is(2, name as u32)],
+        )
+    };
+    let own = vec![
+        credentials(),
+        any(SYS_geteuid),
+        // Sockets of ports that are added, and what they are.
+        any(SYS_recvmsg),
+        option(SO_DOMAIN),
+        option(SO_TYPE),
+        option(SO_ACCEPTCONN),
+        any(SYS_eventfd2),
+    ];
+    // The end of a port resets its device, and has the keeper of its paths remove them.
+    [own, events(), clients(), interrupts(), errands()].concat()
 }

@@ -5,7 +5,6 @@
 //! Locks: the lock of the registers and that of a queue are never held together. Neither is held
 //! during a call to the device.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use contain::contain;
 use dma::DmaSpace;
 use parking_lot::Mutex;
 
+use crate::aio::Aio;
 use crate::common::{Action, CommonConfig, COMMON_LEN};
 use crate::function_state::{FunctionState, NO_VECTOR};
 use crate::pci::{self, PciConfig};
@@ -41,20 +41,21 @@ impl PciFunction {
         name: &str,
         device: Arc<dyn VirtioDevice>,
         space: Arc<DmaSpace>,
-    ) -> io::Result<Self> {
+        aio: Arc<Aio>,
+    ) -> Self {
         let mut sizes = device.queue_sizes();
         sizes.truncate(pci::MAX_QUEUES);
         // A vector for each queue and one for configuration changes, up to the limit of MSI-X.
         let vectors =
             u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
         let inbox = Arc::new(Inbox::new(sizes.len()));
-        let state = Arc::new(FunctionState::new(name, vectors, inbox.clone())?);
+        let state = Arc::new(FunctionState::new(name, vectors, inbox.clone(), aio));
         let queues = (0u16..)
             .take(sizes.len())
             .map(|index| Arc::new(Virtqueue::new(index, space.clone(), state.clone())))
             .collect();
         let shm = device.shared_memory();
-        Ok(Self {
+        Self {
             registers: Mutex::new(CommonConfig::new(device.features(), &sizes, vectors)),
             config: Mutex::new(PciConfig::new(
                 device.device_id(),
@@ -70,7 +71,7 @@ impl PciFunction {
             space,
             state,
             queues,
-        })
+        }
     }
 
     /// Length of a BAR in bytes, 0 if there is no such BAR.

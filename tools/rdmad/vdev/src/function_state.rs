@@ -3,12 +3,12 @@
 //! State that a function's queues and registers share.
 
 use std::fmt;
-use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::aio::Aio;
 use crate::interrupt::Interrupts;
 use crate::limiter::Limiter;
 use crate::service::Inbox;
@@ -45,16 +45,16 @@ pub(crate) struct FunctionState {
 }
 
 impl FunctionState {
-    pub(crate) fn new(name: &str, vectors: u16, inbox: Arc<Inbox>) -> io::Result<Self> {
-        Ok(Self {
-            interrupts: Interrupts::new(vectors)?,
+    pub(crate) fn new(name: &str, vectors: u16, inbox: Arc<Inbox>, aio: Arc<Aio>) -> Self {
+        Self {
+            interrupts: Interrupts::new(vectors, aio),
             log: Limiter::new(name),
             config_vector: AtomicU16::new(NO_VECTOR),
             generation: AtomicU8::new(0),
             isr: AtomicU8::new(0),
             health: Mutex::default(),
             inbox,
-        })
+        }
     }
 
     /// Raises an interrupt vector.

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -13,7 +14,7 @@ use crate::aio::Aio;
 /// The vectors of a function.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
-    aio: Aio,
+    aio: Arc<Aio>,
     /// The vectors. Each lock is held at most during one system call, which never waits.
     vectors: Box<[Mutex<Vector>]>,
 }
@@ -57,11 +58,11 @@ impl Vector {
 }
 
 impl Interrupts {
-    pub(crate) fn new(count: u16) -> io::Result<Self> {
-        Ok(Self {
-            aio: Aio::new()?,
+    pub(crate) fn new(count: u16, aio: Arc<Aio>) -> Self {
+        Self {
+            aio,
             vectors: (0..count).map(|_| Mutex::default()).collect(),
-        })
+        }
     }
 
     pub(crate) fn count(&self) -> u16 {
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn triggers_reach_the_eventfd_even_when_it_comes_late() {
-        let interrupts = Interrupts::new(2).unwrap();
+        let interrupts = Interrupts::new(2, Arc::new(Aio::new().unwrap()));
         let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         for vector in [1, 1, 2, u16::MAX] {
             interrupts.trigger(vector).unwrap();
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_full_eventfd_that_blocks_is_signalled_without_waiting() {
-        let interrupts = Interrupts::new(1).unwrap();
+        let interrupts = Interrupts::new(1, Arc::new(Aio::new().unwrap()));
         let full = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         interrupts.connect(0, Some(clone(&full))).unwrap();
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn threads_that_trigger_at_a_time_lose_nothing() {
         const EACH: u64 = 5_000;
-        let interrupts = Interrupts::new(2).unwrap();
+        let interrupts = Interrupts::new(2, Arc::new(Aio::new().unwrap()));
         let fds = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         for (vector, fd) in (0..).zip(&fds) {
             interrupts.connect(vector, Some(clone(fd))).unwrap();

@@ -49,6 +49,6 @@ pub use device::{SharedMemory, VirtioDevice};
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::{AvailableBuffer, Virtqueue};
-pub use server::{Handle, Listener};
+pub use server::{Handle, Listener, Seats};
 #[cfg(feature = "testing")]
 pub use stepped::SteppedFunction;

@@ -8,18 +8,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use contain::contain;
 use dma::DmaSpace;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use sandbox::Kind;
+use sandbox::{Kind, Reserve, Task};
 use sockets::{Access, SocketPath};
 
+use crate::aio::Aio;
 use crate::function::PciFunction;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
@@ -53,28 +53,45 @@ impl Listener {
         })
     }
 
-    /// Serves `device` to each client that connects. The client's guest memory is mapped in
-    /// `space`. `name` is the port's name in the log.
+    /// A socket that another process made, listening.
+    ///
+    /// # Errors
+    ///
+    /// It can't be told not to wait.
+    pub fn from_parts(listener: UnixListener, path: SocketPath) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, path })
+    }
+
+    /// Serves `device` to each client that connects, from one of `seats`. The client's guest memory
+    /// is mapped in `space`. `name` is the port's name in the log.
+    ///
+    /// # Errors
+    ///
+    /// No seat is free, or the process has too many open files.
     pub fn start(
         self,
         name: &str,
         device: Arc<dyn VirtioDevice>,
         space: Arc<DmaSpace>,
+        seats: &Arc<Seats>,
     ) -> io::Result<Handle> {
         let signals = Arc::new(Signals::new(&space)?);
-        let ended = Arc::new(Ended::default());
-        let function = Arc::new(PciFunction::new(name, device, space)?);
+        let aio = seats.take_aio()?;
+        let function = PciFunction::new(name, device, space, aio.context.clone());
+        let function = Arc::new(function);
         let service = {
             let function = function.clone();
-            let name = format!("{name}-service");
-            sandbox::spawn(Kind::Service, name, move || function.serve())?
+            let serve = move || function.serve();
+            seats.service.run(format!("{name}-service"), serve)?
         };
         // If a later step fails, dropping the handle ends the service thread.
         let mut handle = Handle {
             function: function.clone(),
             signals: signals.clone(),
-            service: Some(service),
+            service,
             socket: None,
+            _aio: aio,
         };
         let server = Server {
             listener: self.listener,
@@ -83,13 +100,54 @@ impl Listener {
             paused: Cell::default(),
             _path: self.path,
         };
-        let ending = Ending(ended.clone());
-        let thread = sandbox::spawn(Kind::Socket, format!("{name}-socket"), move || {
-            let _ending = ending;
-            server.run();
-        })?;
-        handle.socket = Some((thread, ended));
+        let serve = move || server.run();
+        handle.socket = Some(seats.socket.run(format!("{name}-socket"), serve)?);
         Ok(handle)
+    }
+}
+
+/// What functions need and a confined process can't make: threads, and contexts of AIO.
+#[derive(Debug)]
+pub struct Seats {
+    socket: Reserve,
+    service: Reserve,
+    contexts: Mutex<Vec<Arc<Aio>>>,
+}
+
+impl Seats {
+    /// For `count` functions at a time.
+    ///
+    /// # Errors
+    ///
+    /// There are not so many threads or contexts.
+    pub fn new(count: usize) -> io::Result<Arc<Self>> {
+        let contexts = (0..count).map(|_| Aio::new().map(Arc::new));
+        Ok(Arc::new(Self {
+            contexts: Mutex::new(contexts.collect::<Result<_, _>>()?),
+            socket: Reserve::start(Kind::Socket, count)?,
+            service: Reserve::start(Kind::Service, count)?,
+        }))
+    }
+
+    fn take_aio(self: &Arc<Self>) -> io::Result<TakenAio> {
+        let context = self.contexts.lock().pop();
+        let context = context.ok_or_else(|| io::Error::other("all contexts of AIO are in use"))?;
+        Ok(TakenAio {
+            context,
+            seats: self.clone(),
+        })
+    }
+}
+
+/// A context of AIO, given back when this is dropped. A thread that is left behind may use it on.
+struct TakenAio {
+    context: Arc<Aio>,
+    seats: Arc<Seats>,
+}
+
+impl Drop for TakenAio {
+    fn drop(&mut self) {
+        self.seats.contexts.lock().push(self.context.clone());
     }
 }
 
@@ -124,38 +182,13 @@ impl Signals {
     }
 }
 
-/// Whether the socket thread has ended.
-#[derive(Default)]
-struct Ended {
-    yes: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Ended {
-    /// Waits at most `patience` for the end of the thread. Returns whether the thread has ended.
-    fn wait(&self, patience: Duration) -> bool {
-        let mut yes = self.yes.lock();
-        self.changed.wait_while_for(&mut yes, |yes| !*yes, patience);
-        *yes
-    }
-}
-
-/// Guard of the socket thread: its drop, also by a panic, sets [`Ended`].
-struct Ending(Arc<Ended>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        *self.0.yes.lock() = true;
-        self.0.changed.notify_all();
-    }
-}
-
 /// A running server. Dropping it resets the device, ends the threads and removes the socket.
 pub struct Handle {
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
-    service: Option<JoinHandle<()>>,
-    socket: Option<(JoinHandle<()>, Arc<Ended>)>,
+    service: Task,
+    socket: Option<Task>,
+    _aio: TakenAio,
 }
 
 impl Handle {
@@ -170,10 +203,8 @@ impl Drop for Handle {
         Signals::raise(&self.signals.stop);
         // The socket thread ends first, since its last reset needs the service thread. A panic of
         // either thread was reported already.
-        if let Some((thread, ended)) = self.socket.take() {
-            if ended.wait(FAREWELL) {
-                let _ = thread.join();
-            } else {
+        if let Some(thread) = self.socket.take() {
+            if !thread.wait_for(FAREWELL) {
                 tracing::error!(
                     port = self.function.state.log.name(),
                     "the client holds up the port's thread, which is left behind"
@@ -181,9 +212,7 @@ impl Drop for Handle {
             }
         }
         self.function.stop();
-        if let Some(service) = self.service.take() {
-            let _ = service.join();
-        }
+        self.service.wait();
     }
 }
 
@@ -356,7 +385,8 @@ mod tests {
         let space = Arc::default();
         let signals = Arc::new(Signals::new(&space).unwrap());
         let device = Arc::new(Nothing);
-        let function = PciFunction::new("test", device, space).unwrap();
+        let aio = Arc::new(Aio::new().unwrap());
+        let function = PciFunction::new("test", device, space, aio);
         let server = Server {
             listener,
             function: Arc::new(function),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use dma::DmaSpace;
 
+use crate::aio::Aio;
 use crate::function::PciFunction;
 use crate::server::Signals;
 use crate::session::{Served, Session};
@@ -28,7 +29,12 @@ impl SteppedFunction {
     pub fn new(device: Arc<dyn VirtioDevice>, space: Arc<DmaSpace>) -> io::Result<Self> {
         Ok(Self {
             signals: Arc::new(Signals::new(&space)?),
-            function: Arc::new(PciFunction::new("stepped", device, space)?),
+            function: Arc::new(PciFunction::new(
+                "stepped",
+                device,
+                space,
+                Arc::new(Aio::new()?),
+            )),
             session: None,
             active: false,
         })

@@ -16,7 +16,7 @@ use dma::DmaSpace;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sockets::Access;
-use vdev::{Handle, Listener, SharedMemory, VirtioDevice, Virtqueue};
+use vdev::{Handle, Listener, Seats, SharedMemory, VirtioDevice, Virtqueue};
 use vfio_user::Command;
 
 #[path = "../../../testing/wait.rs"]
@@ -210,7 +210,12 @@ impl Bench {
         );
         let handle = Listener::bind(&path, &Access::default())
             .unwrap()
-            .start("test", device.clone(), space.clone())
+            .start(
+                "test",
+                device.clone(),
+                space.clone(),
+                &Seats::new(1).unwrap(),
+            )
             .unwrap();
         Self {
             device,
