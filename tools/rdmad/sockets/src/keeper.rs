@@ -10,6 +10,11 @@
 //! too, since both processes have descriptors of the same socket.
 //!
 //! The keeper ends with the daemon.
+//!
+//! A port that is added to a running daemon comes with a keeper of its own. The process that made
+//! the port's sockets starts that keeper, registers the errands, seals the list and passes the
+//! keeper's socket to the daemon. So the daemon can't choose an errand, and the paths are accessed
+//! with the rights of the user who added the port. That keeper ends with the port.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,9 +23,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -134,17 +140,49 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
+/// How long a keeper that another process started may take for an errand.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
 /// The daemon's side of a keeper.
 #[derive(Debug)]
 struct Client {
     socket: OwnedFd,
     /// Number of registered errands.
     errands: u32,
+    /// Maximum time that an answer takes; none for the daemon's own keeper, which is trusted.
+    patience: Option<Timespec>,
+    /// Whether an answer is missing: the next one would belong to an earlier request.
+    lost: bool,
 }
 
 impl Client {
+    fn new(socket: OwnedFd, patience: Option<Timespec>) -> Self {
+        Self {
+            socket,
+            errands: 0,
+            patience,
+            lost: false,
+        }
+    }
+
     /// Sends a message and waits for the answer.
-    fn ask(&self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn ask(&mut self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        if self.lost {
+            return Err(ended());
+        }
+        let answer = self.exchange(message, fd);
+        self.lost = answer.is_err();
+        match answer? {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// Sends a message and returns the answer, the number of an error or 0.
+    fn exchange(&self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<i32> {
         match fd {
             // `send`, not `sendmsg`: a confined thread may only call the former.
             None => {
@@ -162,56 +200,116 @@ impl Client {
                 retry(|| rustix::net::sendmsg(&self.socket, &parts, &mut control, flags))?;
             }
         }
+        if let Some(patience) = &self.patience {
+            let mut answer = [PollFd::new(&self.socket, PollFlags::IN)];
+            if retry(|| poll(&mut answer, Some(patience)))? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
         let mut errno = [0; 4];
         let ((), len) = retry(|| {
             rustix::net::recv(&self.socket, &mut errno, RecvFlags::empty())
                 .map(|(_, len)| ((), len))
         })?;
-        match i32::from_ne_bytes(errno) {
-            _ if len == 0 => Err(io::Error::other("the keeper has ended")),
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno)),
+        if len == 0 {
+            return Err(ended());
+        }
+        Ok(i32::from_ne_bytes(errno))
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the keeper has ended")
+}
+
+/// A keeper that runs. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Keeper(Arc<Mutex<Client>>);
+
+impl Keeper {
+    /// Starts a keeper: this program with `argument` as its only one, which has to call [`keep`]
+    /// with its standard input. It complains to `stderr`.
+    ///
+    /// # Errors
+    ///
+    /// It can't be started.
+    pub fn start(argument: &str, stderr: Stdio) -> io::Result<Self> {
+        let (socket, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        // It ends by itself, with the socket.
+        Command::new("/proc/self/exe")
+            .arg(argument)
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()?;
+        Ok(Self::of(socket, None))
+    }
+
+    fn of(socket: OwnedFd, patience: Option<Timespec>) -> Self {
+        Self(Arc::new(Mutex::new(Client::new(socket, patience))))
+    }
+
+    /// A keeper that another process started, showed its errands, and sealed. If it does not
+    /// answer, it is not asked again.
+    pub fn of_another(socket: OwnedFd) -> Self {
+        Self::of(socket, Some(PATIENCE))
+    }
+
+    /// A descriptor of its socket, for the process that [asks](Self::of_another) it from now on.
+    ///
+    /// # Errors
+    ///
+    /// There are too many open files.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        self.0.lock().socket.try_clone()
+    }
+
+    /// The errand that it was shown as the one with this number, counted from 0.
+    pub fn errand(&self, number: u32) -> Errand {
+        Errand {
+            keeper: self.clone(),
+            number,
         }
     }
 
-    fn show(&mut self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<Errand> {
-        self.ask(message, fd)?;
-        let errand = Errand(self.errands);
-        self.errands += 1;
-        Ok(errand)
+    /// No errand follows.
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or could not be confined.
+    pub fn seal(&self) -> io::Result<()> {
+        self.0.lock().ask(&[&[SEAL]], None)
     }
 
-    fn run(&self, Errand(number): &Errand) -> io::Result<()> {
-        self.ask(&[&[RUN], &number.to_ne_bytes()], None)
+    fn show(&self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<Errand> {
+        let mut client = self.0.lock();
+        client.ask(message, fd)?;
+        let number = client.errands;
+        client.errands += 1;
+        drop(client);
+        Ok(self.errand(number))
     }
 }
 
 /// The keeper of this process, if it has one.
-static KEEPER: OnceLock<Mutex<Client>> = OnceLock::new();
+static KEEPER: OnceLock<Keeper> = OnceLock::new();
 
-/// Starts the keeper: this program with `argument` as its only argument. It must then call [`keep`]
-/// with its standard input.
+/// Starts the [keeper](Keeper::start) of this process. Errands of all sockets that are made from
+/// now on are registered with it.
 ///
 /// # Errors
 ///
 /// The keeper can't be started, or the process has a keeper already.
-pub fn start(argument: &str) -> io::Result<()> {
-    let (socket, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // The child is not waited for: it ends when the daemon's end of the socket is closed.
-    Command::new("/proc/self/exe")
-        .arg(argument)
-        .env_remove("NOTIFY_SOCKET")
-        .stdin(Stdio::from(theirs))
-        .stdout(Stdio::null())
-        .spawn()?;
-    let client = Client { socket, errands: 0 };
-    let set = KEEPER.set(Mutex::new(client));
-    set.map_err(|_| io::ErrorKind::AlreadyExists.into())
+pub fn start(argument: &str, stderr: Stdio) -> io::Result<&'static Keeper> {
+    let set = KEEPER.set(Keeper::start(argument, stderr)?);
+    let keeper = KEEPER.get().filter(|_| set.is_ok());
+    keeper.ok_or_else(|| io::ErrorKind::AlreadyExists.into())
 }
 
 /// Seals the keeper's list of errands. Does nothing without a keeper.
@@ -220,35 +318,35 @@ pub fn start(argument: &str) -> io::Result<()> {
 ///
 /// The keeper has ended, or could not be confined.
 pub fn seal() -> io::Result<()> {
-    with(|keeper| keeper.ask(&[&[SEAL]], None)).unwrap_or(Ok(()))
+    KEEPER.get().map_or(Ok(()), Keeper::seal)
 }
 
-/// Calls `work` with the keeper's client, if there is a keeper.
-fn with<T>(work: impl FnOnce(&mut Client) -> T) -> Option<T> {
-    let keeper = KEEPER.get()?;
-    Some(work(&mut keeper.lock()))
-}
-
-/// The number of an errand that was registered with the keeper.
+/// An errand of a keeper.
 #[derive(Debug)]
-pub(crate) struct Errand(u32);
+pub struct Errand {
+    keeper: Keeper,
+    number: u32,
+}
 
 impl Errand {
     /// Registers the errand to connect `socket` to `path`. `None` without a keeper.
     pub(crate) fn connect(socket: &UnixDatagram, path: &Path) -> io::Result<Option<Self>> {
         let path = path.as_os_str().as_bytes();
-        with(|keeper| keeper.show(&[&[CONNECT], path], Some(socket.as_fd()))).transpose()
+        let show = |keeper: &Keeper| keeper.show(&[&[CONNECT], path], Some(socket.as_fd()));
+        KEEPER.get().map(show).transpose()
     }
 
     /// Registers the errand to remove `path`. `None` without a keeper.
     pub(crate) fn remove(path: &Path) -> io::Result<Option<Self>> {
         let path = path.as_os_str().as_bytes();
-        with(|keeper| keeper.show(&[&[REMOVE], path], None)).transpose()
+        let show = |keeper: &Keeper| keeper.show(&[&[REMOVE], path], None);
+        KEEPER.get().map(show).transpose()
     }
 
     /// Requests that the keeper run the errand.
     pub(crate) fn run(&self) -> io::Result<()> {
-        with(|keeper| keeper.run(self)).unwrap_or(Ok(()))
+        let message: &[&[u8]] = &[&[RUN], &self.number.to_ne_bytes()];
+        self.keeper.0.lock().ask(message, None)
     }
 }
 
@@ -257,7 +355,7 @@ mod tests {
     use super::*;
 
     /// A keeper in a thread, which ends when its client is dropped.
-    fn keeper(confine: fn(&[&Path]) -> io::Result<()>) -> Client {
+    fn keeper(confine: fn(&[&Path]) -> io::Result<()>) -> Keeper {
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -266,7 +364,7 @@ mod tests {
         )
         .unwrap();
         std::thread::spawn(move || keep(theirs, confine).unwrap());
-        Client { socket, errands: 0 }
+        Keeper::of(socket, None)
     }
 
     #[test]
@@ -274,26 +372,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("peer");
         let name = path.as_os_str().as_bytes();
-        let mut keeper = keeper(|_| Ok(()));
+        let keeper = keeper(|_| Ok(()));
         let socket = UnixDatagram::unbound().unwrap();
         let connect = keeper.show(&[&[CONNECT], name], Some(socket.as_fd()));
         let connect = connect.unwrap();
         let remove = keeper.show(&[&[REMOVE], name], None).unwrap();
-        keeper.ask(&[&[SEAL]], None).unwrap();
+        keeper.seal().unwrap();
 
-        let nobody = keeper.run(&connect).unwrap_err();
+        let nobody = connect.run().unwrap_err();
         assert_eq!(nobody.kind(), io::ErrorKind::NotFound);
         for text in [b"first", b"again"] {
             let peer = UnixDatagram::bind(&path).unwrap();
-            keeper.run(&connect).unwrap();
+            connect.run().unwrap();
             socket.send(text).unwrap();
             let mut received = [0; 5];
             peer.recv(&mut received).unwrap();
             assert_eq!(received, *text);
-            keeper.run(&remove).unwrap();
+            remove.run().unwrap();
             assert!(!path.exists());
         }
-        let unknown = keeper.run(&Errand(2)).unwrap_err();
+        let unknown = keeper.errand(2).run().unwrap_err();
         assert_eq!(unknown.kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -303,11 +401,11 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "mine").unwrap();
         let name = path.as_os_str().as_bytes();
-        let mut keeper = keeper(|removed| {
+        let keeper = keeper(|removed| {
             assert!(removed.is_empty());
             Ok(())
         });
-        keeper.ask(&[&[SEAL]], None).unwrap();
+        keeper.seal().unwrap();
         let refused = |done: io::Result<()>| {
             let error = done.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
@@ -316,8 +414,8 @@ mod tests {
         let socket = UnixDatagram::unbound().unwrap();
         let shown = keeper.show(&[&[CONNECT], name], Some(socket.as_fd()));
         refused(shown.map(drop));
-        refused(keeper.ask(&[&[SEAL]], None));
-        assert!(keeper.run(&Errand(0)).is_err());
+        refused(keeper.seal());
+        assert!(keeper.errand(0).run().is_err());
         assert!(path.exists());
     }
 
@@ -325,7 +423,7 @@ mod tests {
     fn a_keeper_that_is_not_confined_is_told() {
         let keeper = keeper(|_| Err(Errno::NOSYS.into()));
         assert_eq!(
-            keeper.ask(&[&[SEAL]], None).unwrap_err().raw_os_error(),
+            keeper.seal().unwrap_err().raw_os_error(),
             Some(Errno::NOSYS.raw_os_error())
         );
     }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod keeper;
+pub mod passed;
 mod remote;
 
 use std::fs;
@@ -27,6 +28,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
 use self::keeper::Errand;
+pub use self::passed::{NetSockets, PortSockets};
 pub use self::remote::Remote;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds it and a terminating NUL.
@@ -115,6 +117,8 @@ pub struct SocketPath {
     path: PathBuf,
     /// The errand to remove the file, if there is a keeper: the daemon itself may not.
     errand: Option<Errand>,
+    /// Whether the file stays, for another process to remove.
+    is_left: bool,
 }
 
 impl SocketPath {
@@ -122,10 +126,18 @@ impl SocketPath {
     pub fn as_path(&self) -> &Path {
         &self.path
     }
+
+    /// Leaves the socket where it is.
+    pub fn leave(mut self) {
+        self.is_left = true;
+    }
 }
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
         // An error is ignored: somebody may have removed the file already.
         let _ = match &self.errand {
             Some(errand) => errand.run(),
@@ -189,6 +201,7 @@ fn bind(
     let mut at = SocketPath {
         path: path.to_owned(),
         errand: None,
+        is_left: false,
     };
     at.errand = Errand::remove(path).map_err(|error| Error::Io {
         path: path.to_owned(),

@@ -39,6 +39,16 @@ impl Remote {
         })
     }
 
+    /// The same, connected by an errand of a keeper that was shown it.
+    pub(crate) fn with_errand(socket: UnixDatagram, path: PathBuf, errand: Errand) -> Self {
+        Self {
+            socket,
+            path,
+            errand: Some(errand),
+            failed: None,
+        }
+    }
+
     /// The socket.
     pub fn socket(&self) -> &UnixDatagram {
         &self.socket

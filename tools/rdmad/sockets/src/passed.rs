@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Descriptors that one process passes to another with bytes of a stream, and the sockets of a port
+//! among them.
+
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{
+    recvmsg, sendmsg, sockopt, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType,
+};
+
+use crate::keeper::Keeper;
+use crate::{Remote, SocketPath};
+
+/// Descriptors that come with a message at most.
+pub const MAX_DESCRIPTORS: usize = 4;
+
+/// Writes `bytes`, which are not none, to `stream`, with `fds`.
+///
+/// # Errors
+///
+/// The other side has gone, or there are more descriptors than [`MAX_DESCRIPTORS`].
+pub fn send(mut stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if fds.len() > MAX_DESCRIPTORS {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if !fds.is_empty() {
+        // There is room for them.
+        let _ = control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let parts = [IoSlice::new(bytes)];
+    let sent = sendmsg(stream, &parts, &mut control, SendFlags::NOSIGNAL)?;
+    stream.write_all(&bytes[sent..])
+}
+
+/// Reads bytes from `stream`, with the descriptors that come with them, which are added to `fds`.
+/// Returns how many bytes.
+///
+/// # Errors
+///
+/// There is nothing to read, or the other side has gone.
+pub fn receive(stream: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let received = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    fds.extend(rights.flatten());
+    Ok(received.bytes)
+}
+
+/// The sockets of a VM's network interface.
+#[derive(Debug)]
+pub struct NetSockets {
+    /// Frames of the VM come in through it.
+    pub socket: UnixDatagram,
+    /// Its path.
+    pub path: SocketPath,
+    /// Frames for the VM leave through it.
+    pub remote: Remote,
+}
+
+/// The sockets of a port, which another process made.
+#[derive(Debug)]
+pub struct PortSockets {
+    /// The VM's monitor connects to it.
+    pub vfio: (UnixListener, SocketPath),
+    /// Of the network interface, if there is one.
+    pub net: Option<NetSockets>,
+}
+
+/// The errands of the keeper that comes with a port, in the order in which its sockets are made.
+const REMOVE_VFIO: u32 = 0;
+const REMOVE_NET: u32 = 1;
+const CONNECT_NET: u32 = 2;
+
+/// Why descriptors are no sockets of a port.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPort {
+    /// There are more or fewer than a port has.
+    #[error("a port of this kind comes with {expected} descriptors, not {given}")]
+    Count {
+        /// A keeper, a socket for the monitor, and two for a network interface.
+        expected: usize,
+        /// Those that came.
+        given: usize,
+    },
+    /// One is something else.
+    #[error("the descriptor for {0} is none")]
+    Kind(&'static str),
+}
+
+impl PortSockets {
+    /// The sockets that these descriptors are, in the order of [`Self::descriptors`], with the
+    /// paths of the monitor's and of both ends of the network interface.
+    ///
+    /// # Errors
+    ///
+    /// They are not what a port needs.
+    pub fn of(fds: Vec<OwnedFd>, vfio: &Path, net: Option<(&Path, &Path)>) -> Result<Self, NoPort> {
+        let expected = if net.is_some() { 4 } else { 2 };
+        let given = fds.len();
+        let mut fds = fds.into_iter();
+        let (Some(keeper), Some(listener), true) = (fds.next(), fds.next(), given == expected)
+        else {
+            return Err(NoPort::Count { expected, given });
+        };
+        check(
+            &keeper,
+            SocketType::SEQPACKET,
+            false,
+            "the keeper of the paths",
+        )?;
+        check(
+            &listener,
+            SocketType::STREAM,
+            true,
+            "a vfio-user socket that listens",
+        )?;
+        let keeper = Keeper::of_another(keeper);
+        let path = |path: &Path, errand| SocketPath {
+            path: path.to_owned(),
+            errand: Some(keeper.errand(errand)),
+            is_left: false,
+        };
+        let mut datagrams = || {
+            let fd = fds.next().ok_or(NoPort::Count { expected, given })?;
+            check(
+                &fd,
+                SocketType::DGRAM,
+                false,
+                "a datagram socket of the network",
+            )?;
+            Ok(UnixDatagram::from(fd))
+        };
+        let net = match net {
+            Some((local, remote)) => Some(NetSockets {
+                socket: datagrams()?,
+                path: path(local, REMOVE_NET),
+                remote: Remote::with_errand(
+                    datagrams()?,
+                    PathBuf::from(remote),
+                    keeper.errand(CONNECT_NET),
+                ),
+            }),
+            None => None,
+        };
+        Ok(Self {
+            vfio: (listener.into(), path(vfio, REMOVE_VFIO)),
+            net,
+        })
+    }
+
+    /// The descriptors to pass to the process that will serve the port.
+    pub fn descriptors<'a>(&'a self, keeper: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
+        let net = self.net.iter();
+        let net = net.flat_map(|net| [net.socket.as_fd(), net.remote.socket().as_fd()]);
+        [keeper.as_fd(), self.vfio.0.as_fd()]
+            .into_iter()
+            .chain(net)
+            .collect()
+    }
+
+    /// Leaves the paths to the process that the sockets were passed to.
+    pub fn leave(self) {
+        self.vfio.1.leave();
+        if let Some(net) = self.net {
+            net.path.leave();
+        }
+    }
+}
+
+fn check(fd: &OwnedFd, kind: SocketType, listens: bool, name: &'static str) -> Result<(), NoPort> {
+    let is_one = sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(fd) == Ok(kind)
+        && sockopt::socket_acceptconn(fd) == Ok(listens);
+    is_one.then_some(()).ok_or(NoPort::Kind(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn descriptors_come_with_the_bytes() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let file = File::open("/dev/null").unwrap();
+        send(&near, b"line\n", &[file.as_fd(), near.as_fd()]).unwrap();
+        let (mut bytes, mut fds) = ([0; 10], Vec::new());
+        assert_eq!(receive(&far, &mut bytes, &mut fds).unwrap(), 5);
+        assert_eq!((&bytes[..5], fds.len()), (&b"line\n"[..], 2));
+        send(&near, b"more", &[]).unwrap();
+        assert_eq!(receive(&far, &mut bytes, &mut fds).unwrap(), 4);
+        assert_eq!(fds.len(), 2);
+        let many = [file.as_fd(); MAX_DESCRIPTORS + 1];
+        assert!(send(&near, b"line\n", &many).is_err());
+    }
+
+    #[test]
+    fn descriptors_of_another_kind_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vfio");
+        let listener = || OwnedFd::from(UnixListener::bind(&path).unwrap());
+        let packets = || {
+            let (fd, _) = rustix::net::socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                rustix::net::SocketFlags::CLOEXEC,
+                None,
+            )
+            .unwrap();
+            fd
+        };
+        let datagrams = || OwnedFd::from(UnixDatagram::unbound().unwrap());
+        let stream = || OwnedFd::from(UnixStream::pair().unwrap().0);
+        let file = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let of = |fds: Vec<OwnedFd>, has_net: bool| {
+            let net = has_net.then_some((&*path, &*path));
+            let sockets = PortSockets::of(fds, &path, net);
+            let _ = std::fs::remove_file(&path);
+            sockets.map(drop).map_err(|error| error.to_string())
+        };
+        let error = of(vec![], false).unwrap_err();
+        assert!(
+            error.ends_with("comes with 2 descriptors, not 0"),
+            "{error}"
+        );
+        let error = of(vec![packets(), listener()], true).unwrap_err();
+        assert!(
+            error.ends_with("comes with 4 descriptors, not 2"),
+            "{error}"
+        );
+        for keeper in [stream(), datagrams(), file()] {
+            let error = of(vec![keeper, listener()], false).unwrap_err();
+            assert_eq!(error, "the descriptor for the keeper of the paths is none");
+        }
+        for vfio in [stream(), datagrams(), file(), packets()] {
+            let error = of(vec![packets(), vfio], false).unwrap_err();
+            assert!(error.contains("a vfio-user socket that listens"), "{error}");
+        }
+        let net = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(of(vec![packets(), net.into()], false).is_err());
+        for wrong in [stream(), file(), packets()] {
+            let fds = vec![packets(), listener(), datagrams(), wrong];
+            let error = of(fds, true).unwrap_err();
+            assert!(error.contains("a datagram socket"), "{error}");
+        }
+        of(vec![packets(), listener(), datagrams(), datagrams()], true).unwrap();
+    }
+}
