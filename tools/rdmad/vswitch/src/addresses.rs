@@ -28,10 +28,11 @@ const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     owners: HashMap<IpAddr, PortIndex>,
-    ports: Vec<Rules>,
+    /// Rules by the seats of the ports.
+    ports: HashMap<PortIndex, Rules>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Rules {
     mac: Mac,
     /// Whether the port may claim its own addresses only.
@@ -39,16 +40,23 @@ struct Rules {
 }
 
 impl Addresses {
-    /// Adds the next port, with the addresses that are configured for it.
-    pub(crate) fn add(&mut self, mac: Mac, given: &[IpAddr]) {
-        let port = PortIndex(self.ports.len());
+    /// Adds a port, with the addresses that are configured for it.
+    pub(crate) fn add(&mut self, port: PortIndex, mac: Mac, given: &[IpAddr]) {
         let own = [IpAddr::V6(link_local(mac))];
         let addresses = given.iter().chain(&own);
         self.owners.extend(addresses.map(|ip| (*ip, port)));
-        self.ports.push(Rules {
-            mac,
-            restricted: !given.is_empty(),
-        });
+        let restricted = !given.is_empty();
+        self.ports.insert(port, Rules { mac, restricted });
+    }
+
+    /// Forgets a port. Its addresses may be given to another one.
+    pub(crate) fn remove(&mut self, port: PortIndex) {
+        self.owners.retain(|_, owner| *owner != port);
+        self.ports.remove(&port);
+    }
+
+    fn is_restricted(&self, port: PortIndex) -> bool {
+        self.ports.get(&port).is_some_and(|rules| rules.restricted)
     }
 
     /// Whether the network interface of `port` may send a frame.
@@ -70,12 +78,14 @@ impl Addresses {
     fn may_claim(&self, port: PortIndex, address: IpAddr) -> bool {
         match self.owners.get(&address) {
             Some(owner) => *owner == port,
-            None => !self.ports[port.0].restricted,
+            None => !self.is_restricted(port),
         }
     }
 
     fn admit_arp(&self, port: PortIndex, packet: &[u8]) -> bool {
-        let Rules { mac, restricted } = self.ports[port.0];
+        let Some(&Rules { mac, restricted }) = self.ports.get(&port) else {
+            return false;
+        };
         let fields = packet
             .get(2..)
             .and_then(|packet| packet.strip_prefix(&ARP_IPV4))
@@ -106,7 +116,7 @@ impl Addresses {
             Some(&NEIGHBOUR_SOLICITATION) if src.is_unspecified() => may_claim_target(),
             Some(&NEIGHBOUR_ADVERTISEMENT) => may_claim_target(),
             // Router advertisements and redirects make claims about other hosts.
-            Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.ports[port.0].restricted,
+            Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.is_restricted(port),
             _ => true,
         }
     }
@@ -176,8 +186,8 @@ mod tests {
     fn addresses() -> Addresses {
         let mut addresses = Addresses::default();
         let given = ["10.9.0.1", "fd09::1"].map(|ip| ip.parse().unwrap());
-        addresses.add(OURS, &given);
-        addresses.add(THEIRS, &[]);
+        addresses.add(PortIndex(0), OURS, &given);
+        addresses.add(PortIndex(1), THEIRS, &[]);
         addresses
     }
 

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
+use crate::neighbours::Neighbours;
 use crate::stats::Counters;
 use crate::waker::Waker;
 
@@ -55,6 +56,11 @@ impl EngineQueues {
         self.pool.in_use()
     }
 
+    /// Counters of its port.
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
     /// The next frame that the engine sent.
     pub(crate) fn next(&self) -> Option<Frame> {
         self.outgoing.pop()
@@ -96,12 +102,6 @@ impl EngineQueues {
     }
 }
 
-/// An engine that others reach without the switch's thread.
-pub(crate) struct Neighbour {
-    pub(crate) mac: Mac,
-    pub(crate) engine: Arc<EngineQueues>,
-}
-
 /// A RoCE engine's port of the switch. Clones are the same port.
 #[derive(Clone)]
 pub struct EnginePort {
@@ -109,7 +109,7 @@ pub struct EnginePort {
     pub(crate) engine: Arc<EngineQueues>,
     /// All engines of its group, itself among them, unless every frame is for the switch's thread
     /// to look at.
-    pub(crate) neighbours: Arc<[Neighbour]>,
+    pub(crate) neighbours: Arc<Neighbours>,
 }
 
 impl EnginePort {
@@ -132,13 +132,12 @@ impl EnginePort {
         }
     }
 
-    /// The engine that a frame is for, if the switch would take it there and do nothing else with
-    /// it.
-    fn neighbour(&self, frame: &[u8]) -> Option<&EngineQueues> {
+    /// The address of the engine that a frame is for, if the switch would take it there and do
+    /// nothing else with it, should there be such an engine.
+    fn neighbour(&self, frame: &[u8]) -> Option<Mac> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, _) = rest.split_first_chunk()?;
-        let neighbour = self.neighbours.iter().find(|other| other.mac == *to)?;
-        (self.mac == *from && is_roce(frame)).then_some(&*neighbour.engine)
+        (self.mac == *from && is_roce(frame)).then_some(*to)
     }
 }
 
@@ -152,11 +151,16 @@ impl FramePort for EnginePort {
     }
 
     fn send(&self, frame: Frame) {
-        if let Some(neighbour) = self.neighbour(&frame) {
-            self.engine.counters.received.add_one();
-            neighbour.accept(frame);
-            return;
+        let mut frame = Some(frame);
+        if let Some(to) = frame.as_deref().and_then(|frame| self.neighbour(frame)) {
+            self.neighbours.with(&to, |neighbour| {
+                if let Some(frame) = frame.take() {
+                    self.engine.counters.received.add_one();
+                    neighbour.accept(frame);
+                }
+            });
         }
+        let Some(frame) = frame else { return };
         if self.engine.outgoing.push(frame).is_err() {
             // A frame of another pool.
             self.engine.counters.dropped.add_one();

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::mem;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,11 +16,11 @@ use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-use crate::addresses::Addresses;
 use crate::fault::{FaultPlan, Injector};
-use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort, UplinkPort};
+use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Trouble, Waits};
+use crate::orders::{Change, Orders};
 use crate::pcap::PcapWriter;
 use crate::unix_peer::UnixPeer;
 use crate::waker::Waker;
@@ -35,6 +36,7 @@ const FLUSH: Duration = Duration::from_millis(100);
 pub(crate) struct EventLoop {
     pub(crate) epoll: OwnedFd,
     waker: Arc<Waker>,
+    orders: Arc<Orders>,
     pcap: Option<PcapWriter>,
     injector: Option<Injector<Forwarding>>,
     pub(crate) forwarder: Forwarder,
@@ -57,12 +59,11 @@ const WAKER: u64 = u64::MAX;
 
 impl EventLoop {
     pub(crate) fn new(
-        ports: Vec<SwitchPort>,
-        uplinks: Vec<UplinkPort>,
-        addresses: Addresses,
+        forwarder: Forwarder,
         pcap: Option<PcapWriter>,
         faults: Option<FaultPlan>,
         waker: Arc<Waker>,
+        orders: Arc<Orders>,
         now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -75,6 +76,7 @@ impl EventLoop {
             )
         };
         watch(WAKER, &waker)?;
+        let Forwarder { ports, uplinks, .. } = &forwarder;
         let nets = ports
             .iter()
             .enumerate()
@@ -86,7 +88,6 @@ impl EventLoop {
         for (source, link) in nets.chain(links) {
             watch(source as u64, link)?;
         }
-        let forwarder = Forwarder::new(ports, uplinks, addresses);
         let origins = (0..forwarder.ports.len()).map(|at| Origin::Net(PortIndex(at)));
         let uplinks = (0..forwarder.uplinks.len()).map(|at| Origin::Uplink(UplinkIndex(at)));
         let origins = origins.chain(uplinks);
@@ -102,6 +103,7 @@ impl EventLoop {
         Ok(Self {
             epoll,
             waker,
+            orders,
             pcap,
             injector: faults.map(Injector::new),
             forwarder,
@@ -143,6 +145,9 @@ impl EventLoop {
     /// bounded number of frames of each source.
     pub(crate) fn round(&mut self, now: Instant, events: &[epoll::Event]) {
         self.now = now;
+        for order in self.orders.take() {
+            order.carry_out(|change| self.make(change));
+        }
         if events.is_empty() && self.captured && !self.more {
             self.flush();
             self.captured = false;
@@ -174,6 +179,43 @@ impl EventLoop {
             self.renewal = Some(at.max(now) + RENEWAL);
         }
         self.captured |= self.pcap.is_some() && (self.more || !events.is_empty());
+    }
+
+    fn make(&mut self, change: Change) -> io::Result<Option<SwitchPort>> {
+        match change {
+            Change::Occupy(seat, port, addresses) => {
+                self.occupy(seat, *port, &addresses).map(|()| None)
+            }
+            Change::Vacate(seat) => Ok(Some(self.vacate(seat))),
+        }
+    }
+
+    /// Gives a vacant seat to a port.
+    fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) -> io::Result<()> {
+        if let Some(link) = &port.net {
+            epoll::add(
+                &self.epoll,
+                link,
+                EventData::new_u64(seat.0 as u64),
+                EventFlags::IN,
+            )?;
+            self.renewal.get_or_insert(self.now + RENEWAL);
+        }
+        self.forwarder.occupy(seat, port, given);
+        Ok(())
+    }
+
+    /// Takes a port from its seat, and frames of its that wait elsewhere.
+    fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
+        let port = self.forwarder.vacate(seat);
+        if let Some(link) = &port.net {
+            // It ends with its descriptor in any case.
+            let _ = epoll::delete(&self.epoll, link);
+        }
+        if let Some(injector) = &mut self.injector {
+            injector.forget(|forwarding| forwarding.is_of(seat));
+        }
+        port
     }
 
     /// How long after `now` nothing needs to be done.
@@ -365,10 +407,10 @@ mod tests {
     #[should_panic = "the switch can't wait for frames: Invalid argument"]
     fn without_events_it_does_not_end_in_silence() {
         let waker = Arc::new(Waker::new().unwrap());
-        let addresses = Addresses::default();
+        let forwarder = Forwarder::new(vec![], vec![], &waker, 0);
+        let orders = Arc::default();
         let now = Instant::now();
-        let mut event_loop =
-            EventLoop::new(vec![], vec![], addresses, None, None, waker, now).unwrap();
+        let mut event_loop = EventLoop::new(forwarder, None, None, waker, orders, now).unwrap();
         // No epoll instance.
         event_loop.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         event_loop.run();

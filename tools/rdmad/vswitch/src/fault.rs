@@ -131,6 +131,11 @@ impl<T: Copy> Injector<T> {
         }
     }
 
+    /// Drops the waiting frames whose tag fulfils `tags`.
+    pub(crate) fn forget(&mut self, tags: impl Fn(&T) -> bool) {
+        self.held.retain(|held| !tags(&held.tag));
+    }
+
     /// Applies the faults to a frame. Passes the frames that are to be sent on now to `emit`.
     pub(crate) fn pass(
         &mut self,

@@ -3,6 +3,7 @@
 //! Forwarding: which frames are accepted, where they go, and their delivery.
 
 use std::mem;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::link::{self, Delivery, Link};
 use crate::mac_table::{Heard, MacTable};
 use crate::stats::Counters;
 use crate::unix_peer::UnixPeer;
+use crate::waker::Waker;
 
 /// How often it is told that an address was heard on two uplinks.
 const COMPLAINT: Duration = Duration::from_secs(60);
@@ -30,6 +32,23 @@ pub(crate) struct SwitchPort {
     pub(crate) group: u32,
     pub(crate) engine: Arc<EngineQueues>,
     pub(crate) counters: Arc<Counters>,
+}
+
+/// Address of a seat without a port: no frame comes from it, and none is for it alone.
+const NOBODY: Mac = [0xff; 6];
+
+impl SwitchPort {
+    /// A seat without a port, whose engine is nobody's.
+    pub(crate) fn vacant(engine: Arc<EngineQueues>) -> Self {
+        Self {
+            mac: NOBODY,
+            net: None,
+            net_roce: false,
+            group: 0,
+            engine,
+            counters: Arc::default(),
+        }
+    }
 }
 
 /// An uplink.
@@ -49,7 +68,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    const fn port(self) -> Option<PortIndex> {
+    pub(crate) const fn port(self) -> Option<PortIndex> {
         match self {
             Self::Net(port) | Self::Engine(port) => Some(port),
             Self::Uplink(_) => None,
@@ -80,6 +99,17 @@ pub(crate) struct Forwarding {
     pub(crate) destination: Destination,
 }
 
+impl Forwarding {
+    /// Whether it begins or ends at the port.
+    pub(crate) fn is_of(&self, port: PortIndex) -> bool {
+        let to = match self.destination {
+            Destination::Net(to) | Destination::Engine(to) => Some(to),
+            _ => None,
+        };
+        self.origin.port() == Some(port) || to == Some(port)
+    }
+}
+
 /// All that frames come from and go to, and what is known of the way.
 pub(crate) struct Forwarder {
     pub(crate) ports: Vec<SwitchPort>,
@@ -88,6 +118,8 @@ pub(crate) struct Forwarder {
     /// When an address on two uplinks was last told.
     complained: Option<Instant>,
     addresses: Addresses,
+    /// The engine of seats without a port.
+    nobody: Arc<EngineQueues>,
     /// Buffers for frames from ports, then from uplinks: each has its own, so that none can take
     /// those of others.
     pools: Vec<FramePool>,
@@ -96,11 +128,21 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
+    /// With `spare` seats for ports that come later.
     pub(crate) fn new(
-        ports: Vec<SwitchPort>,
+        given: Vec<(SwitchPort, Vec<IpAddr>)>,
         uplinks: Vec<UplinkPort>,
-        addresses: Addresses,
+        waker: &Arc<Waker>,
+        spare: usize,
     ) -> Self {
+        let nobody = Arc::new(EngineQueues::new(waker.clone(), Arc::default()));
+        let mut addresses = Addresses::default();
+        let mut ports = Vec::new();
+        for (port, given) in given {
+            addresses.add(PortIndex(ports.len()), port.mac, &given);
+            ports.push(port);
+        }
+        ports.extend((0..spare).map(|_| SwitchPort::vacant(nobody.clone())));
         Self {
             pools: link::pools(ports.len(), uplinks.len()),
             table: MacTable::new(uplinks.len()),
@@ -109,11 +151,26 @@ impl Forwarder {
             uplinks,
             complained: None,
             addresses,
+            nobody,
         }
     }
 
+    /// Gives a vacant seat to a port, which was given these addresses.
+    pub(crate) fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) {
+        self.addresses.add(seat, port.mac, given);
+        self.ports[seat.0] = port;
+    }
+
+    /// Takes a port from its seat.
+    pub(crate) fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
+        self.addresses.remove(seat);
+        let vacant = SwitchPort::vacant(self.nobody.clone());
+        mem::replace(&mut self.ports[seat.0], vacant)
+    }
+
     pub(crate) fn counters(&self) -> impl Iterator<Item = &Counters> {
-        let ports = self.ports.iter().map(|port| &*port.counters);
+        let ports = self.ports.iter().filter(|port| port.mac != NOBODY);
+        let ports = ports.map(|port| &*port.counters);
         ports.chain(self.uplinks.iter().map(|uplink| &*uplink.counters))
     }
 

@@ -2,8 +2,9 @@
 
 //! Numbers of ports and uplinks.
 
-/// The number of a port, in the order of the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The number of a port's seat. Ports that are there from the start have the first ones, in the
+/// order of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortIndex(pub(crate) usize);
 
 /// The number of an uplink, in the order of the configuration.

@@ -50,6 +50,8 @@ mod event_loop;
 mod forwarder;
 mod index;
 mod link;
+mod neighbours;
+mod orders;
 #[cfg(feature = "testing")]
 mod stepped;
 mod switch;
@@ -65,7 +67,7 @@ pub mod stats;
 
 pub use engine_queues::EnginePort;
 pub use fault::FaultPlan;
-pub use link::{DatagramPath, Uplink};
+pub use link::{open_net, DatagramPath, Uplink};
 #[cfg(feature = "testing")]
 pub use stepped::SteppedSwitch;
 pub use switch::{Config, Error, PortConfig, Switch, UplinkConfig};

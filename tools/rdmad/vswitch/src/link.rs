@@ -16,7 +16,7 @@ use roce::{Frame, FramePool};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
-use sockets::{Access, SocketPath};
+use sockets::{Access, NetSockets, Remote, SocketPath};
 
 use crate::engine_queues::RECEIVE_QUEUE;
 use crate::tap::Tap;
@@ -151,14 +151,18 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The socket of a network interface.
-    pub(crate) fn open_net(path: DatagramPath, access: &Access) -> io::Result<Self> {
-        let (socket, at) = bind(&path, access)?;
-        let sender = UnixDatagram::unbound()?;
-        sender.set_nonblocking(true)?;
-        enlarge(sender.as_fd());
-        let peer = UnixPeer::new(sender, path.remote)?;
-        Ok(Self::new(Socket::Net { socket, peer }, Some(at)))
+    /// A network interface with these sockets.
+    pub(crate) fn of_net(sockets: NetSockets) -> io::Result<Self> {
+        let NetSockets {
+            socket,
+            path,
+            remote,
+        } = sockets;
+        for socket in [&socket, remote.socket()] {
+            socket.set_nonblocking(true)?;
+        }
+        let peer = UnixPeer::of(remote);
+        Ok(Self::new(Socket::Net { socket, peer }, Some(path)))
     }
 
     pub(crate) fn open(uplink: Uplink, access: &Access) -> io::Result<Self> {
@@ -430,6 +434,22 @@ impl AsFd for Link {
     }
 }
 
+/// The sockets of a network interface.
+///
+/// # Errors
+///
+/// There is no socket at the path, or the keeper takes no errand.
+pub fn open_net(path: &DatagramPath, access: &Access) -> io::Result<NetSockets> {
+    let (socket, at) = bind(path, access)?;
+    let sender = UnixDatagram::unbound()?;
+    enlarge(sender.as_fd());
+    Ok(NetSockets {
+        socket,
+        path: at,
+        remote: Remote::new(sender, path.remote.clone())?,
+    })
+}
+
 /// A socket that frames come in through.
 fn bind(path: &DatagramPath, access: &Access) -> io::Result<(UnixDatagram, SocketPath)> {
     let (socket, at) = sockets::datagram(&path.local, access).map_err(io::Error::other)?;
@@ -485,7 +505,8 @@ mod tests {
             local: path("near"),
             remote: path("far"),
         };
-        let mut link = Link::open_net(path, &Access::default()).unwrap();
+        let sockets = open_net(&path, &Access::default()).unwrap();
+        let mut link = Link::of_net(sockets).unwrap();
         let pool = FramePool::new(frames);
         for _ in 0..frames {
             let sent = link.send(pool.take(100).unwrap(), true, now);

@@ -3,7 +3,6 @@
 //! A switch without a thread, for tests: the caller starts each round and sets its time. A round
 //! runs the code of the switch's thread.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::Event;
@@ -11,14 +10,14 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::engine_queues::EnginePort;
 use crate::event_loop::{EventLoop, EVENTS};
-use crate::stats::{Counters, Stats};
-use crate::switch::{snapshots, Config, Error, SwitchParts};
+use crate::stats::Stats;
+use crate::switch::{Config, Error, Seats, SwitchParts};
 
 /// A switch whose thread is replaced by method calls.
 pub struct SteppedSwitch {
     event_loop: EventLoop,
     events: Vec<Event>,
-    counters: Vec<Arc<Counters>>,
+    seats: Seats,
     /// Time at which the switch wakes up without an event.
     alarm: Option<Instant>,
 }
@@ -33,13 +32,14 @@ impl SteppedSwitch {
         let SwitchParts {
             event_loop,
             waker: _,
-            counters,
+            seats,
+            orders: _,
             engines,
         } = SwitchParts::open(config, now)?;
         let mut switch = Self {
             event_loop,
             events: Vec::with_capacity(EVENTS),
-            counters,
+            seats,
             alarm: None,
         };
         switch.sleep(now);
@@ -80,7 +80,7 @@ impl SteppedSwitch {
 
     /// Counters of all ports, then of all uplinks.
     pub fn stats(&self) -> Vec<Stats> {
-        snapshots(&self.counters)
+        self.seats.stats()
     }
 
     /// Number of frames in use: of each engine, then of each network interface and each uplink. A

@@ -10,17 +10,20 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use roce::net::Mac;
 use sandbox::Kind;
-use sockets::Access;
+use sockets::{Access, NetSockets};
 use thiserror::Error;
 
-use crate::addresses::Addresses;
-use crate::engine_queues::{EnginePort, EngineQueues, Neighbour};
+use crate::engine_queues::{EnginePort, EngineQueues};
 use crate::event_loop::EventLoop;
 use crate::fault::FaultPlan;
-use crate::forwarder::{SwitchPort, UplinkPort};
-use crate::link::{DatagramPath, Link, Uplink};
+use crate::forwarder::{Forwarder, SwitchPort, UplinkPort};
+use crate::index::PortIndex;
+use crate::link::{open_net, DatagramPath, Link, Uplink};
+use crate::neighbours::{Neighbour, Neighbours};
+use crate::orders::{Change, Orders};
 use crate::pcap::PcapWriter;
 use crate::stats::{Counters, Stats};
 use crate::waker::Waker;
@@ -68,6 +71,8 @@ impl From<Uplink> for UplinkConfig {
 pub struct Config {
     /// Virtual machines; each has an engine.
     pub ports: Vec<PortConfig>,
+    /// Seats for ports that are [added](Switch::add_port) later.
+    pub spare_ports: usize,
     /// Uplinks to other switches and hosts.
     pub uplinks: Vec<UplinkConfig>,
     /// Users who may connect to the Unix sockets.
@@ -84,6 +89,9 @@ pub enum Error {
     /// The sockets of a network interface can't be opened.
     #[error("network of port {0}: {1}")]
     Net(String, #[source] io::Error),
+    /// No seat is vacant for one more port.
+    #[error("no more ports can be added")]
+    Full,
     /// An uplink can't be opened.
     #[error("uplink {0:?}: {1}")]
     Uplink(Uplink, #[source] io::Error),
@@ -105,7 +113,21 @@ pub enum Error {
 pub struct Switch {
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
-    counters: Vec<Arc<Counters>>,
+    seats: Seats,
+    orders: Arc<Orders>,
+}
+
+/// Ports and uplinks, as far as other threads see them.
+#[derive(Debug)]
+pub(crate) struct Seats {
+    /// Of the ports, by their seats.
+    ports: Mutex<Vec<Option<Arc<Counters>>>>,
+    /// Of the uplinks.
+    uplinks: Vec<Arc<Counters>>,
+    groups: Mutex<HashMap<u32, Arc<Neighbours>>>,
+    /// Whether engines reach each other without the switch's thread: frames that are captured or
+    /// meet faults pass through one thread.
+    direct: bool,
 }
 
 impl Switch {
@@ -115,36 +137,129 @@ impl Switch {
         let SwitchParts {
             event_loop,
             waker,
-            counters,
+            seats,
+            orders,
             engines,
         } = SwitchParts::open(config, Instant::now())?;
         let thread = sandbox::spawn(Kind::Switch, "vswitch", move || event_loop.run())?;
         let switch = Self {
             waker,
             thread: Some(thread),
-            counters,
+            seats,
+            orders,
         };
         Ok((switch, engines))
     }
 
-    /// Counters of all ports, then of all uplinks.
+    /// Adds a port while the switch runs, with these sockets of its network interface; those of
+    /// `config` are not opened.
+    ///
+    /// # Errors
+    ///
+    /// All seats are taken, or the kernel does not watch the sockets.
+    pub fn add_port(
+        &self,
+        config: PortConfig,
+        net: Option<NetSockets>,
+    ) -> Result<EnginePort, Error> {
+        let counters = named(config.name);
+        let no_net = |error| Error::Net(counters.name.clone(), error);
+        let net = net.map(Link::of_net).transpose().map_err(no_net)?;
+        let mut ports = self.seats.ports.lock();
+        let seat = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
+        let engine = Arc::new(EngineQueues::new(self.waker.clone(), counters.clone()));
+        let port = SwitchPort {
+            mac: config.mac,
+            net,
+            net_roce: config.net_roce,
+            group: config.group,
+            engine: engine.clone(),
+            counters: counters.clone(),
+        };
+        let change = Change::Occupy(PortIndex(seat), Box::new(port), config.addresses);
+        self.orders.give(change, &self.waker).map_err(no_net)?;
+        ports[seat] = Some(counters.clone());
+        drop(ports);
+        Ok(self.seats.introduce(config.mac, config.group, engine))
+    }
+
+    /// Removes a port, whose engine sends nothing any more. Frames that come for it are frames for
+    /// an unknown address from then on.
+    ///
+    /// # Errors
+    ///
+    /// The switch has ended.
+    pub fn remove_port(&self, port: &EnginePort) -> Result<(), Error> {
+        port.neighbours.remove(&port.engine);
+        let mut ports = self.seats.ports.lock();
+        let is_there = |seat: &Option<Arc<Counters>>| {
+            let counters = seat.as_ref();
+            counters.is_some_and(|counters| Arc::ptr_eq(counters, port.engine.counters()))
+        };
+        let Some(seat) = ports.iter().position(is_there) else {
+            return Ok(());
+        };
+        let left = self
+            .orders
+            .give(Change::Vacate(PortIndex(seat)), &self.waker)?;
+        ports[seat] = None;
+        drop(ports);
+        // Its sockets end, and their paths.
+        drop(left);
+        Ok(())
+    }
+
+    /// Counters of all ports, in the order of their seats, then of all uplinks.
     pub fn stats(&self) -> Vec<Stats> {
-        snapshots(&self.counters)
+        self.seats.stats()
     }
 }
 
-/// The present values of counters.
-pub(crate) fn snapshots(counters: &[Arc<Counters>]) -> Vec<Stats> {
-    let snapshot = |counters: &Arc<Counters>| counters.snapshot();
-    counters.iter().map(snapshot).collect()
+fn named(name: String) -> Arc<Counters> {
+    Arc::new(Counters {
+        name,
+        ..Counters::default()
+    })
+}
+
+impl Seats {
+    /// The present values of the counters of all ports, then of all uplinks.
+    pub(crate) fn stats(&self) -> Vec<Stats> {
+        let ports = self.ports.lock();
+        let counters = ports.iter().flatten().chain(&self.uplinks);
+        counters.map(|counters| counters.snapshot()).collect()
+    }
+
+    /// Makes an engine known to those of its group, and them to it.
+    fn introduce(&self, mac: Mac, group: u32, engine: Arc<EngineQueues>) -> EnginePort {
+        let neighbours = if self.direct {
+            let mut groups = self.groups.lock();
+            // A group that nobody is in goes.
+            groups.retain(|_, neighbours| Arc::strong_count(neighbours) > 1);
+            let neighbours = groups.entry(group).or_default().clone();
+            drop(groups);
+            neighbours.add(Neighbour {
+                mac,
+                engine: engine.clone(),
+            });
+            neighbours
+        } else {
+            Arc::default()
+        };
+        EnginePort {
+            mac,
+            engine,
+            neighbours,
+        }
+    }
 }
 
 /// Parts of a switch. The caller runs the rounds of its event loop.
 pub(crate) struct SwitchParts {
     pub(crate) event_loop: EventLoop,
     pub(crate) waker: Arc<Waker>,
-    /// Counters of all ports, then of all uplinks.
-    pub(crate) counters: Vec<Arc<Counters>>,
+    pub(crate) seats: Seats,
+    pub(crate) orders: Arc<Orders>,
     /// Engine ports, in the order of the configured ports.
     pub(crate) engines: Vec<EnginePort>,
 }
@@ -153,32 +268,23 @@ impl SwitchParts {
     /// Opens all sockets and files at `now`.
     pub(crate) fn open(config: Config, now: Instant) -> Result<Self, Error> {
         let waker = Arc::new(Waker::new().map_err(io::Error::from)?);
-        let named = |name: String| {
-            Arc::new(Counters {
-                name,
-                ..Counters::default()
-            })
-        };
         let mut ports = Vec::new();
         let mut uplinks = Vec::new();
-        let mut addresses = Addresses::default();
         for port in config.ports {
             let counters = named(port.name);
-            let net = port
-                .net
-                .map(|path| Link::open_net(path, &config.access))
-                .transpose()
-                .map_err(|error| Error::Net(counters.name.clone(), error))?;
-            addresses.add(port.mac, &port.addresses);
+            let open = |path| Link::of_net(open_net(&path, &config.access)?);
+            let net = port.net.map(open).transpose();
+            let net = net.map_err(|error| Error::Net(counters.name.clone(), error))?;
             let engine = Arc::new(EngineQueues::new(waker.clone(), counters.clone()));
-            ports.push(SwitchPort {
+            let switch_port = SwitchPort {
                 mac: port.mac,
                 net,
                 net_roce: port.net_roce,
                 group: port.group,
                 engine,
                 counters,
-            });
+            };
+            ports.push((switch_port, port.addresses));
         }
         for UplinkConfig { link, routed } in config.uplinks {
             let counters = named(format!("{link:?}"));
@@ -196,47 +302,35 @@ impl SwitchParts {
             }
             None => None,
         };
-        // With a capture or faults, all frames pass through the switch's thread, so that they have
-        // one order.
-        let direct = pcap.is_none() && config.faults.is_none();
-        let mut groups: HashMap<u32, Vec<Neighbour>> = HashMap::new();
-        for port in ports.iter().filter(|_| direct) {
-            groups.entry(port.group).or_default().push(Neighbour {
-                mac: port.mac,
-                engine: port.engine.clone(),
-            });
-        }
-        let groups: HashMap<u32, Arc<[Neighbour]>> = groups
-            .into_iter()
-            .map(|(group, neighbours)| (group, neighbours.into()))
-            .collect();
+        let counters = ports.iter().map(|(port, _)| Some(port.counters.clone()));
+        let spare = (0..config.spare_ports).map(|_| None);
+        let seats = Seats {
+            ports: Mutex::new(counters.chain(spare).collect()),
+            uplinks: uplinks
+                .iter()
+                .map(|uplink| uplink.counters.clone())
+                .collect(),
+            groups: Mutex::default(),
+            direct: pcap.is_none() && config.faults.is_none(),
+        };
         let engines = ports
             .iter()
-            .map(|port| EnginePort {
-                mac: port.mac,
-                engine: port.engine.clone(),
-                neighbours: groups.get(&port.group).cloned().unwrap_or_default(),
-            })
+            .map(|(port, _)| seats.introduce(port.mac, port.group, port.engine.clone()))
             .collect();
-        let counters = ports
-            .iter()
-            .map(|port| &port.counters)
-            .chain(uplinks.iter().map(|uplink| &uplink.counters))
-            .cloned()
-            .collect();
+        let orders = Arc::<Orders>::default();
         let event_loop = EventLoop::new(
-            ports,
-            uplinks,
-            addresses,
+            Forwarder::new(ports, uplinks, &waker, config.spare_ports),
             pcap,
             config.faults,
             waker.clone(),
+            orders.clone(),
             now,
         )?;
         Ok(Self {
             event_loop,
             waker,
-            counters,
+            seats,
+            orders,
             engines,
         })
     }

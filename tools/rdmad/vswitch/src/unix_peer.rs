@@ -28,12 +28,17 @@ pub(crate) struct UnixPeer {
 impl UnixPeer {
     /// Takes a socket and the path of its peer, and connects it if the peer is there.
     pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
+        Ok(Self::of(Remote::new(socket, path)?))
+    }
+
+    /// Takes a socket that knows its peer, and connects it if the peer is there.
+    pub(crate) fn of(remote: Remote) -> Self {
         let mut peer = Self {
-            remote: Remote::new(socket, path)?,
+            remote,
             connected: false,
         };
         peer.renew();
-        Ok(peer)
+        peer
     }
 
     /// Connects to the present owner of the peer's path. A successor of a peer that ended can't

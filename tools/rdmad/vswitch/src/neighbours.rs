@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Engines that reach one another without the switch's thread.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use roce::net::Mac;
+
+use crate::engine_queues::EngineQueues;
+
+/// An engine that others reach without the switch's thread.
+#[derive(Clone)]
+pub(crate) struct Neighbour {
+    pub(crate) mac: Mac,
+    pub(crate) engine: Arc<EngineQueues>,
+}
+
+/// The engines of an isolation group. Senders read the list, which changes with the ports.
+#[derive(Default)]
+pub(crate) struct Neighbours {
+    engines: ArcSwap<Vec<Neighbour>>,
+    /// Held while the list changes.
+    changes: Mutex<()>,
+}
+
+impl Neighbours {
+    /// Adds an engine.
+    pub(crate) fn add(&self, neighbour: Neighbour) {
+        self.change(|engines| engines.push(neighbour));
+    }
+
+    /// Takes an engine out. Senders that read the list before may still send it a frame.
+    pub(crate) fn remove(&self, engine: &Arc<EngineQueues>) {
+        self.change(|engines| engines.retain(|other| !Arc::ptr_eq(&other.engine, engine)));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Neighbour>)) {
+        let _change = self.changes.lock();
+        let mut engines = Vec::clone(&self.engines.load());
+        change(&mut engines);
+        self.engines.store(Arc::new(engines));
+    }
+
+    /// Calls `found` with the engine that has this address. Returns whether there is one.
+    pub(crate) fn with(&self, mac: &Mac, found: impl FnOnce(&EngineQueues)) -> bool {
+        let engines = self.engines.load();
+        let engine = engines.iter().find(|other| other.mac == *mac);
+        engine.map(|other| found(&other.engine)).is_some()
+    }
+}
+
+impl fmt::Debug for Neighbours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} neighbours", self.engines.load().len())
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Ports that come and go while the switch runs.
+
+mod common;
+
+use common::*;
+use roce::{Frame, FramePort};
+use sockets::Access;
+use vswitch::{open_net, DatagramPath, EnginePort, PortConfig};
+
+/// A port with this number that comes later.
+fn late(port: usize, group: u32) -> PortConfig {
+    PortConfig {
+        name: format!("late{port}"),
+        mac: mac(port),
+        group,
+        ..PortConfig::default()
+    }
+}
+
+fn rig(spare: usize) -> Rig {
+    Rig::with(2, 1, |config| config.spare_ports = spare)
+}
+
+fn send(engine: &EnginePort, bytes: &[u8]) {
+    let mut frame = engine.frame(bytes.len()).expect("a buffer");
+    frame.copy_from_slice(bytes);
+    engine.send(frame);
+}
+
+fn receive(engine: &EnginePort) -> Frame {
+    wait("a frame for the engine", || engine.receive())
+}
+
+#[test]
+fn an_engine_that_comes_reaches_others_and_they_reach_it() {
+    for is_direct in [true, false] {
+        let rig = Rig::with(2, 1, |config| {
+            config.spare_ports = 1;
+            config.faults = (!is_direct).then(Default::default);
+        });
+        let names = || Vec::from_iter(rig.switch.stats().into_iter().map(|stats| stats.name));
+        let before = names();
+        for number in 0..20 {
+            let engine = rig.switch.add_port(late(2, 0), None).unwrap();
+            assert_eq!(names()[2], "late2");
+            rig.engine_send(0, &roce(mac(2), mac(0), number));
+            assert_eq!(receive(&engine)[..], roce(mac(2), mac(0), number));
+            send(&engine, &roce(mac(0), mac(2), number));
+            assert_eq!(rig.engine_receive(0)[..], roce(mac(0), mac(2), number));
+            rig.switch.remove_port(&engine).unwrap();
+            assert_eq!(names(), before);
+            // Its address is any address now: behind an uplink, say.
+            rig.engine_send(0, &roce(mac(2), mac(0), number));
+            assert_eq!(rig.uplinks[0].receive(), roce(mac(2), mac(0), number));
+            assert!(engine.receive().is_none());
+        }
+    }
+}
+
+#[test]
+fn seats_are_bounded() {
+    let rig = rig(1);
+    let engine = rig.switch.add_port(late(2, 0), None).unwrap();
+    let error = rig.switch.add_port(late(3, 0), None).unwrap_err();
+    assert_eq!(error.to_string(), "no more ports can be added");
+    rig.switch.remove_port(&engine).unwrap();
+    rig.switch.remove_port(&engine).unwrap();
+    rig.switch.add_port(late(3, 0), None).unwrap();
+}
+
+#[test]
+fn a_port_of_another_group_that_comes_reaches_nobody() {
+    let rig = rig(2);
+    let [one, two] = [2, 3].map(|port| rig.switch.add_port(late(port, 7), None).unwrap());
+    send(&one, &roce(mac(0), mac(2), 1));
+    send(&one, &roce(mac(3), mac(2), 2));
+    assert_eq!(receive(&two)[..], roce(mac(3), mac(2), 2));
+    rig.counts(2, |stats| stats.no_route, 1);
+    rig.engine_send(0, &roce(mac(3), mac(0), 3));
+    rig.counts(0, |stats| stats.no_route, 1);
+    assert!(two.receive().is_none());
+}
+
+/// The network interface of a port that comes is served, with the addresses that it was given, and
+/// ends with it.
+#[test]
+fn a_network_interface_comes_and_goes() {
+    let rig = rig(1);
+    let at = |name: &str| rig.dir.path().join(name);
+    for number in 0..3 {
+        let far = std::os::unix::net::UnixDatagram::bind(at("late")).unwrap();
+        far.set_read_timeout(Some(PATIENCE)).unwrap();
+        let path = DatagramPath {
+            local: at("late.switch"),
+            remote: at("late"),
+        };
+        let sockets = open_net(&path, &Access::default()).unwrap();
+        let config = PortConfig {
+            addresses: vec!["10.9.0.3".parse().unwrap()],
+            ..late(2, 0)
+        };
+        let engine = rig.switch.add_port(config, Some(sockets)).unwrap();
+        let text = format!("frame {number}");
+        rig.nets[0].send(&frame(mac(2), mac(0), &text));
+        let mut bytes = [0; 100];
+        let len = far.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..len], frame(mac(2), mac(0), &text));
+        far.send_to(&frame(mac(0), mac(2), &text), at("late.switch"))
+            .unwrap();
+        assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(2), &text));
+        rig.switch.remove_port(&engine).unwrap();
+        assert!(!at("late.switch").exists());
+        std::fs::remove_file(at("late")).unwrap();
+    }
+}
+
+/// A frame that waits for its port does not reach the next one in its seat.
+#[test]
+fn frames_that_wait_end_with_their_port() {
+    let rig = Rig::with(1, 1, |config| {
+        config.spare_ports = 1;
+        config.faults = Some("delay=1".parse().unwrap());
+    });
+    for number in 0..20 {
+        let engine = rig.switch.add_port(late(2, 0), None).unwrap();
+        rig.engine_send(0, &roce(mac(2), mac(0), number));
+        rig.counts(0, |stats| stats.received, 2 * u64::from(number) + 1);
+        rig.switch.remove_port(&engine).unwrap();
+        let next = rig.switch.add_port(late(3, 0), None).unwrap();
+        rig.engine_send(0, &roce(mac(3), mac(0), number));
+        assert_eq!(receive(&next)[..], roce(mac(3), mac(0), number));
+        rig.switch.remove_port(&next).unwrap();
+    }
+}
