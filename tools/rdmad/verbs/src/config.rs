@@ -264,6 +264,15 @@ impl LinkSpeed {
         Some(Self { width, speed })
     }
 
+    /// The speed in Gb/s.
+    pub fn gbps(self) -> u32 {
+        let known = LINK_SPEEDS
+            .iter()
+            .find(|&&(_, width, speed)| Self { width, speed } == self);
+        // Each was made of one of them.
+        known.map_or(0, |&(gbps, ..)| gbps)
+    }
+
     /// All speeds, in Gb/s.
     pub fn all() -> impl Iterator<Item = u32> {
         LINK_SPEEDS.iter().map(|&(gbps, ..)| gbps)

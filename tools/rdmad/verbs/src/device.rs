@@ -386,10 +386,11 @@ impl Device {
         self.virtqueues.send_interrupts();
     }
 
-    /// Resets the device and removes it from its runtime, at the end of its VM.
+    /// Resets the device and removes it from its runtime, at the end of its port. A second call has
+    /// no effect.
     pub fn detach(&self) {
         self.reset();
-        self.runtime.detach(self.port);
+        self.runtime.detach(self);
     }
 
     /// MAC address of the port.

@@ -13,6 +13,7 @@ mod watch;
 mod worker_load;
 
 use std::io;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -210,14 +211,18 @@ impl SharedRuntime {
         device
     }
 
-    /// Removes a device. On return no worker serves it any more.
-    pub(crate) fn detach(&self, port: PortId) {
+    /// Removes a device, if it was not removed before: another device may have its port number then.
+    /// On return no worker serves it any more.
+    pub(crate) fn detach(&self, device: &Device) {
         {
             let _change = self.changes.lock();
             let mut devices = Vec::clone(&self.devices.load());
-            devices.retain(|device| device.port() != port);
+            let Some(at) = devices.iter().position(|other| ptr::eq(&**other, device)) else {
+                return;
+            };
+            devices.remove(at);
             self.devices.store(Arc::new(devices));
-            self.address_leases.take_back(port);
+            self.address_leases.take_back(device.port());
         }
         self.scheduler.quiesce.synchronize();
     }
