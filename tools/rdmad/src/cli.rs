@@ -2,11 +2,10 @@
 
 //! Command line.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{self, Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{bail, ensure, Context, Result};
@@ -19,9 +18,10 @@ use verbs::{LinkSpeed, PathPolicy, PortRates, MAX_PORTS, MAX_WORKERS};
 use virtio_rdma_abi::feature::Features;
 use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
 
+use crate::claims::Claims;
 use crate::ctl::CtlArgs;
 use crate::qemu_args::QemuArgs;
-use crate::rates::{parse_bytes, parse_messages};
+use crate::rates::{self, parse_bytes, parse_messages};
 use crate::size::{mib, parse_size};
 use crate::status::Form;
 
@@ -85,13 +85,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
-    /// Permissions of the sockets; by default 600, or 660 with --socket-group.
-    #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
-    pub socket_mode: Option<u32>,
-
-    /// Group of the sockets, by its name or number.
-    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
-    pub socket_group: Option<u32>,
+    /// Users who may connect to the sockets.
+    #[command(flatten)]
+    pub sockets: SocketArgs,
 
     /// Join the switch to another daemon or a host: Unix datagrams, UDP datagrams, or a tap
     /// interface. May be repeated.
@@ -163,13 +159,41 @@ pub struct Args {
     #[arg(long, value_name = "GROUP", value_parser = parse_group, requires = "ctl")]
     pub ctl_group: Option<u32>,
 
+    /// Ports that can be added while the daemon runs, beyond those that are removed; 8 by default
+    /// with --ctl.
+    #[arg(long, value_name = "N", requires = "ctl")]
+    pub spare_ports: Option<u16>,
+
     /// Write a line to this file descriptor, a pipe, once QEMU may be started. The service manager
     /// behind NOTIFY_SOCKET is told too.
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<u32>,
 }
 
-/// Name of the command that the daemon starts itself.
+/// Users who may connect to the sockets.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SocketArgs {
+    /// Permissions of the sockets; by default 600, or 660 with --socket-group.
+    #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
+    socket_mode: Option<u32>,
+
+    /// Group of the sockets, by its name or number.
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    socket_group: Option<u32>,
+}
+
+impl SocketArgs {
+    /// Permissions and group of the sockets.
+    pub fn access(&self) -> Access {
+        let access = access_of(self.socket_group);
+        Access {
+            mode: self.socket_mode.unwrap_or(access.mode),
+            ..access
+        }
+    }
+}
+
+/// Name of the command that the daemon and ctl start themselves.
 pub const KEEPER: &str = "keeper";
 
 /// Another task than to be a daemon.
@@ -282,35 +306,29 @@ const GUEST_MEMORY: u64 = 1 << 40;
 /// its own.
 const ALL_GUEST_MEMORY: u64 = 96 << 40;
 
+/// Ports that can be added unless told otherwise.
+const SPARE_PORTS: usize = 8;
+
 /// A unicast MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Args {
-    /// Guest memory that this port maps at most.
-    pub fn guest_memory(&self, port: &PortArgs) -> u64 {
-        let share = ALL_GUEST_MEMORY / self.ports.len().max(1) as u64;
-        port.guest_memory.unwrap_or(share.min(GUEST_MEMORY))
+    /// Guest memory that a port maps at most unless it tells.
+    pub fn share_of_guest_memory(&self) -> u64 {
+        let share = ALL_GUEST_MEMORY / self.most_ports().max(1) as u64;
+        share.min(GUEST_MEMORY)
     }
 
-    /// The number of the port's isolation group; 0 is that of ports without one that has a name.
-    pub fn group(&self, port: &PortArgs) -> u32 {
-        let Some(group) = &port.group else {
-            return 0;
-        };
-        let mut names = self.ports.iter().map(|port| port.group.as_ref());
-        let first = names.position(|name| name == Some(group));
-        // The port is one of them, and there are fewer than a u32 counts.
-        first.map_or(0, |at| at as u32 + 1)
+    /// Guest memory that this port maps at most.
+    pub fn guest_memory(&self, port: &PortArgs) -> u64 {
+        port.guest_memory
+            .unwrap_or_else(|| self.share_of_guest_memory())
     }
 
     /// Users who may connect to the sockets.
     pub fn access(&self) -> Access {
-        let access = access_of(self.socket_group);
-        Access {
-            mode: self.socket_mode.unwrap_or(access.mode),
-            ..access
-        }
+        self.sockets.access()
     }
 
     /// Users who may connect to the control socket.
@@ -318,69 +336,50 @@ impl Args {
         access_of(self.ctl_group)
     }
 
-    /// Rules that the parser can't see in one argument alone.
-    pub fn check(&self) -> Result<()> {
-        let (mut names, mut macs, mut paths) = (HashSet::new(), HashSet::new(), HashSet::new());
-        let mut addresses = HashSet::new();
+    /// Seats for ports that are added later.
+    pub fn spare_ports(&self) -> usize {
+        let default = if self.ctl.is_some() { SPARE_PORTS } else { 0 };
+        self.spare_ports.map_or(default, usize::from)
+    }
+
+    /// Ports at a time.
+    pub fn most_ports(&self) -> usize {
+        self.ports.len() + self.spare_ports()
+    }
+
+    /// Paths of sockets that belong to no port.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let uplinks = self.uplinks.iter().filter_map(|uplink| match &uplink.link {
-            Uplink::Unix(link) => Some(link),
+            Uplink::Unix(link) => Some([&*link.local, &*link.remote]),
             _ => None,
         });
-        for link in uplinks {
-            for path in [&link.local, &link.remote] {
-                ensure!(
-                    paths.insert(path),
-                    "two sockets have the path {}",
-                    path.display()
-                );
-            }
-        }
-        for path in [&self.status, &self.ctl].into_iter().flatten() {
-            ensure!(
-                paths.insert(path),
-                "two sockets have the path {}",
-                path.display()
-            );
-        }
+        let servers = [&self.status, &self.ctl].into_iter().flatten();
+        uplinks.flatten().chain(servers.map(|path| &**path))
+    }
+
+    /// Rules that the parser can't see in one argument alone.
+    pub fn check(&self) -> Result<()> {
+        let mut claims = Claims::default();
+        self.paths().try_for_each(|path| claims.path(path))?;
         ensure!(
-            self.ports.len() <= MAX_PORTS as usize,
+            self.most_ports() <= MAX_PORTS as usize,
             "there are {} ports, and a daemon has at most {MAX_PORTS}",
-            self.ports.len()
+            self.most_ports()
         );
         let mapped = self.ports.iter().map(|port| self.guest_memory(port));
-        ensure!(
-            mapped.fold(0, u64::saturating_add) <= ALL_GUEST_MEMORY,
-            "the guest memory of all ports is more than the {}T that a process can map",
-            ALL_GUEST_MEMORY >> 40
-        );
-        for port in &self.ports {
-            ensure!(
-                names.insert(&port.name),
-                "two ports have the name {}",
-                port.name
-            );
-            ensure!(
-                macs.insert(port.mac),
-                "two ports have the MAC address {}",
-                port.mac
-            );
-            for address in &port.addresses {
-                ensure!(
-                    addresses.insert(address),
-                    "two ports have the IP address {address}"
-                );
-            }
-            let link = port.net.iter().flat_map(|link| [&link.local, &link.remote]);
-            for path in [&port.vfio].into_iter().chain(link) {
-                ensure!(
-                    paths.insert(path),
-                    "two sockets have the path {}",
-                    path.display()
-                );
-            }
-        }
-        Ok(())
+        check_guest_memory(mapped)?;
+        self.ports.iter().try_for_each(|port| claims.port(port))
     }
+}
+
+/// Whether the guest memory of all ports is what a process can map.
+pub fn check_guest_memory(mapped: impl Iterator<Item = u64>) -> Result<()> {
+    ensure!(
+        mapped.fold(0, u64::saturating_add) <= ALL_GUEST_MEMORY,
+        "the guest memory of all ports is more than the {}T that a process can map",
+        ALL_GUEST_MEMORY >> 40
+    );
+    Ok(())
 }
 
 /// The owner's access to a socket, and that of a group.
@@ -419,6 +418,81 @@ fn feature_parser() -> impl TypedValueParser<Value = Features> {
             .context("no such feature")
             .map_err(Into::<Box<dyn std::error::Error + Send + Sync>>::into)
     })
+}
+
+impl PortArgs {
+    /// Paths of its sockets.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let link = self.net.iter();
+        let link = link.flat_map(|link| [&*link.local, &*link.remote]);
+        [&*self.vfio].into_iter().chain(link)
+    }
+
+    /// The same with paths that do not depend on the working directory.
+    ///
+    /// # Errors
+    ///
+    /// There is no such directory, or its name can't be a part of the text of a port.
+    pub fn absolute(&self) -> Result<Self> {
+        let mut port = self.clone();
+        port.vfio = path::absolute(&port.vfio)?;
+        if let Some(link) = &mut port.net {
+            link.local = path::absolute(&link.local)?;
+            link.remote = path::absolute(&link.remote)?;
+        }
+        ensure!(
+            port.to_string()
+                .parse()
+                .is_ok_and(|read: Self| read == port),
+            "port {}: no path may have a comma, a colon or bytes that are no text",
+            port.name
+        );
+        Ok(port)
+    }
+}
+
+/// As it is written on the command line.
+impl fmt::Display for PortArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            vfio,
+            net,
+            mac,
+            addresses,
+            net_roce,
+            memory,
+            guest_memory,
+            speed,
+            rates,
+            group,
+        } = self;
+        write!(f, "{name},vfio={}", vfio.display())?;
+        if let Some(DatagramPath { local, remote }) = net {
+            write!(f, ",net={}:{}", local.display(), remote.display())?;
+        }
+        write!(f, ",mac={mac},speed={}", speed.gbps())?;
+        for address in addresses {
+            write!(f, ",ip={address}")?;
+        }
+        if *net_roce {
+            write!(f, ",net-roce=on")?;
+        }
+        for (key, size) in [("memory", memory), ("guest-memory", guest_memory)] {
+            if let Some(size) = size {
+                write!(f, ",{key}={size}")?;
+            }
+        }
+        for (key, rate) in [("rate", rates.bytes), ("messages", rates.messages)] {
+            if rate.is_some() {
+                write!(f, ",{key}={}", rates::text(rate))?;
+            }
+        }
+        if let Some(group) = group {
+            write!(f, ",group={group}")?;
+        }
+        Ok(())
+    }
 }
 
 impl FromStr for PortArgs {
@@ -721,23 +795,6 @@ mod tests {
             let error = parse(&["--port", PORT, "--port", &port]).unwrap_err();
             assert!(format!("{error:#}").contains(complaint), "{error:#}");
         }
-    }
-
-    #[test]
-    fn groups_have_numbers() {
-        let port =
-            |n: u8, group: &str| format!("p{n},vfio=/run/{n},mac=52:54:00:09:00:0{n}{group}");
-        let groups = ["", ",group=x", ",group=y", "", ",group=x"];
-        let ports: Vec<_> = (1..).zip(groups).map(|(n, group)| port(n, group)).collect();
-        let args: Vec<_> = ports.iter().flat_map(|port| ["--port", port]).collect();
-        let args = parse(&args).unwrap();
-        let numbers: Vec<_> = args.ports.iter().map(|port| args.group(port)).collect();
-        assert_eq!(numbers, [0, 2, 3, 0, 2]);
-        let wrong = parse(&["--port", &port(1, ",group=a b")]).unwrap_err();
-        assert!(
-            format!("{wrong:#}").contains("must be of letters"),
-            "{wrong:#}"
-        );
     }
 
     #[test]

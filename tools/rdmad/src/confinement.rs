@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
@@ -25,7 +26,7 @@ pub fn block_signals() -> Result<SigSet> {
 
 /// Has all threads of the daemon that are started from now on confined.
 pub fn begin(args: &Args) -> Result<()> {
-    keeper::start(KEEPER).context("can't start the keeper")?;
+    keeper::start(KEEPER, Stdio::inherit()).context("can't start the keeper")?;
     let links = || args.uplinks.iter().map(|uplink| &uplink.link);
     sandbox::turn_on(Uplinks {
         udp: links().any(|link| matches!(link, Uplink::Udp { .. })),
@@ -49,8 +50,10 @@ pub fn complete(args: &Args) -> Result<()> {
 
 /// Is the keeper, until the daemon at standard input ends.
 pub fn keep() -> Result<()> {
-    // Signals of the terminal are for the daemon. The keeper ends when the daemon ends.
+    // Signals of the terminal are for the daemon, or for ctl. The keeper ends when the daemon ends,
+    // or the port. It fails to have a session of its own only if it has one.
     block_signals()?;
+    let _ = rustix::process::setsid();
     let confine = |removed: &[&Path]| {
         let directory = |path: &&Path| match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

@@ -7,12 +7,13 @@
 //! user may control the daemon, even if the permissions of the socket are changed later.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::{bail, ensure, Context, Result};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::geteuid;
+use rustix::process::{geteuid, Uid};
 use sandbox::Kind;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::LevelFilter;
@@ -31,6 +32,16 @@ pub const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// Lists the ports.
     Ports {},
+    /// Adds a port. The request comes with descriptors of its sockets.
+    AddPort {
+        /// The port in the syntax of `--port`.
+        port: String,
+    },
+    /// Ends a port.
+    RemovePort {
+        /// Name of the port.
+        port: String,
+    },
     /// Changes the rate limits of a port. A limit that is absent does not change.
     Limit {
         /// Name of the port.
@@ -71,8 +82,9 @@ pub struct Control {
 }
 
 impl Control {
-    fn reply(&mut self, client: &UnixStream, request: &[u8]) -> Result<Reply> {
-        self.check(client)?;
+    fn reply(&mut self, client: &UnixStream, request: &[u8], fds: Vec<OwnedFd>) -> Result<Reply> {
+        let user = socket_peercred(client).context("can't tell who asks")?.uid;
+        check_user(user, geteuid(), self.has_group)?;
         ensure!(
             request.len() <= MAX_REQUEST,
             "the request is longer than {MAX_REQUEST} bytes"
@@ -80,6 +92,15 @@ impl Control {
         let request = serde_json::from_slice(request).context("not a request")?;
         match request {
             Request::Ports {} => Ok(Reply::Ports(self.ports.states())),
+            Request::AddPort { port } => {
+                self.ports.add(port.parse()?, fds)?;
+                Ok(Reply::Done)
+            }
+            Request::RemovePort { port } => {
+                self.ports.remove(&port)?;
+                tracing::info!(port, "removed");
+                Ok(Reply::Done)
+            }
             Request::Limit {
                 port,
                 rate,
@@ -113,25 +134,31 @@ impl Control {
             }
         }
     }
+}
 
-    /// Fails unless the client's user may control the daemon.
-    fn check(&self, client: &UnixStream) -> Result<()> {
-        let user = socket_peercred(client).context("can't tell who asks")?.uid;
-        ensure!(
-            self.has_group || user.is_root() || user == geteuid(),
-            "user {} may not control the daemon (--ctl-group)",
-            user.as_raw()
-        );
-        Ok(())
-    }
+/// Fails unless `user` may control the daemon of user `own`. With a group, every user who may
+/// connect may.
+fn check_user(user: Uid, own: Uid, has_group: bool) -> Result<()> {
+    ensure!(
+        has_group || user.is_root() || user == own,
+        "user {} may not control the daemon (--ctl-group)",
+        user.as_raw()
+    );
+    Ok(())
 }
 
 impl Answers for Control {
     const KIND: Kind = Kind::Control;
     const MAX_REQUEST: usize = MAX_REQUEST;
+    const TAKES_DESCRIPTORS: bool = true;
 
-    fn answer(&mut self, client: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
-        let reply = self.reply(client, request).unwrap_or_else(|error| {
+    fn answer(
+        &mut self,
+        client: &UnixStream,
+        request: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<Vec<u8>> {
+        let reply = self.reply(client, request, fds).unwrap_or_else(|error| {
             let error = format!("{error:#}");
             tracing::warn!("control: {error}");
             Reply::Error(error)
@@ -139,5 +166,26 @@ impl Answers for Control {
         let mut line = serde_json::to_vec(&reply)?;
         line.push(b'\n');
         Ok(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemons_user_and_root_control_it_and_a_group_if_it_has_one() {
+        let user = Uid::from_raw;
+        for (who, has_group, may) in [
+            (0, false, true),
+            (1000, false, true),
+            (1001, false, false),
+            (1001, true, true),
+        ] {
+            let checked = check_user(user(who), user(1000), has_group);
+            assert_eq!(checked.is_ok(), may, "user {who}, group {has_group}");
+        }
+        // Nor is an ordinary user let in by a daemon of root.
+        assert!(check_user(user(1000), user(0), false).is_err());
     }
 }

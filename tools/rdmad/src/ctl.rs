@@ -3,11 +3,15 @@
 //! The command `ctl`, which controls a running daemon.
 
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{bail, Context, Result};
 use clap::Subcommand;
+use sockets::{keeper, PortSockets};
 
+use crate::cli::{PortArgs, SocketArgs, KEEPER};
 use crate::control::{Reply, Request, MAX_REQUEST};
 use crate::line_server;
 
@@ -31,6 +35,22 @@ pub struct CtlArgs {
 enum Command {
     /// List the ports.
     Ports,
+    /// Add a port. Its sockets are made by this command, with the rights of its user, and handed to
+    /// the daemon.
+    AddPort {
+        /// The port in the syntax of --port.
+        #[arg(value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,KEY=VALUE...]")]
+        port: PortArgs,
+
+        /// Users who may connect to the sockets.
+        #[command(flatten)]
+        sockets: SocketArgs,
+    },
+    /// End a port. Its VM loses the device.
+    RemovePort {
+        /// Name of the port.
+        port: String,
+    },
     /// Change the rate limits of a port. A limit that is not given does not change.
     Limit {
         /// Name of the port.
@@ -59,6 +79,10 @@ impl Command {
     fn request(&self) -> Request {
         match self {
             Self::Ports => Request::Ports {},
+            Self::AddPort { port, .. } => Request::AddPort {
+                port: port.to_string(),
+            },
+            Self::RemovePort { port } => Request::RemovePort { port: port.clone() },
             Self::Limit {
                 port,
                 rate,
@@ -77,11 +101,10 @@ impl Command {
 
 /// Sends the request in `args` to the daemon, and prints the reply to `to`.
 pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
-    let line = ask(&args.socket, &args.command.request())?;
-    let reply = serde_json::from_slice(&line).context("the daemon's answer is unknown")?;
-    if let Reply::Error(error) = reply {
-        bail!("{error}");
-    }
+    let (line, reply) = match &args.command {
+        Command::AddPort { port, sockets } => add_port(&args.socket, port, sockets)?,
+        command => ask(&args.socket, &command.request(), &[])?,
+    };
     if args.json {
         to.write_all(&line)?;
         return Ok(());
@@ -97,13 +120,39 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn ask(socket: &Path, request: &Request) -> Result<Vec<u8>> {
+/// Makes the sockets of a port and has the daemon serve it.
+fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec<u8>, Reply)> {
+    let port = port.absolute()?;
+    let access = sockets.access();
+    let keeper = keeper::start(KEEPER, Stdio::null()).context("can't start the keeper")?;
+    // In the order in which the daemon knows the errands of the keeper.
+    let vfio = sockets::listen(&port.vfio, &access)?;
+    let net = port.net.as_ref();
+    let net = net.map(|path| vswitch::open_net(path, &access));
+    let net = net.transpose().context("network of the port")?;
+    let sockets = PortSockets { vfio, net };
+    keeper.seal().context("the keeper")?;
+    let keeper = keeper.socket()?;
+    let request = Request::AddPort {
+        port: port.to_string(),
+    };
+    let answer = ask(socket, &request, &sockets.descriptors(&keeper))?;
+    sockets.leave();
+    Ok(answer)
+}
+
+/// Sends a request with descriptors. Returns the daemon's answer, as it is and what it says, unless
+/// it is why the daemon refuses.
+fn ask(socket: &Path, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Reply)> {
     let context = || format!("no answer from {}", socket.display());
     let request = serde_json::to_string(request)?;
     if request.len() > MAX_REQUEST {
         bail!("the request is longer than {MAX_REQUEST} bytes");
     }
     let mut answer = Vec::new();
-    line_server::ask(socket, &request, &mut answer).with_context(context)?;
-    Ok(answer)
+    line_server::ask(socket, &request, fds, &mut answer).with_context(context)?;
+    match serde_json::from_slice(&answer).context("the daemon's answer is unknown")? {
+        Reply::Error(error) => bail!("{error}"),
+        reply => Ok((answer, reply)),
+    }
 }

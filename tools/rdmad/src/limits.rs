@@ -45,6 +45,8 @@ pub fn raise(ports: usize) {
 pub fn lower(args: &Args) -> Result<()> {
     let ports = args.ports.iter();
     let memory = ports.map(|port| port.memory.unwrap_or(args.memory));
+    // Ports that are added have no more than that each.
+    let memory = memory.chain((0..args.spare_ports()).map(|_| args.memory));
     let memory = memory.fold(OWN_MEMORY, u64::saturating_add);
     let files = getrlimit(Resource::Nofile).current;
     let lowered = [

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::mem;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use anyhow::{Context, Result};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use sandbox::Kind;
+use sockets::passed::{self, MAX_DESCRIPTORS};
 use sockets::{Access, SocketPath};
 
 /// Time limit of a client, from its connection until it has read the answer.
@@ -38,14 +40,21 @@ pub trait Answers: Send + 'static {
     const KIND: Kind;
     /// Maximum length of a request in bytes, without its end of line.
     const MAX_REQUEST: usize;
+    /// Whether descriptors may come with a request.
+    const TAKES_DESCRIPTORS: bool;
 
-    /// Answers a request. A request that is too long is truncated to one byte more than
-    /// [`MAX_REQUEST`](Self::MAX_REQUEST).
+    /// Answers a request that came with the descriptors `fds`. A request that is too long is
+    /// truncated to one byte more than [`MAX_REQUEST`](Self::MAX_REQUEST).
     ///
     /// # Errors
     ///
     /// After an error the client gets no answer.
-    fn answer(&mut self, client: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>>;
+    fn answer(
+        &mut self,
+        client: &UnixStream,
+        request: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<Vec<u8>>;
 }
 
 /// A running server. Dropping it ends its thread and removes the socket.
@@ -89,14 +98,19 @@ impl Drop for Server {
     }
 }
 
-/// Sends a request to the server at `socket` and copies the answer to `to`. Returns the length of
-/// the answer in bytes.
-pub fn ask(socket: &Path, request: &str, to: &mut impl Write) -> io::Result<u64> {
+/// Sends a request with descriptors to the server at `socket` and copies the answer to `to`.
+/// Returns the length of the answer in bytes.
+pub fn ask(
+    socket: &Path,
+    request: &str,
+    fds: &[BorrowedFd<'_>],
+    to: &mut impl Write,
+) -> io::Result<u64> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     // A single write: a second one could fail, since the server answers the first line and closes
     // the connection.
-    stream.write_all(format!("{request}\n").as_bytes())?;
+    passed::send(&stream, format!("{request}\n").as_bytes(), fds)?;
     io::copy(&mut stream, to)
 }
 
@@ -155,6 +169,8 @@ fn serve<A: Answers>(listener: &UnixListener, stop: &OwnedFd, answers: &mut A) -
 struct Client {
     stream: UnixStream,
     request: Vec<u8>,
+    /// Descriptors that came with the request.
+    fds: Vec<OwnedFd>,
     /// The unsent rest of the answer. `None` until the request is complete.
     answer: Option<VecDeque<u8>>,
     until: Instant,
@@ -166,6 +182,7 @@ impl Client {
         Some(Self {
             stream,
             request: Vec::new(),
+            fds: Vec::new(),
             answer: None,
             until: Instant::now() + PATIENCE,
         })
@@ -196,7 +213,13 @@ impl Client {
         if self.answer.is_none() {
             // Only one piece is read, so a client that writes without end does not block others.
             let mut piece = [0; PIECE];
-            let read = self.stream.read(&mut piece)?;
+            let read = if A::TAKES_DESCRIPTORS {
+                passed::receive(&self.stream, &mut piece, &mut self.fds)?
+            } else {
+                self.stream.read(&mut piece)?
+            };
+            // Descriptors beyond those of one request are closed.
+            self.fds.truncate(MAX_DESCRIPTORS);
             let line = piece[..read].iter().position(|byte| *byte == b'\n');
             self.request.extend(&piece[..line.unwrap_or(read)]);
             // A long request is read to its end, although it is truncated: closing a socket with
@@ -205,7 +228,8 @@ impl Client {
             if read > 0 && line.is_none() {
                 return Ok(true);
             }
-            let answer = answers.answer(&self.stream, &self.request)?;
+            let fds = mem::take(&mut self.fds);
+            let answer = answers.answer(&self.stream, &self.request, fds)?;
             self.answer = Some(answer.into());
         }
         let answer = self.answer.get_or_insert_default();
@@ -228,15 +252,21 @@ mod tests {
     impl Answers for Echo {
         const KIND: Kind = Kind::Status;
         const MAX_REQUEST: usize = 8;
+        const TAKES_DESCRIPTORS: bool = false;
 
-        fn answer(&mut self, _: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
+        fn answer(
+            &mut self,
+            _: &UnixStream,
+            request: &[u8],
+            _: Vec<OwnedFd>,
+        ) -> io::Result<Vec<u8>> {
             Ok(request.repeat(self.0))
         }
     }
 
     fn said(path: &Path, request: &str) -> Vec<u8> {
         let mut answer = Vec::new();
-        ask(path, request, &mut answer).unwrap();
+        ask(path, request, &[], &mut answer).unwrap();
         answer
     }
 

@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod claims;
 mod cli;
 mod confinement;
 mod control;
 mod cpus;
 mod ctl;
 mod device;
+mod host;
 mod limits;
 mod line_server;
 mod log;

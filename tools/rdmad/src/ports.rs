@@ -3,44 +3,36 @@
 //! The ports of the running daemon.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use vdev::Handle;
-use verbs::{Device, PortRates, RuntimeStatus};
+use vdev::Listener;
+use verbs::PortRates;
 use virtio_rdma_abi::feature::Features;
-use vswitch::stats::Stats;
 
-use crate::cli::PortArgs;
+use crate::claims::Claims;
+use crate::cli::{check_guest_memory, Args, PortArgs};
+use crate::host::{Host, ServedPort};
 use crate::rates;
 use crate::report::Report;
 
-/// A port and its threads. Dropping it ends the threads.
-pub struct Port {
+/// A port.
+struct Port {
     /// The port's configuration.
     args: PortArgs,
-    engine: Arc<Device>,
-    /// Server of the port's socket, which ends its threads when dropped.
-    _server: Handle,
-}
-
-impl Port {
-    /// A port that `server` serves.
-    pub fn new(args: PortArgs, engine: Arc<Device>, server: Handle) -> Self {
-        Self {
-            args,
-            engine,
-            _server: server,
-        }
-    }
+    /// Number of its isolation group; 0 is the group of ports without `group=`.
+    group: u32,
+    served: ServedPort,
 }
 
 /// All ports, in the order in which they were added.
-#[derive(Default)]
-pub struct Ports(Mutex<Vec<Port>>);
+pub struct Ports {
+    ports: Mutex<Vec<Port>>,
+    host: Host,
+}
 
 /// The state of a port that `ctl ports` shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,19 +54,84 @@ pub struct PortState {
 }
 
 impl Ports {
-    /// Adds a port.
-    pub fn push(&self, port: Port) {
-        self.0.lock().push(port);
+    /// Opens all sockets and serves the ports of the command line, by workers on the CPUs
+    /// `dedicated` if there are any.
+    pub fn start(args: &Args, dedicated: Vec<usize>) -> Result<Self> {
+        // The sockets come first: they show whether another daemon is running already.
+        let bind = |port: &PortArgs| {
+            Listener::bind(&port.vfio, &args.access())
+                .with_context(|| format!("port {}", port.name))
+        };
+        let listeners = args.ports.iter().map(bind).collect::<Result<Vec<_>>>()?;
+        let mut groups = Vec::new();
+        for port in &args.ports {
+            let numbered = args.ports.iter().zip(groups.iter().copied());
+            groups.push(group_number(numbered, port));
+        }
+        let (host, engines) = Host::start(args, dedicated, &groups)?;
+        let mut ports = Vec::new();
+        let configured = args.ports.iter().zip(groups);
+        for (((args, group), listener), frames) in configured.zip(listeners).zip(engines) {
+            ports.push(Port {
+                args: args.clone(),
+                group,
+                served: host.serve(args, group, listener, frames)?,
+            });
+        }
+        Ok(Self {
+            ports: Mutex::new(ports),
+            host,
+        })
+    }
+
+    /// Adds a port, with its sockets.
+    pub fn add(&self, args: PortArgs, fds: Vec<OwnedFd>) -> Result<()> {
+        let mut ports = self.ports.lock();
+        let present = || ports.iter().map(|port| &port.args);
+        let mut claims = Claims::default();
+        self.host
+            .paths
+            .iter()
+            .try_for_each(|path| claims.path(path))?;
+        present()
+            .chain([&args])
+            .try_for_each(|port| claims.port(port))?;
+        ensure!(
+            ports.len() < self.host.most_ports,
+            "there are {} ports, and the daemon was started for no more (--spare-ports)",
+            ports.len()
+        );
+        let mapped = present().chain([&args]);
+        check_guest_memory(mapped.map(|port| self.host.guest_memory(port)))?;
+        let numbered = ports.iter().map(|port| (&port.args, port.group));
+        let group = group_number(numbered, &args);
+        let served = self.host.add(&args, group, fds)?;
+        ports.push(Port {
+            args,
+            group,
+            served,
+        });
+        Ok(())
+    }
+
+    /// Ends the port with this name.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let mut ports = self.ports.lock();
+        let at = ports.iter().position(|port| port.args.name == name);
+        let port = ports.remove(at.with_context(|| no_port(name))?);
+        // A client may hold the end up; the status does not wait for that.
+        drop(ports);
+        self.host.remove(port.served)
     }
 
     /// The state of each port.
     pub fn states(&self) -> Vec<PortState> {
-        let ports = self.0.lock();
+        let ports = self.ports.lock();
         let state = |port: &Port| PortState {
             name: port.args.name.clone(),
             mac: port.args.mac.to_string(),
             vfio: port.args.vfio.clone(),
-            driver: port.engine.status().features != Features::NONE,
+            driver: port.served.engine.status().features != Features::NONE,
             group: port.args.group.clone(),
             rate: rates::text(port.args.rates.bytes),
             messages: rates::text(port.args.rates.messages),
@@ -84,27 +141,49 @@ impl Ports {
 
     /// Changes the rate limits of the port with this name. Returns the new limits.
     pub fn limit(&self, name: &str, change: impl FnOnce(&mut PortRates)) -> Result<PortRates> {
-        let mut ports = self.0.lock();
+        let mut ports = self.ports.lock();
         let port = ports.iter_mut().find(|port| port.args.name == name);
-        let port = port.with_context(|| format!("there is no port {name:?}"))?;
+        let port = port.with_context(|| no_port(name))?;
         change(&mut port.args.rates);
-        port.engine.set_rates(port.args.rates);
+        port.served.engine.set_rates(port.args.rates);
         Ok(port.args.rates)
     }
 
     /// A report of all ports, with the status of the workers and the counters of the switch.
-    pub fn report(&self, workers: RuntimeStatus, switch: Vec<Stats>) -> Report {
-        let ports = self.0.lock();
+    pub fn report(&self) -> Report {
+        let ports = self.ports.lock();
         let devices = ports
             .iter()
-            .map(|port| (port.args.name.as_str(), &*port.engine));
-        Report::new(workers, devices, switch)
+            .map(|port| (port.args.name.as_str(), &*port.served.engine));
+        Report::new(
+            self.host.runtime.status(),
+            devices,
+            self.host.switch.stats(),
+        )
     }
 
     /// Drops all ports, which ends their threads.
     pub fn clear(&self) {
-        self.0.lock().clear();
+        self.ports.lock().clear();
     }
+}
+
+fn no_port(name: &str) -> String {
+    format!("there is no port {name:?}")
+}
+
+/// The number of the isolation group of `port`, given the other ports and their numbers.
+fn group_number<'a>(
+    present: impl Iterator<Item = (&'a PortArgs, u32)> + Clone,
+    port: &PortArgs,
+) -> u32 {
+    if port.group.is_none() {
+        return 0;
+    }
+    let same = present.clone().find(|(other, _)| other.group == port.group);
+    let is_free = |number: &u32| present.clone().all(|(_, taken)| taken != *number);
+    // There are fewer ports than a u32 counts.
+    same.map_or_else(|| (1..).find(is_free).unwrap_or(0), |(_, number)| number)
 }
 
 impl fmt::Display for PortState {
@@ -125,5 +204,37 @@ impl fmt::Display for PortState {
             "{name:<16} {mac}  {driver:<9}  group {group:<8}  rate {rate:<12}  messages {messages:<12}  {}",
             vfio.display()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(number: u8, group: &str) -> PortArgs {
+        let text = format!("p{number},vfio=/run/{number},mac=52:54:00:09:00:0{number}{group}");
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn groups_have_numbers() {
+        let groups = ["", ",group=x", ",group=y", "", ",group=x"];
+        let ports: Vec<_> = (1..).zip(groups).map(|(n, group)| port(n, group)).collect();
+        let mut numbered: Vec<(&PortArgs, u32)> = Vec::new();
+        for port in &ports {
+            numbered.push((port, group_number(numbered.iter().copied(), port)));
+        }
+        let numbers: Vec<_> = numbered.iter().map(|(_, number)| *number).collect();
+        assert_eq!(numbers, [0, 1, 2, 0, 1]);
+        // The number of a group that nobody is in is free.
+        numbered.retain(|(_, number)| *number != 1);
+        assert_eq!(
+            group_number(numbered.iter().copied(), &port(6, ",group=z")),
+            1
+        );
+        assert_eq!(
+            group_number(numbered.iter().copied(), &port(7, ",group=y")),
+            2
+        );
     }
 }

@@ -6,6 +6,7 @@
 //! without delaying their workers.
 
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -49,8 +50,9 @@ pub struct Status<F>(pub F);
 impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
     const KIND: Kind = Kind::Status;
     const MAX_REQUEST: usize = 16;
+    const TAKES_DESCRIPTORS: bool = false;
 
-    fn answer(&mut self, _: &UnixStream, request: &[u8]) -> io::Result<Vec<u8>> {
+    fn answer(&mut self, _: &UnixStream, request: &[u8], _: Vec<OwnedFd>) -> io::Result<Vec<u8>> {
         let look = &self.0;
         let text = match Form::of(request) {
             Some(Form::Text) => look().to_string(),
@@ -65,7 +67,7 @@ impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
 /// Requests the status of the daemon that listens at `socket`, and copies it to `to`.
 pub fn show(socket: &Path, form: Form, to: &mut impl Write) -> Result<()> {
     let context = || format!("no status from {}", socket.display());
-    let copied = line_server::ask(socket, form.word(), to).with_context(context)?;
+    let copied = line_server::ask(socket, form.word(), &[], to).with_context(context)?;
     if copied == 0 {
         bail!("{}: it does not know the question", context());
     }

@@ -2,81 +2,17 @@
 
 //! Control commands to the daemon, which runs in its sandbox.
 
+mod ctl;
 mod process;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
-use process::Daemon;
-use rustix::process::{getgid, kill_process, Pid, Signal};
-
-/// Starts a daemon with port a and the control socket `dir`/ctl.
-fn start(dir: &Path, more: &[&str]) -> Daemon {
-    let at = |name: &str| dir.join(name).display().to_string();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
-    command
-        .args(["--port", &port(dir, "a", 1), "--ctl", &at("ctl")])
-        .args(["--ready-fd", "1"])
-        .args(more)
-        .env_remove("RUST_LOG")
-        .stderr(Stdio::piped());
-    Daemon::start(command)
-}
-
-fn port(dir: &Path, name: &str, number: u8) -> String {
-    let vfio = dir.join(format!("{name}.vfio"));
-    format!(
-        "{name},vfio={},mac=52:54:00:09:00:{number:02x}",
-        vfio.display()
-    )
-}
-
-/// Runs `virtio-rdmad ctl` with this command.
-fn ctl(dir: &Path, command: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
-        .args(["ctl", "--socket"])
-        .arg(dir.join("ctl"))
-        .args(command)
-        .output()
-        .unwrap()
-}
-
-/// Runs a command that must succeed, and returns its output.
-fn done(dir: &Path, command: &[&str]) -> String {
-    let output = ctl(dir, command);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Runs a command that must fail, and returns its error message.
-fn refused(dir: &Path, command: &[&str]) -> String {
-    let output = ctl(dir, command);
-    assert!(!output.status.success(), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-/// Sends raw bytes to the control socket, and returns the reply.
-fn answer(dir: &Path, request: &[u8]) -> String {
-    let mut stream = UnixStream::connect(dir.join("ctl")).unwrap();
-    stream.write_all(request).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-/// Ends a daemon and returns its log.
-fn log(mut daemon: Daemon) -> String {
-    let stderr = daemon.0.stderr.take().unwrap();
-    kill_process(Pid::from_child(&daemon.0), Signal::TERM).unwrap();
-    assert!(daemon.0.wait().unwrap().success());
-    std::io::read_to_string(stderr).unwrap()
-}
+use ctl::{answer, done, log, port, refused, start};
+use rustix::process::getgid;
 
 #[test]
 fn ports_are_listed() {
@@ -184,4 +120,38 @@ fn limits_change_while_it_runs() {
     assert_eq!(limits(), limited, "what is refused changes nothing");
     done(dir.path(), &["limit", "a", "--rate", "none"]);
     assert_eq!(limits(), "\"rate\":\"none\",\"messages\":\"5000\"");
+}
+
+/// A mode that lets others connect does not let them control the daemon. The test needs a user who
+/// may become another one: root, or an ordinary user in tools/testbed/enter.
+#[test]
+fn another_user_is_refused_whatever_the_mode() {
+    const OTHER: u32 = 1;
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = start(dir.path(), &[]);
+    let open = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(dir.path(), 0o755);
+    let as_other = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+            .args(["ctl", "--socket"])
+            .arg(dir.path().join("ctl"))
+            .arg("ports")
+            .uid(OTHER)
+            .gid(OTHER)
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = as_other();
+    assert!(error.contains("Permission denied"), "{error}");
+    open(&dir.path().join("ctl"), 0o666);
+    let error = as_other();
+    assert!(
+        error.contains("user 1 may not control the daemon"),
+        "{error}"
+    );
+    assert!(done(dir.path(), &["ports"]).starts_with('a'));
 }

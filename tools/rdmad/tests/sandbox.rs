@@ -65,6 +65,9 @@ fn every_thread_is_confined() {
         "control",
         "log",
         "pcap",
+        // Of ports that may come.
+        "service",
+        "socket",
         "status",
         "virtio-rdmad",
         "vswitch",
@@ -109,7 +112,7 @@ fn a_worker_that_owns_a_cpu_is_alone_there() {
 #[test]
 fn limits_are_lowered() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = start(dir.path(), &["--memory", "64M"]);
+    let daemon = start(dir.path(), &["--memory", "64M", "--spare-ports", "3"]);
     let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.0.id())).unwrap();
     let limit = |name: &str| {
         let line = limits.lines().find_map(|line| line.strip_prefix(name));
@@ -117,8 +120,9 @@ fn limits_are_lowered() {
         words.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(limit("Max processes"), ["0", "0"]);
-    // The limit is twice the sum of the port's 64 MiB and the daemon's own 512 MiB.
-    let data = ((2 * (64 + 512)) << 20).to_string();
+    // The limit is twice the sum of 64 MiB for the port and each spare one, and the daemon's own
+    // 512 MiB.
+    let data = ((2 * (4 * 64 + 512)) << 20).to_string();
     assert_eq!(limit("Max data size"), [data.as_str(), data.as_str()]);
     let files = limit("Max open files");
     assert_eq!(files[0], files[1]);

@@ -198,7 +198,7 @@ mod tests {
         task.wait();
     }
 
-    /// Whatever the work holds is gone when it is done.
+    /// The values that the work owns are dropped before it counts as done.
     #[test]
     fn work_is_dropped_before_it_is_done() {
         let reserve = Reserve::start(Kind::Socket, 1).unwrap();

@@ -92,7 +92,7 @@ pub enum NoPort {
     Count {
         /// A keeper, a socket for the monitor, and two for a network interface.
         expected: usize,
-        /// Those that came.
+        /// Number of descriptors that came.
         given: usize,
     },
     /// One is something else.

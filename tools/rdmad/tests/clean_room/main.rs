@@ -6,6 +6,8 @@
 //! that the device and the project's own driver have in common. Do not import those crates here.
 
 mod connection;
+#[path = "../ctl/mod.rs"]
+mod ctl;
 mod datagrams;
 mod driver;
 mod endpoint;
@@ -21,6 +23,7 @@ mod queues;
 mod region;
 mod rfc;
 mod rings;
+mod tenants;
 mod virtqueue;
 mod wire;
 mod wqes;
@@ -40,6 +43,11 @@ const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 9, 0, 1], [0x52, 0x54, 0, 9, 0, 2]];
 /// Starts a daemon with two ports, whose sockets are in `dir`. Port a has a configured address, so
 /// it may use only this one and its link-local address. Its driver uses the latter.
 fn daemon(dir: &Path, path: &str) -> Daemon {
+    daemon_with(dir, path, &[])
+}
+
+/// The same with more arguments.
+fn daemon_with(dir: &Path, path: &str, more: &[&str]) -> Daemon {
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
     for ((name, more), mac) in [("a", ",ip=192.0.2.1"), ("b", "")].into_iter().zip(MACS) {
         let socket = dir.join(name);
@@ -47,7 +55,7 @@ fn daemon(dir: &Path, path: &str) -> Daemon {
         let port = format!("{name},vfio={},mac={mac}{more}", socket.display());
         command.args(["--port", &port]);
     }
-    command.args(["--ready-fd", "1", "--path", path]);
+    command.args(["--ready-fd", "1", "--path", path]).args(more);
     Daemon::start(command)
 }
 

@@ -106,7 +106,7 @@ impl Listener {
     }
 }
 
-/// What functions need and a confined process can't make: threads, and contexts of AIO.
+/// Threads and contexts of AIO for functions. A confined process can't make either.
 #[derive(Debug)]
 pub struct Seats {
     socket: Reserve,

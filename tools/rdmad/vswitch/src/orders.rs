@@ -30,7 +30,7 @@ pub(crate) struct Order {
 impl Order {
     /// Makes the change by `change`, which returns the port that left, if one did.
     pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<Option<SwitchPort>>) {
-        // The one who gave it waits.
+        // The thread that gave the order waits.
         let _ = self.done.send(change(self.change));
     }
 }

@@ -211,8 +211,8 @@ impl SharedRuntime {
         device
     }
 
-    /// Removes a device, if it was not removed before: another device may have its port number then.
-    /// On return no worker serves it any more.
+    /// Removes a device, if it was not removed before: another device may have its port number
+    /// then. On return no worker serves it any more.
     pub(crate) fn detach(&self, device: &Device) {
         {
             let _change = self.changes.lock();

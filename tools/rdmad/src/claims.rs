@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Names, addresses and paths that one port alone may have.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+use anyhow::{ensure, Result};
+
+use crate::cli::{Mac, PortArgs};
+
+/// Names, addresses and paths that are taken.
+#[derive(Default)]
+pub struct Claims<'a> {
+    names: HashSet<&'a str>,
+    macs: HashSet<Mac>,
+    addresses: HashSet<IpAddr>,
+    paths: HashSet<&'a Path>,
+}
+
+impl<'a> Claims<'a> {
+    /// Takes the path of a socket.
+    pub fn path(&mut self, path: &'a Path) -> Result<()> {
+        ensure!(
+            self.paths.insert(path),
+            "two sockets have the path {}",
+            path.display()
+        );
+        Ok(())
+    }
+
+    /// Takes what a port has.
+    pub fn port(&mut self, port: &'a PortArgs) -> Result<()> {
+        ensure!(
+            self.names.insert(&port.name),
+            "two ports have the name {}",
+            port.name
+        );
+        ensure!(
+            self.macs.insert(port.mac),
+            "two ports have the MAC address {}",
+            port.mac
+        );
+        for address in &port.addresses {
+            ensure!(
+                self.addresses.insert(*address),
+                "two ports have the IP address {address}"
+            );
+        }
+        port.paths().try_for_each(|path| self.path(path))
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Resources that all ports share, and the begin and end of a port.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use dma::DmaSpace;
+use sockets::PortSockets;
+use vdev::{Handle, Listener, Seats, F_ORDER_PLATFORM};
+use verbs::{Device, DeviceConfig, Runtime, RuntimeConfig};
+use virtio_rdma_abi::feature::Features;
+use vswitch::{EnginePort, PortConfig, Switch};
+
+use crate::cli::{Args, PortArgs};
+use crate::device::RdmaDevice;
+use crate::size::mib;
+
+/// Resources that all ports share.
+pub struct Host {
+    /// Before the switch, which its workers send frames to.
+    pub runtime: Runtime,
+    pub switch: Switch,
+    seats: Arc<Seats>,
+    /// Ports at a time.
+    pub most_ports: usize,
+    /// Paths of sockets that belong to no port.
+    pub paths: Vec<PathBuf>,
+    /// Bytes that the daemon allocates for a port unless the port tells.
+    memory: u64,
+    /// Bytes of guest memory that a port maps unless it tells.
+    guest_memory: u64,
+    doorbell_shift: u8,
+    withheld: Features,
+    /// Features of the transport beyond those that are always offered.
+    more: Features,
+}
+
+/// A port that is served. Dropping it ends its threads.
+pub struct ServedPort {
+    /// Its threads.
+    server: Handle,
+    pub engine: Arc<Device>,
+    frames: EnginePort,
+}
+
+impl Host {
+    /// Starts the switch, and the workers, on the CPUs `dedicated` if there are any. Returns the
+    /// ports of the switch, in the order of those of `args`, whose groups are `groups`.
+    pub fn start(
+        args: &Args,
+        dedicated: Vec<usize>,
+        groups: &[u32],
+    ) -> Result<(Self, Vec<EnginePort>)> {
+        let ports = args.ports.iter().zip(groups);
+        let (switch, engines) = Switch::start(vswitch::Config {
+            ports: ports
+                .map(|(port, group)| switch_port(port, *group))
+                .collect(),
+            spare_ports: args.spare_ports(),
+            uplinks: args.uplinks.clone(),
+            access: args.access(),
+            pcap: args.pcap.clone(),
+            faults: args.faults,
+        })?;
+        let runtime = Runtime::new(RuntimeConfig {
+            workers: args.workers.map(usize::from),
+            dedicated,
+            path: args.path.into(),
+            poll: Duration::from_micros(args.poll.into()),
+            at_once: true,
+            ..RuntimeConfig::default()
+        })
+        .context("can't start the workers")?;
+        let seats = Seats::new(args.most_ports()).context("can't start the threads of ports")?;
+        let withheld = args.withheld.iter();
+        let host = Self {
+            runtime,
+            switch,
+            seats,
+            most_ports: args.most_ports(),
+            paths: args.paths().map(Path::to_owned).collect(),
+            memory: args.memory,
+            guest_memory: args.share_of_guest_memory(),
+            doorbell_shift: args.doorbell_stride,
+            withheld: withheld.fold(Features::NONE, |all, features| all.union(*features)),
+            more: if args.order_platform {
+                Features(1 << F_ORDER_PLATFORM)
+            } else {
+                Features::NONE
+            },
+        };
+        Ok((host, engines))
+    }
+
+    /// Guest memory that this port maps at most.
+    pub fn guest_memory(&self, port: &PortArgs) -> u64 {
+        port.guest_memory.unwrap_or(self.guest_memory)
+    }
+
+    /// Serves `port`, of isolation group `group`, at `listener` and at its port of the switch.
+    pub fn serve(
+        &self,
+        port: &PortArgs,
+        group: u32,
+        listener: Listener,
+        frames: EnginePort,
+    ) -> Result<ServedPort> {
+        let space = Arc::new(DmaSpace::with_limit(self.guest_memory(port)));
+        let mut config = DeviceConfig {
+            addresses: port.addresses.clone(),
+            speed: port.speed,
+            rates: port.rates,
+            group,
+            ..DeviceConfig::new(port.mac.0)
+        };
+        config.limits.memory = port.memory.unwrap_or(self.memory);
+        config.limits.doorbell_shift = self.doorbell_shift;
+        let device = RdmaDevice::new(
+            config,
+            self.withheld,
+            self.more,
+            space.clone(),
+            &self.runtime,
+            frames.clone(),
+        );
+        let engine = device.engine().clone();
+        let server = listener
+            .start(&port.name, Arc::new(device), space, &self.seats)
+            .with_context(|| format!("port {}: can't start its threads", port.name))?;
+        tracing::info!(port = port.name, mac = %port.mac, "listens at {}", port.vfio.display());
+        Ok(ServedPort {
+            server,
+            engine,
+            frames,
+        })
+    }
+
+    /// Serves a port that comes while the daemon runs, with its sockets.
+    pub fn add(&self, port: &PortArgs, group: u32, fds: Vec<OwnedFd>) -> Result<ServedPort> {
+        let memory = port.memory.unwrap_or(self.memory);
+        ensure!(
+            memory <= self.memory,
+            "memory={} is more than the {} that were set aside for a port that is added (--memory)",
+            mib(memory),
+            mib(self.memory)
+        );
+        let net = port.net.as_ref().map(|net| (&*net.local, &*net.remote));
+        let PortSockets {
+            vfio: (listener, path),
+            net,
+        } = PortSockets::of(fds, &port.vfio, net)?;
+        let listener = Listener::from_parts(listener, path)?;
+        let frames = self.switch.add_port(switch_port(port, group), net)?;
+        let served = self.serve(port, group, listener, frames.clone());
+        if served.is_err() {
+            self.switch.remove_port(&frames)?;
+        }
+        served
+    }
+
+    /// Ends a port while others go on.
+    pub fn remove(&self, port: ServedPort) -> Result<()> {
+        let ServedPort {
+            server,
+            engine,
+            frames,
+        } = port;
+        drop(server);
+        // If the client holds up a thread of the port, that has the device still.
+        engine.detach();
+        Ok(self.switch.remove_port(&frames)?)
+    }
+}
+
+fn switch_port(port: &PortArgs, group: u32) -> PortConfig {
+    PortConfig {
+        name: port.name.clone(),
+        mac: port.mac.0,
+        net: port.net.clone(),
+        addresses: port.addresses.clone(),
+        net_roce: port.net_roce,
+        group,
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Ports that come and go while the program runs, in its sandbox.
+
+mod ctl;
+mod process;
+#[path = "../testing/wait.rs"]
+mod waiting;
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::path::Path;
+
+use ctl::{done, log, port, refused, start};
+use sockets::passed;
+use waiting::wait_until;
+
+/// A port with a network interface.
+fn with_net(dir: &Path, name: &str, number: u8) -> String {
+    let at = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
+    let net = format!(",net={}:{}", at("net"), at("qemu"));
+    port(dir, name, number) + &net
+}
+
+/// The names of the ports.
+fn names(dir: &Path) -> Vec<String> {
+    let text = done(dir, &["ports"]);
+    let names = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    names.map(str::to_owned).collect()
+}
+
+/// Whether a function is served at the socket of a port.
+fn is_served(dir: &Path, name: &str) -> bool {
+    let socket = dir.join(format!("{name}.vfio"));
+    let client = vfio_user::Client::new(&socket);
+    client.is_ok_and(|mut client| {
+        let mut id = [0; 4];
+        client.region_read(7, 0, &mut id).is_ok() && id == [0xf4, 0x1a, 0x6a, 0x10]
+    })
+}
+
+#[test]
+fn a_port_comes_and_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start(dir, &[]);
+    done(dir, &["add-port", &with_net(dir, "b", 2)]);
+    assert_eq!(names(dir), ["a", "b"]);
+    assert!(is_served(dir, "a") && is_served(dir, "b"));
+    let mut client = vfio_user::Client::new(&dir.join("b.vfio")).unwrap();
+    done(dir, &["remove-port", "b"]);
+    assert_eq!(names(dir), ["a"]);
+    assert!(client.region_read(7, 0, &mut [0; 4]).is_err(), "it is gone");
+    for name in ["b.vfio", "b.net"] {
+        assert!(!dir.join(name).exists(), "{name}");
+    }
+    // A port of the command line is one as well.
+    done(dir, &["remove-port", "a"]);
+    assert!(names(dir).is_empty());
+    assert!(!dir.join("a.vfio").exists());
+    done(dir, &["add-port", &port(dir, "a", 1)]);
+    assert!(is_served(dir, "a"));
+    let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+    assert!(!dir.join("a.vfio").exists(), "its keeper removes it");
+}
+
+/// Frames cross, also to a monitor that comes later and one that comes anew.
+#[test]
+fn the_network_of_a_port_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start(dir, &["--port", &with_net(dir, "b", 2)]);
+    done(dir, &["add-port", &with_net(dir, "c", 3)]);
+    let b = UnixDatagram::bind(dir.join("b.qemu")).unwrap();
+    let frame = [[0xff; 6], [0x52, 0x54, 0, 9, 0, 2], [8, 0, 0, 0, 0, 0]].concat();
+    for _ in 0..2 {
+        let path = dir.join("c.qemu");
+        let c = UnixDatagram::bind(&path).unwrap();
+        c.set_nonblocking(true).unwrap();
+        wait_until("a frame at the monitor of c", || {
+            b.send_to(&frame, dir.join("b.net")).unwrap();
+            c.recv(&mut [0; 100]).is_ok()
+        });
+        let back = [
+            &[0x52, 0x54, 0, 9, 0, 2][..],
+            &[0x52, 0x54, 0, 9, 0, 3],
+            &[8, 0, 0, 0],
+        ]
+        .concat();
+        c.send_to(&back, dir.join("c.net")).unwrap();
+        let mut received = [0; 100];
+        assert_eq!(b.recv(&mut received).unwrap(), back.len());
+        fs::remove_file(path).unwrap();
+    }
+    let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+}
+
+#[test]
+fn a_port_that_can_not_be_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let more = format!("{},ip=192.0.2.1,group=x", port(dir, "b", 2));
+    let args = ["--port", &more, "--spare-ports", "1", "--memory", "64M"];
+    let daemon = start(dir, &args);
+    let c = port(dir, "c", 3);
+    for (wrong, complaint) in [
+        (
+            port(dir, "b", 3).replace("b.vfio", "c.vfio"),
+            "two ports have the name b",
+        ),
+        (
+            port(dir, "c", 2),
+            "two ports have the MAC address 52:54:00:09:00:02",
+        ),
+        (
+            c.clone() + ",ip=192.0.2.1",
+            "two ports have the IP address 192.0.2.1",
+        ),
+        (c.clone() + ",memory=65M", "more than the 64M"),
+        (
+            c.clone() + ",guest-memory=96T",
+            "the guest memory of all ports",
+        ),
+        (c.clone() + ",rate=0", "lets nothing through"),
+        (c.replace("c.vfio", "no/where"), "No such file"),
+    ] {
+        let error = refused(dir, &["add-port", &wrong]);
+        assert!(error.contains(complaint), "{error}");
+        assert!(!dir.join("c.vfio").exists(), "{wrong}");
+    }
+    // A socket that somebody has is left to him.
+    let error = refused(
+        dir,
+        &["add-port", &port(dir, "c", 3).replace("c.vfio", "a.vfio")],
+    );
+    assert!(error.contains("is in use by another process"), "{error}");
+    assert!(is_served(dir, "a"));
+    done(dir, &["add-port", &c]);
+    let error = refused(dir, &["add-port", &port(dir, "d", 4)]);
+    assert!(
+        error.contains("there are 3 ports") && error.contains("--spare-ports"),
+        "{error}"
+    );
+    let error = refused(dir, &["remove-port", "d"]);
+    assert!(error.contains("there is no port \"d\""), "{error}");
+    assert_eq!(names(dir), ["a", "b", "c"]);
+    // A port that goes leaves a seat.
+    done(dir, &["remove-port", "b"]);
+    done(dir, &["add-port", &port(dir, "d", 2)]);
+    assert_eq!(names(dir), ["a", "c", "d"]);
+    let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+}
+
+/// A client of its own brings what is no socket of a port.
+#[test]
+fn wrong_descriptors_get_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start(dir, &[]);
+    let request = format!(
+        "{{\"command\":\"add-port\",\"port\":\"{}\"}}\n",
+        port(dir, "b", 2)
+    );
+    let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    let listener = OwnedFd::from(UnixListener::bind(dir.join("b.vfio")).unwrap());
+    for (fds, complaint) in [
+        (vec![], "comes with 2 descriptors, not 0"),
+        (vec![&listener, &listener, &listener], "not 3"),
+        (vec![&file, &listener], "the keeper of the paths is none"),
+        (vec![&listener, &file], "the keeper of the paths is none"),
+    ] {
+        let stream = UnixStream::connect(dir.join("ctl")).unwrap();
+        let fds: Vec<_> = fds.into_iter().map(|fd| fd.as_fd()).collect();
+        passed::send(&stream, request.as_bytes(), &fds).unwrap();
+        let answer = std::io::read_to_string(&stream).unwrap();
+        assert!(answer.starts_with("{\"error\":\""), "{answer}");
+        assert!(answer.contains(complaint), "{answer}");
+    }
+    assert_eq!(names(dir), ["a"]);
+    done(dir, &["add-port", &port(dir, "c", 3)]);
+    let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+}
