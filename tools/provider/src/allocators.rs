@@ -294,7 +294,7 @@ mod tests {
             assert_eq!(result(USE_DEFAULT), Ok(0), "memory of the kernel");
             assert_eq!(result(ptr::null_mut()), Err(Some(libc::ENOMEM)));
             assert_eq!(program.lent.get(), 0);
-            // Memory that is not aligned goes back.
+            // Unaligned memory is returned to the program.
             program.lent.set(1);
             let odd = ptr::without_provenance_mut(PAGE + 64);
             assert_eq!(result(odd), Err(Some(libc::EINVAL)));

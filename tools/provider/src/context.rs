@@ -339,6 +339,6 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     req_notify_cq: Some(cq::req_notify_cq),
     rereg_mr: Some(mr::rereg_mr),
     resize_cq: Some(cq::resize_cq),
-    // SAFETY: all members are optional function pointers, of which zero is None.
+    // SAFETY: all members are optional function pointers, and a zero pointer is None.
     ..unsafe { MaybeUninit::zeroed().assume_init() }
 };

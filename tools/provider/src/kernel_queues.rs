@@ -29,8 +29,8 @@ unsafe extern "C" fn create_cq(
     };
     let mut command = ffi::ibv_create_cq::zeroed();
     let mut response = ffi::ib_uverbs_create_cq_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, the CQ stays where it is in its box, and command
-    // and response are as long as stated.
+    // SAFETY: libibverbs' arguments are passed on, the CQ has a stable address in its box, and
+    // command and response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_cq(
             context,
@@ -79,8 +79,8 @@ unsafe extern "C" fn create_qp(
     };
     let mut command = ffi::ibv_create_qp::zeroed();
     let mut response = ffi::ib_uverbs_create_qp_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command
-    // and response are as long as stated.
+    // SAFETY: libibverbs' arguments are passed on, the QP has a stable address in its box, and
+    // command and response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_qp(
             pd,
@@ -178,6 +178,6 @@ pub static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     query_qp: Some(query_qp),
     req_notify_cq: Some(ffi::ibv_cmd_req_notify_cq),
     resize_cq: Some(resize_cq),
-    // SAFETY: all members are optional function pointers, of which zero is None.
+    // SAFETY: all members are optional function pointers, and a zero pointer is None.
     ..unsafe { MaybeUninit::zeroed().assume_init() }
 };
