@@ -78,8 +78,8 @@ test_verbs_with_rxe_as_client() {
 test_rc_pingpong() { pair -g ibv_rc_pingpong -n 100 -c; }
 test_rc_pingpong_events() { pair -g ibv_rc_pingpong -n 100 -c -e; }
 # rxe answers when its machine gets to it, which may take longer than perftest's default timeout, 7
-# times 67 ms: -u sets a longer one. perftest assumes that the peer supports as many outstanding
-# READs, and rxe supports more than our device: -o sets the number.
+# times 67 ms: -u sets a longer timeout. perftest assumes that both sides support the same number of
+# outstanding READs, but rxe supports more than our device: -o sets the number.
 test_write_bw() { pair -x ib_write_bw -s 65536 -n 100 -u 18; }
 test_read_bw() { pair -x ib_read_bw -s 65536 -n 100 -u 18 -o 16; }
 test_send_bw() { pair -x ib_send_bw -s 65536 -n 100 -u 18; }
