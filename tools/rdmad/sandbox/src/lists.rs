@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! System calls that each kind of thread may make.
+//! Lists of the system calls that each kind of thread may make.
 //!
-//! The lists limit how a thread gets new descriptors, not how it uses those that it has. So `write`
-//! stands here without conditions, and `open` not at all.
+//! The lists limit how a thread obtains new descriptors, not how it uses its present ones. So the
+//! lists have `write` without conditions, and no `open`.
 
 use libc::*;
 
@@ -11,10 +11,10 @@ use crate::filter::When::{Is, Lacks, Null};
 use crate::filter::{any, when, Allowed};
 use crate::Kind;
 
-/// `PR_SET_VMA` (C header: linux/prctl.h): the C library may name its memory.
+/// `PR_SET_VMA` (C header: linux/prctl.h), by which the C library names its memory mappings.
 const PR_SET_VMA: u32 = 0x5356_4d41;
 
-/// Kinds of uplinks, as far as their system calls are not those of ports.
+/// The kinds of uplinks that need other system calls than ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uplinks {
     /// There are uplinks over UDP.
@@ -40,10 +40,10 @@ pub(crate) fn of(kind: Kind, uplinks: Uplinks) -> Vec<Allowed> {
     [all(), own].concat()
 }
 
-/// System calls that no part of the daemon ever makes, whichever thread it is.
+/// System calls that no thread of the daemon ever makes.
 pub(crate) fn never() -> Vec<Allowed> {
     [
-        // Other programs and processes.
+        // Access to other programs and processes.
         SYS_execve,
         SYS_execveat,
         SYS_ptrace,
@@ -51,7 +51,7 @@ pub(crate) fn never() -> Vec<Allowed> {
         SYS_process_vm_writev,
         SYS_pidfd_getfd,
         SYS_kcmp,
-        // Other views of the system.
+        // Changes of mounts and namespaces.
         SYS_mount,
         SYS_umount2,
         SYS_move_mount,
@@ -62,7 +62,7 @@ pub(crate) fn never() -> Vec<Allowed> {
         SYS_unshare,
         SYS_setns,
         SYS_personality,
-        // The kernel itself.
+        // Control of the kernel.
         SYS_init_module,
         SYS_finit_module,
         SYS_delete_module,
@@ -77,7 +77,7 @@ pub(crate) fn never() -> Vec<Allowed> {
         SYS_add_key,
         SYS_request_key,
         SYS_keyctl,
-        // Other users.
+        // Changes of user and group.
         SYS_setuid,
         SYS_setgid,
         SYS_setresuid,
@@ -88,12 +88,12 @@ pub(crate) fn never() -> Vec<Allowed> {
     .to_vec()
 }
 
-/// System calls of every thread: to allocate, wait, end, and tell of a defect.
+/// System calls of every thread: to allocate, to wait, to end, and to report a defect.
 fn all() -> Vec<Allowed> {
-    // A process identifier is positive.
+    // Fits u32: a process ID is positive.
     let process = std::process::id();
     vec![
-        // Memory, of which none becomes code.
+        // Memory, but none that can be executed.
         any(SYS_brk),
         any(SYS_madvise),
         when(SYS_mmap, &[Lacks(2, PROT_EXEC as u32)]),
@@ -112,11 +112,11 @@ fn all() -> Vec<Allowed> {
         any(SYS_sched_getaffinity),
         any(SYS_sched_yield),
         any(SYS_getrandom),
-        // Descriptors that are not used any more. Debug builds of the standard library look whether
-        // they are open.
+        // Closing of descriptors. Debug builds of the standard library check first whether they are
+        // open.
         any(SYS_close),
         when(SYS_fcntl, &[Is(1, F_GETFD as u32)]),
-        // Ends of threads and of the process.
+        // The end of threads and of the process.
         any(SYS_exit),
         any(SYS_exit_group),
         any(SYS_getpid),
@@ -124,12 +124,12 @@ fn all() -> Vec<Allowed> {
         any(SYS_rt_sigprocmask),
         any(SYS_rt_sigreturn),
         any(SYS_sigaltstack),
-        // The handlers of the runtime restore what was there before, and abort.
+        // Signal handlers of the runtime restore the default actions and abort.
         when(SYS_rt_sigaction, &[Is(0, SIGABRT as u32)]),
         when(SYS_rt_sigaction, &[Is(0, SIGBUS as u32)]),
         when(SYS_rt_sigaction, &[Is(0, SIGSEGV as u32)]),
         when(SYS_tgkill, &[Is(0, process), Is(2, SIGABRT as u32)]),
-        // Their last line.
+        // Messages of signal handlers.
         when(SYS_write, &[Is(0, STDERR_FILENO as u32)]),
         when(SYS_writev, &[Is(0, STDERR_FILENO as u32)]),
         #[cfg(target_arch = "x86_64")]
@@ -138,22 +138,22 @@ fn all() -> Vec<Allowed> {
     ]
 }
 
-/// Signals, by the kernel's AIO, the eventfds of clients.
+/// Interrupts: AIO signals the eventfds of clients.
 fn interrupts() -> Vec<Allowed> {
     vec![
         any(SYS_io_submit),
         any(SYS_io_getevents),
-        // With the last one that uses them.
+        // The last user of an AIO context destroys it.
         any(SYS_io_destroy),
     ]
 }
 
-/// Own eventfds.
+/// Access to the daemon's own eventfds.
 fn events() -> Vec<Allowed> {
     vec![any(SYS_read), any(SYS_write)]
 }
 
-/// Maps memory of guests, whose files others may have made.
+/// Mapping of guest memory, after checks of its files.
 fn guest_memory() -> Vec<Allowed> {
     vec![
         when(SYS_fcntl, &[Is(1, F_GET_SEALS as u32)]),
@@ -162,18 +162,18 @@ fn guest_memory() -> Vec<Allowed> {
     ]
 }
 
-/// Accepts clients of a socket that listens.
+/// Accepting and serving clients of a listening socket.
 fn clients() -> Vec<Allowed> {
     vec![
         any(SYS_accept4),
-        // Not to wait for them.
+        // Sets clients to non-blocking mode.
         when(SYS_ioctl, &[Is(1, FIONBIO as u32)]),
         any(SYS_recvfrom),
         when(SYS_sendto, &[Null(4)]),
     ]
 }
 
-/// Asks for the user at the other end of a socket.
+/// Getting the user at the other end of a socket.
 fn credentials() -> Allowed {
     when(
         SYS_getsockopt,
@@ -181,12 +181,12 @@ fn credentials() -> Allowed {
     )
 }
 
-/// Asks the keeper to run an errand.
+/// Requests to the keeper to run an errand.
 fn errands() -> Vec<Allowed> {
     vec![any(SYS_recvfrom), when(SYS_sendto, &[Null(4)])]
 }
 
-/// System calls of the keeper, for the errands of the daemon.
+/// System calls of the keeper, which runs the errands of the daemon.
 pub(crate) fn keeper() -> Vec<Allowed> {
     let own = vec![
         any(SYS_recvmsg),
@@ -216,7 +216,7 @@ fn socket() -> Vec<Allowed> {
     let own = vec![
         any(SYS_recvmsg),
         credentials(),
-        // Whether a client's descriptor is an eventfd.
+        // Checks whether a client's descriptor is an eventfd.
         #[cfg(target_arch = "x86_64")]
         any(SYS_readlink),
         #[cfg(not(target_arch = "x86_64"))]
@@ -244,13 +244,13 @@ fn switch(uplinks: Uplinks) -> Vec<Allowed> {
         when(SYS_sendto, &[Null(4)]),
     ];
     if uplinks.udp {
-        // Frames that leave and arrive together.
+        // Sending and receiving of several frames by one call.
         own.extend([any(SYS_recvmsg), any(SYS_sendmsg)]);
     }
     if uplinks.tap {
         own.extend([
             any(SYS_readv),
-            // Attaching to an interface that has come back.
+            // Attaching to an interface that was created again.
             when(SYS_ioctl, &[Is(1, TUNSETIFF as u32)]),
             when(SYS_ioctl, &[Is(1, SIOCGIFINDEX as u32)]),
         ]);

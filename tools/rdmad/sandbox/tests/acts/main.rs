@@ -75,7 +75,7 @@ fn attempt(kind: &str, act: &str) {
     };
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind);
     let kind = kind.unwrap();
-    // The most that any daemon may do.
+    // With all kinds of uplinks, the lists are the longest of any daemon.
     let uplinks = Uplinks {
         udp: true,
         tap: true,
@@ -87,7 +87,7 @@ fn attempt(kind: &str, act: &str) {
     } else {
         sandbox::spawn(kind, "test", act).unwrap().join().unwrap();
     }
-    // Not in that thread, which may not write there.
+    // Printed here, since the confined thread may not write to standard output.
     let is_refused = result.recv().unwrap();
     println!("{}", if is_refused { REFUSED } else { DONE });
 }
