@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Command line.
+//! The command line of the daemon.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use crate::rates::{self, parse_bytes, parse_messages};
 use crate::size::{mib, parse_size};
 use crate::status::Form;
 
-/// Features of the transport, by the names that the command line uses.
+/// Features of the virtio transport, by their names on the command line.
 const TRANSPORT_FEATURES: [(&str, u32); 4] = [
     ("indirect-desc", F_INDIRECT_DESC),
     ("version-1", F_VERSION_1),
@@ -35,9 +35,9 @@ const TRANSPORT_FEATURES: [(&str, u32); 4] = [
 
 /// Software RDMA device for virtual machines.
 ///
-/// Each port is a virtio-rdma PCI function, which a QEMU plugs into its VM by vfio-user, and the
-/// far end of the VM's Ethernet link: the command qemu-args prints QEMU's arguments. Between ports,
-/// packets are switched; RDMA between two ports is copied from memory to memory.
+/// Each port is a virtio-rdma PCI function, which QEMU plugs into a VM by vfio-user, and the far
+/// end of the VM's Ethernet link: the command qemu-args prints QEMU's arguments. A switch forwards
+/// packets between ports. RDMA data between two ports is copied from memory to memory.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -45,27 +45,27 @@ const TRANSPORT_FEATURES: [(&str, u32); 4] = [
     subcommand_negates_reqs = true
 )]
 pub struct Args {
-    /// Another task than to be a daemon.
+    /// Command to run instead of the daemon.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link
-    /// (ours and QEMU's), MAC address, and the speed that the port tells, in Gb/s (100 by default).
+    /// A VM: name, socket for QEMU's vfio-user-pci, Unix datagram sockets of the Ethernet link (of
+    /// the daemon and of QEMU), MAC address, and the reported link speed in Gb/s (100 by default).
     /// May be repeated.
     ///
     /// ip=IP, once for each address, gives the VM its IP addresses: it may use no others, and no
     /// other VM may use these. Without ip=, two VMs of the daemon can't have one address as a GID
     /// at the same time.
     ///
-    /// net-roce=on forwards RoCE from the VM's network interface, which else is dropped: RoCE of
-    /// this MAC address is that of the RDMA device. memory=SIZE limits what the daemon allocates
-    /// for the port, guest-memory=SIZE (1T) what it maps of the VM's own memory.
+    /// net-roce=on forwards RoCE from the VM's network interface. By default it is dropped: only
+    /// the RDMA device sends RoCE from this MAC address. memory=SIZE limits the memory that the
+    /// daemon allocates for the port, guest-memory=SIZE (1T) the memory of the VM that it maps.
     ///
-    /// rate=BYTES[:BURST] and messages=COUNT[:BURST] limit what the QPs of the VM send in a second,
-    /// all together.
+    /// rate=BYTES[:BURST] and messages=COUNT[:BURST] limit the bytes and messages that all QPs of
+    /// the VM together send per second.
     ///
-    /// group=NAME puts the VM into an isolation group: it reaches the VMs of this group alone, and
-    /// what is behind uplinks. VMs without are a group too.
+    /// group=NAME puts the VM into an isolation group: it reaches only the VMs of this group, and
+    /// hosts behind uplinks. VMs without a group form a group too.
     #[arg(
         long = "port",
         required = true,
@@ -73,7 +73,7 @@ pub struct Args {
     )]
     pub ports: Vec<PortArgs>,
 
-    /// Bytes that the daemon allocates at most for one port, unless the port has memory=SIZE.
+    /// Maximum memory that the daemon allocates for one port, unless the port has memory=SIZE.
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "256M")]
     pub memory: u64,
 
@@ -101,29 +101,30 @@ pub struct Args {
     )]
     pub uplinks: Vec<UplinkConfig>,
 
-    /// Damage RoCE packets with these probabilities, repeatably by the seed.
+    /// Inject faults into RoCE packets with these probabilities. The same seed gives the same
+    /// faults.
     #[arg(
         long,
         value_name = "drop=P,duplicate=P,reorder=P,corrupt=P,delay=P,seed=N"
     )]
     pub faults: Option<FaultPlan>,
 
-    /// Do not offer this device feature, or all that are not the transport's. May be repeated.
+    /// Do not offer this device feature, or all features of the device type. May be repeated.
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
     pub withheld: Vec<Features>,
 
-    /// Offer VIRTIO_F_ORDER_PLATFORM: the guest orders its accesses to queues as for a device that
-    /// is no software. This one does not need it.
+    /// Offer VIRTIO_F_ORDER_PLATFORM: the guest uses memory barriers as for a hardware device. This
+    /// device does not need them.
     #[arg(long)]
     pub order_platform: bool,
 
-    /// Distance of two doorbell pages: a power of two from 4K to 64K, and no less than the pages of
-    /// the guests' kernels.
+    /// Distance between doorbell pages: a power of two from 4K to 64K, and at least the page size
+    /// of the guests' kernels.
     #[arg(long, value_name = "SIZE", value_parser = parse_stride, default_value = "4K")]
     pub doorbell_stride: u8,
 
-    /// Threads that serve the queues of all ports; by default one less than there are CPUs, from
-    /// one to four.
+    /// Number of threads that serve the queues of all ports. The default is one less than the
+    /// number of CPUs, from 1 to 4.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(WORKERS))]
     pub workers: Option<u16>,
 
@@ -134,24 +135,23 @@ pub struct Args {
         conflicts_with_all = ["workers", "poll"])]
     pub dedicate: Option<u16>,
 
-    /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0:
-    /// ask at once. The thread that looks occupies a CPU meanwhile. More makes sense where it has
-    /// one to itself.
+    /// How long to keep polling an idle queue before requesting a doorbell; 0 requests it at once.
+    /// A polling thread occupies a CPU. A longer time makes sense if the thread has a CPU of its
+    /// own.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = verbs::DEFAULT_POLL_MICROSECONDS,
         value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub poll: u32,
 
-    /// Confinement of the daemon once it is ready: only what it needs, or all that its user may,
-    /// which serves to debug it.
+    /// Confinement of the daemon once it is ready. "none" is for debugging.
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     pub sandbox: Sandbox,
 
-    /// Tell the status at this socket: see the command status.
+    /// Report the status at this socket: see the command status.
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,
 
-    /// Be controlled at this socket: see the command ctl. Its permissions are 600, or 660 with
-    /// --ctl-group.
+    /// Accept control commands at this socket: see the command ctl. Its permissions are 600, or 660
+    /// with --ctl-group.
     #[arg(long, value_name = "SOCKET")]
     pub ctl: Option<PathBuf>,
 
@@ -196,38 +196,38 @@ impl SocketArgs {
 /// Name of the command that the daemon and ctl start themselves.
 pub const KEEPER: &str = "keeper";
 
-/// Another task than to be a daemon.
+/// A command to run instead of the daemon.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the ports, QPs and counters of a running daemon.
     Status(StatusArgs),
     /// Control a running daemon: its ports and its log.
     Ctl(CtlArgs),
-    /// Print what attaches a VM to a port: arguments of QEMU, or XML for libvirt.
+    /// Print QEMU arguments, or XML for libvirt, that attach a VM to a port.
     QemuArgs(QemuArgs),
-    /// Use paths for a daemon that may not do so itself, which starts this.
+    /// Access paths for a daemon in its sandbox. Only the daemon starts this.
     #[command(name = KEEPER, hide = true)]
     Keeper,
 }
 
-/// The question and the daemon to ask.
+/// The socket of the daemon, and the format of the status.
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
-    /// The socket that the daemon was given as --status.
+    /// Status socket of the daemon: the value of its option --status.
     #[arg(long, value_name = "SOCKET")]
     pub socket: PathBuf,
 
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 
-    /// As OpenMetrics, for Prometheus.
+    /// Print OpenMetrics, for Prometheus.
     #[arg(long, conflicts_with = "json")]
     metrics: bool,
 }
 
 impl StatusArgs {
-    /// The form that was asked for.
+    /// The requested format.
     pub fn form(&self) -> Form {
         if self.json {
             Form::Json
@@ -239,12 +239,12 @@ impl StatusArgs {
     }
 }
 
-/// Path of data between two ports.
+/// How data is transferred between two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DataPath {
-    /// Memory to memory where that is possible.
+    /// Copied from memory to memory, where possible.
     Direct,
-    /// As RoCEv2 packets.
+    /// Sent as RoCEv2 packets.
     Wire,
 }
 
@@ -260,20 +260,20 @@ impl From<DataPath> for PathPolicy {
 /// Confinement of the daemon once it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sandbox {
-    /// It may do what it needs.
+    /// The daemon keeps only the rights that it needs.
     On,
-    /// All rights of its user.
+    /// The daemon keeps all rights of its user.
     None,
 }
 
-/// One `--port`.
+/// The value of one `--port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortArgs {
-    /// Name in logs.
+    /// Name of the port in the log.
     pub name: String,
     /// Socket that QEMU's vfio-user-pci connects to.
     pub vfio: PathBuf,
-    /// Ethernet link.
+    /// Sockets of the Ethernet link, if the port has one.
     pub net: Option<DatagramPath>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
@@ -281,29 +281,29 @@ pub struct PortArgs {
     pub addresses: Vec<IpAddr>,
     /// Whether RoCE from the VM's network interface is forwarded.
     pub net_roce: bool,
-    /// Bytes that the daemon allocates for it at most, if it has a limit of its own.
+    /// Maximum number of bytes that the daemon allocates for the port, if configured for the port.
     pub memory: Option<u64>,
-    /// Bytes of guest memory that it maps at most, if it has a limit of its own.
+    /// Maximum number of bytes of guest memory that the port maps, if configured for the port.
     pub guest_memory: Option<u64>,
-    /// The speed that the port tells.
+    /// Link speed that the port reports.
     pub speed: LinkSpeed,
-    /// Limits of what the QPs send.
+    /// Rate limits that all QPs of the port share.
     pub rates: PortRates,
-    /// Isolation group, if it is in one that has a name.
+    /// Name of the isolation group, if configured.
     pub group: Option<String>,
 }
 
-/// Numbers of workers that there may be.
+/// Valid numbers of workers.
 const WORKERS: RangeInclusive<i64> = 1..=MAX_WORKERS as i64;
-/// Least limit on the memory of a port: twice what its tables and frames take.
+/// Lowest memory limit of a port in bytes: twice the size of its tables and frames.
 const LEAST_MEMORY: u64 = 64 << 20;
-/// Distances of doorbell pages, as shifts: the region of 4,096 pages of 64 KiB takes 256 MiB of a
-/// guest's addresses.
+/// Valid distances between doorbell pages, as base-2 logarithms of bytes. With 64 KiB, the region
+/// of 4,096 pages takes 256 MiB of a guest's addresses.
 const DOORBELL_STRIDES: RangeInclusive<u8> = 12..=16;
-/// Guest memory of a port unless told otherwise.
+/// Default maximum of the guest memory of a port, in bytes.
 const GUEST_MEMORY: u64 = 1 << 40;
-/// Guest memory of all ports: an x86 process has 128 TiB of addresses, and the daemon needs some of
-/// its own.
+/// Maximum guest memory of all ports together by default, in bytes: an x86 process has 128 TiB of
+/// addresses, and the daemon needs some itself.
 const ALL_GUEST_MEMORY: u64 = 96 << 40;
 
 /// Ports that can be added unless told otherwise.
@@ -391,7 +391,7 @@ fn access_of(group: Option<u32>) -> Access {
     Access { mode, group }
 }
 
-/// A distance of doorbell pages, as a shift.
+/// Parses a distance between doorbell pages. Returns its base-2 logarithm.
 fn parse_stride(text: &str) -> Result<u8> {
     let size = parse_size(text)?;
     let mut strides = DOORBELL_STRIDES;
@@ -399,7 +399,7 @@ fn parse_stride(text: &str) -> Result<u8> {
     shift.with_context(|| format!("{text} is none of 4K, 8K, 16K, 32K and 64K"))
 }
 
-/// Features by a name.
+/// Parser of feature names.
 fn feature_parser() -> impl TypedValueParser<Value = Features> {
     let all = [("all", Features::ALL)];
     let of_device = Features::ALL.iter();
@@ -652,7 +652,7 @@ fn parse_uplink_link(text: &str) -> Result<Uplink> {
         Some(("unix", link)) => parse_link(link).map(Uplink::Unix),
         Some(("udp", addresses)) => addresses
             .match_indices(':')
-            // Addresses have colons of their own: the right one is between two addresses.
+            // Addresses contain colons: find the one that separates two valid addresses.
             .find_map(|(at, _)| {
                 let (bind, peer) = (
                     addresses[..at].parse().ok()?,

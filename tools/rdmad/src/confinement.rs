@@ -16,15 +16,15 @@ use vswitch::Uplink;
 use crate::cli::{Args, KEEPER};
 use crate::limits;
 
-/// The signals that end the daemon, from here on kept until it waits for them. No thread but the
-/// one that waits takes them.
+/// Blocks the signals that end the daemon, in all threads, so that they stay pending until the
+/// first thread waits for them. Returns the signals.
 pub fn block_signals() -> Result<SigSet> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     signals.thread_block().context("can't block signals")?;
     Ok(signals)
 }
 
-/// Has all threads of the daemon that are started from now on confined.
+/// Starts the keeper, and turns on the sandbox for all threads that are started later.
 pub fn begin(args: &Args) -> Result<()> {
     keeper::start(KEEPER, Stdio::inherit()).context("can't start the keeper")?;
     let links = || args.uplinks.iter().map(|uplink| &uplink.link);
@@ -35,7 +35,8 @@ pub fn begin(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Gives up all that is needed only to start.
+/// Gives up the rights that only the start needed: seals the keeper, lowers limits, and confines
+/// the first thread.
 pub fn complete(args: &Args) -> Result<()> {
     keeper::seal().context("the keeper")?;
     limits::lower(args)?;
@@ -48,7 +49,7 @@ pub fn complete(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Is the keeper, until the daemon at standard input ends.
+/// Runs the keeper, until the daemon at standard input ends.
 pub fn keep() -> Result<()> {
     // Signals of the terminal are for the daemon, or for ctl. The keeper ends when the daemon ends,
     // or the port. It fails to have a session of its own only if it has one.
