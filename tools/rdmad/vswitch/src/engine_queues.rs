@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Where a RoCE engine is plugged in: two bounded queues of frames.
+//! The connection of a RoCE engine to the switch: two bounded queues of frames.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,22 +15,24 @@ use crate::neighbours::Neighbours;
 use crate::stats::Counters;
 use crate::waker::Waker;
 
-/// Buffers of an engine's own frames, from its hands until they are delivered.
+/// Number of buffers for frames that an engine sends. A buffer is in use until its frame is
+/// delivered.
 pub(crate) const ENGINE_FRAMES: usize = 2048;
-/// Frames that wait for an engine: what a peer can have on its way and some more.
+/// Maximum number of frames that wait for an engine: all frames of one peer, and some more.
 pub(crate) const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
-/// Of these, frames from uplinks. The rest is for engines, each of which has half as many frames as
-/// the queue holds.
+/// Maximum length of the queue at which frames from uplinks are still accepted. The rest of the
+/// queue is reserved for frames from engines.
 pub(crate) const UPLINK_SHARE: usize = RECEIVE_QUEUE / 4 * 3;
 
 /// The engine's end and the switch's end of the queues.
 pub(crate) struct EngineQueues {
     pool: FramePool,
-    /// From the engine. Holds frames of `pool` alone and as many as it has, so it is never full.
+    /// Frames from the engine. The queue has room for all frames of `pool` and accepts no others,
+    /// so it is never full.
     outgoing: ArrayQueue<Frame>,
-    /// To the engine.
+    /// Frames to the engine.
     incoming: ArrayQueue<Frame>,
-    /// Multicast addresses that the engine has joined, and how often.
+    /// Multicast addresses that the engine has joined, with the number of joins.
     joined: Mutex<HashMap<Mac, u32>>,
     waker: Arc<Waker>,
     counters: Arc<Counters>,
@@ -50,7 +52,7 @@ impl EngineQueues {
         }
     }
 
-    /// Buffers of its own frames that are in use.
+    /// Number of the engine's buffers that are in use.
     #[cfg(feature = "testing")]
     pub(crate) fn frames(&self) -> usize {
         self.pool.in_use()
@@ -70,17 +72,19 @@ impl EngineQueues {
         !self.outgoing.is_empty()
     }
 
-    /// Queues a frame for the engine, which [`notify`](Self::notify) tells about it.
+    /// Queues a frame for the engine, without a [notification](Self::notify). Returns false if the
+    /// queue is full.
     pub(crate) fn deliver(&self, frame: Frame) -> bool {
         self.incoming.push(frame).is_ok()
     }
 
-    /// The same for a frame from an uplink, unless those have their share of the queue already.
+    /// Like [`deliver`](Self::deliver), for a frame from an uplink, which may not use the whole
+    /// queue.
     pub(crate) fn deliver_from_uplink(&self, frame: Frame) -> bool {
         self.incoming.len() < UPLINK_SHARE && self.deliver(frame)
     }
 
-    /// Queues a frame for the engine and tells it.
+    /// Queues a frame for the engine and notifies the engine. Counts the frame.
     fn accept(&self, frame: Frame) {
         if self.deliver(frame) {
             self.counters.sent.add_one();
@@ -90,7 +94,7 @@ impl EngineQueues {
         }
     }
 
-    /// Whether frames to a multicast address are for the engine.
+    /// Whether the engine has joined a multicast address.
     pub(crate) fn has_joined(&self, mac: &Mac) -> bool {
         self.joined.lock().contains_key(mac)
     }
@@ -113,10 +117,10 @@ pub struct EnginePort {
 }
 
 impl EnginePort {
-    /// Has `ready` called when frames have come, or when there are buffers again after
-    /// [`frame`](FramePort::frame) found none. It is called from the thread of the switch or from
-    /// one that drops a frame, and must only pass the word on. The first call of this function
-    /// counts.
+    /// Registers `ready`. It is called when frames have arrived, or when buffers are free again
+    /// after [`frame`](FramePort::frame) found none. The caller is the thread of the switch, or a
+    /// thread that drops a frame, so `ready` must only notify the engine. Later calls of this
+    /// function have no effect.
     pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
         if self.engine.ready.set(Box::new(ready)).is_err() {
             return;
@@ -162,7 +166,7 @@ impl FramePort for EnginePort {
         }
         let Some(frame) = frame else { return };
         if self.engine.outgoing.push(frame).is_err() {
-            // A frame of another pool.
+            // Only a frame of another pool can find the queue full.
             self.engine.counters.dropped.add_one();
         }
         self.engine.waker.wake();
@@ -172,7 +176,7 @@ impl FramePort for EnginePort {
         self.engine.incoming.pop()
     }
 
-    // Calls are counted: several groups may have one address.
+    // Joins are counted, since several multicast groups may map to one MAC address.
     fn join(&self, mac: Mac) {
         *self.engine.joined.lock().entry(mac).or_default() += 1;
     }

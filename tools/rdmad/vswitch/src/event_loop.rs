@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The event loop of the thread that moves the frames.
+//! The event loop of the switch's thread.
 
 use std::io;
 use std::mem;
@@ -25,14 +25,14 @@ use crate::pcap::PcapWriter;
 use crate::unix_peer::UnixPeer;
 use crate::waker::Waker;
 
-/// Frames that are taken from one source before the next has its turn.
+/// Maximum number of frames that are taken from one source in a round.
 const BATCH: usize = 64;
-/// How often peers and interfaces are looked for that have come anew.
+/// Interval of the search for restarted peers and interfaces that were created again.
 const RENEWAL: Duration = Duration::from_secs(1);
-/// How long captured frames stay in memory when nothing happens.
+/// How long captured frames stay in memory without other events.
 const FLUSH: Duration = Duration::from_millis(100);
 
-/// The event loop with all that it moves.
+/// The event loop, and the forwarder whose frames it moves.
 pub(crate) struct EventLoop {
     pub(crate) epoll: OwnedFd,
     waker: Arc<Waker>,
@@ -40,19 +40,19 @@ pub(crate) struct EventLoop {
     pcap: Option<PcapWriter>,
     injector: Option<Injector<Forwarding>>,
     pub(crate) forwarder: Forwarder,
-    /// Into which the next frame of each link is read, of its own buffers.
+    /// For each link, a buffer of its pool for the next frame.
     spares: Vec<Frame>,
-    /// The time of this round.
+    /// Time of this round.
     now: Instant,
-    /// When peers and interfaces are looked for again, if there are any that come and go.
+    /// Time of the next search for peers and interfaces. `None` if no link needs it.
     renewal: Option<Instant>,
     /// Whether engines have frames left after this round.
     more: bool,
-    /// Whether captured frames are in memory.
+    /// Whether captured frames are in memory and not yet written.
     captured: bool,
 }
 
-/// Events of a round at most; the others come with the next.
+/// Maximum number of events in a round. Further events are returned in the next round.
 pub(crate) const EVENTS: usize = 64;
 
 const WAKER: u64 = u64::MAX;
@@ -115,7 +115,7 @@ impl EventLoop {
         })
     }
 
-    /// Moves frames until the switch stops.
+    /// Runs rounds until the switch is stopped.
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.waker.is_stopping() {
@@ -129,20 +129,20 @@ impl EventLoop {
         }
     }
 
-    /// Sleeps until something happens, but no longer than `most`. Replaces `events` by what did.
+    /// Sleeps until an event occurs, but at most for `most`. Replaces the contents of `events`.
     pub(crate) fn wait(&self, most: Option<Duration>, events: &mut Vec<epoll::Event>) {
         let timeout = most.and_then(|most| Timespec::try_from(most).ok());
         events.clear();
         let events = rustix::buffer::spare_capacity(events);
         match epoll::wait(&self.epoll, events, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            // A defect, which ends the process: without this thread no port has a network.
+            // A defect. The panic ends the process: without this thread no port has a network.
             Err(error) => panic!("the switch can't wait for frames: {error}"),
         }
     }
 
-    /// Does what there is to do at `now`, after a [sleep](Self::wait) that ended with `events`: a
-    /// bounded number of frames of each source.
+    /// Does a round at `now`, after a [sleep](Self::wait) that returned `events`. Handles a bounded
+    /// number of frames of each source.
     pub(crate) fn round(&mut self, now: Instant, events: &[epoll::Event]) {
         self.now = now;
         for order in self.orders.take() {
@@ -155,9 +155,9 @@ impl EventLoop {
         for event in events {
             match event.data.u64() {
                 WAKER => self.waker.clear(),
-                // There is room, which is all that it tells.
+                // The link has room again, which `retry` below uses. There is nothing to read.
                 _ if { event.flags } == EventFlags::OUT => {}
-                // Sources are indices of ports and uplinks.
+                // The value is the index of a port, or of an uplink after all ports.
                 source => self.drain_link(source as usize),
             }
         }
@@ -231,7 +231,7 @@ impl EventLoop {
         retry.into_iter().chain(flush).chain(at).min()
     }
 
-    /// Has the kernel tell when there is room where frames wait for it.
+    /// Watches the links whose frames wait for room in the socket.
     fn watch_for_room(&mut self) {
         let Self {
             epoll, forwarder, ..
@@ -245,14 +245,14 @@ impl EventLoop {
                 } else {
                     EventFlags::empty()
                 };
-                // A link that is not watched any more has told why.
+                // This fails for an interface that was removed from epoll, which was logged.
                 let data = EventData::new_u64(source as u64);
                 let _ = epoll::modify(&*epoll, &*link, data, EventFlags::IN | out);
             }
         }
     }
 
-    /// Goes on with interfaces that have come back.
+    /// Attaches to interfaces that were created again.
     fn find_again(&mut self) {
         let Self {
             epoll, forwarder, ..
@@ -277,11 +277,11 @@ impl EventLoop {
         if let Some(pcap) = &mut self.pcap {
             pcap.flush();
         }
-        // It has said so.
+        // The writer has logged the failure.
         self.pcap.take_if(|pcap| pcap.has_failed());
     }
 
-    /// Takes frames from a link.
+    /// Takes a batch of frames from a link.
     fn drain_link(&mut self, source: usize) {
         let ports = self.forwarder.ports.len();
         for taken in 0.. {
@@ -296,7 +296,8 @@ impl EventLoop {
                 ),
             };
             let Some(link) = link else { return };
-            // The kernel does not tell again of what was read already.
+            // epoll does not report frames that were already read from the socket, so these are
+            // taken too.
             if taken >= BATCH && !link.has_arrived() {
                 return;
             }
@@ -341,7 +342,7 @@ impl EventLoop {
         }
     }
 
-    /// Takes frames from an engine. True if it has more.
+    /// Takes a batch of frames from an engine. Returns whether the engine has more.
     fn drain_engine(&mut self, port: PortIndex) -> bool {
         for _ in 0..BATCH {
             let Some(frame) = self.forwarder.ports[port.0].engine.next() else {
@@ -356,7 +357,7 @@ impl EventLoop {
         self.forwarder.ports[port.0].engine.has_more()
     }
 
-    /// Takes a frame: filter, learn, capture, faults, delivery.
+    /// Handles a frame: filter, learning, capture, faults, delivery.
     fn take(&mut self, origin: Origin, mut frame: Frame) {
         let now = self.now;
         if !self.forwarder.admit(origin, &frame, now) {
@@ -402,7 +403,7 @@ mod tests {
 
     use super::*;
 
-    /// Nobody would move frames any more, so the thread does not end in silence.
+    /// Without this thread no frames are forwarded, so its failure must be a panic.
     #[test]
     #[should_panic = "the switch can't wait for frames: Invalid argument"]
     fn without_events_it_does_not_end_in_silence() {

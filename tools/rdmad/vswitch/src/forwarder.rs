@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Forwarding: which frames are accepted, where they go, and their delivery.
+//! Forwarding: the filter of source addresses, the choice of destinations, and delivery.
 
 use std::mem;
 use std::net::IpAddr;
@@ -19,16 +19,16 @@ use crate::stats::Counters;
 use crate::unix_peer::UnixPeer;
 use crate::waker::Waker;
 
-/// How often it is told that an address was heard on two uplinks.
+/// Minimum interval between warnings about an address that was seen on two uplinks.
 const COMPLAINT: Duration = Duration::from_secs(60);
 
-/// A virtual machine.
+/// A port of the switch: one virtual machine.
 pub(crate) struct SwitchPort {
     pub(crate) mac: Mac,
     pub(crate) net: Option<Link>,
     /// Whether RoCE from `net` is forwarded.
     pub(crate) net_roce: bool,
-    /// Isolation group.
+    /// Number of the isolation group.
     pub(crate) group: u32,
     pub(crate) engine: Arc<EngineQueues>,
     pub(crate) counters: Arc<Counters>,
@@ -54,12 +54,12 @@ impl SwitchPort {
 /// An uplink.
 pub(crate) struct UplinkPort {
     pub(crate) link: Link,
-    /// Routers may be behind it.
+    /// Whether routers may be behind the uplink.
     pub(crate) routed: bool,
     pub(crate) counters: Arc<Counters>,
 }
 
-/// Where a frame comes from.
+/// Source of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Net(PortIndex),
@@ -76,23 +76,23 @@ impl Origin {
     }
 }
 
-/// Where a frame goes.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     Nowhere,
     Net(PortIndex),
     Engine(PortIndex),
     Uplink(UplinkIndex),
-    /// To all uplinks, but not back.
+    /// All uplinks except the source.
     Uplinks,
-    /// To all uplinks and network interfaces, but not back; `engines` to those that have joined the
-    /// address too.
+    /// All uplinks and network interfaces except the source. With `engines`, also the engines that
+    /// have joined the address.
     Multicast {
         engines: bool,
     },
 }
 
-/// Where a frame comes from and where it goes.
+/// Source and destination of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Forwarding {
     pub(crate) origin: Origin,
@@ -181,7 +181,8 @@ impl Forwarder {
         }
     }
 
-    /// The buffers for frames from there, also for copies of what an engine sent.
+    /// The buffer pool for frames from `origin`. Copies of frames from an engine use the pool of
+    /// its port.
     pub(crate) fn pool_of(&self, origin: Origin) -> &FramePool {
         match origin {
             Origin::Net(port) | Origin::Engine(port) => &self.pools[port.0],
@@ -189,21 +190,22 @@ impl Forwarder {
         }
     }
 
-    /// Frames that are in use, of the buffers of each engine, then of each network interface and
-    /// each uplink. One of the latter two is always ready for the next frame.
+    /// Number of frames in use: of each engine, then of each network interface and each uplink. A
+    /// network interface or uplink always has one frame ready for the next read.
     #[cfg(feature = "testing")]
     pub(crate) fn frames(&self) -> impl Iterator<Item = usize> + '_ {
         let engines = self.ports.iter().map(|port| port.engine.frames());
         engines.chain(self.pools.iter().map(FramePool::in_use))
     }
 
-    /// Addresses behind uplinks that are remembered.
+    /// Number of learned addresses behind uplinks.
     #[cfg(feature = "testing")]
     pub(crate) fn addresses(&self) -> usize {
         self.table.held()
     }
 
-    /// Whether frames from there may reach the port: it is no port of another group.
+    /// Whether frames from `origin` may reach the port: `origin` is an uplink or a port of the same
+    /// group.
     fn reaches(&self, origin: Origin, to: PortIndex) -> bool {
         let from = origin.port();
         from.is_none_or(|from| self.ports[from.0].group == self.ports[to.0].group)
@@ -214,8 +216,8 @@ impl Forwarder {
         at.map(PortIndex)
     }
 
-    /// Whether a frame may come from there: its source address fits, and it is no RoCE that
-    /// pretends to be the engine's. Learns the addresses behind uplinks.
+    /// Whether `origin` may send the frame: its source addresses are valid, and it is not RoCE from
+    /// a network interface. Learns the addresses behind uplinks.
     pub(crate) fn admit(&mut self, origin: Origin, frame: &[u8], now: Instant) -> bool {
         let Some(source) = address(frame, 6) else {
             return false;
@@ -229,8 +231,8 @@ impl Forwarder {
             }
             Origin::Engine(port) => source == self.ports[port.0].mac,
             Origin::Uplink(at) => {
-                // An address of ours from outside is forged, or our own frame on its way round a
-                // loop. So is one that was heard on another uplink a moment ago.
+                // A frame from an uplink with the address of a port is forged, or returns through a
+                // loop. So does a frame with an address that was just seen on another uplink.
                 let valid =
                     !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
                 valid
@@ -245,7 +247,7 @@ impl Forwarder {
         }
     }
 
-    /// Tells now and then of an address that was heard on two uplinks.
+    /// Logs that an address was seen on two uplinks, at most once in [`COMPLAINT`].
     fn complain(
         &mut self,
         [a, b, c, d, e, f]: Mac,
@@ -267,7 +269,7 @@ impl Forwarder {
         );
     }
 
-    /// Whether frames from there may have come through a router.
+    /// Whether frames from `origin` may have passed through a router.
     pub(crate) fn is_routed(&self, origin: Origin) -> bool {
         matches!(origin, Origin::Uplink(at) if self.uplinks[at.0].routed)
     }
@@ -289,8 +291,8 @@ impl Forwarder {
             if !self.reaches(origin, port) {
                 return Destination::Nowhere;
             }
-            // To itself a virtual machine sends over its engine alone; its network interface has a
-            // loopback.
+            // Only an engine sends to its own virtual machine, and only RoCE. The network stack of
+            // the virtual machine has its own loopback.
             return match origin {
                 Origin::Net(from) if from == port => Destination::Nowhere,
                 _ if roce => Destination::Engine(port),
@@ -314,7 +316,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes a frame to where it goes.
+    /// Delivers a frame to its destination.
     pub(crate) fn deliver(&mut self, forwarding: Forwarding, frame: Frame, now: Instant) {
         let Forwarding {
             origin,
@@ -345,7 +347,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes a frame to an engine, if there was a buffer for it.
+    /// Delivers a frame to an engine. `None` if there was no buffer for the frame.
     fn deliver_to_engine(&mut self, from: Origin, port: PortIndex, frame: Option<Frame>) {
         let target = &self.ports[port.0];
         let deliver = |frame| match from {
@@ -360,9 +362,9 @@ impl Forwarder {
         }
     }
 
-    /// A frame that an engine sends to a group comes back to it, if it has joined: it knows whose
-    /// datagrams go to whom. A frame that the network stack of a virtual machine sends does not
-    /// reach its engine.
+    /// Copies a multicast frame to the engines that have joined its address. A frame from an engine
+    /// also returns to that engine, which decides which of its QPs receive the datagram. A frame
+    /// from a network interface does not reach the engine of the same port.
     fn copy_to_engines(&mut self, from: Origin, frame: &Frame) {
         let Some(group) = address(frame, 0) else {
             return;
@@ -407,7 +409,7 @@ impl Forwarder {
         }
     }
 
-    /// All links, with their number: network interfaces by their ports, then uplinks.
+    /// All links with their index: network interfaces by the index of their port, then uplinks.
     pub(crate) fn links(&mut self) -> impl Iterator<Item = (usize, &mut Link, &Counters)> {
         let nets = self
             .ports
@@ -420,7 +422,7 @@ impl Forwarder {
             .filter_map(|(number, (link, counters))| Some((number, link?, &**counters)))
     }
 
-    /// How soon full sockets are to be tried again, if there are any.
+    /// How soon full sockets are to be retried, if there are any.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
         let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
@@ -429,7 +431,7 @@ impl Forwarder {
             .min()
     }
 
-    /// Whether there are uplinks whose other end may come and go.
+    /// Whether there are links whose other end may disappear and return.
     pub(crate) fn any_comes_and_goes(&self) -> bool {
         let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
@@ -441,7 +443,7 @@ impl Forwarder {
         self.links().filter_map(|(_, link, _)| link.peer())
     }
 
-    /// Tries full sockets again.
+    /// Retries full sockets.
     pub(crate) fn retry(&mut self, now: Instant) {
         for (_, link, counters) in self.links() {
             for _ in 0..link.retry(now) {
@@ -450,7 +452,7 @@ impl Forwarder {
         }
     }
 
-    /// Tells engines that frames have come.
+    /// Notifies the engines that got frames in this round.
     pub(crate) fn notify(&mut self) {
         for (port, touched) in self.ports.iter().zip(&mut self.touched) {
             if mem::take(touched) {

@@ -2,45 +2,44 @@
 
 //! A small Ethernet switch.
 //!
-//! It joins the virtual machines of one daemon, each with a network interface and a RoCE engine
-//! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames;
-//! nothing blocks it and everything it holds is bounded: where a receiver is full, frames are
-//! dropped and counted. Frames of an engine wait instead for a socket that is full, and the engine
-//! for their buffers, unless the socket takes nothing at all for a while.
+//! It connects the virtual machines of one daemon, each with a network interface and a RoCE engine
+//! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames. It
+//! never blocks, and all its queues are bounded: frames to a full receiver are dropped and counted.
+//! Frames of an engine instead wait for a full socket, and the engine waits for their buffers,
+//! unless the socket accepts nothing for a while.
 //!
 //! # Forwarding
-//! - A virtual machine sends from its own MAC address alone; frames with another source are
-//!   dropped. Its address is known from the start. Addresses behind an uplink are learned from
-//!   source addresses, and forgotten after [`mac_table::AGEING`].
-//! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine;
-//!   everything else goes to the network interface.
-//! - An IP address that was given to a port is that port's: frames of other network interfaces that
-//!   claim it are refused, and frames of its own that claim another. Claims are source addresses of
-//!   IP, senders of ARP, and neighbour discovery.
-//! - The engine alone speaks RoCE for its virtual machine. RoCE from the network interface is
+//! - A virtual machine may send only from its own MAC address; frames with another source are
+//!   dropped. The addresses of virtual machines are configured. Addresses behind an uplink are
+//!   learned from source addresses, and removed after [`mac_table::AGEING`].
+//! - RoCEv2 (UDP port 4791) to the address of a virtual machine with an engine goes to the engine;
+//!   all other frames go to the network interface.
+//! - A port with configured IP addresses may claim only these, and no other port may claim them:
+//!   frames of network interfaces with other claims are refused. Claims are source addresses of IP,
+//!   senders of ARP, and neighbour discovery.
+//! - Only the engine may send RoCE for its virtual machine. RoCE from the network interface is
 //!   refused, whatever its receiver, unless the port is configured otherwise: any process of the
-//!   guest could forge packets of the engine there. This covers whatever [any
-//!   receiver](roce::net::carries_roce) might take for RoCE.
-//! - Broadcast and multicast goes everywhere but back; unicast to an unknown address goes to the
-//!   uplinks.
-//! - RoCEv2 to a multicast address also goes to the engines that have joined it, the sender itself
-//!   among them. It goes to the network interfaces all the same: a virtual machine may have an
-//!   engine in its network stack.
+//!   guest could forge packets of the engine. This covers every frame that [any
+//!   receiver](roce::net::carries_roce) might treat as RoCE.
+//! - Broadcast and multicast goes to all destinations except its source; unicast to an unknown
+//!   address goes to the uplinks.
+//! - RoCEv2 to a multicast address also goes to the engines that have joined it, including the
+//!   sender. It goes to the network interfaces too: a virtual machine may have another RoCE engine
+//!   in its network stack.
 //! - Ports of different isolation groups do not reach one another. Uplinks are in all groups.
-//! - Frames of an engine enter as frames of its virtual machine. They may be addressed to that same
-//!   machine.
+//! - Frames of an engine are treated as frames of its virtual machine. Their destination may be the
+//!   same virtual machine.
 //!
-//! RoCEv2 from one engine to another needs no turn of that thread: who sends it puts it into the
-//! receiver's queue, as the thread would. Only with a capture or faults do all frames pass through
-//! the thread, so that they have one order.
+//! RoCEv2 from one engine to another does not pass through the switch's thread: the sender puts the
+//! frame into the receiver's queue, like the thread would. With a capture or faults, however, all
+//! frames pass through the thread, so that they have one order.
 //!
 //! # Capture
-//! A [capture file](pcap) has every frame once, as it was accepted: after the source filter and
-//! before faults.
+//! A [capture file](pcap) has every accepted frame once: after the source filter and before faults.
 //!
 //! # Faults
-//! [Faults](fault) meet the RoCE frames that come from an engine or are about to reach one, each
-//! frame once. Frames between network interfaces and uplinks are never touched.
+//! [Faults](fault) apply to RoCE frames from an engine or to an engine, once to each frame. They
+//! don't apply to frames between network interfaces and uplinks.
 
 #![deny(unsafe_code)]
 

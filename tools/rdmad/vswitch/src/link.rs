@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Links by which frames enter and leave the process: datagram sockets and tap interfaces.
+//! Links, by which the process receives and sends frames: datagram sockets and tap interfaces.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,21 +23,21 @@ use crate::tap::Tap;
 use crate::udp::{self, Udp};
 use crate::unix_peer::UnixPeer;
 
-/// Frames that wait for room in a socket, those of engines apart. The socket of a network interface
-/// takes no more than `net.unix.max_dgram_qlen` datagrams, 10 by default, which is less than one
-/// window of a connection.
+/// Maximum number of frames that wait for room in a socket. It does not limit frames of engines,
+/// unless the link is stalled. The socket of a network interface holds only
+/// `net.unix.max_dgram_qlen` datagrams, 10 by default, less than one window of a connection.
 const BACKLOG: usize = 512;
 
-/// A frame that finds more frames waiting for room in a socket is marked, if its sender reacts to
-/// marks.
+/// Number of waiting frames above which a new frame is marked as congested, if its sender supports
+/// ECN.
 const CONGESTED: usize = 64;
 
-/// How long a socket may take nothing before its receiver counts as gone. Frames of engines wait
-/// for a receiver that is only slow, which holds up the engine; one that does not read must not
-/// hold up what the engine has for others.
+/// How long a socket may accept nothing before the link counts as stalled. Frames of engines wait
+/// for a slow receiver, which delays the engine. A receiver that does not read at all must not
+/// delay the engine's frames to others.
 const STALL: Duration = Duration::from_secs(1);
-/// How long a frame may wait before its receiver counts as gone. A receiver that takes a frame now
-/// and then never stalls, but holds up the engine as well.
+/// How long a frame may wait before the link counts as stalled. A receiver that reads a frame now
+/// and then never exceeds [`STALL`], but delays the engine as well.
 const AGE: Duration = Duration::from_secs(3);
 
 /// How soon a full socket is tried again that does not tell when it has room.
@@ -57,35 +57,35 @@ const SEND_BUFFER: usize = 1 << 20;
 /// sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramPath {
-    /// The socket that is bound here.
+    /// The socket that the switch binds.
     pub local: PathBuf,
-    /// The socket that frames are sent to. It may come and go.
+    /// The socket that the switch sends frames to. It may disappear and return.
     pub remote: PathBuf,
 }
 
-/// A way to other switches and hosts.
+/// An uplink to another switch or to a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uplink {
-    /// Unix datagrams.
+    /// Unix datagrams, each a raw frame, from and to one peer.
     Unix(DatagramPath),
     /// UDP datagrams, each a raw frame, from and to one peer.
     Udp {
-        /// Address that is bound here.
+        /// Address that the switch binds.
         bind: SocketAddr,
         /// Address of the peer.
         peer: SocketAddr,
     },
-    /// A tap interface.
+    /// A tap interface, by its name.
     Tap(String),
 }
 
 #[derive(Debug)]
 enum Socket {
-    /// A network interface.
+    /// The sockets of a VM's network interface.
     Net {
-        /// Frames are taken from anybody who may send to it.
+        /// The socket that receives frames, from anybody with access to its path.
         socket: UnixDatagram,
-        /// Frames leave through a socket of their own, which is connected.
+        /// A separate, connected socket that sends frames.
         peer: UnixPeer,
     },
     Unix(UnixPeer),
@@ -96,57 +96,59 @@ enum Socket {
 /// How an attempt to send went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// The frame is gone, or waits for its turn.
+    /// The frame was sent, or waits in the backlog.
     Done,
-    /// Nobody takes it.
+    /// The frame was dropped.
     Dropped,
 }
 
-/// The socket has no room.
+/// The error of a send if the socket has no room.
 struct Full;
 
-/// Why no frame could be read.
+/// Why a read from a link failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It passes, or is what an earlier frame met: a peer that is not there, or an ICMP message.
+    /// A transient error, or a pending error of an earlier send: an absent peer, or an ICMP
+    /// message.
     Passes(Errno),
-    /// The interface has gone, and would be ready for ever.
+    /// The interface was deleted. epoll would report it as readable for ever.
     Gone(Errno),
 }
 
-/// The event to wait for until frames can be sent.
+/// The event for which the frames in a backlog wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// For nothing: no frame waits.
+    /// No frame waits for an event.
     No,
-    /// The kernel tells when there is room.
+    /// epoll reports when the socket has room.
     ForRoom,
-    /// Nothing tells.
+    /// No event reports room, so the send is retried after some time.
     ForTime,
 }
 
-/// A socket with the frames that wait for room in it.
+/// A socket or tap interface, and the frames that wait for room in it.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: Socket,
     backlog: VecDeque<Frame>,
-    /// Since when each of them waits.
+    /// For each frame of the backlog, the time since when it waits.
     since: VecDeque<Instant>,
-    /// Since when the socket has taken nothing of the backlog.
+    /// Time since when the socket has accepted no frame of the backlog.
     waiting: Instant,
-    /// It took nothing, or too little, for too long, and still does not.
+    /// Whether the socket has accepted no or too few frames for too long: see [`STALL`] and
+    /// [`AGE`].
     stalled: bool,
-    /// The interface is not there.
+    /// Whether the tap interface was deleted.
     gone: bool,
     /// When an error was last logged.
     complained: Option<Instant>,
     /// The event that the frames in the backlog wait for.
     waits: Waits,
-    /// Frames that nobody took, of which [`retry`](Self::retry) has yet to tell.
+    /// Number of dropped frames that [`retry`](Self::retry) has yet to report.
     dropped: usize,
-    /// Whether the kernel is asked to tell of room.
+    /// Whether epoll watches the link for room.
     pub(crate) watched: bool,
-    /// Of a Unix socket.
+    /// Path of a Unix socket, which is removed with the link.
     _path: Option<SocketPath>,
 }
 
@@ -220,7 +222,7 @@ impl Link {
             Err(error @ (Errno::INTR | Errno::NOMEM | Errno::NOBUFS)) => {
                 Err(Trouble::Passes(error))
             }
-            // A socket stays, whatever it says; an interface is deleted.
+            // A socket stays usable after an error. A tap interface that fails was deleted.
             Err(error) => Err(match self.socket {
                 Socket::Tap(_) => Trouble::Gone(error),
                 Socket::Net { .. } | Socket::Unix(_) | Socket::Udp(_) => Trouble::Passes(error),
@@ -228,7 +230,7 @@ impl Link {
         }
     }
 
-    /// Whether an error at `now` is to be told: not each of many is.
+    /// Whether to log an error at `now`. Returns true at most once in [`COMPLAINT`].
     pub(crate) fn may_complain(&mut self, now: Instant) -> bool {
         let long_ago = |at| now.saturating_duration_since(at) >= COMPLAINT;
         let may = self.complained.is_none_or(long_ago);
@@ -238,7 +240,7 @@ impl Link {
         may
     }
 
-    /// The interface has gone. Returns how many frames that waited are lost.
+    /// Handles the deletion of the interface. Returns the number of waiting frames that are lost.
     pub(crate) fn lose(&mut self) -> usize {
         self.gone = true;
         self.watched = false;
@@ -247,7 +249,7 @@ impl Link {
         self.backlog.drain(..).count() + mem::take(&mut self.dropped)
     }
 
-    /// Attaches anew to an interface that had gone. Returns whether that succeeded.
+    /// Attaches again to an interface that was deleted. Returns whether that succeeded.
     pub(crate) fn find_again(&mut self) -> bool {
         match &mut self.socket {
             Socket::Tap(tap) if self.gone => {
@@ -258,21 +260,21 @@ impl Link {
         }
     }
 
-    /// Whether the link may have to be looked after when nothing happens.
+    /// Whether the other end of the link may disappear and return, so that the event loop has to
+    /// search for it from time to time.
     pub(crate) fn comes_and_goes(&self) -> bool {
         !matches!(self.socket, Socket::Udp(_))
     }
 
-    /// Whether frames have been read from the socket that [`receive`](Self::receive) has yet to
-    /// return.
+    /// Whether frames were read from the socket that [`receive`](Self::receive) has yet to return.
     pub(crate) fn has_arrived(&self) -> bool {
         matches!(&self.socket, Socket::Udp(socket) if socket.has_arrived())
     }
 
-    /// Sends a frame, after those that wait. If the socket is full the frame waits too: always if
-    /// it is `patient`, that is, its sender has so many buffers and waits for them, else as long as
-    /// there are few. Where frames leave together it waits for others, until [`retry`](Self::retry)
-    /// at the latest.
+    /// Sends a frame, after those in the backlog. If the socket is full, the frame is added to the
+    /// backlog. The length of the backlog does not matter if the frame is `patient`, that is, its
+    /// sender has a fixed number of buffers and waits for them, unless the link is stalled. A UDP
+    /// socket sends runs of frames, so a frame waits for others until [`retry`](Self::retry).
     pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Delivery {
         if matches!(self.socket, Socket::Udp(_)) && self.waits == Waits::No {
             let sent = self.enqueue(frame, patient, now);
@@ -287,8 +289,8 @@ impl Link {
         }
     }
 
-    /// Sends a frame that others have too. If the socket is full, a copy in a buffer of `pool`
-    /// waits.
+    /// Sends a frame that also goes to other destinations. If the socket is full, a copy in a
+    /// buffer of `pool` is added to the backlog.
     pub(crate) fn send_copy(&mut self, frame: &[u8], pool: &FramePool, now: Instant) -> Delivery {
         match self.send_at_once(frame) {
             Ok(sent) => sent,
@@ -318,10 +320,10 @@ impl Link {
         }
     }
 
-    /// The event that a frame waits for that could not be sent.
+    /// The event to wait for after a send has failed with `error`. `No` if waiting does not help.
     fn waits_after(&self, error: Errno) -> Waits {
         match (error, &self.socket) {
-            // It is the receiver's queue that is full, of which the watched socket knows nothing.
+            // The receiver's queue is full, not the socket that epoll watches.
             (Errno::AGAIN, Socket::Net { .. }) | (Errno::NOBUFS, _) => Waits::ForTime,
             (Errno::AGAIN, _) => Waits::ForRoom,
             _ => Waits::No,
@@ -343,8 +345,8 @@ impl Link {
         Delivery::Done
     }
 
-    /// Sends what waits, as far as there is room. Returns how many frames nobody took since the
-    /// last call.
+    /// Sends frames of the backlog, as far as there is room. Returns the number of frames dropped
+    /// since the last call.
     pub(crate) fn retry(&mut self, now: Instant) -> usize {
         self.send_waiting(now);
         mem::take(&mut self.dropped)
@@ -385,8 +387,9 @@ impl Link {
         }
     }
 
-    /// How soon the link is to be tried again though nothing tells, if frames wait. The longer it
-    /// has taken nothing, the later: a virtual machine that is paused takes nothing for hours.
+    /// How soon to retry the link without an event, if frames wait. The interval grows with the
+    /// time for which the socket has accepted nothing: a paused virtual machine may read nothing
+    /// for hours.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
         match self.waits {
             Waits::No => None,
@@ -398,7 +401,7 @@ impl Link {
         }
     }
 
-    /// The event that has to happen before [`retry`](Self::retry).
+    /// The event after which [`retry`](Self::retry) is to be called.
     pub(crate) const fn waits(&self) -> Waits {
         self.waits
     }
@@ -458,35 +461,36 @@ fn bind(path: &DatagramPath, access: &Access) -> io::Result<(UnixDatagram, Socke
     Ok((socket, at))
 }
 
-/// The error of an operation on a socket.
+/// The error number of a failed operation on a socket.
 pub(crate) fn errno(error: impl Into<io::Error>) -> Errno {
     Errno::from_io_error(&error.into()).unwrap_or(Errno::IO)
 }
 
-/// Asks for large buffers, best effort: beyond the limit of the host if the daemon may.
+/// Requests large buffers, beyond the limit of the host if the daemon may. Errors are ignored.
 fn enlarge(socket: BorrowedFd<'_>) {
     let _ = sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER));
     let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
 }
 
-/// Frames of one network interface that may wait: for the receivers of two.
+/// Number of buffers for frames from one network interface: enough for the backlogs of two links.
 const NET_FRAMES: usize = 2 * BACKLOG;
-/// Frames of one uplink that may wait: for an engine that does not take them, and for others.
+/// Number of buffers for frames from one uplink: enough for the queue of an engine that does not
+/// read, and for the backlogs of two links.
 const UPLINK_FRAMES: usize = RECEIVE_QUEUE + 2 * BACKLOG;
 
-/// Buffers for frames that come in through links and that wait to leave through them: of each
-/// network interface, then of each uplink.
+/// Buffer pools for frames that links have received: of each network interface, then of each
+/// uplink.
 pub(crate) fn pools(nets: usize, uplinks: usize) -> Vec<FramePool> {
     let nets = iter::repeat_n(NET_FRAMES, nets);
     let uplinks = iter::repeat_n(UPLINK_FRAMES, uplinks);
     nets.chain(uplinks).map(FramePool::new).collect()
 }
 
-/// Shortest frame: an Ethernet header.
+/// Length of the shortest frame in bytes: an Ethernet header.
 pub(crate) const MIN_FRAME: usize = 14;
 
-/// Whether a frame of this length is taken.
+/// Whether the switch accepts a frame of this length.
 pub(crate) fn is_valid_length(len: usize) -> bool {
     (MIN_FRAME..=MAX_FRAME).contains(&len)
 }
@@ -495,7 +499,7 @@ pub(crate) fn is_valid_length(len: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// A link to a socket that takes ten datagrams, with more than that waiting since `now`.
+    /// A link to a socket that holds 10 datagrams, with more than these waiting since `now`.
     fn full(now: Instant, frames: usize) -> (Link, UnixDatagram, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -525,7 +529,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(link.retry_in(after(second)), Some(second / 8));
         assert_eq!(link.retry_in(after(100 * second)), Some(STALE));
-        // It takes some.
+        // The receiver reads a frame.
         far.recv(&mut [0; 200]).unwrap();
         link.retry(after(100 * second));
         assert_eq!(link.retry_in(after(100 * second)), Some(RETRY));
@@ -542,11 +546,11 @@ mod tests {
             let now = start + half * STALL / 2;
             far.recv(&mut [0; 200]).unwrap();
             dropped += link.retry(now);
-            // More come: it is the first in the queue that tells.
+            // More frames are sent, but the age of the oldest one counts.
             link.send(others.take(100).unwrap(), true, now);
         }
         assert!(dropped > BACKLOG - 50, "{dropped} of {frames}");
-        // There is room for as many as any sender's frames may be.
+        // The link is stalled, so only few of these patient frames are accepted.
         let pool = FramePool::new(BACKLOG);
         let late = start + 6 * STALL;
         let taken = (0..BACKLOG)
@@ -554,7 +558,7 @@ mod tests {
             .filter(|sent| *sent == Delivery::Done)
             .count();
         assert!(taken < 50, "{taken}");
-        // It reads again.
+        // The receiver reads all frames again.
         let later = start + 11 * STALL;
         while far.recv(&mut [0; 200]).is_ok() {
             link.retry(later);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A Unix datagram socket that has one peer.
+//! A Unix datagram socket with one peer.
 //!
-//! It is connected to its peer, which may come and go. Where the peer is connected to it as well,
-//! as another switch is, the kernel lets as much be on its way as the sender's buffer holds.
-//! Elsewhere that is `net.unix.max_dgram_qlen` datagrams, 10 by default, so that both sides would
-//! have to be woken for every ten. Either way epoll tells when there is room again.
+//! The socket is connected to its peer, which may restart. If the peer is connected to this socket
+//! too, like another switch, the kernel queues as many bytes as the sender's buffer holds.
+//! Otherwise it queues only `net.unix.max_dgram_qlen` datagrams, 10 by default, so both sides are
+//! woken for every 10. In both cases epoll reports when there is room again.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -18,7 +18,7 @@ use sockets::Remote;
 
 use crate::link::errno;
 
-/// The socket, and where its peer is.
+/// The socket, and the path of its peer.
 #[derive(Debug)]
 pub(crate) struct UnixPeer {
     remote: Remote,
@@ -26,7 +26,7 @@ pub(crate) struct UnixPeer {
 }
 
 impl UnixPeer {
-    /// Takes a socket and the path of its peer, and connects it if the peer is there.
+    /// Combines a socket with the path of its peer. Connects the socket if the peer exists.
     pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         Ok(Self::of(Remote::new(socket, path)?))
     }
@@ -41,8 +41,9 @@ impl UnixPeer {
         peer
     }
 
-    /// Connects to the present owner of the peer's path. A successor of a peer that ended can't
-    /// send to this socket before that, nor say that it is there: call this now and then.
+    /// Connects to the present socket at the peer's path. To be called from time to time: the
+    /// socket of a restarted peer can't send to this socket before, so nothing else reports the
+    /// restart.
     pub(crate) fn renew(&mut self) {
         let _ = self.connect();
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch with real sockets around it.
+//! A switch with real sockets at its other ends.
 //!
-//! That a frame does not arrive is shown by one sent after it, which does.
-// Each test program uses a part of it.
+//! Tests show that a frame does not arrive by a later frame that does.
+// Each test program uses a part of this module.
 #![allow(dead_code)]
 
 use std::os::unix::net::UnixDatagram;
@@ -23,7 +23,7 @@ pub use waiting::*;
 
 pub const BROADCAST: Mac = [0xff; 6];
 pub const OUTSIDE: Mac = [2, 0, 0, 0, 1, 1];
-/// Only a broken switch is this slow.
+/// Time limit of a wait. Only a broken switch exceeds it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn mac(port: usize) -> Mac {
@@ -34,12 +34,12 @@ pub fn frame(dst: Mac, src: Mac, text: &str) -> Vec<u8> {
     [&dst[..], &src, &[0x88, 0xb5], text.as_bytes()].concat()
 }
 
-/// A sound RoCE frame with these addresses; `number` tells them apart.
+/// A valid RoCE frame with these addresses. `number` makes it unique.
 pub fn roce(dst: Mac, src: Mac, number: u8) -> Vec<u8> {
     roce_with(dst, src, number, 0)
 }
 
-/// The same with a traffic class.
+/// Like [`roce`], with a traffic class.
 pub fn roce_with(dst: Mac, src: Mac, number: u8, traffic_class: u8) -> Vec<u8> {
     use roce::headers::{Bth, Headers, Request, SendPart};
     use roce::net::Addresses;
@@ -68,7 +68,7 @@ pub struct Far(UnixDatagram, PathBuf);
 
 impl Far {
     pub fn send(&self, frame: &[u8]) {
-        // The switch empties its socket, which may be full for a moment.
+        // The switch's socket may be full until the switch reads it.
         loop {
             match self.0.send_to(frame, &self.1) {
                 Ok(_) => return,
@@ -78,12 +78,12 @@ impl Far {
         }
     }
 
-    /// Takes datagrams from the switch alone, as another switch does.
+    /// Connects to the switch, like another switch: datagrams of others are refused.
     pub fn connect(&self) {
         self.0.connect(&self.1).expect("the switch's socket");
     }
 
-    /// A socket of the same path in place of this one, which ends.
+    /// Closes the socket and binds a new one at the same path.
     pub fn replace(&mut self) {
         let path = self.0.local_addr().expect("an address");
         let path = path.as_pathname().expect("a path");
@@ -92,7 +92,7 @@ impl Far {
         self.0.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     }
 
-    /// Sends as soon as the switch admits it.
+    /// Sends a frame as soon as the switch has connected to this socket.
     pub fn send_when_admitted(&self, frame: &[u8]) {
         wait_until("admission by the switch", || {
             let sent = self.0.send_to(frame, &self.1);
@@ -109,7 +109,7 @@ impl Far {
     }
 }
 
-/// A switch with everything around it.
+/// A switch with its engines and the far ends of its links.
 pub struct Rig {
     pub switch: Switch,
     pub nets: Vec<Far>,
@@ -188,13 +188,13 @@ impl Rig {
         }
     }
 
-    /// Counters of a port, or of an uplink behind all ports. The switch's thread may still be about
-    /// to count: [`counts`](Self::counts) awaits a value.
+    /// Counters of a port, or of an uplink; uplinks follow all ports. The switch's thread may not
+    /// have counted the last frames yet: [`counts`](Self::counts) waits for a value.
     pub fn stats(&self, index: usize) -> Stats {
         self.switch.stats()[index].clone()
     }
 
-    /// Waits until a counter of port or uplink `index` is `value`. It must not go beyond.
+    /// Waits until a counter of port or uplink `index` reaches `value`. It must not exceed `value`.
     pub fn counts(&self, index: usize, counter: fn(&Stats) -> u64, value: u64) {
         wait_until("a count", || counter(&self.stats(index)) >= value);
         assert_eq!(counter(&self.stats(index)), value);
