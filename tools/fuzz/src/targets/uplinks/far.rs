@@ -126,7 +126,7 @@ impl Far {
                 None => return None,
             };
             match received {
-                // After `deafen` there is an end of what comes.
+                // After `deafen` a read returns 0 bytes.
                 Ok(0) => return None,
                 Ok(len) => return Some(&self.buffer[..len]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
