@@ -309,7 +309,8 @@ unsafe extern "C" fn atomic_fetch_add(
 ///
 /// # Safety
 ///
-/// The same as for [`Building::of`], and `atomic_wr` points to 8 readable bytes.
+/// `qp` is an extended QP of this provider, on which this thread has started a batch. `atomic_wr`
+/// points to 8 readable bytes.
 pub unsafe extern "C" fn atomic_write(
     qp: *mut ffi::ibv_qp_ex,
     rkey: u32,
@@ -332,7 +333,7 @@ pub unsafe extern "C" fn atomic_write(
 ///
 /// # Safety
 ///
-/// The same as for [`atomic_write`].
+/// `qp` is an extended QP of this provider, on which this thread has started a batch.
 pub unsafe extern "C" fn flush(
     qp: *mut ffi::ibv_qp_ex,
     rkey: u32,
