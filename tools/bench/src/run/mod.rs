@@ -172,7 +172,7 @@ fn device_alone(options: &Options) -> Result<Report> {
 
 /// The virtual machines of a part.
 fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
-    // Two machines and a daemon with a thread or two.
+    // The processors are divided between two machines and a daemon with one or two busy threads.
     let smp = options
         .smp
         .unwrap_or_else(|| (cores / SPINNING).clamp(1, 4));
