@@ -101,7 +101,7 @@ fn all() -> Vec<Allowed> {
         any(SYS_mremap),
         any(SYS_munmap),
         when(SYS_prctl, &[Is(0, PR_SET_VMA)]),
-        // Threads that take work over show its name.
+        // A spare thread takes the name of its work.
         when(SYS_prctl, &[Is(0, PR_SET_NAME as u32)]),
         // Waiting and time.
         any(SYS_clock_gettime),
@@ -272,13 +272,13 @@ fn control() -> Vec<Allowed> {
     let own = vec![
         credentials(),
         any(SYS_geteuid),
-        // Sockets of ports that are added, and what they are.
+        // Receiving and checking the sockets of added ports.
         any(SYS_recvmsg),
         option(SO_DOMAIN),
         option(SO_TYPE),
         option(SO_ACCEPTCONN),
         any(SYS_eventfd2),
     ];
-    // The end of a port resets its device, and has the keeper of its paths remove them.
+    // Removing a port resets its device, and requests from its keeper that it remove the paths.
     [own, events(), clients(), interrupts(), errands()].concat()
 }

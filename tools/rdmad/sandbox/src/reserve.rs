@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Threads that are started before they have work, since a confined daemon starts none.
+//! Spare threads, started before they have work: a confined daemon can't start threads.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use crate::{spawn, Kind};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Confined threads of one kind that wait for work. Dropping it ends those that have none.
+/// Confined threads of one kind that wait for work. Dropping the reserve ends its idle threads.
 #[derive(Debug)]
 pub struct Reserve(Arc<Shared>);
 
@@ -29,7 +29,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Threads that wait, less the work that waits for them.
+    /// Number of waiting threads minus the number of queued pieces of work.
     idle: usize,
     waiting: VecDeque<(String, Work)>,
     is_closed: bool,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// Work of a thread of a [`Reserve`].
+/// A handle of work that a thread of a [`Reserve`] does.
 #[derive(Debug)]
 pub struct Task(Arc<Done>);
 
@@ -51,7 +51,8 @@ struct Done {
     changed: Condvar,
 }
 
-/// Says that work is done when it is dropped. A thread that panicked ends.
+/// Guard of a piece of work: its drop marks the work as done. After a panic the thread does not
+/// return to the reserve.
 struct Doing(Arc<Shared>, Arc<Done>);
 
 impl Reserve {
@@ -59,7 +60,7 @@ impl Reserve {
     ///
     /// # Errors
     ///
-    /// There are no threads, or they can't be confined.
+    /// The threads can't be started or confined.
     pub fn start(kind: Kind, count: usize) -> io::Result<Self> {
         let reserve = Self(Arc::new(Shared {
             kind,
@@ -74,16 +75,16 @@ impl Reserve {
         Ok(reserve)
     }
 
-    /// Threads that have no work.
+    /// Number of threads without work.
     pub fn idle(&self) -> usize {
         self.0.state.lock().idle
     }
 
-    /// Has one of the threads do `work`, under a name of its own.
+    /// Passes `work` to one of the threads, which takes the name `name` while it works.
     ///
     /// # Errors
     ///
-    /// All have work.
+    /// All threads have work.
     pub fn run(
         &self,
         name: impl Into<String>,
@@ -130,23 +131,23 @@ impl Shared {
     }
 }
 
-/// Names the calling thread for those who look at the process.
+/// Sets the name of the calling thread, which tools such as ps show.
 fn rename(name: &str) {
     if let Ok(name) = CString::new(name) {
-        // A thread works as well without.
+        // An error is ignored: the name is only informative.
         let _ = set_name(&name);
     }
 }
 
 impl Task {
-    /// Returns when the work is done.
+    /// Waits until the work is done.
     pub fn wait(&self) {
         self.0
             .changed
             .wait_while(&mut self.0.yes.lock(), |yes| !*yes);
     }
 
-    /// Waits for the end of the work, for no longer than `patience`. Returns whether it has come.
+    /// Waits at most `patience` until the work is done. Returns whether it is.
     pub fn wait_for(&self, patience: Duration) -> bool {
         let mut yes = self.0.yes.lock();
         self.0
