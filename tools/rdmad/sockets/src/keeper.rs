@@ -140,7 +140,7 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// How long a keeper that another process started may take for an errand.
+/// Time limit of an errand for a keeper that another process has started.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -152,9 +152,10 @@ struct Client {
     socket: OwnedFd,
     /// Number of registered errands.
     errands: u32,
-    /// Maximum time that an answer takes; none for the daemon's own keeper, which is trusted.
+    /// Time limit of an answer. `None` for the daemon's own keeper, which is trusted.
     patience: Option<Timespec>,
-    /// Whether an answer is missing: the next one would belong to an earlier request.
+    /// Whether an answer is missing. The next answer would belong to an earlier request, so the
+    /// keeper is not used any more.
     lost: bool,
 }
 
@@ -181,7 +182,7 @@ impl Client {
         }
     }
 
-    /// Sends a message and returns the answer, the number of an error or 0.
+    /// Sends a message and returns the answer: 0 or an error number.
     fn exchange(&self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<i32> {
         match fd {
             // `send`, not `sendmsg`: a confined thread may only call the former.
@@ -222,17 +223,17 @@ fn ended() -> io::Error {
     io::Error::other("the keeper has ended")
 }
 
-/// A keeper that runs. Clones are the same one.
+/// A client of a running keeper. Clones use the same keeper.
 #[derive(Clone, Debug)]
 pub struct Keeper(Arc<Mutex<Client>>);
 
 impl Keeper {
-    /// Starts a keeper: this program with `argument` as its only one, which has to call [`keep`]
-    /// with its standard input. It complains to `stderr`.
+    /// Starts a keeper: this program with `argument` as its only argument. It must then call
+    /// [`keep`] with its standard input. Its error messages go to `stderr`.
     ///
     /// # Errors
     ///
-    /// It can't be started.
+    /// The keeper can't be started.
     pub fn start(argument: &str, stderr: Stdio) -> io::Result<Self> {
         let (socket, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -240,7 +241,7 @@ impl Keeper {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        // It ends by itself, with the socket.
+        // The child is not waited for: it ends when this end of the socket is closed.
         Command::new("/proc/self/exe")
             .arg(argument)
             .env_remove("NOTIFY_SOCKET")
@@ -255,22 +256,23 @@ impl Keeper {
         Self(Arc::new(Mutex::new(Client::new(socket, patience))))
     }
 
-    /// A keeper that another process started, showed its errands, and sealed. If it does not
-    /// answer, it is not asked again.
+    /// A client of a keeper that another process has started, whose errands that process has
+    /// registered and sealed. If the keeper does not answer in time, later requests fail at once.
     pub fn of_another(socket: OwnedFd) -> Self {
         Self::of(socket, Some(PATIENCE))
     }
 
-    /// A descriptor of its socket, for the process that [asks](Self::of_another) it from now on.
+    /// A descriptor of the keeper's socket, for the process that will
+    /// [use the keeper](Self::of_another).
     ///
     /// # Errors
     ///
-    /// There are too many open files.
+    /// The process has too many open files.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         self.0.lock().socket.try_clone()
     }
 
-    /// The errand that it was shown as the one with this number, counted from 0.
+    /// The errand that was registered with this number, counted from 0.
     pub fn errand(&self, number: u32) -> Errand {
         Errand {
             keeper: self.clone(),
@@ -278,11 +280,11 @@ impl Keeper {
         }
     }
 
-    /// No errand follows.
+    /// Seals the list of errands.
     ///
     /// # Errors
     ///
-    /// It has ended, or could not be confined.
+    /// The keeper has ended, or could not be confined.
     pub fn seal(&self) -> io::Result<()> {
         self.0.lock().ask(&[&[SEAL]], None)
     }
@@ -300,8 +302,8 @@ impl Keeper {
 /// The keeper of this process, if it has one.
 static KEEPER: OnceLock<Keeper> = OnceLock::new();
 
-/// Starts the [keeper](Keeper::start) of this process. Errands of all sockets that are made from
-/// now on are registered with it.
+/// Starts the [keeper](Keeper::start) of this process. The errands of all sockets that are made
+/// later are registered with it.
 ///
 /// # Errors
 ///
@@ -321,7 +323,7 @@ pub fn seal() -> io::Result<()> {
     KEEPER.get().map_or(Ok(()), Keeper::seal)
 }
 
-/// An errand of a keeper.
+/// An errand that was registered with a keeper.
 #[derive(Debug)]
 pub struct Errand {
     keeper: Keeper,

@@ -117,7 +117,7 @@ pub struct SocketPath {
     path: PathBuf,
     /// The errand to remove the file, if there is a keeper: the daemon itself may not.
     errand: Option<Errand>,
-    /// Whether the file stays, for another process to remove.
+    /// Whether dropping this leaves the file, which another process will remove.
     is_left: bool,
 }
 
@@ -127,7 +127,7 @@ impl SocketPath {
         &self.path
     }
 
-    /// Leaves the socket where it is.
+    /// Drops the value without removing the file.
     pub fn leave(mut self) {
         self.is_left = true;
     }

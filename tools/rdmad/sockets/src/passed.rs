@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Descriptors that one process passes to another with bytes of a stream, and the sockets of a port
-//! among them.
+//! Passing of descriptors from one process to another along with the bytes of a stream, in
+//! particular of a port's sockets.
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -17,14 +17,14 @@ use rustix::net::{
 use crate::keeper::Keeper;
 use crate::{Remote, SocketPath};
 
-/// Descriptors that come with a message at most.
+/// Maximum number of descriptors of a message.
 pub const MAX_DESCRIPTORS: usize = 4;
 
-/// Writes `bytes`, which are not none, to `stream`, with `fds`.
+/// Writes `bytes`, which must not be empty, to `stream`, with the descriptors `fds`.
 ///
 /// # Errors
 ///
-/// The other side has gone, or there are more descriptors than [`MAX_DESCRIPTORS`].
+/// The other side has closed the stream, or there are more descriptors than [`MAX_DESCRIPTORS`].
 pub fn send(mut stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -32,7 +32,7 @@ pub fn send(mut stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
         return Err(io::ErrorKind::InvalidInput.into());
     }
     if !fds.is_empty() {
-        // There is room for them.
+        // `control` has room for the descriptors.
         let _ = control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let parts = [IoSlice::new(bytes)];
@@ -40,12 +40,12 @@ pub fn send(mut stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
     stream.write_all(&bytes[sent..])
 }
 
-/// Reads bytes from `stream`, with the descriptors that come with them, which are added to `fds`.
-/// Returns how many bytes.
+/// Reads bytes from `stream`, and adds the descriptors that arrive with them to `fds`. Returns the
+/// number of bytes.
 ///
 /// # Errors
 ///
-/// There is nothing to read, or the other side has gone.
+/// There is nothing to read, or the other side has reset the connection.
 pub fn receive(stream: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -62,51 +62,52 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) ->
 /// The sockets of a VM's network interface.
 #[derive(Debug)]
 pub struct NetSockets {
-    /// Frames of the VM come in through it.
+    /// The socket that receives the VM's frames.
     pub socket: UnixDatagram,
-    /// Its path.
+    /// Path of `socket`.
     pub path: SocketPath,
-    /// Frames for the VM leave through it.
+    /// The socket that sends frames to the VM.
     pub remote: Remote,
 }
 
-/// The sockets of a port, which another process made.
+/// The sockets of a port, which another process has made.
 #[derive(Debug)]
 pub struct PortSockets {
-    /// The VM's monitor connects to it.
+    /// The socket that the VM's monitor connects to, and its path.
     pub vfio: (UnixListener, SocketPath),
-    /// Of the network interface, if there is one.
+    /// The sockets of the network interface, if there is one.
     pub net: Option<NetSockets>,
 }
 
-/// The errands of the keeper that comes with a port, in the order in which its sockets are made.
+/// Numbers of the errands of a port's keeper, in the order in which the port's sockets are made.
 const REMOVE_VFIO: u32 = 0;
 const REMOVE_NET: u32 = 1;
 const CONNECT_NET: u32 = 2;
 
-/// Why descriptors are no sockets of a port.
+/// Why descriptors can't be used as the sockets of a port.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPort {
-    /// There are more or fewer than a port has.
+    /// The number of descriptors is wrong.
     #[error("a port of this kind comes with {expected} descriptors, not {given}")]
     Count {
-        /// A keeper, a socket for the monitor, and two for a network interface.
+        /// Expected number: a keeper, a socket for the monitor, and two for a network interface.
         expected: usize,
-        /// Number of descriptors that came.
+        /// Number of received descriptors.
         given: usize,
     },
-    /// One is something else.
+    /// A descriptor is of the wrong kind.
     #[error("the descriptor for {0} is none")]
     Kind(&'static str),
 }
 
 impl PortSockets {
-    /// The sockets that these descriptors are, in the order of [`Self::descriptors`], with the
-    /// paths of the monitor's and of both ends of the network interface.
+    /// Makes the sockets from these descriptors, which have the order of [`Self::descriptors`].
+    /// `vfio` is the path of the monitor's socket, `net` those of both ends of the network
+    /// interface.
     ///
     /// # Errors
     ///
-    /// They are not what a port needs.
+    /// The descriptors are not the sockets of a port.
     pub fn of(fds: Vec<OwnedFd>, vfio: &Path, net: Option<(&Path, &Path)>) -> Result<Self, NoPort> {
         let expected = if net.is_some() { 4 } else { 2 };
         let given = fds.len();
@@ -171,7 +172,7 @@ impl PortSockets {
             .collect()
     }
 
-    /// Leaves the paths to the process that the sockets were passed to.
+    /// Drops the sockets without removing their paths, which the receiving process now owns.
     pub fn leave(self) {
         self.vfio.1.leave();
         if let Some(net) = self.net {

@@ -39,7 +39,7 @@ impl Remote {
         })
     }
 
-    /// The same, connected by an errand of a keeper that was shown it.
+    /// Like [`new`](Self::new), with an errand that was registered before.
     pub(crate) fn with_errand(socket: UnixDatagram, path: PathBuf, errand: Errand) -> Self {
         Self {
             socket,
