@@ -53,11 +53,11 @@ impl Listener {
         })
     }
 
-    /// A socket that another process made, listening.
+    /// A listening socket that another process has made.
     ///
     /// # Errors
     ///
-    /// It can't be told not to wait.
+    /// The socket can't be set to non-blocking mode.
     pub fn from_parts(listener: UnixListener, path: SocketPath) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener, path })
@@ -68,7 +68,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// No seat is free, or the process has too many open files.
+    /// All seats are in use, or the process has too many open files.
     pub fn start(
         self,
         name: &str,
@@ -106,7 +106,7 @@ impl Listener {
     }
 }
 
-/// Threads and contexts of AIO for functions. A confined process can't make either.
+/// Spare threads and AIO contexts for functions, since a confined process can't create either.
 #[derive(Debug)]
 pub struct Seats {
     socket: Reserve,
@@ -115,11 +115,11 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// For `count` functions at a time.
+    /// Creates the resources for `count` functions at a time.
     ///
     /// # Errors
     ///
-    /// There are not so many threads or contexts.
+    /// A thread or an AIO context can't be created.
     pub fn new(count: usize) -> io::Result<Arc<Self>> {
         let contexts = (0..count).map(|_| Aio::new().map(Arc::new));
         Ok(Arc::new(Self {
@@ -139,7 +139,8 @@ impl Seats {
     }
 }
 
-/// A context of AIO, given back when this is dropped. A thread that is left behind may use it on.
+/// An AIO context of the seats. Dropping it returns the context, which a thread that was left
+/// behind may still use.
 struct TakenAio {
     context: Arc<Aio>,
     seats: Arc<Seats>,
