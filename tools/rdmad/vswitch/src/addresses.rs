@@ -28,7 +28,7 @@ const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     owners: HashMap<IpAddr, PortIndex>,
-    /// Rules by the seats of the ports.
+    /// Rules of each port, by the index of its seat.
     ports: HashMap<PortIndex, Rules>,
 }
 
@@ -49,7 +49,7 @@ impl Addresses {
         self.ports.insert(port, Rules { mac, restricted });
     }
 
-    /// Forgets a port. Its addresses may be given to another one.
+    /// Removes a port. Another port may then have its addresses.
     pub(crate) fn remove(&mut self, port: PortIndex) {
         self.owners.retain(|_, owner| *owner != port);
         self.ports.remove(&port);

@@ -58,12 +58,12 @@ impl EngineQueues {
         self.pool.in_use()
     }
 
-    /// Counters of its port.
+    /// Counters of the engine's port.
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// The next frame that the engine sent.
+    /// Takes the next frame that the engine has sent.
     pub(crate) fn next(&self) -> Option<Frame> {
         self.outgoing.pop()
     }
@@ -111,8 +111,8 @@ impl EngineQueues {
 pub struct EnginePort {
     pub(crate) mac: Mac,
     pub(crate) engine: Arc<EngineQueues>,
-    /// All engines of its group, itself among them, unless every frame is for the switch's thread
-    /// to look at.
+    /// All engines of the port's group, including its own. Empty if every frame must pass through
+    /// the switch's thread.
     pub(crate) neighbours: Arc<Neighbours>,
 }
 
@@ -136,8 +136,8 @@ impl EnginePort {
         }
     }
 
-    /// The address of the engine that a frame is for, if the switch would take it there and do
-    /// nothing else with it, should there be such an engine.
+    /// The address of the engine to which a frame may be delivered directly, if there is such an
+    /// engine: the switch would do nothing else with the frame.
     fn neighbour(&self, frame: &[u8]) -> Option<Mac> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, _) = rest.split_first_chunk()?;

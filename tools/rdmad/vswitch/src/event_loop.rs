@@ -190,7 +190,7 @@ impl EventLoop {
         }
     }
 
-    /// Gives a vacant seat to a port.
+    /// Assigns a vacant seat to a port.
     fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) -> io::Result<()> {
         if let Some(link) = &port.net {
             epoll::add(
@@ -205,11 +205,11 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Takes a port from its seat, and frames of its that wait elsewhere.
+    /// Removes a port from its seat, and drops its frames that wait elsewhere.
     fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
         let port = self.forwarder.vacate(seat);
         if let Some(link) = &port.net {
-            // It ends with its descriptor in any case.
+            // An error is ignored: epoll drops the socket when its descriptor is closed.
             let _ = epoll::delete(&self.epoll, link);
         }
         if let Some(injector) = &mut self.injector {
@@ -218,7 +218,7 @@ impl EventLoop {
         port
     }
 
-    /// How long after `now` nothing needs to be done.
+    /// How long after `now` the thread may sleep without an event. `None` for any time.
     pub(crate) fn idle(&self, now: Instant) -> Option<Duration> {
         if self.more {
             return Some(Duration::ZERO);
@@ -412,7 +412,7 @@ mod tests {
         let orders = Arc::default();
         let now = Instant::now();
         let mut event_loop = EventLoop::new(forwarder, None, None, waker, orders, now).unwrap();
-        // No epoll instance.
+        // The descriptor is not an epoll instance, so the wait fails.
         event_loop.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         event_loop.run();
     }

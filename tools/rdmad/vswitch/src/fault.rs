@@ -131,7 +131,7 @@ impl<T: Copy> Injector<T> {
         }
     }
 
-    /// Drops the waiting frames whose tag fulfils `tags`.
+    /// Drops the waiting frames for whose tag `tags` returns true.
     pub(crate) fn forget(&mut self, tags: impl Fn(&T) -> bool) {
         self.held.retain(|held| !tags(&held.tag));
     }

@@ -34,11 +34,11 @@ pub(crate) struct SwitchPort {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// Address of a seat without a port: no frame comes from it, and none is for it alone.
+/// MAC address of a vacant seat: no frame has it as its source or as its unicast destination.
 const NOBODY: Mac = [0xff; 6];
 
 impl SwitchPort {
-    /// A seat without a port, whose engine is nobody's.
+    /// A vacant seat, with a dummy engine.
     pub(crate) fn vacant(engine: Arc<EngineQueues>) -> Self {
         Self {
             mac: NOBODY,
@@ -51,7 +51,7 @@ impl SwitchPort {
     }
 }
 
-/// An uplink.
+/// An uplink of the switch.
 pub(crate) struct UplinkPort {
     pub(crate) link: Link,
     /// Whether routers may be behind the uplink.
@@ -100,7 +100,7 @@ pub(crate) struct Forwarding {
 }
 
 impl Forwarding {
-    /// Whether it begins or ends at the port.
+    /// Whether source or destination is the port.
     pub(crate) fn is_of(&self, port: PortIndex) -> bool {
         let to = match self.destination {
             Destination::Net(to) | Destination::Engine(to) => Some(to),
@@ -110,7 +110,7 @@ impl Forwarding {
     }
 }
 
-/// All that frames come from and go to, and what is known of the way.
+/// All sources and destinations of frames, and the tables that determine the forwarding.
 pub(crate) struct Forwarder {
     pub(crate) ports: Vec<SwitchPort>,
     pub(crate) uplinks: Vec<UplinkPort>,
@@ -118,7 +118,7 @@ pub(crate) struct Forwarder {
     /// When an address on two uplinks was last told.
     complained: Option<Instant>,
     addresses: Addresses,
-    /// The engine of seats without a port.
+    /// The dummy engine of vacant seats.
     nobody: Arc<EngineQueues>,
     /// Buffers for frames from ports, then from uplinks: each has its own, so that none can take
     /// those of others.
@@ -128,7 +128,8 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// With `spare` seats for ports that come later.
+    /// A forwarder for these ports and uplinks, with `spare` vacant seats for ports that are added
+    /// later.
     pub(crate) fn new(
         given: Vec<(SwitchPort, Vec<IpAddr>)>,
         uplinks: Vec<UplinkPort>,
@@ -155,13 +156,13 @@ impl Forwarder {
         }
     }
 
-    /// Gives a vacant seat to a port, which was given these addresses.
+    /// Assigns a vacant seat to a port, for which the addresses `given` are configured.
     pub(crate) fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) {
         self.addresses.add(seat, port.mac, given);
         self.ports[seat.0] = port;
     }
 
-    /// Takes a port from its seat.
+    /// Removes a port from its seat.
     pub(crate) fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
         self.addresses.remove(seat);
         let vacant = SwitchPort::vacant(self.nobody.clone());
@@ -232,7 +233,7 @@ impl Forwarder {
             Origin::Engine(port) => source == self.ports[port.0].mac,
             Origin::Uplink(at) => {
                 // A frame from an uplink with the address of a port is forged, or returns through a
-                // loop. So does a frame with an address that was just seen on another uplink.
+                // loop. The same holds for an address that was just seen on another uplink.
                 let valid =
                     !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
                 valid

@@ -2,8 +2,7 @@
 
 //! Numbers of ports and uplinks.
 
-/// The number of a port's seat. Ports that are there from the start have the first ones, in the
-/// order of the configuration.
+/// The index of a port's seat. Ports of the initial configuration have the first seats, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortIndex(pub(crate) usize);
 

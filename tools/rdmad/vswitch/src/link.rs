@@ -153,7 +153,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A network interface with these sockets.
+    /// A link to a network interface by these sockets.
     pub(crate) fn of_net(sockets: NetSockets) -> io::Result<Self> {
         let NetSockets {
             socket,
@@ -437,11 +437,11 @@ impl AsFd for Link {
     }
 }
 
-/// The sockets of a network interface.
+/// Opens the sockets of a network interface.
 ///
 /// # Errors
 ///
-/// There is no socket at the path, or the keeper takes no errand.
+/// The socket can't be bound at its path, or the keeper refuses the errand.
 pub fn open_net(path: &DatagramPath, access: &Access) -> io::Result<NetSockets> {
     let (socket, at) = bind(path, access)?;
     let sender = UnixDatagram::unbound()?;
@@ -453,7 +453,7 @@ pub fn open_net(path: &DatagramPath, access: &Access) -> io::Result<NetSockets> 
     })
 }
 
-/// A socket that frames come in through.
+/// Binds a socket that receives frames.
 fn bind(path: &DatagramPath, access: &Access) -> io::Result<(UnixDatagram, SocketPath)> {
     let (socket, at) = sockets::datagram(&path.local, access).map_err(io::Error::other)?;
     socket.set_nonblocking(true)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Engines that reach one another without the switch's thread.
+//! Lists of engines that deliver frames to one another without the switch's thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use roce::net::Mac;
 
 use crate::engine_queues::EngineQueues;
 
-/// An engine that others reach without the switch's thread.
+/// An engine to which other engines deliver frames without the switch's thread.
 #[derive(Clone)]
 pub(crate) struct Neighbour {
     pub(crate) mac: Mac,
     pub(crate) engine: Arc<EngineQueues>,
 }
 
-/// The engines of an isolation group. Senders read the list, which changes with the ports.
+/// The engines of an isolation group. Senders read the list without a lock.
 #[derive(Default)]
 pub(crate) struct Neighbours {
     engines: ArcSwap<Vec<Neighbour>>,
-    /// Held while the list changes.
+    /// Serialises changes of the list.
     changes: Mutex<()>,
 }
 
@@ -32,7 +32,7 @@ impl Neighbours {
         self.change(|engines| engines.push(neighbour));
     }
 
-    /// Takes an engine out. Senders that read the list before may still send it a frame.
+    /// Removes an engine. Senders that have read the old list may still deliver a frame to it.
     pub(crate) fn remove(&self, engine: &Arc<EngineQueues>) {
         self.change(|engines| engines.retain(|other| !Arc::ptr_eq(&other.engine, engine)));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Changes that other threads have the switch's thread make, between two of its rounds.
+//! Changes of the ports that other threads request, and that the switch's thread makes between two
+//! rounds.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,39 +14,39 @@ use crate::forwarder::SwitchPort;
 use crate::index::PortIndex;
 use crate::waker::Waker;
 
-/// A change.
+/// A change of the ports.
 pub(crate) enum Change {
-    /// A port takes a seat that is vacant, with the addresses that it was given.
+    /// Assign a vacant seat to a port, for which these addresses are configured.
     Occupy(PortIndex, Box<SwitchPort>, Vec<IpAddr>),
-    /// A port leaves.
+    /// Remove the port from its seat.
     Vacate(PortIndex),
 }
 
-/// A change, and where to tell of its end.
+/// A requested change, and the channel for its result.
 pub(crate) struct Order {
     change: Change,
     done: SyncSender<io::Result<Option<SwitchPort>>>,
 }
 
 impl Order {
-    /// Makes the change by `change`, which returns the port that left, if one did.
+    /// Makes the change by `change`, which returns the removed port, if there is one.
     pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<Option<SwitchPort>>) {
-        // The thread that gave the order waits.
+        // This can't fail: the requesting thread waits for the result.
         let _ = self.done.send(change(self.change));
     }
 }
 
-/// The changes that wait.
+/// The pending changes.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// Whether there are any.
+    /// Whether changes are pending.
     some: AtomicBool,
     waiting: Mutex<Vec<Order>>,
 }
 
 impl Orders {
-    /// Has the thread that `waker` wakes make a change. Returns the port that left, if one did,
-    /// which is dropped by the caller: closing its sockets may take long.
+    /// Requests a change from the thread that `waker` wakes, and waits for it. Returns the removed
+    /// port, if there is one. The caller drops it, since closing its sockets may take long.
     pub(crate) fn give(&self, change: Change, waker: &Waker) -> io::Result<Option<SwitchPort>> {
         let (done, result) = sync_channel(1);
         self.waiting.lock().push(Order { change, done });
@@ -55,7 +56,7 @@ impl Orders {
         result.recv().map_err(ended)?
     }
 
-    /// The changes that were given since the last call.
+    /// Takes the changes that were requested since the last call.
     pub(crate) fn take(&self) -> Vec<Order> {
         if !self.some.load(Ordering::Relaxed) || !self.some.swap(false, Ordering::AcqRel) {
             return Vec::new();

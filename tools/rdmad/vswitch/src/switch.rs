@@ -71,7 +71,7 @@ impl From<Uplink> for UplinkConfig {
 pub struct Config {
     /// Virtual machines; each has an engine.
     pub ports: Vec<PortConfig>,
-    /// Seats for ports that are [added](Switch::add_port) later.
+    /// Number of seats for ports that are [added](Switch::add_port) later.
     pub spare_ports: usize,
     /// Uplinks to other switches and hosts.
     pub uplinks: Vec<UplinkConfig>,
@@ -89,7 +89,7 @@ pub enum Error {
     /// The sockets of a network interface can't be opened.
     #[error("network of port {0}: {1}")]
     Net(String, #[source] io::Error),
-    /// No seat is vacant for one more port.
+    /// No seat is vacant for another port.
     #[error("no more ports can be added")]
     Full,
     /// An uplink can't be opened.
@@ -117,16 +117,16 @@ pub struct Switch {
     orders: Arc<Orders>,
 }
 
-/// Ports and uplinks, as far as other threads see them.
+/// The data of ports and uplinks that threads other than the switch's use.
 #[derive(Debug)]
 pub(crate) struct Seats {
-    /// Of the ports, by their seats.
+    /// Counters of the ports, by the index of their seats.
     ports: Mutex<Vec<Option<Arc<Counters>>>>,
-    /// Of the uplinks.
+    /// Counters of the uplinks.
     uplinks: Vec<Arc<Counters>>,
     groups: Mutex<HashMap<u32, Arc<Neighbours>>>,
-    /// Whether engines reach each other without the switch's thread: frames that are captured or
-    /// meet faults pass through one thread.
+    /// Whether engines deliver frames to one another without the switch's thread. With a capture or
+    /// faults, all frames pass through that thread.
     direct: bool,
 }
 
@@ -156,7 +156,7 @@ impl Switch {
     ///
     /// # Errors
     ///
-    /// All seats are taken, or the kernel does not watch the sockets.
+    /// All seats are in use, or epoll can't watch the sockets.
     pub fn add_port(
         &self,
         config: PortConfig,
@@ -183,8 +183,8 @@ impl Switch {
         Ok(self.seats.introduce(config.mac, config.group, engine))
     }
 
-    /// Removes a port, whose engine sends nothing any more. Frames that come for it are frames for
-    /// an unknown address from then on.
+    /// Removes a port. Its engine must not send frames any more. Later frames to its address are
+    /// treated like frames to an unknown address.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl Switch {
             .give(Change::Vacate(PortIndex(seat)), &self.waker)?;
         ports[seat] = None;
         drop(ports);
-        // Its sockets end, and their paths.
+        // Dropping the port closes its sockets and removes their paths.
         drop(left);
         Ok(())
     }
@@ -230,11 +230,11 @@ impl Seats {
         counters.map(|counters| counters.snapshot()).collect()
     }
 
-    /// Makes an engine known to those of its group, and them to it.
+    /// Adds an engine to the list of its group, which it shares.
     fn introduce(&self, mac: Mac, group: u32, engine: Arc<EngineQueues>) -> EnginePort {
         let neighbours = if self.direct {
             let mut groups = self.groups.lock();
-            // A group that nobody is in goes.
+            // The list of a group without ports is removed.
             groups.retain(|_, neighbours| Arc::strong_count(neighbours) > 1);
             let neighbours = groups.entry(group).or_default().clone();
             drop(groups);

@@ -31,7 +31,7 @@ impl UnixPeer {
         Ok(Self::of(Remote::new(socket, path)?))
     }
 
-    /// Takes a socket that knows its peer, and connects it if the peer is there.
+    /// Takes a socket with the path of its peer, and connects it if the peer exists.
     pub(crate) fn of(remote: Remote) -> Self {
         let mut peer = Self {
             remote,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Ports that come and go while the switch runs.
+//! Ports that are added and removed while the switch runs.
 
 mod common;
 
@@ -9,7 +9,7 @@ use roce::{Frame, FramePort};
 use sockets::Access;
 use vswitch::{open_net, DatagramPath, EnginePort, PortConfig};
 
-/// A port with this number that comes later.
+/// Configuration of a port with this number, to be added later.
 fn late(port: usize, group: u32) -> PortConfig {
     PortConfig {
         name: format!("late{port}"),
@@ -51,7 +51,7 @@ fn an_engine_that_comes_reaches_others_and_they_reach_it() {
             assert_eq!(rig.engine_receive(0)[..], roce(mac(0), mac(2), number));
             rig.switch.remove_port(&engine).unwrap();
             assert_eq!(names(), before);
-            // Its address is any address now: behind an uplink, say.
+            // The address of the removed port may now be behind an uplink.
             rig.engine_send(0, &roce(mac(2), mac(0), number));
             assert_eq!(rig.uplinks[0].receive(), roce(mac(2), mac(0), number));
             assert!(engine.receive().is_none());
@@ -83,8 +83,8 @@ fn a_port_of_another_group_that_comes_reaches_nobody() {
     assert!(two.receive().is_none());
 }
 
-/// The network interface of a port that comes is served, with the addresses that it was given, and
-/// ends with it.
+/// The network interface of an added port is served, with its configured addresses, until the port
+/// is removed.
 #[test]
 fn a_network_interface_comes_and_goes() {
     let rig = rig(1);
@@ -116,7 +116,7 @@ fn a_network_interface_comes_and_goes() {
     }
 }
 
-/// A frame that waits for its port does not reach the next one in its seat.
+/// A frame that waits for a removed port does not reach the next port in the same seat.
 #[test]
 fn frames_that_wait_end_with_their_port() {
     let rig = Rig::with(1, 1, |config| {
