@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names, addresses and paths that one port alone may have.
+//! Names, addresses and paths, which must be unique among all ports.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use anyhow::{ensure, Result};
 
 use crate::cli::{Mac, PortArgs};
 
-/// Names, addresses and paths that are taken.
+/// Names, addresses and paths that are in use.
 #[derive(Default)]
 pub struct Claims<'a> {
     names: HashSet<&'a str>,
@@ -20,7 +20,7 @@ pub struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Takes the path of a socket.
+    /// Claims the path of a socket. Fails if it is in use.
     pub fn path(&mut self, path: &'a Path) -> Result<()> {
         ensure!(
             self.paths.insert(path),
@@ -30,7 +30,7 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// Takes what a port has.
+    /// Claims the name, addresses and paths of a port. Fails if one of them is in use.
     pub fn port(&mut self, port: &'a PortArgs) -> Result<()> {
         ensure!(
             self.names.insert(&port.name),

@@ -159,13 +159,13 @@ pub struct Args {
     #[arg(long, value_name = "GROUP", value_parser = parse_group, requires = "ctl")]
     pub ctl_group: Option<u32>,
 
-    /// Ports that can be added while the daemon runs, beyond those that are removed; 8 by default
-    /// with --ctl.
+    /// Number of ports that can be added while the daemon runs, in addition to removed ones
+    /// (default 8 with --ctl).
     #[arg(long, value_name = "N", requires = "ctl")]
     pub spare_ports: Option<u16>,
 
-    /// Write a line to this file descriptor, a pipe, once QEMU may be started. The service manager
-    /// behind NOTIFY_SOCKET is told too.
+    /// Write a line to this file descriptor, a pipe, once QEMU may be started. A service manager at
+    /// NOTIFY_SOCKET is notified too.
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<u32>,
 }
@@ -193,7 +193,7 @@ impl SocketArgs {
     }
 }
 
-/// Name of the command that the daemon and ctl start themselves.
+/// Name of the hidden command that runs a keeper. The daemon and ctl start it.
 pub const KEEPER: &str = "keeper";
 
 /// A command to run instead of the daemon.
@@ -306,7 +306,7 @@ const GUEST_MEMORY: u64 = 1 << 40;
 /// addresses, and the daemon needs some itself.
 const ALL_GUEST_MEMORY: u64 = 96 << 40;
 
-/// Ports that can be added unless told otherwise.
+/// Default number of ports that can be added.
 const SPARE_PORTS: usize = 8;
 
 /// A unicast MAC address.
@@ -314,13 +314,13 @@ const SPARE_PORTS: usize = 8;
 pub struct Mac(pub [u8; 6]);
 
 impl Args {
-    /// Guest memory that a port maps at most unless it tells.
+    /// Default maximum of the guest memory that a port maps, in bytes.
     pub fn share_of_guest_memory(&self) -> u64 {
         let share = ALL_GUEST_MEMORY / self.most_ports().max(1) as u64;
         share.min(GUEST_MEMORY)
     }
 
-    /// Guest memory that this port maps at most.
+    /// Maximum number of bytes of guest memory that this port maps.
     pub fn guest_memory(&self, port: &PortArgs) -> u64 {
         port.guest_memory
             .unwrap_or_else(|| self.share_of_guest_memory())
@@ -336,18 +336,18 @@ impl Args {
         access_of(self.ctl_group)
     }
 
-    /// Seats for ports that are added later.
+    /// Number of ports that can be added later.
     pub fn spare_ports(&self) -> usize {
         let default = if self.ctl.is_some() { SPARE_PORTS } else { 0 };
         self.spare_ports.map_or(default, usize::from)
     }
 
-    /// Ports at a time.
+    /// Maximum number of ports at a time.
     pub fn most_ports(&self) -> usize {
         self.ports.len() + self.spare_ports()
     }
 
-    /// Paths of sockets that belong to no port.
+    /// Paths of the sockets that don't belong to a port.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let uplinks = self.uplinks.iter().filter_map(|uplink| match &uplink.link {
             Uplink::Unix(link) => Some([&*link.local, &*link.remote]),
@@ -357,7 +357,7 @@ impl Args {
         uplinks.flatten().chain(servers.map(|path| &**path))
     }
 
-    /// Rules that the parser can't see in one argument alone.
+    /// Checks the rules that concern several arguments.
     pub fn check(&self) -> Result<()> {
         let mut claims = Claims::default();
         self.paths().try_for_each(|path| claims.path(path))?;
@@ -372,7 +372,7 @@ impl Args {
     }
 }
 
-/// Whether the guest memory of all ports is what a process can map.
+/// Fails if the guest memory of all ports is more than a process can map.
 pub fn check_guest_memory(mapped: impl Iterator<Item = u64>) -> Result<()> {
     ensure!(
         mapped.fold(0, u64::saturating_add) <= ALL_GUEST_MEMORY,
@@ -382,7 +382,7 @@ pub fn check_guest_memory(mapped: impl Iterator<Item = u64>) -> Result<()> {
     Ok(())
 }
 
-/// The owner's access to a socket, and that of a group.
+/// Access to a socket for its owner, and for `group` if there is one.
 fn access_of(group: Option<u32>) -> Access {
     let mode = match group {
         Some(_) => 0o660,
@@ -421,18 +421,18 @@ fn feature_parser() -> impl TypedValueParser<Value = Features> {
 }
 
 impl PortArgs {
-    /// Paths of its sockets.
+    /// Paths of the port's sockets.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let link = self.net.iter();
         let link = link.flat_map(|link| [&*link.local, &*link.remote]);
         [&*self.vfio].into_iter().chain(link)
     }
 
-    /// The same with paths that do not depend on the working directory.
+    /// The port with absolute paths, which don't depend on the working directory.
     ///
     /// # Errors
     ///
-    /// There is no such directory, or its name can't be a part of the text of a port.
+    /// There is no working directory, or the text form of a port can't express a path.
     pub fn absolute(&self) -> Result<Self> {
         let mut port = self.clone();
         port.vfio = path::absolute(&port.vfio)?;
@@ -451,7 +451,7 @@ impl PortArgs {
     }
 }
 
-/// As it is written on the command line.
+/// Formats the port as the value of `--port`.
 impl fmt::Display for PortArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -51,8 +51,9 @@ pub fn complete(args: &Args) -> Result<()> {
 
 /// Runs the keeper, until the daemon at standard input ends.
 pub fn keep() -> Result<()> {
-    // Signals of the terminal are for the daemon, or for ctl. The keeper ends when the daemon ends,
-    // or the port. It fails to have a session of its own only if it has one.
+    // The terminal's signals are meant for the daemon or for ctl. The keeper ignores them, and ends
+    // when the daemon ends or the port is removed. `setsid` fails only if the keeper has its own
+    // session already.
     block_signals()?;
     let _ = rustix::process::setsid();
     let confine = |removed: &[&Path]| {

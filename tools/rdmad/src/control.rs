@@ -32,12 +32,12 @@ pub const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// Lists the ports.
     Ports {},
-    /// Adds a port. The request comes with descriptors of its sockets.
+    /// Adds a port, whose sockets are passed as descriptors.
     AddPort {
         /// The port in the syntax of `--port`.
         port: String,
     },
-    /// Ends a port.
+    /// Removes a port.
     RemovePort {
         /// Name of the port.
         port: String,
@@ -136,8 +136,8 @@ impl Control {
     }
 }
 
-/// Fails unless `user` may control the daemon of user `own`. With a group, every user who may
-/// connect may.
+/// Fails unless `user` may control the daemon of user `own`. With a group, every user may who can
+/// connect.
 fn check_user(user: Uid, own: Uid, has_group: bool) -> Result<()> {
     ensure!(
         has_group || user.is_root() || user == own,
@@ -185,7 +185,7 @@ mod tests {
             let checked = check_user(user(who), user(1000), has_group);
             assert_eq!(checked.is_ok(), may, "user {who}, group {has_group}");
         }
-        // Nor is an ordinary user let in by a daemon of root.
+        // A daemon of root refuses ordinary users too.
         assert!(check_user(user(1000), user(0), false).is_err());
     }
 }

@@ -35,7 +35,7 @@ pub struct CtlArgs {
 enum Command {
     /// List the ports.
     Ports,
-    /// Add a port. Its sockets are made by this command, with the rights of its user, and handed to
+    /// Add a port. This command makes the sockets, with the rights of its user, and passes them to
     /// the daemon.
     AddPort {
         /// The port in the syntax of --port.
@@ -46,7 +46,7 @@ enum Command {
         #[command(flatten)]
         sockets: SocketArgs,
     },
-    /// End a port. Its VM loses the device.
+    /// Remove a port. Its VM loses the device.
     RemovePort {
         /// Name of the port.
         port: String,
@@ -120,12 +120,12 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Makes the sockets of a port and has the daemon serve it.
+/// Makes the sockets of a port, and requests that the daemon serve the port.
 fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec<u8>, Reply)> {
     let port = port.absolute()?;
     let access = sockets.access();
     let keeper = keeper::start(KEEPER, Stdio::null()).context("can't start the keeper")?;
-    // In the order in which the daemon knows the errands of the keeper.
+    // The sockets are made in the order in which the daemon numbers the errands of the keeper.
     let vfio = sockets::listen(&port.vfio, &access)?;
     let net = port.net.as_ref();
     let net = net.map(|path| vswitch::open_net(path, &access));
@@ -141,8 +141,8 @@ fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec
     Ok(answer)
 }
 
-/// Sends a request with descriptors. Returns the daemon's answer, as it is and what it says, unless
-/// it is why the daemon refuses.
+/// Sends a request with descriptors. Returns the daemon's reply, as text and parsed. Fails if the
+/// daemon refuses the request.
 fn ask(socket: &Path, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Reply)> {
     let context = || format!("no answer from {}", socket.display());
     let request = serde_json::to_string(request)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Resources that all ports share, and the begin and end of a port.
+//! Resources that all ports share, and the start and end of a port.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -21,27 +21,27 @@ use crate::size::mib;
 
 /// Resources that all ports share.
 pub struct Host {
-    /// Before the switch, which its workers send frames to.
+    /// Dropped before the switch, to which the workers send frames.
     pub runtime: Runtime,
     pub switch: Switch,
     seats: Arc<Seats>,
-    /// Ports at a time.
+    /// Maximum number of ports at a time.
     pub most_ports: usize,
-    /// Paths of sockets that belong to no port.
+    /// Paths of the sockets that don't belong to a port.
     pub paths: Vec<PathBuf>,
-    /// Bytes that the daemon allocates for a port unless the port tells.
+    /// Default memory limit of a port in bytes.
     memory: u64,
-    /// Bytes of guest memory that a port maps unless it tells.
+    /// Default limit of a port's guest memory in bytes.
     guest_memory: u64,
     doorbell_shift: u8,
     withheld: Features,
-    /// Features of the transport beyond those that are always offered.
+    /// Transport features to offer in addition to those that are always offered.
     more: Features,
 }
 
-/// A port that is served. Dropping it ends its threads.
+/// A port and the server of its socket. Dropping it ends its threads.
 pub struct ServedPort {
-    /// Its threads.
+    /// Server of the port's socket, which ends its threads when dropped.
     server: Handle,
     pub engine: Arc<Device>,
     frames: EnginePort,
@@ -96,7 +96,7 @@ impl Host {
         Ok((host, engines))
     }
 
-    /// Guest memory that this port maps at most.
+    /// Maximum number of bytes of guest memory that this port maps.
     pub fn guest_memory(&self, port: &PortArgs) -> u64 {
         port.guest_memory.unwrap_or(self.guest_memory)
     }
@@ -139,7 +139,7 @@ impl Host {
         })
     }
 
-    /// Serves a port that comes while the daemon runs, with its sockets.
+    /// Serves a port that is added while the daemon runs. `fds` are its sockets.
     pub fn add(&self, port: &PortArgs, group: u32, fds: Vec<OwnedFd>) -> Result<ServedPort> {
         let memory = port.memory.unwrap_or(self.memory);
         ensure!(
@@ -162,7 +162,7 @@ impl Host {
         served
     }
 
-    /// Ends a port while others go on.
+    /// Ends a port. Other ports are not affected.
     pub fn remove(&self, port: ServedPort) -> Result<()> {
         let ServedPort {
             server,
@@ -170,7 +170,7 @@ impl Host {
             frames,
         } = port;
         drop(server);
-        // If the client holds up a thread of the port, that has the device still.
+        // Detached explicitly: a thread of the port that its client blocks still holds the device.
         engine.detach();
         Ok(self.switch.remove_port(&frames)?)
     }

@@ -45,7 +45,7 @@ pub fn raise(ports: usize) {
 pub fn lower(args: &Args) -> Result<()> {
     let ports = args.ports.iter();
     let memory = ports.map(|port| port.memory.unwrap_or(args.memory));
-    // Ports that are added have no more than that each.
+    // Each port that is added later has at most the default limit.
     let memory = memory.chain((0..args.spare_ports()).map(|_| args.memory));
     let memory = memory.fold(OWN_MEMORY, u64::saturating_add);
     let files = getrlimit(Resource::Nofile).current;

@@ -40,10 +40,10 @@ pub trait Answers: Send + 'static {
     const KIND: Kind;
     /// Maximum length of a request in bytes, without its end of line.
     const MAX_REQUEST: usize;
-    /// Whether descriptors may come with a request.
+    /// Whether requests may carry descriptors.
     const TAKES_DESCRIPTORS: bool;
 
-    /// Answers a request that came with the descriptors `fds`. A request that is too long is
+    /// Answers a request, which carried the descriptors `fds`. A request that is too long is
     /// truncated to one byte more than [`MAX_REQUEST`](Self::MAX_REQUEST).
     ///
     /// # Errors
@@ -169,7 +169,7 @@ fn serve<A: Answers>(listener: &UnixListener, stop: &OwnedFd, answers: &mut A) -
 struct Client {
     stream: UnixStream,
     request: Vec<u8>,
-    /// Descriptors that came with the request.
+    /// Descriptors that arrived with the request.
     fds: Vec<OwnedFd>,
     /// The unsent rest of the answer. `None` until the request is complete.
     answer: Option<VecDeque<u8>>,

@@ -19,11 +19,11 @@ use crate::host::{Host, ServedPort};
 use crate::rates;
 use crate::report::Report;
 
-/// A port.
+/// A port of the running daemon.
 struct Port {
     /// The port's configuration.
     args: PortArgs,
-    /// Number of its isolation group; 0 is the group of ports without `group=`.
+    /// Number of the port's isolation group; 0 is the group of ports without `group=`.
     group: u32,
     served: ServedPort,
 }
@@ -54,8 +54,8 @@ pub struct PortState {
 }
 
 impl Ports {
-    /// Opens all sockets and serves the ports of the command line, by workers on the CPUs
-    /// `dedicated` if there are any.
+    /// Opens all sockets and serves the ports of the command line. The workers run on the CPUs
+    /// `dedicated`, if there are any.
     pub fn start(args: &Args, dedicated: Vec<usize>) -> Result<Self> {
         // The sockets come first: they show whether another daemon is running already.
         let bind = |port: &PortArgs| {
@@ -84,7 +84,7 @@ impl Ports {
         })
     }
 
-    /// Adds a port, with its sockets.
+    /// Adds a port. `fds` are its sockets.
     pub fn add(&self, args: PortArgs, fds: Vec<OwnedFd>) -> Result<()> {
         let mut ports = self.ports.lock();
         let present = || ports.iter().map(|port| &port.args);
@@ -114,12 +114,13 @@ impl Ports {
         Ok(())
     }
 
-    /// Ends the port with this name.
+    /// Removes the port with this name.
     pub fn remove(&self, name: &str) -> Result<()> {
         let mut ports = self.ports.lock();
         let at = ports.iter().position(|port| port.args.name == name);
         let port = ports.remove(at.with_context(|| no_port(name))?);
-        // A client may hold the end up; the status does not wait for that.
+        // A client may delay the end of its port. The lock is released, so the status does not
+        // wait.
         drop(ports);
         self.host.remove(port.served)
     }
@@ -182,7 +183,7 @@ fn group_number<'a>(
     }
     let same = present.clone().find(|(other, _)| other.group == port.group);
     let is_free = |number: &u32| present.clone().all(|(_, taken)| taken != *number);
-    // There are fewer ports than a u32 counts.
+    // The number of ports fits u32.
     same.map_or_else(|| (1..).find(is_free).unwrap_or(0), |(_, number)| number)
 }
 
@@ -226,7 +227,7 @@ mod tests {
         }
         let numbers: Vec<_> = numbered.iter().map(|(_, number)| *number).collect();
         assert_eq!(numbers, [0, 1, 2, 0, 1]);
-        // The number of a group that nobody is in is free.
+        // The number of a group without ports is reused.
         numbered.retain(|(_, number)| *number != 1);
         assert_eq!(
             group_number(numbered.iter().copied(), &port(6, ",group=z")),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Ports that come and go while the program runs, in its sandbox.
+//! Ports that are added to and removed from a running daemon in its sandbox.
 
 mod ctl;
 mod process;
@@ -16,14 +16,14 @@ use ctl::{done, log, port, refused, start};
 use sockets::passed;
 use waiting::wait_until;
 
-/// A port with a network interface.
+/// Text of a port with a network interface.
 fn with_net(dir: &Path, name: &str, number: u8) -> String {
     let at = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
     let net = format!(",net={}:{}", at("net"), at("qemu"));
     port(dir, name, number) + &net
 }
 
-/// The names of the ports.
+/// The names of the daemon's ports.
 fn names(dir: &Path) -> Vec<String> {
     let text = done(dir, &["ports"]);
     let names = text
@@ -32,7 +32,7 @@ fn names(dir: &Path) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Whether a function is served at the socket of a port.
+/// Whether the daemon serves a function at the socket of a port.
 fn is_served(dir: &Path, name: &str) -> bool {
     let socket = dir.join(format!("{name}.vfio"));
     let client = vfio_user::Client::new(&socket);
@@ -57,7 +57,7 @@ fn a_port_comes_and_goes() {
     for name in ["b.vfio", "b.net"] {
         assert!(!dir.join(name).exists(), "{name}");
     }
-    // A port of the command line is one as well.
+    // A port of the command line can be removed too.
     done(dir, &["remove-port", "a"]);
     assert!(names(dir).is_empty());
     assert!(!dir.join("a.vfio").exists());
@@ -68,7 +68,7 @@ fn a_port_comes_and_goes() {
     assert!(!dir.join("a.vfio").exists(), "its keeper removes it");
 }
 
-/// Frames cross, also to a monitor that comes later and one that comes anew.
+/// Frames pass between ports, also to a monitor that starts later, and to a restarted monitor.
 #[test]
 fn the_network_of_a_port_is_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn a_port_that_can_not_be_leaves_nothing_behind() {
         assert!(error.contains(complaint), "{error}");
         assert!(!dir.join("c.vfio").exists(), "{wrong}");
     }
-    // A socket that somebody has is left to him.
+    // A socket that is in use is not replaced.
     let error = refused(
         dir,
         &["add-port", &port(dir, "c", 3).replace("c.vfio", "a.vfio")],
@@ -149,7 +149,7 @@ fn a_port_that_can_not_be_leaves_nothing_behind() {
     let error = refused(dir, &["remove-port", "d"]);
     assert!(error.contains("there is no port \"d\""), "{error}");
     assert_eq!(names(dir), ["a", "b", "c"]);
-    // A port that goes leaves a seat.
+    // After a port was removed, another one can be added.
     done(dir, &["remove-port", "b"]);
     done(dir, &["add-port", &port(dir, "d", 2)]);
     assert_eq!(names(dir), ["a", "c", "d"]);
@@ -157,7 +157,7 @@ fn a_port_that_can_not_be_leaves_nothing_behind() {
     assert!(!log.contains("refused system call"), "{log}");
 }
 
-/// A client of its own brings what is no socket of a port.
+/// Descriptors that are not the sockets of a port are refused.
 #[test]
 fn wrong_descriptors_get_a_sentence() {
     let dir = tempfile::tempdir().unwrap();

@@ -65,7 +65,7 @@ fn every_thread_is_confined() {
         "control",
         "log",
         "pcap",
-        // Of ports that may come.
+        // Threads for ports that can be added.
         "service",
         "socket",
         "status",

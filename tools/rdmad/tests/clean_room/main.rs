@@ -46,7 +46,7 @@ fn daemon(dir: &Path, path: &str) -> Daemon {
     daemon_with(dir, path, &[])
 }
 
-/// The same with more arguments.
+/// Like [`daemon`], with more arguments.
 fn daemon_with(dir: &Path, path: &str, more: &[&str]) -> Daemon {
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
     for ((name, more), mac) in [("a", ",ip=192.0.2.1"), ("b", "")].into_iter().zip(MACS) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Ports that come and go beside others.
+//! Ports that are added and removed while others work.
 
 use std::fs;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::process::Daemon;
 use crate::wire::*;
 use crate::MACS;
 
-/// How often a port comes and goes.
+/// How often a port is added and removed.
 const ROUNDS: u32 = 100;
-/// Tables and frames that are set aside for a port, in KiB.
+/// Memory for the tables and frames of a port, in KiB.
 const OF_A_PORT: u64 = 27 << 10;
 
-/// Runs a test with a daemon that is controlled at `dir`/ctl, on both paths.
+/// Runs a test with a daemon whose control socket is `dir`/ctl, by the direct path and by packets.
 fn on_both_paths(test: impl Fn(&Path, &Daemon)) {
     for path in ["direct", "wire"] {
         let dir = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn on_both_paths(test: impl Fn(&Path, &Daemon)) {
     }
 }
 
-/// Adds port c and sets its device up.
+/// Adds port c and initialises its device.
 fn arrive(dir: &Path) -> Endpoint {
     let socket = dir.join("c");
     let port = format!("c,vfio={},mac=52:54:00:09:00:03", socket.display());
@@ -43,7 +43,7 @@ fn connect(a: &mut Endpoint, b: &mut Endpoint) {
     a.connect(b.peer(), 2, 1);
 }
 
-/// Has `a` write to `b`, and returns the status of that.
+/// Executes a WRITE from `a` to `b`, and returns the status of its completion.
 fn write(a: &mut Endpoint, b: &Endpoint, number: u32) -> u8 {
     let (there, rkey) = (b.region.address, b.region.rkey);
     let len = 1000 + number;
@@ -56,7 +56,7 @@ fn write(a: &mut Endpoint, b: &Endpoint, number: u32) -> u8 {
     done.status
 }
 
-/// Threads of a daemon, its open files, and KiB of its private memory.
+/// Number of threads and open files of a daemon, and its private memory in KiB.
 fn usage(daemon: &Daemon) -> (usize, usize, u64) {
     let of = |name: &str| format!("/proc/{}/{name}", daemon.0.id());
     let count = |name: &str| fs::read_dir(of(name)).unwrap().count();
@@ -68,7 +68,7 @@ fn usage(daemon: &Daemon) -> (usize, usize, u64) {
     (count("task"), count("fd"), data.unwrap().parse().unwrap())
 }
 
-/// Two ports exchange data while a third comes, does work of its own, and goes.
+/// Two ports exchange data while a third one is added, initialised and removed.
 #[test]
 fn ports_come_and_go_and_nothing_grows() {
     on_both_paths(|dir, daemon| {
@@ -95,7 +95,8 @@ fn ports_come_and_go_and_nothing_grows() {
     });
 }
 
-/// To a peer the end of a port is that of its VM; a port that comes anew is another one.
+/// Peers of a removed port get errors, like after the end of its VM. A port that is added again
+/// under the same name is another peer.
 #[test]
 fn peers_of_a_port_that_goes_get_errors() {
     const RETRY_EXC_ERR: u8 = 12;

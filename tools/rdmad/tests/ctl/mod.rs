@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A daemon that is controlled, and its ctl.
-// Each test program uses a part of it.
+//! A daemon with a control socket, and the command `ctl`.
+// Each test program uses a part of this module.
 #![allow(dead_code)]
 
 use std::io::{Read, Write};
