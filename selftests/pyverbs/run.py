@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Runs rdma-core's pyverbs tests on a device, compares each result with the expected one, and reports
-in KTAP.
+"""Runs rdma-core's pyverbs tests on a device and compares the results with the expected ones.
 
-The tests are those of the rdma-core source tree. Each module runs in its own process, forked from
-this one: the slow part, loading Python's modules, is done once, and a test that crashes or hangs
-does not affect the results of other modules.
+The report is in KTAP. The tests are those of the rdma-core source tree. Each module runs in its own
+process, forked from this one: the slow part, loading Python's modules, is done once, and a test
+that crashes or hangs does not affect the results of other modules.
 
 The file of expectations has a line for each test: its name, its results on virtio_rdma and on rxe,
 and the reason if it is skipped. A result is "pass" or "skip". On rxe it may also be "fail", or
