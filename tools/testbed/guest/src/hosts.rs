@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Names and addresses of guests: an IPv4 address and a name for each port, and an IPv6 address for
-//! each guest.
+//! Names and addresses of guests: a name for the IPv4 address of each port, and a name for the IPv6
+//! address of each guest's first port.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
