@@ -13,7 +13,7 @@ use crate::figure::{Better, Key, Report, Shape};
 use crate::machine::Machine;
 use crate::vm::is_own;
 
-/// A figure is worse if it differs from the kept figure by more than this share.
+/// A figure has become worse if it is worse than the kept figure by more than this share.
 const TOLERANCE: f64 = 0.1;
 /// Minimum number of threads of a load of part `scale` in addition to the workers: a player, and
 /// the sparse sender.
