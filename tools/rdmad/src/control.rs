@@ -17,6 +17,7 @@ use rustix::process::{geteuid, Uid};
 use sandbox::Kind;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::LevelFilter;
+use vswitch::pcap::Captured;
 
 use crate::line_server::Answers;
 use crate::log::Level;
@@ -39,6 +40,16 @@ pub enum Request {
     },
     /// Removes a port.
     RemovePort {
+        /// Name of the port.
+        port: String,
+    },
+    /// Captures the frames of a port. The request comes with a descriptor of the file.
+    Capture {
+        /// Name of the port.
+        port: String,
+    },
+    /// Ends the capture of a port.
+    EndCapture {
         /// Name of the port.
         port: String,
     },
@@ -68,6 +79,13 @@ pub enum Reply {
     Error(String),
     /// The state of all ports.
     Ports(Vec<PortState>),
+    /// The capture of a port has ended.
+    Captured {
+        /// Number of frames that were captured.
+        frames: u64,
+        /// Number of frames that were left out, since the reader was too slow.
+        left_out: u64,
+    },
 }
 
 /// Executes requests and answers them.
@@ -100,6 +118,16 @@ impl Control {
                 self.ports.remove(&port)?;
                 tracing::info!(port, "removed");
                 Ok(Reply::Done)
+            }
+            Request::Capture { port } => {
+                self.ports.capture(&port, fds)?;
+                tracing::info!(port, "its frames are captured");
+                Ok(Reply::Done)
+            }
+            Request::EndCapture { port } => {
+                let Captured { frames, left_out } = self.ports.end_capture(&port)?;
+                tracing::info!(port, "{frames} frames were captured, {left_out} left out");
+                Ok(Reply::Captured { frames, left_out })
             }
             Request::Limit {
                 port,

@@ -2,12 +2,12 @@
 
 //! The command `ctl`, which controls a running daemon.
 
-use std::io::Write;
-use std::os::fd::BorrowedFd;
+use std::io::{IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Subcommand;
 use sockets::{keeper, PortSockets};
 
@@ -51,6 +51,19 @@ enum Command {
         /// Name of the port.
         port: String,
     },
+    /// Capture the frames from and to a port. Data that is copied from memory to memory makes none.
+    Capture {
+        /// Name of the port.
+        port: String,
+
+        /// The capture file, which must not exist; - is standard output.
+        #[arg(long, value_name = "FILE|-", required_unless_present = "stop")]
+        file: Option<PathBuf>,
+
+        /// End the capture.
+        #[arg(long, conflicts_with = "file")]
+        stop: bool,
+    },
     /// Change the rate limits of a port. A limit that is not given does not change.
     Limit {
         /// Name of the port.
@@ -82,6 +95,10 @@ impl Command {
             Self::AddPort { port, .. } => Request::AddPort {
                 port: port.to_string(),
             },
+            Self::Capture { port, file, .. } => match file {
+                Some(_) => Request::Capture { port: port.clone() },
+                None => Request::EndCapture { port: port.clone() },
+            },
             Self::RemovePort { port } => Request::RemovePort { port: port.clone() },
             Self::Limit {
                 port,
@@ -103,6 +120,12 @@ impl Command {
 pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
     let (line, reply) = match &args.command {
         Command::AddPort { port, sockets } => add_port(&args.socket, port, sockets)?,
+        Command::Capture {
+            file: Some(file), ..
+        } => {
+            let file = capture_file(file)?;
+            ask(&args.socket, &args.command.request(), &[file.as_fd()])?
+        }
         command => ask(&args.socket, &command.request(), &[])?,
     };
     if args.json {
@@ -111,6 +134,9 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
     }
     match reply {
         Reply::Done | Reply::Error(_) => {}
+        Reply::Captured { frames, left_out } => {
+            writeln!(to, "{frames} frames, {left_out} left out")?;
+        }
         Reply::Ports(ports) => {
             for port in ports {
                 writeln!(to, "{port}")?;
@@ -139,6 +165,18 @@ fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec
     let answer = ask(socket, &request, &sockets.descriptors(&keeper))?;
     sockets.leave();
     Ok(answer)
+}
+
+/// Opens the file of a capture, which only its owner may read.
+fn capture_file(path: &Path) -> Result<OwnedFd> {
+    if path == Path::new("-") {
+        let out = std::io::stdout();
+        ensure!(!out.is_terminal(), "a capture is not for a terminal");
+        return Ok(out.as_fd().try_clone_to_owned()?);
+    }
+    let file = vswitch::pcap::create(path);
+    let file = file.with_context(|| format!("capture file {}", path.display()))?;
+    Ok(file.into())
 }
 
 /// Sends a request with descriptors. Returns the daemon's reply, as text and parsed. Fails if the

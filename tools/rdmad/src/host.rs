@@ -2,22 +2,28 @@
 
 //! Resources that all ports share, and the start and end of a port.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{anyhow, ensure, Context, Result};
 use dma::DmaSpace;
+use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
 use sockets::PortSockets;
 use vdev::{Handle, Listener, Seats, F_ORDER_PLATFORM};
 use verbs::{Device, DeviceConfig, Runtime, RuntimeConfig};
 use virtio_rdma_abi::feature::Features;
+use vswitch::pcap::Captured;
 use vswitch::{EnginePort, PortConfig, Switch};
 
 use crate::cli::{Args, PortArgs};
 use crate::device::RdmaDevice;
 use crate::size::mib;
+
+/// Maximum number of ports whose frames are captured at a time.
+const CAPTURES: usize = 4;
 
 /// Resources that all ports share.
 pub struct Host {
@@ -61,6 +67,7 @@ impl Host {
                 .map(|(port, group)| switch_port(port, *group))
                 .collect(),
             spare_ports: args.spare_ports(),
+            port_captures: if args.ctl.is_some() { CAPTURES } else { 0 },
             uplinks: args.uplinks.clone(),
             access: args.access(),
             pcap: args.pcap.clone(),
@@ -160,6 +167,25 @@ impl Host {
             self.switch.remove_port(&frames)?;
         }
         served
+    }
+
+    /// Captures the frames of a port to the file whose descriptor is in `fds`.
+    pub fn capture(&self, port: &ServedPort, fds: Vec<OwnedFd>) -> Result<()> {
+        let [file] = <[OwnedFd; 1]>::try_from(fds)
+            .map_err(|fds| anyhow!("a capture comes with one descriptor, not {}", fds.len()))?;
+        let kind = FileType::from_raw_mode(fstat(&file)?.st_mode);
+        let access = fcntl_getfl(&file)? & OFlags::RWMODE;
+        ensure!(
+            matches!(kind, FileType::RegularFile | FileType::Fifo) && access != OFlags::RDONLY,
+            "the descriptor for the capture is no file or pipe that can be written"
+        );
+        Ok(self.switch.capture(&port.frames, File::from(file))?)
+    }
+
+    /// Ends the capture of a port.
+    pub fn end_capture(&self, port: &ServedPort) -> Result<Captured> {
+        let captured = self.switch.end_capture(&port.frames)?;
+        captured.context("its frames are not captured, or its reader has gone")
     }
 
     /// Ends a port. Other ports are not affected.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use vdev::Listener;
 use verbs::PortRates;
 use virtio_rdma_abi::feature::Features;
+use vswitch::pcap::Captured;
 
 use crate::claims::Claims;
 use crate::cli::{check_guest_memory, Args, PortArgs};
@@ -142,12 +143,27 @@ impl Ports {
 
     /// Changes the rate limits of the port with this name. Returns the new limits.
     pub fn limit(&self, name: &str, change: impl FnOnce(&mut PortRates)) -> Result<PortRates> {
+        self.with(name, |port| {
+            change(&mut port.args.rates);
+            port.served.engine.set_rates(port.args.rates);
+            Ok(port.args.rates)
+        })
+    }
+
+    /// Captures the frames of the port with this name to a file.
+    pub fn capture(&self, name: &str, fds: Vec<OwnedFd>) -> Result<()> {
+        self.with(name, |port| self.host.capture(&port.served, fds))
+    }
+
+    /// Ends that.
+    pub fn end_capture(&self, name: &str) -> Result<Captured> {
+        self.with(name, |port| self.host.end_capture(&port.served))
+    }
+
+    fn with<T>(&self, name: &str, work: impl FnOnce(&mut Port) -> Result<T>) -> Result<T> {
         let mut ports = self.ports.lock();
         let port = ports.iter_mut().find(|port| port.args.name == name);
-        let port = port.with_context(|| no_port(name))?;
-        change(&mut port.args.rates);
-        port.served.engine.set_rates(port.args.rates);
-        Ok(port.args.rates)
+        work(port.with_context(|| no_port(name))?).with_context(|| format!("port {name}"))
     }
 
     /// A report of all ports, with the status of the workers and the counters of the switch.

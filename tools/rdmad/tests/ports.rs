@@ -11,6 +11,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use ctl::{done, log, port, refused, start};
 use sockets::passed;
@@ -184,6 +185,86 @@ fn wrong_descriptors_get_a_sentence() {
     }
     assert_eq!(names(dir), ["a"]);
     done(dir, &["add-port", &port(dir, "c", 3)]);
+    let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+}
+
+/// A capture has the frames of its port; what its reader is too slow for is left out and counted,
+/// and holds up nobody.
+#[test]
+fn the_frames_of_a_port_are_captured() {
+    const LEN: usize = 9000;
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let more = [
+        "--port",
+        &with_net(dir, "b", 2),
+        "--port",
+        &with_net(dir, "c", 3),
+    ];
+    let daemon = start(dir, &more);
+    let [b, c] = ["b", "c"].map(|name| UnixDatagram::bind(dir.join(name).with_extension("qemu")));
+    let (b, c) = (b.unwrap(), c.unwrap());
+    let frame = |to: u8, from: u8| {
+        let mut frame = vec![0; LEN];
+        frame[..6].copy_from_slice(&[0x52, 0x54, 0, 9, 0, to]);
+        frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 9, 0, from]);
+        frame
+    };
+    let pass = |frames: usize| {
+        for _ in 0..frames {
+            b.send_to(&frame(3, 2), dir.join("b.net")).unwrap();
+            assert_eq!(c.recv(&mut [0; 2 * LEN]).unwrap(), LEN);
+        }
+    };
+    let file = dir.join("b.pcap").display().to_string();
+    done(dir, &["capture", "b", "--file", &file]);
+    pass(10);
+    assert_eq!(
+        done(dir, &["capture", "b", "--stop"]),
+        "10 frames, 0 left out\n"
+    );
+    wait_until("the end of the file", || {
+        fs::metadata(&file).unwrap().len() == (24 + 10 * (16 + LEN)) as u64
+    });
+    let mut slow = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["ctl", "--socket"])
+        .arg(dir.join("ctl"))
+        .args(["capture", "b", "--file", "-"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(slow.wait().unwrap().success());
+    pass(2000);
+    let told = done(dir, &["capture", "b", "--stop"]);
+    let counts: Vec<usize> = told
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    assert!(counts[1] > 500, "{told}");
+    assert_eq!(counts.iter().sum::<usize>(), 2000, "{told}");
+    drop(slow);
+    for (wrong, complaint) in [
+        (&["capture", "b", "--file", &file][..], "it exists"),
+        (&["capture", "b", "--stop"], "are not captured"),
+        (&["capture", "d", "--stop"], "no port \"d\""),
+    ] {
+        let error = refused(dir, wrong);
+        assert!(error.contains(complaint), "{error}");
+    }
+    let request = b"{\"command\":\"capture\",\"port\":\"b\"}\n";
+    let readable = fs::File::open("/dev/null").unwrap();
+    let socket = UnixDatagram::unbound().unwrap();
+    for (fds, complaint) in [
+        (vec![], "one descriptor, not 0"),
+        (vec![readable.as_fd()], "no file or pipe"),
+        (vec![socket.as_fd()], "no file or pipe"),
+    ] {
+        let stream = UnixStream::connect(dir.join("ctl")).unwrap();
+        passed::send(&stream, request, &fds).unwrap();
+        let answer = std::io::read_to_string(&stream).unwrap();
+        assert!(answer.contains(complaint), "{answer}");
+    }
     let log = log(daemon);
     assert!(!log.contains("refused system call"), "{log}");
 }

@@ -62,6 +62,7 @@ fn every_thread_is_confined() {
     let expected = [
         "a-service",
         "a-socket",
+        "capture",
         "control",
         "log",
         "pcap",

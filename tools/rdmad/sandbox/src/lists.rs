@@ -278,6 +278,9 @@ fn control() -> Vec<Allowed> {
         option(SO_TYPE),
         option(SO_ACCEPTCONN),
         any(SYS_eventfd2),
+        // Files of captures.
+        any(SYS_fstat),
+        when(SYS_fcntl, &[Is(1, F_GETFL as u32)]),
     ];
     // Removing a port resets its device, and requests from its keeper that it remove the paths.
     [own, events(), clients(), interrupts(), errands()].concat()

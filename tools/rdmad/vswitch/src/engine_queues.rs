@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
@@ -34,6 +35,8 @@ pub(crate) struct EngineQueues {
     incoming: ArrayQueue<Frame>,
     /// Multicast addresses that the engine has joined, with the number of joins.
     joined: Mutex<HashMap<Mac, u32>>,
+    /// Whether all frames from and to the engine must pass through the switch's thread.
+    is_watched: AtomicBool,
     waker: Arc<Waker>,
     counters: Arc<Counters>,
     ready: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -46,6 +49,7 @@ impl EngineQueues {
             outgoing: ArrayQueue::new(ENGINE_FRAMES),
             incoming: ArrayQueue::new(RECEIVE_QUEUE),
             joined: Mutex::default(),
+            is_watched: AtomicBool::new(false),
             waker,
             counters,
             ready: OnceLock::new(),
@@ -56,6 +60,15 @@ impl EngineQueues {
     #[cfg(feature = "testing")]
     pub(crate) fn frames(&self) -> usize {
         self.pool.in_use()
+    }
+
+    /// Sets whether all frames from and to the engine must pass through the switch's thread.
+    pub(crate) fn set_watched(&self, watched: bool) {
+        self.is_watched.store(watched, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
     }
 
     /// Counters of the engine's port.
@@ -141,7 +154,8 @@ impl EnginePort {
     fn neighbour(&self, frame: &[u8]) -> Option<Mac> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, _) = rest.split_first_chunk()?;
-        (self.mac == *from && is_roce(frame)).then_some(*to)
+        let is_direct = self.mac == *from && is_roce(frame) && !self.engine.is_watched();
+        is_direct.then_some(*to)
     }
 }
 
@@ -158,7 +172,7 @@ impl FramePort for EnginePort {
         let mut frame = Some(frame);
         if let Some(to) = frame.as_deref().and_then(|frame| self.neighbour(frame)) {
             self.neighbours.with(&to, |neighbour| {
-                if let Some(frame) = frame.take() {
+                if let Some(frame) = frame.take_if(|_| !neighbour.is_watched()) {
                     self.engine.counters.received.add_one();
                     neighbour.accept(frame);
                 }

@@ -20,7 +20,7 @@ use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Trouble, Waits};
-use crate::orders::{Change, Orders};
+use crate::orders::{Change, Left, Orders};
 use crate::pcap::PcapWriter;
 use crate::unix_peer::UnixPeer;
 use crate::waker::Waker;
@@ -178,16 +178,22 @@ impl EventLoop {
             self.find_again();
             self.renewal = Some(at.max(now) + RENEWAL);
         }
-        self.captured |= self.pcap.is_some() && (self.more || !events.is_empty());
+        let captures = self.pcap.is_some() || self.forwarder.captures();
+        self.captured |= captures && (self.more || !events.is_empty());
     }
 
-    fn make(&mut self, change: Change) -> io::Result<Option<SwitchPort>> {
-        match change {
+    fn make(&mut self, change: Change) -> io::Result<Left> {
+        Ok(match change {
             Change::Occupy(seat, port, addresses) => {
-                self.occupy(seat, *port, &addresses).map(|()| None)
+                self.occupy(seat, *port, &addresses)?;
+                Left::Nothing
             }
-            Change::Vacate(seat) => Ok(Some(self.vacate(seat))),
-        }
+            Change::Vacate(seat) => Left::Port(Box::new(self.vacate(seat))),
+            Change::Capture(seat, capture) => {
+                let before = self.forwarder.ports[seat.0].set_capture(capture);
+                before.map_or(Left::Nothing, Left::Capture)
+            }
+        })
     }
 
     /// Assigns a vacant seat to a port.
@@ -279,6 +285,7 @@ impl EventLoop {
         }
         // The writer has logged the failure.
         self.pcap.take_if(|pcap| pcap.has_failed());
+        self.forwarder.flush_captures();
     }
 
     /// Takes a batch of frames from a link.
@@ -373,14 +380,17 @@ impl EventLoop {
         }
         let roce = is_roce(&frame);
         let destination = self.forwarder.destination(origin, &frame, roce, now);
-        if destination == Destination::Nowhere {
-            self.forwarder.counters_of(origin).no_route.add_one();
-            return;
-        }
         let forwarding = Forwarding {
             origin,
             destination,
         };
+        if self.forwarder.captures() {
+            self.forwarder.capture(forwarding, &frame);
+        }
+        if destination == Destination::Nowhere {
+            self.forwarder.counters_of(origin).no_route.add_one();
+            return;
+        }
         let engines = matches!(origin, Origin::Engine(_))
             || matches!(
                 destination,

@@ -5,7 +5,7 @@
 use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use roce::net::{carries_roce, Mac};
 use roce::{Frame, FramePool};
@@ -15,6 +15,7 @@ use crate::engine_queues::EngineQueues;
 use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Delivery, Link};
 use crate::mac_table::{Heard, MacTable};
+use crate::pcap::PcapWriter;
 use crate::stats::Counters;
 use crate::unix_peer::UnixPeer;
 use crate::waker::Waker;
@@ -32,6 +33,8 @@ pub(crate) struct SwitchPort {
     pub(crate) group: u32,
     pub(crate) engine: Arc<EngineQueues>,
     pub(crate) counters: Arc<Counters>,
+    /// Of its frames, if they are captured.
+    pub(crate) capture: Option<PcapWriter>,
 }
 
 /// MAC address of a vacant seat: no frame has it as its source or as its unicast destination.
@@ -47,7 +50,14 @@ impl SwitchPort {
             group: 0,
             engine,
             counters: Arc::default(),
+            capture: None,
         }
+    }
+
+    /// Captures its frames from now on, or not any more. Returns the capture before.
+    pub(crate) fn set_capture(&mut self, capture: Option<PcapWriter>) -> Option<PcapWriter> {
+        self.engine.set_watched(capture.is_some());
+        mem::replace(&mut self.capture, capture)
     }
 }
 
@@ -210,6 +220,39 @@ impl Forwarder {
     fn reaches(&self, origin: Origin, to: PortIndex) -> bool {
         let from = origin.port();
         from.is_none_or(|from| self.ports[from.0].group == self.ports[to.0].group)
+    }
+
+    /// Whether the frames of a port are captured.
+    pub(crate) fn captures(&self) -> bool {
+        self.ports.iter().any(|port| port.capture.is_some())
+    }
+
+    /// Adds a frame to the captures of the ports that it comes from or goes to.
+    pub(crate) fn capture(&mut self, forwarding: Forwarding, frame: &[u8]) {
+        let Forwarding {
+            origin,
+            destination,
+        } = forwarding;
+        let is_for_all = matches!(destination, Destination::Multicast { .. });
+        for seat in (0..self.ports.len()).map(PortIndex) {
+            let is_of = forwarding.is_of(seat) || (is_for_all && self.reaches(origin, seat));
+            if let Some(capture) = self.ports[seat.0].capture.as_mut().filter(|_| is_of) {
+                capture.write(frame, SystemTime::now());
+            }
+        }
+    }
+
+    /// Hands captured frames to the threads that write them.
+    pub(crate) fn flush_captures(&mut self) {
+        for port in &mut self.ports {
+            if let Some(capture) = &mut port.capture {
+                capture.flush();
+                if capture.has_failed() {
+                    // It has said so.
+                    port.set_capture(None);
+                }
+            }
+        }
     }
 
     fn port_of(&self, mac: &Mac) -> Option<PortIndex> {

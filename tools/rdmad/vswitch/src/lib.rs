@@ -36,6 +36,8 @@
 //!
 //! # Capture
 //! A [capture file](pcap) has every accepted frame once: after the source filter and before faults.
+//! The same holds for a [capture of one port](Switch::capture). While it runs, all frames from and
+//! to the port pass through the switch's thread.
 //!
 //! # Faults
 //! [Faults](fault) apply to RoCE frames from an engine or to an engine, once to each frame. They

@@ -44,11 +44,12 @@ impl Neighbours {
         self.engines.store(Arc::new(engines));
     }
 
-    /// Calls `found` with the engine that has this address. Returns whether there is one.
-    pub(crate) fn with(&self, mac: &Mac, found: impl FnOnce(&EngineQueues)) -> bool {
+    /// Calls `found` with the engine that has this address, if there is one.
+    pub(crate) fn with(&self, mac: &Mac, found: impl FnOnce(&EngineQueues)) {
         let engines = self.engines.load();
-        let engine = engines.iter().find(|other| other.mac == *mac);
-        engine.map(|other| found(&other.engine)).is_some()
+        if let Some(other) = engines.iter().find(|other| other.mac == *mac) {
+            found(&other.engine);
+        }
     }
 }
 

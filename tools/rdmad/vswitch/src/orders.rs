@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::forwarder::SwitchPort;
 use crate::index::PortIndex;
+use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
 /// A change of the ports.
@@ -20,17 +21,27 @@ pub(crate) enum Change {
     Occupy(PortIndex, Box<SwitchPort>, Vec<IpAddr>),
     /// Remove the port from its seat.
     Vacate(PortIndex),
+    /// The frames of a port are captured from now on, or not any more.
+    Capture(PortIndex, Option<PcapWriter>),
+}
+
+/// Values that a change returns. The requesting thread drops them, since closing files may take
+/// long.
+pub(crate) enum Left {
+    Nothing,
+    Port(Box<SwitchPort>),
+    Capture(PcapWriter),
 }
 
 /// A requested change, and the channel for its result.
 pub(crate) struct Order {
     change: Change,
-    done: SyncSender<io::Result<Option<SwitchPort>>>,
+    done: SyncSender<io::Result<Left>>,
 }
 
 impl Order {
-    /// Makes the change by `change`, which returns the removed port, if there is one.
-    pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<Option<SwitchPort>>) {
+    /// Makes the change by `change`.
+    pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<Left>) {
         // This can't fail: the requesting thread waits for the result.
         let _ = self.done.send(change(self.change));
     }
@@ -45,9 +56,8 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Requests a change from the thread that `waker` wakes, and waits for it. Returns the removed
-    /// port, if there is one. The caller drops it, since closing its sockets may take long.
-    pub(crate) fn give(&self, change: Change, waker: &Waker) -> io::Result<Option<SwitchPort>> {
+    /// Requests a change from the thread that `waker` wakes, and waits for it.
+    pub(crate) fn give(&self, change: Change, waker: &Waker) -> io::Result<Left> {
         let (done, result) = sync_channel(1);
         self.waiting.lock().push(Order { change, done });
         self.some.store(true, Ordering::Release);

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use roce::frame::MAX_FRAME;
-use sandbox::Kind;
+use sandbox::{Kind, Reserve};
 
 /// Magic number of a file with nanoseconds, in the writer's byte order.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -28,8 +28,11 @@ const LINKTYPE_ETHERNET: u32 = 1;
 const CHUNK: usize = 1 << 18;
 /// Maximum number of chunks that wait for the disk: 64 MiB.
 const CHUNKS: usize = 256;
+/// Maximum number of chunks that wait for the reader of the capture of one port: 8 MiB.
+const PORT_CHUNKS: usize = 32;
 
-/// Writes a capture file. Dropping it waits until the file is complete.
+/// Writes a capture file. Dropping it waits until the file is complete, unless its reader may never
+/// read.
 #[derive(Debug)]
 pub struct PcapWriter {
     chunk: Vec<u8>,
@@ -37,42 +40,64 @@ pub struct PcapWriter {
     frames: u64,
     /// Number of frames that were left out of the file.
     missing: u64,
+    /// Number of frames in the chunks that the writing thread got.
+    passed: u64,
     full: Option<SyncSender<Vec<u8>>>,
     /// Written chunks, to be reused.
     empty: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
+    /// The thread that the end waits for. `None` if its reader may never read.
     thread: Option<JoinHandle<()>>,
 }
 
+/// A capture at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// Number of frames that were captured.
+    pub frames: u64,
+    /// Number of frames that were left out, since the reader was too slow.
+    pub left_out: u64,
+}
+
 impl PcapWriter {
-    /// Creates the file, which must not exist. Only its owner may read it: it holds the frames of
-    /// all virtual machines.
+    /// [Creates](create) the file and starts a capture.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let file = File::options()
-            .write(true)
-            // This does not follow symbolic links either.
-            .create_new(true)
-            .mode(0o600)
-            .open(path);
-        match file {
-            Ok(file) => Self::new(file),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(io::Error::new(
-                error.kind(),
-                "it exists; remove it or choose another name",
-            )),
-            Err(error) => Err(error),
-        }
+        Self::new(create(path)?)
     }
 
     /// Starts a capture to `out`, beginning with the file header.
     pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let (full, to_write) = sync_channel(CHUNKS);
-        let (written, empty) = sync_channel(CHUNKS);
+        let (mut pcap, work) = Self::parts(out, CHUNKS);
+        pcap.thread = Some(sandbox::spawn(Kind::Capture, "pcap", work)?);
+        Ok(pcap)
+    }
+
+    /// Starts a capture that a thread of `threads` writes to `out`. The reader of `out` may never
+    /// read: the drop does not wait.
+    ///
+    /// # Errors
+    ///
+    /// All threads have captures.
+    pub fn new_in(
+        threads: &Reserve,
+        name: &str,
+        out: impl Write + Send + 'static,
+    ) -> io::Result<Self> {
+        let (pcap, work) = Self::parts(out, PORT_CHUNKS);
+        threads.run(format!("{name}-pcap"), work)?;
+        Ok(pcap)
+    }
+
+    /// A capture, and the work of its thread.
+    fn parts(
+        out: impl Write + Send + 'static,
+        chunks: usize,
+    ) -> (Self, impl FnOnce() + Send + 'static) {
+        let (full, to_write) = sync_channel(chunks);
+        let (written, empty) = sync_channel(chunks);
         let failed = Arc::new(AtomicBool::new(false));
         let flag = failed.clone();
-        let thread = sandbox::spawn(Kind::Capture, "pcap", move || {
-            run(out, &to_write, &written, &flag);
-        })?;
+        let work = move || run(out, &to_write, &written, &flag);
         let mut chunk = Vec::with_capacity(CHUNK + MAX_FRAME);
         chunk.extend(MAGIC_NANOSECONDS.to_le_bytes());
         for half in VERSION {
@@ -86,14 +111,24 @@ impl PcapWriter {
             chunk,
             frames: 0,
             missing: 0,
+            passed: 0,
             full: Some(full),
             empty,
             failed,
-            thread: Some(thread),
+            thread: None,
         };
         // The file is a valid capture file from the start.
         pcap.flush();
-        Ok(pcap)
+        (pcap, work)
+    }
+
+    /// Ends a capture. The chunks that wait are written if the reader takes them.
+    pub fn finish(mut self) -> Captured {
+        self.flush();
+        Captured {
+            frames: self.passed,
+            left_out: mem::take(&mut self.missing),
+        }
     }
 
     /// Adds a frame. Never waits.
@@ -120,10 +155,10 @@ impl PcapWriter {
         let frames = mem::take(&mut self.frames);
         let next = self.empty.try_recv().unwrap_or_default();
         match full.try_send(mem::replace(&mut self.chunk, next)) {
-            Ok(()) => {}
+            Ok(()) => self.passed += frames,
             Err(TrySendError::Full(chunk)) => {
                 if self.missing == 0 {
-                    tracing::warn!("the disk is too slow for the capture: frames are left out");
+                    tracing::warn!("the reader is too slow for the capture: frames are left out");
                 }
                 self.missing += frames;
                 self.chunk = chunk;
@@ -140,9 +175,27 @@ impl PcapWriter {
     }
 }
 
+/// Creates a capture file, for its owner alone: it holds what virtual machines say. It must not
+/// exist.
+pub fn create(path: &Path) -> io::Result<File> {
+    let file = File::options()
+        .write(true)
+        // Follows no symbolic link either.
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    file.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            io::Error::new(error.kind(), "it exists; remove it or choose another name")
+        }
+        _ => error,
+    })
+}
+
 impl Drop for PcapWriter {
     fn drop(&mut self) {
-        if let Some(full) = self.full.take() {
+        let full = self.full.take();
+        if let Some(full) = full.filter(|_| self.thread.is_some()) {
             // The drop may wait, so no frame is left out.
             let _ = full.send(mem::take(&mut self.chunk));
         }

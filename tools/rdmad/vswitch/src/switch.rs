@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use roce::net::Mac;
-use sandbox::Kind;
+use sandbox::{Kind, Reserve};
 use sockets::{Access, NetSockets};
 use thiserror::Error;
 
@@ -23,8 +23,8 @@ use crate::forwarder::{Forwarder, SwitchPort, UplinkPort};
 use crate::index::PortIndex;
 use crate::link::{open_net, DatagramPath, Link, Uplink};
 use crate::neighbours::{Neighbour, Neighbours};
-use crate::orders::{Change, Orders};
-use crate::pcap::PcapWriter;
+use crate::orders::{Change, Left, Orders};
+use crate::pcap::{Captured, PcapWriter};
 use crate::stats::{Counters, Stats};
 use crate::waker::Waker;
 
@@ -73,6 +73,8 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// Number of seats for ports that are [added](Switch::add_port) later.
     pub spare_ports: usize,
+    /// Maximum number of ports whose frames are [captured](Switch::capture) at a time.
+    pub port_captures: usize,
     /// Uplinks to other switches and hosts.
     pub uplinks: Vec<UplinkConfig>,
     /// Users who may connect to the Unix sockets.
@@ -92,6 +94,9 @@ pub enum Error {
     /// No seat is vacant for another port.
     #[error("no more ports can be added")]
     Full,
+    /// The frames of a port are captured already.
+    #[error("its frames are captured already")]
+    Captured,
     /// An uplink can't be opened.
     #[error("uplink {0:?}: {1}")]
     Uplink(Uplink, #[source] io::Error),
@@ -115,6 +120,8 @@ pub struct Switch {
     thread: Option<JoinHandle<()>>,
     seats: Seats,
     orders: Arc<Orders>,
+    /// Threads for captures of single ports.
+    writers: Reserve,
 }
 
 /// The data of ports and uplinks that threads other than the switch's use.
@@ -134,6 +141,7 @@ impl Switch {
     /// Opens all sockets and files and starts the thread. The engine ports are in the order of the
     /// configured ports.
     pub fn start(config: Config) -> Result<(Self, Vec<EnginePort>), Error> {
+        let captures = config.port_captures;
         let SwitchParts {
             event_loop,
             waker,
@@ -147,6 +155,7 @@ impl Switch {
             thread: Some(thread),
             seats,
             orders,
+            writers: Reserve::start(Kind::Capture, captures)?,
         };
         Ok((switch, engines))
     }
@@ -175,6 +184,7 @@ impl Switch {
             group: config.group,
             engine: engine.clone(),
             counters: counters.clone(),
+            capture: None,
         };
         let change = Change::Occupy(PortIndex(seat), Box::new(port), config.addresses);
         self.orders.give(change, &self.waker).map_err(no_net)?;
@@ -192,27 +202,80 @@ impl Switch {
     pub fn remove_port(&self, port: &EnginePort) -> Result<(), Error> {
         port.neighbours.remove(&port.engine);
         let mut ports = self.seats.ports.lock();
-        let is_there = |seat: &Option<Arc<Counters>>| {
-            let counters = seat.as_ref();
-            counters.is_some_and(|counters| Arc::ptr_eq(counters, port.engine.counters()))
-        };
-        let Some(seat) = ports.iter().position(is_there) else {
+        let Some(seat) = seat_of(&ports, port) else {
             return Ok(());
         };
-        let left = self
-            .orders
-            .give(Change::Vacate(PortIndex(seat)), &self.waker)?;
-        ports[seat] = None;
+        let left = self.orders.give(Change::Vacate(seat), &self.waker)?;
+        ports[seat.0] = None;
         drop(ports);
-        // Dropping the port closes its sockets and removes their paths.
-        drop(left);
+        if let Left::Port(mut left) = left {
+            // Dropping the port closes its sockets and removes their paths.
+            left.set_capture(None).map(PcapWriter::finish);
+        }
         Ok(())
+    }
+
+    /// Captures the frames from and to a port, each once, as they are accepted: after the source
+    /// filter and before faults. They are written to `out`, whose reader may be slow: what does not
+    /// fit is left out. Data that engines copy makes no frames.
+    ///
+    /// # Errors
+    ///
+    /// Its frames are captured already, or those of as many ports as may be.
+    pub fn capture(
+        &self,
+        port: &EnginePort,
+        out: impl io::Write + Send + 'static,
+    ) -> Result<(), Error> {
+        if port.engine.is_watched() {
+            return Err(Error::Captured);
+        }
+        let name = &port.engine.counters().name;
+        let writer = PcapWriter::new_in(&self.writers, name, out)?;
+        self.set_capture(port, Some(writer))?;
+        Ok(())
+    }
+
+    /// Ends the capture of a port, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The switch has ended.
+    pub fn end_capture(&self, port: &EnginePort) -> Result<Option<Captured>, Error> {
+        Ok(self.set_capture(port, None)?.map(PcapWriter::finish))
+    }
+
+    fn set_capture(
+        &self,
+        port: &EnginePort,
+        capture: Option<PcapWriter>,
+    ) -> Result<Option<PcapWriter>, Error> {
+        let ports = self.seats.ports.lock();
+        let Some(seat) = seat_of(&ports, port) else {
+            return Ok(None);
+        };
+        match self
+            .orders
+            .give(Change::Capture(seat, capture), &self.waker)?
+        {
+            Left::Capture(before) => Ok(Some(before)),
+            Left::Nothing | Left::Port(_) => Ok(None),
+        }
     }
 
     /// Counters of all ports, in the order of their seats, then of all uplinks.
     pub fn stats(&self) -> Vec<Stats> {
         self.seats.stats()
     }
+}
+
+/// The seat of a port that has not left.
+fn seat_of(ports: &[Option<Arc<Counters>>], port: &EnginePort) -> Option<PortIndex> {
+    let is_there = |seat: &Option<Arc<Counters>>| {
+        let counters = seat.as_ref();
+        counters.is_some_and(|counters| Arc::ptr_eq(counters, port.engine.counters()))
+    };
+    ports.iter().position(is_there).map(PortIndex)
 }
 
 fn named(name: String) -> Arc<Counters> {
@@ -283,6 +346,7 @@ impl SwitchParts {
                 group: port.group,
                 engine,
                 counters,
+                capture: None,
             };
             ports.push((switch_port, port.addresses));
         }

@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::io::{self, Write};
+use std::sync::mpsc::{channel, Sender};
+
 use common::*;
 use roce::{Frame, FramePort};
 use sockets::Access;
@@ -132,5 +135,95 @@ fn frames_that_wait_end_with_their_port() {
         rig.engine_send(0, &roce(mac(3), mac(0), number));
         assert_eq!(receive(&next)[..], roce(mac(3), mac(0), number));
         rig.switch.remove_port(&next).unwrap();
+    }
+}
+
+/// Passes on what is written.
+struct Sink(Sender<Vec<u8>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The frames of a capture.
+fn frames_of(capture: &[u8]) -> Vec<&[u8]> {
+    let (mut rest, mut frames) = (&capture[24..], Vec::new());
+    while let Some((header, after)) = rest.split_at_checked(16) {
+        let len = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+        frames.push(&after[..len]);
+        rest = &after[len..];
+    }
+    frames
+}
+
+/// Engines send past the switch's thread, but not while one of them is captured.
+#[test]
+fn frames_from_and_to_a_port_are_captured_once() {
+    let rig = Rig::with(3, 1, |config| config.port_captures = 1);
+    let (sink, written) = channel();
+    let [port, other] = [0, 1].map(|port| &rig.engines[port].0);
+    rig.switch.capture(port, Sink(sink)).unwrap();
+    let error = rig.switch.capture(port, io::sink()).unwrap_err();
+    assert_eq!(error.to_string(), "its frames are captured already");
+    assert!(
+        rig.switch.capture(other, io::sink()).is_err(),
+        "one at a time"
+    );
+    let mut expected = Vec::new();
+    let mut pass = |from: usize, to: usize, number, is_captured: bool| {
+        let frame = roce(mac(to), mac(from), number);
+        rig.engine_send(from, &frame);
+        assert_eq!(rig.engine_receive(to)[..], frame);
+        if is_captured {
+            expected.push(frame);
+        }
+    };
+    pass(0, 1, 1, true);
+    pass(1, 0, 2, true);
+    pass(1, 2, 3, false);
+    pass(0, 0, 4, true);
+    rig.nets[1].send(&frame(mac(2), mac(1), "others"));
+    rig.nets[2].receive();
+    rig.nets[1].send(&frame(BROADCAST, mac(1), "all"));
+    rig.nets[0].receive();
+    expected.push(frame(BROADCAST, mac(1), "all"));
+    rig.nets[0].send(&frame(OUTSIDE, mac(0), "out"));
+    rig.uplinks[0].receive();
+    rig.uplinks[0].receive();
+    expected.push(frame(OUTSIDE, mac(0), "out"));
+    let captured = rig.switch.end_capture(port).unwrap().unwrap();
+    assert_eq!((captured.frames, captured.left_out), (5, 0));
+    assert_eq!(rig.switch.end_capture(port).unwrap(), None);
+    rig.engine_send(0, &roce(mac(1), mac(0), 5));
+    rig.engine_receive(1);
+    let capture: Vec<u8> = written.iter().flatten().collect();
+    assert_eq!(frames_of(&capture), expected);
+}
+
+/// The end of a port ends its capture.
+#[test]
+fn a_capture_ends_with_its_port() {
+    let rig = Rig::with(2, 0, |config| {
+        (config.spare_ports, config.port_captures) = (1, 1);
+    });
+    for number in 0..10 {
+        let engine = rig.switch.add_port(late(2, 0), None).unwrap();
+        let (sink, written) = channel();
+        wait("a thread that writes", || {
+            rig.switch.capture(&engine, Sink(sink.clone())).ok()
+        });
+        drop(sink);
+        send(&engine, &roce(mac(0), mac(2), number));
+        rig.engine_receive(0);
+        rig.switch.remove_port(&engine).unwrap();
+        let capture: Vec<u8> = written.iter().flatten().collect();
+        assert_eq!(frames_of(&capture), [roce(mac(0), mac(2), number)]);
     }
 }
