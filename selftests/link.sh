@@ -60,6 +60,25 @@ test_topology() {
 	compgen -G "$parent/infiniband_mad/umad*"
 }
 
+# Each event queue interrupts a CPU of its own, unless the administrator chooses another one.
+test_interrupts_are_spread() {
+	local virtio irq hint seen=
+	virtio=$(virtio_device 1)
+	mapfile -t irqs < <(sed -n "s/^ *\([0-9]*\):.*$virtio-event\.[0-9]*\$/\1/p" /proc/interrupts)
+	((${#irqs[@]} == $(nproc)))
+	for irq in "${irqs[@]}"; do
+		hint=$((0x$(</proc/irq/"$irq"/affinity_hint)))
+		echo "interrupt $irq: CPUs $hint"
+		((hint != 0 && (hint & (hint - 1)) == 0))
+		((hint == 0x$(</proc/irq/"$irq"/smp_affinity)))
+		[[ $seen != *" $hint "* ]]
+		seen+=" $hint "
+	done
+	printf 1 >"/proc/irq/$irq/smp_affinity"
+	((1 == 0x$(<"/proc/irq/$irq/smp_affinity")))
+	printf '%x' "$hint" >"/proc/irq/$irq/smp_affinity"
+}
+
 # The node description has a default, and can be changed, as rdma-ndd does.
 test_node_description() {
 	local file
@@ -203,6 +222,7 @@ if ! has_feature 7; then
 	run_tests test_link_active test_withheld
 	exit
 fi
-run_tests test_link_active test_device_identity test_topology test_node_description \
+run_tests test_link_active test_device_identity test_topology test_interrupts_are_spread \
+	test_node_description \
 	test_port_attributes test_gid_table test_resources test_counters_and_details \
 	test_packet_pacing test_limits

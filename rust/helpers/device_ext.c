@@ -11,3 +11,8 @@ __rust_helper void rust_helper_device_unlock(struct device *dev)
 {
 	device_unlock(dev);
 }
+
+__rust_helper int rust_helper_dev_to_node(struct device *dev)
+{
+	return dev_to_node(dev);
+}

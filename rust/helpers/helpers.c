@@ -11,6 +11,7 @@
 #define __rust_helper
 
 #include "barrier_ext.c"
+#include "cpumask_ext.c"
 #include "device_ext.c"
 #include "dma_ext.c"
 #include "mm_ext.c"

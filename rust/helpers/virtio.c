@@ -20,6 +20,12 @@ __rust_helper int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsign
 	return virtio_find_vqs(vdev, nvqs, vqs, info, desc);
 }
 
+__rust_helper int rust_helper_virtqueue_set_affinity(struct virtqueue *vq,
+						     const struct cpumask *cpu_mask)
+{
+	return virtqueue_set_affinity(vq, cpu_mask);
+}
+
 __rust_helper void rust_helper_virtio_device_ready(struct virtio_device *vdev)
 {
 	virtio_device_ready(vdev);

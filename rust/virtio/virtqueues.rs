@@ -90,6 +90,7 @@ pub struct VirtqueueInfo {
     name: CString,
     queue: Arc<dyn AnyVirtqueue>,
     handler: Option<Arc<dyn Handler>>,
+    cpu: Option<u32>,
 }
 
 impl VirtqueueInfo {
@@ -104,6 +105,34 @@ impl VirtqueueInfo {
             name,
             queue: queue.clone(),
             handler,
+            cpu: None,
+        }
+    }
+
+    /// Sends the queue's interrupts to one CPU by default: the CPU number `index` of those that are
+    /// online, the ones near the device first, modulo their number. The administrator may choose
+    /// another one. Ignored where queues share a vector, or the transport knows no affinities.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use crate::virtio::{Handler, Virtqueue, VirtqueueInfo};
+    /// use kernel::{str::CString, sync::Arc};
+    ///
+    /// /// One queue for each CPU.
+    /// fn info<H: Handler + 'static>(
+    ///     index: u32,
+    ///     queue: &Arc<Virtqueue<()>>,
+    ///     handler: Arc<H>,
+    /// ) -> Result<VirtqueueInfo> {
+    ///     let name = CString::try_from_fmt(fmt!("queue.{index}"))?;
+    ///     Ok(VirtqueueInfo::new(name, queue, Some(handler)).with_affinity(index))
+    /// }
+    /// ```
+    pub fn with_affinity(self, index: u32) -> Self {
+        Self {
+            cpu: Some(index),
+            ..self
         }
     }
 }
@@ -256,8 +285,31 @@ impl Device<Core<'_>> {
             // SAFETY: The queue is reserved, and new; `vq` is this device's. `remove_queues()`
             // releases the queue a grace period before it deletes `vq`.
             unsafe { info.queue.attach(vq) };
+            if let (Some(index), Some(_)) = (info.cpu, &info.handler) {
+                self.set_affinity(vq, index);
+            }
         }
         Ok(())
+    }
+
+    /// Sends the interrupts of `vq`, a queue of the device, to the online CPU number `index`.
+    fn set_affinity(&self, vq: NonNull<bindings::virtqueue>, index: u32) {
+        // SAFETY: The device is valid. `cpumask_of()` has a mask for each CPU, and
+        // `cpumask_local_spread()` returns one that is online. The queue exists until
+        // `remove_queues()`, which needs the same context. This context may sleep.
+        let result = to_result(unsafe {
+            let node = bindings::dev_to_node(&raw mut (*self.as_raw()).dev);
+            let cpu = bindings::cpumask_local_spread(index, node);
+            bindings::virtqueue_set_affinity(vq.as_ptr(), bindings::cpumask_of(cpu))
+        });
+        // It is a hint, and works without.
+        if let Err(error) = result {
+            dev_dbg!(
+                self.as_ref(),
+                "cannot set the affinity of a queue: {:?}\n",
+                error
+            );
+        }
     }
 
     /// Resets the device and takes its queues down, if that has not been done yet.

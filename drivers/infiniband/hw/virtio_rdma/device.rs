@@ -90,11 +90,12 @@ impl OwnRings {
         })
     }
 
-    /// Adds the event queues to the control queue.
+    /// Adds the event queues to the control queue. Each interrupts a CPU of its own: there are no
+    /// more queues than CPUs.
     fn add_queues(&self, to: &mut KVec<VirtqueueInfo>) -> Result {
-        for (index, queue) in self.event_queues.iter().enumerate() {
+        for (index, queue) in (0..).zip(&self.event_queues) {
             let name = CString::try_from_fmt(fmt!("event.{index}"))?;
-            to.push(queue.info(name), GFP_KERNEL)?;
+            to.push(queue.info(name).with_affinity(index), GFP_KERNEL)?;
         }
         Ok(())
     }
