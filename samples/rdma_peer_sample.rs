@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer to learn from, and to test with: each context that is attached to it has a few pages, at
-//! addresses where no process has any.
+//! A peer as an example, and for tests: each context that is attached to it has a few pages, at
+//! addresses below those of processes.
 //!
-//! Byte `n` of the pages is `n + id` at first, modulo 256, where `id` is the number that the
-//! process has given. Numbers from 1 to 255 are known. The file `rdma_peer_sample/contexts` of
-//! debugfs counts the contexts that came and went.
+//! Byte `n` of the pages is initially `n + id`, modulo 256, where `id` is the number from the
+//! process. Numbers from 1 to 255 are valid. The file `rdma_peer_sample/contexts` of debugfs counts
+//! the contexts that were attached and detached.
 
 #![deny(unsafe_code)]
 

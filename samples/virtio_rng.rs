@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A driver of virtio entropy devices, to learn from, and to test the bus abstractions with.
+//! A driver of virtio entropy devices, as an example, and as a test of the bus abstractions.
 //!
-//! The device writes random bytes into buffers. The driver has one buffer: the device has it until
-//! it has written to it, then readers of `/dev/hwrng` take bytes out of it, and the last one gives
-//! it back.
+//! The device writes random bytes into buffers. The driver has one buffer: when the device has
+//! written to it, readers of `/dev/hwrng` take bytes out, and the reader that takes the last byte
+//! gives the buffer back to the device.
 //!
 //! Lock order: `Rng::state`, then the lock of the queue.
 
@@ -48,7 +48,7 @@ use kernel::{
     },
 };
 
-/// Bytes that the device is asked for at a time.
+/// Number of bytes in one request to the device.
 const BUFFER_SIZE: usize = 64;
 
 type Buffer = KBox<virtio::Buffer<()>>;
@@ -57,14 +57,14 @@ type Buffer = KBox<virtio::Buffer<()>>;
 struct State {
     /// The buffer, unless the device has it.
     buffer: Option<Buffer>,
-    /// Its bytes that nobody has read.
+    /// The bytes of the buffer that are not read yet.
     unread: Range<usize>,
-    /// No bytes will come any more.
+    /// Whether the device will deliver no more bytes.
     is_stopped: bool,
 }
 
 impl State {
-    /// Moves bytes that nobody has read to a reader, who is the only one to see them.
+    /// Moves unread bytes to a reader. No other reader gets these bytes.
     fn take(&mut self, data: &mut hw_random::Buffer<'_>) {
         let unread = self.buffer.as_ref().map(|buffer| buffer.writable());
         let bytes = unread.and_then(|bytes| bytes.get(self.unread.clone()));
@@ -100,7 +100,7 @@ impl Rng {
         )
     }
 
-    /// Sets the device up and asks it for the first bytes.
+    /// Sets the device up and requests the first bytes.
     fn start(self: &Arc<Self>, dev: &virtio::Device<Core<'_>>) -> Result {
         let buffer = virtio::Buffer::new(0, BUFFER_SIZE, (), GFP_KERNEL)?;
         let mut info = KVec::with_capacity(1, GFP_KERNEL)?;
@@ -117,7 +117,7 @@ impl Rng {
 
     /// Gives the device the buffer.
     fn request(&self, state: &mut State, mut buffer: Buffer) -> Result {
-        // A device that writes less than it says would repeat what was read before.
+        // Zeroed, or a device that writes less than it reports would repeat bytes that were read.
         buffer.reset(0, BUFFER_SIZE)?;
         if let Err((error, buffer)) = self.queue.add(buffer) {
             state.buffer = Some(buffer);
@@ -127,7 +127,7 @@ impl Rng {
         Ok(())
     }
 
-    /// Ends reads that wait, and those to come.
+    /// Ends waiting and later reads.
     fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
@@ -175,7 +175,7 @@ struct Driver;
 #[pin_data]
 struct Data {
     rng: Arc<Rng>,
-    /// Dropped when no read waits any more: `unbind()` has ended them.
+    /// Dropped after `unbind()`, which ends the reads that wait.
     #[pin]
     _registration: hw_random::Registration<Rng>,
 }
@@ -214,8 +214,8 @@ impl virtio::Driver for Driver {
         _dev: &'bound virtio::Device<Core<'_>>,
         this: Pin<&Self::Data<'bound>>,
     ) -> Result {
-        // Without a buffer, readers give none to a device that is about to lose it. Dropped with no
-        // lock held.
+        // Taken out, so that no reader gives the buffer to a device that loses its state. Dropped
+        // without the lock held.
         let _buffer = {
             let mut state = this.rng.state.lock();
             state.unread = 0..0;

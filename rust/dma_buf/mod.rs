@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! DMA buffers: memory of a driver that the devices of others use in place.
+//! DMA buffers: memory of one driver that devices of other drivers access in place.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`pages`] | buffers that consist of pages of the kernel |
 //!
@@ -20,7 +20,7 @@ use core::{
 ///
 /// # Invariants
 ///
-/// The pointer is to a buffer, of which this has a reference.
+/// The pointer is to a valid buffer, and this owns one reference to it.
 pub struct DmaBuf(NonNull<bindings::dma_buf>);
 
 // SAFETY: References to buffers are counted atomically, and may be given up by any thread.
@@ -30,17 +30,17 @@ unsafe impl Send for DmaBuf {}
 unsafe impl Sync for DmaBuf {}
 
 impl DmaBuf {
-    /// Takes a reference over.
+    /// Takes over a reference of the caller.
     ///
     /// # Safety
     ///
-    /// `raw` is a buffer, of which the caller gives up a reference.
+    /// `raw` is a valid buffer, and the caller owns a reference to it, which it gives up.
     pub unsafe fn from_raw(raw: NonNull<bindings::dma_buf>) -> Self {
         // INVARIANT: By the safety requirements.
         Self(raw)
     }
 
-    /// Gives the reference up to the caller.
+    /// Passes the reference to the caller.
     pub fn into_raw(self) -> *mut bindings::dma_buf {
         ManuallyDrop::new(self).as_raw()
     }
@@ -50,7 +50,7 @@ impl DmaBuf {
         self.0.as_ptr()
     }
 
-    /// Bytes.
+    /// Size of the buffer in bytes.
     pub fn size(&self) -> usize {
         // SAFETY: By the type invariants; the size never changes.
         unsafe { (*self.as_raw()).size }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers that consist of pages of the kernel, which stay where they are.
+//! Buffers that consist of pages of the kernel, which never move.
 
 use super::DmaBuf;
 use crate::bindings;
@@ -19,7 +19,7 @@ use kernel::{
     ModuleMetadata, //
 };
 
-/// Pages that no buffer has yet.
+/// Pages for a buffer that is not exported yet.
 ///
 /// # Examples
 ///
@@ -33,7 +33,8 @@ use kernel::{
 pub struct Pages(KVec<Page>);
 
 impl Pages {
-    /// Allocates `count` pages whose byte `n`, from the first page's start on, is `byte(n)`.
+    /// Allocates `count` pages. Byte `n` of them, counted from the start of the first page, is
+    /// `byte(n)`.
     pub fn new(count: usize, byte: impl Fn(usize) -> u8) -> Result<Self> {
         let mut pages = KVec::with_capacity(count, GFP_KERNEL)?;
         let mut contents = KVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
@@ -51,12 +52,12 @@ impl Pages {
         Ok(Self(pages))
     }
 
-    /// Makes a buffer of the pages, which are freed with it. It keeps module `M`, whose code it
-    /// needs.
+    /// Exports the pages as a buffer. They are freed together with it. The buffer holds a reference
+    /// to module `M`, whose code it calls.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is no page.
+    /// `EINVAL` if there are no pages.
     pub fn export<M: ModuleMetadata>(self, name: &'static CStr) -> Result<DmaBuf> {
         let size = self.0.len() << PAGE_SHIFT;
         if size == 0 {
@@ -82,7 +83,7 @@ impl Pages {
         Ok(unsafe { DmaBuf::from_raw(raw) })
     }
 
-    /// The pages as a device sees them.
+    /// Maps the pages for a device.
     ///
     /// # Safety
     ///
@@ -135,7 +136,7 @@ static OPERATIONS: bindings::dma_buf_ops = bindings::dma_buf_ops {
 
 /// # Safety
 ///
-/// Called by the core. The pages never move, so there is nothing to do.
+/// Called by the core. Does nothing, since the pages never move.
 unsafe extern "C" fn pin(_attachment: *mut bindings::dma_buf_attachment) -> c_int {
     0
 }

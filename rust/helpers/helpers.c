@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Functions that C headers define inline or as macros, which Rust can't call: each gets a symbol.
- * The build strips "rust_helper_" from the names that Rust sees. The files are written for the
- * kernel's rust/helpers/helpers.c, for which this one stands in; those named *_ext.c add to a file
- * of the kernel.
+ * Symbols for functions that C headers define inline or as macros, which Rust can't call. The
+ * build strips the prefix "rust_helper_" for Rust. This file stands in for the kernel's
+ * rust/helpers/helpers.c, which would include the other files here. Files named *_ext.c would be
+ * added to a file of the kernel.
  */
 
 #include <linux/compiler_types.h>

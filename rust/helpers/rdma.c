@@ -58,7 +58,7 @@ __rust_helper int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *uc
 				 entry);
 }
 
-/* Whether a process that creates a CQ brings memory for it by attributes of the verb. */
+/* Whether a process passes its own memory for a new CQ by attributes of the verb. */
 __rust_helper bool rust_helper_uverbs_cq_has_buffer(const struct uverbs_attr_bundle *attrs)
 {
 	return uverbs_attr_is_valid(attrs, UVERBS_ATTR_CREATE_CQ_BUFFER_VA) ||

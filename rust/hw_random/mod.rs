@@ -20,24 +20,24 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Room for the random bytes that a read asks for.
+/// The buffer of a read for random bytes.
 pub struct Buffer<'a> {
     room: &'a mut [MaybeUninit<u8>],
     len: usize,
 }
 
 impl<'a> Buffer<'a> {
-    /// A buffer that nothing was written to.
+    /// A buffer without bytes yet.
     pub fn new(room: &'a mut [MaybeUninit<u8>]) -> Self {
         Self { room, len: 0 }
     }
 
-    /// How many more bytes are asked for.
+    /// Number of bytes that the read still wants.
     pub fn remaining(&self) -> usize {
         self.room.len() - self.len
     }
 
-    /// Adds bytes, at most as many as [remain](Self::remaining), and returns how many it took.
+    /// Appends bytes, at most [`remaining`](Self::remaining). Returns the number of bytes appended.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let room = &mut self.room[self.len..];
         let count = room.len().min(bytes.len());
@@ -51,20 +51,20 @@ impl<'a> Buffer<'a> {
 
 /// A generator of random numbers.
 pub trait HwRng: Send + Sync + 'static {
-    /// Writes random bytes to `data`. It waits for them only if `can_wait`.
+    /// Writes random bytes to `data`. May wait for them if `can_wait` is true.
     ///
-    /// Called in task context, for one reader at a time.
+    /// Called in task context, by one reader at a time.
     ///
     /// # Errors
     ///
-    /// An error is ignored if bytes were written.
+    /// Errors are ignored if bytes were written.
     fn read(&self, data: &mut Buffer<'_>, can_wait: bool) -> Result;
 }
 
 /// A registered generator.
 ///
-/// When it is dropped, the last read has returned. Nothing interrupts a read: one that waits has to
-/// be ended by the driver.
+/// Dropping it waits for the last read. Nothing interrupts a read, so the driver has to end reads
+/// that wait.
 ///
 /// # Examples
 ///
@@ -107,8 +107,8 @@ unsafe impl<T: HwRng> Send for Registration<T> {}
 unsafe impl<T: HwRng> Sync for Registration<T> {}
 
 impl<T: HwRng> Registration<T> {
-    /// Registers a generator, whose bytes count for as much entropy as the `default_quality` of
-    /// the kernel says.
+    /// Registers a generator. Its bytes count as entropy by the kernel's parameter
+    /// `default_quality`.
     ///
     /// # Errors
     ///

@@ -17,9 +17,8 @@ pub const ETH_ALEN: usize = bindings::ETH_ALEN as usize;
 
 /// A network device.
 ///
-/// A reference keeps the device from being unregistered for good: its holder has to let go of it
-/// on [`Event::Unregister`](super::notifier::Event::Unregister), or the task that removes the
-/// device waits for ever.
+/// The task that removes a device waits for all references to it. So owners of references have to
+/// drop them on [`Event::Unregister`](super::notifier::Event::Unregister).
 ///
 /// # Invariants
 ///
@@ -54,7 +53,7 @@ impl Device {
         Some(unsafe { *bindings::netdev_perm_addr(self.as_raw()).cast() })
     }
 
-    /// The device that it belongs to; a virtual device has none.
+    /// The parent device; `None` for a virtual device.
     pub fn parent(&self) -> Option<&device::Device> {
         // SAFETY: By the type invariant.
         let parent = unsafe { bindings::netdev_parent(self.as_raw()) };
@@ -71,19 +70,20 @@ impl Device {
         unsafe { bindings::netdev_mtu(self.as_raw()) }
     }
 
-    /// Whether it is up and has a link.
+    /// Whether the device is up and has a link.
     pub fn is_up(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::netif_running(self.as_raw()) && bindings::netif_oper_up(self.as_raw()) }
     }
 
-    /// Whether it is a port of a bond or team.
+    /// Whether the device is a port of a bond or team.
     pub fn is_lag_port(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::netif_is_lag_port(self.as_raw()) }
     }
 
-    /// Whether it is, or belongs to, a function of the same multi-function PCI device as `other`.
+    /// Whether this device and `other` belong to functions of one PCI device. Both may be the
+    /// functions themselves.
     pub fn shares_pci_slot(&self, other: &device::Device) -> bool {
         match (self.parent().and_then(pci_slot), pci_slot(other)) {
             (Some(mine), Some(its)) => mine == its,
@@ -92,7 +92,8 @@ impl Device {
     }
 }
 
-/// The PCI slot that `dev` is in or belongs to: the address of its bus and the number on that.
+/// The PCI slot of `dev`, or of the nearest PCI function among its ancestors: address of the bus
+/// and device number.
 fn pci_slot(dev: &device::Device) -> Option<(usize, u32)> {
     let mut dev: *mut bindings::device = core::ptr::from_ref(dev).cast_mut().cast();
     // A device, a bus like virtio in between, and the PCI function.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Notifications of what happens to network devices.
+//! Notifications of changes of network devices.
 //!
 //! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
 
@@ -16,23 +16,24 @@ use kernel::{
 /// A change of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It was registered, or had been before the notifier was.
+    /// The device was registered, or existed already when the notifier was registered.
     Register,
-    /// It is being unregistered, or the notifier is. References to it have to be given up now.
+    /// The device or the notifier is being unregistered. References to the device have to be
+    /// dropped now.
     Unregister,
-    /// It was taken up.
+    /// The device was brought up.
     Up,
-    /// It was taken down.
+    /// The device was brought down.
     Down,
-    /// Its state changed, for one the carrier.
+    /// The device's state changed, for example its carrier.
     Change,
-    /// Its MTU changed.
+    /// The device's MTU changed.
     ChangeMtu,
-    /// Its name changed.
+    /// The device's name changed.
     ChangeName,
-    /// Its address changed.
+    /// The device's address changed.
     ChangeAddress,
-    /// Something else.
+    /// Any other change.
     Other,
 }
 
@@ -66,8 +67,9 @@ impl<T: NotifierOps> NotifierOps for Pin<KBox<T>> {
 
 /// A registered notifier.
 ///
-/// On registration it is told of the devices that there are, one by one, as if they were registered
-/// and taken up just then; on drop, likewise, as if they were taken down and unregistered.
+/// When the notifier is registered, it is called for each existing device, as if the device was
+/// registered and brought up just then. When it is dropped, it is called as if each device was
+/// brought down and unregistered.
 ///
 /// # Examples
 ///

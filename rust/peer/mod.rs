@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Peers: drivers whose devices have memory with addresses of its own, which RDMA shall reach.
+//! Peers: drivers whose device memory has addresses of its own, and is a source and target of RDMA.
 //!
 //! C header: `include/rdma/peer.h`
 
@@ -20,47 +20,50 @@ use kernel::{
 
 /// Memory of a peer.
 pub struct Range {
-    /// The buffer that it lies in.
+    /// The buffer that contains the memory.
     pub buffer: DmaBuf,
-    /// Of its first byte in the buffer; in its page it is the same as that of the address.
+    /// Offset of the first byte in the buffer. Its offset in the page equals that of the address.
     pub offset: u64,
 }
 
-/// A peer. `Self` is its data of one context: a process that opened an RDMA device with this peer.
+/// A peer. `Self` is the peer's data of one context: a process that opened an RDMA device with this
+/// peer.
 ///
-/// The data is dropped when the context goes. All callbacks may sleep.
+/// The data is dropped together with the context. All callbacks may sleep.
 #[vtable]
 pub trait Peer: Send + Sync + Sized + 'static {
     /// The module of the implementation, `crate::LocalModule`.
     type OwnerModule: ModuleMetadata;
 
-    /// The name by which processes know it.
+    /// The name by which processes select the peer.
     const NAME: &'static CStr;
 
-    /// Called when a process opens a device with this peer and a number that is known to both.
+    /// Called when a process opens a device with this peer. The process and the peer have agreed on
+    /// the number `peer_id`.
     ///
     /// # Errors
     ///
-    /// Errors that the process gets; `EINVAL` for a number that is not known.
+    /// `EINVAL` for an unknown number. The process gets any error.
     fn get_context(peer_id: u64) -> Result<KBox<Self>>;
 
-    /// Finds memory of the context; `None` for what is no address of the peer, and so is one of the
-    /// process.
+    /// Finds memory of the context; `None` if the address belongs to the process and not to the
+    /// peer.
     ///
     /// # Errors
     ///
-    /// Errors that the registration fails with.
+    /// The registration fails with any error.
     fn get_range(&self, address: u64, length: u64) -> Result<Option<Range>>;
 }
 
-/// A peer that processes can name. Its module goes only when no context is attached to it.
+/// The registration of a peer, which processes can select. Contexts that are attached to the peer
+/// hold a reference to its module.
 ///
 /// # Invariants
 ///
 /// The peer is registered.
 pub struct Registration<T: Peer>(PhantomData<T>);
 
-/// A peer as the C side knows it.
+/// The C structure of a peer.
 #[repr(transparent)]
 struct Table(bindings::rdma_peer);
 
@@ -76,12 +79,12 @@ impl<T: Peer> Registration<T> {
         get_range: Some(get_range::<T>),
     });
 
-    /// Makes the peer known.
+    /// Registers the peer.
     ///
     /// # Errors
     ///
-    /// `EEXIST` if there is one of this name, `EINVAL` for a name that is too long, `ENOSPC` if
-    /// there are too many peers.
+    /// `EEXIST` if a peer of this name is registered, `EINVAL` for a name that is too long,
+    /// `ENOSPC` if there are too many peers.
     pub fn new() -> Result<Self> {
         // SAFETY: The table lives as long as the module, whose end drops the registration.
         to_result(unsafe { bindings::rdma_peer_register(&Self::TABLE.0) })?;

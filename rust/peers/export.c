@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Functions of this module that other modules call. It is written in Rust, which has no way to
+ * Exports of functions that other modules call. They are written in Rust, which has no way to
  * export symbols.
  */
 

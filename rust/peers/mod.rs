@@ -32,15 +32,15 @@ use kernel::{
     }, //
 };
 
-/// Peers at most.
+/// Maximum number of peers.
 const MAX_PEERS: usize = 16;
 
-/// A peer that is registered.
+/// A registered peer.
 ///
 /// # Invariants
 ///
-/// The peer is valid and complete until it is unregistered, and its module until then or as long as
-/// it is referred to.
+/// The peer is valid and complete, and its module loaded, until the peer is unregistered. A
+/// reference to the module extends both.
 #[derive(Clone, Copy)]
 struct Entry(NonNull<bindings::rdma_peer>);
 
@@ -68,7 +68,7 @@ global_lock! {
 static STARTED: AtomicFlag = AtomicFlag::new(false);
 static READY: AtomicFlag = AtomicFlag::new(false);
 
-/// Lets peers register: to be called before the module's first device.
+/// Initializes the list of peers. Called before the module's first device.
 pub fn start() {
     if !STARTED.xchg(true, Relaxed) {
         // SAFETY: The flag lets one caller pass, once.
@@ -79,7 +79,7 @@ pub fn start() {
 
 type Peers = [Option<Entry>; MAX_PEERS];
 
-/// Runs `work` with the peers.
+/// Runs `work` on the list of peers, with its lock held.
 fn with_peers<R>(work: impl FnOnce(&mut Peers) -> Result<R>) -> Result<R> {
     if !READY.load(Acquire) {
         return Err(ENODEV);
@@ -87,12 +87,12 @@ fn with_peers<R>(work: impl FnOnce(&mut Peers) -> Result<R>) -> Result<R> {
     work(&mut PEERS.lock())
 }
 
-/// Makes a peer known.
+/// Registers a peer.
 ///
 /// # Safety
 ///
-/// `peer` is valid. If this succeeds it and what it points to stay as they are until it is
-/// unregistered.
+/// `peer` is valid. If this succeeds, `peer` and everything it points to stay valid and unchanged
+/// until it is unregistered.
 #[no_mangle]
 pub unsafe extern "C" fn rdma_peer_register(peer: *const bindings::rdma_peer) -> c_int {
     from_result(|| {
@@ -129,15 +129,14 @@ pub unsafe extern "C" fn rdma_peer_register(peer: *const bindings::rdma_peer) ->
     })
 }
 
-/// Takes a peer away again.
+/// Unregisters a peer.
 ///
 /// # Safety
 ///
-/// No context is attached to it, and its module is on its way out: it can't be referred to any
-/// more.
+/// No context is attached to the peer, and its module is being removed: `try_module_get()` fails.
 #[no_mangle]
 pub unsafe extern "C" fn rdma_peer_unregister(peer: *const bindings::rdma_peer) {
-    // Without peers there is none to take away.
+    // Fails only before `start`, when there are no peers.
     let _ = with_peers(|peers| {
         for place in peers {
             if place.is_some_and(|entry| entry.0.as_ptr().cast_const() == peer) {
@@ -150,13 +149,13 @@ pub unsafe extern "C" fn rdma_peer_unregister(peer: *const bindings::rdma_peer) 
 
 /// Memory of a peer.
 pub struct PeerRange {
-    /// The buffer that it lies in.
+    /// The buffer that contains the memory.
     pub buffer: DmaBuf,
-    /// Of its first byte in the buffer.
+    /// Offset of the first byte in the buffer.
     pub offset: u64,
 }
 
-/// A context that is attached to a peer. The peer's module can't go meanwhile.
+/// A context that is attached to a peer. It holds a reference to the peer's module.
 ///
 /// # Invariants
 ///
@@ -169,14 +168,14 @@ pub struct PeerContext {
 // SAFETY: The callbacks of a peer may be called by any thread.
 unsafe impl Send for PeerContext {}
 
-// SAFETY: As above, by several at the same time, too.
+// SAFETY: The callbacks of a peer may be called by several threads at the same time.
 unsafe impl Sync for PeerContext {}
 
 /// A reference to the module of a peer.
 ///
 /// # Invariants
 ///
-/// The module is referred to.
+/// This owns a reference to the module of the peer.
 struct OwnerModule(Entry);
 
 impl Drop for OwnerModule {
@@ -187,30 +186,30 @@ impl Drop for OwnerModule {
 }
 
 impl PeerContext {
-    /// Attaches a new context to the peer of a name, which is told `id`.
+    /// Attaches a new context to the peer `name`, which gets the number `id`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if there is no such peer, and those of the peer.
+    /// `EINVAL` if there is no such peer, and errors of the peer.
     pub fn attach(name: &CStr, id: u64) -> Result<Self> {
         let owner = with_peers(|peers| {
             let found = peers.iter().flatten().find(|entry| entry.name() == name);
             let entry = *found.ok_or(EINVAL)?;
-            // SAFETY: The peer is registered, so its module is there; it may be on its way out.
+            // SAFETY: The peer is registered, so its module exists, though it may be being removed.
             if !unsafe { bindings::try_module_get(entry.peer().owner) } {
                 return Err(EINVAL);
             }
-            // INVARIANT: It was referred to just now.
+            // INVARIANT: `try_module_get()` took the reference.
             Ok(OwnerModule(entry))
         })?;
         let get = owner.0.peer().get_context_private_data.ok_or(EINVAL)?;
-        // SAFETY: The module is referred to, and the callback takes any number.
+        // SAFETY: `owner` keeps the module, and the callback accepts any number.
         let data = from_err_ptr(unsafe { get(id) })?;
-        // INVARIANT: See above.
+        // INVARIANT: The callback returned `data` for this context.
         Ok(Self { owner, data })
     }
 
-    /// Finds memory of the context; `None` for what is no address of the peer.
+    /// Finds memory of the context; `None` if the address is not one of the peer.
     ///
     /// # Errors
     ///
@@ -241,7 +240,7 @@ impl PeerContext {
 impl Drop for PeerContext {
     fn drop(&mut self) {
         if let Some(put) = self.owner.0.peer().put_context_private_data {
-            // SAFETY: By the type invariants; this is the end of the context.
+            // SAFETY: By the type invariants; `data` is not used afterwards.
             unsafe { put(self.data) };
         }
     }

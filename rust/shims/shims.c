@@ -19,9 +19,8 @@ void virtio_rdma_shim_mb(void)
 
 #ifdef LACKS_interrupt
 /*
- * Counted sections without interrupts: the last one to end, whichever it is, restores the state
- * from before the first one. Each module has counts of its own. Sections of two modules end in
- * reverse order, as calls return.
+ * Counted sections without interrupts: the one that ends last restores the state from before the
+ * first one. Each module has its own count. Sections of two modules nest, as their calls do.
  */
 void virtio_rdma_shim_interrupt_disable(void);
 void virtio_rdma_shim_interrupt_enable(void);
@@ -34,8 +33,8 @@ void virtio_rdma_shim_interrupt_disable(void)
 	unsigned long flags;
 
 	/*
-	 * Without it, a spin lock that is released before the end would find interrupts disabled,
-	 * and not look whether another task is to run.
+	 * Otherwise, releasing a spin lock inside the section would try to reschedule while
+	 * interrupts are disabled, and lose the request.
 	 */
 	preempt_disable();
 	local_irq_save(flags);

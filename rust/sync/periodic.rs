@@ -18,12 +18,12 @@ use kernel::{
 
 /// The work of one tick.
 pub trait Tick: Send + Sync + 'static {
-    /// Called in process context, by one task at a time. `false` ends it.
+    /// Called in process context, by one task at a time. Returns whether to be called again.
     fn tick(&self) -> bool;
 }
 
-/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call
-/// that is under way.
+/// Calls a [`Tick`] with a pause between the calls. Dropping it ends this, and waits for a running
+/// call.
 ///
 /// # Examples
 ///
@@ -63,7 +63,7 @@ unsafe impl<T: Tick> Send for Periodic<T> {}
 unsafe impl<T: Tick> Sync for Periodic<T> {}
 
 impl<T: Tick> Periodic<T> {
-    /// Starts to call `tick`, first after a `pause`.
+    /// Starts the calls of `tick`, the first one after a `pause`.
     pub fn new(pause: Msecs, tick: T) -> impl PinInit<Self> {
         pin_init!(Self {
             pause: msecs_to_jiffies(pause),
@@ -96,7 +96,7 @@ impl<T: Tick> Periodic<T> {
         })
     }
 
-    /// Makes the next call at once, without waiting for the pause to end. Any context may call it.
+    /// Makes the next call at once instead of after the pause. Can be called in any context.
     pub fn hasten(&self) {
         // SAFETY: By the type invariant the work item is initialized. The queue always exists.
         unsafe {

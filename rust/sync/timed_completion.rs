@@ -14,7 +14,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Lets one task wait for another, or for an interrupt.
+/// A completion: one task waits for another task or for an interrupt.
 ///
 /// # Examples
 ///
@@ -40,7 +40,7 @@ unsafe impl Send for TimedCompletion {}
 unsafe impl Sync for TimedCompletion {}
 
 impl TimedCompletion {
-    /// A completion that nobody completed.
+    /// A completion that is not completed yet.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
@@ -50,22 +50,21 @@ impl TimedCompletion {
         })
     }
 
-    /// Completes it: one waiter, now or later, stops waiting. Can be called in any context.
+    /// Wakes one waiter, or lets the next wait return at once. Can be called in any context.
     pub fn complete(&self) {
         // SAFETY: It is initialized.
         unsafe { bindings::complete(self.inner.get()) };
     }
 
-    /// Takes back everything that nobody waited for.
+    /// Cancels all completions for which nobody has waited yet.
     ///
-    /// Waits that run concurrently may or may not have seen it.
+    /// Waits that run concurrently may or may not consume them.
     pub fn reinit(&self) {
         // SAFETY: It is initialized.
         while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}
     }
 
-    /// Waits, uninterruptibly, until it is completed or the time is over, and tells whether it was
-    /// completed.
+    /// Waits, uninterruptibly, for the completion. Returns `false` if the time is over first.
     pub fn wait_timeout(&self, timeout: Msecs) -> bool {
         // SAFETY: It is initialized.
         unsafe {

@@ -35,7 +35,7 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// The device is valid, and its lock is held by this.
+/// The device is valid, and this holds its lock.
 struct Locked(*mut bindings::device);
 
 impl Locked {
@@ -163,7 +163,7 @@ impl<T: Driver> Adapter<T> {
         })
     }
 
-    /// Takes the device from the driver, up to dropping the driver's data.
+    /// Unbinds the driver, all but the drop of its data.
     fn unbind(vdev: &Device<device::CoreInternal<'_>>) {
         // SAFETY: The core and `reset_prepare_callback()` drop the data after this function.
         if let Some(data) = unsafe { Self::data(vdev) } {
@@ -186,9 +186,9 @@ impl<T: Driver> Adapter<T> {
 
     /// Refuses a device that is gone.
     ///
-    /// All its feature bits read as ones and so does its status. While the core fails the probe,
-    /// the PCI transport would take that for a device in use which has an administration virtqueue,
-    /// and use the one that was never set up.
+    /// Its feature bits and its status read as all ones. While the core fails the probe, the PCI
+    /// transport would treat it as a device in use with an administration virtqueue, and use that
+    /// queue, which was never set up.
     ///
     /// # Safety
     ///
@@ -228,10 +228,10 @@ impl<T: Driver> Adapter<T> {
         Self::unbind(vdev);
     }
 
-    /// The device is going to lose its state, by a suspend or a reset of its transport.
+    /// Prepares for a suspend or a reset of the transport, by which the device loses its state.
     ///
-    /// A transport calls this without the lock of the virtio device, so an unbinding through sysfs
-    /// may be under way or over.
+    /// A transport calls this without the lock of the virtio device, so the driver may be being
+    /// unbound through sysfs, or already be unbound.
     ///
     /// # Safety
     ///
@@ -258,8 +258,8 @@ impl<T: Driver> Adapter<T> {
         }
         Self::unbind(internal);
         if has_drvdata(internal) {
-            // SAFETY: The device is valid, and its data was set by `bind()`, with this type. It is
-            // taken back here, and the pointer to it with it.
+            // SAFETY: The device is valid, and `bind()` set its data, with this type. The data is
+            // taken out, and the pointer to it cleared.
             unsafe {
                 let dev = &raw mut (*vdev).dev;
                 let data = bindings::dev_get_drvdata(dev);
@@ -270,8 +270,8 @@ impl<T: Driver> Adapter<T> {
         0
     }
 
-    /// The device comes back after [`reset_prepare_callback`](Self::reset_prepare_callback), with
-    /// its features negotiated.
+    /// Restores the device after [`reset_prepare_callback`](Self::reset_prepare_callback). Its
+    /// features are negotiated again.
     ///
     /// # Errors
     ///
@@ -306,9 +306,9 @@ impl<T: Driver> Adapter<T> {
         })
     }
 
-    /// Leaves the device at rest for the next kernel, and the machine able to go on without it.
+    /// Resets the device for the next kernel, with the queues broken first.
     ///
-    /// The virtio core's own does the same but waits without end for a device that is gone.
+    /// The virtio core's own function does the same, but waits for ever if the device is gone.
     ///
     /// # Safety
     ///
@@ -324,7 +324,7 @@ impl<T: Driver> Adapter<T> {
                 T::shutdown(vdev, data);
             }
         }
-        // Work that is under way finds broken queues instead of a device that forgot it.
+        // Running work then fails at broken queues, and does not wait for a device that was reset.
         //
         // SAFETY: The device is valid and bound to this driver.
         unsafe { bindings::virtio_break_device(vdev.as_raw()) };
@@ -341,8 +341,8 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        // A restore that met an unbinding leaves reports enabled: they may come before the probe is
-        // over.
+        // After a restore that raced with an unbinding, reports stay enabled. So they may come
+        // before the probe is over, and the data may be missing.
         //
         // SAFETY: The core reports changes only until the removal starts, and serializes with that.
         if let Some(data) = unsafe { Self::data(vdev) } {
@@ -351,7 +351,7 @@ impl<T: Driver> Adapter<T> {
     }
 }
 
-/// Whether the driver's data exists: it does not after a restore that failed.
+/// Whether the driver's data exists: it does not after a failed restore.
 fn has_drvdata(vdev: &Device<device::CoreInternal<'_>>) -> bool {
     // SAFETY: The device is valid.
     !unsafe { bindings::dev_get_drvdata(&raw const (*vdev.as_raw()).dev) }.is_null()

@@ -2,9 +2,9 @@
 
 //! Bounded reads of the device configuration.
 //!
-//! The transports take an offset beyond the configuration that a device presents for a bug of the
-//! driver and stop the kernel; but how long it is, is the device's choice. So the bound is found
-//! first and checked on each read.
+//! A transport treats an offset beyond the device's configuration as a bug of the driver, and stops
+//! the kernel. The device chooses the length of its configuration. So the length is read first and
+//! checked at each read.
 //!
 //! C header: [`include/uapi/linux/virtio_pci.h`](srctree/include/uapi/linux/virtio_pci.h)
 
@@ -20,21 +20,21 @@ use kernel::{
     prelude::*, //
 };
 
-/// How often a read is tried again because the device changed its configuration meanwhile.
+/// Maximum number of repeated reads because the device changed its configuration meanwhile.
 const RETRIES: usize = 100;
 
-/// As many capabilities of 4 bytes as fit behind the header of a PCI configuration space of 256
-/// bytes.
+/// Maximum number of capabilities: those of 4 bytes that fit behind the header of a PCI
+/// configuration space of 256 bytes.
 const MAX_CAPABILITIES: usize = (256 - 64) / 4;
 
 impl Device<Bound> {
-    /// Reads the configuration into `space`, which begins with its first byte, by these accesses,
-    /// as one consistent snapshot. Other bytes of `space` stay as they are.
+    /// Reads ranges of the configuration into the same ranges of `space`, as one consistent
+    /// snapshot. Other bytes of `space` are unchanged.
     ///
-    /// An access is the range of a field of 1, 2 or 4 bytes, aligned to its length, or half of an
-    /// aligned field of 64 bits: a device need not serve others (virtio 1.3, 4.1.3.1). Neither the
-    /// halves of a field nor several fields are read at once by the hardware, so all are read again
-    /// when the generation has changed meanwhile (virtio 1.3, 2.5.1).
+    /// Each range is an aligned field of 1, 2 or 4 bytes, or half of an aligned field of 64 bits: a
+    /// device need not support other accesses (virtio 1.3, 4.1.3.1). The device may change the
+    /// configuration between two accesses, so all ranges are read again if the generation has
+    /// changed meanwhile (virtio 1.3, 2.5.1).
     ///
     /// Integers are little-endian with [`VERSION_1`](super::Feature::VERSION_1). May sleep.
     ///
@@ -91,10 +91,10 @@ impl Device<Bound> {
         }
     }
 
-    /// How many bytes of configuration can be read.
+    /// Length of the readable configuration in bytes.
     fn config_len(&self) -> usize {
         let Some(function) = self.pci_function() else {
-            // Other transports have no bound that a read could violate.
+            // Other transports check no bound.
             return usize::MAX;
         };
         // SAFETY: The abstraction is transparent over the C structure, and valid.
@@ -125,8 +125,8 @@ pub(super) fn check_access(access: &Range<usize>, len: usize) -> Result<(u32, u3
     Ok((at, width))
 }
 
-/// The length of the configuration that every capability of that kind allows for: which one the
-/// transport chose is not known, and devices have just one.
+/// The length of the configuration: the least one of all capabilities of this kind, since it is not
+/// known which one the transport chose. Usually there is one.
 ///
 /// # Safety
 ///
@@ -135,7 +135,7 @@ unsafe fn pci_config_len(pci: *mut bindings::pci_dev) -> usize {
     let mut len = None;
     // SAFETY: By the function's requirement.
     let mut pos = unsafe { bindings::pci_find_capability(pci, bindings::PCI_CAP_ID_VNDR as c_int) };
-    // A device may present a list that never ends.
+    // Bounded, since a device may present a list without an end.
     for _ in 0..MAX_CAPABILITIES {
         if pos == 0 {
             break;

@@ -44,8 +44,8 @@ impl Feature {
     pub const ACCESS_PLATFORM: Self = Self(bindings::VIRTIO_F_ACCESS_PLATFORM);
     /// Virtqueues need the barriers of the platform's devices instead of those between CPUs.
     ///
-    /// The transport accepts it without asking the driver. Virtqueues keep to it; a driver whose
-    /// device uses other memory too has to do so there.
+    /// The transport accepts it without asking the driver. Virtqueues use these barriers by
+    /// themselves; a driver has to use them for other memory that it shares with the device.
     pub const ORDER_PLATFORM: Self = Self(bindings::VIRTIO_F_ORDER_PLATFORM);
     /// A single queue can be reset.
     pub const RING_RESET: Self = Self(bindings::VIRTIO_F_RING_RESET);
@@ -68,7 +68,7 @@ impl Feature {
     }
 }
 
-/// How an attempt to reset a device ended.
+/// The result of a reset of a device.
 ///
 /// # Examples
 ///
@@ -93,15 +93,14 @@ pub enum Reset {
     Unreachable,
 }
 
-/// How a device is that the driver said it is [ready](Device::ready) for.
+/// Health of a device after [`ready`](Device::ready).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// The device works.
     Good,
-    /// The device met an error from which only a reset recovers it, or forgot its driver.
+    /// The device met an error from which only a reset recovers it, or lost its state.
     NeedsReset,
-    /// The device says that it works, but broke the rules of one of its queues, which is of no use
-    /// any more.
+    /// The device's status is good, but it broke the rules of a virtqueue, which is unusable now.
     Broken,
     /// The device is gone or unable to answer.
     Gone,
@@ -135,13 +134,13 @@ impl Device {
         unsafe { &*(*self.as_raw()).config }
     }
 
-    /// The device as one that is bound to its driver.
+    /// The device in the context [`Bound`](device::Bound).
     ///
     /// # Safety
     ///
-    /// It stays bound for as long as the reference lives.
+    /// The device stays bound for as long as the reference lives.
     pub(super) unsafe fn as_bound(&self) -> &Device<device::Bound> {
-        // SAFETY: The context is a marker of size zero; that it holds is promised by the caller.
+        // SAFETY: The context is a marker of size zero. The caller guarantees that it applies.
         unsafe { &*core::ptr::from_ref(self).cast() }
     }
 }
@@ -171,11 +170,11 @@ impl Device<device::Bound> {
 
     /// Resets the device unless it cannot be reached.
     ///
-    /// A transport waits without end for a device to confirm, and one that is gone never does:
-    /// hence the look before. May sleep. Run by two at a time, both end with the device reset.
+    /// A transport waits for ever for the confirmation of a device that is gone, so the status is
+    /// read first. May sleep. Two concurrent calls both return after the reset.
     pub(super) fn reset(&self) -> Reset {
         if self.status().is_none() {
-            // Nothing is added to its queues any more, and late interrupts are not handled.
+            // From now on buffers can't be added, and late interrupts are ignored.
             //
             // SAFETY: By the type invariant the device is valid.
             unsafe { bindings::virtio_break_device(self.as_raw()) };
@@ -197,17 +196,15 @@ impl Device<device::Bound> {
     /// [`FEATURES`](super::Driver::FEATURES) is never negotiated.
     pub fn has_feature(&self, feature: Feature) -> bool {
         // SAFETY: By the type invariant the device is valid, its features don't change while it is
-        // bound, and a `Feature` is below the number of bits that there are. Not through
-        // `virtio_has_feature()`, for which the question after an unlisted feature is a bug that
-        // stops the kernel.
+        // bound, and a `Feature` is below the number of bits. `virtio_has_feature()` would stop the
+        // kernel for a feature that the driver does not list.
         unsafe { bindings::__virtio_test_bit(self.as_raw(), feature.bit()) }
     }
 
-    /// The device that performs DMA and that the DMA API has to be given: the parent of the virtio
-    /// device.
+    /// The device to pass to the DMA API: the parent of the virtio device, which performs the DMA.
     ///
     /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API, and
-    /// for a transport that maps memory by operations of its own (VDUSE does).
+    /// for a transport that maps memory by its own operations, such as VDUSE.
     ///
     /// # Examples
     ///
@@ -244,17 +241,18 @@ impl Device<device::Bound> {
             return None;
         }
         // SAFETY: The parent is a valid device. It stays bound to its driver, the transport, for as
-        // long as the virtio device is registered, hence for as long as that is bound.
+        // long as the virtio device is registered, and so for as long as the virtio device is
+        // bound.
         Some(unsafe { device::Device::from_raw(parent) })
     }
 }
 
 impl Device<device::Core<'_>> {
-    /// Tells the device that the driver is ready: the queues can be used from here on.
+    /// Sets DRIVER_OK: from then on the queues can be used.
     ///
     /// # Errors
     ///
-    /// [`ENODEV`] if the device is gone, [`EIO`] if it says that it was ready before.
+    /// [`ENODEV`] if the device is gone, [`EIO`] if DRIVER_OK is set already.
     pub fn ready(&self) -> Result {
         let status = self.status().ok_or(ENODEV)?;
         if u32::from(status) & bindings::VIRTIO_CONFIG_S_DRIVER_OK != 0 {

@@ -17,7 +17,7 @@ use kernel::{
 
 /// A virtio driver.
 ///
-/// A device that is suspended, or whose transport is reset by others, loses its state. Without
+/// By a suspend, or a reset of its transport, a device loses its state. Without
 /// [`reset_prepare`](Self::reset_prepare) and [`reset_done`](Self::reset_done) it is unbound before
 /// and probed again afterwards.
 ///
@@ -56,10 +56,10 @@ pub trait Driver {
     /// It is dropped after [`unbind`](Self::unbind).
     type Data<'bound>: Send + 'bound;
 
-    /// The devices that it matches.
+    /// The devices that the driver matches.
     const ID_TABLE: IdTable;
 
-    /// Features of the device type that it makes use of; those of the transport need not be listed.
+    /// Features of the device type that the driver uses, without those of the transport.
     const FEATURES: &'static [Feature];
 
     /// Called when a device is matched, with the features negotiated.

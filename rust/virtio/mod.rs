@@ -2,12 +2,12 @@
 
 //! Safe abstractions over the virtio bus.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
 //! | [`adapter`] | driver registration |
 //! | [`config`] | bounded reads of the device configuration |
 //! | [`device`] | the device, its features and its life cycle |
-//! | [`driver`] | what a driver implements |
+//! | [`driver`] | the trait that a driver implements |
 //! | [`id`] | device types and tables of them |
 //! | [`virtqueue`] | one virtqueue and the buffers in it |
 //! | [`virtqueues`] | the virtqueues of a device: discovery, callbacks, teardown |

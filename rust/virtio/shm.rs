@@ -28,7 +28,7 @@ use kernel::{
     str::CString, //
 };
 
-/// A shared memory region that this driver alone uses, until the device is unbound.
+/// A shared memory region, claimed for this driver until the device is unbound.
 ///
 /// # Examples
 ///
@@ -54,8 +54,8 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// [`ENOENT`] if the device has none of that number, [`EINVAL`] if it is not of whole pages,
-    /// [`EBUSY`] if something else uses the addresses.
+    /// [`ENOENT`] if the device has no region `id`, [`EINVAL`] if the region does not consist of
+    /// whole pages, [`EBUSY`] if its addresses are claimed already.
     pub fn claim(dev: &Device<Bound>, id: u8, name: CString) -> Result<Self> {
         let mut raw = bindings::virtio_shm_region::default();
         // SAFETY: The device is valid, and so is the structure to be filled.
@@ -131,9 +131,8 @@ impl Drop for Mapping {
 pub struct MappedPage(Devres<Mapping>);
 
 impl MappedPage {
-    /// Writes a 32-bit word at `OFFSET`, after everything that was written to memory before. `dev`
-    /// is the device that the page was mapped for. That it is bound says that the addresses belong
-    /// to nobody else.
+    /// Writes a 32-bit word at `OFFSET`, ordered after all earlier writes to memory. `dev` is the
+    /// device for which the page was mapped; while it is bound, the addresses belong to it.
     #[inline]
     pub fn write32<const OFFSET: usize>(&self, dev: &device::Device<Bound>, value: u32) {
         if let Ok(mapping) = self.0.access(dev) {

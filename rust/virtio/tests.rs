@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of what needs no virtio device.
+//! Tests that need no virtio device.
 
 use super::{
     config::check_access,

@@ -3,11 +3,11 @@
 //! One virtqueue and the buffers in it.
 //!
 //! A buffer belongs to the queue from [`Virtqueue::add`] until [`Virtqueue::get_buf`] returns it:
-//! nobody else can touch memory that the device reads or writes. Buffers that are never used come
-//! out when the queue is detached from the device, and only if the device confirmed its reset;
-//! otherwise they stay allocated for ever.
+//! no safe code can access memory that the device reads or writes. Buffers that the device has not
+//! used are freed when the queue is detached, and only if the device confirmed its reset; otherwise
+//! they are leaked.
 //!
-//! Where nobody could try again, [`Virtqueue::add_or_keep`] adds a buffer as soon as that is
+//! A caller that can't retry uses [`Virtqueue::add_or_keep`], which adds the buffer as soon as
 //! possible.
 //!
 //! Lock order: `Virtqueue::device`, then the lock of resets, which are both taken where the driver
@@ -286,7 +286,7 @@ impl<C: Send + 'static> Virtqueue<C> {
         })
     }
 
-    /// Gives `buffer` to the device, which does not look for it before [`kick`](Self::kick).
+    /// Adds `buffer` to the queue. The device may not notice it before [`kick`](Self::kick).
     ///
     /// # Errors
     ///
@@ -297,13 +297,13 @@ impl<C: Send + 'static> Virtqueue<C> {
         self.attached.lock().add(buffer)
     }
 
-    /// Like [`add`](Self::add), but a buffer for which there is no room or memory now stays with
-    /// the queue, which gives it to the device later: when a buffer comes out, or when the
-    /// driver [looks after](Self::look_after) it.
+    /// Like [`add`](Self::add), but keeps the buffer if there is no room or memory now. It is added
+    /// later: when [`get_buf`](Self::get_buf) takes a buffer out, or in
+    /// [`look_after`](Self::look_after).
     ///
     /// # Errors
     ///
-    /// Errors of [`add`](Self::add) but for [`ENOSPC`] and [`ENOMEM`].
+    /// The errors of [`add`](Self::add), except [`ENOSPC`] and [`ENOMEM`].
     pub fn add_or_keep(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
         let mut attached = self.attached.lock();
         match attached.add(buffer) {
@@ -315,11 +315,11 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
     }
 
-    /// Gives the device what was kept, as far as that is possible now.
+    /// Adds kept buffers, as many as possible.
     #[cold]
     fn add_kept(&self) {
         let mut is_added = false;
-        // There may be many: interrupts are off for one at a time.
+        // One at a time, since there may be many, and interrupts are off while one is added.
         loop {
             let mut attached = self.attached.lock();
             let Some(buffer) = attached.kept.pop() else {
@@ -336,16 +336,16 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
     }
 
-    /// Takes out a buffer that the device is done with, and the number of bytes that it wrote,
-    /// which is at most what there is to write.
+    /// Takes out a buffer that the device has used, with the number of bytes that the device wrote,
+    /// at most the length of the writable part.
     pub fn get_buf(&self) -> Option<(KBox<Buffer<C>>, usize)> {
         let mut written = 0;
         let attached = self.attached.lock();
         if attached.vq.is_null() {
             return None;
         }
-        // SAFETY: The queue is valid and under its lock. A device that names a buffer which it does
-        // not have is found out, and its queue is broken from there on.
+        // SAFETY: The queue is valid and under its lock. If the device returns a buffer that it
+        // does not have, the virtio core notices and marks the queue as broken.
         let token = unsafe { bindings::virtqueue_get_buf(attached.vq, &mut written) };
         let has_kept = attached.kept.0.is_some();
         drop(attached);
@@ -355,17 +355,17 @@ impl<C: Send + 'static> Virtqueue<C> {
         if has_kept {
             self.add_kept();
         }
-        // SAFETY: By the type invariant, and the queue has given it up.
+        // SAFETY: By the type invariant; the token is not in the queue any more.
         let buffer = unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) };
         let written = usize::try_from(written).unwrap_or(usize::MAX);
         let written = written.min(buffer.writable_len);
         Some((buffer, written))
     }
 
-    /// Tells the device of buffers that were added, unless it asked not to be told.
+    /// Notifies the device of added buffers, unless it has suppressed notifications.
     pub fn kick(&self) {
-        // The notification may cost an exit of the guest, so it is given outside the lock; the
-        // queue outlives the guard.
+        // Outside of the lock, since the notification may cost a VM exit. The RCU guard keeps the
+        // queue valid.
         let _rcu = rcu::read_lock();
         let attached = self.attached.lock();
         let vq = attached.vq;
@@ -379,11 +379,11 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
     }
 
-    /// Looks after the device of the queue: gives it what its queues [keep](Self::add_or_keep), and
-    /// says how it is, which is gone for a queue that is detached. May sleep.
+    /// Checks the device of the queue, and adds buffers that its queues [keep](Self::add_or_keep).
+    /// Returns the health of the device; [`Health::Gone`] for a detached queue. May sleep.
     ///
-    /// A driver calls this now and then for as long as it waits for anything: a queue that the
-    /// device broke says nothing by itself.
+    /// A driver calls this periodically while it waits for the device: no interrupt reports a queue
+    /// that the device broke.
     pub fn look_after(&self) -> Health {
         let bound = self.device.lock();
         let Some(bound) = bound.as_ref() else {
@@ -398,9 +398,9 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
     }
 
-    /// Resets the whole device, which serves none of its queues any more. May sleep.
+    /// Resets the whole device, after which all its queues are dead. May sleep.
     ///
-    /// A device whose queues are taken down was reset then, and counts as unreachable here.
+    /// [`Reset::Unreachable`] for a queue that is detached.
     pub fn reset_device(&self) -> Reset {
         let bound = self.device.lock();
         let Some(bound) = bound.as_ref() else {
@@ -410,31 +410,31 @@ impl<C: Send + 'static> Virtqueue<C> {
         unsafe { bound.device.as_bound() }.reset()
     }
 
-    /// Has the device interrupt for the next buffer that it uses. False if it used some that were
-    /// not taken out: no interrupt may come for those.
+    /// Enables interrupts for the next buffer that the device uses. Returns `false` if used buffers
+    /// wait to be taken out: they may raise no interrupt.
     pub fn enable_cb(&self) -> bool {
         let attached = self.attached.lock();
         // SAFETY: If not null, the queue is valid and under its lock.
         attached.vq.is_null() || unsafe { bindings::virtqueue_enable_cb(attached.vq) }
     }
 
-    /// Takes the queue alone back from the device, frees the buffers in it, and enables it again.
+    /// Resets this queue alone, frees the buffers in it, and enables it again.
     ///
-    /// While it lasts, nothing can be added and nothing comes out. May sleep.
+    /// Meanwhile, buffers can be neither added nor taken out. May sleep.
     ///
     /// # Errors
     ///
-    /// [`ENODEV`] if the queue is detached or the device works no more, [`ENOENT`] without
-    /// [`RING_RESET`](super::Feature::RING_RESET), and those of the transport. Buffers that the
-    /// device may still have stay in the queue.
+    /// [`ENODEV`] if the queue is detached or the device does not work, [`ENOENT`] without
+    /// [`RING_RESET`](super::Feature::RING_RESET); errors of the transport. After an error, buffers
+    /// that the device may still use stay in the queue.
     pub fn reset(&self) -> Result {
-        // Dropped last, with no lock held.
+        // Declared first, so that it is dropped without locks held.
         let _kept;
         let bound = self.device.lock();
         let bound = bound.as_ref().ok_or(ENODEV)?;
         let _one_at_a_time = bound.resets.lock();
-        // A transport waits without end for the device to confirm, and one that is gone or needs a
-        // reset itself may never do: hence the look before.
+        // Checked before, since a transport waits for ever for the confirmation of a device that is
+        // gone or needs a reset.
         //
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
         if unsafe { bound.device.as_bound() }.health() != Health::Good {
@@ -455,8 +455,8 @@ impl<C: Send + 'static> Virtqueue<C> {
         result
     }
 
-    /// Takes the virtqueue, which may be null, and what the device was not given. Nothing can be
-    /// added or kept from there on.
+    /// Takes out the virtqueue, which may be null, and the kept buffers. From then on buffers can't
+    /// be added or kept.
     fn detach(&self) -> (*mut bindings::virtqueue, Kept<C>) {
         let mut attached = self.attached.lock();
         // INVARIANT: It is null.
@@ -465,18 +465,18 @@ impl<C: Send + 'static> Virtqueue<C> {
         (vq, replace(&mut attached.kept, Kept(None)))
     }
 
-    /// Frees a buffer that is in the queue no more.
+    /// Frees a buffer that was in the queue.
     ///
     /// # Safety
     ///
-    /// To be called by [`reset`](Self::reset) only, for each token that was in the queue, which the
-    /// device uses no more.
+    /// To be called by [`reset`](Self::reset) only, for each token that was in the queue and that
+    /// the device does not use any more.
     unsafe extern "C" fn free_token(_vq: *mut bindings::virtqueue, token: *mut c_void) {
         // SAFETY: By the type invariant of `Attached` and this function's requirements.
         drop(unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) });
     }
 
-    /// The number of entries in its ring, 0 if it is detached.
+    /// The number of entries of the ring; 0 if the queue is detached.
     pub fn vring_size(&self) -> usize {
         let attached = self.attached.lock();
         if attached.vq.is_null() {
@@ -488,7 +488,7 @@ impl<C: Send + 'static> Virtqueue<C> {
     }
 }
 
-/// A [`Virtqueue`] of any context, as setup and teardown of a device see it.
+/// A [`Virtqueue`] with any type of context, for setup and teardown of a device.
 pub(super) trait AnyVirtqueue: Send + Sync {
     /// Reserves the queue for `device`. Virtqueues with the same `resets` are reset one at a time.
     ///
@@ -510,8 +510,8 @@ pub(super) trait AnyVirtqueue: Send + Sync {
     /// valid until a grace period after [`release`](Self::release).
     unsafe fn attach(&self, vq: NonNull<bindings::virtqueue>);
 
-    /// Detaches the queue, if it is attached, and ends the reservation. Returns how many buffers
-    /// the device still held: they are freed if it was reset, and leak if that is uncertain.
+    /// Detaches the queue, if it is attached, and ends the reservation. Returns the number of
+    /// buffers that the device still held: they are freed if it was reset, else leaked.
     ///
     /// # Safety
     ///
@@ -519,8 +519,7 @@ pub(super) trait AnyVirtqueue: Send + Sync {
     /// queue any more.
     unsafe fn release(&self, reset: Reset) -> usize;
 
-    /// Gives the device what the queue keeps. Returns whether the queue works, which it does until
-    /// the device breaks its rules.
+    /// Adds kept buffers. Returns whether the queue works: the device has not broken its rules.
     fn look_after(&self) -> bool;
 }
 

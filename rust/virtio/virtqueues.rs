@@ -77,8 +77,8 @@ use kernel::{
 /// }
 /// ```
 pub trait Handler: Send + Sync {
-    /// Called in interrupt context when the device used buffers, which
-    /// [`get_buf`](Virtqueue::get_buf) takes out. It may be called without any.
+    /// Called in interrupt context when the device has used buffers, which
+    /// [`get_buf`](Virtqueue::get_buf) takes out. It may also be called when there are none.
     fn vq_callback(self: ArcBorrow<'_, Self>, dev: &Device<Bound>);
 }
 
@@ -139,8 +139,8 @@ impl VirtqueueInfo {
 
 /// The queues of a device, in the order of their numbers.
 ///
-/// The device's `priv` points to it from before its queues are found until they are gone, and is
-/// null as long as the device is bound and has none.
+/// The device's `priv` points to this from before its queues are found until they are deleted.
+/// While the device is bound and has no queues, `priv` is null.
 ///
 /// # Invariants
 ///
@@ -193,7 +193,8 @@ impl<Ctx: DeviceContext> Device<Ctx> {
 }
 
 impl Device<Bound> {
-    /// Looks after all queues that were found. Returns whether all of them work.
+    /// Checks all queues that were found, and repeats failed additions of buffers. Returns whether
+    /// all queues work.
     ///
     /// # Safety
     ///
@@ -213,14 +214,14 @@ impl Device<Bound> {
 }
 
 impl Device<Core<'_>> {
-    /// Clears `priv`: as the queues go, and as the device is bound, since the driver that had it
-    /// before may have left a pointer there.
+    /// Clears `priv`: when the queues are deleted, and when the device is bound, since a previous
+    /// driver may have left a pointer there.
     pub(super) fn clear_priv(&self) {
         // SAFETY: The device is valid; `priv` changes in this context only.
         unsafe { self.slot().write_volatile(null_mut()) };
     }
 
-    /// Whether queues were found that were not removed.
+    /// Whether the device has queues: they were found and not removed.
     pub(super) fn has_queues(&self) -> bool {
         // SAFETY: The device is valid; `priv` changes in this context only.
         !unsafe { self.slot().read_volatile() }.is_null()
@@ -232,8 +233,8 @@ impl Device<Core<'_>> {
     ///
     /// # Errors
     ///
-    /// [`EBUSY`] if the device's queues were found before, or if one of `queues` belongs to a
-    /// device already; and those of the transport: [`ENOENT`] if there are fewer queues.
+    /// [`EBUSY`] if the device has queues already, or if one of `queues` belongs to a device.
+    /// Errors of the transport, such as [`ENOENT`] if the device has fewer queues.
     pub fn find_vqs(&self, queues: KVec<VirtqueueInfo>) -> Result {
         if self.has_queues() {
             return Err(EBUSY);
@@ -312,10 +313,10 @@ impl Device<Core<'_>> {
         }
     }
 
-    /// Resets the device and takes its queues down, if that has not been done yet.
+    /// Resets the device and removes its queues, if it has any.
     ///
-    /// When it returns, no handler runs any more. Buffers that the device held are freed, or leak
-    /// if it is unreachable.
+    /// When this returns, no handler runs any more. Buffers that the device held are freed, or
+    /// leaked if it is unreachable.
     pub fn remove_queues(&self) -> Reset {
         let reset = self.reset();
         // SAFETY: The device is valid; `priv` changes in this context only.
@@ -323,8 +324,8 @@ impl Device<Core<'_>> {
         if queues.is_null() {
             return reset;
         }
-        // SAFETY: `priv` is null or points to the queues. If the reset is done, the device has let
-        // go of all memory. `priv` is null from below on, so this is called once.
+        // SAFETY: `priv` is null or points to the queues. After a reset the device uses no memory.
+        // `priv` is cleared below, so this is called once.
         let left = unsafe { (*queues).release(reset) };
         if left != 0 && reset == Reset::Unreachable {
             dev_warn!(
@@ -333,7 +334,7 @@ impl Device<Core<'_>> {
                 left
             );
         }
-        // Notifications that are under way.
+        // Waits for running notifications.
         //
         // SAFETY: This context may sleep.
         unsafe { bindings::synchronize_rcu() };

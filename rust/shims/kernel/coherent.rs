@@ -7,7 +7,7 @@ use stock::dma::{
     DmaAddress, //
 };
 
-/// [`Coherent`] names its address otherwise.
+/// The method of [`Coherent`] that has another name in older series.
 pub trait DmaAddressOf {
     /// The address for the device.
     fn dma_address(&self) -> DmaAddress;

@@ -22,7 +22,7 @@ macro_rules! module_device_table {
                 "__", stringify!($name),
             )]
             static EXPORTED: [::core::mem::MaybeUninit<u8>; $name.raw_ids().size()] =
-                // SAFETY: Any value consists of as many bytes.
+                // SAFETY: The source and the array of bytes have the same size.
                 unsafe { ::core::mem::transmute_copy($name.raw_ids()) };
         };
     };

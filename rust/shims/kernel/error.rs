@@ -18,8 +18,8 @@ pub mod code {
                 pub const $name: Error = {
                     const ERRNO: i32 = -(bindings::$name as i32);
                     const { assert!(ERRNO < 0 && ERRNO >= -(bindings::MAX_ERRNO as i32)) };
-                    // SAFETY: `Error` is a transparent `NonZero<i32>`, and the number is one of an
-                    // error.
+                    // SAFETY: `Error` is a transparent `NonZero<i32>`, and `ERRNO` is a valid error
+                    // number.
                     unsafe { core::mem::transmute::<i32, Error>(ERRNO) }
                 };
             )*

@@ -25,7 +25,7 @@ impl<C: DeviceContext> AsRef<device::Device<C>> for Device<C> {
     }
 }
 
-/// A device that is registered.
+/// A registered device.
 pub struct Registration(stock::faux::Registration);
 
 impl Registration {

@@ -9,11 +9,11 @@ extern "C" {
     fn virtio_rdma_shim_interrupt_enable();
 }
 
-/// Interrupts of this processor are disabled for as long as it exists.
+/// Proof that interrupts of this processor are disabled. Dropping it ends the section.
 ///
 /// # Invariants
 ///
-/// It owns one call of `virtio_rdma_shim_interrupt_disable`, unless it is forgotten.
+/// This owns one call of `virtio_rdma_shim_interrupt_disable`, unless it is forgotten.
 pub struct LocalInterruptDisabled(NotThreadSafe);
 
 /// Disables interrupts of this processor. Sections may nest and end in any order.
@@ -21,7 +21,7 @@ pub struct LocalInterruptDisabled(NotThreadSafe);
 pub fn local_interrupt_disable() -> LocalInterruptDisabled {
     // SAFETY: It can be called in any context.
     unsafe { virtio_rdma_shim_interrupt_disable() };
-    // INVARIANT: That is the call.
+    // INVARIANT: The call above is owned by the new value.
     LocalInterruptDisabled(NotThreadSafe)
 }
 
@@ -30,7 +30,7 @@ impl LocalInterruptDisabled {
     ///
     /// # Safety
     ///
-    /// Such a section is open on this processor, and nothing else ends it.
+    /// A section whose value was forgotten is open on this processor, and nothing else ends it.
     #[inline]
     pub(crate) unsafe fn end() {
         // SAFETY: The caller guarantees that there was a call that this one undoes.
@@ -42,7 +42,7 @@ impl Drop for LocalInterruptDisabled {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: By the type invariant the section is open. The value can't be sent to another
-        // task, and its task stays on its processor for as long as it is open.
+        // task, and the task can't migrate while the section is open.
         unsafe { Self::end() };
     }
 }

@@ -32,7 +32,7 @@ impl<T> Clone for MmioRaw<T> {
 impl<T> Copy for MmioRaw<T> {}
 
 impl<const SIZE: usize> MmioRaw<Region<SIZE>> {
-    /// `size` bytes from `addr` on, which have to be enough.
+    /// The region of `size` bytes at `addr`; `EINVAL` if it is too short for the layout.
     #[inline]
     pub fn new_region(addr: usize, size: usize) -> Result<Self> {
         if size < SIZE {
@@ -51,7 +51,7 @@ impl<const SIZE: usize> MmioRaw<Region<SIZE>> {
     }
 }
 
-/// I/O memory that is mapped.
+/// Mapped I/O memory.
 pub struct Mmio<const SIZE: usize>(stock::io::MmioRaw<SIZE>);
 
 impl<const SIZE: usize> Mmio<SIZE> {
@@ -61,7 +61,7 @@ impl<const SIZE: usize> Mmio<SIZE> {
     #[inline]
     pub unsafe fn from_raw(raw: MmioRaw<Region<SIZE>>) -> Self {
         let raw = stock::io::MmioRaw::new(raw.addr, SIZE);
-        // SAFETY: It fails for a length below `SIZE` only.
+        // SAFETY: `new` fails only for a length below `SIZE`.
         Self(unsafe { raw.unwrap_unchecked() })
     }
 }

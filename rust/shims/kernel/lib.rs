@@ -3,7 +3,7 @@
 //! The kernel crate of an older series, with the names of the newest one.
 //!
 //! Our crates are compiled with this crate in place of the kernel's if the kernel lacks a name that
-//! they use. Each module adds the names that one probe looks for. All else is the kernel's.
+//! they use. Each module adds the names of one probe, and re-exports all others.
 
 extern crate kernel as stock;
 

@@ -10,10 +10,10 @@ use stock::{
 
 /// Constants that `module!` defines for a module.
 pub trait ModuleMetadata {
-    /// Its name.
+    /// The module's name.
     const NAME: &'static CStr;
 
-    /// Its `THIS_MODULE`.
+    /// The module's `THIS_MODULE`.
     const THIS_MODULE: ThisModule = {
         extern "C" {
             // Only its address is used.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel's prelude, and with it the methods that types lack.
+//! The kernel's prelude, with traits for methods that types lack in older series.
 
 pub use stock::prelude::*;
 

@@ -4,9 +4,9 @@
 
 pub use stock::task::*;
 
-/// A [`Task`] that tells its process.
+/// The process of a [`Task`].
 pub trait Tgid {
-    /// The number of the process that the task is a thread of.
+    /// The number of the task's process (thread group).
     fn tgid(&self) -> Pid;
 }
 

@@ -6,7 +6,7 @@ use stock::sync::barrier;
 
 /// The accesses that a barrier orders.
 pub trait Kind {
-    /// Orders them for the other processors.
+    /// The barrier that orders these accesses towards other processors.
     fn smp();
 }
 

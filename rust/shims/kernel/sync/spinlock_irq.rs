@@ -47,8 +47,8 @@ pub type SpinLockIrqGuard<'a, T> = Guard<'a, T, SpinLockIrqBackend>;
 /// The backend of [`SpinLockIrq`].
 pub struct SpinLockIrqBackend;
 
-// SAFETY: The lock itself is that of `SpinLockBackend`, which excludes others; `relock` is the
-// trait's.
+// SAFETY: The lock itself is a `SpinLockBackend`, which provides mutual exclusion; `relock` is the
+// default of the trait.
 unsafe impl Backend for SpinLockIrqBackend {
     type State = bindings::spinlock_t;
     type GuardState = ();
@@ -77,7 +77,7 @@ unsafe impl Backend for SpinLockIrqBackend {
     unsafe fn unlock(ptr: *mut Self::State, guard_state: &Self::GuardState) {
         // SAFETY: The requirements are the same.
         unsafe { SpinLockBackend::unlock(ptr, guard_state) };
-        // SAFETY: The caller holds the lock, so this undoes the call that locking made.
+        // SAFETY: The caller holds the lock, so the section that `lock` began is open.
         unsafe { LocalInterruptDisabled::end() };
     }
 
@@ -90,7 +90,7 @@ unsafe impl Backend for SpinLockIrqBackend {
 
 /// Locking where interrupts are disabled already.
 pub trait LockWith<T: ?Sized> {
-    /// Locks without a change of the processor's interrupts.
+    /// Locks while interrupts are already disabled, and leaves them disabled.
     fn lock_with<'a>(&'a self, disabled: &'a LocalInterruptDisabled) -> SpinLockGuard<'a, T>;
 }
 
