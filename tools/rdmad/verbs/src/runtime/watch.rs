@@ -87,7 +87,7 @@ impl Watch {
             Some(_) => {}
             None if worked && !seats.is_full() => seats.push((qp, now)),
             None => {
-                self.is_wanted.set(worked);
+                self.is_wanted.set(self.is_wanted.get() || worked);
                 return None;
             }
         }
@@ -222,6 +222,7 @@ mod tests {
         assert!(watch.admit(qp(seats), now, false).is_none());
         assert!(look(&watch, now, &[]).is_empty(), "without work");
         assert!(watch.admit(qp(seats), now, true).is_none());
+        assert!(watch.admit(qp(seats + 1), now, false).is_none());
         let idle: Vec<_> = (1..seats).collect();
         assert_eq!(look(&watch, now, &[]), idle);
         assert!(watch.admit(qp(seats), now, true).is_some());
