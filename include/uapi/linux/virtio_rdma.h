@@ -809,7 +809,7 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_MAX_REQUEST 138
 
 /* Longest response: the response byte and the longest response structure. */
-#define VIRTIO_RDMA_MAX_RESPONSE 193
+#define VIRTIO_RDMA_MAX_RESPONSE 225
 
 /*
  * Command byte (__u8).
@@ -1031,6 +1031,10 @@ struct virtio_rdma_cmd_query_counters {
  * @doorbells: doorbells that were rung, and notifications of virtqueues other than the
  *	control queue
  * @completion_events: completion events, each of which interrupts the driver at most once
+ * @marked_packets: packets received with a congestion mark (ECN CE), on reliable connections
+ * @notifications_sent: congestion notifications sent
+ * @notifications_received: congestion notifications received
+ * @probes: last packets sent again because no answer came for longer than usual
  */
 struct virtio_rdma_rsp_query_counters {
 	__le64 tx_packets;
@@ -1057,6 +1061,10 @@ struct virtio_rdma_rsp_query_counters {
 	__le64 paced_bytes;
 	__le64 doorbells;
 	__le64 completion_events;
+	__le64 marked_packets;
+	__le64 notifications_sent;
+	__le64 notifications_received;
+	__le64 probes;
 } __attribute__((packed));
 
 /**

@@ -119,7 +119,7 @@ wire_struct! {
 wire_struct! {
     /// Counters of a port since the device was created, modulo 2⁶⁴. Bytes of packets are the bytes
     /// of their Ethernet frames, without FCS.
-    pub struct RspQueryCounters: 192 {
+    pub struct RspQueryCounters: 224 {
         /// Packets sent.
         0 => tx_packets: u64,
         /// Bytes of packets sent.
@@ -168,6 +168,14 @@ wire_struct! {
         176 => doorbells: u64,
         /// Completion events. Each causes at most one interrupt.
         184 => completion_events: u64,
+        /// RoCE packets received with a congestion mark (ECN CE), on reliable connections.
+        192 => marked_packets: u64,
+        /// Congestion notifications sent.
+        200 => notifications_sent: u64,
+        /// Congestion notifications received.
+        208 => notifications_received: u64,
+        /// Probes: last packets sent again because no answer came for longer than usual.
+        216 => probes: u64,
     }
 }
 request!(CmdQueryCounters, QueryCounters, RspQueryCounters);
@@ -221,4 +229,8 @@ counters! {
     paced_bytes,
     doorbells,
     completion_events,
+    marked_packets,
+    notifications_sent,
+    notifications_received,
+    probes,
 }

@@ -610,7 +610,7 @@ fn rate_limits() {
 #[test]
 fn counters() {
     check(CmdQueryCounters { port: 1 }, "01");
-    let hex: Vec<_> = (1..=24).map(|n| format!("{n:02x}00000000000000")).collect();
+    let hex: Vec<_> = (1..=28).map(|n| format!("{n:02x}00000000000000")).collect();
     check(
         RspQueryCounters {
             tx_packets: 1,
@@ -637,6 +637,10 @@ fn counters() {
             paced_bytes: 22,
             doorbells: 23,
             completion_events: 24,
+            marked_packets: 25,
+            notifications_sent: 26,
+            notifications_received: 27,
+            probes: 28,
         },
         &hex.join(" "),
     );
@@ -644,13 +648,13 @@ fn counters() {
 
 #[test]
 fn counters_have_names_in_their_order() {
-    let bytes: Vec<u8> = (1..=24u64).flat_map(u64::to_le_bytes).collect();
+    let bytes: Vec<u8> = (1..=28u64).flat_map(u64::to_le_bytes).collect();
     let counters = RspQueryCounters::get(&bytes);
-    assert!(counters.values().into_iter().eq(1..=24));
+    assert!(counters.values().into_iter().eq(1..=28));
     let names = RspQueryCounters::NAMES;
     assert_eq!(
-        (names[0], names[9], names[23]),
-        (c"tx_packets", c"timeouts", c"completion_events")
+        (names[0], names[9], names[27]),
+        (c"tx_packets", c"timeouts", c"probes")
     );
 }
 
@@ -691,13 +695,13 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdSetRateLimit>(), (26, 0));
     assert_eq!(pair::<CmdAttachMcast>(), (27, 0));
     assert_eq!(pair::<CmdDetachMcast>(), (28, 0));
-    assert_eq!(pair::<CmdQueryCounters>(), (29, 192));
+    assert_eq!(pair::<CmdQueryCounters>(), (29, 224));
     assert_eq!(pair::<CmdReregMr>(), (30, 0));
     assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
     assert_eq!(Command::ALL.len(), 31);
     // Modify QP has the longest request, Query Counters the longest response. Each is preceded by
     // one byte.
-    assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 193));
+    assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 225));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));
 }
 

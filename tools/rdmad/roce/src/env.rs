@@ -30,6 +30,14 @@ pub enum Incident {
     OutOfSequence,
     /// A request arrived whose PSN is before the expected one.
     Duplicate,
+    /// A packet of a reliable connection arrived with a congestion mark.
+    Marked,
+    /// A congestion notification was sent.
+    NotificationSent,
+    /// A congestion notification was received.
+    NotificationReceived,
+    /// A probe begins: no response arrived for longer than usual.
+    Probe,
 }
 
 /// The outgoing side of a port.

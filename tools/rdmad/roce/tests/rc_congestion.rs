@@ -87,6 +87,7 @@ fn writers_share_a_link_that_drops() {
     assert_eq!(count(&net, Incident::Timeout), 0);
 }
 
+// abi: R-1161, R-1162
 #[test]
 fn a_marked_packet_is_told_of_once_in_an_interval() {
     let mut sim = sim(Settings::default());
@@ -110,6 +111,10 @@ fn a_marked_packet_is_told_of_once_in_an_interval() {
         sim.now += Duration::from_micros(20);
     }
     assert_eq!(notifications, 2, "at 0 and at 60 µs");
+    let incidents = &sim.ends[1].world.incidents;
+    let count = |what| incidents.iter().filter(|other| **other == what).count();
+    assert_eq!(count(Incident::Marked), 4);
+    assert_eq!(count(Incident::NotificationSent), 2);
 }
 
 #[test]
@@ -126,6 +131,8 @@ fn a_notification_halves_what_is_under_way() {
         let to = usize::from(frames.contains(frame));
         sim.ends[to].deliver(frame, now);
     }
+    let incidents = &sim.ends[0].world.incidents;
+    assert_eq!(incidents[..], [Incident::NotificationReceived]);
     assert_eq!(sent(&mut sim, 0).len(), 0, "31 are under way, 16 may be");
     for frame in sent(&mut sim, 1) {
         sim.ends[0].deliver(&frame, now);

@@ -59,6 +59,7 @@ fn recovered(sim: &mut Sim) -> Duration {
     sim.now - sim.start
 }
 
+// abi: R-1164
 #[test]
 fn a_lost_last_packet_is_sent_again_soon_and_alone() {
     let mut sim = settled();
@@ -69,6 +70,10 @@ fn a_lost_last_packet_is_sent_again_soon_and_alone() {
     let probes = requests(&sim);
     assert_eq!(probes.len(), 1);
     assert!(probes[0].ack_req);
+    assert_eq!(
+        sim.ends[0].world.incidents,
+        [Incident::Probe, Incident::Retransmission]
+    );
     assert_eq!(
         sim.ends[1].world.memory[..LEN],
         sim.ends[0].world.memory[..LEN]
@@ -193,6 +198,7 @@ fn nothing_is_probed_that_is_answered_in_time() {
         sim.ends[0].post(id, write(at(0)), local());
     }
     recovered(&mut sim);
+    assert!(sim.ends[0].world.incidents.is_empty());
     assert_eq!(requests(&sim).len(), 36 * 3);
     assert_eq!(sim.ends[0].requester.next_deadline(), None);
 }

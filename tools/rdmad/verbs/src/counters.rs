@@ -60,6 +60,10 @@ counters! {
     PacedBytes => paced_bytes,
     Doorbells => doorbells,
     CompletionEvents => completion_events,
+    MarkedPackets => marked_packets,
+    NotificationsSent => notifications_sent,
+    NotificationsReceived => notifications_received,
+    Probes => probes,
 }
 
 impl From<Incident> for Counter {
@@ -73,6 +77,10 @@ impl From<Incident> for Counter {
             Incident::RnrNakReceived => Self::RnrNaksReceived,
             Incident::OutOfSequence => Self::OutOfSequence,
             Incident::Duplicate => Self::Duplicates,
+            Incident::Marked => Self::MarkedPackets,
+            Incident::NotificationSent => Self::NotificationsSent,
+            Incident::NotificationReceived => Self::NotificationsReceived,
+            Incident::Probe => Self::Probes,
         }
     }
 }

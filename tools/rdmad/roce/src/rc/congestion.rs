@@ -108,6 +108,11 @@ impl CongestionWindow {
     }
 }
 
+/// Whether a packet with this path arrived with a congestion mark.
+pub(super) fn is_marked(path: &Path) -> bool {
+    Ecn::of(path.traffic_class) == Ecn::Congestion
+}
+
 /// Decides when a responder sends a congestion notification.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
@@ -116,11 +121,11 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Requests a notification if the received packet with `path` is marked and the last
-    /// notification is long enough ago.
-    pub(super) fn note(&mut self, path: &Path, now: Instant) {
+    /// Requests a notification, because a marked packet was received, if the last notification is
+    /// long enough ago.
+    pub(super) fn note(&mut self, now: Instant) {
         let is_quiet = |last: Instant| now.saturating_duration_since(last) >= NOTIFICATION_INTERVAL;
-        if Ecn::of(path.traffic_class) == Ecn::Congestion && self.last.is_none_or(is_quiet) {
+        if self.last.is_none_or(is_quiet) {
             self.last = Some(now);
             self.owed = true;
         }
@@ -199,18 +204,23 @@ mod tests {
 
     #[test]
     fn marked_packets_are_told_of_after_an_interval() {
-        let (mut notifier, now) = (Notifier::default(), Instant::now());
         let addresses = Addresses::V6(1.into(), 2.into());
         let mut path = Path::new([1; 6], [2; 6], addresses);
-        for class in [0, 1, 2, 0xfc] {
+        for (class, expected) in [
+            (0, false),
+            (1, false),
+            (2, false),
+            (0xfc, false),
+            (0x23, true),
+        ] {
             path.traffic_class = class;
-            notifier.note(&path, now);
-            assert!(!notifier.is_owed(), "{class:#x}");
+            assert_eq!(is_marked(&path), expected, "{class:#x}");
         }
-        path.traffic_class = 0x23;
+        let (mut notifier, now) = (Notifier::default(), Instant::now());
+        assert!(!notifier.is_owed());
         let interval = NOTIFICATION_INTERVAL;
         for (after, owed) in [(0, true), (1, false), (2, true)] {
-            notifier.note(&path, now + interval / 2 * after);
+            notifier.note(now + interval / 2 * after);
             assert_eq!(notifier.is_owed(), owed, "{after} halves of the interval");
             notifier.sent();
         }

@@ -289,13 +289,16 @@ impl<L> Requester<L> {
             env.count(Incident::Timeout);
             return self.go_back(env);
         }
-        match self.prober.due(now) {
-            Some(Probe::Last) => self.rewind_last(),
-            Some(Probe::All) => {
+        let Some(probe) = self.prober.due(now) else {
+            return Ok(());
+        };
+        env.count(Incident::Probe);
+        match probe {
+            Probe::Last => self.rewind_last(),
+            Probe::All => {
                 self.window.lost(self.una, self.sent);
                 self.rewind();
             }
-            None => {}
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ pub use self::committed::ResponderState;
 use self::executed::ExecutedRequests;
 use self::job::{Answer, Job};
 use self::message::RequestInProgress;
-use super::congestion::{capable, Notifier};
+use super::congestion::{capable, is_marked, Notifier};
 use super::ResponderAttr;
 
 /// Why a request is not executed.
@@ -201,7 +201,10 @@ impl<R> Responder<R> {
         if self.dead {
             return Ok(());
         }
-        self.notifier.note(&packet.path, now);
+        if is_marked(&packet.path) {
+            env.count(Incident::Marked);
+            self.notifier.note(now);
+        }
         let distance = packet.headers.bth.psn.since(self.expected);
         if distance > 0 {
             env.count(Incident::OutOfSequence);

@@ -7,9 +7,9 @@ use std::time::Instant;
 use crate::connection::QpError;
 use crate::env::{Incident, RequesterEnv};
 use crate::headers::{Aeth, Body, NakCode, ReadPart, Response, Syndrome};
-use crate::net::Ecn;
 use crate::opcode::Position;
 use crate::packet::Packet;
+use crate::rc::congestion::is_marked;
 use crate::rc::timer::rnr_delay;
 use crate::rc::RNR_RETRY_FOREVER;
 use crate::work::{SendOp, WcStatus};
@@ -31,8 +31,12 @@ impl<L> Requester<L> {
         if self.dead {
             return Ok(());
         }
-        let is_marked = Ecn::of(packet.path.traffic_class) == Ecn::Congestion;
-        if is_marked || response == Response::Congestion {
+        if is_marked(&packet.path) {
+            env.count(Incident::Marked);
+            self.window.notified(self.una, self.sent);
+        }
+        if response == Response::Congestion {
+            env.count(Incident::NotificationReceived);
             self.window.notified(self.una, self.sent);
         }
         let distance = packet.headers.bth.psn.since(self.psn(self.una));

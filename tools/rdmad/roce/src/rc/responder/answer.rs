@@ -131,6 +131,7 @@ impl<R> Responder<R> {
         };
         let size = self.send_bare(&path, &headers, env)?;
         self.notifier.sent();
+        env.count(Incident::NotificationSent);
         Some(size)
     }
 

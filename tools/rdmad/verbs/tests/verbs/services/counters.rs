@@ -148,7 +148,7 @@ fn doorbells_and_events() {
     assert!(a.doorbells > before.doorbells + 3);
 }
 
-// abi
+// abi, R-1163
 #[test]
 fn losses() {
     let world = world(PathPolicy::Wire);
@@ -183,6 +183,7 @@ fn losses() {
     wait("a bad packet", || {
         (pair.b.counters().bad_packets == 1).then_some(())
     });
+    assert_eq!(pair.b.counters().notifications_received, 1);
 }
 
 // abi
