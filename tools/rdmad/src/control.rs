@@ -43,7 +43,7 @@ pub enum Request {
         /// Name of the port.
         port: String,
     },
-    /// Captures the frames of a port. The request comes with a descriptor of the file.
+    /// Captures the frames of a port. The file is passed as a descriptor.
     Capture {
         /// Name of the port.
         port: String,

@@ -51,7 +51,8 @@ enum Command {
         /// Name of the port.
         port: String,
     },
-    /// Capture the frames from and to a port. Data that is copied from memory to memory makes none.
+    /// Capture the frames from and to a port. There are no frames of data that is copied from
+    /// memory to memory.
     Capture {
         /// Name of the port.
         port: String,

@@ -155,7 +155,7 @@ impl Ports {
         self.with(name, |port| self.host.capture(&port.served, fds))
     }
 
-    /// Ends that.
+    /// Ends the capture of the port with this name.
     pub fn end_capture(&self, name: &str) -> Result<Captured> {
         self.with(name, |port| self.host.end_capture(&port.served))
     }

@@ -189,8 +189,8 @@ fn wrong_descriptors_get_a_sentence() {
     assert!(!log.contains("refused system call"), "{log}");
 }
 
-/// A capture has the frames of its port; what its reader is too slow for is left out and counted,
-/// and holds up nobody.
+/// A capture has the frames of its port. If its reader is too slow, frames are left out and
+/// counted, and nothing else is delayed.
 #[test]
 fn the_frames_of_a_port_are_captured() {
     const LEN: usize = 9000;

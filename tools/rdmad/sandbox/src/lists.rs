@@ -278,7 +278,7 @@ fn control() -> Vec<Allowed> {
         option(SO_TYPE),
         option(SO_ACCEPTCONN),
         any(SYS_eventfd2),
-        // Files of captures.
+        // Writing of capture files.
         any(SYS_fstat),
         when(SYS_fcntl, &[Is(1, F_GETFL as u32)]),
     ];

@@ -33,7 +33,7 @@ pub(crate) struct SwitchPort {
     pub(crate) group: u32,
     pub(crate) engine: Arc<EngineQueues>,
     pub(crate) counters: Arc<Counters>,
-    /// Of its frames, if they are captured.
+    /// The capture of the port's frames, if there is one.
     pub(crate) capture: Option<PcapWriter>,
 }
 
@@ -54,7 +54,7 @@ impl SwitchPort {
         }
     }
 
-    /// Captures its frames from now on, or not any more. Returns the capture before.
+    /// Starts or ends the capture of the port's frames. Returns the previous capture.
     pub(crate) fn set_capture(&mut self, capture: Option<PcapWriter>) -> Option<PcapWriter> {
         self.engine.set_watched(capture.is_some());
         mem::replace(&mut self.capture, capture)
@@ -227,7 +227,7 @@ impl Forwarder {
         self.ports.iter().any(|port| port.capture.is_some())
     }
 
-    /// Adds a frame to the captures of the ports that it comes from or goes to.
+    /// Adds a frame to the captures of its source port and its destination ports.
     pub(crate) fn capture(&mut self, forwarding: Forwarding, frame: &[u8]) {
         let Forwarding {
             origin,
@@ -242,7 +242,7 @@ impl Forwarder {
         }
     }
 
-    /// Hands captured frames to the threads that write them.
+    /// Passes captured frames to the writing threads.
     pub(crate) fn flush_captures(&mut self) {
         for port in &mut self.ports {
             if let Some(capture) = &mut port.capture {

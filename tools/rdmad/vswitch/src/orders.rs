@@ -21,7 +21,7 @@ pub(crate) enum Change {
     Occupy(PortIndex, Box<SwitchPort>, Vec<IpAddr>),
     /// Remove the port from its seat.
     Vacate(PortIndex),
-    /// The frames of a port are captured from now on, or not any more.
+    /// Start or end the capture of a port's frames.
     Capture(PortIndex, Option<PcapWriter>),
 }
 

@@ -46,11 +46,11 @@ pub struct PcapWriter {
     /// Written chunks, to be reused.
     empty: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
-    /// The thread that the end waits for. `None` if its reader may never read.
+    /// The writing thread, for whose end the drop waits. `None` if the reader may never read.
     thread: Option<JoinHandle<()>>,
 }
 
-/// A capture at its end.
+/// The result of an ended capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Number of frames that were captured.
@@ -77,7 +77,7 @@ impl PcapWriter {
     ///
     /// # Errors
     ///
-    /// All threads have captures.
+    /// All threads write other captures.
     pub fn new_in(
         threads: &Reserve,
         name: &str,
@@ -88,7 +88,7 @@ impl PcapWriter {
         Ok(pcap)
     }
 
-    /// A capture, and the work of its thread.
+    /// A capture, and the function that its thread must run.
     fn parts(
         out: impl Write + Send + 'static,
         chunks: usize,
@@ -122,7 +122,7 @@ impl PcapWriter {
         (pcap, work)
     }
 
-    /// Ends a capture. The chunks that wait are written if the reader takes them.
+    /// Ends a capture. Waiting chunks are still written, if the reader reads them.
     pub fn finish(mut self) -> Captured {
         self.flush();
         Captured {
@@ -175,12 +175,12 @@ impl PcapWriter {
     }
 }
 
-/// Creates a capture file, for its owner alone: it holds what virtual machines say. It must not
-/// exist.
+/// Creates a capture file, which must not exist. Only its owner may read it: it holds the frames of
+/// virtual machines.
 pub fn create(path: &Path) -> io::Result<File> {
     let file = File::options()
         .write(true)
-        // Follows no symbolic link either.
+        // This does not follow symbolic links either.
         .create_new(true)
         .mode(0o600)
         .open(path);

@@ -120,7 +120,7 @@ pub struct Switch {
     thread: Option<JoinHandle<()>>,
     seats: Seats,
     orders: Arc<Orders>,
-    /// Threads for captures of single ports.
+    /// Spare threads that write captures of single ports.
     writers: Reserve,
 }
 
@@ -216,12 +216,12 @@ impl Switch {
     }
 
     /// Captures the frames from and to a port, each once, as they are accepted: after the source
-    /// filter and before faults. They are written to `out`, whose reader may be slow: what does not
-    /// fit is left out. Data that engines copy makes no frames.
+    /// filter and before faults. They are written to `out`. If its reader is too slow, frames are
+    /// left out. There are no frames of data that engines copy from memory to memory.
     ///
     /// # Errors
     ///
-    /// Its frames are captured already, or those of as many ports as may be.
+    /// The port is captured already, or the maximum number of captures is running.
     pub fn capture(
         &self,
         port: &EnginePort,
@@ -269,7 +269,7 @@ impl Switch {
     }
 }
 
-/// The seat of a port that has not left.
+/// The seat of a port that was not removed.
 fn seat_of(ports: &[Option<Arc<Counters>>], port: &EnginePort) -> Option<PortIndex> {
     let is_there = |seat: &Option<Arc<Counters>>| {
         let counters = seat.as_ref();

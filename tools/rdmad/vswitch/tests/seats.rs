@@ -138,7 +138,7 @@ fn frames_that_wait_end_with_their_port() {
     }
 }
 
-/// Passes on what is written.
+/// An output that passes written bytes to a channel.
 struct Sink(Sender<Vec<u8>>);
 
 impl Write for Sink {
@@ -163,7 +163,7 @@ fn frames_of(capture: &[u8]) -> Vec<&[u8]> {
     frames
 }
 
-/// Engines send past the switch's thread, but not while one of them is captured.
+/// Engines deliver frames without the switch's thread, except while one of their ports is captured.
 #[test]
 fn frames_from_and_to_a_port_are_captured_once() {
     let rig = Rig::with(3, 1, |config| config.port_captures = 1);
@@ -207,7 +207,7 @@ fn frames_from_and_to_a_port_are_captured_once() {
     assert_eq!(frames_of(&capture), expected);
 }
 
-/// The end of a port ends its capture.
+/// Removing a port ends its capture.
 #[test]
 fn a_capture_ends_with_its_port() {
     let rig = Rig::with(2, 0, |config| {
