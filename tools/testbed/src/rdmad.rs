@@ -58,7 +58,7 @@ pub struct DeviceOptions {
     /// Data path between guests
     #[arg(long, value_name = "PATH")]
     pub path: Option<DataPath>,
-    /// Write the switch's packets to a file; if there are several switches, that of VM 1
+    /// Write the switch's packets to a file; with several switches, those of VM 1's switch
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Withhold a feature of the device (may be repeated)
