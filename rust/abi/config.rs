@@ -107,29 +107,29 @@ wire_struct! {
         32 => page_size_cap: u64,
         /// Number of QPs, GSI included.
         40 => max_qp: u32,
-        /// Most outstanding work requests of a queue.
+        /// Maximum number of outstanding work requests of a queue.
         44 => max_qp_wr: u32,
         /// Capabilities.
         48 => device_cap_flags: DeviceCaps,
-        /// Most SGEs of a send work request other than RDMA READ.
+        /// Maximum number of SGEs of a send work request other than RDMA READ.
         56 => max_send_sge: u32,
-        /// Most SGEs of a receive work request.
+        /// Maximum number of SGEs of a receive work request.
         60 => max_recv_sge: u32,
-        /// Most SGEs of an RDMA READ.
+        /// Maximum number of SGEs of an RDMA READ.
         64 => max_sge_rd: u32,
         /// Number of CQs.
         68 => max_cq: u32,
-        /// Most entries of a CQ.
+        /// Maximum number of entries of a CQ.
         72 => max_cqe: u32,
         /// Number of MRs.
         76 => max_mr: u32,
         /// Number of PDs.
         80 => max_pd: u32,
-        /// Most RDMA READs and atomic operations outstanding at a QP as responder.
+        /// Maximum number of RDMA READs and atomic operations outstanding at a QP as responder.
         84 => max_qp_rd_atom: u32,
-        /// Most RDMA READs and atomic operations outstanding at all QPs as responders.
+        /// Maximum number of RDMA READs and atomic operations outstanding at all QPs as responders.
         88 => max_res_rd_atom: u32,
-        /// Most RDMA READs and atomic operations outstanding at a QP as requester.
+        /// Maximum number of RDMA READs and atomic operations outstanding at a QP as requester.
         92 => max_qp_init_rd_atom: u32,
         /// Scope of atomic operations, [`AtomicCap`].
         96 => atomic_cap: u8,
@@ -137,15 +137,15 @@ wire_struct! {
         97 => max_mw: u32,
         /// Number of multicast groups.
         101 => max_mcast_grp: u32,
-        /// Most QPs attached to one multicast group.
+        /// Maximum number of QPs attached to one multicast group.
         105 => max_mcast_qp_attach: u32,
-        /// Most QPs attached to multicast groups in total.
+        /// Maximum number of QPs attached to multicast groups in total.
         109 => max_total_mcast_qp_attach: u32,
         /// Number of address handles.
         113 => max_ah: u32,
-        /// Most pages of a fast registration.
+        /// Maximum number of pages of a fast registration.
         117 => max_fast_reg_page_list_len: u32,
-        /// Most pages of a fast registration with protection information.
+        /// Maximum number of pages of a fast registration with protection information.
         121 => max_pi_fast_reg_page_list_len: u32,
         /// Number of partitions.
         125 => max_pkeys: u16,
@@ -162,11 +162,11 @@ wire_struct! {
         0 => num_event_queues: u32,
         /// Number of QPs, GSI included.
         4 => max_qp: u32,
-        /// Most outstanding work requests of a queue.
+        /// Maximum number of outstanding work requests of a queue.
         8 => max_qp_wr: u32,
         /// Number of CQs.
         12 => max_cq: u32,
-        /// Most entries of a CQ.
+        /// Maximum number of entries of a CQ.
         16 => max_cqe: u32,
         /// Largest inline payload of a send work request, in bytes.
         20 => max_inline_data: u32,
@@ -185,9 +185,9 @@ wire_struct! {
     pub struct SrqConfig: 12 {
         /// Number of SRQs.
         0 => max_srq: u32,
-        /// Most outstanding work requests of an SRQ.
+        /// Maximum number of outstanding work requests of an SRQ.
         4 => max_srq_wr: u32,
-        /// Most SGEs of a receive work request of an SRQ.
+        /// Maximum number of SGEs of a receive work request of an SRQ.
         8 => max_srq_sge: u32,
     }
 }

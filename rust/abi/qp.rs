@@ -42,13 +42,13 @@ wire_struct! {
 wire_struct! {
     /// `struct virtio_rdma_qp_cap`.
     pub struct QpCap: 20 {
-        /// Most outstanding work requests of the SQ.
+        /// Maximum number of outstanding work requests of the SQ.
         0 => max_send_wr: u32,
-        /// Most outstanding work requests of the RQ.
+        /// Maximum number of outstanding work requests of the RQ.
         4 => max_recv_wr: u32,
-        /// Most SGEs of a send work request.
+        /// Maximum number of SGEs of a send work request.
         8 => max_send_sge: u32,
-        /// Most SGEs of a receive work request.
+        /// Maximum number of SGEs of a receive work request.
         12 => max_recv_sge: u32,
         /// Largest inline payload in bytes.
         16 => max_inline_data: u32,
@@ -84,9 +84,9 @@ wire_struct! {
         28 => en_sqd_async_notify: u8,
         /// Whether the QP is draining (responses only).
         29 => sq_draining: u8,
-        /// Most RDMA READs and atomic operations outstanding as requester.
+        /// Maximum number of RDMA READs and atomic operations outstanding as requester.
         30 => max_rd_atomic: u8,
-        /// Most RDMA READs and atomic operations outstanding as responder.
+        /// Maximum number of RDMA READs and atomic operations outstanding as responder.
         31 => max_dest_rd_atomic: u8,
         /// Minimum RNR NAK timer, encoded as in IBTA table 45.
         32 => min_rnr_timer: u8,

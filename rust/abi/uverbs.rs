@@ -60,9 +60,9 @@ wire_struct! {
         4 => max_inline_data: u32,
         /// mmap offset of the context's doorbell page (shared, write only).
         8 => doorbell_offset: u64,
-        /// Most slots of a send or receive ring.
+        /// Maximum number of slots of a send or receive ring.
         16 => max_qp_slots: u32,
-        /// Most slots of a CQ ring.
+        /// Maximum number of slots of a CQ ring.
         20 => max_cq_slots: u32,
         /// Ranges for rate limits of QPs; all zero if they are not supported.
         24 => rate_limits: RateLimitConfig,

@@ -177,7 +177,8 @@ pub enum Service {
 pub struct Request {
     /// Service of the QP.
     pub service: Service,
-    /// Whether a process posted the work request. The kernel does not access its memory.
+    /// Whether a process posted the work request. If so, the kernel must not access the memory that
+    /// the work request names.
     pub is_process: bool,
     /// Length of the posted memory in bytes.
     pub length: u32,

@@ -21,8 +21,8 @@ const PAGE: u64 = 4096;
 /// Largest inline payload in bytes in RFC mode, whose configuration has no field for it.
 const RFC_MAX_INLINE: u32 = 256;
 
-/// Most virtqueues in RFC mode, including the control queue. Each virtqueue costs memory, and some
-/// have their own interrupt vector.
+/// Maximum number of virtqueues in RFC mode, including the control queue. Each virtqueue costs
+/// memory, and some have their own interrupt vector.
 const MAX_VIRTQUEUES: u32 = 1024;
 
 /// Features that only processes with own rings can use: ib_core has no verbs to post such work
@@ -35,11 +35,11 @@ const POSTED_BY_PROGRAMS: Features =
 pub struct QueueLimits {
     /// Number of QPs, including the GSI QP.
     pub max_qp: u32,
-    /// Most outstanding work requests of a send or receive queue.
+    /// Maximum number of outstanding work requests of a send or receive queue.
     pub max_qp_wr: u32,
     /// Number of CQs.
     pub max_cq: u32,
-    /// Most entries of a CQ.
+    /// Maximum number of entries of a CQ.
     pub max_cqe: u32,
     /// Largest inline payload of a send work request, in bytes.
     pub max_inline_data: u32,
@@ -331,7 +331,8 @@ impl Limits {
         }
     }
 
-    /// Most pages of an MR for fast registration, at most `most`; 0 without fast registration.
+    /// Maximum number of pages of an MR for fast registration, at most `most`; 0 without fast
+    /// registration.
     pub fn max_fast_reg_pages(&self, most: u32) -> u32 {
         match self.has_fast_registration() {
             true => self.config.max_fast_reg_page_list_len.min(most),

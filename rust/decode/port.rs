@@ -6,10 +6,11 @@ use super::abi::ctrl::RspQueryPort;
 use super::abi::ib::{Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth};
 use super::answer::InvalidResponse;
 
-/// Most entries of a GID table: an address handle has one byte for the index.
+/// Maximum number of entries of a GID table: an address handle has one byte for the index.
 pub const MAX_GIDS: u32 = 256;
 
-/// Most entries of a P_Key table. ib_core reads all of them by commands whenever the port changes.
+/// Maximum number of entries of a P_Key table. ib_core reads all of them by commands whenever the
+/// port changes.
 pub const MAX_PKEYS: u16 = 128;
 
 /// Checks the attributes of a port. Limits the P_Key table to [`MAX_PKEYS`] entries, masks unknown

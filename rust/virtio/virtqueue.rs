@@ -211,7 +211,7 @@ impl<C> Attached<C> {
         })
     }
 
-    /// Adds a buffer that is known by its pointer.
+    /// Adds a buffer whose token is its pointer.
     ///
     /// # Safety
     ///

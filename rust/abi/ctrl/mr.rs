@@ -60,7 +60,7 @@ wire_struct! {
         0 => pdn: Pdn,
         /// Access rights.
         4 => access_flags: AccessFlags,
-        /// Most pages that the MR may have.
+        /// Maximum number of pages that the MR may have.
         8 => max_num_sg: u32,
     }
 }

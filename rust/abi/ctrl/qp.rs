@@ -32,15 +32,15 @@ wire_struct! {
         4 => qp_type: u8,
         /// [`SigType`](super::super::ib::SigType).
         5 => sq_sig_type: u8,
-        /// Most outstanding work requests of the SQ.
+        /// Maximum number of outstanding work requests of the SQ.
         6 => max_send_wr: u32,
-        /// Most SGEs of a send work request.
+        /// Maximum number of SGEs of a send work request.
         10 => max_send_sge: u32,
         /// CQ of the SQ.
         14 => send_cqn: Cqn,
-        /// Most outstanding work requests of the RQ.
+        /// Maximum number of outstanding work requests of the RQ.
         18 => max_recv_wr: u32,
-        /// Most SGEs of a receive work request.
+        /// Maximum number of SGEs of a receive work request.
         22 => max_recv_sge: u32,
         /// CQ of the RQ.
         26 => recv_cqn: Cqn,

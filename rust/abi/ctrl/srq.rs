@@ -12,9 +12,9 @@ wire_struct! {
     pub struct CmdCreateSrq: 52 {
         /// PD against which the local keys of work requests are checked.
         0 => pdn: Pdn,
-        /// Most outstanding work requests.
+        /// Maximum number of outstanding work requests.
         4 => max_wr: u32,
-        /// Most SGEs of a work request.
+        /// Maximum number of SGEs of a work request.
         8 => max_sge: u32,
         /// Flags: [`CreateFlags::USER`].
         12 => flags: CreateFlags,
@@ -53,7 +53,7 @@ wire_struct! {
         0 => srqn: Srqn,
         /// Attributes to change.
         4 => attr_mask: SrqAttrMask,
-        /// Most outstanding work requests.
+        /// Maximum number of outstanding work requests.
         8 => max_wr: u32,
         /// The limit event is raised once fewer work requests than this are left; 0 disarms it.
         12 => limit: u32,
@@ -74,9 +74,9 @@ wire_struct! {
 wire_struct! {
     /// Answer to QUERY_SRQ.
     pub struct RspQuerySrq: 12 {
-        /// Most outstanding work requests.
+        /// Maximum number of outstanding work requests.
         0 => max_wr: u32,
-        /// Most SGEs of a work request.
+        /// Maximum number of SGEs of a work request.
         4 => max_sge: u32,
         /// The armed limit; 0 after its event was raised.
         8 => limit: u32,

@@ -26,7 +26,7 @@ pub struct Options {
     pub access: u32,
     /// Path MTU, `enum ibv_mtu`.
     pub mtu: u32,
-    /// Most RDMA READs outstanding in each direction.
+    /// Maximum number of RDMA READs outstanding in each direction.
     pub reads: u8,
     /// Local ACK timeout n, which stands for 4.096 µs · 2ⁿ.
     pub timeout: u8,

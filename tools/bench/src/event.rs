@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::figure::{Failure, Key, Report};
 
-/// An event of a measuring part.
+/// An event that a part of the benchmark reports while it runs.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub enum Event {
     /// The number of steps of this part.

@@ -228,8 +228,8 @@ unsafe fn open(
 /// Whether the environment promises that the program uses each context in one thread at a time. The
 /// variable is ignored in a program with raised privileges, since its caller is not trusted.
 fn is_single_threaded() -> bool {
-    // SAFETY: the name is a string, and the environment is not changed by other threads in programs
-    // that read it.
+    // SAFETY: the name is a NUL-terminated string. A program must not change its environment while
+    // another thread may read it.
     let value = unsafe { secure_getenv(SINGLE_THREADED.as_ptr()) };
     // SAFETY: a value is a string.
     !value.is_null() && unsafe { CStr::from_ptr(value) } == c"1"

@@ -183,7 +183,7 @@ unsafe fn create(
 ) -> Result<Box<Cq>, i32> {
     // SAFETY: the caller's context.
     let shared = unsafe { Context::shared(context) };
-    // SAFETY: the caller's attributes.
+    // SAFETY: the caller passes valid attributes.
     let domain = unsafe { domain(attr, shared.threads)? };
     if attr.cqe == 0 {
         return Err(libc::EINVAL);

@@ -211,7 +211,7 @@ unsafe fn write_sges<'a>(
     let write = |index: usize, sge: &ffi::ibv_sge| unsafe {
         slot.write(offset + index * Sge::SIZE, &Sge::from(sge).to_bytes())
     };
-    // Most work requests have one SGE, which needs no loop.
+    // Maximum number of work requests have one SGE, which needs no loop.
     if let Some(first) = sges.next() {
         write(0, first);
         for (index, sge) in sges.enumerate() {

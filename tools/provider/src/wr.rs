@@ -239,7 +239,7 @@ impl<'a> Send<'a> {
     pub fn bind_mw(self) -> BindMw {
         // SAFETY: work requests that bind a window have this member of the union.
         let bind = unsafe { self.0.__bindgen_anon_2.bind_mw };
-        // SAFETY: the window of a work request on a list is valid, and so is its MR.
+        // SAFETY: the window and the MR of a posted work request are valid.
         unsafe { binding(bind.mw, bind.rkey, &bind.bind_info) }
     }
 

@@ -9,7 +9,7 @@ use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
 const SLOTS: u8 = 4;
-/// Most work requests that a turn may fetch.
+/// Maximum number of work requests that a turn may fetch.
 const BUDGET: u8 = 2;
 
 const OUTSIDE: Broken = "the device reads outside of the slots";

@@ -38,9 +38,9 @@ pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// Queue sizes of a QP.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
-    /// Most outstanding send work requests.
+    /// Maximum number of outstanding send work requests.
     pub send_wr: u32,
-    /// Most outstanding receives.
+    /// Maximum number of outstanding receives.
     pub recv_wr: u32,
     /// SGEs of a send work request.
     pub send_sge: u32,
@@ -65,7 +65,7 @@ pub struct Path {
     pub gid_index: u8,
     /// Path MTU, `enum ibv_mtu`.
     pub mtu: u32,
-    /// Most outstanding RDMA READs of the peer.
+    /// Maximum number of outstanding RDMA READs of the peer.
     pub reads: u8,
     /// Minimum RNR NAK timer, as a code of the IBTA specification.
     pub rnr_timer: u8,
@@ -82,7 +82,7 @@ pub struct Timing {
     pub retries: u8,
     /// Number of RNR retries; 7 is no limit.
     pub rnr_retries: u8,
-    /// Most outstanding RDMA READs of this side.
+    /// Maximum number of outstanding RDMA READs of this side.
     pub reads: u8,
 }
 

@@ -15,9 +15,9 @@ use super::{check, ffi, Payload, Pd, PostError, Sge};
 /// Sizes and limit of an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Most outstanding work requests.
+    /// Maximum number of outstanding work requests.
     pub max_wr: u32,
-    /// Most SGEs of a work request.
+    /// Maximum number of SGEs of a work request.
     pub max_sge: u32,
     /// The armed limit; 0 if there is none.
     pub limit: u32,

@@ -162,7 +162,7 @@ impl Run<'_> {
             Some(region) => (region.iova, region.len),
             None => (page(input)?, page(input)?),
         };
-        // Most messages request neither dirty pages nor all regions.
+        // Maximum number of messages request neither dirty pages nor all regions.
         let flags = if flags < 0xe0 {
             0
         } else {

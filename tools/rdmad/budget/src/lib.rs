@@ -7,8 +7,8 @@
 //! charge for their capacity, so all their memory is counted. Objects of other types hold a
 //! [`Charge`] in a field.
 //!
-//! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message: a
-//! list or queue with unused capacity charges nothing.
+//! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message:
+//! pushing to a list or queue that has unused capacity charges nothing more.
 
 #![forbid(unsafe_code)]
 

@@ -31,9 +31,9 @@ const ACK_DELAY: u8 = 15;
 /// Largest overhead of a packet in an Ethernet payload, in bytes: IPv6, UDP, BTH, AtomicETH, ImmDt
 /// and ICRC (IBTA A17.5.1).
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
-/// Most QPs and most CQs in RFC mode, in which each queue takes a virtqueue.
+/// Maximum number of QPs and most CQs in RFC mode, in which each queue takes a virtqueue.
 const RFC_QUEUES: u32 = 64;
-/// Most entries of an SQ or RQ, and of a CQ, in RFC mode.
+/// Maximum number of entries of an SQ or RQ, and of a CQ, in RFC mode.
 const RFC_WR: u32 = 1024;
 const RFC_CQE: u32 = 2048;
 /// Largest number of entries of the control queue and of an event queue.
@@ -60,19 +60,19 @@ pub const DEFAULT_MEMORY: u64 = 256 << 20;
 pub struct Limits {
     /// Number of QPs, including the GSI QP; at most 16,384.
     pub max_qp: u32,
-    /// Most outstanding work requests of a queue; at most 32,768.
+    /// Maximum number of outstanding work requests of a queue; at most 32,768.
     pub max_qp_wr: u32,
-    /// Most SGEs of a work request.
+    /// Maximum number of SGEs of a work request.
     pub max_sge: u32,
     /// Largest inline payload in bytes.
     pub max_inline_data: u32,
     /// Number of CQs; at most 16,384.
     pub max_cq: u32,
-    /// Most entries of a CQ; at most 32,768.
+    /// Maximum number of entries of a CQ; at most 32,768.
     pub max_cqe: u32,
     /// Number of SRQs.
     pub max_srq: u32,
-    /// Most outstanding work requests of an SRQ; at most 32,768.
+    /// Maximum number of outstanding work requests of an SRQ; at most 32,768.
     pub max_srq_wr: u32,
     /// Number of MRs.
     pub max_mr: u32,
@@ -80,20 +80,22 @@ pub struct Limits {
     pub max_mw: u32,
     /// Number of pages of all MRs together.
     pub max_mr_pages: u64,
-    /// Most pages of an MR for fast registration.
+    /// Maximum number of pages of an MR for fast registration.
     pub max_fast_reg_pages: u32,
     /// Number of PDs.
     pub max_pd: u32,
-    /// Most RDMA READs and atomic operations outstanding at a QP, as requester and as responder.
+    /// Maximum number of RDMA READs and atomic operations outstanding at a QP, as requester and as
+    /// responder.
     pub max_rd_atomic: u8,
     /// Number of entries of the GID table; at most 256.
     pub max_gids: u16,
     /// Number of multicast groups; 0 for a device without multicast.
     pub max_mcast_grp: u32,
-    /// Most QPs attached to one multicast group. All copies of a datagram are made in one turn, so
-    /// a turn may exceed its budget by the cost of that many work requests and their bytes.
+    /// Maximum number of QPs attached to one multicast group. All copies of a datagram are made in
+    /// one turn, so a turn may exceed its budget by the cost of that many work requests and their
+    /// bytes.
     pub max_mcast_qp_attach: u32,
-    /// Most QPs attached to multicast groups in total.
+    /// Maximum number of QPs attached to multicast groups in total.
     pub max_total_mcast_qp_attach: u32,
     /// Number of event queues.
     pub event_queues: u32,
@@ -141,11 +143,11 @@ impl Default for Limits {
 pub(crate) struct RfcLimits {
     /// Number of QPs, including the GSI QP.
     pub max_qp: u32,
-    /// Most outstanding work requests of a queue.
+    /// Maximum number of outstanding work requests of a queue.
     pub max_qp_wr: u32,
     /// Number of CQs.
     pub max_cq: u32,
-    /// Most entries of a CQ.
+    /// Maximum number of entries of a CQ.
     pub max_cqe: u32,
 }
 

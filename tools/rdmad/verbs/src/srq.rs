@@ -41,7 +41,7 @@ pub(crate) struct Srq {
 /// The new ring of a resized SRQ.
 pub(crate) struct NewRing {
     pub ring: RingMem,
-    /// Most outstanding work requests in the new ring.
+    /// Maximum number of outstanding work requests in the new ring.
     pub max_wr: u32,
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct SrqInit {
     pub pd: PdUse,
     /// The driver's cookie, which the SRQ's events carry.
     pub cookie: u64,
-    /// Most outstanding work requests.
+    /// Maximum number of outstanding work requests.
     pub max_wr: u32,
-    /// Most SGEs of a work request.
+    /// Maximum number of SGEs of a work request.
     pub max_sge: u32,
     /// The ring's memory.
     pub ring: RingMem,

@@ -96,10 +96,10 @@ mod out_of_tree {
 mod in_tree {
     use super::*;
 
-    /// The attachment of a user context to a peer, of which there is none here.
+    /// The attachment of a user context to a peer. Has no values, since there are no peers.
     pub(in crate::verbs) enum Attachment {}
 
-    /// Memory of a peer, of which there is none here.
+    /// Memory of a peer. Has no values, since there are no peers.
     pub(in crate::verbs) enum Range {}
 
     /// Refuses a process that names a peer.

@@ -49,7 +49,7 @@ fn dead(end: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// Most attempts at a request that must fail, if packets may get lost.
+/// Maximum number of attempts at a request that must fail, if packets may get lost.
 const ATTEMPTS: u32 = 3;
 
 /// Runs `round` on both sides. On the active side it returns the status of a request that the

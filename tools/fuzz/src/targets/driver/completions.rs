@@ -57,7 +57,7 @@ impl Told {
     fn cqe(&self, wr_id: u64, qpn: Qpn) -> Cqe {
         Cqe {
             wr_id,
-            // Most work requests succeed.
+            // Maximum number of work requests succeed.
             status: self.status.saturating_sub(200),
             opcode: match self.opcode {
                 opcode @ 0..=0x3f => opcode,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Far ends of links, which are slow, end and return.
+//! The remote ends of links. They can be slow, disappear and come back.
 
 use std::fs;
 use std::io;

@@ -31,13 +31,14 @@ pub use requester::{Requester, RequesterState};
 pub use responder::{Responder, ResponderState};
 pub use timer::{ack_timeout, rnr_delay};
 
-/// Most packets that a requester has unacknowledged, READ responses in flight included.
+/// Maximum number of packets that a requester has unacknowledged, READ responses in flight
+/// included.
 ///
 /// The window is so small that the bounded queues between two QPs hold the windows of a few busy
 /// connections.
 pub const WINDOW: u32 = 128;
 
-/// Most READs and atomic operations that a responder queues at a time, even if
+/// Maximum number of READs and atomic operations that a responder queues at a time, even if
 /// `max_dest_rd_atomic` is higher.
 pub const MAX_RD_ATOMIC: u8 = 128;
 

@@ -34,7 +34,7 @@ use super::congestion::{capable, CongestionWindow};
 use super::timer::ack_timeout;
 use super::{RequesterAttr, WINDOW};
 
-/// Most packets of one READ request.
+/// Maximum number of packets of one READ request.
 pub(crate) const READ_PACKETS: u64 = WINDOW as u64 / 2;
 
 /// A work request that has not ended, and the positions of its packets: `first..end`.

@@ -18,7 +18,7 @@ use super::{KeyFault, PageMap, Region};
 /// An MR for fast registration.
 #[derive(Debug)]
 pub(super) struct FastMr {
-    /// Most pages that the MR may have.
+    /// Maximum number of pages that the MR may have.
     max_pages: u32,
     /// Budget that pays for the maps of its pages.
     maps: Budget,
@@ -50,7 +50,7 @@ impl FastMr {
         }
     }
 
-    /// Most pages that the MR may have, and the budget that pays for their map.
+    /// Maximum number of pages that the MR may have, and the budget that pays for their map.
     pub(super) fn limits(&self) -> (u32, Budget) {
         (self.max_pages, self.maps.clone())
     }

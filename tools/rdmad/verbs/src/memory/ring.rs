@@ -120,7 +120,7 @@ type Recent<'a> = Cell<Option<(u32, DmaSliceMut<'a>)>>;
 /// Smallest page size in bytes. No access crosses such a page.
 const PAGE: u32 = 1 << *PAGE_SHIFT_RANGE.start();
 
-/// Offset in its page of the byte at `offset` of a ring.
+/// Offset, within its page, of the ring's byte at `offset`.
 #[inline(always)]
 fn within_page(offset: u32) -> usize {
     (offset % PAGE) as usize

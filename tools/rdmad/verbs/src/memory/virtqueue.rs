@@ -17,8 +17,8 @@ use virtqueue::{Chain, ChainError, Split};
 
 use crate::error::{require, Result};
 
-/// Most descriptors of a WQE or CQE buffer: twice as many as a header and SGEs with one descriptor
-/// each need. A longer chain would cost more than the turn is charged for it.
+/// Maximum number of descriptors of a WQE or CQE buffer: twice as many as a header and SGEs with
+/// one descriptor each need. A longer chain would cost more than the turn is charged for it.
 const MAX_DESCRIPTORS: u16 = 64;
 
 /// A virtqueue that carries work requests or completions.

@@ -192,7 +192,7 @@ impl Drop for Runtime {
 }
 
 impl SharedRuntime {
-    /// Adds the device that `make` returns for the port number that it gets.
+    /// Calls `make` with an unused port number, and adds the device that it returns.
     pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
         let _change = self.changes.lock();
         let mut devices = Vec::clone(&self.devices.load());

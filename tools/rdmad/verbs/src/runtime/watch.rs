@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 
 use super::QpKey;
 
-/// Most QPs that a worker watches at a time.
+/// Maximum number of QPs that a worker watches at a time.
 const SEATS: usize = 8;
 /// Longest time between two polls; beyond it the worker was kept from its CPU.
 const ABSENCE: Duration = Duration::from_micros(500);

@@ -10,7 +10,7 @@ use verbs::Device;
 
 /// Number of frame buffers of a port.
 const FRAMES: usize = 512;
-/// Most received frames that wait at a port. Further frames are lost.
+/// Maximum number of received frames that wait at a port. Further frames are lost.
 const QUEUE: usize = 256;
 
 /// A network with its frames in flight.

@@ -20,9 +20,9 @@ use crate::party::{is_same, Grave, Party};
 use crate::shared::Shared;
 use crate::vault::Vault;
 
-/// Most frames in a row that may be lost, so that no requester uses up its retries.
+/// Maximum number of frames in a row that may be lost, so that no requester uses up its retries.
 const LOSSES: usize = 3;
-/// Most deadlines that may pass before all frames are delivered, for the same reason.
+/// Maximum number of deadlines that may pass before all frames are delivered, for the same reason.
 const DELAYS: usize = 5;
 /// Number of steps after which workers count as never coming to rest.
 const ENDLESS: usize = 100_000;
@@ -250,7 +250,7 @@ impl<'w> Sim<'w> {
         if flying == 0 {
             return;
         }
-        // Most frames are delivered in order.
+        // Maximum number of frames are delivered in order.
         let at = if choices.once_in(8) {
             choices.below(flying)
         } else {

@@ -5,7 +5,7 @@
 use crate::choices::{Choices, Step};
 use crate::run::{self, Engine, Failure};
 
-/// Most runs that shrinking tries.
+/// Maximum number of runs that shrinking tries.
 const TRIES: usize = 2000;
 
 /// Shrinks `steps`, a run that fails at `place`, to fewer steps that fail at the same place. Always

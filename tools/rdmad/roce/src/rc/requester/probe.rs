@@ -23,7 +23,7 @@ const FIRST_GUESS: Duration = Duration::from_millis(4);
 /// Shortest time without a response before a probe: a software peer may take that long to respond.
 const SHORTEST: Duration = Duration::from_micros(500);
 
-/// Most doublings of the time without a response before a probe.
+/// Maximum number of doublings of the time without a response before a probe.
 const MAX_DOUBLINGS: u32 = 10;
 
 /// The packets that a probe sends.

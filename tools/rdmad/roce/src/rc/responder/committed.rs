@@ -15,11 +15,11 @@ use super::flush::WAITING;
 use super::job::{Answer, Job};
 use super::{RequestInProgress, Responder};
 
-/// Most answers that wait to be sent.
+/// Maximum number of answers that wait to be sent.
 const ANSWERS: usize = MAX_RD_ATOMIC as usize + WAITING;
-/// Most stored results of atomic operations and atomic WRITEs.
+/// Maximum number of stored results of atomic operations and atomic WRITEs.
 const RESULTS: usize = MAX_RD_ATOMIC as usize;
-/// Most executed READs, and most executed FLUSHes, whose PSNs are stored.
+/// Maximum number of executed READs, and most executed FLUSHes, whose PSNs are stored.
 const REQUESTS: usize = WINDOW as usize;
 
 /// The state of a [`Responder`] without its connection, its attributes and the receive of the

@@ -10,8 +10,8 @@ use crate::work::FlushOp;
 use super::job::Answer;
 use super::{NakReason, Responder, INVALID};
 
-/// Most answers to FLUSHes that wait to be sent. Peers may have more FLUSHes outstanding; those
-/// beyond the limit are dropped and requested again.
+/// Maximum number of answers to FLUSHes that wait to be sent. Peers may have more FLUSHes
+/// outstanding; those beyond the limit are dropped and requested again.
 pub(super) const WAITING: usize = 64;
 
 impl<R> Responder<R> {

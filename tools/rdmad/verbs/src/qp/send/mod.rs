@@ -30,7 +30,8 @@ pub(super) use pace::{Pacer, Shape};
 pub(super) use turn::Next;
 pub(crate) use turn::{solicits, SendTurn};
 
-/// Most WQEs that are executed at a time on the wire, so many small messages can be in flight.
+/// Maximum number of WQEs that are executed at a time on the wire, so many small messages can be in
+/// flight.
 const DEPTH: u16 = 128;
 
 /// State under the lock of the send half.
@@ -109,7 +110,7 @@ impl SendSide {
         self.transfer = None;
     }
 
-    /// Whether no work request has started without being complete.
+    /// Whether all work requests that have started are complete.
     pub(in crate::qp) fn is_drained(&self) -> bool {
         self.transfer.is_none()
             && self.blocked.is_none()

@@ -165,7 +165,7 @@ mod tests {
         sent.iter().map(|(_, bytes)| *bytes as u64).sum()
     }
 
-    /// Most bytes sent in any window of this length.
+    /// Maximum number of bytes sent in any window of this length.
     fn fullest(sent: &[(Duration, usize)], window: Duration) -> u64 {
         let mut inside: VecDeque<(Duration, u64)> = VecDeque::new();
         let (mut sum, mut most) = (0, 0);

@@ -27,7 +27,7 @@ use crate::turn::{Charged, Parked};
 use crate::wire::RecvEnv;
 use crate::Device;
 
-/// Most work requests that are flushed in a turn.
+/// Maximum number of work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
 
 /// Result of a responder's turn.

@@ -14,7 +14,7 @@ use crate::runtime::Watch;
 use crate::turn::Parked;
 use crate::Device;
 
-/// Most WQEs between two requests for a doorbell of a QP that has no stream of work.
+/// Maximum number of WQEs between two requests for a doorbell of a QP that has no stream of work.
 const REQUEST_RESPONSE: u32 = 8;
 
 impl Qp {

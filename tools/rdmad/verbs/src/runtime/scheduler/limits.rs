@@ -2,7 +2,7 @@
 
 //! Largest numbers of workers and ports.
 
-/// Most workers of a runtime.
+/// Maximum number of workers of a runtime.
 pub const MAX_WORKERS: usize = 64;
-/// Most ports of a runtime.
+/// Maximum number of ports of a runtime.
 pub const MAX_PORTS: u32 = 4096;

@@ -8,9 +8,10 @@ use super::sleep::Nap;
 use super::sync::spin_loop;
 use super::work::{Next, Work};
 
-/// Most passed deadlines that a round handles, before its turns.
+/// Maximum number of passed deadlines that a round handles, before its turns.
 const TIMERS_A_ROUND: usize = 64;
-/// Most turns in a round; between rounds a worker handles deadlines and polls watched QPs.
+/// Maximum number of turns in a round; between rounds a worker handles deadlines and polls watched
+/// QPs.
 const TURNS_A_ROUND: usize = 8;
 
 /// A worker: a thread, or a state machine that a caller steps.

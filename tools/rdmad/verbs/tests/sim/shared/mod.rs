@@ -19,7 +19,7 @@ use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 const AREA: usize = 1024;
 /// Number of areas for receives, and of areas of each sender.
 const AREAS: usize = 16;
-/// Most slots to which the SRQ grows.
+/// Maximum number of slots to which the SRQ grows.
 const MOST: u32 = 64;
 /// Error code of a command that would shrink the SRQ.
 const EINVAL: u8 = 22;

@@ -15,7 +15,7 @@ use crate::party::deregister;
 use super::fast::Fast;
 use super::windows::Windows;
 
-/// Most MRs at a time.
+/// Maximum number of MRs at a time.
 const MRS: usize = 5;
 /// Number of former MRs whose keys are still tried.
 const OLD: usize = 4;

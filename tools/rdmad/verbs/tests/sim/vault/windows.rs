@@ -11,7 +11,7 @@ use crate::choices::Choices;
 use crate::guest::Guest;
 use crate::harness::{local_inv, wqe, Mr};
 
-/// Most windows at a time.
+/// Maximum number of windows at a time.
 const WINDOWS: usize = 2;
 
 const READ: AccessFlags = AccessFlags::REMOTE_READ;

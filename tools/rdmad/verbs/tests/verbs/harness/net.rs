@@ -14,7 +14,7 @@ use verbs::Device;
 
 use super::Vm;
 
-/// Most received frames that wait at a port. Further frames are lost.
+/// Maximum number of received frames that wait at a port. Further frames are lost.
 const QUEUE: usize = 1024;
 
 #[derive(Default)]

@@ -15,7 +15,7 @@ use virtio_rdma_ring::{RingMemory, SharedQueue};
 use super::qp::PAGE;
 use super::{Ring, Vm};
 
-/// Most SGEs of a work request.
+/// Maximum number of SGEs of a work request.
 const MAX_SGE: u32 = 2;
 
 pub struct Srq<'vm> {

@@ -14,7 +14,7 @@ use super::{Pacer, Shape};
 pub(crate) struct PacerState {
     /// Credit of the bucket, at most `capacity`.
     pub credit: u64,
-    /// Most credit that the bucket holds.
+    /// Maximum credit that the bucket holds.
     pub capacity: u64,
     /// Time at which `credit` was computed, as in [`Epoch`].
     pub at: u64,
