@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 
-use crate::report::{Frames, PortReport, Report, Worker};
+use crate::report::{Frames, PortReport, QueueReport, Report, Worker};
 
 /// Prefix of the names of all metrics.
 const PREFIX: &str = "virtio_rdmad";
@@ -213,6 +213,33 @@ fn switch(families: &mut Families<'_>, links: &[Frames]) -> fmt::Result {
         "Errors of the socket while frames were read",
         None,
         each(|link| link.errors),
+    )?;
+    let queues = |value: fn(&QueueReport) -> u64| {
+        links.iter().flat_map(move |link| {
+            let queues = [
+                ("engine", &link.engine_queue),
+                ("socket", &link.socket_queue),
+            ];
+            queues.map(|(queue, report)| ([("link", &*link.name), ("queue", queue)], value(report)))
+        })
+    };
+    families.gauge(
+        "switch_queue_frames",
+        "Frames that wait for the engine or for room in the socket",
+        None,
+        queues(|queue| queue.frames),
+    )?;
+    families.gauge(
+        "switch_queue_longest_frames",
+        "Maximum number of frames that waited at a time",
+        None,
+        queues(|queue| queue.longest),
+    )?;
+    families.gauge(
+        "switch_queue_limit_frames",
+        "Number of waiting frames from which on others are dropped",
+        None,
+        queues(|queue| queue.limit),
     )
 }
 

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 use verbs::{DataPath, Device, MemoryStatus, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
-use vswitch::stats::Stats;
+use vswitch::stats::{Queue, Stats};
 
 use crate::cli::Mac;
 use crate::size::mib;
@@ -158,6 +158,28 @@ pub struct Frames {
     pub no_route: u64,
     pub dropped: u64,
     pub errors: u64,
+    /// Frames that wait for the engine of a port.
+    pub engine_queue: QueueReport,
+    /// Frames that wait for room in the socket.
+    pub socket_queue: QueueReport,
+}
+
+/// Depth of a queue of frames.
+#[derive(Debug, Serialize)]
+pub struct QueueReport {
+    pub frames: u64,
+    pub longest: u64,
+    pub limit: u64,
+}
+
+impl From<Queue> for QueueReport {
+    fn from(queue: Queue) -> Self {
+        Self {
+            frames: queue.frames,
+            longest: queue.longest,
+            limit: queue.limit,
+        }
+    }
 }
 
 impl Report {
@@ -271,6 +293,8 @@ impl From<Stats> for Frames {
             no_route: stats.no_route,
             dropped: stats.dropped,
             errors: stats.errors,
+            engine_queue: stats.engine_queue.into(),
+            socket_queue: stats.socket_queue.into(),
         }
     }
 }

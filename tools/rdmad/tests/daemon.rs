@@ -284,6 +284,14 @@ fn the_status_is_told_in_each_form() {
         value("virtio_rdmad_switch_dropped_frames_total{link=a}"),
         "0.0"
     );
+    assert_eq!(
+        value("virtio_rdmad_switch_queue_limit_frames{link=a,queue=engine}"),
+        "4096.0"
+    );
+    assert_eq!(
+        value("virtio_rdmad_switch_queue_longest_frames{link=a,queue=socket}"),
+        "0.0"
+    );
     assert_eq!(value("virtio_rdmad_worker_steals_total{worker=0}"), "0.0");
     assert_eq!(value("virtio_rdmad_turn_budget{}"), "131072.0");
     let build = format!(

@@ -71,6 +71,11 @@ impl EngineQueues {
         self.is_watched.load(Ordering::Relaxed)
     }
 
+    /// Number of frames that wait for the engine.
+    pub(crate) fn incoming(&self) -> usize {
+        self.incoming.len()
+    }
+
     /// Counters of the engine's port.
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
@@ -88,7 +93,9 @@ impl EngineQueues {
     /// Queues a frame for the engine, without a [notification](Self::notify). Returns false if the
     /// queue is full.
     pub(crate) fn deliver(&self, frame: Frame) -> bool {
-        self.incoming.push(frame).is_ok()
+        let is_queued = self.incoming.push(frame).is_ok();
+        self.counters.engine_longest.note(self.incoming.len());
+        is_queued
     }
 
     /// Like [`deliver`](Self::deliver), for a frame from an uplink, which may not use the whole
@@ -209,5 +216,11 @@ impl FramePort for EnginePort {
 impl fmt::Debug for EnginePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EnginePort({})", self.engine.counters.name)
+    }
+}
+
+impl fmt::Debug for EngineQueues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EngineQueues({})", self.counters.name)
     }
 }

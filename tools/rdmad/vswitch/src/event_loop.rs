@@ -125,7 +125,7 @@ impl EventLoop {
         }
         self.flush();
         for counters in self.forwarder.counters() {
-            tracing::debug!("{:?}", counters.snapshot());
+            tracing::debug!("{:?}", counters.snapshot(0));
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::mem;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -493,6 +494,11 @@ impl Forwarder {
             for _ in 0..link.retry(now) {
                 counters.dropped.add_one();
             }
+            let waiting = link.waiting();
+            counters.socket_longest.note(waiting);
+            counters
+                .socket_frames
+                .store(waiting as u64, Ordering::Relaxed);
         }
     }
 

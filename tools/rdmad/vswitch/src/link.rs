@@ -26,7 +26,7 @@ use crate::unix_peer::UnixPeer;
 /// Maximum number of frames that wait for room in a socket. It does not limit frames of engines,
 /// unless the link is stalled. The socket of a network interface holds only
 /// `net.unix.max_dgram_qlen` datagrams, 10 by default, less than one window of a connection.
-const BACKLOG: usize = 512;
+pub(crate) const BACKLOG: usize = 512;
 
 /// Number of waiting frames above which a new frame is marked as congested, if its sender supports
 /// ECN.
@@ -399,6 +399,11 @@ impl Link {
                 Some((idle / 8).clamp(RETRY, STALE))
             }
         }
+    }
+
+    /// Number of frames that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.backlog.len()
     }
 
     /// The event after which [`retry`](Self::retry) is to be called.

@@ -4,6 +4,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::engine_queues::RECEIVE_QUEUE;
+use crate::link::BACKLOG;
+
 macro_rules! counters {
     ($($(#[$meta:meta])* $field:ident,)*) => {
         /// Values of the counters of one port or uplink. They are read one after the other, not at
@@ -12,6 +15,10 @@ macro_rules! counters {
         pub struct Stats {
             /// Name of the port or uplink.
             pub name: String,
+            /// Frames that wait for the engine of a port.
+            pub engine_queue: Queue,
+            /// Frames that wait for room in the socket.
+            pub socket_queue: Queue,
             $($(#[$meta])* pub $field: u64,)*
         }
 
@@ -19,13 +26,29 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             pub(crate) name: String,
+            /// Of the queue to the engine.
+            pub(crate) engine_longest: Longest,
+            /// Frames that waited for room in the socket at the end of the last round.
+            pub(crate) socket_frames: AtomicU64,
+            pub(crate) socket_longest: Longest,
             $(pub(crate) $field: Counter,)*
         }
 
         impl Counters {
-            pub(crate) fn snapshot(&self) -> Stats {
+            /// The values now, when `engine_frames` frames wait for the engine.
+            pub(crate) fn snapshot(&self, engine_frames: usize) -> Stats {
                 Stats {
                     name: self.name.clone(),
+                    engine_queue: Queue {
+                        frames: engine_frames as u64,
+                        longest: self.engine_longest.get(),
+                        limit: RECEIVE_QUEUE as u64,
+                    },
+                    socket_queue: Queue {
+                        frames: self.socket_frames.load(Ordering::Relaxed),
+                        longest: self.socket_longest.get(),
+                        limit: BACKLOG as u64,
+                    },
                     $($field: self.$field.0.load(Ordering::Relaxed),)*
                 }
             }
@@ -48,6 +71,36 @@ counters! {
     /// Errors of the socket while reading frames from this port or uplink, for example those that
     /// ICMP messages cause.
     errors,
+}
+
+/// Depth of a queue of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// Frames that wait now.
+    pub frames: u64,
+    /// Maximum number of frames that waited at a time.
+    pub longest: u64,
+    /// Number of frames from which on others are dropped. Frames of engines wait in a socket's
+    /// queue beyond it.
+    pub limit: u64,
+}
+
+/// The maximum of a queue's length.
+#[derive(Debug, Default)]
+pub(crate) struct Longest(AtomicU64);
+
+impl Longest {
+    /// Notes a length. A maximum is rare, so this rarely writes.
+    pub(crate) fn note(&self, length: usize) {
+        let length = length as u64;
+        if length > self.0.load(Ordering::Relaxed) {
+            self.0.fetch_max(length, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A counter that only the switch changes.

@@ -128,7 +128,7 @@ pub struct Switch {
 #[derive(Debug)]
 pub(crate) struct Seats {
     /// Counters of the ports, by the index of their seats.
-    ports: Mutex<Vec<Option<Arc<Counters>>>>,
+    ports: Mutex<Vec<Option<Arc<EngineQueues>>>>,
     /// Counters of the uplinks.
     uplinks: Vec<Arc<Counters>>,
     groups: Mutex<HashMap<u32, Arc<Neighbours>>>,
@@ -188,7 +188,7 @@ impl Switch {
         };
         let change = Change::Occupy(PortIndex(seat), Box::new(port), config.addresses);
         self.orders.give(change, &self.waker).map_err(no_net)?;
-        ports[seat] = Some(counters.clone());
+        ports[seat] = Some(engine.clone());
         drop(ports);
         Ok(self.seats.introduce(config.mac, config.group, engine))
     }
@@ -270,10 +270,10 @@ impl Switch {
 }
 
 /// The seat of a port that was not removed.
-fn seat_of(ports: &[Option<Arc<Counters>>], port: &EnginePort) -> Option<PortIndex> {
-    let is_there = |seat: &Option<Arc<Counters>>| {
-        let counters = seat.as_ref();
-        counters.is_some_and(|counters| Arc::ptr_eq(counters, port.engine.counters()))
+fn seat_of(ports: &[Option<Arc<EngineQueues>>], port: &EnginePort) -> Option<PortIndex> {
+    let is_there = |seat: &Option<Arc<EngineQueues>>| {
+        let engine = seat.as_ref();
+        engine.is_some_and(|engine| Arc::ptr_eq(engine, &port.engine))
     };
     ports.iter().position(is_there).map(PortIndex)
 }
@@ -289,8 +289,10 @@ impl Seats {
     /// The present values of the counters of all ports, then of all uplinks.
     pub(crate) fn stats(&self) -> Vec<Stats> {
         let ports = self.ports.lock();
-        let counters = ports.iter().flatten().chain(&self.uplinks);
-        counters.map(|counters| counters.snapshot()).collect()
+        let ports = ports.iter().flatten();
+        let ports = ports.map(|engine| engine.counters().snapshot(engine.incoming()));
+        let uplinks = self.uplinks.iter().map(|counters| counters.snapshot(0));
+        ports.chain(uplinks).collect()
     }
 
     /// Adds an engine to the list of its group, which it shares.
@@ -366,10 +368,10 @@ impl SwitchParts {
             }
             None => None,
         };
-        let counters = ports.iter().map(|(port, _)| Some(port.counters.clone()));
+        let engines = ports.iter().map(|(port, _)| Some(port.engine.clone()));
         let spare = (0..config.spare_ports).map(|_| None);
         let seats = Seats {
-            ports: Mutex::new(counters.chain(spare).collect()),
+            ports: Mutex::new(engines.chain(spare).collect()),
             uplinks: uplinks
                 .iter()
                 .map(|uplink| uplink.counters.clone())

@@ -227,3 +227,32 @@ fn a_capture_ends_with_its_port() {
         assert_eq!(frames_of(&capture), [roce(mac(0), mac(2), number)]);
     }
 }
+
+/// The depth of a queue is that of now, its maximum stays.
+#[test]
+fn depths_of_queues_are_counted() {
+    let rig = rig(0);
+    for number in 0..10 {
+        rig.engine_send(0, &roce(mac(1), mac(0), number));
+    }
+    let queue = rig.stats(1).engine_queue;
+    assert_eq!((queue.frames, queue.longest), (10, 10));
+    for _ in 0..10 {
+        rig.engine_receive(1);
+    }
+    let queue = rig.stats(1).engine_queue;
+    assert_eq!((queue.frames, queue.longest), (0, 10));
+    assert!(queue.limit > queue.longest);
+    // The far end takes no more than its socket holds.
+    const FRAMES: u64 = 400;
+    for number in 0..FRAMES {
+        rig.nets[0].send(&frame(mac(1), mac(0), &format!("{number}")));
+        rig.counts(0, |stats| stats.received, 10 + number + 1);
+    }
+    wait_until("a queue", || rig.stats(1).socket_queue.longest > 0);
+    for number in 0..FRAMES {
+        let expected = frame(mac(1), mac(0), &format!("{number}"));
+        assert_eq!(rig.nets[1].receive(), expected);
+    }
+    wait_until("an empty queue", || rig.stats(1).socket_queue.frames == 0);
+}
