@@ -167,6 +167,7 @@ fn is_left_out(tokens: &[&Token<'_>]) -> bool {
         starts_with(tokens, &["#", "[", "cfg", "("]) && starts_with(&tokens[4..], words)
     };
     condition(&["test", ")"])
+        || condition(&["all", "(", "test", ","])
         || condition(&["abstractions_test", ")"])
         || condition(&["not", "(", "OUT_OF_TREE", ")"])
 }
@@ -381,10 +382,14 @@ mod tests {
                 "use crate::{b::{self, B}, c as d};\nfn f() { d::e::g(); super::c::h() }",
             ),
             ("src/b.rs", "fn f() -> crate::a::A { std::mem::take() }"),
-            ("src/c/mod.rs", "mod e;\nfn f() { e::g() }"),
+            ("src/c/mod.rs", "mod e;\nmod f;\nfn f() { e::g() }"),
             (
                 "src/c/e.rs",
                 "use super::*;\n#[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(x)]\nmod tests;",
+            ),
+            (
+                "src/c/f.rs",
+                "#[cfg(all(test, not(x)))]\nmod tests { use crate::b::B; }",
             ),
         ]);
         let expected = [
