@@ -33,13 +33,13 @@ use kernel::{
 ///
 /// `EINVAL` for a range beyond the buffer's end, `ENODEV` for a buffer that the exporter takes
 /// back just now, and those of the exporter.
-pub fn pin<T: Driver>(
-    device: &Device<T>,
+pub fn pin<'a, T: Driver>(
+    device: &'a Device<T>,
     buffer: DmaBuf,
     offset: u64,
     length: u64,
     access: AccessFlags,
-) -> Result<LockedDmabuf> {
+) -> Result<LockedDmabuf<'a>> {
     let (offset, length) = (usize::try_from(offset)?, usize::try_from(length)?);
     let end = offset.checked_add(length).ok_or(EINVAL)?;
     if length == 0 || end > buffer.size() {

@@ -16,6 +16,7 @@ use super::{
         Object, //
     },
     qp::QpStub,
+    while_bound::Binding,
     Operations, //
 };
 use crate::{
@@ -90,6 +91,7 @@ impl<T: Driver> CoreObject<T> for bindings::ib_device {
 /// The abstraction's part of a device.
 pub struct DeviceParts {
     bound_device: ARef<device::Device>,
+    binding: Binding,
     /// QPs that completions of processes name, by QPN from 1 on. Empty if processes poll by
     /// themselves.
     stubs: KVec<QpStub>,
@@ -124,6 +126,17 @@ impl<T: Driver> Device<T> {
     pub fn bound_device(&self) -> &device::Device<Bound> {
         // SAFETY: By the type invariants it is bound as long as `self` is borrowed.
         unsafe { self.0.own().bound_device.as_bound() }
+    }
+
+    /// A counted reference to the memory of the device.
+    pub(super) fn memory(&self) -> ARef<device::Device> {
+        // SAFETY: The device is allocated.
+        unsafe { embedded(self.as_raw()) }.into()
+    }
+
+    /// The binding of that device.
+    pub(super) fn binding(&self) -> &Binding {
+        &self.0.own().binding
     }
 
     /// The QP that completions which the core polls for a process name in place of QP `number`, if
@@ -231,7 +244,7 @@ impl<T: Driver> DeviceRef<T> {
         Self {
             raw,
             // SAFETY: By the safety requirements.
-            _memory: unsafe { memory_of(raw) },
+            _memory: unsafe { embedded(raw.as_ptr()) }.into(),
             _driver: PhantomData,
         }
     }
@@ -304,17 +317,14 @@ impl<T: Driver> Drop for Registered<'_, T> {
     }
 }
 
-/// A counted reference to the memory of a device.
+/// The generic device in the C structure, whose references keep the memory of both.
 ///
 /// # Safety
 ///
-/// `raw` is an allocated device.
-pub(super) unsafe fn memory_of(raw: NonNull<bindings::ib_device>) -> ARef<device::Device> {
-    // SAFETY: By the safety requirements.
-    let embedded = unsafe { embedded_device(raw.as_ptr()) };
-    // SAFETY: The embedded device is initialised and referenced by its owner.
-    let embedded: &device::Device = unsafe { device::Device::from_raw(embedded) };
-    embedded.into()
+/// `raw` is a device that is allocated during `'a`.
+unsafe fn embedded<'a>(raw: *mut bindings::ib_device) -> &'a device::Device {
+    // SAFETY: By the safety requirements; its owner has initialised it and has a reference.
+    unsafe { device::Device::from_raw(embedded_device(raw)) }
 }
 
 /// The generic device in the C structure, which is a member of a union.
@@ -512,6 +522,8 @@ impl<T: Driver> Allocated<T> {
         }
         let parts = DeviceParts {
             bound_device: config.bound_device.into(),
+            // Before the registration, which thus ends first.
+            binding: Binding::new(config.bound_device)?,
             stubs,
         };
         // SAFETY: The size is that of an object, which starts with the C structure. The initial

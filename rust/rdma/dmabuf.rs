@@ -10,19 +10,29 @@
 
 use super::{
     mr::AccessFlags,
-    umem::Umem,
+    umem::{
+        Owned,
+        Umem, //
+    },
+    while_bound::WhileBound,
     Device,
     Driver, //
 };
 use crate::bindings;
 use core::{
+    marker::PhantomData,
     mem::offset_of,
     ptr::NonNull, //
 };
 use kernel::{
+    devres::Devres,
     error::from_err_ptr,
     prelude::*,
-    sync::Arc,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    },
     ModuleMetadata, //
 };
 
@@ -43,11 +53,38 @@ impl Drop for LoadedModule {
     }
 }
 
-/// A buffer that may stay attached to its exporter for good, and with it the module that the
-/// exporter calls back.
+/// A buffer that may stay attached to its exporter for good, and with it the handler and the module
+/// that the exporter calls back.
+///
+/// It is dropped before the driver is unbound from its device, or never: it is leaked if it is
+/// dropped later.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     dmabuf::{Dmabuf, LingeringDmabuf, Revoke},
+///     Driver,
+/// };
+///
+/// /// Leaks a buffer that the device may use for ever. While the module is being unloaded, the
+/// /// exporter gets it back all the same.
+/// fn abandon<T: Driver, R: Revoke>(buffer: Dmabuf<R>) {
+///     match buffer.linger::<T>() {
+///         Ok(lingering) => core::mem::forget::<LingeringDmabuf<R>>(lingering),
+///         Err(buffer) => drop(buffer),
+///     }
+/// }
+/// ```
 pub struct LingeringDmabuf<R: Revoke> {
-    /// Dropped first: the exporter calls code of the module until then.
-    _buffer: Dmabuf<R>,
+    /// `None` if the exporter had the buffer back already. The umem is dropped first: the exporter
+    /// calls what it needs until then.
+    _umem: Option<WhileBound<(Owned, Needed<R>)>>,
+}
+
+/// The handler of a buffer, and the module with its code: an exporter that calls it needs both.
+struct Needed<R: Revoke> {
+    _handler: Arc<R>,
     _module: LoadedModule,
 }
 
@@ -108,15 +145,63 @@ impl Drop for Locked {
     }
 }
 
-/// A buffer that is pinned and mapped for the device, with its reservation locked, so that the
-/// exporter can't take it back while the device gets to know it.
-pub struct LockedDmabuf {
+/// A umem with its reservation locked.
+struct LockedUmem {
     /// Dropped first: it is `umem`'s, whose end locks it again.
     lock: Locked,
     umem: Umem,
 }
 
-impl LockedDmabuf {
+/// The umem of a [`Dmabuf`], until its end.
+#[pin_data]
+struct Attached {
+    /// The lock is held while the umem is released. It is taken before the reservation.
+    #[pin]
+    umem: Mutex<Option<Umem>>,
+}
+
+/// Ends the attachment of a buffer to its exporter.
+struct Detach(Arc<Attached>);
+
+impl Drop for Detach {
+    fn drop(&mut self) {
+        *self.0.umem.lock() = None;
+    }
+}
+
+/// The place of a umem, which is empty when the driver is unbound.
+struct Slot {
+    /// Dropped first.
+    _detach: Devres<Detach>,
+    attached: Arc<Attached>,
+}
+
+impl Slot {
+    fn new<T: Driver>(device: &Device<T>) -> Result<Self> {
+        let attached = Arc::pin_init(
+            pin_init!(Attached {
+                umem <- new_mutex!(None, "rdma::dmabuf"),
+            }),
+            GFP_KERNEL,
+        )?;
+        let detach = Detach(attached.clone());
+        Ok(Self {
+            _detach: Devres::new(device.bound_device(), Ok::<_, Error>(detach))?,
+            attached,
+        })
+    }
+}
+
+/// A buffer that is pinned and mapped for the device, with its reservation locked, so that the
+/// exporter can't take it back while the device gets to know it.
+pub struct LockedDmabuf<'a> {
+    locked: LockedUmem,
+    slot: Slot,
+    /// The device is bound as long as this exists.
+    _device: PhantomData<&'a bindings::ib_device>,
+}
+
+impl<'a> LockedDmabuf<'a> {
     /// Pins `length` bytes from `offset` on of the buffer that file `fd` of the current process is.
     ///
     /// # Errors
@@ -124,7 +209,7 @@ impl LockedDmabuf {
     /// `EBADF` and `EINVAL` for what is no buffer, `EINVAL` for a range beyond its end, and those
     /// of the exporter.
     pub fn pin<T: Driver>(
-        device: &Device<T>,
+        device: &'a Device<T>,
         fd: c_int,
         offset: u64,
         length: u64,
@@ -153,37 +238,46 @@ impl LockedDmabuf {
     /// `raw` is made for `device` and belongs to the caller, allocated as the core allocates it.
     /// Its reservation is locked. Until it is pinned and mapped, the result is only dropped.
     pub unsafe fn from_raw<T: Driver>(
-        device: &Device<T>,
+        device: &'a Device<T>,
         raw: NonNull<bindings::ib_umem_dmabuf>,
     ) -> Result<Self> {
-        // INVARIANT: By the safety requirements.
-        let lock = Locked(raw.as_ptr());
-        // SAFETY: By the safety requirements; the umem is the first member.
-        let umem = unsafe { Umem::from_raw(device, raw.cast()) }?;
-        Ok(Self { lock, umem })
+        let locked = LockedUmem {
+            // INVARIANT: By the safety requirements.
+            lock: Locked(raw.as_ptr()),
+            // SAFETY: By the safety requirements; the umem is the first member.
+            umem: unsafe { Umem::from_raw(device, raw.cast()) },
+        };
+        Ok(Self {
+            locked,
+            slot: Slot::new(device)?,
+            _device: PhantomData,
+        })
     }
 
     /// The memory.
     pub fn umem(&self) -> &Umem {
-        &self.umem
+        &self.locked.umem
     }
 
     /// The largest of `sizes` in which the memory can be described; see [`Umem::best_page_shift`].
     pub fn best_page_shift(&mut self, sizes: u64, iova: u64) -> Result<u8> {
-        self.umem.best_page_shift(sizes, iova)
+        self.locked.umem.best_page_shift(sizes, iova)
     }
 
     /// Unlocks the reservation. From now on the exporter may take the buffer back, which `handler`
     /// is told of.
     pub fn unlock<R: Revoke>(self, handler: Arc<R>) -> Dmabuf<R> {
-        let Self { lock, umem } = self;
+        let Self { locked, slot, .. } = self;
+        let LockedUmem { lock, umem } = locked;
         let private = core::ptr::from_ref::<R>(&handler).cast_mut().cast();
         // SAFETY: The reservation is locked. The handler is called as long as the umem exists at
-        // most, and by the order of the fields below it is dropped later.
+        // most. It is dropped later: `Dmabuf` drops the slot before it, which waits for the end of
+        // the umem, and `LingeringDmabuf` drops the umem before it.
         unsafe { bindings::ib_umem_dmabuf_set_revoke_locked(lock.0, Some(revoked::<R>), private) };
         drop(lock);
-        // INVARIANT: Set above.
-        Dmabuf { umem, handler }
+        *slot.attached.umem.lock() = Some(umem);
+        // INVARIANT: Set above. The device is still bound, so this place is still to be emptied.
+        Dmabuf { slot, handler }
     }
 }
 
@@ -195,15 +289,16 @@ unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
     unsafe { &*private.cast::<R>() }.revoke();
 }
 
-/// A buffer that is pinned and mapped for the device. Dropping it has its handler called, unless
-/// the exporter has taken the buffer back.
+/// A buffer that is pinned and mapped for the device, until this is dropped or the driver is
+/// unbound from its device, whichever is first. Then its handler is called, unless the exporter has
+/// taken the buffer back.
 ///
 /// # Invariants
 ///
-/// `umem` is over a buffer, and its handler is `handler`.
+/// The umem in `slot` is over a buffer, and its handler is `handler`.
 pub struct Dmabuf<R: Revoke> {
     /// Dropped first: it calls the handler.
-    umem: Umem,
+    slot: Slot,
     handler: Arc<R>,
 }
 
@@ -225,20 +320,28 @@ impl<R: Revoke> Dmabuf<R> {
         if !unsafe { bindings::try_module_get(module) } {
             return Err(self);
         }
-        Ok(LingeringDmabuf {
-            _buffer: self,
+        let Self { slot, handler } = self;
+        let needed = Needed {
+            _handler: handler,
             // INVARIANT: It was just taken.
             _module: LoadedModule(module),
+        };
+        let umem = slot.attached.umem.lock().take();
+        Ok(LingeringDmabuf {
+            _umem: umem.map(|umem| umem.into_inner().and(needed)),
         })
     }
 
     /// Runs `work` while the exporter can't take the buffer back. May sleep.
     pub fn locked<U>(&self, work: impl FnOnce() -> U) -> U {
-        let raw = container(&self.umem);
-        // SAFETY: By the type invariants.
-        unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
-        // INVARIANT: It was just locked.
-        let _lock = Locked(raw);
+        let umem = self.slot.attached.umem.lock();
+        let _lock = umem.as_ref().map(|umem| {
+            let raw = container(umem);
+            // SAFETY: By the type invariants.
+            unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
+            // INVARIANT: It was just locked.
+            Locked(raw)
+        });
         work()
     }
 }

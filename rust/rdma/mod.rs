@@ -87,6 +87,7 @@ pub mod umem;
 pub mod user_memory;
 mod user_pages;
 pub mod wc;
+mod while_bound;
 pub mod wr;
 
 pub use device::Device;

@@ -2,14 +2,18 @@
 
 //! Lists of DMA addresses that a device reads.
 //!
+//! They are dropped before the driver is unbound from its device, or never: they are leaked if they
+//! are dropped later.
+//!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
+use super::{
+    while_bound::WhileBound,
+    Device,
+    Driver, //
+};
 use crate::bindings;
 use kernel::{
-    device::{
-        self,
-        Bound, //
-    },
     dma::{
         Coherent,
         CoherentBox,
@@ -28,15 +32,15 @@ use kernel::{
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::page_list::PageList;
-/// use kernel::{device, device::Bound, dma::DmaAddress};
+/// use crate::rdma::{page_list::PageList, Device, Driver};
+/// use kernel::dma::DmaAddress;
 ///
 /// /// The list of two pages, as a command takes it.
-/// fn describe(device: &device::Device<Bound>, pages: [DmaAddress; 2]) -> Result<PageList> {
+/// fn describe<T: Driver>(device: &Device<T>, pages: [DmaAddress; 2]) -> Result<PageList> {
 ///     PageList::new(device, pages.len(), pages.into_iter())
 /// }
 /// ```
-pub struct PageList(Coherent<[u64]>);
+pub struct PageList(WhileBound<Coherent<[u64]>>);
 
 impl PageList {
     /// Greatest number of addresses: as many as 4 MiB hold, what the page allocator has in one
@@ -53,8 +57,8 @@ impl PageList {
     ///
     /// `EINVAL` for an empty list and for one that `pages` can't fill, `E2BIG` beyond
     /// [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM` without that much contiguous memory.
-    pub fn new(
-        device: &device::Device<Bound>,
+    pub fn new<T: Driver>(
+        device: &Device<T>,
         count: usize,
         mut pages: impl Iterator<Item = DmaAddress>,
     ) -> Result<Self> {
@@ -64,12 +68,13 @@ impl PageList {
         if count > Self::MAX_PAGES {
             return Err(E2BIG);
         }
+        let dma_device = device.dma_device();
         let mut list =
-            CoherentBox::<[u64]>::zeroed_slice(device, count, GFP_KERNEL | __GFP_NOWARN)?;
+            CoherentBox::<[u64]>::zeroed_slice(dma_device, count, GFP_KERNEL | __GFP_NOWARN)?;
         for entry in list.iter_mut() {
             *entry = pages.next().ok_or(EINVAL)?.to_le();
         }
-        Ok(Self(list.into()))
+        Ok(Self(WhileBound::new(device, list.into())))
     }
 
     /// DMA address of the list.
@@ -103,8 +108,8 @@ impl PageDirectory {
     /// # Errors
     ///
     /// Errors of [`PageList::new`], with `E2BIG` for a directory that is too large.
-    pub fn new(
-        device: &device::Device<Bound>,
+    pub fn new<T: Driver>(
+        device: &Device<T>,
         count: usize,
         mut pages: impl Iterator<Item = DmaAddress>,
     ) -> Result<Self> {
@@ -151,7 +156,7 @@ impl PageDirectory {
 ///
 /// The memory is accessed by atomic operations only.
 pub struct MappedPages {
-    list: Coherent<[u64]>,
+    list: WhileBound<Coherent<[u64]>>,
     count: Atomic<u32>,
 }
 
@@ -165,7 +170,7 @@ impl MappedPages {
     /// # Errors
     ///
     /// `EINVAL` for no pages, `E2BIG` beyond [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM`.
-    pub fn new(device: &device::Device<Bound>, max_pages: u32) -> Result<Self> {
+    pub fn new<T: Driver>(device: &Device<T>, max_pages: u32) -> Result<Self> {
         let max_pages = usize::try_from(max_pages)?;
         if max_pages == 0 {
             return Err(EINVAL);
@@ -173,9 +178,10 @@ impl MappedPages {
         if max_pages > Self::MAX_PAGES {
             return Err(E2BIG);
         }
+        let list = Coherent::zeroed_slice(device.dma_device(), max_pages, GFP_KERNEL)?;
         // INVARIANT: Nobody has accessed it yet.
         Ok(Self {
-            list: Coherent::zeroed_slice(device, max_pages, GFP_KERNEL)?,
+            list: WhileBound::new(device, list),
             count: Atomic::new(0),
         })
     }

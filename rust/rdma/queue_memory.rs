@@ -4,6 +4,11 @@
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
+use super::{
+    while_bound::WhileBound,
+    Device,
+    Driver, //
+};
 use crate::bindings;
 use core::{
     marker::PhantomData,
@@ -17,10 +22,6 @@ use core::{
     }, //
 };
 use kernel::{
-    device::{
-        self,
-        Bound, //
-    },
     dma::{
         Coherent,
         DmaAddress, //
@@ -142,20 +143,26 @@ pub enum Order {
 /// Order is that of the `virt_` barriers, or with [`Order::Platform`] of `mb()` and the `dma_`
 /// barriers.
 ///
+/// The memory is dropped before the driver is unbound from its device, or never: it is leaked if it
+/// is dropped later.
+///
 /// `WORDS` words of 32 bits are fixed: their addresses are looked up once, and they are named by
 /// their index.
 ///
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::queue_memory::{Order, QueueMemory};
-/// use kernel::{device, device::Bound};
+/// use crate::rdma::{
+///     queue_memory::{Order, QueueMemory, Span},
+///     Device, Driver,
+/// };
 ///
 /// /// Writes a work request of eight bytes and publishes its position.
-/// fn post(device: &device::Device<Bound>) -> Result<QueueMemory<1>> {
+/// fn post<T: Driver>(device: &Device<T>) -> Result<QueueMemory<1>> {
 ///     // The position is the word at offset 0.
 ///     let ring = QueueMemory::new(device, 4096, [0], Order::Cpus)?;
-///     ring.span(64).put(0, &[1; 8]);
+///     let mut slot: Span<'_> = ring.span(64);
+///     slot.put(0, &[1; 8]);
 ///     ring.store_fixed_release::<0>(1);
 ///     ring.full_barrier();
 ///     Ok(ring)
@@ -172,7 +179,7 @@ pub enum Order {
 pub struct QueueMemory<const WORDS: usize> {
     words: [NonNull<u32>; WORDS],
     addresses: KVec<NonNull<u8>>,
-    pages: KVec<Coherent<[u8]>>,
+    pages: WhileBound<KVec<Coherent<[u8]>>>,
     page_shift: u32,
     page_mask: usize,
     order: Order,
@@ -187,8 +194,8 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     /// # Errors
     ///
     /// `EINVAL` for a word that is not aligned or beyond the end.
-    pub fn new(
-        device: &device::Device<Bound>,
+    pub fn new<T: Driver>(
+        device: &Device<T>,
         size: usize,
         words: [u32; WORDS],
         order: Order,
@@ -199,9 +206,10 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
         let count = size.div_ceil(1 << page_shift);
         let mut addresses = KVec::with_capacity(count, GFP_KERNEL)?;
+        let dma_device = device.dma_device();
         let mut pages = KVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
-            let page = Coherent::<u8>::zeroed_slice(device, 1 << page_shift, GFP_KERNEL)?;
+            let page = Coherent::<u8>::zeroed_slice(dma_device, 1 << page_shift, GFP_KERNEL)?;
             addresses.push(
                 NonNull::new(page.as_mut_ptr().cast()).ok_or(ENOMEM)?,
                 GFP_KERNEL,
@@ -213,7 +221,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         let mut this = Self {
             words: [NonNull::dangling(); WORDS],
             addresses,
-            pages,
+            pages: WhileBound::new(device, pages),
             page_shift: u32::try_from(page_shift)?,
             page_mask: (1 << page_shift) - 1,
             order,

@@ -5,8 +5,8 @@
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
 use super::{
-    device::memory_of,
     mr::AccessFlags,
+    while_bound::WhileBound,
     Device,
     Driver, //
 };
@@ -25,9 +25,9 @@ use kernel::{
 
 /// Pinned memory, mapped for the device. That of a process is charged to it.
 ///
-/// A umem does not keep the DMA device bound, nor does [`Coherent`](kernel::dma::Coherent). A
-/// driver that keeps one for longer than the RDMA device is registered drops it before its own
-/// device is unbound, or never.
+/// A umem does not keep the DMA device bound. A driver that keeps one for longer than the RDMA
+/// device is registered drops it before its own device is unbound, or never: the memory stays
+/// pinned and mapped for good if it is dropped later.
 ///
 /// # Examples
 ///
@@ -48,8 +48,14 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `raw` is owned, and made for the device whose memory `_device` keeps.
-pub struct Umem {
+/// The DMA device of the umem is the bound device or an ancestor of it.
+pub struct Umem(WhileBound<Owned>);
+
+/// # Invariants
+///
+/// `raw` is owned, and made for the device whose memory `_device` keeps. It is dropped while the
+/// DMA device is bound.
+pub(super) struct Owned {
     raw: NonNull<bindings::ib_umem>,
     _device: ARef<device::Device>,
 }
@@ -82,7 +88,7 @@ impl Umem {
         })?;
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
         // SAFETY: It was just made for this device.
-        unsafe { Self::from_raw(device, raw) }
+        Ok(unsafe { Self::from_raw(device, raw) })
     }
 
     /// Takes a umem over.
@@ -93,19 +99,24 @@ impl Umem {
     pub(super) unsafe fn from_raw<T: Driver>(
         device: &Device<T>,
         raw: NonNull<bindings::ib_umem>,
-    ) -> Result<Self> {
-        let device = NonNull::new(device.as_raw()).ok_or(EINVAL)?;
-        // INVARIANT: By the safety requirements.
-        Ok(Self {
+    ) -> Self {
+        // INVARIANT: By the safety requirements. `WhileBound` drops it while the bound device is
+        // bound, and so while its ancestors are, of which the DMA device is one.
+        let owned = Owned {
             raw,
-            // SAFETY: The device is allocated.
-            _device: unsafe { memory_of(device) },
-        })
+            _device: device.memory(),
+        };
+        Self(WhileBound::new(device, owned))
+    }
+
+    /// The umem, tied to the binding.
+    pub(super) fn into_inner(self) -> WhileBound<Owned> {
+        self.0
     }
 
     /// The C structure.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_umem {
-        self.raw.as_ptr()
+        self.0.raw.as_ptr()
     }
 
     /// The greatest shift among the bits of `supported` by whose power of two the memory can be cut
@@ -113,7 +124,7 @@ impl Umem {
     pub fn best_page_shift(&mut self, supported: u64, iova: u64) -> Result<u8> {
         // SAFETY: By the type invariants.
         let size = unsafe {
-            bindings::ib_umem_find_best_pgsz(self.raw.as_ptr(), c_ulong::try_from(supported)?, iova)
+            bindings::ib_umem_find_best_pgsz(self.as_raw(), c_ulong::try_from(supported)?, iova)
         };
         if size == 0 {
             return Err(EINVAL);
@@ -127,7 +138,7 @@ impl Umem {
         let flags = bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS as c_int;
         let access = c_int::try_from(access.0)?;
         // SAFETY: By the type invariants.
-        to_result(unsafe { bindings::ib_umem_check_rereg(self.raw.as_ptr(), flags, access) })
+        to_result(unsafe { bindings::ib_umem_check_rereg(self.as_raw(), flags, access) })
     }
 
     /// Number of pages of 2^`page_shift` bytes that the memory lies in.
@@ -136,7 +147,7 @@ impl Umem {
             .checked_shl(page_shift.into())
             .ok_or(EINVAL)?;
         // SAFETY: By the type invariants; the size is not 0.
-        Ok(unsafe { bindings::ib_umem_num_dma_blocks(self.raw.as_ptr(), size) })
+        Ok(unsafe { bindings::ib_umem_num_dma_blocks(self.as_raw(), size) })
     }
 
     /// The DMA addresses of the pages of 2^`page_shift` bytes that the memory lies in. The shift is
@@ -150,7 +161,7 @@ impl Umem {
             .ok_or(EINVAL)?;
         // SAFETY: By the type invariants.
         unsafe {
-            bindings::__rdma_umem_block_iter_start(&mut iterator, self.raw.as_ptr(), size);
+            bindings::__rdma_umem_block_iter_start(&mut iterator, self.as_raw(), size);
         }
         Ok(Pages {
             iterator,
@@ -161,18 +172,18 @@ impl Umem {
     }
 }
 
-impl Drop for Umem {
+impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants.
+        // SAFETY: By the type invariants, also as to its mapping, which ends here.
         unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
     }
 }
 
 // SAFETY: A umem may be released by any thread.
-unsafe impl Send for Umem {}
+unsafe impl Send for Owned {}
 
 // SAFETY: It is not changed through shared references.
-unsafe impl Sync for Umem {}
+unsafe impl Sync for Owned {}
 
 /// Iterator over the pages of a [`Umem`].
 pub struct Pages<'a> {

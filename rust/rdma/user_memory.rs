@@ -10,13 +10,13 @@ use super::{
         Run,
         UserPages, //
     },
+    while_bound::WhileBound,
     Device,
     Driver, //
 };
 use crate::bindings;
 use kernel::{
     device,
-    devres::Devres,
     dma::{
         DataDirection,
         DmaAddress, //
@@ -45,7 +45,8 @@ struct Mapped {
 ///
 /// # Invariants
 ///
-/// Each of `runs` is mapped for `device`, and consists of pages of `_pages`.
+/// Each of `runs` is mapped for `device`, and consists of pages of `_pages`. It is dropped while
+/// `device` is bound.
 struct DmaMapping {
     device: ARef<device::Device>,
     runs: KVVec<Mapped>,
@@ -90,8 +91,7 @@ impl DmaMapping {
 impl Drop for DmaMapping {
     fn drop(&mut self) {
         for run in &self.runs {
-            // SAFETY: By the type invariants it is mapped, in this way. The device is bound:
-            // `UserMemory` ties this value to its binding.
+            // SAFETY: By the type invariants it is mapped, in this way, and the device is bound.
             unsafe {
                 bindings::dma_unmap_page_attrs(
                     as_raw_device(&self.device),
@@ -109,10 +109,10 @@ impl Drop for DmaMapping {
 /// the memory cgroup of the task that allocated it, and not locked memory of the process.
 ///
 /// The kernel itself does not access it. Its pages are freed when this is dropped and no process
-/// maps them any more. The device's access ends when this is dropped, or when the driver is unbound
-/// from its device, whichever is first.
+/// maps them any more. The driver drops this before it is unbound from its device, or never: the
+/// memory stays allocated and mapped for the device if it is dropped later.
 pub struct UserMemory {
-    mapping: Devres<DmaMapping>,
+    mapping: WhileBound<DmaMapping>,
     pages: Arc<UserPages>,
     page_shift: u8,
 }
@@ -127,7 +127,8 @@ impl UserMemory {
     pub fn new<T: Driver>(device: &Device<T>, size: usize) -> Result<Self> {
         let (pages, runs) = UserPages::new(page_count(size)?)?;
         let pages = Arc::new(pages, GFP_KERNEL)?;
-        // The bound device is the DMA device or below it, so that stays bound for as long.
+        // INVARIANT: The bound device, by whose binding it is dropped, is the DMA device or below
+        // it, so that stays bound for as long.
         let mapping = DmaMapping::new(device.dma_device(), &pages, &runs)?;
         // All runs can be cut into pages of the size to which every address and length is aligned.
         let all = mapping.runs.iter().fold(0, |all, run| {
@@ -135,7 +136,7 @@ impl UserMemory {
         });
         let page_shift = u8::try_from(all.trailing_zeros())?;
         Ok(Self {
-            mapping: Devres::new(device.bound_device(), Ok::<_, Error>(mapping))?,
+            mapping: WhileBound::new(device, mapping),
             pages,
             page_shift,
         })
@@ -161,22 +162,14 @@ impl UserMemory {
     }
 
     /// The DMA addresses of these pages.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` for another device than that of [`new`](Self::new).
-    pub fn pages<'a, T: Driver>(
-        &'a self,
-        device: &'a Device<T>,
-    ) -> Result<impl Iterator<Item = DmaAddress> + 'a> {
-        let mapping = self.mapping.access(device.bound_device())?;
+    pub fn pages(&self) -> impl Iterator<Item = DmaAddress> + '_ {
         let step = 1 << self.page_shift;
-        Ok(mapping.runs.iter().flat_map(move |run| {
+        self.mapping.runs.iter().flat_map(move |run| {
             let length = PAGE_SIZE << run.order;
             (0..length)
                 .step_by(step)
                 .map(|offset| run.address + offset as DmaAddress)
-        }))
+        })
     }
 
     /// The pages that processes map.

@@ -2,7 +2,7 @@
 
 //! Lists of pages, memory of queues, and memory of processes.
 
-use super::null::register;
+use super::null::register_on;
 use crate::{
     host::{
         Host,
@@ -20,7 +20,8 @@ use crate::{
             QueueMemory, //
         },
         umem::Umem,
-        user_memory::UserMemory, //
+        user_memory::UserMemory,
+        while_bound::WhileBound, //
     },
 };
 use kernel::{
@@ -28,13 +29,30 @@ use kernel::{
         PAGE_SHIFT,
         PAGE_SIZE, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
+
+/// Counts how often it is dropped.
+struct Counted(Arc<Atomic<u32>>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
 
 suite! { rust_rdma_memory {
     fn a_list_has_the_pages_that_it_was_promised() {
         let host = Host::new(c"rdma_test")?;
-        let device = host.device();
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
         let list = PageList::new(device, 3, 0..3)?;
         check!(list.dma_address() % PAGE_SIZE as u64 == 0);
         // More addresses than asked for stay with the caller.
@@ -47,18 +65,21 @@ suite! { rust_rdma_memory {
 
     fn a_list_has_a_greatest_length() {
         let host = Host::new(c"rdma_test")?;
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
         let too_many = PageList::MAX_PAGES + 1;
-        let list = PageList::new(host.device(), too_many, 0..);
+        let list = PageList::new(device, too_many, 0..);
         check!(list.is_err_and(|error| error == E2BIG));
         let too_many = u32::try_from(MappedPages::MAX_PAGES)? + 1;
-        check!(MappedPages::new(host.device(), too_many).is_err_and(|error| error == E2BIG));
-        check!(MappedPages::new(host.device(), 0).is_err_and(|error| error == EINVAL));
-        check!(MappedPages::new(host.device(), too_many - 1)?.count() == 0);
+        check!(MappedPages::new(device, too_many).is_err_and(|error| error == E2BIG));
+        check!(MappedPages::new(device, 0).is_err_and(|error| error == EINVAL));
+        check!(MappedPages::new(device, too_many - 1)?.count() == 0);
     }
 
     fn a_directory_has_any_number_of_blocks() {
         let host = Host::new(c"rdma_test")?;
-        let device = host.device();
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
         let entries = PageDirectory::BLOCK / size_of::<u64>();
         for count in [1, entries, entries + 1, 8 * entries + 1] {
             let directory = PageDirectory::new(device, count, 0..count as u64)?;
@@ -71,8 +92,10 @@ suite! { rust_rdma_memory {
 
     fn memory_of_a_queue_is_accessed_in_words() {
         let host = Host::new(c"rdma_test")?;
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
         for order in [Order::Cpus, Order::Platform] {
-            let memory = QueueMemory::new(host.device(), PAGE_SIZE + 1, [], order)?;
+            let memory = QueueMemory::new(device, PAGE_SIZE + 1, [], order)?;
             check!(memory.page_count() == 2);
             check!(memory.pages().count() == 2);
             memory.store_u64(8, 0x0807_0605_0403_0201);
@@ -86,7 +109,8 @@ suite! { rust_rdma_memory {
 
     fn fixed_words_of_a_queue_are_words_of_its_memory() {
         let host = Host::new(c"rdma_test")?;
-        let device = host.device();
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
         let size = 2 * PAGE_SIZE;
         let end = u32::try_from(size)?;
         for order in [Order::Cpus, Order::Platform] {
@@ -106,7 +130,9 @@ suite! { rust_rdma_memory {
     /// Mistakes of a driver reach no other memory.
     fn memory_of_a_queue_ends() {
         let host = Host::new(c"rdma_test")?;
-        let memory = QueueMemory::new(host.device(), 2 * PAGE_SIZE, [], Order::Cpus)?;
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
+        let memory = QueueMemory::new(device, 2 * PAGE_SIZE, [], Order::Cpus)?;
         let end = u32::try_from(2 * PAGE_SIZE)?;
         memory.store_u32(end - 4, u32::MAX);
         for offset in [end, end - 2, end + 4, u32::MAX, u32::MAX - 3] {
@@ -130,13 +156,13 @@ suite! { rust_rdma_memory {
         check!(UserMemory::length_for(usize::MAX).is_err());
 
         let host = Host::new(c"rdma_test")?;
-        let registration = register(host.device(), host.device(), host.device())?;
-        let device = registration.device().try_get().ok_or(ENODEV)?;
-        let memory = UserMemory::new(&device, 5 * PAGE_SIZE - 1)?;
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
+        let memory = UserMemory::new(device, 5 * PAGE_SIZE - 1)?;
         let shift = memory.page_shift();
         check!(memory.page_count() << shift == 5 * PAGE_SIZE);
         let mut count = 0;
-        for page in memory.pages(&device)? {
+        for page in memory.pages() {
             check!(page.trailing_zeros() >= shift.into());
             count += 1;
         }
@@ -145,12 +171,12 @@ suite! { rust_rdma_memory {
 
     fn memory_of_a_process_is_pinned() {
         let host = Host::new(c"rdma_test")?;
-        let registration = register(host.device(), host.device(), host.device())?;
-        let device = registration.device().try_get().ok_or(ENODEV)?;
+        let registration = register_on(&host)?;
+        let device = &*registration.device().try_get().ok_or(ENODEV)?;
         let memory = ProcessMemory::new(4 * PAGE_SIZE)?;
         let start = memory.address as u64;
         let page = PAGE_SIZE as u64;
-        let umem = Umem::pin(&device, start + page / 2, 2 * page, AccessFlags::LOCAL_WRITE)?;
+        let umem = Umem::pin(device, start + page / 2, 2 * page, AccessFlags::LOCAL_WRITE)?;
         let shift = u8::try_from(PAGE_SHIFT)?;
         check!(umem.page_count(shift) == Ok(3));
         let mut count = 0;
@@ -161,7 +187,49 @@ suite! { rust_rdma_memory {
         check!(count == 3);
         drop(umem);
         for (start, length) in [(0, page), (start, u64::MAX), (u64::MAX, 2)] {
-            check!(Umem::pin(&device, start, length, AccessFlags::LOCAL_WRITE).is_err());
+            check!(Umem::pin(device, start, length, AccessFlags::LOCAL_WRITE).is_err());
         }
+    }
+
+    fn a_value_is_dropped_while_its_device_is_bound() {
+        let drops = Arc::new(Atomic::new(0), GFP_KERNEL)?;
+        let host = Host::new(c"rdma_test")?;
+        let registration = register_on(&host)?;
+        let device = registration.device().try_get().ok_or(ENODEV)?;
+        let early = WhileBound::new(&device, Counted(drops.clone()));
+        let two = WhileBound::new(&device, Counted(drops.clone())).and(Counted(drops.clone()));
+        let late = WhileBound::new(&device, Counted(drops.clone()));
+        drop(device);
+        drop(early);
+        check!(drops.load(Relaxed) == 1);
+        // The end of the registration is not that of the binding.
+        drop(registration);
+        drop(two);
+        check!(drops.load(Relaxed) == 3);
+        drop(host);
+        check!(drops.load(Relaxed) == 3);
+        drop(late);
+        check!(drops.load(Relaxed) == 3);
+    }
+
+    /// Nothing is unmapped for a device without a driver. The test leaks a few pages.
+    fn memory_may_outlive_the_binding() {
+        let host = Host::new(c"rdma_test")?;
+        let registration = register_on(&host)?;
+        let device = registration.device().try_get().ok_or(ENODEV)?;
+        let of_process = ProcessMemory::new(PAGE_SIZE)?;
+        let start = of_process.address as u64;
+        let umem = Umem::pin(&device, start, PAGE_SIZE as u64, AccessFlags::LOCAL_WRITE)?;
+        let queue = QueueMemory::new(&device, PAGE_SIZE, [0], Order::Cpus)?;
+        let list = PageList::new(&device, 1, queue.pages())?;
+        let shared = UserMemory::new(&device, PAGE_SIZE)?;
+        drop(device);
+        drop(host);
+        check!(registration.device().try_get().is_none());
+        queue.store_fixed_release::<0>(7);
+        check!(queue.load_u32(0) == 7);
+        check!(umem.pages(u8::try_from(PAGE_SHIFT)?)?.count() == 1);
+        check!(shared.pages().count() == 1);
+        drop((umem, queue, list, shared));
     }
 } }

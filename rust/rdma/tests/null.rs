@@ -92,7 +92,7 @@ impl ProtectionDomains for Null {
 }
 
 /// Registers a device on `bound`.
-pub(super) fn register(
+fn register(
     bound: &device::Device<Bound>,
     parent: &device::Device<Bound>,
     dma_device: &device::Device<Bound>,
@@ -110,6 +110,11 @@ pub(super) fn register(
     Registration::new(&config, Ok(Null(7)))
 }
 
+/// Registers a device on a host.
+pub(super) fn register_on(host: &Host) -> Result<Registration<Null>> {
+    register(host.device(), host.device(), host.device())
+}
+
 suite! { rust_rdma_null {
     /// The C side takes a name for a format string.
     fn names_take_one_number() {
@@ -124,7 +129,7 @@ suite! { rust_rdma_null {
     fn a_registered_device_has_its_data() {
         let host = Host::new(c"rdma_test")?;
         let device = host.device();
-        let registration = register(device, device, device)?;
+        let registration = register_on(&host)?;
         let registered = registration.device().try_get().ok_or(ENODEV)?;
         check!(registered.0 == 7);
         check!(core::ptr::eq(registered.dma_device(), device));
@@ -133,9 +138,8 @@ suite! { rust_rdma_null {
 
     fn two_devices_have_two_names() {
         let host = Host::new(c"rdma_test")?;
-        let device = host.device();
-        let first = register(device, device, device)?;
-        let second = register(device, device, device)?;
+        let first = register_on(&host)?;
+        let second = register_on(&host)?;
         check!(first.device().try_get().is_some() && second.device().try_get().is_some());
         drop(first);
         check!(second.device().try_get().is_some());
@@ -152,7 +156,7 @@ suite! { rust_rdma_null {
 
     fn a_registration_ends_with_its_binding() {
         let host = Host::new(c"rdma_test")?;
-        let registration = register(host.device(), host.device(), host.device())?;
+        let registration = register_on(&host)?;
         let device = registration.device().clone();
         check!(device.try_get().is_some());
         drop(host);

@@ -132,10 +132,10 @@ fn bury(device: &Device, buffer: Buffer) {
 
 /// Creates an MR over the memory that `pin` pins. Of `memory`, only the address for work requests,
 /// the length and the access flags are used.
-pub(super) fn register(
-    pd: &Pd<IbDevice>,
+pub(super) fn register<'a>(
+    pd: &'a Pd<IbDevice>,
     memory: &UserMemory,
-    pin: impl FnOnce() -> Result<LockedDmabuf>,
+    pin: impl FnOnce() -> Result<LockedDmabuf<'a>>,
 ) -> Result<NewMr<Mr>> {
     let ib_device = pd.device();
     let device = &ib_device.device;

@@ -265,7 +265,7 @@ impl Registration {
         let count = umem.page_count(page_shift)?;
         let has_two_levels = ib_device.device.limits().has(Feature::MrPages);
         let pages = umem.pages(page_shift)?;
-        let list = Pages::new(ib_device.dma_device(), count, has_two_levels, pages)?;
+        let list = Pages::new(ib_device, count, has_two_levels, pages)?;
         let base = CmdRegUserMr {
             pdn: pd.number(),
             access_flags: rights(pd, memory.access)?,
@@ -418,7 +418,7 @@ impl FastRegistration for IbDevice {
         if max_pages > ib_device.max_fast_reg_pages() {
             return Err(EINVAL);
         }
-        let pages = MappedPages::new(ib_device.dma_device(), max_pages)?;
+        let pages = MappedPages::new(ib_device, max_pages)?;
         let request = CmdCreateMr {
             pdn: pd.number(),
             max_num_sg: max_pages,

@@ -7,16 +7,16 @@ use crate::{
         PageListDepth,
         PAGE_LIST_BLOCK, //
     },
-    rdma::page_list::{
-        PageDirectory,
-        PageList, //
-    }, //
+    rdma::{
+        self,
+        page_list::{
+            PageDirectory,
+            PageList, //
+        }, //
+    },
+    verbs::device::IbDevice, //
 };
 use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
     dma::DmaAddress,
     prelude::*, //
 };
@@ -30,7 +30,7 @@ pub(super) enum Pages {
 impl Pages {
     /// Lists `count` pages: in two levels if one list would be large and the device supports it.
     pub(super) fn new(
-        dma_device: &Device<Bound>,
+        ib_device: &rdma::Device<IbDevice>,
         count: usize,
         has_two_levels: bool,
         pages: impl Iterator<Item = DmaAddress>,
@@ -38,9 +38,9 @@ impl Pages {
         const { assert!(PageDirectory::BLOCK == PAGE_LIST_BLOCK) };
 
         if count > PageList::EASY_PAGES && has_two_levels {
-            PageDirectory::new(dma_device, count, pages).map(Self::TwoLevels)
+            PageDirectory::new(ib_device, count, pages).map(Self::TwoLevels)
         } else {
-            PageList::new(dma_device, count, pages).map(Self::Flat)
+            PageList::new(ib_device, count, pages).map(Self::Flat)
         }
     }
 

@@ -81,11 +81,11 @@ mod out_of_tree {
 
     impl Range {
         /// Pins the memory for the device.
-        pub(in crate::verbs) fn pin(
+        pub(in crate::verbs) fn pin<'a>(
             self,
-            device: &rdma::Device<IbDevice>,
+            device: &'a rdma::Device<IbDevice>,
             memory: &UserMemory,
-        ) -> Result<LockedDmabuf> {
+        ) -> Result<LockedDmabuf<'a>> {
             let PeerRange { buffer, offset } = self.0;
             buffer::pin(device, buffer, offset, memory.length, memory.access)
         }
@@ -123,11 +123,11 @@ mod in_tree {
 
     impl Range {
         /// Never called, since no value of this type exists.
-        pub(in crate::verbs) fn pin(
+        pub(in crate::verbs) fn pin<'a>(
             self,
-            _device: &rdma::Device<IbDevice>,
+            _device: &'a rdma::Device<IbDevice>,
             _memory: &UserMemory,
-        ) -> Result<LockedDmabuf> {
+        ) -> Result<LockedDmabuf<'a>> {
             match self {}
         }
     }

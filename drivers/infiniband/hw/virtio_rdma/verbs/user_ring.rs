@@ -141,13 +141,13 @@ impl UserRing {
                 let page_shift = umem.best_page_shift(supported, 0)?;
                 let npages = umem.page_count(page_shift)?;
                 let pages = umem.pages(page_shift)?;
-                let list = Pages::new(device.dma_device(), npages, true, pages)?;
+                let list = Pages::new(device, npages, true, pages)?;
                 (page_shift, npages, list)
             }
             Memory::Kernel { memory, .. } => {
                 let npages = memory.page_count();
-                let pages = memory.pages(device)?;
-                let list = Pages::new(device.dma_device(), npages, true, pages)?;
+                let pages = memory.pages();
+                let list = Pages::new(device, npages, true, pages)?;
                 (memory.page_shift(), npages, list)
             }
         };
