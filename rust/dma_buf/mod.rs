@@ -18,6 +18,19 @@ use core::{
 
 /// A reference to a buffer.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::dma_buf::{pages::Pages, DmaBuf};
+///
+/// let buffer: DmaBuf = Pages::new(1, |_| 0)?.export::<crate::LocalModule>(c"example")?;
+/// let second = buffer.clone();
+/// drop(buffer);
+/// // The buffer lives as long as there is a reference.
+/// assert!(second.size() == kernel::page::PAGE_SIZE);
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
 /// The pointer is to a valid buffer, and this owns one reference to it.

@@ -29,6 +29,41 @@ use kernel::{
 /// Kernel clients create and destroy AHs with locks held and in interrupts too. No function of this
 /// trait but [`create_user_ah`](Self::create_user_ah) may sleep, nor may dropping an
 /// [`Ah`](Self::Ah).
+///
+/// # Examples
+///
+/// ```
+/// # crate::rdma::tests::null::null_driver!(MyDriver);
+///
+/// use crate::rdma::{
+///     ah::{AddressHandles, Ah, AhInitAttr},
+///     pd::Pd,
+///     qp_attr::AhAttr,
+///     Udata,
+/// };
+///
+/// impl AddressHandles for MyDriver {
+///     /// The path, which each work request carries to the device.
+///     type Ah = AhAttr;
+///
+///     fn create_ah(_pd: &Pd<Self>, init: &AhInitAttr<'_>) -> Result<AhAttr> {
+///         Ok(*init.attr())
+///     }
+///
+///     fn create_user_ah(
+///         pd: &Pd<Self>,
+///         init: &AhInitAttr<'_>,
+///         udata: &Udata<'_>,
+///     ) -> Result<AhAttr> {
+///         udata.no_request()?;
+///         Self::create_ah(pd, init)
+///     }
+///
+///     fn query_ah(ah: &Ah<Self>) -> AhAttr {
+///         **ah
+///     }
+/// }
+/// ```
 pub trait AddressHandles: ProtectionDomains {
     /// Driver's part of an AH. Dropping it destroys the AH.
     type Ah: Send + Sync;

@@ -37,24 +37,30 @@ use kernel::{
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::cq::{CqAttr, NewCq};
-///
-/// /// A CQ without anything behind it, of as many entries as fill a power of two.
-/// fn create(attr: &CqAttr) -> Result<NewCq<()>> {
-///     let entries = attr.entries.checked_next_power_of_two().ok_or(EINVAL)?;
-///     Ok(NewCq {
-///         entries,
-///         driver: (),
-///     })
-/// }
-///
-/// let attr = CqAttr {
-///     entries: 5,
-///     completion_vector: 0,
-///     flags: 0,
+/// # crate::rdma::tests::null::null_driver!(MyDriver);
+/// use crate::rdma::{
+///     cq::{CompletionQueues, CqAttr, CqConsumer, NewCq},
+///     Device,
 /// };
-/// assert!(create(&attr)?.entries == 8);
-/// # Ok::<(), Error>(())
+///
+/// impl CompletionQueues for MyDriver {
+///     /// The way to the consumer, for when something completes.
+///     type Cq = CqConsumer;
+///
+///     fn create_cq(
+///         _device: &Device<Self>,
+///         attr: &CqAttr,
+///         consumer: CqConsumer,
+///     ) -> Result<NewCq<CqConsumer>> {
+///         if attr.flags != 0 {
+///             return Err(EOPNOTSUPP);
+///         }
+///         Ok(NewCq {
+///             entries: attr.entries.checked_next_power_of_two().ok_or(EINVAL)?,
+///             driver: consumer,
+///         })
+///     }
+/// }
 /// ```
 pub trait CompletionQueues: Driver {
     /// Driver's part of a CQ. Dropping it destroys the CQ.
@@ -69,6 +75,28 @@ pub trait CompletionQueues: Driver {
 }
 
 /// A device with completion queues in memory of processes.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     cq::{Cq, UserCompletionQueues},
+///     Udata,
+/// };
+///
+/// /// Grows a CQ of the current process, unless it has that many entries.
+/// fn grow<T: UserCompletionQueues>(
+///     cq: &Cq<T>,
+///     entries: u32,
+///     wanted: u32,
+///     udata: &Udata<'_>,
+/// ) -> Result<u32> {
+///     if wanted <= entries {
+///         return Ok(entries);
+///     }
+///     T::resize_user_cq(cq, wanted, udata)
+/// }
+/// ```
 pub trait UserCompletionQueues: CompletionQueues + UserContexts {
     /// Creates a CQ in memory of the current process.
     fn create_user_cq(

@@ -255,11 +255,12 @@ impl<T: Driver> DeviceRef<T> {
     /// # Examples
     ///
     /// ```
-    /// use crate::rdma::{event::DeviceEvent, DeviceRef, Driver};
+    /// use crate::rdma::{device::Registered, event::DeviceEvent, DeviceRef, Driver};
     ///
     /// /// Tells clients that the device has failed, unless it is gone already.
     /// fn fail<T: Driver>(device: &DeviceRef<T>) {
-    ///     if let Some(device) = device.try_get() {
+    ///     let device: Option<Registered<'_, T>> = device.try_get();
+    ///     if let Some(device) = device {
     ///         device.dispatch_event(DeviceEvent::Fatal);
     ///     }
     /// }

@@ -19,6 +19,32 @@ use kernel::{
 };
 
 /// A device with a GID table that the core manages.
+///
+/// # Examples
+///
+/// ```
+/// # crate::rdma::tests::null::null_driver!(MyDriver);
+///
+/// use crate::rdma::{
+///     gid::{GidEntry, GidTable, GidType},
+///     Device,
+/// };
+///
+/// impl GidTable for MyDriver {
+///     fn add_gid(_device: &Device<Self>, gid: &GidEntry<'_>) -> Result {
+///         if gid.gid_type()? != GidType::RoceV2 {
+///             return Err(EOPNOTSUPP);
+///         }
+///         pr_debug!("port {}: entry {} is written\n", gid.port(), gid.index());
+///         Ok(())
+///     }
+///
+///     fn delete_gid(_device: &Device<Self>, gid: &GidEntry<'_>) -> Result {
+///         pr_debug!("port {}: entry {} is deleted\n", gid.port(), gid.index());
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait GidTable: Driver {
     /// Writes an entry. It may be in use until it is deleted.
     fn add_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;

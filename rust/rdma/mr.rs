@@ -2,6 +2,88 @@
 
 //! Memory regions.
 //!
+//! # Examples
+//!
+//! ```
+//! # crate::rdma::tests::null::null_driver!(MyDriver);
+//!
+//! use crate::rdma::{
+//!     mr::{
+//!         AccessFlags, DmabufMemory, DmabufRegions, FastReg, FastRegistration, MemoryRegions, Mr,
+//!         MrChange, NewMr, UserMemory,
+//!     },
+//!     page_list::MappedPages,
+//!     pd::Pd,
+//!     umem::Umem,
+//! };
+//!
+//! /// The memory of an MR.
+//! enum Memory {
+//!     User(Umem),
+//!     Mapped(MappedPages),
+//! }
+//!
+//! impl MemoryRegions for MyDriver {
+//!     type Mr = Memory;
+//!
+//!     fn get_dma_mr(_pd: &Pd<Self>, _access: AccessFlags) -> Result<NewMr<Memory>> {
+//!         Err(EOPNOTSUPP)
+//!     }
+//!
+//!     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Memory>> {
+//!         let umem = Umem::pin(pd.device(), memory.start, memory.length, memory.access)?;
+//!         // Here the device gets the pages and chooses the keys.
+//!         Ok(NewMr {
+//!             lkey: 0x100,
+//!             rkey: 0x100,
+//!             driver: Memory::User(umem),
+//!         })
+//!     }
+//!
+//!     fn rereg_user_mr(_mr: &Mr<Self>, _pd: &Pd<Self>, change: &MrChange) -> Result {
+//!         match change {
+//!             MrChange::Nothing => Ok(()),
+//!             MrChange::Access(_) | MrChange::Memory { .. } => Err(EOPNOTSUPP),
+//!         }
+//!     }
+//!
+//!     fn dereg_mr(_mr: &Mr<Self>) -> Result {
+//!         // Here the device lets go of the memory, which is dropped after that.
+//!         Ok(())
+//!     }
+//! }
+//!
+//! impl FastRegistration for MyDriver {
+//!     fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Memory>> {
+//!         Ok(NewMr {
+//!             lkey: 0x200,
+//!             rkey: 0x200,
+//!             driver: Memory::Mapped(MappedPages::new(pd.device(), max_pages)?),
+//!         })
+//!     }
+//!
+//!     fn mapped_pages(mr: &Mr<Self>) -> Option<&MappedPages> {
+//!         match &**mr {
+//!             Memory::Mapped(pages) => Some(pages),
+//!             Memory::User(_) => None,
+//!         }
+//!     }
+//! }
+//!
+//! impl DmabufRegions for MyDriver {
+//!     fn reg_dmabuf_mr(_pd: &Pd<Self>, memory: &DmabufMemory) -> Result<NewMr<Memory>> {
+//!         pr_debug!("{} bytes from {} on\n", memory.length, memory.offset);
+//!         Err(EOPNOTSUPP)
+//!     }
+//! }
+//!
+//! /// Where the device finds the pages of a REG_MR, and how many they are.
+//! fn pages<T: FastRegistration>(request: &FastReg<'_, T>) -> Result<(u64, u32)> {
+//!     let pages = T::mapped_pages(request.mr()).ok_or(EINVAL)?;
+//!     Ok((pages.dma_address(), pages.count()))
+//! }
+//! ```
+//!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{

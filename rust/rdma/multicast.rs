@@ -18,6 +18,18 @@ use kernel::{
 /// network byte order; on Ethernet it has no LID.
 ///
 /// Only QPs of type [`Ud`](super::qp::QpType::Ud) and GIDs of groups get here.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{multicast::MulticastGroups, qp::Qp};
+///
+/// /// Has a QP leave one group for another.
+/// fn move_to<T: MulticastGroups>(qp: &Qp<T>, from: &[u8; 16], to: &[u8; 16]) -> Result {
+///     T::attach(qp, to)?;
+///     T::detach(qp, from)
+/// }
+/// ```
 pub trait MulticastGroups: ModifyQueuePairs {
     /// Has a QP receive what is sent to a group.
     fn attach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;

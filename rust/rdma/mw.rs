@@ -26,6 +26,35 @@ use kernel::{
 };
 
 /// A device with memory windows.
+///
+/// # Examples
+///
+/// ```
+/// # crate::rdma::tests::null::null_driver!(MyDriver);
+///
+/// use crate::rdma::{
+///     mw::{MemoryWindows, Mw, MwType, NewMw},
+///     pd::Pd,
+/// };
+///
+/// impl MemoryWindows for MyDriver {
+///     /// The remote key.
+///     type Mw = u32;
+///
+///     fn alloc_mw(_pd: &Pd<Self>, mw_type: MwType) -> Result<NewMw<u32>> {
+///         if mw_type != MwType::Two {
+///             return Err(EOPNOTSUPP);
+///         }
+///         let rkey = 0x300;
+///         Ok(NewMw { rkey, driver: rkey })
+///     }
+/// }
+///
+/// /// The key of a window that has not been invalidated since.
+/// fn rkey(window: &Mw<MyDriver>) -> u32 {
+///     **window
+/// }
+/// ```
 pub trait MemoryWindows: ProtectionDomains {
     /// Driver's part of a window. Dropping it unbinds and destroys the window.
     type Mw: Send + Sync;

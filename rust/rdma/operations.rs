@@ -41,11 +41,22 @@ use kernel::ModuleMetadata;
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::{pd::ProtectionDomains, port::Ports, qp_attr::ModifyQueuePairs, Operations};
+/// use crate::rdma::{
+///     cq::UserCompletionQueues, pd::ProtectionDomains, port::Ports, qp::UserQueuePairs,
+///     qp_attr::ModifyQueuePairs, Operations,
+/// };
 ///
-/// /// The verbs of a device with queue pairs.
+/// /// The verbs of a device with queue pairs of kernel clients.
 /// const fn verbs<T: Ports + ProtectionDomains + ModifyQueuePairs>() -> Operations<T> {
 ///     Operations::new().with_queues()
+/// }
+///
+/// /// The verbs of a device with queue pairs of processes too.
+/// const fn user_verbs<T>() -> Operations<T>
+/// where
+///     T: Ports + ModifyQueuePairs + UserCompletionQueues + UserQueuePairs,
+/// {
+///     Operations::new().with_user_queues()
 /// }
 /// ```
 pub struct Operations<T: Driver> {

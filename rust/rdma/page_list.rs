@@ -94,6 +94,17 @@ impl PageList {
 /// DMA addresses of pages in two levels: a directory, which is a [`PageList`], has the addresses of
 /// blocks of [`BLOCK`](Self::BLOCK) bytes, and these have those of the pages, each block being full
 /// but the last. No large piece of contiguous memory is needed.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{page_list::PageDirectory, umem::Umem, Device, Driver};
+///
+/// /// Lists pinned memory, however long it is.
+/// fn list<T: Driver>(device: &Device<T>, umem: &Umem, page_shift: u8) -> Result<PageDirectory> {
+///     PageDirectory::new(device, umem.page_count(page_shift)?, umem.pages(page_shift)?)
+/// }
+/// ```
 pub struct PageDirectory {
     directory: PageList,
     _blocks: KVVec<PageList>,

@@ -21,6 +21,17 @@ use kernel::{
 };
 
 /// A device with protection domains.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::pd::{Pd, ProtectionDomains};
+///
+/// /// The number of a PD for commands, of a driver whose part of a PD is that.
+/// fn number<T: ProtectionDomains<Pd = u32>>(pd: &Pd<T>) -> u32 {
+///     **pd
+/// }
+/// ```
 pub trait ProtectionDomains: Driver {
     /// Driver's part of a PD. Dropping it destroys the PD.
     type Pd: Send + Sync;

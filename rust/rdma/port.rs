@@ -15,6 +15,22 @@ use kernel::{
 };
 
 /// A device with ports.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     port::{PortAttr, Ports},
+///     Device,
+/// };
+///
+/// /// Whether a port can carry data.
+/// fn is_active<T: Ports>(device: &Device<T>, port: u32) -> Result<bool> {
+///     const ACTIVE: u32 = 4;
+///     let attr: PortAttr = T::query_port(device, port)?;
+///     Ok(attr.state == ACTIVE)
+/// }
+/// ```
 pub trait Ports: Driver {
     /// State of a port.
     fn query_port(device: &Device<Self>, port: u32) -> Result<PortAttr>;

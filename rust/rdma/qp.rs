@@ -41,6 +41,41 @@ use kernel::{
 };
 
 /// A device with queue pairs.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     pd::Pd,
+///     qp::{NewQp, Qp, QpConsumer, QpCreateFlags, QpInitAttr, QueuePairs},
+///     qp_attr::QpCap,
+/// };
+///
+/// /// What `create_qp` returns for a QP that hears its own multicast messages.
+/// fn create<T: QueuePairs>(
+///     _pd: &Pd<T>,
+///     init: &QpInitAttr<'_, T>,
+///     consumer: QpConsumer,
+/// ) -> Result<NewQp<QpConsumer>> {
+///     if init.create_flags().contains(QpCreateFlags::BLOCK_MULTICAST_LOOPBACK) {
+///         return Err(EOPNOTSUPP);
+///     }
+///     let cap = QpCap {
+///         max_inline_data: 0,
+///         ..init.cap()
+///     };
+///     Ok(NewQp {
+///         number: 2,
+///         cap,
+///         driver: consumer,
+///     })
+/// }
+///
+/// /// Whether two QPs are of one device.
+/// fn share_a_device<T: QueuePairs>(one: &Qp<T>, other: &Qp<T>) -> bool {
+///     core::ptr::eq(one.device(), other.device())
+/// }
+/// ```
 pub trait QueuePairs: CompletionQueues + ProtectionDomains {
     /// Driver's part of a QP. Dropping it destroys the QP.
     type Qp: Send + Sync;
@@ -216,7 +251,7 @@ handled! { ib_qp, QpEvent, qp_context, qp, }
 /// The core polls the CQs of a process and then reads the numbers of the QPs in the completions,
 /// which may be destroyed meanwhile. Completions of CQs that the core polls name these in their
 /// place.
-pub struct QpStub(KBox<Opaque<bindings::ib_qp>>);
+pub(super) struct QpStub(KBox<Opaque<bindings::ib_qp>>);
 
 impl QpStub {
     /// The stub of QP `number`.

@@ -19,6 +19,20 @@ use kernel::{
 };
 
 /// A device whose queue pairs change their attributes and states.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::qp_attr::{AhAttr, QpAttrMask, QpModification};
+///
+/// /// The path that a QP gets, if it gets one.
+/// fn path(modification: &QpModification<'_>) -> Result<Option<AhAttr>> {
+///     if !modification.mask().contains(QpAttrMask::PATH) {
+///         return Ok(None);
+///     }
+///     Ok(Some(modification.attr()?.ah_attr))
+/// }
+/// ```
 pub trait ModifyQueuePairs: QueuePairs {
     /// Changes attributes and state of a QP. `udata` is there if a process asks. May run at the
     /// same time for one QP.

@@ -77,6 +77,21 @@ impl Details<'_> {
 /// A device that tells more of its objects than the core knows.
 ///
 /// The core keeps the object while it is asked for.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     qp::Qp,
+///     restrack::{Details, ResourceDetails},
+/// };
+///
+/// /// Tells of a QP, and whether it is the last one.
+/// fn tell<T: ResourceDetails>(qp: &Qp<T>, is_last: bool, details: &mut Details<'_>) -> Result {
+///     T::qp_details(qp, details)?;
+///     details.number(c"last", is_last.into())
+/// }
+/// ```
 pub trait ResourceDetails: QueuePairs + MemoryRegions {
     /// Tells of a QP.
     fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result;

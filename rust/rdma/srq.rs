@@ -38,6 +38,35 @@ use kernel::{
 };
 
 /// A device with shared receive queues, of kernel clients and of processes.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     event::SrqEvent,
+///     srq::{NewSrq, SharedReceiveQueues, Srq, SrqAttr, SrqConsumer},
+/// };
+///
+/// /// What `create_srq` returns for an SRQ of the size that is asked for.
+/// fn create(attr: &SrqAttr, consumer: SrqConsumer) -> NewSrq<SrqConsumer> {
+///     NewSrq {
+///         max_wr: attr.max_wr,
+///         max_sge: attr.max_sge,
+///         driver: consumer,
+///     }
+/// }
+///
+/// /// Tells the consumer of an SRQ that `left` work requests are left, if it wants to know.
+/// fn consumed<T>(srq: &Srq<T>, left: u32) -> Result
+/// where
+///     T: SharedReceiveQueues<Srq = SrqConsumer>,
+/// {
+///     if left < T::query_srq(srq)?.limit {
+///         srq.event(SrqEvent::LimitReached);
+///     }
+///     Ok(())
+/// }
+/// ```
 pub trait SharedReceiveQueues: ModifyQueuePairs + UserContexts {
     /// Driver's part of an SRQ. Dropping it destroys the SRQ.
     type Srq: Send + Sync;

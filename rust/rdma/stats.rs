@@ -45,10 +45,24 @@ const LIFESPAN: c_ulong = bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong;
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::stats::Counter;
+/// # crate::rdma::tests::null::null_driver!(MyDriver);
+/// use crate::rdma::{
+///     stats::{Counter, PortCounters},
+///     Device,
+/// };
 ///
-/// // What `COUNTERS` is for a device with two of them.
 /// static COUNTERS: [Counter; 2] = [Counter::new(c"sent_packets"), Counter::new(c"lost_packets")];
+///
+/// impl PortCounters for MyDriver {
+///     const COUNTERS: &'static [Counter] = &COUNTERS;
+///
+///     fn read_counters(_device: &Device<Self>, _port: u32, values: &mut [u64]) -> Result {
+///         for (value, read) in values.iter_mut().zip([1000, 2]) {
+///             *value = read;
+///         }
+///         Ok(())
+///     }
+/// }
 /// ```
 pub trait PortCounters: Driver {
     /// The counters, the same for each port; there is one at least.

@@ -36,6 +36,59 @@ use kernel::{
 ///
 /// Contexts are taken away from their processes when the device is unregistered, so the module need
 /// not wait for them.
+///
+/// # Examples
+///
+/// ```
+/// # crate::rdma::tests::null::null_driver!(MyDriver);
+///
+/// use crate::rdma::{
+///     mmap::{MmapOffset, Registers},
+///     ucontext::{Context, NewContext, UserContexts},
+///     Udata,
+/// };
+/// # use kernel::{devres::Devres, io::resource::Region, sync::Arc};
+///
+/// /// A page of doorbells.
+/// struct Page {
+///     region: Arc<Devres<Region>>,
+///     number: usize,
+/// }
+/// # impl Registers for Page {
+/// #     fn region(&self) -> &Devres<Region> {
+/// #         &self.region
+/// #     }
+/// #     fn page(&self) -> usize {
+/// #         self.number
+/// #     }
+/// # }
+/// #
+/// # impl MyDriver {
+/// #     fn free_page(&self) -> Result<Page> {
+/// #         Err(ENOSPC)
+/// #     }
+/// # }
+///
+/// impl UserContexts for MyDriver {
+///     /// Where the process maps its page.
+///     type Context = MmapOffset;
+///     type Registers = Page;
+///
+///     fn alloc_context(
+///         context: &mut NewContext<'_, Self>,
+///         udata: &Udata<'_>,
+///     ) -> Result<MmapOffset> {
+///         udata.no_request()?;
+///         let page = context.device().free_page()?;
+///         context.add_registers(page)
+///     }
+/// }
+///
+/// /// The offset that a process learns when it creates its first queue.
+/// fn offset(context: &Context<MyDriver>) -> u64 {
+///     context.0
+/// }
+/// ```
 pub trait UserContexts: Driver {
     /// Driver's part of a context.
     type Context: Send + Sync;

@@ -20,6 +20,24 @@ use kernel::{
 
 /// A device whose CQs kernel clients poll and arm. The callbacks run in any context and at the same
 /// time for one CQ.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{
+///     cq::Cq,
+///     wc::{KernelCompletionQueues, Notify},
+/// };
+///
+/// /// Arms a CQ for whatever comes, and returns whether to poll it first.
+/// fn rearm<T: KernelCompletionQueues>(cq: &Cq<T>) -> Result<bool> {
+///     let notify = Notify {
+///         solicited_only: false,
+///         report_missed: true,
+///     };
+///     T::req_notify_cq(cq, notify)
+/// }
+/// ```
 pub trait KernelCompletionQueues: CompletionQueues {
     /// Takes completions out of a CQ.
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result;
@@ -123,8 +141,30 @@ pub struct DatagramSource {
 /// ```
 /// use crate::rdma::{
 ///     qp::QpConsumer,
-///     wc::{Completions, Extra, WcOpcode, WcStatus, Wc},
+///     wc::{Completions, DatagramSource, Extra, Slot, Wc, WcOpcode, WcStatus},
 /// };
+///
+/// /// Writes the completion of a datagram of 100 bytes that QP 1 sent.
+/// fn received(slot: Slot<'_, '_>, wr_id: u64) -> Result {
+///     let source = DatagramSource {
+///         qpn: 1,
+///         pkey_index: 0,
+///         sl: 0,
+///         has_grh: true,
+///         vlan: None,
+///     };
+///     slot.write(&Wc {
+///         wr_id,
+///         status: WcStatus::try_from(0)?,
+///         opcode: WcOpcode::Recv,
+///         vendor_err: 0,
+///         byte_len: 100,
+///         extra: Extra::None,
+///         port: 1,
+///         source: Some(source),
+///     });
+///     Ok(())
+/// }
 ///
 /// /// Completes a send work request as flushed, if there is room.
 /// fn flush(completions: &mut Completions<'_>, consumer: &QpConsumer, wr_id: u64) {

@@ -169,14 +169,39 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::wr::{KernelQueuePairs, SendOperation, SendWr};
+/// use crate::rdma::wr::{
+///     Datagram, Inline, KernelQueuePairs, RemoteMemory, SendFlags, SendOperation, SendWr, Sge,
+/// };
 ///
-/// /// Bytes that a work request sends, of a device that knows only SENDs.
-/// fn length<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<u32> {
+/// /// Bytes of the local memory of a work request.
+/// fn length<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> u32 {
+///     request.sges().iter().map(Sge::length).sum()
+/// }
+///
+/// /// The payload of a SEND that is to be copied, of a device that knows no other operations but
+/// /// RDMA WRITEs.
+/// fn inline_payload<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<KVec<u8>> {
 ///     match request.operation()? {
-///         SendOperation::Send => Ok(request.sges().iter().map(|sge| sge.length()).sum()),
-///         _ => Err(EOPNOTSUPP),
+///         SendOperation::Send => (),
+///         SendOperation::RdmaWrite(RemoteMemory { addr, rkey }) => {
+///             pr_debug!("to {addr:#x} by key {rkey:#x}\n");
+///         }
+///         _ => return Err(EOPNOTSUPP),
 ///     }
+///     let mut payload = KVec::new();
+///     if request.flags().contains(SendFlags::INLINE) {
+///         for piece in request.inline() {
+///             let piece: Inline<'_> = piece;
+///             payload.extend_from_slice(piece.bytes(), GFP_ATOMIC)?;
+///         }
+///     }
+///     Ok(payload)
+/// }
+///
+/// /// The QPN that a datagram goes to.
+/// fn destination<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<u32> {
+///     let datagram: Datagram<'_, T> = request.datagram()?.ok_or(EINVAL)?;
+///     Ok(datagram.remote_qpn)
 /// }
 /// ```
 ///
@@ -335,6 +360,24 @@ impl<'a> Inline<'a> {
 }
 
 /// A list of send work requests.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::wr::{KernelQueuePairs, SendWr, SendWrs};
+///
+/// /// Posts work requests until the queue, which has `room`, is full.
+/// fn post<T: KernelQueuePairs>(
+///     requests: &mut SendWrs<'_, T>,
+///     mut room: usize,
+///     mut put: impl FnMut(SendWr<'_, T>) -> Result,
+/// ) -> Result {
+///     requests.try_for_each(|request| {
+///         room = room.checked_sub(1).ok_or(ENOMEM)?;
+///         put(request)
+///     })
+/// }
+/// ```
 ///
 /// # Invariants
 ///

@@ -94,6 +94,23 @@ pub enum Reset {
 }
 
 /// Health of a device after [`ready`](Device::ready).
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::{Health, Virtqueue};
+///
+/// /// Checks now and then whether a device still works, and says so if it does not.
+/// fn check<T: Send>(queue: &Virtqueue<T>) -> bool {
+///     match queue.look_after() {
+///         Health::Good => return true,
+///         Health::NeedsReset => pr_err!("the device needs a reset\n"),
+///         Health::Broken => pr_err!("the device broke the rules of a queue\n"),
+///         Health::Gone => pr_err!("the device is gone\n"),
+///     }
+///     false
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// The device works.

@@ -33,14 +33,15 @@ use kernel::{
 /// # Examples
 ///
 /// ```
-/// use crate::virtio::{self, SharedMemory};
+/// use crate::virtio::{self, shm::MappedPage, SharedMemory};
 /// use kernel::{device::Bound, str::CString};
 ///
-/// /// Writes to the first word of region 1.
-/// fn ring(dev: &virtio::Device<Bound>) -> Result {
+/// /// Maps the first page of region 1 and writes to its first word.
+/// fn ring(dev: &virtio::Device<Bound>) -> Result<MappedPage> {
 ///     let memory = SharedMemory::claim(dev, 1, CString::try_from(c"doorbells")?)?;
-///     memory.map_page(dev.as_ref(), 0)?.write32::<0>(dev.as_ref(), 1);
-///     Ok(())
+///     let page = memory.map_page(dev.as_ref(), 0)?;
+///     page.write32::<0>(dev.as_ref(), 1);
+///     Ok(page)
 /// }
 /// ```
 pub struct SharedMemory {

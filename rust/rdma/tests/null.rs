@@ -5,21 +5,10 @@
 use crate::{
     host::Host,
     rdma::{
-        attributes::DeviceAttr,
         device::{
             is_name_pattern,
             Config, //
         },
-        pd::ProtectionDomains,
-        port::{
-            PortAttr,
-            PortImmutable,
-            Ports,
-            Protocol, //
-        },
-        Device,
-        Driver,
-        Operations,
         Registration, //
     },
 };
@@ -29,67 +18,98 @@ use kernel::{
     prelude::*, //
 };
 
+/// Declares a driver that does nothing. For examples, which add to it.
+macro_rules! null_driver {
+    ($name:ident) => {
+        struct $name;
+        $crate::rdma::tests::null::implement_null!($name);
+    };
+}
+pub(crate) use null_driver;
+
+/// Implements the least for a driver.
+macro_rules! implement_null {
+    ($name:ident) => {
+        #[kernel::macros::vtable]
+        impl $crate::rdma::Driver for $name {
+            type OwnerModule = $crate::LocalModule;
+
+            const NAME: &'static kernel::str::CStr = c"null%d";
+            const NODE_DESC: &'static kernel::str::CStr = c"nothing";
+            const DRIVER_ID: u32 = 0;
+            const UVERBS_ABI_VERSION: u32 = 1;
+            const OPERATIONS: $crate::rdma::Operations<Self> = $crate::rdma::Operations::new();
+
+            fn query_device(
+                _device: &$crate::rdma::Device<Self>,
+            ) -> $crate::rdma::attributes::DeviceAttr {
+                $crate::rdma::attributes::DeviceAttr {
+                    max_pd: 1,
+                    max_pkeys: 1,
+                    ..Default::default()
+                }
+            }
+        }
+
+        impl $crate::rdma::port::Ports for $name {
+            fn query_port(
+                _device: &$crate::rdma::Device<Self>,
+                _port: u32,
+            ) -> kernel::error::Result<$crate::rdma::port::PortAttr> {
+                Ok($crate::rdma::port::PortAttr {
+                    state: 1,
+                    phys_state: 3,
+                    max_mtu: 5,
+                    active_mtu: 3,
+                    phys_mtu: 1500,
+                    gid_tbl_len: 1,
+                    pkey_tbl_len: 1,
+                    port_cap_flags: 0,
+                    max_msg_sz: 0,
+                    bad_pkey_cntr: 0,
+                    qkey_viol_cntr: 0,
+                    active_width: 1,
+                    active_speed: 1,
+                })
+            }
+
+            fn port_immutable(
+                _device: &$crate::rdma::Device<Self>,
+                _port: u32,
+            ) -> kernel::error::Result<$crate::rdma::port::PortImmutable> {
+                Ok($crate::rdma::port::PortImmutable {
+                    pkey_tbl_len: 1,
+                    gid_tbl_len: 1,
+                    protocol: $crate::rdma::port::Protocol::RoceV2,
+                })
+            }
+
+            fn query_pkey(
+                _device: &$crate::rdma::Device<Self>,
+                _port: u32,
+                index: u16,
+            ) -> kernel::error::Result<u16> {
+                (index == 0)
+                    .then_some(u16::MAX)
+                    .ok_or(kernel::error::code::EINVAL)
+            }
+        }
+
+        impl $crate::rdma::pd::ProtectionDomains for $name {
+            type Pd = ();
+
+            fn alloc_pd(_device: &$crate::rdma::Device<Self>) -> kernel::error::Result {
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use implement_null;
+
 /// The driver's data of a device: a number.
 pub(super) struct Null(u32);
 
-#[vtable]
-impl Driver for Null {
-    type OwnerModule = crate::LocalModule;
-
-    const NAME: &'static CStr = c"null%d";
-    const NODE_DESC: &'static CStr = c"nothing";
-    const DRIVER_ID: u32 = 0;
-    const UVERBS_ABI_VERSION: u32 = 1;
-    const OPERATIONS: Operations<Self> = Operations::new();
-
-    fn query_device(_device: &Device<Self>) -> DeviceAttr {
-        DeviceAttr {
-            max_pd: 1,
-            max_pkeys: 1,
-            ..DeviceAttr::default()
-        }
-    }
-}
-
-impl Ports for Null {
-    fn query_port(_device: &Device<Self>, _port: u32) -> Result<PortAttr> {
-        Ok(PortAttr {
-            state: 1,
-            phys_state: 3,
-            max_mtu: 5,
-            active_mtu: 3,
-            phys_mtu: 1500,
-            gid_tbl_len: 1,
-            pkey_tbl_len: 1,
-            port_cap_flags: 0,
-            max_msg_sz: 0,
-            bad_pkey_cntr: 0,
-            qkey_viol_cntr: 0,
-            active_width: 1,
-            active_speed: 1,
-        })
-    }
-
-    fn port_immutable(_device: &Device<Self>, _port: u32) -> Result<PortImmutable> {
-        Ok(PortImmutable {
-            pkey_tbl_len: 1,
-            gid_tbl_len: 1,
-            protocol: Protocol::RoceV2,
-        })
-    }
-
-    fn query_pkey(_device: &Device<Self>, _port: u32, index: u16) -> Result<u16> {
-        (index == 0).then_some(u16::MAX).ok_or(EINVAL)
-    }
-}
-
-impl ProtectionDomains for Null {
-    type Pd = ();
-
-    fn alloc_pd(_device: &Device<Self>) -> Result {
-        Ok(())
-    }
-}
+implement_null!(Null);
 
 /// Registers a device on `bound`.
 fn register(
