@@ -482,12 +482,16 @@ impl<T: Driver> Registration<T> {
     /// # Errors
     ///
     /// `EINVAL` if the parent or the DMA device is neither the bound device nor one of its
-    /// ancestors, and those of the core.
+    /// ancestors, and for no port or no completion vector; those of the core.
     pub fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
         for device in [config.parent, config.dma_device] {
             if !is_ancestor(as_raw_device(device), config.bound_device) {
                 return Err(EINVAL);
             }
+        }
+        // The core takes these for bugs that deserve a warning, or divides by their number.
+        if matches!(config.ports, 0 | u32::MAX) || config.completion_vectors == 0 {
+            return Err(EINVAL);
         }
         let allocated = Allocated::<T>::new(config, data)?;
         // SAFETY: The device is allocated.

@@ -111,28 +111,28 @@ pub(super) struct Null(u32);
 
 implement_null!(Null);
 
-/// Registers a device on `bound`.
-fn register(
-    bound: &device::Device<Bound>,
-    parent: &device::Device<Bound>,
-    dma_device: &device::Device<Bound>,
-) -> Result<Registration<Null>> {
-    let config = Config {
+/// The least of a device on `bound`.
+fn config(bound: &device::Device<Bound>) -> Config<'_> {
+    Config {
         bound_device: bound,
-        parent,
-        dma_device,
+        parent: bound,
+        dma_device: bound,
         node_guid: [1; 8],
         ports: 1,
         completion_vectors: 1,
         user_queues_in_kernel: None,
         port_counters: false,
-    };
-    Registration::new(&config, Ok(Null(7)))
+    }
+}
+
+/// Registers a device.
+fn register(config: &Config<'_>) -> Result<Registration<Null>> {
+    Registration::new(config, Ok(Null(7)))
 }
 
 /// Registers a device on a host.
 pub(super) fn register_on(host: &Host) -> Result<Registration<Null>> {
-    register(host.device(), host.device(), host.device())
+    register(&config(host.device()))
 }
 
 suite! { rust_rdma_null {
@@ -170,8 +170,21 @@ suite! { rust_rdma_null {
         let host = Host::new(c"rdma_test")?;
         let other = Host::new(c"rdma_test_other")?;
         let (device, stranger) = (host.device(), other.device());
-        check!(register(device, stranger, device).is_err_and(|error| error == EINVAL));
-        check!(register(device, device, stranger).is_err_and(|error| error == EINVAL));
+        let of_stranger = Config { parent: stranger, ..config(device) };
+        check!(register(&of_stranger).is_err_and(|error| error == EINVAL));
+        let of_stranger = Config { dma_device: stranger, ..config(device) };
+        check!(register(&of_stranger).is_err_and(|error| error == EINVAL));
+    }
+
+    /// The core divides by the number of completion vectors.
+    fn a_device_has_ports_and_completion_vectors() {
+        let host = Host::new(c"rdma_test")?;
+        let without = Config { completion_vectors: 0, ..config(host.device()) };
+        check!(register(&without).is_err_and(|error| error == EINVAL));
+        for ports in [0, u32::MAX] {
+            let without = Config { ports, ..config(host.device()) };
+            check!(register(&without).is_err_and(|error| error == EINVAL));
+        }
     }
 
     fn a_registration_ends_with_its_binding() {
