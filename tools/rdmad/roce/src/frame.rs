@@ -14,6 +14,8 @@ pub const MAX_FRAME: usize = 9216 + 14 + 4;
 
 struct Pool {
     capacity: usize,
+    /// Packets are built without an ICRC in its frames.
+    offloads_icrc: bool,
     buffers: Mutex<Buffers>,
     notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -45,8 +47,22 @@ pub struct FramePool(Arc<Pool>);
 impl FramePool {
     /// A pool of at most `frames` buffers of [`MAX_FRAME`] bytes.
     pub fn new(frames: usize) -> Self {
+        Self::with(frames, false)
+    }
+
+    /// The same, for a sender who leaves the ICRC to others: [`build_frame`] does not compute it.
+    /// [`complete`] has to, before a frame goes where it may be damaged or somebody looks at it.
+    ///
+    /// [`build_frame`]: crate::packet::build_frame
+    /// [`complete`]: crate::packet::complete
+    pub fn with_icrc_offload(frames: usize) -> Self {
+        Self::with(frames, true)
+    }
+
+    fn with(frames: usize, offloads_icrc: bool) -> Self {
         Self(Arc::new(Pool {
             capacity: frames,
+            offloads_icrc,
             buffers: Mutex::default(),
             notify: OnceLock::new(),
         }))
@@ -95,8 +111,18 @@ impl FramePool {
             bytes,
             len,
             is_routed: false,
+            lacks_icrc: false,
             pool: Arc::clone(pool),
         })
+    }
+
+    /// A copy of a frame and of what is known of it, if there is a buffer.
+    pub fn copy_of(&self, frame: &Frame) -> Option<Frame> {
+        let mut copy = self.take(frame.len)?;
+        copy.copy_from_slice(frame);
+        copy.is_routed = frame.is_routed;
+        copy.lacks_icrc = frame.lacks_icrc;
+        Some(copy)
     }
 }
 
@@ -148,6 +174,7 @@ pub struct Frame {
     bytes: Box<[u8]>,
     len: usize,
     is_routed: bool,
+    lacks_icrc: bool,
     pool: Arc<Pool>,
 }
 
@@ -168,12 +195,24 @@ impl Frame {
         self.is_routed
     }
 
+    /// Whether packets are built in it without an ICRC.
+    pub(crate) fn offloads_icrc(&self) -> bool {
+        self.pool.offloads_icrc
+    }
+
+    /// Says whether the frame is a sound packet whose last bytes are not its ICRC yet.
+    pub fn set_lacks_icrc(&mut self, lacks: bool) {
+        self.lacks_icrc = lacks;
+    }
+
+    /// Whether the frame is a sound packet whose last bytes are not its ICRC yet.
+    pub fn lacks_icrc(&self) -> bool {
+        self.lacks_icrc
+    }
+
     /// A copy in a buffer of the same pool, if there is one.
     pub fn duplicate(&self) -> Option<Self> {
-        let mut copy = FramePool(Arc::clone(&self.pool)).take(self.len)?;
-        copy.copy_from_slice(self);
-        copy.is_routed = self.is_routed;
-        Some(copy)
+        FramePool(Arc::clone(&self.pool)).copy_of(self)
     }
 }
 
@@ -242,9 +281,12 @@ mod tests {
         third.fill(7);
         assert_eq!(third.duplicate().unwrap()[..], [7; 20]);
         third.set_routed();
-        assert!(third.duplicate().unwrap().is_routed());
-        drop(third);
-        assert!(!pool.take(1).unwrap().is_routed());
+        third.set_lacks_icrc(true);
+        let copy = third.duplicate().unwrap();
+        assert!(copy.is_routed() && copy.lacks_icrc());
+        drop((copy, third));
+        let fresh = pool.take(1).unwrap();
+        assert!(!fresh.is_routed() && !fresh.lacks_icrc());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use thiserror::Error;
 
+use crate::frame::Frame;
 use crate::headers::{BadBody, Body, Bth, Headers, Reader};
 use crate::icrc::{Icrc, ICRC_SIZE};
 use crate::net::{NetError, Path, UDP_SIZE};
@@ -53,6 +54,15 @@ impl<'a> Packet<'a> {
     /// Parses a frame and verifies lengths, checksums and the ICRC. The caller checks P_Key, QPN
     /// and addresses.
     pub fn parse(frame: &'a [u8]) -> Result<Self, PacketError> {
+        Self::decode(frame, true)
+    }
+
+    /// The same for a frame that may [lack](Frame::lacks_icrc) an ICRC.
+    pub fn parse_frame(frame: &'a Frame) -> Result<Self, PacketError> {
+        Self::decode(frame, !frame.lacks_icrc())
+    }
+
+    fn decode(frame: &'a [u8], has_icrc: bool) -> Result<Self, PacketError> {
         let (path, ident, length) = Path::decode(frame)?;
         let headers = path.size();
         let datagram = &frame[..headers + length];
@@ -82,9 +92,7 @@ impl<'a> Packet<'a> {
         if padded.len() % 4 != 0 || (!body.has_payload() && !padded.is_empty()) {
             return Err(PacketError::Payload);
         }
-        let mut expected = Icrc::new(invariant);
-        expected.update(behind);
-        if expected.finish() != *icrc {
+        if has_icrc && checksum(invariant, behind) != *icrc {
             return Err(PacketError::Icrc);
         }
         Ok(Self {
@@ -126,6 +134,59 @@ pub fn build<E>(
     payload: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
+    encode(frame, path, ident, headers, payload, fill)?;
+    seal(frame, path);
+    Ok(())
+}
+
+/// The same, but for the ICRC in a frame of a pool that [offloads] it: it is zero then, and the
+/// frame [lacks](Frame::lacks_icrc) it.
+///
+/// [offloads]: crate::FramePool::with_icrc_offload
+///
+/// # Panics
+/// As [`build`].
+pub fn build_frame<E>(
+    frame: &mut Frame,
+    path: &Path,
+    ident: u16,
+    headers: &Headers,
+    payload: usize,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    encode(frame, path, ident, headers, payload, fill)?;
+    if frame.offloads_icrc() {
+        frame.set_lacks_icrc(true);
+    } else {
+        seal(frame, path);
+    }
+    Ok(())
+}
+
+/// Writes the ICRC of a frame that [lacks](Frame::lacks_icrc) one. A frame that is no packet has
+/// none.
+pub fn complete(frame: &mut Frame) {
+    if !frame.lacks_icrc() {
+        return;
+    }
+    frame.set_lacks_icrc(false);
+    let Ok((path, _, length)) = Path::decode(frame) else {
+        return;
+    };
+    if length >= Bth::SIZE + ICRC_SIZE {
+        seal(&mut frame[..path.size() + length], &path);
+    }
+}
+
+/// Writes all of a frame but its ICRC, which is zero.
+fn encode<E>(
+    frame: &mut [u8],
+    path: &Path,
+    ident: u16,
+    headers: &Headers,
+    payload: usize,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
     assert_eq!(frame.len(), frame_size(path, &headers.body, payload));
     let mut headers = *headers;
     let padded = payload.next_multiple_of(4);
@@ -135,14 +196,107 @@ pub fn build<E>(
     let data = start + headers.size();
     path.encode(ident, frame.len() - start, frame);
     headers.encode(&mut frame[start..]);
-    let (payload, pad) = frame[data..data + padded].split_at_mut(payload);
+    let (payload, rest) = frame[data..].split_at_mut(payload);
     fill(payload)?;
-    pad.fill(0);
-    let (covered, icrc) = frame.split_at_mut(data + padded);
-    let (invariant, behind) =
-        covered[path.ip_offset()..].split_at(start + Bth::SIZE - path.ip_offset());
-    let mut crc = Icrc::new(invariant);
-    crc.update(behind);
-    icrc.copy_from_slice(&crc.finish());
+    rest.fill(0);
     Ok(())
+}
+
+/// Writes the ICRC to the end of a packet with this path.
+fn seal(packet: &mut [u8], path: &Path) {
+    let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_SIZE);
+    let (invariant, behind) =
+        covered[path.ip_offset()..].split_at(path.size() + Bth::SIZE - path.ip_offset());
+    icrc.copy_from_slice(&checksum(invariant, behind));
+}
+
+/// The ICRC of a packet whose headers up to the BTH are `invariant`.
+fn checksum(invariant: &[u8], behind: &[u8]) -> [u8; ICRC_SIZE] {
+    let mut icrc = Icrc::new(invariant);
+    icrc.update(behind);
+    icrc.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::headers::{Request, SendPart};
+    use crate::net::Addresses;
+    use crate::work::With;
+    use crate::{FramePool, Psn, Qpn};
+
+    const PAYLOAD: usize = 101;
+
+    fn paths() -> impl Iterator<Item = Path> {
+        let v4 = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let families = [v4, Addresses::V6(1.into(), 2.into())];
+        families.into_iter().flat_map(|addresses| {
+            [None, Some(0x2005)].map(|vlan| Path {
+                vlan,
+                ..Path::new([2; 6], [4; 6], addresses)
+            })
+        })
+    }
+
+    /// A SEND along this path in a frame of `pool`.
+    fn send(pool: &FramePool, path: &Path) -> Frame {
+        let bth = Bth::new(0xffff, Qpn::new(17), Psn::new(3));
+        let headers = Headers::new(bth, Request::from(SendPart::Only(With::Nothing)));
+        let mut frame = pool.take(frame_size(path, &headers.body, PAYLOAD)).unwrap();
+        frame.fill(0xee);
+        let built: Result<(), Infallible> =
+            build_frame(&mut frame, path, 3, &headers, PAYLOAD, |out| {
+                out.fill(7);
+                Ok(())
+            });
+        let Ok(()) = built;
+        frame
+    }
+
+    #[test]
+    fn an_icrc_that_was_left_out_comes_later() {
+        let whole = FramePool::new(1);
+        let offloading = FramePool::with_icrc_offload(1);
+        for path in paths() {
+            let expected = send(&whole, &path);
+            assert!(!expected.lacks_icrc());
+            let mut frame = send(&offloading, &path);
+            assert!(frame.lacks_icrc());
+            assert_eq!(Packet::parse(&frame), Err(PacketError::Icrc));
+            let packet = Packet::parse_frame(&frame).expect("nothing else is missing");
+            assert_eq!(packet.payload, [7; PAYLOAD]);
+            complete(&mut frame);
+            assert!(!frame.lacks_icrc());
+            assert_eq!(frame[..], expected[..]);
+            assert!(Packet::parse_frame(&frame).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_frame_that_has_an_icrc_keeps_it() {
+        let pool = FramePool::new(1);
+        for path in paths() {
+            let mut frame = send(&pool, &path);
+            let last = frame.len() - 1;
+            frame[last] ^= 1;
+            complete(&mut frame);
+            assert_eq!(Packet::parse_frame(&frame), Err(PacketError::Icrc));
+        }
+    }
+
+    #[test]
+    fn what_is_no_packet_stays_as_it_is() {
+        let pool = FramePool::with_icrc_offload(2);
+        for path in paths() {
+            let whole = send(&pool, &path);
+            for length in 0..whole.len() {
+                let mut frame = pool.copy_of(&whole).unwrap();
+                frame.truncate(length);
+                complete(&mut frame);
+                assert!(frame[..] == whole[..length] && !frame.lacks_icrc());
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::connection::{ident, Connection, Pause, QpError, Sent};
 use crate::env::RequesterEnv;
 use crate::headers::{Body, Headers};
 use crate::net::Path;
-use crate::packet::{build, frame_size};
+use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 use crate::segment::segment;
 use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
@@ -179,7 +179,7 @@ impl<L> Requester<L> {
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
-        build(
+        build_frame(
             &mut frame,
             path,
             ident(self.next),

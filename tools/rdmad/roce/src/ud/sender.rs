@@ -8,7 +8,7 @@ use crate::connection::ident;
 use crate::env::RequesterEnv;
 use crate::headers::{Body, Bth, Deth, Headers};
 use crate::net::Path;
-use crate::packet::{build, frame_size};
+use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 use crate::work::{Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 
@@ -95,7 +95,7 @@ impl Sender {
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
-        build(
+        build_frame(
             &mut frame,
             &to.path,
             ident(self.next),

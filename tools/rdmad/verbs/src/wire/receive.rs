@@ -160,7 +160,7 @@ impl Receiving<'_> {
         if !device.link_is_up() {
             return None;
         }
-        match Packet::parse(frame) {
+        match Packet::parse_frame(frame) {
             Ok(packet) => {
                 if !seen {
                     device.counters.add(Counter::RxPackets, 1);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, RequesterEnv};
 use crate::headers::{Headers, Request};
-use crate::packet::{build, frame_size};
+use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 use crate::segment::segment;
 use crate::work::{SendOp, ATOMIC_SIZE};
@@ -97,7 +97,7 @@ impl<L> Requester<L> {
         let size = frame_size(path, &next.headers.body, length);
         let mut frame = env.frame(size)?;
         let pending = self.queue.get_mut(self.cursor)?;
-        let built = build(&mut frame, path, ident(psn), &next.headers, length, |out| {
+        let built = build_frame(&mut frame, path, ident(psn), &next.headers, length, |out| {
             if out.is_empty() {
                 return Ok(());
             }

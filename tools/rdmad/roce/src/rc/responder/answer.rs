@@ -9,7 +9,7 @@ use crate::env::{Incident, ResponderEnv};
 use crate::headers::{Aeth, Headers, ReadPart, Response, Syndrome};
 use crate::net::{Ecn, Path};
 use crate::opcode::Position;
-use crate::packet::{build, frame_size};
+use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 
 use super::job::Answer;
@@ -78,7 +78,7 @@ impl<R> Responder<R> {
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
-        let built = build(
+        let built = build_frame(
             &mut frame,
             path,
             ident(job.psn),
@@ -168,7 +168,8 @@ impl<R> Responder<R> {
         let size = frame_size(path, &headers.body, 0);
         let mut frame = env.frame(size)?;
         let id = ident(headers.bth.psn);
-        let built: Result<(), Infallible> = build(&mut frame, path, id, headers, 0, |_| Ok(()));
+        let built: Result<(), Infallible> =
+            build_frame(&mut frame, path, id, headers, 0, |_| Ok(()));
         match built {
             Ok(()) => env.send(frame),
         }
