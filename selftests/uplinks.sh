@@ -3,6 +3,7 @@
 #
 # VMs with a daemon each; the daemons are joined by Unix sockets, UDP, or tap interfaces on a
 # bridge.
+# more: --joined unix
 # more: --joined unix --pcap build/unix.pcap
 # more: --joined udp --pcap build/udp.pcap
 # more: --joined tap --pcap build/tap.pcap

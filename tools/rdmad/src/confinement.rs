@@ -29,6 +29,7 @@ pub fn begin(args: &Args) -> Result<()> {
     keeper::start(KEEPER, Stdio::inherit()).context("can't start the keeper")?;
     let links = || args.uplinks.iter().map(|uplink| &uplink.link);
     sandbox::turn_on(Uplinks {
+        unix: links().any(|link| matches!(link, Uplink::Unix(_))),
         udp: links().any(|link| matches!(link, Uplink::Udp { .. })),
         tap: links().any(|link| matches!(link, Uplink::Tap(_))),
     })?;

@@ -26,9 +26,14 @@ fn start(dir: &Path, more: &[&str]) -> Daemon {
 
 /// Starts a daemon with all kinds of threads.
 fn start_with(dir: &Path, more: &[&str]) -> Daemon {
+    start_port(dir, "52:54:00:09:00:01", more)
+}
+
+/// The same, with this MAC address of its port.
+fn start_port(dir: &Path, mac: &str, more: &[&str]) -> Daemon {
     let at = |name: &str| dir.join(name).display().to_string();
     let net = format!("net={}:{}", at("net"), at("qemu"));
-    let port = format!("a,vfio={},{net},mac=52:54:00:09:00:01", at("vfio"));
+    let port = format!("a,vfio={},{net},mac={mac}", at("vfio"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
     command
         .args(["--port", &port, "--ready-fd", "1"])
@@ -203,6 +208,39 @@ fn udp_uplinks_are_served() {
     for _ in 0..FRAMES {
         peer.send_to(&back, at).unwrap();
         assert_eq!(monitor.recv(&mut received).unwrap(), back.len());
+    }
+}
+
+/// Two daemons that have greeted each other send batches, which other system calls read and write
+/// than single frames.
+#[test]
+fn unix_uplinks_between_daemons_are_served() {
+    const LEFT: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
+    const RIGHT: [u8; 6] = [0x52, 0x54, 0, 9, 0, 2];
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let monitors = dirs.each_ref().map(|dir| {
+        let monitor = UnixDatagram::bind(dir.path().join("qemu")).unwrap();
+        monitor.set_read_timeout(Some(PATIENCE)).unwrap();
+        monitor
+    });
+    let [left, right] = dirs.each_ref().map(|dir| dir.path());
+    let [near, far] = [left, right].map(|dir| dir.join("up").display().to_string());
+    let uplinks = [format!("unix:{near}:{far}"), format!("unix:{far}:{near}")];
+    let _left = start(left, &["--uplink", &uplinks[0]]);
+    let _right = start_port(right, "52:54:00:09:00:02", &["--uplink", &uplinks[1]]);
+    let cross = |from: usize, to: usize, dst: [u8; 6], src: [u8; 6]| {
+        let frame = [&dst, &src, &[8, 0][..], &[7; 1000]].concat();
+        let mut received = [0; 2000];
+        let sent = monitors[from].send_to(&frame, dirs[from].path().join("net"));
+        assert_eq!(sent.unwrap(), frame.len());
+        let len = monitors[to].recv(&mut received).unwrap();
+        assert_eq!(received[..len], frame);
+    };
+    // The greeting of the later daemon comes before its frame, the answer before the next one.
+    cross(1, 0, [0xff; 6], RIGHT);
+    for _ in 0..3 {
+        cross(0, 1, RIGHT, LEFT);
+        cross(1, 0, LEFT, RIGHT);
     }
 }
 

@@ -17,6 +17,8 @@ const PR_SET_VMA: u32 = 0x5356_4d41;
 /// The kinds of uplinks that need other system calls than ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uplinks {
+    /// There are uplinks over Unix sockets.
+    pub unix: bool,
     /// There are uplinks over UDP.
     pub udp: bool,
     /// There are tap interfaces.
@@ -243,6 +245,10 @@ fn switch(uplinks: Uplinks) -> Vec<Allowed> {
         any(SYS_recvfrom),
         when(SYS_sendto, &[Null(4)]),
     ];
+    if uplinks.unix {
+        // Batches of frames; unlike `recvmsg` and `sendmsg`, these pass no descriptors.
+        own.extend([any(SYS_readv), any(SYS_writev)]);
+    }
     if uplinks.udp {
         // Sending and receiving of several frames by one call.
         own.extend([any(SYS_recvmsg), any(SYS_sendmsg)]);

@@ -37,6 +37,8 @@ pub(crate) struct EngineQueues {
     joined: Mutex<HashMap<Mac, u32>>,
     /// Whether all frames from and to the engine must pass through the switch's thread.
     is_watched: AtomicBool,
+    /// Whether the switch may have a use for frames without an ICRC.
+    offloads_icrc: AtomicBool,
     waker: Arc<Waker>,
     counters: Arc<Counters>,
     ready: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -45,11 +47,12 @@ pub(crate) struct EngineQueues {
 impl EngineQueues {
     pub(crate) fn new(waker: Arc<Waker>, counters: Arc<Counters>) -> Self {
         Self {
-            pool: FramePool::new(ENGINE_FRAMES),
+            pool: FramePool::with_icrc_offload(ENGINE_FRAMES),
             outgoing: ArrayQueue::new(ENGINE_FRAMES),
             incoming: ArrayQueue::new(RECEIVE_QUEUE),
             joined: Mutex::default(),
             is_watched: AtomicBool::new(false),
+            offloads_icrc: AtomicBool::new(false),
             waker,
             counters,
             ready: OnceLock::new(),
@@ -79,6 +82,15 @@ impl EngineQueues {
     /// Counters of the engine's port.
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+
+    /// Says whether the engine should leave the ICRC of its frames to the switch's thread, which
+    /// takes both kinds.
+    pub(crate) fn set_offloads_icrc(&self, offloads: bool) {
+        // Workers keep the cache line of a value that does not change.
+        if self.offloads_icrc.load(Ordering::Relaxed) != offloads {
+            self.offloads_icrc.store(offloads, Ordering::Relaxed);
+        }
     }
 
     /// Takes the next frame that the engine has sent.
@@ -181,11 +193,16 @@ impl FramePort for EnginePort {
             self.neighbours.with(&to, |neighbour| {
                 if let Some(frame) = frame.take_if(|_| !neighbour.is_watched()) {
                     self.engine.counters.received.add_one();
+                    // Nothing damages it on this way, and nobody else sees it.
                     neighbour.accept(frame);
                 }
             });
         }
-        let Some(frame) = frame else { return };
+        let Some(mut frame) = frame else { return };
+        if !self.engine.offloads_icrc.load(Ordering::Relaxed) {
+            // A cache of this processor has its payload.
+            roce::packet::complete(&mut frame);
+        }
         if self.engine.outgoing.push(frame).is_err() {
             // Only a frame of another pool can find the queue full.
             self.engine.counters.dropped.add_one();

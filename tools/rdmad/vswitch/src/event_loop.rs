@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use roce::frame::MAX_FRAME;
 use roce::net::is_roce;
-use roce::Frame;
+use roce::{packet, Frame};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
@@ -19,10 +19,9 @@ use rustix::io::Errno;
 use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::index::{PortIndex, UplinkIndex};
-use crate::link::{self, Trouble, Waits};
+use crate::link::{self, Received, Trouble, Waits};
 use crate::orders::{Change, Left, Orders};
 use crate::pcap::PcapWriter;
-use crate::unix_peer::UnixPeer;
 use crate::waker::Waker;
 
 /// Maximum number of frames that are taken from one source in a round.
@@ -50,6 +49,8 @@ pub(crate) struct EventLoop {
     more: bool,
     /// Whether captured frames are in memory and not yet written.
     captured: bool,
+    /// Whether frames may lack an ICRC: there are no faults, and the switch has no capture.
+    offloads_icrc: bool,
 }
 
 /// Maximum number of events in a round. Further events are returned in the next round.
@@ -99,6 +100,7 @@ impl EventLoop {
                     .ok_or(Errno::NOMEM)
             })
             .collect::<Result<_, _>>()?;
+        let offloads_icrc = pcap.is_none() && faults.is_none();
         let renewal = forwarder.any_comes_and_goes().then(|| now + RENEWAL);
         Ok(Self {
             epoll,
@@ -112,6 +114,7 @@ impl EventLoop {
             renewal,
             more: false,
             captured: false,
+            offloads_icrc,
         })
     }
 
@@ -174,9 +177,12 @@ impl EventLoop {
         self.forwarder.retry(now);
         self.watch_for_room();
         if let Some(at) = self.renewal.filter(|at| *at <= now) {
-            self.forwarder.peers().for_each(UnixPeer::renew);
+            self.forwarder.renew();
             self.find_again();
             self.renewal = Some(at.max(now) + RENEWAL);
+        }
+        if self.offloads_icrc {
+            self.forwarder.tell_offload();
         }
         let captures = self.pcap.is_some() || self.forwarder.captures();
         self.captured |= captures && (self.more || !events.is_empty());
@@ -291,16 +297,17 @@ impl EventLoop {
     /// Takes a batch of frames from a link.
     fn drain_link(&mut self, source: usize) {
         let ports = self.forwarder.ports.len();
+        let origin = match source.checked_sub(ports) {
+            None => Origin::Net(PortIndex(source)),
+            Some(at) => Origin::Uplink(UplinkIndex(at)),
+        };
+        let pool = self.forwarder.pool_of(origin).clone();
         for taken in 0.. {
-            let (origin, link) = match source.checked_sub(ports) {
-                None => (
-                    Origin::Net(PortIndex(source)),
-                    self.forwarder.ports[source].net.as_mut(),
-                ),
-                Some(at) => (
-                    Origin::Uplink(UplinkIndex(at)),
-                    Some(&mut self.forwarder.uplinks[at].link),
-                ),
+            let link = match origin {
+                Origin::Uplink(at) => Some(&mut self.forwarder.uplinks[at.0].link),
+                Origin::Net(port) | Origin::Engine(port) => {
+                    self.forwarder.ports[port.0].net.as_mut()
+                }
             };
             let Some(link) = link else { return };
             // epoll does not report frames that were already read from the socket, so these are
@@ -308,12 +315,12 @@ impl EventLoop {
             if taken >= BATCH && !link.has_arrived() {
                 return;
             }
-            match link.receive(&mut self.spares[source]) {
+            match link.receive(&mut self.spares[source], &pool) {
                 Ok(None) => return,
-                Ok(Some(len)) if link::is_valid_length(len) => {
+                Ok(Some(Received::Here(len))) if link::is_valid_length(len) => {
                     // Every frame gets a buffer of its own; when there is none, its contents are
                     // dropped.
-                    match self.forwarder.pool_of(origin).take(MAX_FRAME) {
+                    match pool.take(MAX_FRAME) {
                         Some(next) => {
                             let mut frame = mem::replace(&mut self.spares[source], next);
                             frame.truncate(len);
@@ -322,7 +329,16 @@ impl EventLoop {
                         None => self.forwarder.counters_of(origin).dropped.add_one(),
                     }
                 }
-                Ok(Some(_)) => self.forwarder.counters_of(origin).refused.add_one(),
+                Ok(Some(Received::Frame(frame))) => self.take(origin, frame),
+                Ok(Some(Received::Lost(frames))) => {
+                    for _ in 0..frames {
+                        self.forwarder.counters_of(origin).dropped.add_one();
+                    }
+                }
+                Ok(Some(Received::Here(_) | Received::Refused)) => {
+                    self.forwarder.counters_of(origin).refused.add_one()
+                }
+                Ok(Some(Received::Nothing)) => {}
                 Err(Trouble::Passes(error)) => {
                     let complain = link.may_complain(self.now);
                     let counters = self.forwarder.counters_of(origin);
@@ -375,6 +391,9 @@ impl EventLoop {
         if self.forwarder.is_routed(origin) {
             frame.set_routed();
         }
+        if !self.offloads_icrc || self.forwarder.captures() {
+            packet::complete(&mut frame);
+        }
         if let Some(pcap) = &mut self.pcap {
             pcap.write(&frame, SystemTime::now());
         }
@@ -390,6 +409,9 @@ impl EventLoop {
         if destination == Destination::Nowhere {
             self.forwarder.counters_of(origin).no_route.add_one();
             return;
+        }
+        if !self.forwarder.offloads_icrc(destination) {
+            packet::complete(&mut frame);
         }
         let engines = matches!(origin, Origin::Engine(_))
             || matches!(

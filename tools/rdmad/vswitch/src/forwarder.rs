@@ -18,7 +18,6 @@ use crate::link::{self, Delivery, Link};
 use crate::mac_table::{Heard, MacTable};
 use crate::pcap::PcapWriter;
 use crate::stats::Counters;
-use crate::unix_peer::UnixPeer;
 use crate::waker::Waker;
 
 /// Minimum interval between warnings about an address that was seen on two uplinks.
@@ -419,13 +418,7 @@ impl Forwarder {
                 && self.reaches(from, at)
                 && self.ports[at.0].engine.has_joined(&group)
             {
-                let copy = self.pool_of(from).take(frame.len()).map(|mut copy| {
-                    copy.copy_from_slice(frame);
-                    if frame.is_routed() {
-                        copy.set_routed();
-                    }
-                    copy
-                });
+                let copy = self.pool_of(from).copy_of(frame);
                 self.deliver_to_engine(from, at, copy);
             }
         }
@@ -483,9 +476,29 @@ impl Forwarder {
         nets.chain(uplinks).any(Link::comes_and_goes)
     }
 
-    /// Peers that may come and go.
-    pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut UnixPeer> {
-        self.links().filter_map(|(_, link, _)| link.peer())
+    /// Looks for peers that have come anew.
+    pub(crate) fn renew(&mut self) {
+        self.links().for_each(|(_, link, _)| link.renew());
+    }
+
+    /// Whether a frame may go there without an ICRC.
+    pub(crate) fn offloads_icrc(&self, destination: Destination) -> bool {
+        match destination {
+            Destination::Engine(_) | Destination::Nowhere => true,
+            Destination::Uplink(at) => self.uplinks[at.0].link.offloads_icrc(),
+            Destination::Net(_) | Destination::Uplinks | Destination::Multicast { .. } => false,
+        }
+    }
+
+    /// Tells engines whether there is an uplink that takes frames without an ICRC.
+    pub(crate) fn tell_offload(&mut self) {
+        let offloads = self
+            .uplinks
+            .iter()
+            .any(|uplink| uplink.link.offloads_icrc());
+        for port in &self.ports {
+            port.engine.set_offloads_icrc(offloads);
+        }
     }
 
     /// Retries full sockets.

@@ -34,6 +34,12 @@
 //! frame into the receiver's queue, like the thread would. With a capture or faults, however, all
 //! frames pass through the thread, so that they have one order.
 //!
+//! # ICRC
+//! Engines leave it out of their packets. A frame says so ([`roce::Frame::lacks_icrc`]) until the
+//! switch completes it, which it does before the frame leaves the process or is captured or
+//! damaged. Only engines take it as it is, and a daemon at the other end of a Unix socket that has
+//! agreed to.
+//!
 //! # Capture
 //! A [capture file](pcap) has every accepted frame once: after the source filter and before faults.
 //! The same holds for a [capture of one port](Switch::capture). While it runs, all frames from and
@@ -46,6 +52,7 @@
 #![deny(unsafe_code)]
 
 mod addresses;
+mod batch;
 mod engine_queues;
 mod event_loop;
 mod forwarder;
@@ -59,6 +66,7 @@ mod switch;
 mod tap;
 mod udp;
 mod unix_peer;
+mod unix_uplink;
 mod waker;
 
 pub mod fault;

@@ -20,8 +20,9 @@ use sockets::{Access, NetSockets, Remote, SocketPath};
 
 use crate::engine_queues::RECEIVE_QUEUE;
 use crate::tap::Tap;
-use crate::udp::{self, Udp};
+use crate::udp::Udp;
 use crate::unix_peer::UnixPeer;
+use crate::unix_uplink::UnixUplink;
 
 /// Maximum number of frames that wait for room in a socket. It does not limit frames of engines,
 /// unless the link is stalled. The socket of a network interface holds only
@@ -39,6 +40,9 @@ const STALL: Duration = Duration::from_secs(1);
 /// How long a frame may wait before the link counts as stalled. A receiver that reads a frame now
 /// and then never exceeds [`STALL`], but delays the engine as well.
 const AGE: Duration = Duration::from_secs(3);
+
+/// Frames that wait for each other to leave together at most, until the end of a round.
+const TOGETHER: usize = 64;
 
 /// How soon a full socket is tried again that does not tell when it has room.
 const RETRY: Duration = Duration::from_micros(100);
@@ -88,9 +92,24 @@ enum Socket {
         /// A separate, connected socket that sends frames.
         peer: UnixPeer,
     },
-    Unix(UnixPeer),
+    Unix(UnixUplink),
     Udp(Udp),
     Tap(Tap),
+}
+
+/// What was read from a socket.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A frame of this length, in the buffer that was given; it exceeds that if it did not fit.
+    Here(usize),
+    /// A frame in a buffer of its own.
+    Frame(Frame),
+    /// So many frames that had no buffers.
+    Lost(usize),
+    /// A datagram that is refused.
+    Refused,
+    /// A datagram without a frame.
+    Nothing,
 }
 
 /// How an attempt to send went.
@@ -171,7 +190,8 @@ impl Link {
         Ok(match uplink {
             Uplink::Unix(path) => {
                 let (socket, at) = bind(&path, access)?;
-                Self::new(Socket::Unix(UnixPeer::new(socket, path.remote)?), Some(at))
+                let uplink = UnixUplink::new(socket, path.remote)?;
+                Self::new(Socket::Unix(uplink), Some(at))
             }
             Uplink::Udp { bind, peer } => {
                 let socket = Udp::open(bind, peer)?;
@@ -198,26 +218,44 @@ impl Link {
         }
     }
 
-    /// The peer, where there is one that comes and goes.
-    pub(crate) fn peer(&mut self) -> Option<&mut UnixPeer> {
+    /// Looks for a peer that has come anew, where there is one that comes and goes.
+    pub(crate) fn renew(&mut self) {
         match &mut self.socket {
-            Socket::Net { peer, .. } | Socket::Unix(peer) => Some(peer),
-            Socket::Udp(_) | Socket::Tap(_) => None,
+            Socket::Net { peer, .. } => peer.renew(),
+            Socket::Unix(uplink) => uplink.renew(),
+            Socket::Udp(_) | Socket::Tap(_) => {}
         }
     }
 
-    /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit;
-    /// `None` if there is none.
-    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, Trouble> {
+    /// Whether frames without an ICRC may be sent.
+    pub(crate) fn offloads_icrc(&self) -> bool {
+        matches!(&self.socket, Socket::Unix(uplink) if uplink.takes_batches())
+    }
+
+    /// Whether frames wait for others to leave together.
+    fn sends_together(&self) -> bool {
+        match &self.socket {
+            Socket::Udp(_) => true,
+            Socket::Unix(uplink) => uplink.takes_batches(),
+            Socket::Net { .. } | Socket::Tap(_) => false,
+        }
+    }
+
+    /// Reads what comes next, into `into` or a buffer of `pool`; `None` if there is nothing.
+    pub(crate) fn receive(
+        &mut self,
+        into: &mut [u8],
+        pool: &FramePool,
+    ) -> Result<Option<Received>, Trouble> {
         let received = match &mut self.socket {
-            Socket::Tap(tap) => tap.receive(into),
-            Socket::Udp(socket) => socket.receive(into),
-            Socket::Net { .. } | Socket::Unix(_) => {
-                rustix::net::recv(self.as_fd(), into, RecvFlags::TRUNC).map(|(_, len)| len)
-            }
+            Socket::Tap(tap) => tap.receive(into).map(Received::Here),
+            Socket::Udp(socket) => socket.receive(into).map(Received::Here),
+            Socket::Net { socket, .. } => rustix::net::recv(socket, into, RecvFlags::TRUNC)
+                .map(|(_, len)| Received::Here(len)),
+            Socket::Unix(uplink) => uplink.receive(into, pool),
         };
         match received {
-            Ok(len) => Ok(Some(len)),
+            Ok(received) => Ok(Some(received)),
             Err(Errno::AGAIN) => Ok(None),
             Err(error @ (Errno::INTR | Errno::NOMEM | Errno::NOBUFS)) => {
                 Err(Trouble::Passes(error))
@@ -268,7 +306,11 @@ impl Link {
 
     /// Whether frames were read from the socket that [`receive`](Self::receive) has yet to return.
     pub(crate) fn has_arrived(&self) -> bool {
-        matches!(&self.socket, Socket::Udp(socket) if socket.has_arrived())
+        match &self.socket {
+            Socket::Udp(socket) => socket.has_arrived(),
+            Socket::Unix(uplink) => uplink.has_arrived(),
+            Socket::Net { .. } | Socket::Tap(_) => false,
+        }
     }
 
     /// Sends a frame, after those in the backlog. If the socket is full, the frame is added to the
@@ -276,9 +318,9 @@ impl Link {
     /// sender has a fixed number of buffers and waits for them, unless the link is stalled. A UDP
     /// socket sends runs of frames, so a frame waits for others until [`retry`](Self::retry).
     pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Delivery {
-        if matches!(self.socket, Socket::Udp(_)) && self.waits == Waits::No {
+        if self.sends_together() {
             let sent = self.enqueue(frame, patient, now);
-            if self.backlog.len() == udp::RUN {
+            if self.waits == Waits::No && self.backlog.len() == TOGETHER {
                 self.send_waiting(now);
             }
             return sent;
@@ -354,7 +396,7 @@ impl Link {
 
     fn send_waiting(&mut self, now: Instant) {
         while !self.backlog.is_empty() {
-            let gone = match self.socket.send_first(&self.backlog) {
+            let gone = match self.socket.send_first(&mut self.backlog) {
                 Ok(sent) => {
                     self.waiting = now;
                     sent
@@ -415,16 +457,18 @@ impl Link {
 impl Socket {
     /// Sends the first of `frames`, which are not none, and others if they leave together. Returns
     /// how many.
-    fn send_first(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
+    fn send_first(&mut self, frames: &mut VecDeque<Frame>) -> Result<usize, Errno> {
         match self {
             Self::Udp(socket) => socket.send(frames),
-            Self::Net { .. } | Self::Unix(_) | Self::Tap(_) => self.send(&frames[0]).map(|()| 1),
+            Self::Unix(uplink) => uplink.send_first(frames),
+            Self::Net { .. } | Self::Tap(_) => self.send(&frames[0]).map(|()| 1),
         }
     }
 
     fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
         match self {
-            Self::Net { peer, .. } | Self::Unix(peer) => peer.send(frame),
+            Self::Net { peer, .. } => peer.send(frame),
+            Self::Unix(uplink) => uplink.send(frame),
             Self::Udp(socket) => socket.send_one(frame),
             Self::Tap(tap) => tap.send(frame),
         }
@@ -435,7 +479,7 @@ impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Socket::Net { socket, .. } => socket.as_fd(),
-            Socket::Unix(peer) => peer.as_fd(),
+            Socket::Unix(uplink) => uplink.as_fd(),
             Socket::Udp(socket) => socket.as_fd(),
             Socket::Tap(tap) => tap.as_fd(),
         }

@@ -7,7 +7,7 @@
 //! Otherwise it queues only `net.unix.max_dgram_qlen` datagrams, 10 by default, so both sides are
 //! woken for every 10. In both cases epoll reports when there is room again.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
@@ -23,6 +23,8 @@ use crate::link::errno;
 pub(crate) struct UnixPeer {
     remote: Remote,
     connected: bool,
+    /// How often the socket was connected after it had no peer.
+    connections: u64,
 }
 
 impl UnixPeer {
@@ -36,6 +38,7 @@ impl UnixPeer {
         let mut peer = Self {
             remote,
             connected: false,
+            connections: 0,
         };
         peer.renew();
         peer
@@ -52,17 +55,36 @@ impl UnixPeer {
         let connected = self.remote.connect().map_err(errno);
         // A socket that can't be connected anew keeps a peer that it has, which may have ended:
         // sending will tell.
-        self.connected |= connected.is_ok();
+        if connected.is_ok() && !self.connected {
+            self.connected = true;
+            self.connections += 1;
+        }
         connected
+    }
+
+    /// The number of the connection, unless its peer was found to have ended. A successor that
+    /// [`renew`](Self::renew) finds before that takes it over.
+    pub(crate) fn connection(&self) -> Option<u64> {
+        self.connected.then_some(self.connections)
+    }
+
+    /// Sends the parts of a datagram to the present peer alone.
+    pub(crate) fn send_connected(&mut self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
+        if !self.connected {
+            return Err(Errno::NOTCONN);
+        }
+        let sent = rustix::io::writev(self.remote.socket(), parts).map(drop);
+        if let Err(error) = sent {
+            self.connected = !is_gone(error);
+        }
+        sent
     }
 
     /// Sends a datagram, to the peer's successor if it has one.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         if self.connected {
             match self.try_send(bytes) {
-                Err(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => {
-                    self.connected = false;
-                }
+                Err(error) if is_gone(error) => self.connected = false,
                 sent => return sent,
             }
         }
@@ -73,6 +95,14 @@ impl UnixPeer {
     fn try_send(&self, bytes: &[u8]) -> Result<(), Errno> {
         rustix::net::send(self.remote.socket(), bytes, SendFlags::NOSIGNAL).map(drop)
     }
+}
+
+/// Whether an error of sending says that the peer has ended.
+pub(crate) fn is_gone(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN
+    )
 }
 
 impl AsFd for UnixPeer {

@@ -35,6 +35,9 @@ fn switch(now: Instant) -> (SteppedSwitch, EnginePort, [UnixDatagram; 2], TempDi
     for (far, name) in fars.iter().zip(["a", "b"]) {
         far.connect(dir.path().join(format!("{name}.switch")))
             .unwrap();
+        let mut greeting = [0; 100];
+        let len = far.recv(&mut greeting).unwrap();
+        assert!(is_of_switches(&greeting[..len]));
     }
     (switch, engines.remove(0), fars, dir)
 }

@@ -77,6 +77,7 @@ fn attempt(kind: &str, act: &str) {
     let kind = kind.unwrap();
     // With all kinds of uplinks, the lists are the longest of any daemon.
     let uplinks = Uplinks {
+        unix: true,
         udp: true,
         tap: true,
     };

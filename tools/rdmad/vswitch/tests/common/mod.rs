@@ -11,8 +11,11 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use roce::net::Mac;
-use roce::{Frame, FramePort};
+use roce::headers::{Bth, Headers, Request, SendPart};
+use roce::net::{Addresses, Mac};
+use roce::packet::{build, build_frame, frame_size};
+use roce::work::With;
+use roce::{Frame, FramePort, Path, Psn, Qpn};
 use tempfile::TempDir;
 use vswitch::stats::Stats;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Switch, Uplink};
@@ -41,26 +44,32 @@ pub fn roce(dst: Mac, src: Mac, number: u8) -> Vec<u8> {
 
 /// Like [`roce`], with a traffic class.
 pub fn roce_with(dst: Mac, src: Mac, number: u8, traffic_class: u8) -> Vec<u8> {
-    use roce::headers::{Bth, Headers, Request, SendPart};
-    use roce::net::Addresses;
-    use roce::work::With;
-    let send = Request::from(SendPart::Only(With::Nothing));
-    let headers = Headers::new(
-        Bth::new(0xffff, roce::Qpn::new(17), roce::Psn::new(number.into())),
-        send,
-    );
-    let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-    let path = roce::Path {
-        traffic_class,
-        ..roce::Path::new(src, dst, addresses)
-    };
-    let mut frame = vec![0; roce::packet::frame_size(&path, &headers.body, 100)];
-    let built: Result<(), ()> = roce::packet::build(&mut frame, &path, 0, &headers, 100, |out| {
+    let (path, headers) = send_only(dst, src, number, traffic_class);
+    let mut frame = vec![0; frame_size(&path, &headers.body, PAYLOAD)];
+    let built: Result<(), ()> = build(&mut frame, &path, 0, &headers, PAYLOAD, |out| {
         out.fill(number);
         Ok(())
     });
     built.unwrap();
     frame
+}
+
+pub const PAYLOAD: usize = 100;
+
+pub fn send_only(dst: Mac, src: Mac, number: u8, traffic_class: u8) -> (Path, Headers) {
+    let bth = Bth::new(0xffff, Qpn::new(17), Psn::new(number.into()));
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let path = Path {
+        traffic_class,
+        ..Path::new(src, dst, addresses)
+    };
+    (path, Headers::new(bth, send))
+}
+
+/// Whether a datagram is one that switches exchange beside frames: it has no source address.
+pub fn is_of_switches(bytes: &[u8]) -> bool {
+    bytes.get(6..12) == Some(&[0; 6])
 }
 
 /// QEMU's end of a network interface, or the far end of an uplink.
@@ -101,8 +110,19 @@ impl Far {
         });
     }
 
+    /// The next frame. What the switch says to another switch is none.
     pub fn receive(&self) -> Vec<u8> {
-        let mut bytes = vec![0; 10_000];
+        loop {
+            let bytes = self.receive_any();
+            if !is_of_switches(&bytes) {
+                return bytes;
+            }
+        }
+    }
+
+    /// The next datagram.
+    pub fn receive_any(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 70_000];
         let len = self.0.recv(&mut bytes).expect("a frame");
         bytes.truncate(len);
         bytes
@@ -176,6 +196,21 @@ impl Rig {
         let mut frame = self.engines[port].0.frame(bytes.len()).expect("a buffer");
         frame.copy_from_slice(bytes);
         self.engines[port].0.send(frame);
+    }
+
+    /// Sends [`roce`] as an engine builds it: without an ICRC.
+    pub fn engine_build(&self, port: usize, dst: Mac, number: u8) {
+        let (engine, _) = &self.engines[port];
+        let (path, headers) = send_only(dst, mac(port), number, 0);
+        let size = frame_size(&path, &headers.body, PAYLOAD);
+        let mut frame = engine.frame(size).expect("a buffer");
+        let built: Result<(), ()> = build_frame(&mut frame, &path, 0, &headers, PAYLOAD, |out| {
+            out.fill(number);
+            Ok(())
+        });
+        built.unwrap();
+        assert!(frame.lacks_icrc());
+        engine.send(frame);
     }
 
     pub fn engine_receive(&self, port: usize) -> Frame {

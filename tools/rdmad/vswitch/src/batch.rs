@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Datagrams that two switches joined by Unix sockets exchange, other than single frames.
+//!
+//! Each begins like an Ethernet frame whose source address is zero. A switch forwards no such
+//! frame, so nobody behind one can forge these datagrams; a switch that does not know them refuses
+//! them as it refuses any frame from there. All numbers are in network byte order.
+//!
+//! | Bytes | Greeting | Batch |
+//! |---|---|---|
+//! | 0–13 | destination 01:80:c2:00:00:0e, source 0, type 0x88b5 | same |
+//! | 14–17 | `vrdm` | same |
+//! | 18 | highest version that the sender knows | version: 1 |
+//! | 19 | 0 | 1 |
+//! | 20–27 | token of the sender | token of the receiver |
+//! | 28–35 | token of the receiver, 0 if unknown | |
+//! | 28–29 | | number of frames |
+//! | 30– | | of each frame its length (16 bits) and flags (16 bits), then the frames |
+//!
+//! Flag 0 says that a frame [lacks](Frame::lacks_icrc) its ICRC; the others are zero.
+
+use roce::Frame;
+
+use crate::link::is_valid_length;
+
+/// Frames of a batch at most.
+pub(crate) const FRAMES: usize = 64;
+/// Bytes of a batch at most. The kernel allocates no more for a datagram without long lists.
+pub(crate) const BYTES: usize = 64 << 10;
+/// Bytes in front of the frames of a batch at most.
+pub(crate) const HEAD: usize = FIXED + ENTRY * FRAMES;
+/// Bytes of a greeting.
+pub(crate) const GREETING: usize = 36;
+
+const VERSION: u8 = 1;
+/// Bytes that all have: addresses, type, name, version, kind, token.
+const COMMON: usize = 28;
+const FIXED: usize = COMMON + 2;
+const ENTRY: usize = 4;
+
+/// The destination is the nearest bridge (IEEE 802.1Q, table 8-1), which passes no frame on. The
+/// type is one for local experiments.
+const MARK: [u8; 18] = *b"\x01\x80\xc2\x00\x00\x0e\0\0\0\0\0\0\x88\xb5vrdm";
+const IS_GREETING: u8 = 0;
+const IS_BATCH: u8 = 1;
+
+const LACKS_ICRC: u16 = 1;
+
+/// A datagram between two switches, as far as its head tells.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Datagram<'a> {
+    /// A single frame.
+    Frame,
+    Greeting {
+        /// What a batch to the sender has to name.
+        token: u64,
+        /// What the sender has heard of the receiver.
+        heard: u64,
+    },
+    Batch {
+        /// What the receiver has told the sender.
+        token: u64,
+        entries: Entries<'a>,
+    },
+    /// None that this version knows, or a malformed one.
+    Unknown,
+}
+
+/// The list of frames of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entries<'a>(&'a [u8]);
+
+impl<'a> Datagram<'a> {
+    /// Looks at a datagram of `total` bytes by its first ones, [`HEAD`] of them if it has as many.
+    pub(crate) fn of(head: &'a [u8], total: usize) -> Self {
+        let Some(rest) = head.strip_prefix(&MARK) else {
+            return Self::Frame;
+        };
+        Self::decode(rest, total).unwrap_or(Self::Unknown)
+    }
+
+    fn decode(rest: &'a [u8], total: usize) -> Option<Self> {
+        let (&[version, kind], rest) = rest.split_first_chunk()?;
+        let (token, rest) = rest.split_first_chunk()?;
+        let token = u64::from_be_bytes(*token);
+        match (version, kind) {
+            (VERSION.., IS_GREETING) => {
+                let heard = u64::from_be_bytes(*rest.first_chunk()?);
+                Some(Self::Greeting { token, heard })
+            }
+            (VERSION, IS_BATCH) => {
+                let (count, rest) = rest.split_first_chunk()?;
+                let count = usize::from(u16::from_be_bytes(*count));
+                let entries = Entries(rest.get(..ENTRY * count)?);
+                let bytes: usize = entries.iter().map(|(len, _)| len).sum();
+                let fits = (1..=FRAMES).contains(&count)
+                    && entries.iter().all(|(len, _)| is_valid_length(len))
+                    && entries.head() + bytes == total;
+                fits.then_some(Self::Batch { token, entries })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Entries<'_> {
+    /// Bytes in front of the frames.
+    pub(crate) const fn head(&self) -> usize {
+        FIXED + self.0.len()
+    }
+
+    /// Of each frame its length, and whether it lacks an ICRC.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, bool)> + '_ {
+        self.0.chunks_exact(ENTRY).map(|entry| {
+            let half = |at: usize| u16::from_be_bytes([entry[at], entry[at + 1]]);
+            (usize::from(half(0)), half(2) & LACKS_ICRC != 0)
+        })
+    }
+}
+
+/// A greeting.
+pub(crate) fn greeting(token: u64, heard: u64) -> [u8; GREETING] {
+    let mut bytes = [0; GREETING];
+    put_common(&mut bytes, IS_GREETING, token);
+    bytes[COMMON..].copy_from_slice(&heard.to_be_bytes());
+    bytes
+}
+
+/// How many of `frames` make a batch.
+pub(crate) fn fitting<'a>(frames: impl Iterator<Item = &'a Frame>) -> usize {
+    let mut bytes = FIXED;
+    let fits = |frame: &&Frame| {
+        bytes += ENTRY + frame.len();
+        bytes <= BYTES
+    };
+    frames.take(FRAMES).take_while(fits).count()
+}
+
+/// Writes the head of a batch of `count` frames to `out`. Returns its length.
+pub(crate) fn put_head<'a>(
+    out: &mut [u8; HEAD],
+    token: u64,
+    count: usize,
+    frames: impl Iterator<Item = &'a Frame>,
+) -> usize {
+    put_common(out, IS_BATCH, token);
+    // At most `FRAMES`.
+    out[COMMON..FIXED].copy_from_slice(&(count as u16).to_be_bytes());
+    let entries = out[FIXED..].chunks_exact_mut(ENTRY).take(count);
+    for (entry, frame) in entries.zip(frames) {
+        let flags = if frame.lacks_icrc() { LACKS_ICRC } else { 0 };
+        // A frame holds less than 64 KiB, see `MAX_FRAME`.
+        entry[..2].copy_from_slice(&(frame.len() as u16).to_be_bytes());
+        entry[2..].copy_from_slice(&flags.to_be_bytes());
+    }
+    FIXED + ENTRY * count
+}
+
+fn put_common(out: &mut [u8], kind: u8, token: u64) {
+    out[..MARK.len()].copy_from_slice(&MARK);
+    out[MARK.len()..][..2].copy_from_slice(&[VERSION, kind]);
+    out[COMMON - 8..COMMON].copy_from_slice(&token.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::FramePool;
+
+    use super::*;
+
+    fn frames(lengths: &[usize]) -> Vec<Frame> {
+        let pool = FramePool::new(lengths.len());
+        lengths.iter().map(|len| pool.take(*len).unwrap()).collect()
+    }
+
+    /// The head of a batch of frames of these lengths, and the length of the whole.
+    fn head(lengths: &[usize]) -> (Vec<u8>, usize) {
+        let mut frames = frames(lengths);
+        frames[0].set_lacks_icrc(true);
+        let mut out = [0; HEAD];
+        let head = put_head(&mut out, 7, frames.len(), frames.iter());
+        (out[..head].to_vec(), head + lengths.iter().sum::<usize>())
+    }
+
+    #[test]
+    fn greetings_and_batches_are_read_as_they_were_written() {
+        let bytes = greeting(5, 6);
+        let expected = Datagram::Greeting { token: 5, heard: 6 };
+        assert_eq!(Datagram::of(&bytes, GREETING), expected);
+        let (bytes, total) = head(&[100, 60]);
+        let Datagram::Batch { token: 7, entries } = Datagram::of(&bytes, total) else {
+            panic!("no batch");
+        };
+        assert_eq!(entries.head(), bytes.len());
+        assert_eq!(Vec::from_iter(entries.iter()), [(100, true), (60, false)]);
+    }
+
+    #[test]
+    fn a_greeting_of_a_later_version_is_one() {
+        let mut bytes = greeting(5, 6).to_vec();
+        bytes[MARK.len()] = VERSION + 1;
+        bytes.push(0);
+        let expected = Datagram::Greeting { token: 5, heard: 6 };
+        assert_eq!(Datagram::of(&bytes, bytes.len()), expected);
+        let (mut bytes, total) = head(&[100]);
+        bytes[MARK.len()] = VERSION + 1;
+        assert_eq!(Datagram::of(&bytes, total), Datagram::Unknown);
+    }
+
+    #[test]
+    fn a_batch_whose_lengths_disagree_is_none() {
+        let (bytes, total) = head(&[100, 60]);
+        for total in [total - 1, total + 1] {
+            assert_eq!(Datagram::of(&bytes, total), Datagram::Unknown);
+        }
+        for len in MARK.len()..bytes.len() {
+            assert_eq!(Datagram::of(&bytes[..len], total), Datagram::Unknown);
+        }
+        // Too short a frame, too long a one, none.
+        let (mut bytes, total) = head(&[13, 60]);
+        assert_eq!(Datagram::of(&bytes, total), Datagram::Unknown);
+        bytes[FIXED..][..2].copy_from_slice(&[0xff; 2]);
+        assert_eq!(Datagram::of(&bytes, total - 13 + 0xffff), Datagram::Unknown);
+        bytes[COMMON..FIXED].copy_from_slice(&[0; 2]);
+        assert_eq!(Datagram::of(&bytes, FIXED), Datagram::Unknown);
+    }
+
+    #[test]
+    fn a_frame_is_a_frame() {
+        let mut bytes = greeting(5, 6);
+        bytes[6] = 2;
+        assert_eq!(Datagram::of(&bytes, GREETING), Datagram::Frame);
+        assert_eq!(Datagram::of(&[], 0), Datagram::Frame);
+    }
+
+    #[test]
+    fn a_batch_has_as_many_frames_as_fit() {
+        let fitting = |lengths: &[usize]| fitting(frames(lengths).iter());
+        assert_eq!(fitting(&[100]), 1);
+        assert_eq!(fitting(&[60; FRAMES + 1]), FRAMES);
+        assert_eq!(fitting(&[9000; 10]), BYTES / 9000);
+        let longest = (BYTES - FIXED) / 8 - ENTRY;
+        assert_eq!(fitting(&[longest; 9]), 8);
+        assert_eq!(fitting(&[longest + 1; 9]), 7);
+    }
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What two switches joined by Unix sockets agree on, and what nobody else gets by pretending.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::*;
+use roce::net::Mac;
+use roce::packet::build_frame;
+use roce::{Frame, FramePort, Packet};
+use tempfile::TempDir;
+use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
+
+/// A switch with one port, whose uplink leads from one name to another.
+struct Side {
+    switch: SteppedSwitch,
+    engine: EnginePort,
+    port: usize,
+}
+
+impl Side {
+    fn new(dir: &Path, names: [&str; 2], port: usize, now: Instant) -> Self {
+        Self::with(dir, names, port, now, |_| {})
+    }
+
+    fn with(
+        dir: &Path,
+        [local, remote]: [&str; 2],
+        port: usize,
+        now: Instant,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
+        let mut config = Config::default();
+        config.ports.push(PortConfig {
+            mac: mac(port),
+            ..PortConfig::default()
+        });
+        let [local, remote] = [local, remote].map(|name| dir.join(name));
+        config
+            .uplinks
+            .push(Uplink::Unix(DatagramPath { local, remote }).into());
+        change(&mut config);
+        let (switch, mut engines) = SteppedSwitch::new(config, now).unwrap();
+        Self {
+            switch,
+            engine: engines.remove(0),
+            port,
+        }
+    }
+
+    /// Sends a packet as an engine builds it.
+    fn send(&self, dst: Mac, number: u8) {
+        let (path, headers) = send_only(dst, mac(self.port), number, 0);
+        let mut frame = self.engine.frame(roce(dst, mac(0), 0).len()).unwrap();
+        build_frame(&mut frame, &path, 0, &headers, PAYLOAD, |out| {
+            out.fill(number);
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+        self.engine.send(frame);
+    }
+
+    fn receive(&self) -> Frame {
+        self.engine.receive().expect("a frame")
+    }
+
+    /// The uplink's counter of refused datagrams.
+    fn refused(&self) -> u64 {
+        self.switch.stats()[1].refused
+    }
+}
+
+/// Lets both sides do what they have to do at `now`.
+fn settle<const N: usize>(now: Instant, mut sides: [&mut Side; N]) {
+    for _ in 0..6 {
+        for side in &mut sides {
+            side.switch.round(now);
+        }
+    }
+}
+
+/// Two sides that have agreed, and know the way.
+fn pair(dir: &Path, now: Instant) -> (Side, Side) {
+    let mut left = Side::new(dir, ["l", "r"], 0, now);
+    let mut right = Side::new(dir, ["r", "l"], 1, now);
+    settle(now, [&mut left, &mut right]);
+    learn(&mut left, &mut right, now);
+    (left, right)
+}
+
+/// Both sides hear where the other's port is.
+fn learn(left: &mut Side, right: &mut Side, now: Instant) {
+    left.send(mac(1), 100);
+    settle(now, [left, right]);
+    right.send(mac(0), 101);
+    settle(now, [left, right]);
+    left.receive();
+    right.receive();
+}
+
+#[test]
+fn those_that_agree_send_no_icrc() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let (mut left, mut right) = pair(dir.path(), now);
+    for number in 0..100 {
+        left.send(mac(1), number);
+    }
+    settle(now, [&mut left, &mut right]);
+    for number in 0..100 {
+        let frame = right.receive();
+        assert!(frame.lacks_icrc());
+        assert_eq!(Packet::parse_frame(&frame).unwrap().payload[0], number);
+    }
+    assert_eq!((left.refused(), right.refused()), (0, 0));
+    // Of the other's engine: frames that came are back.
+    assert_eq!(right.switch.frames(), [0, 1, 1]);
+}
+
+#[test]
+fn the_order_of_start_does_not_matter() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let second = Duration::from_secs(1);
+    let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
+    settle(now, [&mut right]);
+    let mut left = Side::new(dir.path(), ["l", "r"], 0, now + second);
+    settle(now + second, [&mut left, &mut right]);
+    learn(&mut left, &mut right, now + second);
+    left.send(mac(1), 1);
+    settle(now + second, [&mut left, &mut right]);
+    assert!(right.receive().lacks_icrc());
+}
+
+#[test]
+fn a_capture_of_what_came_without_has_right_ones() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let file = dir.path().join("out.pcap");
+    let mut left = Side::new(dir.path(), ["l", "r"], 0, now);
+    let mut right = Side::with(dir.path(), ["r", "l"], 1, now, |config| {
+        config.pcap = Some(file.clone());
+    });
+    settle(now, [&mut left, &mut right]);
+    right.send(mac(0), 5);
+    settle(now, [&mut left, &mut right]);
+    left.send(mac(1), 6);
+    settle(now, [&mut left, &mut right]);
+    let came = right.receive();
+    assert!(!came.lacks_icrc() && Packet::parse(&came).is_ok());
+    drop(right);
+    let file = std::fs::read(file).unwrap();
+    let expected = [roce(mac(0), mac(1), 5), roce(mac(1), mac(0), 6)];
+    let size = expected[0].len();
+    assert_eq!(file[24 + 16..][..size], expected[0]);
+    assert_eq!(file[24 + 2 * 16 + size..], expected[1]);
+}
+
+#[test]
+fn what_came_without_goes_on_with_one() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
+    outside.set_read_timeout(Some(PATIENCE)).unwrap();
+    let peer = outside.local_addr().unwrap();
+    // A port that is free now.
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let bind = free.local_addr().unwrap();
+    drop(free);
+    let mut left = Side::new(dir.path(), ["l", "r"], 0, now);
+    let mut right = Side::with(dir.path(), ["r", "l"], 1, now, |config| {
+        config.uplinks.push(Uplink::Udp { bind, peer }.into());
+    });
+    settle(now, [&mut left, &mut right]);
+    let here = frame(mac(0), OUTSIDE, "here");
+    outside.send_to(&here, bind).unwrap();
+    settle(now, [&mut left, &mut right]);
+    left.send(OUTSIDE, 9);
+    settle(now, [&mut left, &mut right]);
+    let mut bytes = [0; 1000];
+    let len = outside.recv(&mut bytes).unwrap();
+    assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), 9));
+}
+
+#[test]
+fn a_successor_gets_them_until_it_agrees() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let (mut left, right) = pair(dir.path(), now);
+    drop(right);
+    let socket = UnixDatagram::bind(dir.path().join("r")).unwrap();
+    left.send(mac(1), 1);
+    settle(now, [&mut left]);
+    let mut bytes = [0; 1000];
+    let mut next = || loop {
+        let len = socket.recv(&mut bytes).unwrap();
+        if !is_of_switches(&bytes[..len]) {
+            return bytes[..len].to_vec();
+        }
+    };
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(next(), roce(mac(1), mac(0), 1));
+    left.send(mac(1), 2);
+    settle(now, [&mut left]);
+    assert_eq!(next(), roce(mac(1), mac(0), 2));
+}
+
+#[test]
+fn a_successor_agrees_anew() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let (mut left, right) = pair(dir.path(), now);
+    drop(right);
+    // The successor is there before the end of the first is noticed.
+    let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
+    let mut now = now;
+    for _ in 0..3 {
+        now += Duration::from_secs(1);
+        settle(now, [&mut left, &mut right]);
+    }
+    learn(&mut left, &mut right, now);
+    left.send(mac(1), 3);
+    settle(now, [&mut left, &mut right]);
+    assert!(right.receive().lacks_icrc());
+}
+
+#[test]
+fn a_peer_that_falls_silent_gets_them_again() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let (mut left, right) = pair(dir.path(), now);
+    // Another socket takes the path while the first one lives.
+    std::fs::remove_file(dir.path().join("r")).unwrap();
+    let socket = UnixDatagram::bind(dir.path().join("r")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut now = now;
+    let mut bytes = [0; 1000];
+    for _ in 0..5 {
+        now += Duration::from_secs(1);
+        settle(now, [&mut left]);
+        while socket.recv(&mut bytes).is_ok() {}
+    }
+    left.send(mac(1), 4);
+    settle(now, [&mut left]);
+    let len = socket.recv(&mut bytes).unwrap();
+    assert_eq!(bytes[..len], roce(mac(1), mac(0), 4));
+    drop(right);
+}
+
+/// A batch of one frame that says that it lacks its ICRC.
+fn batch(token: [u8; 8], frame: &[u8]) -> Vec<u8> {
+    let len = (frame.len() as u16).to_be_bytes();
+    let head = b"\x01\x80\xc2\x00\x00\x0e\0\0\0\0\0\0\x88\xb5vrdm\x01\x01";
+    [&head[..], &token, &[0, 1], &len, &[0, 1], frame].concat()
+}
+
+#[test]
+fn a_batch_needs_the_token_of_the_present_agreement() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let socket = UnixDatagram::bind(dir.path().join("l")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
+    socket.connect(dir.path().join("r")).unwrap();
+    let mut greeting = [0; 100];
+    socket.recv(&mut greeting).unwrap();
+    let token: [u8; 8] = greeting[20..28].try_into().unwrap();
+    let bare = {
+        let mut frame = roce(mac(1), mac(0), 7);
+        let icrc = frame.len() - 4;
+        frame[icrc..].fill(0);
+        frame
+    };
+    let sends = |right: &mut Side, bytes: &[u8]| {
+        socket.send(bytes).unwrap();
+        settle(now, [right]);
+        right.engine.receive()
+    };
+    // By an end that has not greeted, whatever it names.
+    assert!(sends(&mut right, &batch(token, &bare)).is_none());
+    assert!(sends(&mut right, &batch([1; 8], &bare)).is_none());
+    assert_eq!(right.refused(), 2);
+    // By one that has, the token alone.
+    let mut hello = greeting[..36].to_vec();
+    hello[20..28].copy_from_slice(&[2; 8]);
+    hello[28..36].copy_from_slice(&token);
+    assert!(sends(&mut right, &hello).is_none());
+    assert!(sends(&mut right, &batch([1; 8], &bare)).is_none());
+    assert_eq!(right.refused(), 3);
+    let frame = sends(&mut right, &batch(token, &bare)).expect("the frame of a batch");
+    assert!(frame.lacks_icrc() && Packet::parse_frame(&frame).is_ok());
+    // A single frame never lacks it.
+    let frame = sends(&mut right, &bare).expect("a frame");
+    assert!(Packet::parse_frame(&frame).is_err());
+    assert_eq!(right.refused(), 3);
+}
+
+#[test]
+fn no_network_interface_can_send_a_batch() {
+    let rig = Rig::with(1, 2, |config| config.ports[0].net_roce = true);
+    let bytes = batch([0; 8], &roce(OUTSIDE, mac(0), 1));
+    rig.nets[0].send(&bytes);
+    rig.uplinks[1].send(&bytes);
+    rig.counts(0, |stats| stats.refused, 1);
+    rig.counts(2, |stats| stats.refused, 1);
+    rig.nets[0].send(&frame(OUTSIDE, mac(0), "after it"));
+    let next = rig.uplinks[0].receive();
+    assert_eq!(next, frame(OUTSIDE, mac(0), "after it"));
+}
