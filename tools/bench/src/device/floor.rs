@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! The cost of the same bytes without a device: a plain copy between the memories of two VMs by one
-//! thread, and a copy with a CRC32 of each packet's worth.
+//! thread, and a copy with a CRC32 of each packet's worth; and what TCP takes for them.
 
 use std::hint::black_box;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
 
 use dma::{DmaSlice, DmaSpace};
 
@@ -34,6 +37,35 @@ pub fn copy_with_crc(size: u32) -> f64 {
             black_box(crc32fast::hash(packet));
         }
     })
+}
+
+/// Bytes of a stream.
+const STREAM: usize = 256 << 20;
+
+/// MB/s over the loopback of the host, in writes and reads of this size, by processor time of both
+/// ends.
+pub fn tcp(size: u32) -> f64 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let address = listener.local_addr().expect("an address");
+    let mut message = vec![0; size as usize];
+    let mut buffer = message.clone();
+    let reader = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let began = cpu::own_time();
+        while stream.read(&mut buffer).expect("a stream") > 0 {}
+        cpu::own_time() - began
+    });
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    // Memory comes with the first access.
+    message.fill(1);
+    let began = cpu::own_time();
+    for _ in 0..STREAM / message.len() {
+        stream.write_all(&message).expect("a stream");
+    }
+    let time = cpu::own_time() - began;
+    drop(stream);
+    let time = time + reader.join().expect("an end of the stream");
+    STREAM as f64 / time.as_secs_f64() / 1e6
 }
 
 /// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of

@@ -7,13 +7,14 @@
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
-use vswitch::{Config, Uplink};
+use vswitch::{Config, DatagramPath, Uplink};
 
 use super::cpu::device_time;
 use super::harness::{connect, sge, wait, Cq, Daemon, Mr, Options, Qp, Vm, Wr, FULL};
@@ -36,7 +37,9 @@ pub enum Way {
     /// As packets, in one daemon.
     Wire,
     /// As packets from one daemon to another, over UDP.
-    Uplink,
+    Udp,
+    /// The same over Unix sockets.
+    Unix,
 }
 
 /// A load.
@@ -98,7 +101,8 @@ impl Load {
 
     /// Measures it.
     pub fn cost(&self) -> Cost {
-        let daemons = self.daemons();
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemons = self.daemons(dir.path());
         let vms: Vec<&Vm> = daemons.iter().flat_map(|daemon| &daemon.vms).collect();
         let (ours, theirs) = vms.split_at(self.pairs as usize);
         let pairs: Vec<_> = ours
@@ -122,29 +126,30 @@ impl Load {
 
     /// Daemons with the VMs: those that send, then those that receive. Each has one worker, whose
     /// processor time is looked at.
-    fn daemons(&self) -> Vec<Daemon> {
+    fn daemons(&self, dir: &Path) -> Vec<Daemon> {
         let pairs = self.pairs as usize;
-        let policy = match self.way {
-            Way::Direct => PathPolicy::Direct,
-            Way::Wire | Way::Uplink => PathPolicy::Wire,
+        let uplinks = match self.way {
+            Way::Direct | Way::Wire => {
+                let policy = match self.way {
+                    Way::Direct => PathPolicy::Direct,
+                    _ => PathPolicy::Wire,
+                };
+                return vec![Daemon::new(1..=2 * pairs, 1, policy, Config::default())];
+            }
+            Way::Udp => udp(),
+            Way::Unix => unix(dir),
         };
-        if self.way != Way::Uplink {
-            return vec![Daemon::new(1..=2 * pairs, 1, policy, Config::default())];
-        }
-        // Ports that are free now.
-        let [one, two] = [(); 2].map(|()| {
-            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-            socket.local_addr().expect("an address")
-        });
-        [(1..=pairs, one, two), (pairs + 1..=2 * pairs, two, one)]
-            .map(|(vms, bind, peer)| {
+        [1..=pairs, pairs + 1..=2 * pairs]
+            .into_iter()
+            .zip(uplinks)
+            .map(|(vms, uplink)| {
                 let config = Config {
-                    uplinks: vec![Uplink::Udp { bind, peer }.into()],
+                    uplinks: vec![uplink.into()],
                     ..Config::default()
                 };
-                Daemon::new(vms, 1, policy, config)
+                Daemon::new(vms, 1, PathPolicy::Wire, config)
             })
-            .into()
+            .collect()
     }
 
     /// Number of messages of a connection in a round.
@@ -152,6 +157,25 @@ impl Load {
         let messages = MESSAGES.min(BYTES / self.size) / self.qps / self.pairs;
         1 << messages.max(4).ilog2()
     }
+}
+
+/// Both ends of an uplink over ports that are free now.
+fn udp() -> [Uplink; 2] {
+    let [one, two] = [(); 2].map(|()| {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        socket.local_addr().expect("an address")
+    });
+    [(one, two), (two, one)].map(|(bind, peer)| Uplink::Udp { bind, peer })
+}
+
+/// Both ends of an uplink over sockets in this directory.
+fn unix(dir: &Path) -> [Uplink; 2] {
+    [("left", "right"), ("right", "left")].map(|(local, remote)| {
+        Uplink::Unix(DatagramPath {
+            local: dir.join(local),
+            remote: dir.join(remote),
+        })
+    })
 }
 
 /// Does all of it once. Returns the number of messages.
@@ -196,8 +220,8 @@ impl<'vm> Pair<'vm> {
             signal: SigType::All,
             // Packets that leave a daemon fit the MTU that network interfaces come with.
             mtu: match load.way {
-                Way::Uplink => Mtu::Mtu1024,
-                Way::Direct | Way::Wire => Mtu::Mtu4096,
+                Way::Udp => Mtu::Mtu1024,
+                Way::Direct | Way::Wire | Way::Unix => Mtu::Mtu4096,
             },
             // About a second.
             timeout: 18,

@@ -94,7 +94,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
         };
         [floor(FLOOR, floor::copy), floor(CRC, floor::copy_with_crc)]
     });
-    let bandwidths = [Way::Direct, Way::Wire, Way::Uplink]
+    let bandwidths = [Way::Direct, Way::Wire, Way::Udp, Way::Unix]
         .into_iter()
         .flat_map(|way| SIZES.into_iter().map(move |size| (way, size)))
         .flat_map(|(way, size)| {
@@ -153,7 +153,18 @@ fn subjects() -> impl Iterator<Item = Subject> {
                 measure: Box::new(move || load.cost().rate(1.0) / 1e6),
             }
         });
-    floors.chain(bandwidths).chain(apart).chain(spreads)
+    let streams = SIZES
+        .into_iter()
+        .filter(|size| *size >= PAGE)
+        .map(|size| Subject {
+            key: Key::new("TCP", "host, loopback", "MB/s").size(size.into()),
+            measure: Box::new(move || floor::tcp(size)),
+        });
+    floors
+        .chain(streams)
+        .chain(bandwidths)
+        .chain(apart)
+        .chain(spreads)
 }
 
 fn operation(opcode: WrOpcode) -> &'static str {
@@ -168,6 +179,7 @@ fn configuration(way: Way) -> &'static str {
     match way {
         Way::Direct => "direct",
         Way::Wire => "wire",
-        Way::Uplink => "two daemons",
+        Way::Udp => "two daemons",
+        Way::Unix => "two daemons, Unix sockets",
     }
 }
