@@ -8,7 +8,6 @@ use std::thread;
 use budget::Charge;
 use contain::contain;
 use dma::DmaView;
-use parking_lot::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
@@ -20,6 +19,7 @@ use crate::counters::Counter;
 use crate::error::{require, Result};
 use crate::event::EventSource;
 use crate::memory::{CompletionProducer, CompletionView, RingMem, VirtqueueMem};
+use crate::shared::Mutex;
 use crate::users::Users;
 use crate::Device;
 

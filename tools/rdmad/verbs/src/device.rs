@@ -9,7 +9,6 @@ use std::thread;
 use budget::{Budget, Charge};
 use contain::contain;
 use dma::DmaSpace;
-use parking_lot::Mutex;
 use roce::FramePort;
 use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
@@ -35,6 +34,7 @@ use crate::runtime::{
     Exclusive, Flow, FlowKey, IdleGap, PortFlows, QpKey, ReadySet, Runtime, SharedRuntime, TurnEnd,
     Watch,
 };
+use crate::shared::Mutex;
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::virtqueues::Virtqueues;

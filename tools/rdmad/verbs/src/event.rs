@@ -6,11 +6,11 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
+use crate::shared::Mutex;
 use crate::virtqueues::Virtqueues;
 
 /// Largest number of events sent in a turn.

@@ -43,6 +43,7 @@ mod port_pace;
 mod qp;
 mod rfc_queues;
 mod runtime;
+mod shared;
 mod shuffle;
 mod srq;
 mod status;
@@ -58,6 +59,8 @@ pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
 pub use port_pace::{PortRates, Rate, Throttled};
 pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind, MAX_PORTS, MAX_WORKERS};
+#[cfg(feature = "counting")]
+pub use shared::shared_writes;
 pub use status::{
     DataPath, DeviceStatus, MemoryStatus, PeerStatus, QpStatus, RuntimeStatus, WorkerStatus,
 };

@@ -12,7 +12,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use crate::shared::Mutex;
 
 /// Credit for one byte or message. A rate of one per second earns a credit of 1 per nanosecond.
 const UNIT: i128 = 1_000_000_000;

@@ -4,7 +4,6 @@
 
 use budget::Charge;
 use dma::DmaView;
-use parking_lot::Mutex;
 use roce::work::RecvWr;
 use virtio_rdma_abi::ctrl::RspQuerySrq;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
@@ -17,6 +16,7 @@ use crate::error::{require, Result};
 use crate::event::EventSource;
 use crate::memory::{RingMem, RingView};
 use crate::pd::PdUse;
+use crate::shared::Mutex;
 use crate::users::Users;
 use crate::wqe::{parse_recv, recv_size, BadRecv, Origin, Received, FIRST_OF_RECV};
 use crate::Device;

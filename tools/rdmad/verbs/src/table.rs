@@ -7,18 +7,20 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-use parking_lot::RwLock;
+use arc_swap::{ArcSwapOption, Guard};
 use virtio_rdma_abi::number::Number;
 
+use crate::shared::{note_reference, Mutex, RwLock};
 use crate::shuffle::{Secret, Shuffle};
 
 /// A bounded table of objects, indexed by number.
 ///
-/// A lookup locks only its own slot, so its cost does not depend on other objects, and lookups of
-/// different objects do not contend. Numbers are given out in a secret order, so a number reveals
-/// nothing about others. Returned numbers are reused last and oldest first, so a stale number is
-/// unlikely to hit a new object.
+/// A lookup reads only its own slot, so its cost does not depend on other objects, and lookups of
+/// different objects do not contend. A lookup [within a turn](Self::hold) writes nothing that
+/// another thread reads, so lookups of one object do not contend either.
+///
+/// Numbers are given out in a secret order, so a number reveals nothing about others. Returned
+/// numbers are reused last and oldest first, so a stale number is unlikely to hit a new object.
 ///
 /// Slots are allocated in blocks, when the first object of a block is inserted, and are never
 /// freed.
@@ -33,7 +35,13 @@ pub(crate) struct Table<N, T> {
 }
 
 type Block<T> = OnceLock<Box<[TableSlot<T>; BLOCK]>>;
-type TableSlot<T> = RwLock<Option<Arc<T>>>;
+
+#[derive(Debug)]
+struct TableSlot<T> {
+    object: ArcSwapOption<T>,
+    /// Shared by visitors of the object; a change of the slot excludes them.
+    visitors: RwLock<()>,
+}
 
 /// Number of slots that are allocated at a time.
 const BLOCK: usize = 64;
@@ -67,6 +75,40 @@ pub(crate) struct Reserved<'a, N: Number, T> {
     inserted: bool,
 }
 
+/// An object of a table that a turn uses.
+///
+/// After a removal and a wait for the turns in progress, no thread holds the object any more. The
+/// reference is a note in memory of this thread, which has room for eight notes. Further references
+/// count in the object, so keep few at a time.
+pub(crate) struct Held<T>(Guard<Option<Arc<T>>>);
+
+impl<T> Held<T> {
+    /// The object: there always is one.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.0.as_deref()
+    }
+}
+
+impl<T> TableSlot<T> {
+    const fn new() -> Self {
+        Self {
+            object: ArcSwapOption::const_empty(),
+            visitors: RwLock::new(()),
+        }
+    }
+
+    /// Puts `object` into the slot and returns the old object, which has no visitors any more.
+    fn set(&self, object: Option<Arc<T>>) -> Option<Arc<T>> {
+        let _alone = self.visitors.write();
+        self.object.swap(object)
+    }
+
+    fn is_taken(&self) -> bool {
+        self.object.load().is_some()
+    }
+}
+
 impl<N: Number, T> Table<N, T> {
     /// An empty table for `numbers`.
     pub(crate) fn new(secret: &Secret, numbers: Range<u32>) -> Self {
@@ -95,13 +137,26 @@ impl<N: Number, T> Table<N, T> {
     /// The object with this number, if any.
     #[inline]
     pub(crate) fn get(&self, number: N) -> Option<Arc<T>> {
-        self.slot(number)?.read().clone()
+        let slot = self.slot(number)?;
+        note_reference();
+        slot.object.load_full()
+    }
+
+    /// The object with this number, if any, for the turn in progress.
+    #[inline]
+    pub(crate) fn hold(&self, number: N) -> Option<Held<T>> {
+        let object = self.slot(number)?.object.load();
+        object.is_some().then(|| Held(object))
     }
 
     /// Calls `visit` with the object with this number, if any, without taking a reference to it.
+    /// Its removal waits for the visit, so this may be called outside of turns.
     #[inline]
     pub(crate) fn with<R>(&self, number: N, visit: impl FnOnce(&T) -> R) -> Option<R> {
-        self.slot(number)?.read().as_deref().map(visit)
+        let slot = self.slot(number)?;
+        let _visit = slot.visitors.read();
+        let object = slot.object.load();
+        object.as_deref().map(visit)
     }
 
     /// Reserves a free number. Returns `None` if all are in use.
@@ -144,7 +199,7 @@ impl<N: Number, T> Table<N, T> {
     /// Reserves a special number. Returns `None` if it is in use. Calls must not be concurrent.
     pub(crate) fn claim(&self, number: N) -> Option<Reserved<'_, N, T>> {
         let special = (self.first..self.common).contains(&number.get());
-        let taken = self.slot(number).is_some_and(|slot| slot.read().is_some());
+        let taken = self.slot(number).is_some_and(TableSlot::is_taken);
         (special && !taken).then(|| Reserved {
             table: self,
             number,
@@ -153,18 +208,16 @@ impl<N: Number, T> Table<N, T> {
     }
 
     /// Replaces the object with this number by `object`, and returns the old object. Does nothing
-    /// if there is no such object.
+    /// if there is no such object. Not to be called while the object may be removed.
     pub(crate) fn replace(&self, number: N, object: Arc<T>) -> Option<Arc<T>> {
-        self.slot(number)?
-            .write()
-            .as_mut()
-            .map(|slot| std::mem::replace(slot, object))
+        let slot = self.slot(number)?;
+        slot.is_taken().then(|| slot.set(Some(object))).flatten()
     }
 
     /// Removes the object with this number and returns it. The number stays reserved until
     /// [`release`](Self::release).
     pub(crate) fn remove(&self, number: N) -> Option<Arc<T>> {
-        self.slot(number)?.write().take()
+        self.slot(number)?.set(None)
     }
 
     /// Frees the number of a removed object.
@@ -179,7 +232,7 @@ impl<N: Number, T> Table<N, T> {
         let blocks = self.blocks.iter().filter_map(OnceLock::get);
         blocks
             .flat_map(|block| block.iter())
-            .filter_map(|slot| slot.read().clone())
+            .filter_map(|slot| slot.object.load_full())
     }
 
     /// The slot of `number`, if its block is allocated.
@@ -194,7 +247,7 @@ impl<N: Number, T> Table<N, T> {
     fn make_slot(&self, number: N) -> &TableSlot<T> {
         let index = (number.get() - self.first) as usize;
         let block = self.blocks[index / BLOCK]
-            .get_or_init(|| Box::new([const { RwLock::new(None) }; BLOCK]));
+            .get_or_init(|| Box::new([const { TableSlot::new() }; BLOCK]));
         &block[index % BLOCK]
     }
 }
@@ -208,7 +261,7 @@ impl<N: Number, T> Reserved<'_, N, T> {
     /// Inserts `object` under the number, and returns the number.
     pub(crate) fn insert(mut self, object: Arc<T>) -> N {
         self.inserted = true;
-        *self.table.make_slot(self.number).write() = Some(object);
+        self.table.make_slot(self.number).set(Some(object));
         self.number
     }
 }
@@ -223,6 +276,9 @@ impl<N: Number, T> Drop for Reserved<'_, N, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
     use virtio_rdma_abi::number::Qpn;
 
     use super::*;
@@ -302,10 +358,50 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_object_lives_while_it_is_held() {
+        let table = Table::<Qpn, u32>::new(&Secret::new(None), 1..2);
+        let number = table.reserve().unwrap().insert(Arc::new(5));
+        let held = table.hold(number).unwrap();
+        let mut removed = table.remove(number).unwrap();
+        assert!(table.hold(number).is_none());
+        assert_eq!(held.get(), Some(&5));
+        assert!(Arc::get_mut(&mut removed).is_none());
+        drop(held);
+        assert_eq!(Arc::get_mut(&mut removed), Some(&mut 5));
+    }
+
+    #[test]
+    fn a_removal_waits_for_visitors() {
+        let table = Table::<Qpn, ()>::new(&Secret::new(None), 1..2);
+        let number = table.reserve().unwrap().insert(Arc::new(()));
+        let [began, left] = [(); 2].map(|()| AtomicBool::new(false));
+        thread::scope(|scope| {
+            let visit = |()| {
+                scope.spawn(|| {
+                    began.store(true, Ordering::Release);
+                    table.remove(number);
+                    assert!(left.load(Ordering::Acquire));
+                });
+                while !began.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+                for _ in 0..100 {
+                    thread::yield_now();
+                    assert!(table.hold(number).is_some());
+                }
+                left.store(true, Ordering::Release);
+            };
+            table.with(number, |&()| visit(()));
+        });
+        assert!(table.hold(number).is_none());
+    }
+
+    #[test]
     fn numbers_outside_are_not_there() {
         let table = Table::<Qpn, u32>::new(&Secret::new(None), 2..4);
         for number in [0, 1, 4, u32::MAX].map(Qpn::new) {
             assert!(table.get(number).is_none());
+            assert!(table.hold(number).is_none());
             assert!(table.with(number, |_| ()).is_none());
             assert!(table.remove(number).is_none());
         }

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
 use virtio_rdma_abi::number::Qpn;
 
+use crate::shared::Mutex;
 use crate::Device;
 
 /// The QPs that use a CQ or SRQ, each with the number of its queues that do. A used object can't be

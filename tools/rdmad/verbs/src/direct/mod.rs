@@ -23,7 +23,6 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use dma::DmaView;
-use parking_lot::MutexGuard;
 
 use roce::opcode::Service;
 use roce::rc::{ack_timeout, rnr_delay, RNR_RETRY_FOREVER};
@@ -40,6 +39,7 @@ pub(crate) use self::datagram::{deliver, DatagramStep};
 use self::exchange::Exchange;
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
+use crate::shared::MutexGuard;
 use crate::wqe::{Fetched, Posted};
 use crate::{Borrowed, Device};
 

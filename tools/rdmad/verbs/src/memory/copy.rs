@@ -6,14 +6,14 @@
 //! bytes of a message are stored after all others, since programs poll for them.
 
 use std::sync::atomic::{fence, Ordering};
-use std::sync::Arc;
 
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaView};
 use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
+use super::mr::Opened;
 use super::pages::Cursor;
-use super::{KeyFault, KeyUser, Keys, Region};
+use super::{KeyFault, KeyUser, Keys};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
@@ -97,7 +97,7 @@ pub(crate) struct Message<'a> {
 /// A range of addresses in one MR, whose pages may be scattered. The MR is in use while the span
 /// exists.
 struct Span {
-    memory: Arc<Region>,
+    memory: Opened,
     /// Range of offsets in the message.
     start: u64,
     end: u64,
@@ -306,7 +306,8 @@ impl<'a> Message<'a> {
         }
         let span = self.span.as_mut().ok_or(Fault::Key)?;
         let addr = span.addr + (offset - span.start);
-        let (iova, contiguous) = span.memory.find(addr, &mut span.cursor);
+        let region = span.memory.region().ok_or(Fault::Key)?;
+        let (iova, contiguous) = region.find(addr, &mut span.cursor);
         Ok(Run {
             start: offset,
             len: contiguous.min(span.end - offset),
@@ -385,7 +386,7 @@ impl<'a> Message<'a> {
             }));
         }
         let memory = keys.region_remote(at.rkey, by, addr, 1, self.access)?;
-        let end = offset + memory.rest(addr);
+        let end = offset + memory.region().ok_or(Fault::Key)?.rest(addr);
         self.span = Some(Span {
             memory,
             start: offset,

@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use budget::Budget;
-use parking_lot::Mutex;
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::region::drain;
 use super::{KeyFault, PageMap, Region};
+use crate::shared::Mutex;
 
 /// An MR for fast registration.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::Pdn;
 
-use super::mr::KeyResult;
+use super::mr::{KeyResult, Opened};
 use super::mr_cache::Flat;
 use super::{KeyFault, KeyUser, MrTable, Region};
 
@@ -53,9 +53,8 @@ impl<'a> Keys<'a> {
         addr: u64,
         len: u64,
         access: AccessFlags,
-    ) -> KeyResult<Arc<Region>> {
-        let open = |region: &Arc<Region>| region.open(key, addr, len, access);
-        self.mrs.visit(key, pdn, open).flatten().ok_or(KeyFault)
+    ) -> KeyResult<Opened> {
+        self.mrs.open(key, pdn, addr, len, access).ok_or(KeyFault)
     }
 
     /// Like [`region`](Self::region), for the peer of a QP: keys of windows are valid too.
@@ -66,9 +65,14 @@ impl<'a> Keys<'a> {
         addr: u64,
         len: u64,
         access: AccessFlags,
-    ) -> KeyResult<Arc<Region>> {
+    ) -> KeyResult<Opened> {
+        let windows = self.mrs.windows();
+        if !windows.owns(key) {
+            return self.region(key, by.pdn, addr, len, access);
+        }
         let open = |region: &Arc<Region>| region.open(key, addr, len, access);
-        self.visit_remote(key, by, open).flatten().ok_or(KeyFault)
+        let opened = windows.visit(key, by, open).flatten();
+        opened.map(Opened::Region).ok_or(KeyFault)
     }
 
     /// Checks that `key` grants the peer of a QP `len` bytes at `addr` with all rights of `access`.
@@ -97,10 +101,10 @@ impl<'a> Keys<'a> {
         &self,
         key: u32,
         by: KeyUser,
-        visit: impl FnOnce(&Arc<Region>) -> R,
+        visit: impl FnOnce(&Region) -> R,
     ) -> Option<R> {
         if self.mrs.windows().owns(key) {
-            self.mrs.windows().visit(key, by, visit)
+            self.mrs.windows().visit(key, by, |region| visit(region))
         } else {
             self.mrs.visit(key, by.pdn, visit)
         }

@@ -19,7 +19,7 @@ use crate::config::BOOKKEEPING;
 use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
 use crate::shuffle::Secret;
-use crate::table::{Reserved, Table};
+use crate::table::{Held, Reserved, Table};
 
 /// Low bits of a key, below the MR's number: the variant. Each reuse of a number draws a new
 /// variant, so an old key does not match the new MR and does not reveal the new key. The poster of
@@ -105,6 +105,25 @@ enum MrKind {
 pub(crate) struct KeyFault;
 
 pub(super) type KeyResult<T> = std::result::Result<T, KeyFault>;
+
+/// Memory that a turn accesses: the memory stays registered as long as this exists.
+pub(crate) enum Opened {
+    /// Of an MR that was created with its memory.
+    Mr(Held<Mr>),
+    /// Of a registration or a window, which can end within a turn.
+    Region(Arc<Region>),
+}
+
+impl Opened {
+    /// The memory: there always is some.
+    #[inline]
+    pub(super) fn region(&self) -> Option<&Region> {
+        match self {
+            Self::Mr(mr) => mr.get()?.fixed().map(|region| &**region),
+            Self::Region(region) => Some(region),
+        }
+    }
+}
 
 /// The registration that a REG_MR work request requests.
 pub(crate) struct Registration {
@@ -412,24 +431,44 @@ impl MrTable {
     }
 
     /// Calls `visit` with the memory of the MR that `key` names, if it is valid for work of PD
-    /// `pdn`.
+    /// `pdn`. To be called within a turn.
     #[inline]
     pub(super) fn visit<R>(
         &self,
         key: u32,
         pdn: Pdn,
-        visit: impl FnOnce(&Arc<Region>) -> R,
+        visit: impl FnOnce(&Region) -> R,
     ) -> Option<R> {
-        let visit = |mr: &Mr| {
-            if mr.pd.number() != pdn || mr.is_revoked.load(Ordering::Acquire) {
-                return None;
-            }
-            match &mr.kind {
-                MrKind::Fixed(region) => Some(visit(region)),
-                MrKind::Fast(fast) => fast.with_region(visit),
-            }
-        };
-        self.table.with(number_of(key), visit).flatten()
+        let held = self.table.hold(number_of(key))?;
+        let mr = held.get().filter(|mr| mr.serves(pdn))?;
+        match &mr.kind {
+            MrKind::Fixed(region) => Some(visit(region)),
+            MrKind::Fast(fast) => fast.with_region(|region| visit(region)),
+        }
+    }
+
+    /// The memory of the MR that `key` names, if it is valid for work of PD `pdn` and grants the
+    /// `len` bytes at `addr` with all rights of `access`. To be called within a turn.
+    #[inline]
+    pub(super) fn open(
+        &self,
+        key: u32,
+        pdn: Pdn,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> Option<Opened> {
+        let held = self.table.hold(number_of(key))?;
+        let mr = held.get().filter(|mr| mr.serves(pdn))?;
+        match &mr.kind {
+            MrKind::Fixed(region) => region
+                .allows(key, addr, len, access)
+                .then_some(Opened::Mr(held)),
+            MrKind::Fast(fast) => fast
+                .with_region(|region| region.open(key, addr, len, access))
+                .flatten()
+                .map(Opened::Region),
+        }
     }
 }
 
@@ -440,6 +479,12 @@ impl Mr {
             MrKind::Fixed(region) => Some(region),
             MrKind::Fast(_) => None,
         }
+    }
+
+    /// Whether its key is valid for work of PD `pdn`.
+    #[inline]
+    fn serves(&self, pdn: Pdn) -> bool {
+        self.pd.number() == pdn && !self.is_revoked.load(Ordering::Acquire)
     }
 
     /// The windows bound to the MR.

@@ -11,6 +11,7 @@ use virtio_rdma_abi::number::Pdn;
 use super::mr_cache::Flat;
 use super::pages::{Cursor, PageMap};
 use crate::error::{require, Errno, Result};
+use crate::shared::share;
 
 /// Rights that depend on negotiated features.
 const NEGOTIATED: AccessFlags = AccessFlags(
@@ -157,7 +158,7 @@ impl Region {
         len: u64,
         access: AccessFlags,
     ) -> Option<Arc<Self>> {
-        self.allows(key, addr, len, access).then(|| self.clone())
+        self.allows(key, addr, len, access).then(|| share(self))
     }
 
     /// Whether `key` grants the `len` bytes at `addr` with all rights of `access`.

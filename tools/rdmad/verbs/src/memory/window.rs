@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use budget::{Budget, Charge};
-use parking_lot::Mutex;
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
 use virtio_rdma_abi::number::{MwNumber, Pdn, Qpn};
 
@@ -22,6 +21,7 @@ use super::{KeyFault, Mr, Region};
 use crate::config::BOOKKEEPING;
 use crate::error::{Errno, Result};
 use crate::pd::PdUse;
+use crate::shared::Mutex;
 use crate::shuffle::Secret;
 use crate::table::Table;
 
@@ -263,7 +263,7 @@ impl WindowTable {
     }
 
     /// Calls `visit` with the memory of the window that `key` names, if the window is bound and the
-    /// peer of this QP may use it.
+    /// peer of this QP may use it. To be called within a turn.
     #[inline]
     pub(super) fn visit<R>(
         &self,
@@ -271,18 +271,14 @@ impl WindowTable {
         by: KeyUser,
         visit: impl FnOnce(&Arc<Region>) -> R,
     ) -> Option<R> {
-        let visit = |window: &Window| {
-            if window.pd.number() != by.pdn {
-                return None;
-            }
-            let state = window.state.lock();
-            let bound = state.bound.as_ref()?;
-            bound
-                .qpn
-                .is_none_or(|qpn| qpn == by.qpn)
-                .then(|| visit(&bound.region))
-        };
-        self.table.with(number_of(key), visit).flatten()
+        let held = self.table.hold(number_of(key))?;
+        let window = held.get().filter(|window| window.pd.number() == by.pdn)?;
+        let state = window.state.lock();
+        let bound = state.bound.as_ref()?;
+        bound
+            .qpn
+            .is_none_or(|qpn| qpn == by.qpn)
+            .then(|| visit(&bound.region))
     }
 }
 

@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use budget::{Budget, Charge, ChargedList};
-use parking_lot::{Mutex, MutexGuard};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, PORT};
@@ -38,6 +37,7 @@ use crate::event::{EventSource, QP_EVENTS};
 use crate::memory::{number_of, Binding, KeyFault, KeyUser, QueueMem, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::runtime::Exclusive;
+use crate::shared::{Mutex, MutexGuard};
 use crate::srq::Srq;
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Device;

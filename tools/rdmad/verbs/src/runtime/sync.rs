@@ -7,14 +7,16 @@ use std::io;
 use std::time::Instant;
 
 pub(super) use std::hint::spin_loop;
-pub(super) use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+pub(super) use std::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 pub(super) use std::thread::JoinHandle;
 #[cfg(feature = "testing")]
 pub(super) use std::thread::{sleep, yield_now};
 pub(super) use std::thread_local;
 
-pub(super) use parking_lot::{Condvar, Mutex};
+pub(super) use parking_lot::Condvar;
 use sandbox::Kind;
+
+pub(super) use crate::shared::{AtomicU64, AtomicU8, Mutex};
 
 /// Starts a worker's thread, in the sandbox for workers.
 pub(super) fn spawn(

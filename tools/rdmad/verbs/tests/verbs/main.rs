@@ -11,6 +11,7 @@ mod asynchronous;
 mod at_once;
 mod budget;
 mod commands;
+mod contention;
 mod data;
 mod draining;
 mod errors;

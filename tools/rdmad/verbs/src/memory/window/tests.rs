@@ -162,10 +162,11 @@ fn zero_based_windows_count_from_their_start() {
             ..binding(key)
         };
         table.bind(at(1), lkey, &zero).unwrap();
-        let region = Keys::new(&table)
+        let opened = Keys::new(&table)
             .region_remote(zero.new_key, at(1), 0x10, 0xf0, WRITE)
             .unwrap();
         // The MR's pages are all memory: its first byte is at DMA address 0.
+        let region = opened.region().unwrap();
         assert_eq!(region.find(0x10, &mut Default::default()).0, 0x1010);
         assert_eq!(region.rest(0x10), 0xf0);
         assert!(!opens(&table, zero.new_key, at(1), 0, 0x101));

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Locks and atomics that count read-modify-writes.
+
+use std::cell::Cell;
+use std::sync::atomic::{self, Ordering};
+
+use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+thread_local! {
+    static WRITES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Number of read-modify-writes of shared words by this thread so far. A lock is two of them, and
+/// so is a reference. Loads and stores are none.
+pub fn shared_writes() -> u64 {
+    WRITES.with(Cell::get)
+}
+
+/// Counts `count` read-modify-writes.
+pub(super) fn note(count: u64) {
+    WRITES.with(|writes| writes.set(writes.get() + count));
+}
+
+/// A mutex.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(parking_lot::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        note(2);
+        self.0.lock()
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        note(2);
+        self.0.try_lock()
+    }
+}
+
+/// A lock for one writer or many readers.
+#[derive(Debug, Default)]
+pub(crate) struct RwLock<T>(parking_lot::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(parking_lot::RwLock::new(value))
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        note(2);
+        self.0.read()
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        note(2);
+        self.0.write()
+    }
+}
+
+macro_rules! counted {
+    ($name:ident of $value:ty: $($operation:ident)*) => {
+        /// The atomic of the same name.
+        #[derive(Debug, Default)]
+        pub(crate) struct $name(atomic::$name);
+
+        impl $name {
+            pub(crate) const fn new(value: $value) -> Self {
+                Self(atomic::$name::new(value))
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                self.0.load(order)
+            }
+
+            $(
+                pub(crate) fn $operation(&self, value: $value, order: Ordering) -> $value {
+                    note(1);
+                    self.0.$operation(value, order)
+                }
+            )*
+        }
+    };
+}
+
+counted!(AtomicU8 of u8: fetch_and fetch_or);
+counted!(AtomicU64 of u64: swap fetch_add fetch_sub fetch_and fetch_or);
+
+impl AtomicU64 {
+    pub(crate) fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+}
+
+impl AtomicU8 {
+    pub(crate) fn fetch_update(
+        &self,
+        set: Ordering,
+        fetch: Ordering,
+        next: impl FnMut(u8) -> Option<u8>,
+    ) -> Result<u8, u8> {
+        note(1);
+        self.0.fetch_update(set, fetch, next)
+    }
+}

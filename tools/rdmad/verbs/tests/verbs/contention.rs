@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Read-modify-writes of words that other threads write too: each costs a transfer of a cache line
+//! between processors.
+
+use verbs::{shared_writes, Clock, Limits, RuntimeConfig, WorkerKind};
+use virtio_rdma_abi::ib::{SigType, WrOpcode};
+use virtio_rdma_abi::ring::Doorbell;
+
+use crate::harness::*;
+
+/// Messages of a turn.
+const MESSAGES: u64 = 64;
+/// Bytes of a message.
+const SIZE: u32 = 64;
+/// Read-modify-writes for each message, those of the turn included.
+const MOST: u64 = 2;
+
+/// Has a worker send messages from MRs to MRs whose pages are not contiguous, the way `opcode`
+/// does. Returns its read-modify-writes.
+fn writes(opcode: WrOpcode) -> u64 {
+    let config = RuntimeConfig {
+        workers: Some(1),
+        clock: Clock::manual(),
+        worker_kind: WorkerKind::Stepped,
+        ..RuntimeConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let cqs = [a, b].map(|vm| Cq::new(vm, MESSAGES as u32));
+    let options = Options {
+        signal: SigType::All,
+        ..Options::default()
+    };
+    let (ours, theirs) = (
+        Qp::new(a, &cqs[0], &cqs[0], options),
+        Qp::new(b, &cqs[1], &cqs[1], options),
+    );
+    connect(&ours, &theirs);
+    let len = MESSAGES * u64::from(SIZE) * 2;
+    let scattered = |vm: &Vm| vm.register_reversed(vm.pdn, vm.alloc(len), len, FULL);
+    // Of two MRs in turn, so that no work request has the key of the last one.
+    let [ours_mrs, their_mrs] = [a, b].map(|vm| [scattered(vm), scattered(vm)]);
+    let wqe = |id: u64| {
+        let [mr, peer] = [ours_mrs, their_mrs].map(|mrs| mrs[id as usize % 2]);
+        let at = id * u64::from(SIZE);
+        Wr::new(id, opcode)
+            .local(&mr, at, SIZE)
+            .remote(&peer, at)
+            .bytes()
+    };
+    let _ = ours.post_all(&Vec::from_iter((0..MESSAGES).map(wqe)));
+    ours.ring_doorbell(Doorbell::Sq);
+    let before = shared_writes();
+    let rests = (0..1000).any(|_| !world.runtime.step(0));
+    let count = shared_writes() - before;
+    assert!(rests, "a worker that does not come to rest");
+    for id in 0..MESSAGES {
+        assert_eq!(cqs[0].next().wr_id, id);
+    }
+    count
+}
+
+#[test]
+fn messages_of_scattered_memory_write_to_few_shared_words() {
+    for opcode in [WrOpcode::RdmaWrite, WrOpcode::RdmaRead] {
+        let count = writes(opcode);
+        let text = format!("{opcode:?}: {count} for {MESSAGES} messages");
+        assert!((1..=MOST * MESSAGES).contains(&count), "{text}");
+    }
+}
