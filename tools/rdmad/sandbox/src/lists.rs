@@ -17,11 +17,11 @@ const PR_SET_VMA: u32 = 0x5356_4d41;
 /// The kinds of uplinks that need other system calls than ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uplinks {
-    /// There are uplinks over Unix sockets.
+    /// Whether there are uplinks over Unix sockets.
     pub unix: bool,
-    /// There are uplinks over UDP.
+    /// Whether there are uplinks over UDP.
     pub udp: bool,
-    /// There are tap interfaces.
+    /// Whether there are uplinks by tap interfaces.
     pub tap: bool,
 }
 
@@ -246,7 +246,8 @@ fn switch(uplinks: Uplinks) -> Vec<Allowed> {
         when(SYS_sendto, &[Null(4)]),
     ];
     if uplinks.unix {
-        // Batches of frames; unlike `recvmsg` and `sendmsg`, these pass no descriptors.
+        // Sending and receiving of batches. Unlike `recvmsg` and `sendmsg`, these calls can't pass
+        // descriptors.
         own.extend([any(SYS_readv), any(SYS_writev)]);
     }
     if uplinks.udp {

@@ -1,77 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Datagrams that two switches joined by Unix sockets exchange, other than single frames.
+//! Greetings and batches of frames: datagrams between two switches that Unix sockets join.
 //!
-//! Each begins like an Ethernet frame whose source address is zero. A switch forwards no such
-//! frame, so nobody behind one can forge these datagrams; a switch that does not know them refuses
-//! them as it refuses any frame from there. All numbers are in network byte order.
+//! Each begins like an Ethernet frame with source address zero. A switch does not forward such a
+//! frame, so nobody behind a switch can forge these datagrams. A switch of an older version refuses
+//! them, like any frame without a source address. All numbers are in network byte order.
 //!
 //! | Bytes | Greeting | Batch |
 //! |---|---|---|
 //! | 0–13 | destination 01:80:c2:00:00:0e, source 0, type 0x88b5 | same |
 //! | 14–17 | `vrdm` | same |
-//! | 18 | highest version that the sender knows | version: 1 |
+//! | 18 | highest version that the sender supports | version: 1 |
 //! | 19 | 0 | 1 |
 //! | 20–27 | token of the sender | token of the receiver |
 //! | 28–35 | token of the receiver, 0 if unknown | |
 //! | 28–29 | | number of frames |
-//! | 30– | | of each frame its length (16 bits) and flags (16 bits), then the frames |
+//! | 30– | | length (16 bits) and flags (16 bits) of each frame, then the frames |
 //!
-//! Flag 0 says that a frame [lacks](Frame::lacks_icrc) its ICRC; the others are zero.
+//! Flag 0 means that a frame [lacks](Frame::lacks_icrc) its ICRC. The other flags are zero.
 
 use roce::Frame;
 
 use crate::link::is_valid_length;
 
-/// Frames of a batch at most.
+/// Maximum number of frames of a batch.
 pub(crate) const FRAMES: usize = 64;
-/// Bytes of a batch at most. The kernel allocates no more for a datagram without long lists.
+/// Maximum length of a batch in bytes. For longer datagrams the kernel would allocate long lists of
+/// pages.
 pub(crate) const BYTES: usize = 64 << 10;
-/// Bytes in front of the frames of a batch at most.
+/// Maximum length of the head of a batch in bytes: everything before the frames.
 pub(crate) const HEAD: usize = FIXED + ENTRY * FRAMES;
-/// Bytes of a greeting.
+/// Length of a greeting in bytes.
 pub(crate) const GREETING: usize = 36;
 
 const VERSION: u8 = 1;
-/// Bytes that all have: addresses, type, name, version, kind, token.
+/// Length in bytes of the common start of greetings and batches: addresses, type, name, version,
+/// kind, token.
 const COMMON: usize = 28;
 const FIXED: usize = COMMON + 2;
 const ENTRY: usize = 4;
 
-/// The destination is the nearest bridge (IEEE 802.1Q, table 8-1), which passes no frame on. The
-/// type is one for local experiments.
+/// The first bytes of greetings and batches. The destination is the address of the nearest bridge
+/// (IEEE 802.1Q, table 8-1), which is never forwarded. The EtherType is for local experiments.
 const MARK: [u8; 18] = *b"\x01\x80\xc2\x00\x00\x0e\0\0\0\0\0\0\x88\xb5vrdm";
 const IS_GREETING: u8 = 0;
 const IS_BATCH: u8 = 1;
 
 const LACKS_ICRC: u16 = 1;
 
-/// A datagram between two switches, as far as its head tells.
+/// A datagram between two switches, classified by its head.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Datagram<'a> {
     /// A single frame.
     Frame,
     Greeting {
-        /// What a batch to the sender has to name.
+        /// Token of the sender, which batches to the sender must carry.
         token: u64,
-        /// What the sender has heard of the receiver.
+        /// The receiver's token, if the sender has received it, else 0.
         heard: u64,
     },
     Batch {
-        /// What the receiver has told the sender.
+        /// Token of the receiver.
         token: u64,
         entries: Entries<'a>,
     },
-    /// None that this version knows, or a malformed one.
+    /// A malformed datagram, or one that this version does not support.
     Unknown,
 }
 
-/// The list of frames of a batch.
+/// The list of the lengths and flags of the frames of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entries<'a>(&'a [u8]);
 
 impl<'a> Datagram<'a> {
-    /// Looks at a datagram of `total` bytes by its first ones, [`HEAD`] of them if it has as many.
+    /// Classifies a datagram of `total` bytes. `head` has its first [`HEAD`] bytes, or all if it is
+    /// shorter.
     pub(crate) fn of(head: &'a [u8], total: usize) -> Self {
         let Some(rest) = head.strip_prefix(&MARK) else {
             return Self::Frame;
@@ -104,12 +107,12 @@ impl<'a> Datagram<'a> {
 }
 
 impl Entries<'_> {
-    /// Bytes in front of the frames.
+    /// Length of the head of the batch in bytes.
     pub(crate) const fn head(&self) -> usize {
         FIXED + self.0.len()
     }
 
-    /// Of each frame its length, and whether it lacks an ICRC.
+    /// The length of each frame, and whether it lacks an ICRC.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, bool)> + '_ {
         self.0.chunks_exact(ENTRY).map(|entry| {
             let half = |at: usize| u16::from_be_bytes([entry[at], entry[at + 1]]);
@@ -118,7 +121,7 @@ impl Entries<'_> {
     }
 }
 
-/// A greeting.
+/// Encodes a greeting.
 pub(crate) fn greeting(token: u64, heard: u64) -> [u8; GREETING] {
     let mut bytes = [0; GREETING];
     put_common(&mut bytes, IS_GREETING, token);
@@ -126,7 +129,7 @@ pub(crate) fn greeting(token: u64, heard: u64) -> [u8; GREETING] {
     bytes
 }
 
-/// How many of `frames` make a batch.
+/// How many of `frames` fit one batch.
 pub(crate) fn fitting<'a>(frames: impl Iterator<Item = &'a Frame>) -> usize {
     let mut bytes = FIXED;
     let fits = |frame: &&Frame| {
@@ -144,12 +147,12 @@ pub(crate) fn put_head<'a>(
     frames: impl Iterator<Item = &'a Frame>,
 ) -> usize {
     put_common(out, IS_BATCH, token);
-    // At most `FRAMES`.
+    // `count` is at most `FRAMES`, which fits.
     out[COMMON..FIXED].copy_from_slice(&(count as u16).to_be_bytes());
     let entries = out[FIXED..].chunks_exact_mut(ENTRY).take(count);
     for (entry, frame) in entries.zip(frames) {
         let flags = if frame.lacks_icrc() { LACKS_ICRC } else { 0 };
-        // A frame holds less than 64 KiB, see `MAX_FRAME`.
+        // A frame has at most `MAX_FRAME` bytes, less than 64 KiB.
         entry[..2].copy_from_slice(&(frame.len() as u16).to_be_bytes());
         entry[2..].copy_from_slice(&flags.to_be_bytes());
     }
@@ -216,7 +219,7 @@ mod tests {
         for len in MARK.len()..bytes.len() {
             assert_eq!(Datagram::of(&bytes[..len], total), Datagram::Unknown);
         }
-        // Too short a frame, too long a one, none.
+        // A frame that is too short, a frame that is too long, and no frame at all.
         let (mut bytes, total) = head(&[13, 60]);
         assert_eq!(Datagram::of(&bytes, total), Datagram::Unknown);
         bytes[FIXED..][..2].copy_from_slice(&[0xff; 2]);

@@ -37,7 +37,7 @@ pub(crate) struct EngineQueues {
     joined: Mutex<HashMap<Mac, u32>>,
     /// Whether all frames from and to the engine must pass through the switch's thread.
     is_watched: AtomicBool,
-    /// Whether the switch may have a use for frames without an ICRC.
+    /// Whether some receiver accepts frames without an ICRC.
     offloads_icrc: AtomicBool,
     waker: Arc<Waker>,
     counters: Arc<Counters>,
@@ -84,8 +84,8 @@ impl EngineQueues {
         &self.counters
     }
 
-    /// Says whether the engine should leave the ICRC of its frames to the switch's thread, which
-    /// takes both kinds.
+    /// Sets whether the engine should leave the ICRC of its frames to the switch's thread. The
+    /// switch accepts frames with and without an ICRC at any time.
     pub(crate) fn set_offloads_icrc(&self, offloads: bool) {
         // Workers keep the cache line of a value that does not change.
         if self.offloads_icrc.load(Ordering::Relaxed) != offloads {
@@ -193,14 +193,14 @@ impl FramePort for EnginePort {
             self.neighbours.with(&to, |neighbour| {
                 if let Some(frame) = frame.take_if(|_| !neighbour.is_watched()) {
                     self.engine.counters.received.add_one();
-                    // Nothing damages it on this way, and nobody else sees it.
+                    // A frame between engines of one process needs no ICRC.
                     neighbour.accept(frame);
                 }
             });
         }
         let Some(mut frame) = frame else { return };
         if !self.engine.offloads_icrc.load(Ordering::Relaxed) {
-            // A cache of this processor has its payload.
+            // The ICRC is computed here, while the payload is in this CPU's cache.
             roce::packet::complete(&mut frame);
         }
         if self.engine.outgoing.push(frame).is_err() {

@@ -318,8 +318,8 @@ impl EventLoop {
             match link.receive(&mut self.spares[source], &pool) {
                 Ok(None) => return,
                 Ok(Some(Received::Here(len))) if link::is_valid_length(len) => {
-                    // Every frame gets a buffer of its own; when there is none, its contents are
-                    // dropped.
+                    // The frame keeps its buffer if another one is free for the next frame, else it
+                    // is dropped.
                     match pool.take(MAX_FRAME) {
                         Some(next) => {
                             let mut frame = mem::replace(&mut self.spares[source], next);

@@ -476,12 +476,12 @@ impl Forwarder {
         nets.chain(uplinks).any(Link::comes_and_goes)
     }
 
-    /// Looks for peers that have come anew.
+    /// Searches for restarted peers.
     pub(crate) fn renew(&mut self) {
         self.links().for_each(|(_, link, _)| link.renew());
     }
 
-    /// Whether a frame may go there without an ICRC.
+    /// Whether a frame may be delivered to this destination without an ICRC.
     pub(crate) fn offloads_icrc(&self, destination: Destination) -> bool {
         match destination {
             Destination::Engine(_) | Destination::Nowhere => true,
@@ -490,7 +490,7 @@ impl Forwarder {
         }
     }
 
-    /// Tells engines whether there is an uplink that takes frames without an ICRC.
+    /// Notifies engines whether there is an uplink that accepts frames without an ICRC.
     pub(crate) fn tell_offload(&mut self) {
         let offloads = self
             .uplinks

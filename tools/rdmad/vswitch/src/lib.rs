@@ -35,10 +35,10 @@
 //! frames pass through the thread, so that they have one order.
 //!
 //! # ICRC
-//! Engines leave it out of their packets. A frame says so ([`roce::Frame::lacks_icrc`]) until the
-//! switch completes it, which it does before the frame leaves the process or is captured or
-//! damaged. Only engines take it as it is, and a daemon at the other end of a Unix socket that has
-//! agreed to.
+//! Engines leave the ICRC out of their packets, and mark the frame
+//! ([`roce::Frame::lacks_icrc`]). The switch adds the ICRC before the frame leaves the process, is
+//! captured or gets faults. Only engines accept frames without an ICRC, and a daemon at the other
+//! end of a Unix socket that has agreed to it.
 //!
 //! # Capture
 //! A [capture file](pcap) has every accepted frame once: after the source filter and before faults.

@@ -41,20 +41,21 @@ const STALL: Duration = Duration::from_secs(1);
 /// and then never exceeds [`STALL`], but delays the engine as well.
 const AGE: Duration = Duration::from_secs(3);
 
-/// Frames that wait for each other to leave together at most, until the end of a round.
+/// Maximum number of frames that are collected until the end of a round, to be sent together.
 const TOGETHER: usize = 64;
 
-/// How soon a full socket is tried again that does not tell when it has room.
+/// Retry interval of a full socket for which epoll does not report room.
 const RETRY: Duration = Duration::from_micros(100);
-/// How soon one is looked at that does, or that has taken nothing for long.
+/// Retry interval of a full socket for which epoll reports room, or that has accepted nothing for
+/// long.
 const STALE: Duration = Duration::from_millis(500);
-/// How often errors of one link are told.
+/// Minimum interval between logged errors of one link.
 const COMPLAINT: Duration = Duration::from_secs(60);
 
-/// Bytes that a socket is asked to hold of what comes. The kernel may grant less.
+/// Requested size of a socket's receive buffer in bytes. The kernel may grant less.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Bytes that a socket is asked to hold of what leaves: a few windows. With more, what is sent
-/// again because no answer came would stand behind itself.
+/// Requested size of a socket's send buffer in bytes: a few windows. In a larger buffer a
+/// retransmitted packet would wait behind its original.
 const SEND_BUFFER: usize = 1 << 20;
 
 /// Two Unix datagram sockets by their paths; a datagram is a raw frame, as QEMU's `-netdev dgram`
@@ -97,22 +98,23 @@ enum Socket {
     Tap(Tap),
 }
 
-/// What was read from a socket.
+/// The result of reading from a link.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A frame of this length, in the buffer that was given; it exceeds that if it did not fit.
+    /// A frame of this length in the given buffer. The length exceeds the buffer's if the frame did
+    /// not fit.
     Here(usize),
-    /// A frame in a buffer of its own.
+    /// A frame in another buffer.
     Frame(Frame),
-    /// So many frames that had no buffers.
+    /// This number of frames was lost for lack of buffers.
     Lost(usize),
-    /// A datagram that is refused.
+    /// A datagram was refused.
     Refused,
-    /// A datagram without a frame.
+    /// A datagram without a frame was handled.
     Nothing,
 }
 
-/// How an attempt to send went.
+/// The result of an attempt to send a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// The frame was sent, or waits in the backlog.
@@ -218,7 +220,7 @@ impl Link {
         }
     }
 
-    /// Looks for a peer that has come anew, where there is one that comes and goes.
+    /// Searches for a restarted peer, if the link is a Unix socket.
     pub(crate) fn renew(&mut self) {
         match &mut self.socket {
             Socket::Net { peer, .. } => peer.renew(),
@@ -227,12 +229,12 @@ impl Link {
         }
     }
 
-    /// Whether frames without an ICRC may be sent.
+    /// Whether the other end accepts frames without an ICRC.
     pub(crate) fn offloads_icrc(&self) -> bool {
         matches!(&self.socket, Socket::Unix(uplink) if uplink.takes_batches())
     }
 
-    /// Whether frames wait for others to leave together.
+    /// Whether frames are collected to be sent together.
     fn sends_together(&self) -> bool {
         match &self.socket {
             Socket::Udp(_) => true,
@@ -241,7 +243,7 @@ impl Link {
         }
     }
 
-    /// Reads what comes next, into `into` or a buffer of `pool`; `None` if there is nothing.
+    /// Reads the next frame, into `into` or a buffer of `pool`. `None` if there is no input.
     pub(crate) fn receive(
         &mut self,
         into: &mut [u8],
@@ -455,8 +457,8 @@ impl Link {
 }
 
 impl Socket {
-    /// Sends the first of `frames`, which are not none, and others if they leave together. Returns
-    /// how many.
+    /// Sends the first of `frames`, and following ones if the socket sends runs. `frames` must not
+    /// be empty. Returns the number of frames sent.
     fn send_first(&mut self, frames: &mut VecDeque<Frame>) -> Result<usize, Errno> {
         match self {
             Self::Udp(socket) => socket.send(frames),

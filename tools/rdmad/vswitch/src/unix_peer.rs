@@ -23,7 +23,7 @@ use crate::link::errno;
 pub(crate) struct UnixPeer {
     remote: Remote,
     connected: bool,
-    /// How often the socket was connected after it had no peer.
+    /// Number of times that the socket was connected after it had no peer.
     connections: u64,
 }
 
@@ -53,8 +53,8 @@ impl UnixPeer {
 
     fn connect(&mut self) -> Result<(), Errno> {
         let connected = self.remote.connect().map_err(errno);
-        // A socket that can't be connected anew keeps a peer that it has, which may have ended:
-        // sending will tell.
+        // After a failed connect the socket is still connected to its old peer. If that peer has
+        // ended, sending fails.
         if connected.is_ok() && !self.connected {
             self.connected = true;
             self.connections += 1;
@@ -62,13 +62,13 @@ impl UnixPeer {
         connected
     }
 
-    /// The number of the connection, unless its peer was found to have ended. A successor that
-    /// [`renew`](Self::renew) finds before that takes it over.
+    /// Number of the connection, or `None` once the peer was found to have ended. If
+    /// [`renew`](Self::renew) finds a successor before that, the number does not change.
     pub(crate) fn connection(&self) -> Option<u64> {
         self.connected.then_some(self.connections)
     }
 
-    /// Sends the parts of a datagram to the present peer alone.
+    /// Sends a datagram in parts to the present peer, never to a successor.
     pub(crate) fn send_connected(&mut self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
         if !self.connected {
             return Err(Errno::NOTCONN);
@@ -80,7 +80,7 @@ impl UnixPeer {
         sent
     }
 
-    /// Sends a datagram, to the peer's successor if it has one.
+    /// Sends a datagram. If the peer has ended, connects to its successor first.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         if self.connected {
             match self.try_send(bytes) {
@@ -97,7 +97,7 @@ impl UnixPeer {
     }
 }
 
-/// Whether an error of sending says that the peer has ended.
+/// Whether an error of a send means that the peer has ended.
 pub(crate) fn is_gone(error: Errno) -> bool {
     matches!(
         error,

@@ -2,12 +2,12 @@
 
 //! An uplink over a Unix datagram socket.
 //!
-//! A datagram is a frame, until both ends have found that they are switches that know
-//! [batches](crate::batch). An end greets a peer that it is newly connected to, and one that has
-//! greeted it. A greeting has a random token. Whoever has heard it may send batches, and in them
-//! frames without an ICRC; a batch with another token is refused, and its sender greeted. The
-//! agreement ends with the peer: when it is found dead, and when no greeting has come for
-//! [a while](SILENCE). It is renewed with each look for a new peer.
+//! Each datagram is a frame, until both ends have learned that the other one is a switch that
+//! supports [batches](crate::batch). An end greets a peer to which it has just connected, and a
+//! peer that has greeted it. A greeting carries a random token. A peer that has received the token
+//! may send batches, in which frames may lack their ICRC. A batch with another token is refused,
+//! and its sender is greeted. The agreement ends when the peer is found dead, or when no greeting
+//! has been received for [a while](SILENCE). Each search for a new peer renews the agreement.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -24,34 +24,34 @@ use crate::batch::{self, Datagram};
 use crate::link::Received;
 use crate::unix_peer::{is_gone, UnixPeer};
 
-/// Renewals without a greeting after which a peer counts as another one.
+/// Number of renewals without a greeting after which the agreement with the peer ends.
 const SILENCE: u32 = 3;
 
-/// The socket, and what it has agreed on with its peer.
+/// The socket, and the state of the agreement with its peer.
 #[derive(Debug)]
 pub(crate) struct UnixUplink {
     peer: UnixPeer,
-    /// The connection of the peer that the rest is about.
+    /// Number of the connection to which the following fields belong.
     connection: u64,
-    /// The own token, not 0.
+    /// Token of this end, not 0.
     token: u64,
-    /// That of the peer.
+    /// Token of the peer, if a greeting was received.
     heard: Option<u64>,
-    /// The peer was greeted.
+    /// Whether the peer was greeted.
     has_greeted: bool,
-    /// The peer is to be greeted, again or for the first time.
+    /// Whether a greeting to the peer is pending.
     greets: bool,
-    /// Renewals since the peer showed that it knows of the agreement.
+    /// Number of renewals since the last greeting or batch of the peer.
     silent: u32,
     head: Box<[u8; batch::HEAD]>,
-    /// Frames of a batch that have yet to be taken.
+    /// Received frames of a batch that [`receive`](Self::receive) has yet to return.
     arrived: VecDeque<Frame>,
-    /// Frames of batches that had no buffers, of which nobody was told.
+    /// Number of frames of batches that were lost for lack of buffers and are not reported yet.
     lost: usize,
 }
 
 impl UnixUplink {
-    /// Takes a socket and the path of its peer, which need not be there.
+    /// Combines a socket with the path of its peer. The peer need not exist yet.
     pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         let mut uplink = Self {
             peer: UnixPeer::new(socket, path)?,
@@ -69,7 +69,7 @@ impl UnixUplink {
         Ok(uplink)
     }
 
-    /// Whether the peer takes batches, and frames without an ICRC in them.
+    /// Whether the peer accepts batches, and frames without an ICRC in them.
     pub(crate) fn takes_batches(&self) -> bool {
         self.token_of_peer().is_some()
     }
@@ -79,9 +79,9 @@ impl UnixUplink {
         self.heard.filter(|_| is_same && self.has_greeted)
     }
 
-    /// Connects to the present owner of the peer's path, and sees whether it still agrees.
+    /// Connects to the present socket at the peer's path, and renews the agreement.
     pub(crate) fn renew(&mut self) {
-        // It is the old peer that is asked whether it is alive.
+        // The old peer is greeted first, to check whether it is still alive.
         self.greets |= self.heard.is_some();
         self.greet();
         self.silent += 1;
@@ -92,7 +92,7 @@ impl UnixUplink {
         self.greet();
     }
 
-    /// Greets the peer if that is due.
+    /// Greets the peer, if the connection is new or a greeting is pending.
     fn greet(&mut self) {
         let connection = self.peer.connection();
         if let Some(connection) = connection.filter(|at| *at != self.connection) {
@@ -103,16 +103,16 @@ impl UnixUplink {
         }
         if self.greets && connection.is_some() {
             let greeting = batch::greeting(self.token, self.heard.unwrap_or(0));
-            // What has no room is sent with the next renewal.
+            // If the socket is full, the next renewal sends the greeting.
             let sent = self.peer.send_connected(&[IoSlice::new(&greeting)]);
             self.greets = sent.is_err();
             self.has_greeted |= sent.is_ok();
         }
     }
 
-    /// Takes a greeting.
+    /// Handles a greeting.
     fn is_greeted(&mut self, token: u64, heard: u64) {
-        // One that this end has not found yet.
+        // This end may not have connected to the peer yet.
         if self.peer.connection().is_none() {
             self.peer.renew();
             self.greet();
@@ -123,19 +123,19 @@ impl UnixUplink {
         self.greet();
     }
 
-    /// Sends a frame by itself, to the peer's successor if it has one.
+    /// Sends a single frame. If the peer has ended, connects to its successor first.
     pub(crate) fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
         let sent = self.peer.send(frame);
         self.greet();
         sent
     }
 
-    /// Sends the first of `frames`, which are not none, and others if the peer takes batches.
-    /// Returns how many.
+    /// Sends the first of `frames`, and following ones if the peer accepts batches. `frames` must
+    /// not be empty. Returns the number of frames sent.
     pub(crate) fn send_first(&mut self, frames: &mut VecDeque<Frame>) -> Result<usize, Errno> {
         if let Some(token) = self.token_of_peer() {
             match self.send_batch(token, frames) {
-                // Its successor has agreed on nothing.
+                // The peer has ended. Its successor has not agreed to batches yet.
                 Err(error) if is_gone(error) => {}
                 sent => return sent,
             }
@@ -156,7 +156,8 @@ impl UnixUplink {
         self.peer.send_connected(&parts[..=count]).map(|()| count)
     }
 
-    /// Reads what comes next, a single frame into `into`, those of a batch into buffers of `pool`.
+    /// Reads the next datagram: a single frame into `into`, the frames of a batch into buffers of
+    /// `pool`. Returns remaining frames of the last batch first.
     pub(crate) fn receive(&mut self, into: &mut [u8], pool: &FramePool) -> Result<Received, Errno> {
         if self.lost > 0 {
             return Ok(Received::Lost(mem::take(&mut self.lost)));
@@ -164,7 +165,7 @@ impl UnixUplink {
         if let Some(frame) = self.arrived.pop_front() {
             return Ok(Received::Frame(frame));
         }
-        // No batch comes before a greeting.
+        // A batch before the first greeting is refused, so the datagram can be read as a frame.
         if self.heard.is_none() {
             let (_, total) = rustix::net::recv(self.as_fd(), &mut *into, RecvFlags::TRUNC)?;
             let head = &into[..total.min(batch::HEAD)];
@@ -202,26 +203,26 @@ impl UnixUplink {
         }
     }
 
-    /// Takes the next datagram away.
+    /// Discards the next datagram.
     fn skip(&self) -> Result<(), Errno> {
         rustix::net::recv(self.as_fd(), &mut [0; 1][..], RecvFlags::empty()).map(drop)
     }
 
-    /// Refuses a datagram whose sender takes this end for another one.
+    /// Refuses a datagram with a wrong token or of an unknown kind, and greets the sender.
     fn refuse(&mut self) -> Received {
         self.greets = true;
         self.greet();
         Received::Refused
     }
 
-    /// Reads a batch straight into the buffers of its frames.
+    /// Reads a batch directly into the buffers of its frames.
     fn receive_batch(
         &mut self,
         entries: batch::Entries<'_>,
         pool: &FramePool,
     ) -> Result<(), Errno> {
         for (len, lacks_icrc) in entries.iter() {
-            // What has no buffer is cut off with all behind it.
+            // If there is no buffer for a frame, this frame and the following ones are lost.
             let Some(mut frame) = pool.take(len) else {
                 break;
             };
@@ -249,8 +250,7 @@ impl UnixUplink {
         read.map(drop)
     }
 
-    /// Whether frames have been read from the socket that [`receive`](Self::receive) has yet to
-    /// return.
+    /// Whether frames were read from the socket that [`receive`](Self::receive) has yet to return.
     pub(crate) fn has_arrived(&self) -> bool {
         self.lost > 0 || !self.arrived.is_empty()
     }

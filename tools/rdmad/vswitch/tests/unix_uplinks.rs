@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What two switches joined by Unix sockets agree on, and what nobody else gets by pretending.
+//! The agreement of two switches that Unix sockets join, and attempts of others to forge it.
 
 mod common;
 
@@ -16,7 +16,7 @@ use roce::{Frame, FramePort, Packet};
 use tempfile::TempDir;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
 
-/// A switch with one port, whose uplink leads from one name to another.
+/// A switch with one port and one uplink, whose sockets have the given names in a directory.
 struct Side {
     switch: SteppedSwitch,
     engine: EnginePort,
@@ -53,7 +53,7 @@ impl Side {
         }
     }
 
-    /// Sends a packet as an engine builds it.
+    /// Sends a packet like an engine, without an ICRC.
     fn send(&self, dst: Mac, number: u8) {
         let (path, headers) = send_only(dst, mac(self.port), number, 0);
         let mut frame = self.engine.frame(roce(dst, mac(0), 0).len()).unwrap();
@@ -75,7 +75,7 @@ impl Side {
     }
 }
 
-/// Lets both sides do what they have to do at `now`.
+/// Runs rounds of all sides at `now`, until they have exchanged their datagrams.
 fn settle<const N: usize>(now: Instant, mut sides: [&mut Side; N]) {
     for _ in 0..6 {
         for side in &mut sides {
@@ -84,7 +84,7 @@ fn settle<const N: usize>(now: Instant, mut sides: [&mut Side; N]) {
     }
 }
 
-/// Two sides that have agreed, and know the way.
+/// Two sides that have agreed on batches and learned the address of each other's port.
 fn pair(dir: &Path, now: Instant) -> (Side, Side) {
     let mut left = Side::new(dir, ["l", "r"], 0, now);
     let mut right = Side::new(dir, ["r", "l"], 1, now);
@@ -93,7 +93,7 @@ fn pair(dir: &Path, now: Instant) -> (Side, Side) {
     (left, right)
 }
 
-/// Both sides hear where the other's port is.
+/// Lets both sides learn the address of the other's port.
 fn learn(left: &mut Side, right: &mut Side, now: Instant) {
     left.send(mac(1), 100);
     settle(now, [left, right]);
@@ -117,7 +117,7 @@ fn those_that_agree_send_no_icrc() {
         assert_eq!(Packet::parse_frame(&frame).unwrap().payload[0], number);
     }
     assert_eq!((left.refused(), right.refused()), (0, 0));
-    // Of the other's engine: frames that came are back.
+    // The buffers of received frames were returned.
     assert_eq!(right.switch.frames(), [0, 1, 1]);
 }
 
@@ -164,7 +164,7 @@ fn what_came_without_goes_on_with_one() {
     let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
     outside.set_read_timeout(Some(PATIENCE)).unwrap();
     let peer = outside.local_addr().unwrap();
-    // A port that is free now.
+    // An address with a UDP port that is free now.
     let free = UdpSocket::bind("127.0.0.1:0").unwrap();
     let bind = free.local_addr().unwrap();
     drop(free);
@@ -210,7 +210,7 @@ fn a_successor_agrees_anew() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());
     let (mut left, right) = pair(dir.path(), now);
     drop(right);
-    // The successor is there before the end of the first is noticed.
+    // The successor starts before the left side notices the end of the first peer.
     let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
     let mut now = now;
     for _ in 0..3 {
@@ -227,7 +227,7 @@ fn a_successor_agrees_anew() {
 fn a_peer_that_falls_silent_gets_them_again() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());
     let (mut left, right) = pair(dir.path(), now);
-    // Another socket takes the path while the first one lives.
+    // Another socket is bound at the path while the first one is still open.
     std::fs::remove_file(dir.path().join("r")).unwrap();
     let socket = UnixDatagram::bind(dir.path().join("r")).unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -245,7 +245,7 @@ fn a_peer_that_falls_silent_gets_them_again() {
     drop(right);
 }
 
-/// A batch of one frame that says that it lacks its ICRC.
+/// A batch of one frame, whose flag says that the frame lacks its ICRC.
 fn batch(token: [u8; 8], frame: &[u8]) -> Vec<u8> {
     let len = (frame.len() as u16).to_be_bytes();
     let head = b"\x01\x80\xc2\x00\x00\x0e\0\0\0\0\0\0\x88\xb5vrdm\x01\x01";
@@ -273,11 +273,11 @@ fn a_batch_needs_the_token_of_the_present_agreement() {
         settle(now, [right]);
         right.engine.receive()
     };
-    // By an end that has not greeted, whatever it names.
+    // A batch from an end that has not greeted is refused, whatever its token.
     assert!(sends(&mut right, &batch(token, &bare)).is_none());
     assert!(sends(&mut right, &batch([1; 8], &bare)).is_none());
     assert_eq!(right.refused(), 2);
-    // By one that has, the token alone.
+    // A batch from an end that has greeted is accepted only with the right token.
     let mut hello = greeting[..36].to_vec();
     hello[20..28].copy_from_slice(&[2; 8]);
     hello[28..36].copy_from_slice(&token);
@@ -286,7 +286,7 @@ fn a_batch_needs_the_token_of_the_present_agreement() {
     assert_eq!(right.refused(), 3);
     let frame = sends(&mut right, &batch(token, &bare)).expect("the frame of a batch");
     assert!(frame.lacks_icrc() && Packet::parse_frame(&frame).is_ok());
-    // A single frame never lacks it.
+    // A frame outside of a batch can't be marked as lacking its ICRC.
     let frame = sends(&mut right, &bare).expect("a frame");
     assert!(Packet::parse_frame(&frame).is_err());
     assert_eq!(right.refused(), 3);

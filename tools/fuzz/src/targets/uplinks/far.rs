@@ -115,10 +115,11 @@ impl Far {
         sent.map(drop)
     }
 
-    /// The next frame that came. What switches say to each other is none: it has no source address.
+    /// Takes the next received frame. Datagrams that switches exchange about their agreement are no
+    /// frames: they have no source address.
     pub fn receive(&mut self) -> Option<&[u8]> {
         let into = &mut self.buffer;
-        // An error is that of a frame that was sent.
+        // The first error may be a pending error of an earlier send, so the read is retried once.
         let mut errors = 0;
         while errors < 2 {
             let received = match &self.socket {

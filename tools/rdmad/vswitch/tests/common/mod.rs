@@ -67,7 +67,7 @@ pub fn send_only(dst: Mac, src: Mac, number: u8, traffic_class: u8) -> (Path, He
     (path, Headers::new(bth, send))
 }
 
-/// Whether a datagram is one that switches exchange beside frames: it has no source address.
+/// Whether a datagram is a greeting or a batch between switches, which has no source address.
 pub fn is_of_switches(bytes: &[u8]) -> bool {
     bytes.get(6..12) == Some(&[0; 6])
 }
@@ -110,7 +110,7 @@ impl Far {
         });
     }
 
-    /// The next frame. What the switch says to another switch is none.
+    /// Receives the next frame, and skips datagrams between switches.
     pub fn receive(&self) -> Vec<u8> {
         loop {
             let bytes = self.receive_any();
@@ -120,7 +120,7 @@ impl Far {
         }
     }
 
-    /// The next datagram.
+    /// Receives the next datagram.
     pub fn receive_any(&self) -> Vec<u8> {
         let mut bytes = vec![0; 70_000];
         let len = self.0.recv(&mut bytes).expect("a frame");
@@ -198,7 +198,7 @@ impl Rig {
         self.engines[port].0.send(frame);
     }
 
-    /// Sends [`roce`] as an engine builds it: without an ICRC.
+    /// Sends a frame like [`roce`] from an engine, without an ICRC.
     pub fn engine_build(&self, port: usize, dst: Mac, number: u8) {
         let (engine, _) = &self.engines[port];
         let (path, headers) = send_only(dst, mac(port), number, 0);
