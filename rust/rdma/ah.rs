@@ -26,9 +26,9 @@ use kernel::{
 
 /// A device with address handles.
 ///
-/// Kernel clients create and destroy AHs with locks held and in interrupts too. No function of this
-/// trait but [`create_user_ah`](Self::create_user_ah) may sleep, nor may dropping an
-/// [`Ah`](Self::Ah).
+/// Kernel clients create and destroy AHs also with locks held and in interrupts. So only
+/// [`create_user_ah`](Self::create_user_ah) may sleep, not the other functions of this trait or the
+/// drop of an [`Ah`](Self::Ah).
 ///
 /// # Examples
 ///
@@ -78,7 +78,7 @@ pub trait AddressHandles: ProtectionDomains {
     fn query_ah(ah: &Ah<Self>) -> AhAttr;
 }
 
-/// Attributes of an AH that a consumer asks for.
+/// Attributes of a new AH.
 ///
 /// # Examples
 ///
@@ -99,7 +99,7 @@ pub struct AhInitAttr<'a> {
 impl<'a> AhInitAttr<'a> {
     /// # Safety
     ///
-    /// `raw` is valid for `'a`, and so is the GID table's entry that it names.
+    /// `raw`, and the entry of the GID table that it points to, are valid for `'a`.
     unsafe fn from_raw(raw: *const bindings::rdma_ah_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
         let raw: &'a bindings::rdma_ah_attr = unsafe { &*(*raw).ah_attr };
@@ -112,13 +112,13 @@ impl<'a> AhInitAttr<'a> {
         Ok(Self { attr, source })
     }
 
-    /// The path, whose MAC address is resolved.
+    /// The path, with the resolved MAC address.
     pub fn attr(&self) -> &AhAttr {
         &self.attr
     }
 
-    /// The source address. Its index belongs to no other address as long as the AH exists, but the
-    /// address itself may be deleted before.
+    /// The source address. It may be deleted before the AH, but no other address gets its index as
+    /// long as the AH exists.
     pub fn source(&self) -> &GidEntry<'a> {
         &self.source
     }
@@ -129,12 +129,12 @@ pub type Ah<T> = Object<bindings::ib_ah, T>;
 
 core_object!(ib_ah, AddressHandles, Ah, ());
 
-/// Makes `raw` an AH by what `create` does.
+/// Initializes the AH `raw` with the driver's part that `create` returns.
 ///
 /// # Safety
 ///
-/// `raw` is allocated by the core for a device of `T` and not in use; `init` is valid, and so is
-/// what it names.
+/// `raw` is allocated by the core for a device of `T` and not in use; `init`, and everything that
+/// it points to, are valid.
 unsafe fn create_with<T: AddressHandles>(
     raw: *mut bindings::ib_ah,
     init: *const bindings::rdma_ah_init_attr,

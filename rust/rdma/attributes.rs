@@ -18,17 +18,17 @@ use kernel::{
 /// Atomicity of remote atomic operations.
 #[derive(Clone, Copy, Default)]
 pub enum AtomicCap {
-    /// There are none.
+    /// The device has no atomic operations.
     #[default]
     None,
-    /// Atomic among the queue pairs of the device.
+    /// Atomic with respect to operations of QPs of the same device.
     Hca,
-    /// Atomic towards every access of the memory.
+    /// Atomic with respect to all accesses of the memory.
     Global,
 }
 
-/// Limits and capabilities of a device: `struct ib_device_attr` without what only other kinds of
-/// device have.
+/// Limits and capabilities of a device: `struct ib_device_attr` without the fields for other kinds
+/// of devices.
 ///
 /// # Examples
 ///
@@ -46,28 +46,28 @@ pub enum AtomicCap {
 #[allow(missing_docs)]
 #[derive(Default)]
 pub struct DeviceAttr {
-    /// In network byte order.
+    /// GUID in network byte order.
     pub sys_image_guid: [u8; 8],
     pub vendor_id: u32,
     pub vendor_part_id: u32,
     pub hw_ver: u32,
     /// Bits of the user space ABI, `enum ib_uverbs_device_cap_flags`.
     pub device_cap_flags: u64,
-    /// Bits that kernel clients alone see, `enum ib_kernel_cap_flags`.
+    /// Bits for kernel clients only, `enum ib_kernel_cap_flags`.
     pub kernel_cap_flags: u64,
-    /// Bytes.
+    /// Maximum size of an MR in bytes.
     pub max_mr_size: u64,
-    /// Bit n stands for pages of 2ⁿ bytes.
+    /// Supported page sizes: bit n for pages of 2ⁿ bytes.
     pub page_size_cap: u64,
     pub max_mr: u32,
-    /// Memory windows.
+    /// Maximum number of memory windows.
     pub max_mw: u32,
     pub max_pd: u32,
     pub max_qp: u32,
     pub max_qp_wr: u32,
     pub max_send_sge: u32,
     pub max_recv_sge: u32,
-    /// SGEs of an RDMA READ.
+    /// Maximum number of SGEs of an RDMA READ.
     pub max_sge_rd: u32,
     pub max_cq: u32,
     pub max_cqe: u32,
@@ -75,16 +75,16 @@ pub struct DeviceAttr {
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
     pub atomic_cap: AtomicCap,
-    /// Multicast groups.
+    /// Maximum number of multicast groups.
     pub max_mcast_grp: u32,
-    /// Queue pairs attached to one multicast group.
+    /// Maximum number of QPs that are attached to one multicast group.
     pub max_mcast_qp_attach: u32,
-    /// Queue pairs attached to multicast groups in all.
+    /// Maximum number of attachments of QPs to multicast groups.
     pub max_total_mcast_qp_attach: u32,
     pub max_ah: u32,
-    /// Pages of an MR that kernel clients map and register by work requests.
+    /// Maximum number of pages of an MR for fast registration.
     pub max_fast_reg_page_list_len: u32,
-    /// Shared receive queues.
+    /// Maximum number of SRQs.
     pub max_srq: u32,
     pub max_srq_wr: u32,
     pub max_srq_sge: u32,
@@ -97,7 +97,7 @@ impl DeviceAttr {
     pub const SRQ_RESIZE: u64 =
         bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_SRQ_RESIZE as u64;
 
-    /// Bit of `kernel_cap_flags`: QPs can be created that do not hear what they send to a group.
+    /// Bit of `kernel_cap_flags`: QPs can be created that do not receive their own multicasts.
     pub const BLOCK_MULTICAST_LOOPBACK: u64 =
         bindings::ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK as u64;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way to the consumers of queues: the handlers that they gave when they created them.
+//! Consumers of queues: calls of the handlers that a consumer passed when it created the queue.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 //!
-//! A completion handler may arm, poll and post. These may call
+//! A completion handler may arm, poll and post. The driver's functions for these may in turn call
 //! [`notify_later`](Consumer::notify_later) and [`event`](Consumer::event), which therefore take no
 //! lock.
 //!
@@ -37,31 +37,31 @@ use kernel::{
     }, //
 };
 
-/// A structure of the core that has handlers.
+/// A structure of the core with handlers.
 pub trait Handled: Sized + 'static {
-    /// The events that can happen to it.
+    /// Asynchronous events of the object.
     type Event: Event;
 
-    /// The handler of events and its context.
+    /// The event handler and its context.
     ///
     /// # Safety
     ///
     /// `this` is created and not destroyed during the call.
     unsafe fn event_handler(this: *mut Self) -> EventHandler;
 
-    /// Calls the handler of completions, of objects that have one.
+    /// Calls the completion handler, if the object has one.
     ///
     /// # Safety
     ///
     /// `this` is created and not destroyed during the call.
     unsafe fn complete(_this: *mut Self) {}
 
-    /// Where an event names the object that it is about.
+    /// The member of an event that points to the object.
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self;
 }
 
-/// Implements [`Handled`] for a structure of the core: its events, the member that is the context
-/// of its handlers, and its name in the union of events.
+/// Implements [`Handled`] for a structure of the core. The arguments are its events, its member
+/// with the context of its handlers, and its member in the union of `ib_event`.
 macro_rules! handled {
     ($c:ident, $event:ty, $context:ident, $element:ident, $($complete:tt)*) => {
         impl super::consumer::Handled for bindings::$c {
@@ -98,8 +98,7 @@ pub struct EventHandler {
     pub(super) context: *mut c_void,
 }
 
-/// The way to the consumer of a queue. It may be kept longer than the queue, and leads nowhere from
-/// then on.
+/// A handle to the consumer of a queue. It may outlive the queue, and then has no effect.
 ///
 /// # Examples
 ///
@@ -122,13 +121,13 @@ impl<Q: Handled> Clone for Consumer<Q> {
 
 /// # Invariants
 ///
-/// `queue` is null or a queue that is created and whose destruction does not begin as long as
-/// `calling` is held, or a deferred call is under way.
+/// `queue` is null or a created queue. The destruction of the queue does not begin while `calling`
+/// is held or a deferred call is running.
 #[pin_data]
 struct Link<Q: Handled> {
-    /// Changes with `calling` held.
+    /// The queue; changed with `calling` held.
     queue: Atomic<*mut Q>,
-    /// The object that completions name, null whenever `queue` is.
+    /// The object that completions point to; null whenever `queue` is null.
     name: Atomic<*mut Q>,
     /// Events that the deferred call delivers: a bit for each kind of event, and [`COMPLETIONS`].
     pending: Atomic<u32>,
@@ -137,7 +136,7 @@ struct Link<Q: Handled> {
     calling: SpinLockIrq<()>,
 }
 
-/// The bit of [`Link::pending`] that stands for completions. It is above every `ib_event_type`.
+/// The bit of [`Link::pending`] for completions, above the bits of all `ib_event_type`s.
 const COMPLETIONS: u32 = 1 << 31;
 
 /// The bit of an event.
@@ -146,7 +145,7 @@ fn bit(event: bindings::ib_event_type) -> u32 {
 }
 
 impl<Q: Handled> Link<Q> {
-    /// Calls the handler of completions.
+    /// Calls the completion handler.
     fn notify(&self) {
         let _guard = self.calling.lock();
         let queue = self.queue.load(Relaxed);
@@ -185,8 +184,8 @@ impl<Q: Handled> Link<Q> {
             };
             pending &= pending - 1;
             *Q::element(&mut record) = queue;
-            // SAFETY: The consumer gave the handler with this context. It takes the events of `Q`,
-            // and no others are pending.
+            // SAFETY: The consumer passed the handler together with this context. The handler takes
+            // events of `Q`, and no others are pending.
             unsafe { handler(&mut record, context) };
         }
     }
@@ -195,7 +194,7 @@ impl<Q: Handled> Link<Q> {
 impl<Q: Handled> Call for Link<Q> {
     fn call(&self) {
         let pending = self.pending.xchg(0, Full);
-        // Acquire: what the creator of the queue wrote is visible.
+        // Acquire, so that the writes of the queue's creator are visible.
         let queue = self.queue.load(Acquire);
         if queue.is_null() {
             return;
@@ -219,27 +218,28 @@ impl<Q: Handled> Consumer<Q> {
         Ok(Self(link))
     }
 
-    /// Tells the consumer of an event, from process context, since handlers may sleep. May be
-    /// called in any context. Of events of one kind that come faster than the handler, one is told.
+    /// Delivers an event to the consumer from process context, since handlers may sleep. Can be
+    /// called in any context. Events of one kind that are pending at the same time are delivered as
+    /// one.
     pub fn event(&self, event: Q::Event) {
         self.defer(bit(event.as_raw()));
     }
 
     fn defer(&self, bits: u32) {
-        // An event of a queue that is not linked yet, or no longer, has nobody to be told to. If
-        // `unlink` comes between the two, the deferred call is disabled.
+        // Events of a queue without a linked consumer are dropped. If `unlink` runs between the two
+        // calls, the deferred call is disabled.
         if !self.0.queue.load(Relaxed).is_null() {
             self.0.mark(bits);
             self.0.queue();
         }
     }
 
-    /// The queue as completions name it, null when it is being destroyed.
+    /// The object that completions point to; null while the queue is being destroyed.
     pub(super) fn name(&self) -> *mut Q {
         self.0.name.load(Relaxed)
     }
 
-    /// Leads to the consumer of `queue` from here on, which completions call `name`.
+    /// Links the handle to the consumer of `queue`. Completions point to `name`.
     ///
     /// # Safety
     ///
@@ -252,7 +252,7 @@ impl<Q: Handled> Consumer<Q> {
         self.0.queue.store(queue, Release);
     }
 
-    /// Ends the link for good. When it returns, no handler runs or will run.
+    /// Removes the link for good. Afterwards no handler runs or begins.
     pub(super) fn unlink(&self) {
         {
             let _guard = self.0.calling.lock();
@@ -264,16 +264,16 @@ impl<Q: Handled> Consumer<Q> {
 }
 
 impl Consumer<bindings::ib_cq> {
-    /// Tells the consumer that there are completions. May be called in any context but from the
-    /// consumer's verbs, for a CQ that the consumer armed.
+    /// Calls the completion handler of a CQ that the consumer has armed. Can be called in any
+    /// context, but not from the consumer's verbs.
     ///
-    /// A process that has not read the last such event gets no second one.
+    /// A process that has not read its last completion event gets no second one.
     pub fn notify(&self) {
         self.0.notify();
     }
 
-    /// Does the same from a work item. For callers who hold locks that the consumer's handler
-    /// takes, and for verbs, which may run in that handler.
+    /// Calls the completion handler from a work item. For callers that hold locks which the handler
+    /// takes, and for verbs, which may run in the handler.
     pub fn notify_later(&self) {
         self.defer(COMPLETIONS);
     }

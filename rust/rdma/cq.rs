@@ -106,24 +106,24 @@ pub trait UserCompletionQueues: CompletionQueues + UserContexts {
         udata: &Udata<'_>,
     ) -> Result<NewCq<Self::Cq>>;
 
-    /// Moves a CQ of the current process to other memory of it, for at least `entries` entries, and
-    /// returns how many it has.
+    /// Moves a CQ to other memory of the current process, with at least `entries` entries. Returns
+    /// the number of entries.
     fn resize_user_cq(cq: &Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32>;
 }
 
-/// Attributes of a CQ that a consumer asks for.
+/// Attributes of a new CQ.
 pub struct CqAttr {
-    /// Entries at least.
+    /// Minimum number of entries.
     pub entries: u32,
-    /// Completion vector, below the number that the device has.
+    /// Completion vector; the driver checks that the device has it.
     pub completion_vector: u32,
-    /// `enum ib_uverbs_ex_create_cq_flags`.
+    /// Flags, `enum ib_uverbs_ex_create_cq_flags`.
     pub flags: u32,
 }
 
 /// A CQ that was created.
 pub struct NewCq<D> {
-    /// Entries that it has.
+    /// Number of entries of the CQ.
     pub entries: u32,
     /// Driver's part.
     pub driver: D,
@@ -132,7 +132,7 @@ pub struct NewCq<D> {
 /// A completion queue.
 pub type Cq<T> = Object<bindings::ib_cq, T>;
 
-/// The way to the consumer of a CQ.
+/// A handle to the consumer of a CQ.
 pub type CqConsumer = Consumer<bindings::ib_cq>;
 
 core_object!(ib_cq, CompletionQueues, Cq, CqConsumer);
@@ -142,7 +142,8 @@ handled! { ib_cq, CqEvent, cq_context, cq,
         // SAFETY: By the function's safety requirements; the consumer gave the handler with this
         // context.
         unsafe {
-            // In the kernel's tree, uverbs has to see to this: it allocates an event for each call.
+            // uverbs allocates an event for each call. In the kernel's tree it has to limit them by
+            // itself.
             #[cfg(OUT_OF_TREE)]
             if bindings::ib_cq_event_unread(this) {
                 return;
@@ -154,7 +155,7 @@ handled! { ib_cq, CqEvent, cq_context, cq,
     }
 }
 
-/// Makes `raw` a CQ by what `create` does.
+/// Initializes the CQ `raw` with the driver's part that `create` returns.
 ///
 /// # Safety
 ///
@@ -171,7 +172,7 @@ unsafe fn create_with<T: CompletionQueues>(
         let Ok(()) = Cq::<T>::init(raw, new.driver, consumer.clone());
         (*raw).cqe = entries;
     }
-    // SAFETY: It was just created, and `destroy` begins with the other.
+    // SAFETY: The CQ was created above, and `pre_destroy` calls `unlink`.
     unsafe { consumer.link(raw, raw) };
     Ok(0)
 }
@@ -220,7 +221,7 @@ pub(super) unsafe extern "C" fn create_user<T: UserCompletionQueues>(
         // SAFETY: By the function's safety requirements; a CQ is created within a context.
         let (attr, context, udata) = unsafe {
             if bindings::uverbs_cq_has_buffer(attrs) {
-                // The memory of a CQ is described by the driver's own data.
+                // Memory of a CQ is passed in the driver's own data, not by these attributes.
                 return Err(EOPNOTSUPP);
             }
             (
@@ -252,14 +253,15 @@ pub(super) unsafe extern "C" fn resize_user<T: UserCompletionQueues>(
         // SAFETY: By the function's safety requirements.
         let resized = T::resize_user_cq(unsafe { Cq::<T>::from_raw(cq) }, entries, &udata)?;
         let resized = c_int::try_from(resized)?;
-        // SAFETY: By the function's safety requirements; nobody has a reference to the C structure.
+        // SAFETY: By the function's safety requirements; no Rust reference to the C structure
+        // exists.
         unsafe { (*cq).cqe = resized };
         Ok(0)
     })
 }
 
-/// Ends completion and event handlers. The core cancels its polling of the CQ between this and
-/// [`post_destroy`], and no handler may start it again then.
+/// Ends the calls of completion and event handlers. After this the core cancels its polling of the
+/// CQ, which no handler may start again, and calls [`post_destroy`].
 ///
 /// # Safety
 ///
@@ -278,7 +280,7 @@ pub(super) unsafe extern "C" fn pre_destroy<T: CompletionQueues>(
 /// Called by the core as `post_destroy_cq` of a device of `T`: [`pre_destroy`] was called, and
 /// nobody polls or arms `cq` any more.
 pub(super) unsafe extern "C" fn post_destroy<T: CompletionQueues>(cq: *mut bindings::ib_cq) {
-    // SAFETY: Nobody else has a reference: the core destroys it, and handlers don't run any more.
+    // SAFETY: No other reference exists: the core destroys the CQ, and no handler runs any more.
     unsafe { Cq::<T>::drop_parts(cq) };
 }
 
@@ -295,7 +297,7 @@ pub(super) unsafe extern "C" fn destroy<T: CompletionQueues>(
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: By the function's safety requirements.
         let result = unsafe { pre_destroy::<T>(cq) };
-        // SAFETY: By the function's safety requirements; the other half was just called.
+        // SAFETY: By the function's safety requirements; `pre_destroy` was called above.
         unsafe { post_destroy::<T>(cq) };
         Ok(result)
     })

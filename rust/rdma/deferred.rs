@@ -16,18 +16,18 @@ use kernel::{
     types::Opaque, //
 };
 
-/// The function that is called.
+/// The function of a deferred call.
 pub(super) trait Call: Send + Sync + 'static {
     /// Called in process context, by one thread at a time.
     fn call(&self);
 }
 
-/// Data with a work item that calls it.
+/// Data, and the work item that calls it.
 ///
 /// # Invariants
 ///
-/// The work item owns a reference of the [`Arc`] that `self` is in from when it is queued until it
-/// has run or is cancelled.
+/// While the work item is queued, it owns a reference of the [`Arc`] that contains `self`. It gives
+/// the reference up when it runs or is cancelled.
 #[repr(C)]
 #[pin_data]
 pub(super) struct Deferred<T: Call> {
@@ -60,10 +60,11 @@ impl<T: Call> Deferred<T> {
         )
     }
 
-    /// Queues the call, if it is not queued. May be called in any context. Does nothing after
+    /// Queues the call, if it is not queued. Can be called in any context. Does nothing after
     /// [`disable`](Self::disable).
     ///
-    /// The owner calls [`disable`](Self::disable) before the module goes: the call is its code.
+    /// The owner calls [`disable`](Self::disable) before the module is unloaded, which contains the
+    /// code of the call.
     pub(super) fn queue(self: &Arc<Self>) {
         let owned = Arc::into_raw(self.clone());
         // SAFETY: The work item is initialised, and valid as long as it owns a reference. The queue
@@ -76,17 +77,18 @@ impl<T: Call> Deferred<T> {
             )
         };
         if !queued {
-            // SAFETY: It was queued already and owns a reference, or it is disabled and owns none:
-            // this one is still ours.
+            // SAFETY: The work item did not take this reference: it was queued already and owns
+            // another one, or it is disabled.
             drop(unsafe { Arc::from_raw(owned) });
         }
     }
 
-    /// Cancels a queued call for good and waits for one that runs. Called in process context.
+    /// Cancels a queued call, waits for a running one, and prevents later ones. Called in process
+    /// context.
     pub(super) fn disable(self: &Arc<Self>) {
         // SAFETY: The work item is initialised.
         if unsafe { bindings::disable_work_sync(self.work.get()) } {
-            // SAFETY: It was queued and will not run, so its reference is ours.
+            // SAFETY: The work item was queued and will not run, so its reference is ours.
             drop(unsafe { Arc::from_raw(Arc::as_ptr(self)) });
         }
     }

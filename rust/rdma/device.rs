@@ -41,10 +41,11 @@ use kernel::{
     ModuleMetadata, //
 };
 
-/// A driver of RDMA devices: what every device has. `Self` is the driver's data of one device.
+/// A driver of RDMA devices: the part that is common to all. `Self` is the driver's data of one
+/// device.
 ///
-/// Callbacks run between the registration of a device and its end, in process context unless they
-/// say otherwise.
+/// Callbacks run while a device is registered or being registered, in process context unless stated
+/// otherwise.
 #[vtable]
 pub trait Driver: Sized + Send + Sync + 'static {
     /// The module of the implementation, `crate::LocalModule`.
@@ -52,11 +53,10 @@ pub trait Driver: Sized + Send + Sync + 'static {
 
     /// Pattern for names of devices: text with one `%d` and no other `%`.
     ///
-    /// The C side takes it as a format string, so a registration with another one does not compile.
+    /// The core uses it as a format string, so any other pattern fails to compile.
     const NAME: &'static CStr;
 
-    /// The description that devices give to people, 63 bytes at most, until an administrator
-    /// changes it.
+    /// The initial node description, 63 bytes at most. Administrators can change it.
     const NODE_DESC: &'static CStr;
 
     /// `enum rdma_driver_id` of the user space ABI.
@@ -68,11 +68,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// The verbs of the device.
     const OPERATIONS: Operations<Self>;
 
-    /// Limits and capabilities. They do not change.
+    /// Limits and capabilities, which never change.
     fn query_device(device: &Device<Self>) -> DeviceAttr;
 }
 
-/// A registered device, as callbacks see it. Dereferences to the driver's data.
+/// A registered device, which callbacks get. Dereferences to the driver's data.
 ///
 /// # Invariants
 ///
@@ -92,8 +92,8 @@ impl<T: Driver> CoreObject<T> for bindings::ib_device {
 pub struct DeviceParts {
     bound_device: ARef<device::Device>,
     binding: Binding,
-    /// QPs that completions of processes name, by QPN from 1 on. Empty if processes poll by
-    /// themselves.
+    /// Stubs of QPs that completions of processes point to, by QPN from 1 on. Empty if the core
+    /// does not poll for processes.
     stubs: KVec<QpStub>,
 }
 
@@ -106,7 +106,7 @@ impl<T: Driver> Device<T> {
     /// during `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
         // INVARIANT: By the safety requirements.
-        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
+        // SAFETY: `Self` is transparent over the object; by the safety requirements.
         unsafe { &*raw.cast::<Self>() }
     }
 
@@ -115,7 +115,7 @@ impl<T: Driver> Device<T> {
         self.0.as_raw()
     }
 
-    /// The device that does DMA.
+    /// The device that performs DMA.
     pub fn dma_device(&self) -> &device::Device<Bound> {
         // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self`
         // is borrowed.
@@ -139,8 +139,8 @@ impl<T: Driver> Device<T> {
         &self.0.own().binding
     }
 
-    /// The QP that completions which the core polls for a process name in place of QP `number`, if
-    /// it does poll.
+    /// The stub that completions of a process point to in place of QP `number`; `None` if the core
+    /// does not poll for processes.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl<T: Driver> Device<T> {
         to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
     }
 
-    /// The network device of a port. The reference is held briefly: a network device that is
-    /// removed waits for it.
+    /// The network device of a port. The caller holds the reference briefly, since the removal of
+    /// the network device waits for it.
     pub fn netdev(&self, port: u32) -> Option<ARef<net::device::Device>> {
         // SAFETY: The device is registered, or being so, by the type invariants.
         let netdev = unsafe { bindings::ib_device_get_netdev(self.as_raw(), port) };
@@ -170,27 +170,26 @@ impl<T: Driver> Device<T> {
         NonNull::new(netdev.cast()).map(|netdev| unsafe { ARef::from_raw(netdev) })
     }
 
-    /// Tells clients of the state of the port that `netdev` belongs to, if it changed since they
-    /// were told last. The core does this by itself but for a port of a bond or team, which it
-    /// leaves to drivers.
+    /// Reports a changed state of the port of `netdev` to clients. For a network device that is a
+    /// member of a bond or team, the core leaves this to drivers; for others it does it by itself.
     pub fn dispatch_port_state(&self, netdev: &net::device::Device) {
         // SAFETY: The device is registered by the type invariants, and the network device is valid.
         unsafe { bindings::ib_dispatch_port_state_event(self.as_raw(), netdev.as_raw()) };
     }
 
-    /// Fills the GID table of a port with the addresses of its network device. For a network device
-    /// that had addresses before it became the port's; the core follows their changes by itself.
-    /// Takes the RTNL. Does nothing for a port that is not there, or has no network device.
+    /// Fills the GID table of a port with the addresses that its network device already has. The
+    /// core follows later changes by itself. Takes the RTNL. Does nothing for a port that does not
+    /// exist or has no network device.
     pub fn rescan_gids(&self, port: u32) {
         if self.netdev(port).is_none() {
             return;
         }
-        // SAFETY: The device is registered by the type invariants, and it has the port, since that
-        // has a network device.
+        // SAFETY: The device is registered by the type invariants. The port exists, since it has a
+        // network device.
         unsafe { bindings::rdma_roce_rescan_port(self.as_raw(), port) };
     }
 
-    /// Tells clients of an event of a port. May be called in any context.
+    /// Reports an event of a port to clients. Can be called in any context.
     pub fn dispatch_port_event(&self, port: u32, event: PortEvent) {
         let mut record = self.event(event.as_raw());
         record.element.port_num = port;
@@ -198,7 +197,7 @@ impl<T: Driver> Device<T> {
         unsafe { bindings::ib_dispatch_event(&record) };
     }
 
-    /// Tells clients of an event of the device. May be called in any context.
+    /// Reports an event of the device to clients. Can be called in any context.
     pub fn dispatch_event(&self, event: DeviceEvent) {
         // SAFETY: The device is registered by the type invariants. The core copies the record.
         unsafe { bindings::ib_dispatch_event(&self.event(event.as_raw())) };
@@ -225,7 +224,7 @@ impl<T: Driver> Deref for Device<T> {
 ///
 /// # Invariants
 ///
-/// `raw` is the device that `memory` is embedded in; so it is allocated as long as `self` exists.
+/// `memory` is embedded in the device `raw`, so `raw` is allocated as long as `self` exists.
 pub struct DeviceRef<T: Driver> {
     raw: NonNull<bindings::ib_device>,
     _memory: ARef<device::Device>,
@@ -249,8 +248,8 @@ impl<T: Driver> DeviceRef<T> {
         }
     }
 
-    /// Keeps the device registered until the guard is dropped, or returns `None` if it is not or no
-    /// longer registered.
+    /// Keeps the device registered until the guard is dropped. Returns `None` if the device is not
+    /// registered.
     ///
     /// # Examples
     ///
@@ -292,7 +291,8 @@ unsafe impl<T: Driver> Send for DeviceRef<T> {}
 // SAFETY: See `Send`.
 unsafe impl<T: Driver> Sync for DeviceRef<T> {}
 
-/// Keeps a device registered. Its end waits for all of these, so they are held briefly.
+/// A guard that keeps a device registered. Unregistration waits for all guards, so they are held
+/// briefly.
 ///
 /// # Invariants
 ///
@@ -318,13 +318,14 @@ impl<T: Driver> Drop for Registered<'_, T> {
     }
 }
 
-/// The generic device in the C structure, whose references keep the memory of both.
+/// The generic device that is embedded in the C structure. Its references keep the memory of both.
 ///
 /// # Safety
 ///
 /// `raw` is a device that is allocated during `'a`.
 unsafe fn embedded<'a>(raw: *mut bindings::ib_device) -> &'a device::Device {
-    // SAFETY: By the safety requirements; its owner has initialised it and has a reference.
+    // SAFETY: By the safety requirements; the core has initialised the generic device and holds a
+    // reference.
     unsafe { device::Device::from_raw(embedded_device(raw)) }
 }
 
@@ -338,7 +339,7 @@ unsafe fn embedded_device(raw: *mut bindings::ib_device) -> *mut bindings::devic
     unsafe { (&raw mut (*raw).__bindgen_anon_1).cast() }
 }
 
-/// The C structure of a generic device, which its abstraction is transparent over.
+/// The C structure of a generic device; the abstraction is a transparent wrapper.
 pub(super) fn as_raw_device<C: DeviceContext>(device: &device::Device<C>) -> *mut bindings::device {
     core::ptr::from_ref(device).cast_mut().cast()
 }
@@ -347,21 +348,21 @@ pub(super) fn as_raw_device<C: DeviceContext>(device: &device::Device<C>) -> *mu
 fn is_ancestor(ancestor: *mut bindings::device, device: &device::Device<Bound>) -> bool {
     let mut device = as_raw_device(device);
     while !device.is_null() && device != ancestor {
-        // SAFETY: The first device is bound, so it is in the device model: it has a reference of
-        // its parent, which does not change, and so has that.
+        // SAFETY: The first device is bound, so it is in the device model. Each device there holds
+        // a reference to its parent, which does not change.
         device = unsafe { (*device).parent };
     }
     !device.is_null()
 }
 
-/// Properties that a device needs to know before its registration.
+/// Properties of a device that are set before its registration.
 pub struct Config<'a> {
-    /// The device that the driver is bound to. When it is unbound, the registration ends.
+    /// The device to which the driver is bound. Its unbinding ends the registration.
     pub bound_device: &'a device::Device<Bound>,
-    /// Parent in the device model, which sysfs shows as `device`: `bound_device` or one of its
-    /// ancestors, which stay bound as long as it.
+    /// Parent in the device model, shown as `device` by sysfs: `bound_device` or one of its
+    /// ancestors, which stay bound at least as long.
     pub parent: &'a device::Device<Bound>,
-    /// The device that does DMA: `bound_device` or one of its ancestors.
+    /// The device that performs DMA: `bound_device` or one of its ancestors.
     pub dma_device: &'a device::Device<Bound>,
     /// GUID of the node, in network byte order.
     pub node_guid: [u8; 8],
@@ -369,13 +370,13 @@ pub struct Config<'a> {
     pub ports: u32,
     /// Number of completion vectors.
     pub completion_vectors: u32,
-    /// The greatest QPN, if processes post, poll and arm through the core.
+    /// The largest QPN, if processes post, poll and arm through the core; else `None`.
     pub user_queues_in_kernel: Option<u32>,
-    /// Whether this device has the counters of ports that its driver knows.
+    /// Whether this device has port counters.
     pub port_counters: bool,
 }
 
-/// Bytes of a node description, its terminating zero included.
+/// Length of a node description in bytes, terminating zero included.
 const NODE_DESC_MAX: usize = bindings::IB_DEVICE_NODE_DESC_MAX as usize;
 
 /// The commands of user space that work on queues in the kernel.
@@ -390,7 +391,7 @@ pub(super) const fn is_name_pattern(name: &CStr) -> bool {
     let (mut at, mut found) = (0, 0);
     while at < name.len() {
         if name[at] == b'%' {
-            // The terminating zero makes the next byte exist.
+            // The next byte exists, since the name ends with a zero.
             if name[at + 1] != b'd' {
                 return false;
             }
@@ -401,7 +402,7 @@ pub(super) const fn is_name_pattern(name: &CStr) -> bool {
     found == 1
 }
 
-/// Writes the node description, cut off or filled up with zeroes.
+/// Writes the node description, truncated or padded with zeroes.
 ///
 /// # Safety
 ///
@@ -409,7 +410,7 @@ pub(super) const fn is_name_pattern(name: &CStr) -> bool {
 unsafe fn write_node_desc(device: *mut bindings::ib_device, text: &[u8]) {
     // SAFETY: By the safety requirements.
     let start = unsafe { &raw mut (*device).node_desc };
-    // The last byte stays zero. Readers take no lock: what they see may be of both texts.
+    // The last byte stays zero. Readers take no lock, so they may see parts of both texts.
     for index in 0..NODE_DESC_MAX - 1 {
         let byte = text.get(index).copied().unwrap_or(0);
         // SAFETY: The index is within the array.
@@ -417,7 +418,7 @@ unsafe fn write_node_desc(device: *mut bindings::ib_device, text: &[u8]) {
     }
 }
 
-/// Changes the node description, which is the one thing that can be changed of a device.
+/// Changes the node description, the only attribute of a device that can be changed.
 ///
 /// # Safety
 ///
@@ -438,14 +439,14 @@ pub(super) unsafe extern "C" fn modify(
     0
 }
 
-/// Makes a device known to clients and user space.
+/// The registration of a device with the core, for clients and user space.
 ///
-/// Its end, when this is dropped or [`Config::bound_device`] is unbound, whichever is first, goes
-/// in this order:
-/// 1. New opens fail, kernel clients let go of the device and destroy their objects.
-/// 2. User contexts are taken from their processes: their mappings are revoked, their objects and
-///    then they themselves destroyed. Processes get `EIO` from then on; they need not exit.
-/// 3. GIDs are deleted, the port's network device is let go.
+/// It ends when this is dropped or [`Config::bound_device`] is unbound, whichever is first, in this
+/// order:
+/// 1. New opens fail; kernel clients destroy their objects and stop using the device.
+/// 2. User contexts are disassociated: their mappings are revoked, and their objects and contexts
+///    destroyed. From then on their processes get `EIO`; they need not exit.
+/// 3. GIDs are deleted, and the reference to the port's network device is dropped.
 /// 4. The driver's data is dropped.
 ///
 /// The memory of the device itself is freed with the last [`DeviceRef`].
@@ -482,14 +483,14 @@ impl<T: Driver> Registration<T> {
     /// # Errors
     ///
     /// `EINVAL` if the parent or the DMA device is neither the bound device nor one of its
-    /// ancestors, and for no port or no completion vector; those of the core.
+    /// ancestors, and without ports or completion vectors; errors of the core.
     pub fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
         for device in [config.parent, config.dma_device] {
             if !is_ancestor(as_raw_device(device), config.bound_device) {
                 return Err(EINVAL);
             }
         }
-        // The core takes these for bugs that deserve a warning, or divides by their number.
+        // The core warns about these values, or divides by them.
         if matches!(config.ports, 0 | u32::MAX) || config.completion_vectors == 0 {
             return Err(EINVAL);
         }
@@ -509,7 +510,7 @@ impl<T: Driver> Registration<T> {
     }
 }
 
-/// A device that is allocated and has its data, but is not registered.
+/// A device that is allocated and initialised, but not registered.
 ///
 /// # Invariants
 ///
@@ -527,7 +528,7 @@ impl<T: Driver> Allocated<T> {
         }
         let parts = DeviceParts {
             bound_device: config.bound_device.into(),
-            // Before the registration, which thus ends first.
+            // Before the registration, so that it ends after the registration.
             binding: Binding::new(config.bound_device)?,
             stubs,
         };
@@ -540,7 +541,7 @@ impl<T: Driver> Allocated<T> {
             )
         };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
-        // SAFETY: The allocation is of that size and only ours.
+        // SAFETY: The allocation has the size of an object, and nothing else refers to it.
         if let Err(error) = unsafe { Object::<_, T>::init(raw.as_ptr(), data, parts) } {
             // SAFETY: The device was allocated above and not registered.
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
@@ -552,11 +553,12 @@ impl<T: Driver> Allocated<T> {
             _driver: PhantomData,
         };
         let device = raw.as_ptr();
-        // SAFETY: Nobody else knows the device yet. The parent outlives the registration: that ends
-        // before the bound device is unbound, so before its ancestors are, and `device_add()` takes
-        // a reference of the parent for as long. The class devices of the core and its clients
-        // (namespaces, uverbs, umad) have the same parent and are deleted with the registration. An
-        // open file or directory keeps their memory only, which has no use of the parent then.
+        // SAFETY: Nothing else refers to the device yet. The parent outlives the registration: the
+        // registration ends before the bound device and its ancestors are unbound, and until then
+        // `device_add()` holds a reference to the parent. The class devices of the core and its
+        // clients (namespaces, uverbs, umad) have the same parent and are deleted with the
+        // registration. Afterwards an open file or directory keeps only their memory, which does
+        // not refer to the parent.
         unsafe {
             bindings::ib_set_device_ops(device, T::OPERATIONS.as_raw());
             // Every callback that takes driver data checks it through `Udata` or refuses it.
@@ -585,8 +587,8 @@ impl<T: Driver> Allocated<T> {
                 "the name needs one %d and no other %"
             )
         };
-        // SAFETY: The device is set up and not registered. As a format string, the name takes one
-        // integer, and the core gives it one.
+        // SAFETY: The device is set up and not registered. The name is a format string for one
+        // integer, which the core passes.
         to_result(unsafe {
             bindings::ib_register_device(
                 self.raw.as_ptr(),
@@ -601,7 +603,7 @@ impl<T: Driver> Allocated<T> {
 
 impl<T: Driver> Drop for Allocated<T> {
     fn drop(&mut self) {
-        // SAFETY: The device is not registered, so nobody uses the data.
+        // SAFETY: The device is not registered, so the data is unused.
         unsafe { Object::<_, T>::drop_parts(self.raw.as_ptr()) };
         // SAFETY: By the type invariants the allocation is ours.
         unsafe { bindings::ib_dealloc_device(self.raw.as_ptr()) };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of other drivers that a device uses: DMA buffers.
+//! DMA buffers: memory of other drivers that a device accesses.
 //!
-//! A buffer is pinned as long as it is used, and its exporter may take it back for good all the
-//! same: because its device goes away, or to put the memory to other use. The driver's [`Revoke`]
-//! says what becomes of it then.
+//! A buffer is pinned as long as it is used. Nevertheless its exporter may take it back for good,
+//! because its device goes away, or to use the memory otherwise. The driver's [`Revoke`] then ends
+//! the device's accesses.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -36,11 +36,11 @@ use kernel::{
     ModuleMetadata, //
 };
 
-/// Keeps the driver's module loaded.
+/// A reference to the driver's module, which keeps it loaded.
 ///
 /// # Invariants
 ///
-/// Owns a reference of the module.
+/// This owns a reference to the module.
 struct LoadedModule(*mut bindings::module);
 
 // SAFETY: References of modules may be dropped by any thread.
@@ -53,11 +53,10 @@ impl Drop for LoadedModule {
     }
 }
 
-/// A buffer that may stay attached to its exporter for good, and with it the handler and the module
-/// that the exporter calls back.
+/// A buffer that may stay attached to its exporter for good. It keeps the handler and the module,
+/// which the exporter may call back.
 ///
-/// It is dropped before the driver is unbound from its device, or never: it is leaked if it is
-/// dropped later.
+/// If it is dropped after the driver was unbound from its device, it is leaked.
 ///
 /// # Examples
 ///
@@ -77,18 +76,18 @@ impl Drop for LoadedModule {
 /// }
 /// ```
 pub struct LingeringDmabuf<R: Revoke> {
-    /// `None` if the exporter had the buffer back already. The umem is dropped first: the exporter
-    /// calls what it needs until then.
+    /// `None` if the exporter has taken the buffer back already. The umem is dropped first: until
+    /// then the exporter may call the handler.
     _umem: Option<WhileBound<(Owned, Needed<R>)>>,
 }
 
-/// The handler of a buffer, and the module with its code: an exporter that calls it needs both.
+/// The handler of a buffer and the module with its code, both of which calls of the exporter need.
 struct Needed<R: Revoke> {
     _handler: Arc<R>,
     _module: LoadedModule,
 }
 
-/// Driver that has the device let go of a buffer.
+/// A driver's handler that ends the device's accesses to a buffer.
 ///
 /// # Examples
 ///
@@ -117,25 +116,26 @@ struct Needed<R: Revoke> {
 /// }
 /// ```
 pub trait Revoke: Send + Sync + 'static {
-    /// On return the device does not use the memory any more, and never will again.
+    /// Ends the device's accesses to the memory: after the return the device never accesses it.
     ///
-    /// Called once at most, with the reservation of the buffer locked: when the exporter takes it
-    /// back, else when the [`Dmabuf`] is dropped. May sleep, but not touch memory of processes.
+    /// Called once at most, with the reservation of the buffer locked: when the exporter takes the
+    /// buffer back, or else when the [`Dmabuf`] is dropped. May sleep, but must not access memory
+    /// of processes.
     fn revoke(&self);
 }
 
-/// The start of a umem over a buffer.
+/// The C structure of a umem over a DMA buffer.
 fn container(umem: &Umem) -> *mut bindings::ib_umem_dmabuf {
     const { assert!(offset_of!(bindings::ib_umem_dmabuf, umem) == 0) };
 
     umem.as_raw().cast()
 }
 
-/// The reservation of a buffer is locked: its exporter does not take it back meanwhile.
+/// A guard that locks the reservation of a buffer, so that its exporter can't take it back.
 ///
 /// # Invariants
 ///
-/// The umem is valid, and its reservation locked by this.
+/// The umem is valid, and this holds the lock of its reservation.
 struct Locked(*mut bindings::ib_umem_dmabuf);
 
 impl Drop for Locked {
@@ -147,12 +147,12 @@ impl Drop for Locked {
 
 /// A umem with its reservation locked.
 struct LockedUmem {
-    /// Dropped first: it is `umem`'s, whose end locks it again.
+    /// Dropped first, since the release of `umem` locks the reservation again.
     lock: Locked,
     umem: Umem,
 }
 
-/// The umem of a [`Dmabuf`], until its end.
+/// The umem of a [`Dmabuf`]; `None` once it is released.
 #[pin_data]
 struct Attached {
     /// The lock is held while the umem is released. It is taken before the reservation.
@@ -169,7 +169,7 @@ impl Drop for Detach {
     }
 }
 
-/// The place of a umem, which is empty when the driver is unbound.
+/// The umem of a buffer, which is released at the latest when the driver is unbound.
 struct Slot {
     /// Dropped first.
     _detach: Devres<Detach>,
@@ -197,17 +197,17 @@ impl Slot {
 pub struct LockedDmabuf<'a> {
     locked: LockedUmem,
     slot: Slot,
-    /// The device is bound as long as this exists.
+    /// As long as this exists, the device is bound.
     _device: PhantomData<&'a bindings::ib_device>,
 }
 
 impl<'a> LockedDmabuf<'a> {
-    /// Pins `length` bytes from `offset` on of the buffer that file `fd` of the current process is.
+    /// Pins `length` bytes at `offset` of a buffer: the file `fd` of the current process.
     ///
     /// # Errors
     ///
-    /// `EBADF` and `EINVAL` for what is no buffer, `EINVAL` for a range beyond its end, and those
-    /// of the exporter.
+    /// `EBADF` and `EINVAL` if `fd` is no buffer, `EINVAL` for a range beyond its end; errors of
+    /// the exporter.
     pub fn pin<T: Driver>(
         device: &'a Device<T>,
         fd: c_int,
@@ -226,7 +226,7 @@ impl<'a> LockedDmabuf<'a> {
             )
         })?;
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        // SAFETY: A buffer of this device was just made for us. It came with its reservation
+        // SAFETY: The core has created `raw` for this device and this caller, with its reservation
         // locked.
         unsafe { Self::from_raw(device, raw) }
     }
@@ -235,8 +235,8 @@ impl<'a> LockedDmabuf<'a> {
     ///
     /// # Safety
     ///
-    /// `raw` is made for `device` and belongs to the caller, allocated as the core allocates it.
-    /// Its reservation is locked. Until it is pinned and mapped, the result is only dropped.
+    /// `raw` is a umem of `device`, allocated as the core does it, and belongs to the caller. Its
+    /// reservation is locked. Until it is pinned and mapped, the caller may only drop the result.
     pub unsafe fn from_raw<T: Driver>(
         device: &'a Device<T>,
         raw: NonNull<bindings::ib_umem_dmabuf>,
@@ -259,45 +259,46 @@ impl<'a> LockedDmabuf<'a> {
         &self.locked.umem
     }
 
-    /// The largest of `sizes` in which the memory can be described; see [`Umem::best_page_shift`].
+    /// The largest page size of `sizes` that describes the memory; see [`Umem::best_page_shift`].
     pub fn best_page_shift(&mut self, sizes: u64, iova: u64) -> Result<u8> {
         self.locked.umem.best_page_shift(sizes, iova)
     }
 
-    /// Unlocks the reservation. From now on the exporter may take the buffer back, which `handler`
-    /// is told of.
+    /// Unlocks the reservation. From now on the exporter may take the buffer back, which calls
+    /// `handler`.
     pub fn unlock<R: Revoke>(self, handler: Arc<R>) -> Dmabuf<R> {
         let Self { locked, slot, .. } = self;
         let LockedUmem { lock, umem } = locked;
         let private = core::ptr::from_ref::<R>(&handler).cast_mut().cast();
-        // SAFETY: The reservation is locked. The handler is called as long as the umem exists at
-        // most. It is dropped later: `Dmabuf` drops the slot before it, which waits for the end of
-        // the umem, and `LingeringDmabuf` drops the umem before it.
+        // SAFETY: The reservation is locked. The handler is called only while the umem exists, and
+        // is dropped later: `Dmabuf` first drops the slot, which waits for the release of the umem,
+        // and `LingeringDmabuf` first drops the umem.
         unsafe { bindings::ib_umem_dmabuf_set_revoke_locked(lock.0, Some(revoked::<R>), private) };
         drop(lock);
         *slot.attached.umem.lock() = Some(umem);
-        // INVARIANT: Set above. The device is still bound, so this place is still to be emptied.
+        // INVARIANT: The handler was set above. The device is still bound, so the slot still has
+        // the umem.
         Dmabuf { slot, handler }
     }
 }
 
 /// # Safety
 ///
-/// Called by the core for a [`Dmabuf`] with an `R`, whose handler `private` is.
+/// Called by the core for a [`Dmabuf`] whose handler is `private`.
 unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
     // SAFETY: By the function's safety requirements; the handler outlives the umem.
     unsafe { &*private.cast::<R>() }.revoke();
 }
 
 /// A buffer that is pinned and mapped for the device, until this is dropped or the driver is
-/// unbound from its device, whichever is first. Then its handler is called, unless the exporter has
-/// taken the buffer back.
+/// unbound, whichever is first. This calls the handler, unless the exporter has taken the buffer
+/// back before.
 ///
 /// # Invariants
 ///
 /// The umem in `slot` is over a buffer, and its handler is `handler`.
 pub struct Dmabuf<R: Revoke> {
-    /// Dropped first: it calls the handler.
+    /// Dropped first, since this calls the handler.
     slot: Slot,
     handler: Arc<R>,
 }
@@ -308,15 +309,15 @@ impl<R: Revoke> Dmabuf<R> {
         &self.handler
     }
 
-    /// For a buffer that the device may still use and that is kept, perhaps for good: the module of
-    /// `T` can't be unloaded meanwhile.
+    /// Keeps the module of `T` loaded as long as the buffer exists. For a buffer that the device
+    /// may still access, and that is therefore kept, perhaps for good.
     ///
     /// # Errors
     ///
-    /// The buffer, if the module is being unloaded. Then it must be dropped.
+    /// The buffer, if the module is being unloaded. The caller then must drop it.
     pub fn linger<T: Driver>(self) -> Result<LingeringDmabuf<R>, Self> {
         let module = <T::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
-        // SAFETY: It is the module of this code, so it is there; it may be on its way out.
+        // SAFETY: The module contains this code, so it exists; it may be being unloaded.
         if !unsafe { bindings::try_module_get(module) } {
             return Err(self);
         }

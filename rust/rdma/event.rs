@@ -35,13 +35,13 @@ macro_rules! events {
 events! {
     /// Events of a port.
     PortEvent {
-        /// It became active.
+        /// The port became active.
         Active = ib_event_type_IB_EVENT_PORT_ACTIVE,
-        /// It went down.
+        /// The port went down.
         Error = ib_event_type_IB_EVENT_PORT_ERR,
-        /// Its table of P_Keys changed.
+        /// The port's P_Key table changed.
         PkeyChange = ib_event_type_IB_EVENT_PKEY_CHANGE,
-        /// Its table of GIDs changed.
+        /// The port's GID table changed.
         GidChange = ib_event_type_IB_EVENT_GID_CHANGE,
     }
 }
@@ -49,7 +49,7 @@ events! {
 events! {
     /// Events of a device.
     DeviceEvent {
-        /// It failed and does not recover.
+        /// The device failed and does not recover.
         Fatal = ib_event_type_IB_EVENT_DEVICE_FATAL,
     }
 }
@@ -57,7 +57,7 @@ events! {
 events! {
     /// Events of a completion queue.
     CqEvent {
-        /// It overflowed, or its memory makes no sense.
+        /// The CQ overflowed, or its memory is invalid.
         Error = ib_event_type_IB_EVENT_CQ_ERR,
     }
 }
@@ -65,9 +65,9 @@ events! {
 events! {
     /// Events of a shared receive queue.
     SrqEvent {
-        /// Its memory makes no sense.
+        /// The SRQ's memory is invalid.
         Error = ib_event_type_IB_EVENT_SRQ_ERR,
-        /// Fewer work requests are left than its limit.
+        /// The SRQ has fewer work requests than its limit.
         LimitReached = ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED,
     }
 }
@@ -75,17 +75,17 @@ events! {
 events! {
     /// Events of a queue pair.
     QpEvent {
-        /// It went to the error state by itself.
+        /// The device moved the QP to the error state.
         Fatal = ib_event_type_IB_EVENT_QP_FATAL,
-        /// Its responder met an invalid request.
+        /// The responder received an invalid request.
         RequestError = ib_event_type_IB_EVENT_QP_REQ_ERR,
-        /// Its responder met an access violation.
+        /// The responder received a request that violates access rights.
         AccessError = ib_event_type_IB_EVENT_QP_ACCESS_ERR,
-        /// The first packet arrived before it was ready to send.
+        /// The first packet arrived while the QP was in RTR.
         CommunicationEstablished = ib_event_type_IB_EVENT_COMM_EST,
-        /// Its send queue is drained.
+        /// The send queue is drained.
         SendQueueDrained = ib_event_type_IB_EVENT_SQ_DRAINED,
-        /// The last receive of its shared receive queue was consumed.
+        /// The QP, now in the error state, takes no more receives from its SRQ.
         LastWqeReached = ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
     }
 }

@@ -46,16 +46,16 @@ use kernel::{
 /// }
 /// ```
 pub trait GidTable: Driver {
-    /// Writes an entry. It may be in use until it is deleted.
+    /// Adds an entry, which may be used until it is deleted.
     fn add_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 
-    /// Deletes an entry. AHs and QPs may still name its index, which no other entry gets until they
-    /// are gone: what they send from it meanwhile is the device's to refuse.
+    /// Deletes an entry. AHs and QPs may still use its index, which no other entry gets until they
+    /// are destroyed. Until then the device must refuse to send from it.
     fn delete_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 }
 
 core_enum! {
-    /// The meaning on the wire of an address in a GID table.
+    /// The protocol for which an address in a GID table is used.
     GidType: ib_gid_type else EOPNOTSUPP {
         /// InfiniBand, or RoCE v1.
         Ib = ib_gid_type_IB_GID_TYPE_IB,
@@ -91,7 +91,7 @@ pub struct GidEntry<'a> {
 impl GidEntry<'_> {
     /// # Safety
     ///
-    /// `raw` is valid for the life that the caller chooses.
+    /// `raw` is valid for the lifetime of the result.
     pub(super) unsafe fn from_raw(raw: *const bindings::ib_gid_attr) -> Self {
         // INVARIANT: By the safety requirements.
         Self {
@@ -111,18 +111,18 @@ impl GidEntry<'_> {
         unsafe { self.attr().gid.raw }
     }
 
-    /// Its type.
+    /// The type of the entry.
     pub fn gid_type(&self) -> Result<GidType> {
         GidType::try_from(self.attr().gid_type)
     }
 
-    /// VLAN id of the network device that has the address, if it has one.
+    /// VLAN id of the network device with the address; `None` without a VLAN.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the network device has gone.
+    /// `ENODEV` if the network device does not exist any more.
     pub fn vlan(&self) -> Result<Option<u16>> {
-        /// The core's VLAN of a network device without one.
+        /// The core's value for a network device without a VLAN.
         const NONE: u16 = 0xffff;
         let mut vlan = NONE;
         // SAFETY: The entry is valid by the type invariants; a null MAC address is not filled in.

@@ -49,8 +49,8 @@ use kernel::{
 
 /// One page of device registers that a process may map, shared and without caching.
 ///
-/// A driver can name only pages of a region that is claimed for the device to which it is bound. So
-/// no implementation gives a process other memory.
+/// An implementation can return only pages of a region that is claimed for the device to which its
+/// driver is bound. So it can't give other memory to a process.
 ///
 /// # Examples
 ///
@@ -75,7 +75,7 @@ use kernel::{
 /// }
 /// ```
 pub trait Registers: Send + Sync {
-    /// The region, which is claimed for the device that the driver is bound to.
+    /// The region, claimed for the device to which the driver is bound.
     fn region(&self) -> &Devres<Region>;
 
     /// Number of the page in the region.
@@ -106,12 +106,12 @@ pub(super) fn phys_addr(
 #[derive(Clone, Copy)]
 pub struct MmapOffset(pub u64);
 
-/// Target of an offset.
+/// The memory that is mapped at an offset.
 pub(super) enum Backing<R> {
-    /// A page of registers. Mappings end with the context, and are counted: `R` is dropped after
-    /// the last.
+    /// A page of registers. Mappings end with the context. They are counted, and `R` is dropped
+    /// after the last one.
     Registers(R),
-    /// Memory. Mappings have references to its pages, and end when their processes want it.
+    /// Memory. Each mapping holds references to the pages, and ends when its process unmaps it.
     Memory(Arc<UserPages>),
 }
 
@@ -130,7 +130,7 @@ impl<R> Backing<R> {
 struct Entry<R> {
     c: Opaque<bindings::rdma_user_mmap_entry>,
     backing: Backing<R>,
-    /// Where the list of its context has it. Accessed under the lock of the list only.
+    /// Index in the list of the context. Accessed only under the lock of the list.
     index: usize,
 }
 
@@ -144,8 +144,8 @@ impl<R> Entry<R> {
 
 /// # Invariants
 ///
-/// While `context` is `Some`, that is valid, and `entries` are those that were inserted and not
-/// removed, each with its index. Else there are none.
+/// While `context` is `Some`, the context is valid, and `entries` are the inserted entries, each
+/// with its index in this list. Otherwise `entries` is empty.
 struct List<R> {
     context: Option<NonNull<bindings::ib_ucontext>>,
     entries: KVec<NonNull<Entry<R>>>,
@@ -162,8 +162,8 @@ impl<R: Registers> List<R> {
             index: self.entries.len(),
         };
         let entry = KBox::into_raw(KBox::new(entry, GFP_KERNEL)?);
-        // SAFETY: The context is valid by the type invariants. The entry was just allocated. It is
-        // freed by `free` only, when its last reference is gone.
+        // SAFETY: The context is valid by the type invariants. The entry was allocated above, and
+        // only `free` frees it, after its last reference was dropped.
         let inserted = to_result(unsafe {
             bindings::rdma_user_mmap_entry_insert_range(
                 context.as_ptr(),
@@ -178,9 +178,9 @@ impl<R: Registers> List<R> {
             drop(unsafe { KBox::from_raw(entry) });
             return Err(error);
         }
-        // SAFETY: A box is not null. Only the core's reference count and this list refer to it.
+        // SAFETY: A box is not null. Only the core and this list refer to the entry.
         let entry = unsafe { NonNull::new_unchecked(entry) };
-        // INVARIANT: It was just inserted, with the index of the next. There is room.
+        // INVARIANT: The entry was inserted above, with the next index. The list has room for it.
         self.entries.push(entry, GFP_KERNEL)?;
         Ok(entry)
     }
@@ -194,11 +194,11 @@ impl<R: Registers> List<R> {
         let (Some(_), Some(last)) = (self.context, self.entries.pop()) else {
             return;
         };
-        // SAFETY: By the type invariants, with the safety requirements, the list has a reference of
-        // it.
+        // SAFETY: By the safety requirements `entry` is in the list, so by the type invariants the
+        // list has a reference to it.
         let index = unsafe { (*entry.as_ptr()).index };
         if let Some(place) = self.entries.get_mut(index) {
-            // INVARIANT: The last one takes its place.
+            // INVARIANT: The last entry moves to the index of the removed one.
             *place = last;
             // SAFETY: As above; the lock of the list is held.
             unsafe { (*last.as_ptr()).index = index };
@@ -207,31 +207,31 @@ impl<R: Registers> List<R> {
         unsafe { bindings::rdma_user_mmap_entry_remove((*entry.as_ptr()).c.get()) };
     }
 
-    /// Removes all entries and takes no more.
+    /// Removes all entries. From then on entries can't be inserted.
     fn close(&mut self) {
         // INVARIANT: There are no entries afterwards.
         self.context = None;
         while let Some(entry) = self.entries.pop() {
-            // SAFETY: By the type invariants. It is freed now or when the last process has unmapped
-            // it.
+            // SAFETY: By the type invariants. The core frees the entry now, or when the last
+            // process has unmapped it.
             unsafe { bindings::rdma_user_mmap_entry_remove((*entry.as_ptr()).c.get()) };
         }
     }
 }
 
-// SAFETY: Entries may be removed by any thread, and what they hold dropped.
+// SAFETY: Any thread may remove entries and drop their contents, which are `Send`.
 unsafe impl<R: Send + Sync> Send for List<R> {}
 
-/// Memory that processes can map of a context. Nothing is added once the context is gone.
+/// The mappings of a context. After the end of the context, none can be added.
 pub struct Mappings<T: UserContexts>(Arc<Mutex<List<T::Registers>>>);
 
 impl<T: UserContexts> Mappings<T> {
-    /// Lets processes of the context map `memory`, at an offset that the core chooses, until the
-    /// result is dropped.
+    /// Lets processes of the context map `memory` until the result is dropped, at an offset that
+    /// the core chooses.
     ///
     /// # Errors
     ///
-    /// `ENODEV` once the context is gone, `ENOMEM`.
+    /// `ENODEV` after the end of the context, `ENOMEM`.
     pub fn offer(&self, memory: &UserMemory) -> Result<Offer<T>> {
         let pages = memory.user_pages();
         let mut list = self.0.lock();
@@ -255,7 +255,7 @@ impl<T: UserContexts> Clone for Mappings<T> {
     }
 }
 
-/// Where processes map an entry.
+/// The offset at which processes map an entry.
 ///
 /// # Safety
 ///
@@ -263,12 +263,12 @@ impl<T: UserContexts> Clone for Mappings<T> {
 unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
     // SAFETY: By the safety requirements. The core has set the offset and will not change it.
     let page = unsafe { (*(*entry.as_ptr()).c.get()).start_pgoff };
-    // CAST: Widening.
+    // CAST: A `u64` has at least as many bits.
     MmapOffset((page as u64) << PAGE_SHIFT)
 }
 
-/// Memory that processes can map. When this is dropped they can do so no more, and keep what they
-/// have mapped.
+/// Memory that processes can map. After this is dropped, they can't create new mappings; existing
+/// ones stay.
 ///
 /// # Examples
 ///
@@ -292,8 +292,7 @@ unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
 ///
 /// # Invariants
 ///
-/// `entry` was inserted into the list of `mappings`, and only this removes it, or the end of the
-/// list.
+/// `entry` was inserted into the list of `mappings`. Only this and the end of the list remove it.
 pub struct Offer<T: UserContexts> {
     mappings: Mappings<T>,
     entry: NonNull<Entry<T::Registers>>,
@@ -302,12 +301,12 @@ pub struct Offer<T: UserContexts> {
 }
 
 impl<T: UserContexts> Offer<T> {
-    /// Where processes map it.
+    /// The offset at which processes map the memory.
     pub fn offset(&self) -> MmapOffset {
         self.offset
     }
 
-    /// Its length in bytes, all of which a mapping has.
+    /// Length in bytes. A mapping has exactly this length.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -320,7 +319,7 @@ impl<T: UserContexts> Drop for Offer<T> {
     }
 }
 
-// SAFETY: The entry is used under the lock of the list only.
+// SAFETY: The entry is accessed only under the lock of the list.
 unsafe impl<T: UserContexts> Send for Offer<T> {}
 
 // SAFETY: A shared reference gives access to numbers only.
@@ -330,7 +329,7 @@ unsafe impl<T: UserContexts> Sync for Offer<T> {}
 pub struct OwnedMappings<T: UserContexts>(Mappings<T>);
 
 impl<T: UserContexts> OwnedMappings<T> {
-    /// None yet.
+    /// An empty list of mappings.
     ///
     /// # Safety
     ///
@@ -408,7 +407,7 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
                 })
             }
         };
-        // SAFETY: The reference was taken above; a mapping of registers has one of its own.
+        // SAFETY: The reference was taken above; a mapping of registers holds another one.
         unsafe { bindings::rdma_user_mmap_entry_put(raw) };
         mapped.map(|()| 0)
     })
@@ -418,6 +417,6 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
 ///
 /// Called by the core as `mmap_free` of a device of `T`, when the last reference of `raw` is gone.
 pub(super) unsafe extern "C" fn free<T: UserContexts>(raw: *mut bindings::rdma_user_mmap_entry) {
-    // SAFETY: `List::insert` made it from a box, and nobody refers to it any more.
+    // SAFETY: `List::insert` made the entry from a box, and no reference to it is left.
     drop(unsafe { KBox::from_raw(Entry::<T::Registers>::from_raw(raw)) });
 }

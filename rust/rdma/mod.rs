@@ -2,35 +2,36 @@
 
 //! Drivers of RDMA devices.
 //!
-//! A driver implements [`Driver`], and one trait for each further group of verbs that its device
-//! has; from these, [`Operations`] builds the table of callbacks at compile time. [`Registration`]
-//! makes a device known to the RDMA core and takes it away again.
+//! A driver implements [`Driver`], and one trait for each further group of verbs of its device.
+//! From these, [`Operations`] builds the table of callbacks at compile time. [`Registration`]
+//! registers a device with the RDMA core.
 //!
 //! The core allocates and frees most objects itself. Each of them is an
-//! [`Object`](object::Object): the C structure and, behind it, the driver's part, which is
-//! initialised in place when the object is created and dropped when it is destroyed. So a driver
-//! destroys what it owns in `Drop`.
+//! [`Object`](object::Object): the C structure followed by the driver's part. The driver's part is
+//! initialised in place when the object is created, and dropped when it is destroyed. So a driver
+//! destroys its side of an object in `Drop`.
 //!
 //! | concern | module |
 //! |---|---|
 //! | devices, registration | [`device`], [`operations`], [`attributes`], [`port`], [`gid`] |
-//! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
+//! | user contexts, their mappings and data | [`ucontext`], [`mmap`], [`udata`] |
 //! | objects | [`object`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
-//! | work of kernel clients | [`wr`], [`wc`] |
+//! | work requests and completions of kernel clients | [`wr`], [`wc`] |
 //! | memory | [`umem`], [`user_memory`], [`dmabuf`], [`queue_memory`], [`page_list`] |
-//! | events, and who is told of them | [`event`], [`consumer`] |
-//! | what administrators see | [`stats`], [`restrack`] |
+//! | events and their receivers | [`event`], [`consumer`] |
+//! | counters and details for administrators | [`stats`], [`restrack`] |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-/// Copies fields that both structures call the same.
+/// Copies fields that have the same names in both structures.
 macro_rules! copy_fields {
     ($from:expr => $to:expr; $($field:ident),* $(,)?) => {
         $($to.$field = $from.$field;)*
     };
 }
 
-/// Declares an enumeration with values of one of the core's. Others are refused with `$error`.
+/// Declares an enumeration with values of an enumeration of the core. The conversion of any other
+/// value fails with `$error`.
 macro_rules! core_enum {
     ($(#[$meta:meta])* $name:ident: $raw:ident else $error:ident {
         $($(#[$variant_meta:meta])* $variant:ident = $value:ident,)*

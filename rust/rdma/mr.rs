@@ -114,38 +114,38 @@ pub trait MemoryRegions: ProtectionDomains {
     /// Driver's part of an MR. Dropping it destroys the MR.
     type Mr: Send + Sync;
 
-    /// Creates an MR over all memory, by DMA address.
+    /// Creates an MR over all memory, addressed by DMA addresses.
     fn get_dma_mr(pd: &Pd<Self>, access: AccessFlags) -> Result<NewMr<Self::Mr>>;
 
     /// Creates an MR over memory of the current process.
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Self::Mr>>;
 
-    /// Changes an MR over memory of the current process, which is in PD `pd` from now on and keeps
-    /// its keys. On an error it is what it was. No other callback for it runs at the same time.
+    /// Changes an MR over memory of the current process and moves it to PD `pd`. It keeps its keys.
+    /// After an error it is unchanged. No other callback for the MR runs at the same time.
     fn rereg_user_mr(mr: &Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result;
 
-    /// Destroys an MR as far as the device has it; the driver's part is dropped after that.
+    /// Destroys an MR on the device. The driver's part is dropped afterwards.
     ///
     /// # Errors
     ///
-    /// `EBUSY` while memory windows are bound to it: nothing has changed then.
+    /// `EBUSY` while memory windows are bound to the MR, which is then unchanged.
     fn dereg_mr(mr: &Mr<Self>) -> Result;
 }
 
-/// A device whose MRs may lie over memory of other drivers.
+/// A device with MRs over memory of other drivers.
 pub trait DmabufRegions: MemoryRegions {
     /// Creates an MR over a part of a DMA buffer.
     fn reg_dmabuf_mr(pd: &Pd<Self>, memory: &DmabufMemory) -> Result<NewMr<Self::Mr>>;
 }
 
-/// A device whose MRs kernel clients map and register over and over, by work requests (IBTA 10.6.4:
-/// fast registration).
+/// A device with MRs that kernel clients map and register repeatedly by work requests (fast
+/// registration, IBTA 10.6.4).
 pub trait FastRegistration: MemoryRegions {
-    /// Creates an MR for up to `max_pages` pages, which is invalid until it is registered.
+    /// Creates an MR for up to `max_pages` pages. It is invalid until it is registered.
     fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Self::Mr>>;
 
-    /// The pages of an MR that [`alloc_mr`](Self::alloc_mr) made; `None` for other MRs. Called in
-    /// any context.
+    /// The pages of an MR from [`alloc_mr`](Self::alloc_mr); `None` for other MRs. Called in any
+    /// context.
     fn mapped_pages(mr: &Mr<Self>) -> Option<&MappedPages>;
 }
 
@@ -163,7 +163,7 @@ pub trait FastRegistration: MemoryRegions {
 pub struct AccessFlags(pub u32);
 
 impl AccessFlags {
-    /// The device may write on behalf of local work.
+    /// Write access by local work requests.
     pub const LOCAL_WRITE: Self = Self(bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE);
     /// Flags that a device may ignore.
     pub const OPTIONAL: Self = Self(bindings::ib_access_flags_IB_ACCESS_OPTIONAL);
@@ -174,31 +174,31 @@ impl AccessFlags {
     }
 }
 
-/// Memory of a process that becomes an MR.
+/// Memory of a process, for a new MR.
 #[derive(Clone, Copy, Debug)]
 pub struct UserMemory {
     /// Address in the process.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// Address of the first byte in work requests.
     pub iova: u64,
-    /// Rights to it.
+    /// Access rights of the MR.
     pub access: AccessFlags,
 }
 
-/// A part of a DMA buffer that becomes an MR.
+/// A part of a DMA buffer, for a new MR.
 #[derive(Clone, Copy, Debug)]
 pub struct DmabufMemory {
-    /// File of the current process that is the buffer.
+    /// File descriptor of the buffer in the current process.
     pub fd: c_int,
-    /// Where the part starts. It has the same offset in its page as `iova`.
+    /// Offset of the part in the buffer. Its offset in the page equals that of `iova`.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// Address of the first byte in work requests.
     pub iova: u64,
-    /// Rights to it.
+    /// Access rights of the MR.
     pub access: AccessFlags,
 }
 
@@ -220,19 +220,19 @@ pub struct DmabufMemory {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum MrChange {
-    /// Nothing.
+    /// No other change.
     Nothing,
-    /// The rights.
+    /// New access rights.
     Access(AccessFlags),
-    /// The memory: its rights are those of the MR if it has none.
+    /// New memory.
     Memory {
         /// Address in the process.
         start: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
         /// Address of the first byte in work requests.
         iova: u64,
-        /// The rights, if they change.
+        /// New access rights; `None` keeps those of the MR.
         access: Option<AccessFlags>,
     },
 }
@@ -252,13 +252,13 @@ pub type Mr<T> = Object<bindings::ib_mr, T>;
 
 core_object!(ib_mr, MemoryRegions, Mr, ());
 
-/// Allocates the MR that the core will know. Drivers do this, unlike for other objects, so that
-/// they may pool MRs.
+/// Allocates the core's structure of an MR. For other objects the core does this; for MRs it leaves
+/// it to drivers, which may pool them.
 fn into_raw<T: MemoryRegions>(new: NewMr<T::Mr>) -> Result<*mut bindings::ib_mr> {
     let object = KBox::<Mr<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
     let raw = KBox::into_raw(object).cast::<bindings::ib_mr>();
-    // SAFETY: It is the start of an allocation that is still ours, with room for an object; zeroes
-    // are a C structure.
+    // SAFETY: `raw` is the start of a zeroed allocation for an object, which nothing else refers
+    // to; zeroes are a valid C structure.
     unsafe {
         (*raw).lkey = new.lkey;
         (*raw).rkey = new.rkey;
@@ -272,7 +272,7 @@ fn err_ptr(make: impl FnOnce() -> Result<*mut bindings::ib_mr>) -> *mut bindings
     make().unwrap_or_else(Error::to_ptr)
 }
 
-/// A REG_MR work request: it makes an MR valid for the pages that were mapped into it last.
+/// A REG_MR work request, which makes an MR valid for the pages that were mapped last.
 ///
 /// The client neither maps nor frees the MR while it posts the request.
 pub struct FastReg<'a, T: MemoryRegions> {
@@ -284,8 +284,7 @@ pub struct FastReg<'a, T: MemoryRegions> {
 impl<'a, T: MemoryRegions> FastReg<'a, T> {
     /// # Safety
     ///
-    /// `raw` is valid, and the MR that it names is one of a device of `T` that is not destroyed
-    /// during `'a`.
+    /// `raw` is valid. It points to an MR of a device of `T`, which is not destroyed during `'a`.
     pub(super) unsafe fn from_raw(raw: &bindings::ib_reg_wr) -> Result<Self> {
         Ok(Self {
             // SAFETY: By the safety requirements.
@@ -300,29 +299,29 @@ impl<'a, T: MemoryRegions> FastReg<'a, T> {
         self.mr
     }
 
-    /// Its keys from now on.
+    /// The new local and remote key of the MR.
     pub fn key(&self) -> u32 {
         self.key
     }
 
-    /// Its rights from now on.
+    /// The new access rights of the MR.
     pub fn access(&self) -> AccessFlags {
         self.access
     }
 
-    /// Address of its first byte in work requests.
+    /// Address of the first byte in work requests.
     pub fn iova(&self) -> u64 {
-        // SAFETY: The MR is valid, and the client does not map it meanwhile.
+        // SAFETY: The MR is valid, and the client does not map it during the post.
         unsafe { (*self.mr.as_raw()).iova }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn length(&self) -> u64 {
         // SAFETY: See `iova`.
         unsafe { (*self.mr.as_raw()).length }
     }
 
-    /// Pages have 2ⁿ bytes. `EINVAL` for an MR that was never mapped.
+    /// The exponent n of the page size of 2ⁿ bytes. `EINVAL` for an MR that was never mapped.
     pub fn page_shift(&self) -> Result<u8> {
         // SAFETY: See `iova`.
         let size = unsafe { (*self.mr.as_raw()).page_size };
@@ -408,8 +407,8 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
         };
         // SAFETY: By the function's safety requirements.
         let raw = into_raw::<T>(T::reg_dmabuf_mr(unsafe { Pd::from_raw(pd) }, &memory)?)?;
-        // SAFETY: It is valid, and nobody else knows it yet. The core says so much of MRs of
-        // `reg_user` only.
+        // SAFETY: The MR is valid, and nothing else refers to it yet. The core sets these fields
+        // only for MRs of `reg_user`.
         unsafe { ((*raw).iova, (*raw).length) = (iova, length) };
         Ok(raw)
     })
@@ -449,7 +448,7 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
         // SAFETY: By the function's safety requirements.
         let (old, pd) = unsafe { (Mr::from_raw(mr), Pd::from_raw(new_pd)) };
         T::rereg_user_mr(old, pd, &change)?;
-        // No new MR takes its place, so the core notes what has changed.
+        // Null, since no new MR replaces it: the core updates its own fields.
         Ok(ptr::null_mut())
     })
 }

@@ -14,10 +14,11 @@ use kernel::{
     prelude::*, //
 };
 
-/// A device whose queue pairs may be attached to multicast groups. A group is known by its GID, in
-/// network byte order; on Ethernet it has no LID.
+/// A device whose queue pairs can be attached to multicast groups. The GID of a group, in network
+/// byte order, identifies it; on Ethernet it has no LID.
 ///
-/// Only QPs of type [`Ud`](super::qp::QpType::Ud) and GIDs of groups get here.
+/// The core calls these functions only for QPs of type [`Ud`](super::qp::QpType::Ud) and for
+/// multicast GIDs.
 ///
 /// # Examples
 ///
@@ -31,11 +32,11 @@ use kernel::{
 /// }
 /// ```
 pub trait MulticastGroups: ModifyQueuePairs {
-    /// Has a QP receive what is sent to a group.
+    /// Attaches a QP to a group: the QP receives datagrams to the group.
     fn attach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;
 
-    /// Ends that. The core does not destroy a QP as long as this has not succeeded for each group
-    /// that it is attached to.
+    /// Detaches a QP from a group. The core does not destroy a QP before this has succeeded for all
+    /// its groups.
     fn detach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;
 }
 

@@ -2,8 +2,7 @@
 
 //! Memory windows.
 //!
-//! The core allocates and frees them; what they show to peers is up to work requests that it does
-//! not see.
+//! The core allocates and frees windows. Work requests bind them to memory, without the core.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -59,7 +58,7 @@ pub trait MemoryWindows: ProtectionDomains {
     /// Driver's part of a window. Dropping it unbinds and destroys the window.
     type Mw: Send + Sync;
 
-    /// Creates a window that is not bound.
+    /// Creates an unbound window.
     fn alloc_mw(pd: &Pd<Self>, mw_type: MwType) -> Result<NewMw<Self::Mw>>;
 }
 
@@ -68,7 +67,7 @@ core_enum! {
     MwType: ib_mw_type else EINVAL {
         /// Type 1.
         One = ib_mw_type_IB_MW_TYPE_1,
-        /// Type 2A or 2B, whichever the device has.
+        /// Type 2A or 2B; the device supports one of both.
         Two = ib_mw_type_IB_MW_TYPE_2,
     }
 }

@@ -18,17 +18,17 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A structure of the core, and what lies behind it in objects of the driver `T`.
+/// A structure of the core, and the parts that follow it in objects of the driver `T`.
 pub trait CoreObject<T> {
     /// The driver's part.
     type Driver;
 
-    /// The abstraction's part beside it.
+    /// The abstraction's part.
     type Own;
 }
 
-/// Makes a structure of the core the start of an [`Object`] with the driver's part that a trait
-/// names and the abstraction's part `$own`, and lets the object name its device.
+/// Implements [`CoreObject`] for a structure of the core. The driver's part is an associated type
+/// of `$trait`, and the abstraction's part is `$own`. Also adds a method that returns the device.
 macro_rules! core_object {
     ($c:ident, $trait:ident, $driver:ident, $own:ty) => {
         impl<T: $trait> CoreObject<T> for bindings::$c {
@@ -37,8 +37,8 @@ macro_rules! core_object {
         }
 
         impl<T: $trait> Object<bindings::$c, T> {
-            /// The device that the object belongs to.
-            // Drivers do not ask all kinds of objects.
+            /// The device of the object.
+            // Drivers do not use it for all kinds of objects.
             #[allow(dead_code)]
             pub fn device(&self) -> &super::Device<T> {
                 // SAFETY: The core sets the device of each object, and destroys all objects before
@@ -50,18 +50,18 @@ macro_rules! core_object {
 }
 pub(super) use core_object;
 
-/// A C structure of the RDMA core and, behind it, the part of the driver `T`, which it dereferences
-/// to.
+/// A C structure of the RDMA core, followed by the part of the driver `T`. Dereferences to the
+/// driver's part.
 ///
-/// The core allocates as many bytes as the `size_*` member of the operations says, zeroed, with the
-/// alignment of `kmalloc`: the greatest power of two that divides the size, which is never less
-/// than the alignment of a type.
+/// The core allocates the zeroed memory, with the size in the `size_*` member of the operations and
+/// the alignment of `kmalloc`: the largest power of two that divides the size, so at least the
+/// alignment of this type.
 ///
 /// # Invariants
 ///
-/// - The C structure lies at offset 0.
-/// - Whenever a shared reference exists, the C structure is one that the core initialised, the
-///   driver's part and the abstraction's are initialised, and the driver's is pinned.
+/// - The C structure is at offset 0.
+/// - While a shared reference exists, the core has initialised the C structure, the parts of driver
+///   and abstraction are initialised, and the driver's part is pinned.
 #[repr(C)]
 pub struct Object<C: CoreObject<T>, T> {
     c: Opaque<C>,
@@ -70,7 +70,7 @@ pub struct Object<C: CoreObject<T>, T> {
 }
 
 impl<C: CoreObject<T>, T> Object<C, T> {
-    /// Bytes of the whole object.
+    /// Size of the whole object in bytes.
     pub(super) const SIZE: usize = {
         assert!(offset_of!(Self, c) == 0);
         size_of::<Self>()
@@ -94,24 +94,24 @@ impl<C: CoreObject<T>, T> Object<C, T> {
 
     /// The abstraction's part.
     pub(super) fn own(&self) -> &C::Own {
-        // SAFETY: By the type invariants it is initialised; it is only ever borrowed shared.
+        // SAFETY: By the type invariants it is initialised. No exclusive reference to it is made.
         unsafe { (*self.own.get()).assume_init_ref() }
     }
 
-    /// Initialises what lies behind the C structure.
+    /// Initialises the parts that follow the C structure.
     ///
     /// # Safety
     ///
-    /// `raw` points to the C structure at the start of an allocation of [`SIZE`](Self::SIZE) bytes
-    /// that nobody else uses yet, and which is not initialised.
+    /// `raw` points to the C structure at the start of an allocation of [`SIZE`](Self::SIZE) bytes.
+    /// The parts are not initialised, and nothing else uses the allocation yet.
     pub(super) unsafe fn init<E>(
         raw: *mut C,
         driver: impl PinInit<C::Driver, E>,
         own: C::Own,
     ) -> Result<(), E> {
         let this = raw.cast::<Self>();
-        // SAFETY: By the safety requirements the allocation holds a `Self`. The object never moves:
-        // the core keeps it where it is until it frees it.
+        // SAFETY: By the safety requirements the allocation has room for a `Self`. The core never
+        // moves the object, so the driver's part is pinned.
         unsafe {
             pin_init::raw_try_init((&raw mut (*this).driver).cast::<C::Driver>(), driver)?;
             (&raw mut (*this).own).cast::<C::Own>().write(own);
@@ -123,8 +123,8 @@ impl<C: CoreObject<T>, T> Object<C, T> {
     ///
     /// # Safety
     ///
-    /// `raw` points to the C structure of an object that is initialised, and no reference to the
-    /// object exists or will be made.
+    /// `raw` points to the C structure of an initialised object. No reference to the object exists
+    /// or will be made.
     pub(super) unsafe fn drop_parts(raw: *mut C) {
         let this = raw.cast::<Self>();
         // SAFETY: By the safety requirements this is the only access to initialised parts.
@@ -139,8 +139,8 @@ impl<C: CoreObject<T>, T> Deref for Object<C, T> {
     type Target = C::Driver;
 
     fn deref(&self) -> &C::Driver {
-        // SAFETY: By the type invariants the driver's part is initialised; it is only ever borrowed
-        // shared.
+        // SAFETY: By the type invariants the driver's part is initialised. No exclusive reference
+        // to it is made.
         unsafe { (*self.driver.get()).assume_init_ref() }
     }
 }
@@ -154,8 +154,8 @@ where
 {
 }
 
-// SAFETY: The C structure is used under the core's own locking, from any thread; the rest is
-// shared.
+// SAFETY: The core accesses the C structure under its own locks, from any thread; the other parts
+// are `Sync`.
 unsafe impl<C, T> Sync for Object<C, T>
 where
     C: CoreObject<T>,

@@ -33,10 +33,10 @@ use core::{
 };
 use kernel::ModuleMetadata;
 
-/// The verbs that a device has, built at compile time from what its driver implements.
+/// The verbs of a device, built at compile time from the traits that its driver implements.
 ///
-/// The order of the methods does not matter. A method whose verbs need those of another one adds
-/// these too: an object that can be created can be destroyed.
+/// The methods can be called in any order. A method also adds the verbs that its own verbs depend
+/// on, so an object that can be created can be destroyed.
 ///
 /// # Examples
 ///
@@ -71,7 +71,7 @@ impl<T: port::Ports + pd::ProtectionDomains> Default for Operations<T> {
 }
 
 impl<T: Driver> Operations<T> {
-    /// Callbacks that every device has.
+    /// The callbacks that every device has.
     pub const fn new() -> Self
     where
         T: port::Ports + pd::ProtectionDomains,
@@ -128,7 +128,7 @@ impl<T: Driver> Operations<T> {
         self
     }
 
-    /// Adds MRs that kernel clients map and register by work requests.
+    /// Adds MRs for fast registration.
     pub const fn with_fast_registration(mut self) -> Self
     where
         T: mr::FastRegistration,
@@ -248,7 +248,7 @@ impl<T: Driver> Operations<T> {
         self
     }
 
-    /// Adds counters of ports; see [`Config::port_counters`](super::device::Config::port_counters).
+    /// Adds port counters; see [`Config::port_counters`](super::device::Config::port_counters).
     pub const fn with_port_counters(mut self) -> Self
     where
         T: stats::PortCounters,
@@ -258,7 +258,7 @@ impl<T: Driver> Operations<T> {
         self
     }
 
-    /// Adds details to what the core tells of objects.
+    /// Adds the driver's details to the core's descriptions of objects.
     pub const fn with_resource_details(mut self) -> Self
     where
         T: restrack::ResourceDetails,

@@ -2,8 +2,7 @@
 
 //! Lists of DMA addresses that a device reads.
 //!
-//! They are dropped before the driver is unbound from its device, or never: they are leaked if they
-//! are dropped later.
+//! Lists that are dropped after the driver was unbound from its device are leaked.
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
@@ -27,7 +26,7 @@ use kernel::{
     }, //
 };
 
-/// DMA addresses of pages, each a little-endian 64-bit word, in contiguous memory of its own.
+/// DMA addresses of pages, each a little-endian 64-bit word, in contiguous memory.
 ///
 /// # Examples
 ///
@@ -43,20 +42,20 @@ use kernel::{
 pub struct PageList(WhileBound<Coherent<[u64]>>);
 
 impl PageList {
-    /// Greatest number of addresses: as many as 4 MiB hold, what the page allocator has in one
-    /// piece.
+    /// Maximum number of addresses: those that fit 4 MiB, the largest contiguous piece of the page
+    /// allocator.
     pub const MAX_PAGES: usize = (4 << 20) / size_of::<u64>();
 
-    /// Number of addresses that one page holds. A longer list needs contiguous memory: when that
-    /// is fragmented, the page allocator kills processes to make pieces of up to 8 pages.
+    /// Number of addresses in one page. A longer list needs several contiguous pages. If memory is
+    /// fragmented, the page allocator may kill processes to make pieces of up to 8 pages.
     pub const EASY_PAGES: usize = PAGE_SIZE / size_of::<u64>();
 
     /// Copies `count` addresses out of `pages`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an empty list and for one that `pages` can't fill, `E2BIG` beyond
-    /// [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM` without that much contiguous memory.
+    /// `EINVAL` if `count` is 0 or `pages` has fewer addresses, `E2BIG` beyond
+    /// [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM` without enough contiguous memory.
     pub fn new<T: Driver>(
         device: &Device<T>,
         count: usize,
@@ -82,7 +81,7 @@ impl PageList {
         self.0.dma_address()
     }
 
-    /// DMA addresses of the blocks of [`PageDirectory::BLOCK`] bytes that the list consists of.
+    /// DMA addresses of the list's blocks of [`PageDirectory::BLOCK`] bytes.
     fn blocks(&self) -> impl Iterator<Item = DmaAddress> + Clone + '_ {
         let start = self.dma_address();
         (0..self.0.size() as u64)
@@ -91,9 +90,9 @@ impl PageList {
     }
 }
 
-/// DMA addresses of pages in two levels: a directory, which is a [`PageList`], has the addresses of
-/// blocks of [`BLOCK`](Self::BLOCK) bytes, and these have those of the pages, each block being full
-/// but the last. No large piece of contiguous memory is needed.
+/// DMA addresses of pages in two levels. A directory, which is a [`PageList`], contains the
+/// addresses of blocks of [`BLOCK`](Self::BLOCK) bytes. The blocks contain the addresses of the
+/// pages; all blocks but the last are full. So no large piece of contiguous memory is needed.
 ///
 /// # Examples
 ///
@@ -118,24 +117,23 @@ impl PageDirectory {
     ///
     /// # Errors
     ///
-    /// Errors of [`PageList::new`], with `E2BIG` for a directory that is too large.
+    /// Errors of [`PageList::new`]; `E2BIG` if the directory would be too large.
     pub fn new<T: Driver>(
         device: &Device<T>,
         count: usize,
         mut pages: impl Iterator<Item = DmaAddress>,
     ) -> Result<Self> {
-        // Coherent memory is aligned to the kernel's pages, so what is allocated in one piece is
-        // cut into blocks.
+        // Coherent memory is aligned to the kernel's pages, so each piece consists of whole blocks.
         const { assert!(PAGE_SIZE % Self::BLOCK == 0) };
 
         let lists = count.div_ceil(PageList::EASY_PAGES);
         let mut blocks = KVVec::with_capacity(lists, GFP_KERNEL)?;
         let mut left = count;
         while left > 0 {
-            // A list of terabytes has thousands of blocks: other tasks get their turn on a kernel
-            // without preemption.
+            // A list for terabytes has thousands of blocks, so other tasks have to be scheduled in
+            // between on a kernel without preemption.
             //
-            // SAFETY: This may sleep.
+            // SAFETY: This context may sleep.
             unsafe { bindings::cond_resched() };
             let now = left.min(PageList::EASY_PAGES);
             blocks.push(
@@ -158,10 +156,10 @@ impl PageDirectory {
     }
 }
 
-/// The page list of an MR that is mapped over and over: it is filled where nothing may sleep.
+/// The page list of an MR for fast registration. It is filled in contexts that can't sleep.
 ///
-/// Its user neither fills it from two threads, nor while the device reads it. Should that happen,
-/// the list has pages of both.
+/// The client must not fill it from two threads at a time, nor while the device reads it. Otherwise
+/// the list contains a mix of pages.
 ///
 /// # Invariants
 ///
@@ -172,15 +170,15 @@ pub struct MappedPages {
 }
 
 impl MappedPages {
-    /// Greatest number of addresses: as many as 8 pages hold, which the page allocator makes in one
-    /// piece whatever it takes (`PAGE_ALLOC_COSTLY_ORDER`).
+    /// Maximum number of addresses: those that fit 8 contiguous pages, which the page allocator
+    /// provides even if memory is fragmented (`PAGE_ALLOC_COSTLY_ORDER`).
     pub const MAX_PAGES: usize = 8 * PAGE_SIZE / size_of::<u64>();
 
     /// An empty list for up to `max_pages` addresses.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for no pages, `E2BIG` beyond [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM`.
+    /// `EINVAL` if `max_pages` is 0, `E2BIG` beyond [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM`.
     pub fn new<T: Driver>(device: &Device<T>, max_pages: u32) -> Result<Self> {
         let max_pages = usize::try_from(max_pages)?;
         if max_pages == 0 {
@@ -190,7 +188,7 @@ impl MappedPages {
             return Err(E2BIG);
         }
         let list = Coherent::zeroed_slice(device.dma_device(), max_pages, GFP_KERNEL)?;
-        // INVARIANT: Nobody has accessed it yet.
+        // INVARIANT: The memory has not been accessed yet.
         Ok(Self {
             list: WhileBound::new(device, list),
             count: Atomic::new(0),
@@ -212,7 +210,7 @@ impl MappedPages {
         self.count.store(0, Relaxed);
     }
 
-    /// Adds an address, or fails with `ENOMEM` if there is no room.
+    /// Appends an address; `ENOMEM` if the list is full.
     pub(super) fn push(&self, address: DmaAddress) -> Result {
         let count = self.count();
         let index = usize::try_from(count)?;

@@ -42,8 +42,8 @@ pub trait Ports: Driver {
     fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
 }
 
-/// State of a port: `struct ib_port_attr` as far as an Ethernet port has it. The values of the
-/// fields that are not counts are those of the C enumerations.
+/// State of a port: the fields of `struct ib_port_attr` that an Ethernet port has. Fields that are
+/// no counts have values of C enumerations.
 #[allow(missing_docs)]
 pub struct PortAttr {
     /// `enum ib_port_state`.
@@ -60,7 +60,7 @@ pub struct PortAttr {
     pub pkey_tbl_len: u16,
     /// `enum ib_port_capability_mask_bits`.
     pub port_cap_flags: u32,
-    /// Bytes.
+    /// Maximum length of a message in bytes.
     pub max_msg_sz: u32,
     pub bad_pkey_cntr: u32,
     pub qkey_viol_cntr: u32,
@@ -85,9 +85,9 @@ pub struct PortAttr {
 /// };
 /// ```
 pub struct PortImmutable {
-    /// Entries of the P_Key table.
+    /// Number of entries of the P_Key table.
     pub pkey_tbl_len: u32,
-    /// Entries of the GID table.
+    /// Number of entries of the GID table.
     pub gid_tbl_len: u32,
     /// The protocol on the port.
     pub protocol: Protocol,
@@ -96,8 +96,7 @@ pub struct PortImmutable {
 /// The protocol on a port.
 #[derive(Clone, Copy)]
 pub enum Protocol {
-    /// RoCE v2. The port has a general services QP, through which the core exchanges management
-    /// datagrams.
+    /// RoCE v2. The port has a GSI QP, by which the core exchanges management datagrams.
     RoceV2,
 }
 
@@ -108,7 +107,7 @@ impl Protocol {
         }
     }
 
-    /// Bytes of a management datagram.
+    /// Length of a management datagram in bytes.
     const fn max_mad_size(self) -> u32 {
         match self {
             Self::RoceV2 => bindings::IB_MGMT_MAD_SIZE,

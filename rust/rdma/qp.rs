@@ -115,7 +115,7 @@ core_enum! {
 }
 
 impl QpType {
-    /// Whether each send work request names its destination.
+    /// Whether each send work request has a destination of its own.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Gsi | Self::Ud)
     }
@@ -126,7 +126,7 @@ impl QpType {
 pub struct QpCreateFlags(pub u32);
 
 impl QpCreateFlags {
-    /// The QP does not receive what it sends to a multicast group itself.
+    /// The QP does not receive its own multicasts.
     pub const BLOCK_MULTICAST_LOOPBACK: Self =
         Self(bindings::ib_qp_create_flags_IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK as u32);
 
@@ -136,7 +136,7 @@ impl QpCreateFlags {
     }
 }
 
-/// Attributes of a QP that a consumer asks for.
+/// Attributes of a new QP.
 ///
 /// # Examples
 ///
@@ -154,7 +154,7 @@ impl QpCreateFlags {
 ///
 /// # Invariants
 ///
-/// `raw` is valid for `'a`, and so are the objects that it names, which are the device's own.
+/// `raw` is valid for `'a`, and so are the objects that it points to, which belong to the device.
 pub struct QpInitAttr<'a, T: QueuePairs> {
     raw: &'a bindings::ib_qp_init_attr,
     qp_type: QpType,
@@ -165,7 +165,7 @@ pub struct QpInitAttr<'a, T: QueuePairs> {
 impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
     /// # Safety
     ///
-    /// `raw` is valid for `'a`, and so are the CQs and the SRQ that it names.
+    /// `raw` is valid for `'a`, and so are the CQs and the SRQ that it points to.
     unsafe fn from_raw(raw: *const bindings::ib_qp_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
         let raw: &'a bindings::ib_qp_init_attr = unsafe { &*raw };
@@ -177,14 +177,14 @@ impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
         Ok(Self {
             raw,
             qp_type,
-            // SAFETY: By the safety requirements; a QP's CQs are of its own device.
+            // SAFETY: By the safety requirements; the CQs of a QP belong to the same device.
             send_cq: unsafe { Cq::from_raw(raw.send_cq) },
             // SAFETY: As above.
             recv_cq: unsafe { Cq::from_raw(raw.recv_cq) },
         })
     }
 
-    /// Type.
+    /// The type of the QP.
     pub fn qp_type(&self) -> QpType {
         self.qp_type
     }
@@ -204,17 +204,17 @@ impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
         self.raw.srq
     }
 
-    /// Whether every send work request completes with an entry, not only those that ask for it.
+    /// Whether all send work requests get a CQE, not only signaled ones.
     pub fn signal_all(&self) -> bool {
         self.raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR
     }
 
-    /// Its further wishes.
+    /// The creation flags.
     pub fn create_flags(&self) -> QpCreateFlags {
         QpCreateFlags(self.raw.create_flags)
     }
 
-    /// Sizes.
+    /// The requested sizes.
     pub fn cap(&self) -> QpCap {
         QpCap::from_raw(&self.raw.cap)
     }
@@ -224,7 +224,7 @@ impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
 pub struct NewQp<D> {
     /// QPN.
     pub number: u32,
-    /// Sizes that it has.
+    /// The actual sizes.
     pub cap: QpCap,
     /// Driver's part.
     pub driver: D,
@@ -233,10 +233,10 @@ pub struct NewQp<D> {
 /// A queue pair.
 pub type Qp<T> = Object<bindings::ib_qp, T>;
 
-/// The way to the consumer of a QP.
+/// A handle to the consumer of a QP.
 pub type QpConsumer = Consumer<bindings::ib_qp>;
 
-/// The abstraction's part beside the driver's part of a QP.
+/// The abstraction's part of a QP.
 pub struct QpOwn {
     consumer: QpConsumer,
     pub(super) signal_all: bool,
@@ -246,18 +246,17 @@ core_object!(ib_qp, QueuePairs, Qp, QpOwn);
 
 handled! { ib_qp, QpEvent, qp_context, qp, }
 
-/// A QP that is nothing but its number.
+/// A QP structure with a number and nothing else.
 ///
-/// The core polls the CQs of a process and then reads the numbers of the QPs in the completions,
-/// which may be destroyed meanwhile. Completions of CQs that the core polls name these in their
-/// place.
+/// When the core polls the CQs of a process, it reads the QP numbers after the poll, when the QPs
+/// may have been destroyed. So the completions point to stubs in place of the QPs.
 pub(super) struct QpStub(KBox<Opaque<bindings::ib_qp>>);
 
 impl QpStub {
     /// The stub of QP `number`.
     pub(super) fn new(number: u32) -> Result<Self> {
         let stub = KBox::new(Opaque::<bindings::ib_qp>::zeroed(), GFP_KERNEL)?;
-        // SAFETY: The structure is ours, and zeroes are a valid value of it.
+        // SAFETY: Nothing else refers to the structure yet, and zeroes are a valid value of it.
         unsafe { (*stub.get()).qp_num = number };
         Ok(Self(stub))
     }
@@ -267,19 +266,19 @@ impl QpStub {
     }
 }
 
-// SAFETY: A stub is never written after it was made.
+// SAFETY: A stub is not written after its creation.
 unsafe impl Send for QpStub {}
 
 // SAFETY: See `Send`.
 unsafe impl Sync for QpStub {}
 
-/// Makes `raw` a QP by what `create` does. `stub` says what completions name in its place, by its
-/// number.
+/// Initializes the QP `raw` with the driver's part that `create` returns. `stub` returns, for a QP
+/// number, the structure that completions point to in place of the QP.
 ///
 /// # Safety
 ///
-/// `raw` is allocated by the core for a device of `T` and not in use; `attr` is valid and writable,
-/// and so are the CQs that it names.
+/// `raw` is allocated by the core for a device of `T` and not in use. `attr` is valid and writable,
+/// and the CQs that it points to are valid.
 unsafe fn create_with<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
@@ -303,7 +302,7 @@ unsafe fn create_with<T: QueuePairs>(
         (*raw).qp_num = new.number;
         new.cap.write(&mut (*attr).cap);
     }
-    // SAFETY: It was just created, and `destroy` begins with the other.
+    // SAFETY: The QP was created above, and `destroy` calls `unlink`.
     unsafe { consumer.link(raw, name) };
     Ok(0)
 }
@@ -348,7 +347,7 @@ pub(super) unsafe extern "C" fn create_any<T: UserQueuePairs>(
         let create = |init: &QpInitAttr<'_, T>, consumer| {
             T::create_user_qp(context, pd, init, consumer, &data)
         };
-        // The core polls for the process only while the device is registered. The stubs live
+        // The core polls for the process only while the device is registered, and the stubs exist
         // longer.
         create_with::<T>(qp, attr, create, |number| {
             Ok(pd.device().completed_qp(number)?.map(QpStub::as_raw))
@@ -369,8 +368,8 @@ pub(super) unsafe extern "C" fn destroy<T: QueuePairs>(
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: By the function's safety requirements.
         unsafe { Qp::<T>::from_raw(qp) }.own().consumer.unlink();
-        // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run
-        // any more.
+        // SAFETY: No other reference exists: the core destroys the QP, and no handler runs any
+        // more.
         unsafe { Qp::<T>::drop_parts(qp) };
         Ok(0)
     })

@@ -18,7 +18,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// A device whose queue pairs change their attributes and states.
+/// A device that can change attributes and states of queue pairs.
 ///
 /// # Examples
 ///
@@ -34,8 +34,8 @@ use kernel::{
 /// }
 /// ```
 pub trait ModifyQueuePairs: QueuePairs {
-    /// Changes attributes and state of a QP. `udata` is there if a process asks. May run at the
-    /// same time for one QP.
+    /// Changes attributes and state of a QP. `udata` is `Some` for a process. Calls for one QP may
+    /// run concurrently.
     fn modify_qp(
         qp: &Qp<Self>,
         modification: &QpModification<'_>,
@@ -67,7 +67,7 @@ pub struct QpAttrMask(pub u32);
 impl QpAttrMask {
     /// The state.
     pub const STATE: Self = Self(bindings::ib_qp_attr_mask_IB_QP_STATE);
-    /// The state that the QP is in, as its owner believes.
+    /// The state that the consumer assumes the QP to be in.
     pub const CURRENT_STATE: Self = Self(bindings::ib_qp_attr_mask_IB_QP_CUR_STATE);
     /// The primary path.
     pub const PATH: Self = Self(bindings::ib_qp_attr_mask_IB_QP_AV);
@@ -86,7 +86,7 @@ pub struct QpCap {
     pub max_recv_wr: u32,
     pub max_send_sge: u32,
     pub max_recv_sge: u32,
-    /// Bytes.
+    /// Maximum length of inline data in bytes.
     pub max_inline_data: u32,
 }
 
@@ -113,7 +113,7 @@ impl QpCap {
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
 pub struct AhAttr {
-    /// In network byte order.
+    /// Destination GID in network byte order.
     pub dgid: [u8; 16],
     pub flow_label: u32,
     pub sgid_index: u8,
@@ -127,12 +127,12 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
-    /// A flow label has 20 bits.
+    /// Mask of the 20 bits of a flow label.
     const FLOW_LABEL: u32 = 0xf_ffff;
 
-    /// Reads a path that is to be used, which must have a global route and lead over Ethernet.
+    /// Converts a path, which must have a global route and be of an Ethernet port.
     ///
-    /// The flow label is cut to its bits, as hardware does: UCX asks for all ones.
+    /// The flow label is cut to 20 bits, as hardware does: UCX passes all ones.
     pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Result<Self> {
         let has_route = u32::from(raw.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH != 0;
         if !has_route || raw.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
@@ -142,7 +142,7 @@ impl AhAttr {
             // SAFETY: All bytes of a GID are initialised.
             dgid: unsafe { raw.grh.dgid.raw },
             flow_label: raw.grh.flow_label & Self::FLOW_LABEL,
-            // SAFETY: The type says that this member of the union is active.
+            // SAFETY: By the type of the path, this member of the union is active.
             dmac: unsafe { raw.__bindgen_anon_1.roce.dmac },
             ..Self::default()
         };
@@ -152,7 +152,7 @@ impl AhAttr {
     }
 
     pub(super) fn write(&self, raw: &mut bindings::rdma_ah_attr) {
-        // The flag is 1.
+        // CAST: The flag is 1.
         raw.ah_flags = bindings::ib_ah_flags_IB_AH_GRH as u8;
         raw.type_ = bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
         raw.grh.dgid.raw = self.dgid;
@@ -162,8 +162,8 @@ impl AhAttr {
     }
 }
 
-/// Attributes of a QP: `struct ib_qp_attr` without alternate paths, which Ethernet has not. Of a
-/// modification, only those that its mask names mean anything.
+/// Attributes of a QP: `struct ib_qp_attr` without alternate paths, which Ethernet does not have.
+/// In a modification, only the attributes in its mask are valid.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
 pub struct QpAttr {
@@ -193,11 +193,11 @@ pub struct QpAttr {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
-    /// kb/s.
+    /// Rate limit in kb/s.
     pub rate_limit: u32,
 }
 
-/// Copies the fields of [`QpAttr`] that `struct ib_qp_attr` has with the same types.
+/// Copies the fields that have the same types in [`QpAttr`] and `struct ib_qp_attr`.
 macro_rules! copy_same {
     ($from:expr => $to:expr) => {
         copy_fields!($from => $to; qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn,
@@ -207,7 +207,7 @@ macro_rules! copy_same {
 }
 
 impl QpAttr {
-    /// Reads what a consumer wants, without the path.
+    /// Converts the attributes from a consumer, except the path.
     fn from_raw(raw: &bindings::ib_qp_attr) -> Result<Self> {
         let mut attr = Self {
             qp_access_flags: u32::try_from(raw.qp_access_flags)?,
@@ -219,7 +219,7 @@ impl QpAttr {
         Ok(attr)
     }
 
-    /// Fills in the answer to a query.
+    /// Converts the attributes for the result of a query.
     fn write(&self, raw: &mut bindings::ib_qp_attr) {
         raw.qp_access_flags = c_int::from_ne_bytes(self.qp_access_flags.to_ne_bytes());
         self.cap.write(&mut raw.cap);
@@ -230,7 +230,7 @@ impl QpAttr {
     }
 }
 
-/// A change of attributes and, mostly, of the state.
+/// A change of attributes and usually of the state.
 ///
 /// # Examples
 ///
@@ -275,13 +275,12 @@ impl<'a> QpModification<'a> {
         Ok(attr)
     }
 
-    /// The state before and after, if the modification is one that the IBTA allows a QP in `state`
-    /// to make.
+    /// The states before and after the modification of a QP in `state`, if the IBTA allows it.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the transition does not exist, or a necessary attribute is missing, or one is
-    /// not allowed.
+    /// `EINVAL` if the transition does not exist, a required attribute is missing, or an attribute
+    /// is not allowed.
     pub fn transition(&self, state: QpState, qp_type: QpType) -> Result<(QpState, QpState)> {
         let from = if self.mask.contains(QpAttrMask::CURRENT_STATE) {
             QpState::try_from(self.raw.cur_qp_state)?
@@ -293,7 +292,7 @@ impl<'a> QpModification<'a> {
         } else {
             from
         };
-        // SAFETY: The function only looks at its arguments.
+        // SAFETY: The function has no requirements; it only compares its arguments.
         let allowed = unsafe {
             bindings::ib_modify_qp_is_ok(from as u32, to as u32, qp_type as u32, self.mask.0)
         };
@@ -335,8 +334,8 @@ pub(super) unsafe extern "C" fn query<T: ModifyQueuePairs>(
         let qp = unsafe { Qp::<T>::from_raw(raw) };
         let attributes = T::query_qp(qp)?;
         // SAFETY: By the function's safety requirements. Zeroes are a valid value of both
-        // structures. All of them reaches user space: alternate paths, which Ethernet does not
-        // have, for one.
+        // structures. All bytes are written, since all reach user space, also those of alternate
+        // paths, which Ethernet does not have.
         unsafe {
             attr.write_bytes(0, 1);
             init.write_bytes(0, 1);

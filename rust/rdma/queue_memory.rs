@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of a queue that the CPU and a device use at the same time.
+//! Memory of a queue that CPU and device access concurrently.
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
@@ -33,16 +33,16 @@ use kernel::{
     prelude::*, //
 };
 
-/// Bytes that the start of a [`Span`] is aligned to.
+/// Alignment of the start of a [`Span`] in bytes.
 const ALIGN: usize = align_of::<u64>();
 
-/// A word at any address.
+/// A word without alignment.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
 struct Unaligned<W>(W);
 
-/// Copies bytes out by volatile loads of words. Each byte is loaded once, so nothing that is
-/// checked in the copy changes afterwards.
+/// Copies bytes out by volatile loads of words. Each byte is loaded once, so data that was checked
+/// in the copy can't change afterwards.
 ///
 /// # Safety
 ///
@@ -98,12 +98,12 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
             if ALIGNED {
                 to.cast::<W>().write_volatile(word);
             } else {
-                // Takes a detour by the stack.
+                // The compiler copies such a word by the stack.
                 to.cast::<Unaligned<W>>().write_volatile(Unaligned(word));
             }
         }
     }
-    // SAFETY: Each range is within `len`, and they follow each other. Each offset is a multiple of
+    // SAFETY: The ranges follow each other, and all are within `len`. Each offset is a multiple of
     // the word's size.
     unsafe {
         for index in 0..len / 8 {
@@ -121,33 +121,32 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
     }
 }
 
-/// Accesses that a queue's device is ordered with.
+/// The barriers that order accesses with respect to a queue's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Barriers between CPUs: the device is software on another CPU, also if the guest has only
-    /// one.
+    /// Barriers between CPUs, for a device that is software on another CPU, even if the guest has
+    /// one CPU only.
     Cpus,
-    /// Barriers of the platform for devices.
+    /// The platform's barriers for devices.
     Platform,
 }
 
-/// Zeroed DMA memory in pages of equal size, which together are as one piece for the CPU through
-/// the methods below and for a device that has the list of their addresses. No piece is large, so
-/// that a queue of any size can be had when memory is fragmented.
+/// Zeroed DMA memory in pages of equal size. The methods below present them to the CPU as one
+/// piece, and the list of their addresses to the device. The pages are small, so a queue of any
+/// size can be allocated when memory is fragmented.
 ///
-/// The device writes at any moment, and so may other CPUs: the methods take `&self`. So all
-/// accesses are volatile accesses to words, by this module alone; byte ranges are copied word by
-/// word. An offset beyond the end, a word that is not aligned and a range that reaches beyond a
-/// page are a mistake of the driver: reading gives zeroes there and writing does nothing.
+/// The device may write at any time, and so may other CPUs, since the methods take `&self`. So all
+/// accesses are volatile accesses to words, by this module only; ranges of bytes are copied word by
+/// word. An offset beyond the end, a misaligned word and a range that crosses the end of a page are
+/// mistakes of the driver: reads of these return zeroes, and writes do nothing.
 ///
-/// Order is that of the `virt_` barriers, or with [`Order::Platform`] of `mb()` and the `dma_`
+/// Accesses are ordered by `virt_` barriers, or with [`Order::Platform`] by `mb()` and the `dma_`
 /// barriers.
 ///
-/// The memory is dropped before the driver is unbound from its device, or never: it is leaked if it
-/// is dropped later.
+/// Memory that is dropped after the driver was unbound from its device is leaked.
 ///
-/// `WORDS` words of 32 bits are fixed: their addresses are looked up once, and they are named by
-/// their index.
+/// `WORDS` words of 32 bits are fixed: their addresses are computed once, and methods refer to them
+/// by index.
 ///
 /// # Examples
 ///
@@ -171,8 +170,8 @@ pub enum Order {
 ///
 /// # Invariants
 ///
-/// - Each page has `1 << page_shift` bytes, of which the CPU address is in `addresses`, aligned to
-///   its size or that of the kernel's pages, whichever is smaller.
+/// - Each page has `1 << page_shift` bytes. Its CPU address is in `addresses`, and is aligned to
+///   the size of the page or of the kernel's pages, whichever is smaller.
 /// - `page_mask` is `(1 << page_shift) - 1`.
 /// - `words` are aligned, and within pages.
 /// - The memory is accessed by volatile operations on raw pointers only.
@@ -186,14 +185,14 @@ pub struct QueueMemory<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> QueueMemory<WORDS> {
-    /// Greatest number of pages: a list of their addresses fits a page of the kernel.
+    /// Maximum number of pages: those whose addresses fit one page of the kernel.
     const MAX_PAGES: usize = PAGE_SIZE / size_of::<u64>();
 
-    /// Allocates `size` bytes at least, with fixed words at the offsets `words`.
+    /// Allocates at least `size` bytes, with fixed words at the offsets `words`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a word that is not aligned or beyond the end.
+    /// `EINVAL` for a word that is misaligned or beyond the end.
     pub fn new<T: Driver>(
         device: &Device<T>,
         size: usize,
@@ -216,8 +215,8 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
             )?;
             pages.push(page, GFP_KERNEL)?;
         }
-        // INVARIANT: DMA memory is aligned to the kernel's pages at least. No word is used before
-        // it is looked up.
+        // INVARIANT: DMA memory is at least aligned to the kernel's pages. The fixed words are not
+        // used before their addresses are set.
         let mut this = Self {
             words: [NonNull::dangling(); WORDS],
             addresses,
@@ -230,14 +229,14 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         for (word, offset) in fixed.iter_mut().zip(words) {
             *word = this.word(offset).and_then(NonNull::new).ok_or(EINVAL)?;
         }
-        // INVARIANT: They were just looked up.
+        // INVARIANT: `word` returned valid addresses.
         this.words = fixed;
         Ok(this)
     }
 
-    /// Pages have 2ⁿ bytes.
+    /// The exponent n of the page size of 2ⁿ bytes.
     pub fn page_shift(&self) -> u8 {
-        // CAST: Less than the number of bits of an address.
+        // CAST: The exponent is less than the number of bits of an address.
         self.page_shift as u8
     }
 
@@ -251,13 +250,12 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         self.pages.iter().map(Coherent::dma_address)
     }
 
-    /// The address of byte `offset`, and how many bytes there are from there to the end of its
-    /// page.
+    /// The address of byte `offset`, and the number of bytes from there to the end of its page.
     #[inline]
     fn at(&self, offset: u32) -> Option<(*mut u8, usize)> {
         let offset = offset as usize;
-        // Nothing wraps here, by the type invariants. Said so, it is not checked: this is in the
-        // way of each post and poll.
+        // By the type invariants this does not wrap. `wrapping_shr` saves the check, in each post
+        // and poll.
         let page = self.addresses.get(offset.wrapping_shr(self.page_shift))?;
         let within = offset & self.page_mask;
         let left = (self.page_mask ^ within).wrapping_add(1);
@@ -271,7 +269,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     fn word<W>(&self, offset: u32) -> Option<*mut W> {
         let (address, _) = self.at(offset)?;
         let address = address.cast::<W>();
-        // An aligned word does not reach beyond its page.
+        // An aligned word does not cross the end of a page.
         address.is_aligned().then_some(address)
     }
 
@@ -309,14 +307,14 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         unsafe { self.fixed::<INDEX>().read_volatile() }
     }
 
-    /// Loads fixed word `INDEX`; accesses after it stay after it.
+    /// Loads fixed word `INDEX` with acquire ordering.
     #[inline]
     pub fn load_fixed_acquire<const INDEX: usize>(&self) -> u32 {
         // SAFETY: By the type invariants the word is valid and aligned.
         unsafe { self.acquire(self.fixed::<INDEX>()) }
     }
 
-    /// Stores fixed word `INDEX`; accesses before it stay before it.
+    /// Stores fixed word `INDEX` with release ordering.
     #[inline]
     pub fn store_fixed_release<const INDEX: usize>(&self, value: u32) {
         // SAFETY: By the type invariants the word is valid and aligned.
@@ -338,8 +336,8 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         unsafe {
             if cfg!(CONFIG_X86_64) {
                 let value = word.read_volatile();
-                // The processor keeps loads, and stores, in their order, for devices as well: only
-                // the compiler does not.
+                // The processor does not reorder loads, or stores, with respect to devices either.
+                // Only the compiler may.
                 compiler_fence(Ordering::Acquire);
                 return value;
             }
@@ -358,7 +356,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         // SAFETY: By the safety requirements.
         unsafe {
             if cfg!(CONFIG_X86_64) {
-                // As above.
+                // As in `acquire`.
                 compiler_fence(Ordering::Release);
                 word.write_volatile(value);
                 return;
@@ -370,7 +368,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
     }
 
-    /// Loads a word of 32 bits; accesses after it stay after it.
+    /// Loads a word of 32 bits with acquire ordering.
     #[inline]
     pub fn load_u32_acquire(&self, offset: u32) -> u32 {
         self.word(offset).map_or(0, |word| {
@@ -388,7 +386,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
     }
 
-    /// Stores a word of 32 bits; accesses before it stay before it.
+    /// Stores a word of 32 bits with release ordering.
     #[inline]
     pub fn store_u32_release(&self, offset: u32, value: u32) {
         if let Some(word) = self.word(offset) {
@@ -415,7 +413,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
     }
 
-    /// Copies bytes out that lie within one page.
+    /// Copies bytes out, all of one page.
     #[inline]
     pub fn read(&self, offset: u32, bytes: &mut [u8]) {
         match self.at(offset) {
@@ -427,7 +425,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
     }
 
-    /// Copies out an array that lies within one page.
+    /// Copies an array out, all of one page.
     #[inline]
     pub fn array<const N: usize>(&self, offset: u32) -> [u8; N] {
         let mut array = [0; N];
@@ -440,12 +438,11 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         array
     }
 
-    /// The bytes of a page from `offset` on, a multiple of 8 as slots have it, up to the page's
-    /// end, to be written.
+    /// The bytes from `offset`, a multiple of 8, to the end of its page, for writing.
     #[inline]
     pub fn span(&self, offset: u32) -> Span<'_> {
         match self.at(offset) {
-            // INVARIANT: `at` says how many bytes there are.
+            // INVARIANT: `at` returned the number of bytes.
             Some((start, size)) if start.cast::<u64>().is_aligned() => Span {
                 start,
                 size,
@@ -455,10 +452,10 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
     }
 
-    /// Orders every access before it against every access after it.
+    /// Orders all accesses before it with respect to all accesses after it.
     #[inline]
     pub fn full_barrier(&self) {
-        // SAFETY: A barrier can be anywhere.
+        // SAFETY: Barriers have no requirements.
         unsafe {
             match self.order {
                 Order::Cpus => bindings::virt_mb(),
@@ -468,9 +465,9 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     }
 }
 
-/// Bytes to be written, of a page of a queue or of a slice.
+/// Bytes of a page of a queue, or of a slice, for writing.
 ///
-/// There may be several of the same bytes: they are written by volatile accesses.
+/// Several spans may have the same bytes, since all writes are volatile accesses.
 ///
 /// # Invariants
 ///
@@ -485,7 +482,7 @@ impl Span<'_> {
     /// No bytes.
     #[cold]
     fn empty() -> Self {
-        // INVARIANT: There are none, and the pointer is aligned.
+        // INVARIANT: The span has no bytes, and its pointer is aligned.
         Self {
             start: ptr::dangling_mut::<u64>().cast(),
             size: 0,
@@ -493,15 +490,16 @@ impl Span<'_> {
         }
     }
 
-    /// Writes `bytes` from `offset` on. Bytes that reach beyond the end are a mistake of the
-    /// driver, and are not written.
+    /// Writes `bytes` at `offset`. Does nothing if they do not fit, which is a mistake of the
+    /// driver.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         if offset.saturating_add(bytes.len()) > self.size {
             return;
         }
         let (from, len) = (bytes.as_ptr(), bytes.len());
-        // SAFETY: By the type invariants there are as many bytes, and the start is aligned.
+        // SAFETY: By the check above the bytes fit the span; by the type invariants its start is
+        // aligned.
         unsafe {
             let to = self.start.add(offset);
             if offset % ALIGN == 0 {
@@ -514,7 +512,7 @@ impl Span<'_> {
 }
 
 impl<'a> From<&'a mut [u8]> for Span<'a> {
-    /// The bytes of a slice, none if it is not aligned to 8 bytes, as all memory of `kmalloc` is.
+    /// The bytes of a slice; none if it is not aligned to 8 bytes, as all memory of `kmalloc` is.
     #[inline]
     fn from(bytes: &'a mut [u8]) -> Self {
         let (start, size) = (bytes.as_mut_ptr(), bytes.len());
@@ -530,9 +528,9 @@ impl<'a> From<&'a mut [u8]> for Span<'a> {
     }
 }
 
-// SAFETY: The memory may be used by any thread.
+// SAFETY: Any thread may access and free the memory.
 unsafe impl<const WORDS: usize> Send for QueueMemory<WORDS> {}
 
-// SAFETY: By the type invariants all accesses are volatile, which the kernel's memory model lets
-// race.
+// SAFETY: By the type invariants all accesses are volatile; the kernel's memory model allows these
+// to race.
 unsafe impl<const WORDS: usize> Sync for QueueMemory<WORDS> {}

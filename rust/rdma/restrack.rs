@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Details that a driver tells of its objects besides those of the core, as `rdma -dd resource
-//! show` prints them.
+//! Details of a driver's objects, which `rdma -dd resource show` prints after those of the core.
 //!
 //! C headers: [`include/rdma/restrack.h`](srctree/include/rdma/restrack.h),
 //! [`include/net/netlink.h`](srctree/include/net/netlink.h)
@@ -30,7 +29,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// The details of an object, as far as they are told.
+/// A message to which a driver adds details of an object.
 ///
 /// # Examples
 ///
@@ -53,18 +52,18 @@ pub struct Details<'a> {
 }
 
 impl Details<'_> {
-    /// Tells a number.
+    /// Adds a number.
     ///
     /// # Errors
     ///
-    /// `EMSGSIZE` if the message is full: pass it on.
+    /// `EMSGSIZE` if the message is full; the caller returns this error.
     pub fn number(&mut self, name: &CStr, value: u32) -> Result {
         let message = self.message.as_ptr();
         // SAFETY: The message is valid by the type invariants, and the core copies the name.
         to_result(unsafe { bindings::rdma_nl_put_driver_u32(message, name.as_char_ptr(), value) })
     }
 
-    /// Tells a text. Errors are those of [`number`](Self::number).
+    /// Adds a text. Errors are those of [`number`](Self::number).
     pub fn text(&mut self, name: &CStr, value: &CStr) -> Result {
         let message = self.message.as_ptr();
         // SAFETY: The message is valid by the type invariants, and the core copies both.
@@ -74,9 +73,9 @@ impl Details<'_> {
     }
 }
 
-/// A device that tells more of its objects than the core knows.
+/// A device whose driver adds details to the core's descriptions of objects.
 ///
-/// The core keeps the object while it is asked for.
+/// The core keeps the object during the call.
 ///
 /// # Examples
 ///
@@ -93,21 +92,21 @@ impl Details<'_> {
 /// }
 /// ```
 pub trait ResourceDetails: QueuePairs + MemoryRegions {
-    /// Tells of a QP.
+    /// Adds details of a QP.
     fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result;
 
-    /// Tells of a CQ.
+    /// Adds details of a CQ.
     fn cq_details(cq: &Cq<Self>, details: &mut Details<'_>) -> Result;
 
-    /// Tells of an MR.
+    /// Adds details of an MR.
     fn mr_details(mr: &Mr<Self>, details: &mut Details<'_>) -> Result;
 }
 
-/// Adds what `tell` tells to a message.
+/// Adds the details that `tell` writes to a message.
 ///
 /// # Safety
 ///
-/// `message` is valid and only the caller's.
+/// `message` is valid, and only the caller uses it.
 unsafe fn fill(
     message: *mut bindings::sk_buff,
     tell: impl FnOnce(&mut Details<'_>) -> Result,

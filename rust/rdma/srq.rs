@@ -87,8 +87,8 @@ pub trait SharedReceiveQueues: ModifyQueuePairs + UserContexts {
         udata: &Udata<'_>,
     ) -> Result<NewSrq<Self::Srq>>;
 
-    /// Changes attributes of an SRQ, that of a process with `udata`. May run at the same time for
-    /// one SRQ.
+    /// Changes attributes of an SRQ. `udata` is `Some` for a process. Calls for one SRQ may run
+    /// concurrently.
     fn modify_srq(
         srq: &Srq<Self>,
         modification: &SrqModification,
@@ -98,20 +98,20 @@ pub trait SharedReceiveQueues: ModifyQueuePairs + UserContexts {
     /// Attributes of an SRQ.
     fn query_srq(srq: &Srq<Self>) -> Result<SrqAttr>;
 
-    /// Posts receive work requests of a kernel client until one is refused. Requests that were
-    /// posted before it stay posted. Called in any context and at the same time for one SRQ.
+    /// Posts receive work requests of a kernel client until one fails. Requests before it stay
+    /// posted. Called in any context; calls for one SRQ may run concurrently.
     fn post_srq_recv(srq: &Srq<Self>, requests: &mut RecvWrs<'_>) -> Result;
 }
 
 /// Sizes and limit of an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Outstanding work requests.
+    /// Maximum number of outstanding work requests.
     pub max_wr: u32,
-    /// SGEs of a work request.
+    /// Maximum number of SGEs of a work request.
     pub max_sge: u32,
-    /// An event is due once fewer work requests than this are left; 0 for none. Means nothing when
-    /// an SRQ is created.
+    /// An event is sent when fewer work requests than this are left; 0 for none. Ignored when an
+    /// SRQ is created.
     pub limit: u32,
 }
 
@@ -153,17 +153,17 @@ impl From<SrqAttr> for bindings::ib_srq_attr {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqModification {
-    /// Outstanding work requests.
+    /// New maximum number of outstanding work requests.
     pub max_wr: Option<u32>,
-    /// The limit; 0 for none.
+    /// New limit; 0 for none.
     pub limit: Option<u32>,
 }
 
 /// An SRQ that was created.
 pub struct NewSrq<D> {
-    /// Outstanding work requests that it has room for.
+    /// Actual maximum number of outstanding work requests.
     pub max_wr: u32,
-    /// SGEs of a work request.
+    /// Actual maximum number of SGEs of a work request.
     pub max_sge: u32,
     /// Driver's part.
     pub driver: D,
@@ -172,7 +172,7 @@ pub struct NewSrq<D> {
 /// A shared receive queue.
 pub type Srq<T> = Object<bindings::ib_srq, T>;
 
-/// The way to the consumer of an SRQ.
+/// A handle to the consumer of an SRQ.
 pub type SrqConsumer = Consumer<bindings::ib_srq>;
 
 core_object!(ib_srq, SharedReceiveQueues, Srq, SrqConsumer);
@@ -180,16 +180,16 @@ core_object!(ib_srq, SharedReceiveQueues, Srq, SrqConsumer);
 handled! { ib_srq, SrqEvent, srq_context, srq, }
 
 impl<'a, T: SharedReceiveQueues> QpInitAttr<'a, T> {
-    /// Where receives come from, if not from a queue of the QP's own.
+    /// The SRQ from which the QP takes receives; `None` if it has a receive queue.
     pub fn srq(&self) -> Option<&'a Srq<T>> {
         let srq = self.raw_srq();
-        // SAFETY: By the type invariants of `QpInitAttr` an SRQ that it names is valid for `'a` and
-        // of this device.
+        // SAFETY: By the type invariants of `QpInitAttr`, its SRQ is valid for `'a` and belongs to
+        // this device.
         (!srq.is_null()).then(|| unsafe { Srq::from_raw(srq) })
     }
 }
 
-/// Makes `raw` an SRQ by what `create` does.
+/// Initializes the SRQ `raw` with the driver's part that `create` returns.
 ///
 /// # Safety
 ///
@@ -201,7 +201,7 @@ unsafe fn create_with<T: SharedReceiveQueues>(
 ) -> Result<c_int> {
     // SAFETY: By the safety requirements.
     let init = unsafe { &mut *init };
-    // SRQs of XRC and tag matching have CQs of their own.
+    // SRQs for XRC and tag matching, which have their own CQs, are not supported.
     if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
         return Err(EOPNOTSUPP);
     }
@@ -211,7 +211,7 @@ unsafe fn create_with<T: SharedReceiveQueues>(
     init.attr.max_sge = new.max_sge;
     // SAFETY: `raw` has the size that the operations state and is not in use yet.
     let Ok(()) = unsafe { Srq::<T>::init(raw, new.driver, consumer.clone()) };
-    // SAFETY: It was just created, and `destroy` begins with the other.
+    // SAFETY: The SRQ was created above, and `destroy` calls `unlink`.
     unsafe { consumer.link(raw, raw) };
     Ok(0)
 }
@@ -301,8 +301,8 @@ pub(super) unsafe extern "C" fn destroy<T: SharedReceiveQueues>(
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: By the function's safety requirements.
         unsafe { Srq::<T>::from_raw(srq) }.own().unlink();
-        // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run
-        // any more.
+        // SAFETY: No other reference exists: the core destroys the SRQ, and no handler runs any
+        // more.
         unsafe { Srq::<T>::drop_parts(srq) };
         Ok(0)
     })

@@ -18,12 +18,12 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// The name lives for ever.
+/// The name is valid forever.
 #[repr(transparent)]
 pub struct Counter(bindings::rdma_stat_desc);
 
 impl Counter {
-    /// A counter with this name, which is that of a file in sysfs.
+    /// A counter with this name, which is also the name of a file in sysfs.
     pub const fn new(name: &'static CStr) -> Self {
         // INVARIANT: By the type of the argument.
         Self(bindings::rdma_stat_desc {
@@ -34,13 +34,13 @@ impl Counter {
     }
 }
 
-// SAFETY: What it points to is never written.
+// SAFETY: The name is never written.
 unsafe impl Sync for Counter {}
 
-/// Milliseconds for which values that were read are good enough.
+/// Time in milliseconds for which the core caches values.
 const LIFESPAN: c_ulong = bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong;
 
-/// A device that counts what its ports do.
+/// A device with port counters.
 ///
 /// # Examples
 ///
@@ -100,11 +100,11 @@ pub(super) unsafe extern "C" fn read<T: PortCounters>(
     from_result(|| {
         // SAFETY: The core reads counters of devices that are registered, or being so.
         let device = unsafe { Device::from_raw(device) };
-        // SAFETY: By the function's safety requirements it has room for as many values, and they
-        // are only ours.
+        // SAFETY: By the function's safety requirements the structure has a value for each counter,
+        // and nothing else accesses the values.
         let values = unsafe { (*stats).value.as_mut_slice(T::COUNTERS.len()) };
         T::read_counters(device, port, values)?;
-        // All of them, whichever was asked for.
+        // All counters were read, whatever the core requested.
         Ok(i32::try_from(T::COUNTERS.len())?)
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of what needs no RDMA device, or one that does nothing.
+//! Tests that need no RDMA device, or one without functions.
 
 pub(crate) mod memory;
 pub(crate) mod null;

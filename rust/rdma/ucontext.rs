@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! User contexts: what the device keeps for a process that opened it.
+//! User contexts: the state of a process that opened the device.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -32,10 +32,10 @@ use kernel::{
     task::Pid, //
 };
 
-/// A device that processes may open.
+/// A device that processes can open.
 ///
-/// Contexts are taken away from their processes when the device is unregistered, so the module need
-/// not wait for them.
+/// Contexts are disassociated from their processes when the device is unregistered, so the module
+/// can be unloaded while contexts are open.
 ///
 /// # Examples
 ///
@@ -93,8 +93,8 @@ pub trait UserContexts: Driver {
     /// Driver's part of a context.
     type Context: Send + Sync;
 
-    /// Registers that a process can map. They are dropped when neither the context nor any
-    /// process's memory uses them.
+    /// Registers that a process can map. They are dropped after the end of the context and of the
+    /// last mapping.
     type Registers: Registers;
 
     /// Creates a context.
@@ -104,22 +104,22 @@ pub trait UserContexts: Driver {
     ) -> Result<Self::Context>;
 }
 
-/// A user context. Its mappings go with it.
+/// A user context. Its mappings end with it.
 pub type Context<T> = Object<bindings::ib_ucontext, T>;
 
 core_object!(ib_ucontext, UserContexts, Context, OwnedMappings<T>);
 
 impl<T: UserContexts> Context<T> {
-    /// Its mappings for processes.
+    /// The mappings of the context.
     pub fn mappings(&self) -> &Mappings<T> {
         self.own()
     }
 }
 
 impl<T: ProtectionDomains + UserContexts> Pd<T> {
-    /// The context of the process that it belongs to; `None` for a PD of the kernel.
+    /// The user context of the PD; `None` for a PD of the kernel.
     pub fn context(&self) -> Option<&Context<T>> {
-        // SAFETY: A PD of a process has an object of uverbs as long as it lives, and that is in a
+        // SAFETY: A PD of a process has a uobject as long as it exists. The uobject belongs to a
         // context, which is destroyed after its objects.
         unsafe {
             let object = (*self.as_raw()).uobject.as_ref()?;
@@ -145,15 +145,14 @@ impl<'a, T: UserContexts> NewContext<'a, T> {
         kernel::current!().tgid()
     }
 
-    /// Whether to log why a process gets no context. A process may ask again and again, so this is
-    /// so for a few times in some seconds only; the kernel log says how often it was not.
+    /// Whether to log why a process gets no context. Rate-limited, since a process may try again
+    /// and again; the kernel log has the number of suppressed messages.
     pub fn may_log_refusal(&self) -> bool {
-        // SAFETY: It only counts.
+        // SAFETY: The function has no requirements; it only counts.
         unsafe { bindings::ucontext_refusal_ratelimit() }
     }
 
-    /// Lets processes map `registers` as long as the context exists, and returns the offset for
-    /// that.
+    /// Lets processes map `registers` as long as the context exists. Returns the offset for `mmap`.
     pub fn add_registers(&mut self, registers: T::Registers) -> Result<MmapOffset> {
         self.mappings.add(registers)
     }
@@ -174,8 +173,9 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
         let mut new = NewContext {
             // SAFETY: The core keeps the device registered during the call.
             device: unsafe { Device::<T>::from_raw((*context).device) },
-            // SAFETY: `context` is valid by the function's safety requirements. This is dropped
-            // before it is freed: here if creation fails, else with the driver's part.
+            // SAFETY: `context` is valid by the function's safety requirements. The mappings are
+            // dropped before the context is freed: here if creation fails, else with the driver's
+            // part.
             mappings: unsafe { OwnedMappings::new(raw) }?,
         };
         let driver = T::alloc_context(&mut new, &udata)?;
@@ -196,7 +196,7 @@ pub(super) unsafe extern "C" fn dealloc<T: UserContexts>(context: *mut bindings:
 
 /// # Safety
 ///
-/// Called by the core as `disassociate_ucontext`. The core has revoked all mappings; what is left
-/// is done when it destroys the context's objects and then the context. That this callback exists
-/// tells the core that the driver's module may go while contexts are open.
+/// Called by the core as `disassociate_ucontext`. Does nothing: the core has revoked all mappings,
+/// and next destroys the objects of the context and the context. With this callback, the core
+/// allows the driver's module to be unloaded while contexts are open.
 pub(super) unsafe extern "C" fn disassociate(_context: *mut bindings::ib_ucontext) {}

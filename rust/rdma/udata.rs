@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Data that a verb exchanges with the user space driver beside its own parameters.
+//! Data that a verb exchanges with the user space driver in addition to its own parameters.
 //!
 //! C header: [`include/rdma/uverbs_ioctl.h`](srctree/include/rdma/uverbs_ioctl.h)
 
@@ -17,17 +17,17 @@ use kernel::{
     prelude::*, //
 };
 
-/// Request or response of a user space verb, of which driver and process may know different
-/// lengths.
+/// Request or response of a user space verb. Driver and process may know different lengths of it.
 ///
-/// Fields are added at its end, so that drivers and programs of different versions work together:
+/// New versions add fields at its end. Drivers and programs of different versions work together by
+/// these rules:
 ///
-/// - A shorter request is filled up with zeroes. Zero in a new field means the behaviour without
-///   it.
+/// - A shorter request is padded with zeroes. A new field that is zero means the behaviour without
+///   the field.
 /// - A longer request is refused unless the rest is zero.
-/// - A response is cut off or filled up with zeroes to the room that the process gives.
+/// - A response is truncated, or padded with zeroes, to the length that the process passes.
 ///
-/// [`Udata`] is the only way to driver data, so these rules hold for each verb.
+/// [`Udata`] is the only access to driver data, so these rules hold for all verbs.
 pub trait DriverData {
     /// Its bytes, as many as the driver knows.
     type Bytes: AsRef<[u8]> + AsMut<[u8]>;
@@ -46,7 +46,7 @@ pub trait DriverData {
     fn to_driver_data(&self) -> Self::Bytes;
 }
 
-/// Driver's request and response of a user space verb.
+/// The driver's request and response of a user space verb.
 ///
 /// # Examples
 ///
@@ -79,7 +79,7 @@ pub trait DriverData {
 ///
 /// # Invariants
 ///
-/// `raw` is valid for `'a`, within which the verb's system call runs.
+/// `raw` is valid for `'a`, which is within the verb's system call.
 pub struct Udata<'a> {
     raw: NonNull<bindings::ib_udata>,
     _verb: PhantomData<&'a bindings::ib_udata>,
@@ -88,9 +88,9 @@ pub struct Udata<'a> {
 impl Udata<'_> {
     /// The driver data of a verb, or `None` if a kernel client called it.
     ///
-    /// The response is filled with zeroes before the verb has any effect, so a verb without
-    /// response leaves none of the caller's bytes there, and a response that can't be written loses
-    /// nothing.
+    /// Zeroes the response before the verb has any effect. So a verb without a response leaves no
+    /// uninitialised bytes, and a response that can't be written is noticed before anything is
+    /// lost.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Udata<'_> {
     ///
     /// # Safety
     ///
-    /// `raw` is null or valid for the life that the caller chooses.
+    /// `raw` is null or valid for the lifetime of the result.
     pub(super) unsafe fn from_raw(raw: *mut bindings::ib_udata) -> Result<Option<Self>> {
         let Some(raw) = NonNull::new(raw) else {
             return Ok(None);
@@ -116,11 +116,11 @@ impl Udata<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if a kernel client called it, and those of [`from_raw`](Self::from_raw).
+    /// `EINVAL` if a kernel client called it; errors of [`from_raw`](Self::from_raw).
     ///
     /// # Safety
     ///
-    /// That of [`from_raw`](Self::from_raw).
+    /// The requirements of [`from_raw`](Self::from_raw).
     pub(super) unsafe fn of_process(raw: *mut bindings::ib_udata) -> Result<Self> {
         // SAFETY: By the safety requirements.
         unsafe { Self::from_raw(raw) }?.ok_or(EINVAL)
@@ -130,8 +130,8 @@ impl Udata<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is shorter than any process gives it, `EOPNOTSUPP` if it asks for what this
-    /// driver does not know, `EFAULT` if it can't be read.
+    /// `EINVAL` if the request is shorter than the minimum, `EOPNOTSUPP` if it has non-zero bytes
+    /// that the driver does not know, `EFAULT` if it can't be read.
     pub fn request<T: DriverData>(&self) -> Result<T> {
         let mut request = T::ZEROES;
         let bytes = request.as_mut();
@@ -147,14 +147,14 @@ impl Udata<'_> {
         Ok(T::from_driver_data(&request))
     }
 
-    /// Checks that there is no request, or one that asks for nothing.
+    /// Checks that there is no request, or one of zeroes.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if it asks for something, `EFAULT` if it can't be read.
+    /// `EOPNOTSUPP` if the request has non-zero bytes, `EFAULT` if it can't be read.
     pub fn no_request(&self) -> Result {
-        // SAFETY: `raw` is valid by the type invariants, and nothing is written to a request of no
-        // bytes.
+        // SAFETY: `raw` is valid by the type invariants. With length 0, the pointer is not
+        // accessed.
         to_result(unsafe {
             bindings::_ib_copy_validate_udata_in(self.raw.as_ptr(), ptr::null_mut(), 0, 0)
         })
@@ -164,12 +164,12 @@ impl Udata<'_> {
     ///
     /// # Errors
     ///
-    /// `EFAULT` if it can't be written.
+    /// `EFAULT` if the response can't be written.
     pub fn respond<T: DriverData>(&self, response: &T) -> Result {
         self.write(response.to_driver_data().as_ref())
     }
 
-    /// Writes a response, cut off or filled up with zeroes to the length that user space gave.
+    /// Writes a response, truncated or padded with zeroes to the length that user space passed.
     fn write(&self, response: &[u8]) -> Result {
         // SAFETY: `raw` is valid by the type invariants, and `response` is readable for its length.
         to_result(unsafe {
@@ -178,8 +178,8 @@ impl Udata<'_> {
     }
 }
 
-/// Checks that a verb without driver data was given none, and fills the response with zeroes. To be
-/// called before the verb has any effect.
+/// Checks that a verb without driver data got none, and zeroes the response. Called before the verb
+/// has any effect.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of processes, and of the buffers in [`dmabuf`](super::dmabuf), that a device uses.
+//! Pinned memory of processes, and of the buffers in [`dmabuf`](super::dmabuf).
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -23,11 +23,11 @@ use kernel::{
     sync::aref::ARef, //
 };
 
-/// Pinned memory, mapped for the device. That of a process is charged to it.
+/// Pinned memory, mapped for the device. Memory of a process is charged to the process.
 ///
-/// A umem does not keep the DMA device bound. A driver that keeps one for longer than the RDMA
-/// device is registered drops it before its own device is unbound, or never: the memory stays
-/// pinned and mapped for good if it is dropped later.
+/// A umem does not keep the DMA device bound. A driver may keep a umem for longer than the RDMA
+/// device is registered. If it drops the umem after its device was unbound, the memory stays pinned
+/// and mapped for good.
 ///
 /// # Examples
 ///
@@ -53,7 +53,7 @@ pub struct Umem(WhileBound<Owned>);
 
 /// # Invariants
 ///
-/// `raw` is owned, and made for the device whose memory `_device` keeps. It is dropped while the
+/// This owns `raw`, a umem of the RDMA device whose memory `_device` keeps. It is dropped while the
 /// DMA device is bound.
 pub(super) struct Owned {
     raw: NonNull<bindings::ib_umem>,
@@ -61,14 +61,13 @@ pub(super) struct Owned {
 }
 
 impl Umem {
-    /// Pins `length` bytes at `addr` of the current process. Without the right to write, the memory
-    /// is mapped read-only for the device.
+    /// Pins `length` bytes at `addr` of the current process. Without a right to write, the device
+    /// gets a read-only mapping.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` beyond the process's limit of locked memory, `EFAULT` where it has no such memory,
-    /// `EINVAL` for a range that wraps, `ESRCH` in a kernel thread, which has no memory of a
-    /// process.
+    /// `ENOMEM` beyond the process's limit of locked memory, `EFAULT` for addresses without memory,
+    /// `EINVAL` for a range that wraps, `ESRCH` in a kernel thread, which belongs to no process.
     pub fn pin<T: Driver>(
         device: &Device<T>,
         addr: u64,
@@ -87,21 +86,21 @@ impl Umem {
             bindings::ib_umem_get_va(device.as_raw(), addr, length, access)
         })?;
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
-        // SAFETY: It was just made for this device.
+        // SAFETY: The core has created the umem for this device and this caller.
         Ok(unsafe { Self::from_raw(device, raw) })
     }
 
-    /// Takes a umem over.
+    /// Takes over a umem of the caller.
     ///
     /// # Safety
     ///
-    /// `raw` is made for `device`, and the caller's.
+    /// `raw` was created for `device`, and the caller owns it.
     pub(super) unsafe fn from_raw<T: Driver>(
         device: &Device<T>,
         raw: NonNull<bindings::ib_umem>,
     ) -> Self {
-        // INVARIANT: By the safety requirements. `WhileBound` drops it while the bound device is
-        // bound, and so while its ancestors are, of which the DMA device is one.
+        // INVARIANT: By the safety requirements. `WhileBound` drops it only while the bound device
+        // is bound. So its ancestors are bound too, among them the DMA device.
         let owned = Owned {
             raw,
             _device: device.memory(),
@@ -119,8 +118,8 @@ impl Umem {
         self.0.raw.as_ptr()
     }
 
-    /// The greatest shift among the bits of `supported` by whose power of two the memory can be cut
-    /// into pages, so that address `iova` keeps its offset within its page.
+    /// The exponent n of the largest page size of 2ⁿ bytes that describes the memory, so that
+    /// address `iova` keeps its offset in the page. Bit n of `supported` allows this size.
     pub fn best_page_shift(&mut self, supported: u64, iova: u64) -> Result<u8> {
         // SAFETY: By the type invariants.
         let size = unsafe {
@@ -132,8 +131,8 @@ impl Umem {
         Ok(u8::try_from(size.trailing_zeros())?)
     }
 
-    /// Whether the memory can have other rights: `EACCES` for those that include writing if it was
-    /// pinned without.
+    /// Checks whether the memory can get other access rights: `EACCES` for write access if it was
+    /// pinned read-only.
     pub fn check_access(&self, access: AccessFlags) -> Result {
         let flags = bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS as c_int;
         let access = c_int::try_from(access.0)?;
@@ -141,7 +140,7 @@ impl Umem {
         to_result(unsafe { bindings::ib_umem_check_rereg(self.as_raw(), flags, access) })
     }
 
-    /// Number of pages of 2^`page_shift` bytes that the memory lies in.
+    /// Number of pages of 2^`page_shift` bytes that contain the memory.
     pub fn page_count(&self, page_shift: u8) -> Result<usize> {
         let size = (1 as c_ulong)
             .checked_shl(page_shift.into())
@@ -150,9 +149,9 @@ impl Umem {
         Ok(unsafe { bindings::ib_umem_num_dma_blocks(self.as_raw(), size) })
     }
 
-    /// The DMA addresses of the pages of 2^`page_shift` bytes that the memory lies in. The shift is
-    /// that of a page of the kernel, or one that [`best_page_shift`](Self::best_page_shift)
-    /// returned last.
+    /// The DMA addresses of the pages of 2^`page_shift` bytes that contain the memory. `page_shift`
+    /// is that of the kernel's pages, or the last result of
+    /// [`best_page_shift`](Self::best_page_shift).
     pub fn pages(&self, page_shift: u8) -> Result<Pages<'_>> {
         let left = self.page_count(page_shift)?;
         let mut iterator = bindings::ib_block_iter::default();
@@ -174,7 +173,8 @@ impl Umem {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants, also as to its mapping, which ends here.
+        // SAFETY: By the type invariants: `raw` is owned, and the DMA device is bound, so its
+        // mapping can be removed.
         unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
     }
 }
@@ -182,7 +182,7 @@ impl Drop for Owned {
 // SAFETY: A umem may be released by any thread.
 unsafe impl Send for Owned {}
 
-// SAFETY: It is not changed through shared references.
+// SAFETY: A umem is not changed through shared references.
 unsafe impl Sync for Owned {}
 
 /// Iterator over the pages of a [`Umem`].

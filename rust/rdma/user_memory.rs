@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of the kernel that a process and a device share.
+//! Memory of the kernel that a process maps and a device accesses.
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
@@ -32,10 +32,10 @@ use kernel::{
     }, //
 };
 
-/// Process and device use it at the same time, so nobody could keep caches in step.
+/// Coherent, since process and device access the memory concurrently, without calls of the DMA API.
 const ATTRIBUTES: c_ulong = bindings::DMA_ATTR_REQUIRE_COHERENT as c_ulong;
 
-/// A run of pages as the device sees it.
+/// A contiguous run of pages at its DMA address.
 struct Mapped {
     address: DmaAddress,
     order: u32,
