@@ -108,7 +108,7 @@ test_reads_differ() {
 	# core's buffer of 64 bytes: bytes left in that buffer would answer a later read.
 	timeout 60 dd if=/dev/hwrng bs=100 count=48 iflag=fullblock status=none >"$work/bytes"
 	(($(stat -c %s "$work/bytes") == 4800))
-	# The probability that a given value of 256 is missing is about 1e-8.
+	# The probability that a given one of the 256 values is missing is about 1e-8.
 	(($(od -An -v -w1 -tu1 "$work/bytes" | sort -u | wc -l) > 250))
 	remove
 }

@@ -61,8 +61,8 @@ struct rdma_peer {
 int rdma_peer_register(const struct rdma_peer *peer);
 
 /**
- * rdma_peer_unregister - takes a peer away again, for good
- * @peer: one that is registered, to which no context is attached: its module is about to go
+ * rdma_peer_unregister - unregisters a peer for good
+ * @peer: a registered peer without attached contexts, whose module is being unloaded
  */
 void rdma_peer_unregister(const struct rdma_peer *peer);
 

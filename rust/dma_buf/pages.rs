@@ -98,7 +98,7 @@ impl Pages {
             list.push(page.as_ptr(), GFP_KERNEL)?;
         }
         let mut table = KBox::new(bindings::sg_table::default(), GFP_KERNEL)?;
-        // SAFETY: The list has as many pages as stated, one at least: `export` refuses others.
+        // SAFETY: The list has the stated number of pages, at least one: `export` refuses 0.
         to_result(unsafe {
             bindings::sg_alloc_table_from_pages_segment(
                 &mut *table,

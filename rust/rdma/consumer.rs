@@ -68,8 +68,8 @@ macro_rules! handled {
             type Event = $event;
 
             unsafe fn event_handler(this: *mut Self) -> super::consumer::EventHandler {
-                // SAFETY: By the function's safety requirements; the core sets them before it
-                // creates the object.
+                // SAFETY: By the function's safety requirements; the core sets these fields before
+                // it creates the object.
                 unsafe {
                     super::consumer::EventHandler {
                         device: (*this).device,

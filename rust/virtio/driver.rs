@@ -17,9 +17,9 @@ use kernel::{
 
 /// A virtio driver.
 ///
-/// By a suspend, or a reset of its transport, a device loses its state. Without
-/// [`reset_prepare`](Self::reset_prepare) and [`reset_done`](Self::reset_done) it is unbound before
-/// and probed again afterwards.
+/// A device loses its state when it is suspended or its transport is reset. A driver without
+/// [`reset_prepare`](Self::reset_prepare) and [`reset_done`](Self::reset_done) is unbound before
+/// that, and probes the device again afterwards.
 ///
 /// # Examples
 ///

@@ -12,7 +12,7 @@
 #define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
 		 IB_ACCESS_REMOTE_ATOMIC)
 
-/* Posts an atomic operation of A. The number's previous value is written to A's memory. */
+/* Posts an atomic operation of A on a number of B. Its previous value is written to A's memory. */
 static int post_atomic(struct pair *pair, struct ib_mr *mr, struct work *work,
 		       enum ib_wr_opcode opcode, u32 offset,
 		       u64 compare_add, u64 swap)

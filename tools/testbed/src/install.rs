@@ -177,7 +177,8 @@ impl Install {
             checkout: None,
             qemu: Program::bundled(bundle, "qemu-system-x86_64"),
             virtiofsd: Program::bundled(bundle, "virtiofsd"),
-            // Linked statically: the daemon re-executes itself, which would fail with a loader.
+            // Linked statically, so it starts without the bundle's dynamic loader: the daemon
+            // executes itself again, which would start the loader alone.
             daemon: Program::new(bundle.join("libexec/virtio-rdmad")),
             mke2fs: Program::bundled(bundle, "mke2fs"),
             firmware: Some(bundle.join("share/firmware")),

@@ -45,7 +45,7 @@ pub(crate) trait EventTarget: Send + Sync {
     fn died(&self) {}
 }
 
-/// Entries are allocated so many at a time and never move.
+/// Number of entries that are allocated at a time. Entries never move.
 const CHUNK: usize = 128;
 
 /// End of the list of free entries.

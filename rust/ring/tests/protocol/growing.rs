@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// Count of the first receive: positions wrap after two.
+/// Position of the first receive. Positions wrap after two receives.
 const START: u8 = WRAP - 2;
 /// Number of slots of the old and of the new ring.
 const SLOTS: [u8; 2] = [2, 4];

@@ -218,7 +218,7 @@ impl<'vm> Pair<'vm> {
             sge: 1,
             inline: 0,
             signal: SigType::All,
-            // Packets that leave a daemon fit the MTU that network interfaces come with.
+            // Packets over UDP have to fit the default MTU of network interfaces, 1500.
             mtu: match load.way {
                 Way::Udp => Mtu::Mtu1024,
                 Way::Direct | Way::Wire | Way::Unix => Mtu::Mtu4096,

@@ -105,7 +105,7 @@ pub fn html(report: &Report) -> Result<String> {
     Ok(page)
 }
 
-/// An HTML table, or an empty text without lines.
+/// An HTML table; an empty text if there are no lines.
 fn cells<const N: usize>(title: &str, heads: &[&str; N], lines: Vec<[String; N]>) -> String {
     if lines.is_empty() {
         return String::new();

@@ -457,7 +457,8 @@ unsafe extern "C" fn ibv_cmd_create_qp_ex2(
     // SAFETY: the provider's part follows the core's part.
     let (request, told) = unsafe {
         (*qp.cast::<ffi::ibv_qp>()).qp_num = 17;
-        // comp_mask follows the added functions of extended QPs.
+        // comp_mask of struct verbs_qp follows struct ibv_qp_ex, to which releases of libibverbs
+        // add functions.
         let first = std::mem::offset_of!(ffi::ibv_qp_ex, wr_atomic_write);
         let added = kernel(|kernel| kernel.added);
         if let Some(added) = added {

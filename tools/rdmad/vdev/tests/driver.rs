@@ -23,7 +23,7 @@ fn identity_and_configuration() {
         b"fig\0\0\0\0\0"
     );
     assert_eq!(client.read(2, 0x12, 2).unwrap(), [2, 0], "two queues");
-    // An independent implementation of a vfio-user client can use the function.
+    // An independent implementation of a vfio-user client can use the PCI function.
     drop(client);
     let other = vfio_user::Client::new(&bench.path).unwrap();
     for (region, size) in [

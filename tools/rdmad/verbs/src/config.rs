@@ -31,7 +31,7 @@ const ACK_DELAY: u8 = 15;
 /// Largest overhead of a packet in an Ethernet payload, in bytes: IPv6, UDP, BTH, AtomicETH, ImmDt
 /// and ICRC (IBTA A17.5.1).
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
-/// Maximum number of QPs and most CQs in RFC mode, in which each queue takes a virtqueue.
+/// Maximum number of QPs, and of CQs, in RFC mode, in which each queue takes a virtqueue.
 const RFC_QUEUES: u32 = 64;
 /// Maximum number of entries of an SQ or RQ, and of a CQ, in RFC mode.
 const RFC_WR: u32 = 1024;

@@ -254,8 +254,8 @@ impl Bucket {
         (u128::from(self.rate) * time.as_nanos() / UNIT.unsigned_abs()) as u64
     }
 
-    /// Spends from `least` to `most`, first from the QP's booking, and returns the amount.
-    /// Otherwise books a portion, and returns the time of the next attempt.
+    /// Spends an amount from `least` to `most`, first from the QP's booking, and returns it. If
+    /// less than `least` is available, books a portion and returns the time of the next attempt.
     fn take(
         &mut self,
         now: Instant,

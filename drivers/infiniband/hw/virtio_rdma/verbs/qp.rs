@@ -56,9 +56,10 @@ use kernel::{
 
 /// The poster to a QP, and the memory from which the device reads the WQEs.
 enum Poster {
-    /// The kernel posts. In RFC mode with the QP's virtqueues. Empty while the QP is destroyed.
+    /// The kernel posts. The second field holds the QP's virtqueues in RFC mode. Both fields are
+    /// empty while the QP is being destroyed.
     Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),
-    /// A process posts. Empty while the QP is destroyed.
+    /// A process posts, to the send and the receive ring. `None` while the QP is being destroyed.
     User(Option<UserRing>, Option<UserRing>),
 }
 

@@ -103,7 +103,7 @@ pub fn hostile(input: &mut Input<'_>, own: Mac, number: u32) -> Vec<u8> {
 /// Overwrites the number at the end of a frame.
 pub fn renumber(frame: &mut [u8], number: u32) {
     if let Some((head, tail)) = frame.split_last_chunk_mut::<4>() {
-        // A frame without room keeps its Ethernet header.
+        // Only behind the Ethernet header: a shorter frame has no room for the number.
         if head.len() >= 14 {
             *tail = number.to_be_bytes();
         }

@@ -5,8 +5,8 @@
 //! Waking a worker takes longer than the work of most doorbells. So a thread that receives a
 //! doorbell while all workers sleep gives the QP a turn itself. It does not if it received another
 //! doorbell a moment ago, or if the QP had a stream of work before: then more work will follow, and
-//! a worker that is awake *watches* the QP, which saves further doorbells. Nor does it if another
-//! thread is giving such a turn, since workers can run in parallel.
+//! a worker that is awake *watches* the QP, which saves further doorbells. If another thread is
+//! giving such a turn already, a worker is woken instead, so that both turns run in parallel.
 
 use std::time::{Duration, Instant};
 

@@ -123,7 +123,7 @@ impl Vault<'_> {
         }
     }
 
-    /// Checks the completion of a receive, of the owner if `ours`.
+    /// Checks the completion of a receive: of the owner if `ours`, else of the thief.
     fn received(&mut self, ours: bool, cqe: &Cqe) {
         let may_break = self.may_break();
         let (side, tries) = match ours {
