@@ -21,6 +21,9 @@ const PLAYING: usize = 2;
 /// The file of kept figures in the checkout.
 pub const FILE: &str = "tools/bench/kept.json";
 
+/// The licence of a set, as a member that readers ignore: JSON has no comments.
+const LICENCE: &str = r#""SPDX-License-Identifier": "Apache-2.0 OR BSD-3-Clause""#;
+
 /// Options of `bench keep`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
@@ -165,7 +168,7 @@ fn lines(sets: &[Set]) -> Result<String> {
         let figures = set.figures.iter().map(serde_json::to_string);
         let figures = figures.collect::<serde_json::Result<Vec<_>>>()?;
         Ok(format!(
-            "{{\"release\": {}, \"machine\": {},\n\"figures\": [\n{}\n]}}",
+            "{{{LICENCE}, \"release\": {}, \"machine\": {},\n\"figures\": [\n{}\n]}}",
             serde_json::to_string(&set.release)?,
             serde_json::to_string(&set.machine)?,
             figures.join(",\n")
