@@ -11,31 +11,31 @@
 
 #include <linux/types.h>
 
-/* The GSI QP's number (IBTA 3.9.2: general service interface). */
+/* QPN of the GSI QP (IBTA 3.9.2: general service interface). */
 #define VIRTIO_RDMA_GSI_QPN 1
 
-/* QPN that datagrams to a multicast group carry (IBTA 10.5.2: it names no QP). */
+/* Destination QPN of multicast datagrams (IBTA 10.5.2). It is no QP's number. */
 #define VIRTIO_RDMA_MULTICAST_QPN 0xffffff
 
-/* QPNs, PSNs and MSNs have 24 bits. */
+/* Mask of 24 bits, for QPNs, PSNs and MSNs. */
 #define VIRTIO_RDMA_MASK_24 0xffffff
 
-/* The only port. */
+/* Number of the only port. */
 #define VIRTIO_RDMA_PORT 1
 
-/* In the place of a VLAN id: no VLAN tag. */
+/* Value of a VLAN id field for untagged packets. */
 #define VIRTIO_RDMA_NO_VLAN 0xffff
 
-/* The greatest VLAN id (IEEE 802.1Q: 4095 is reserved). */
+/* Largest VLAN id (IEEE 802.1Q: 4095 is reserved). */
 #define VIRTIO_RDMA_MAX_VLAN 4094
 
-/* Bytes of the GRH at the start of the receive buffer of a datagram. */
+/* Bytes of the GRH at the start of a datagram's receive buffer. */
 #define VIRTIO_RDMA_GRH_SIZE 40
 
-/* Greatest service level. */
+/* Largest service level. */
 #define VIRTIO_RDMA_MAX_SL 15
 
-/* The default partition with full membership. */
+/* P_Key of the default partition, with full membership. */
 #define VIRTIO_RDMA_DEFAULT_PKEY 0xffff
 
 /*
@@ -123,31 +123,31 @@
 /*
  * enum ib_port_capability_mask_bits (__le32).
  */
-/* Connection management works on this port. */
+/* Connection management is supported on this port. */
 #define VIRTIO_RDMA_PORT_CAPS_CM_SUP (1U << 16)
 
 /*
  * enum ib_access_flags (__le32).
  */
-/* The device may write on behalf of local work. */
+/* Local work requests may write. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_LOCAL_WRITE (1U << 0)
 /* Peers may write. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_REMOTE_WRITE (1U << 1)
 /* Peers may read. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_REMOTE_READ (1U << 2)
-/* Peers may execute atomics. */
+/* Peers may execute atomic operations. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_REMOTE_ATOMIC (1U << 3)
 /* Memory windows may be bound. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_MW_BIND (1U << 4)
-/* Addresses count from the start of the MR. */
+/* Addresses in work requests start at 0. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_ZERO_BASED (1U << 5)
 /* On-demand paging. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_ON_DEMAND (1U << 6)
 /* The memory consists of huge pages. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_HUGETLB (1U << 7)
-/* Peers may have data made visible. */
+/* Peers may make data globally visible (FLUSH). */
 #define VIRTIO_RDMA_ACCESS_FLAGS_FLUSH_GLOBAL (1U << 8)
-/* Peers may have data made persistent. */
+/* Peers may make data persistent (FLUSH). */
 #define VIRTIO_RDMA_ACCESS_FLAGS_FLUSH_PERSISTENT (1U << 9)
 /* Relaxed ordering. */
 #define VIRTIO_RDMA_ACCESS_FLAGS_RELAXED_ORDERING (1U << 20)
@@ -155,9 +155,9 @@
 /*
  * Type of a memory window (__u8).
  */
-/* Type 1: every QP of its PD binds it, again and again, and reaches it. */
+/* Type 1: any QP of its PD can bind it, repeatedly, and use it. */
 #define VIRTIO_RDMA_MW_TYPE_ONE 1
-/* Type 2: bound once until it is invalidated. */
+/* Type 2: must be invalidated before it is bound again. */
 #define VIRTIO_RDMA_MW_TYPE_TWO 2
 
 /*
@@ -177,9 +177,9 @@
 /*
  * enum ib_sig_type (__u8).
  */
-/* Every send work request produces a CQE. */
+/* Every send work request generates a CQE. */
 #define VIRTIO_RDMA_SIG_TYPE_ALL 0
-/* Only those with SIGNALED. */
+/* Only send work requests with SIGNALED generate a CQE. */
 #define VIRTIO_RDMA_SIG_TYPE_REQUESTED 1
 
 /*
@@ -213,7 +213,7 @@
 /*
  * gid_type of ADD_GID (__le32).
  */
-/* RoCE v1, which the device refuses. */
+/* RoCE v1, which the device does not support. */
 #define VIRTIO_RDMA_GID_TYPE_ROCE_V1 1
 /* RoCE v2: UDP over IPv4 or IPv6. */
 #define VIRTIO_RDMA_GID_TYPE_ROCE_V2 2
@@ -297,45 +297,45 @@
 #define VIRTIO_RDMA_WR_OPCODE_ATOMIC_CMP_AND_SWP 5
 /* Atomic fetch and add. */
 #define VIRTIO_RDMA_WR_OPCODE_ATOMIC_FETCH_AND_ADD 6
-/* Invalidate a local MR. */
+/* Invalidate a local key. */
 #define VIRTIO_RDMA_WR_OPCODE_LOCAL_INV 7
 /* Bind a memory window. */
 #define VIRTIO_RDMA_WR_OPCODE_BIND_MW 8
 /* SEND that invalidates an R_Key of the peer. */
 #define VIRTIO_RDMA_WR_OPCODE_SEND_WITH_INV 9
-/* RDMA READ that invalidates the local MR it lands in. */
+/* RDMA READ that invalidates the local key of its destination. */
 #define VIRTIO_RDMA_WR_OPCODE_RDMA_READ_WITH_INV 11
 /* FLUSH. */
 #define VIRTIO_RDMA_WR_OPCODE_FLUSH 14
 /* Atomic WRITE. */
 #define VIRTIO_RDMA_WR_OPCODE_ATOMIC_WRITE 15
-/* Fast registration; for the kernel alone. */
+/* Fast registration; kernel clients only. */
 #define VIRTIO_RDMA_WR_OPCODE_REG_MR 32
 
 /*
- * Actions of a FLUSH, as they stand in its packet (IBTA A19.4.1) (__u8).
+ * Actions of a FLUSH, encoded as in its packet (IBTA A19.4.1) (__u8).
  */
-/* Data is visible to all who access the memory. */
+/* Make data globally visible. */
 #define VIRTIO_RDMA_FLUSH_TYPES_GLOBAL (1U << 0)
-/* Data outlives a loss of power. */
+/* Make data persistent. */
 #define VIRTIO_RDMA_FLUSH_TYPES_PERSISTENT (1U << 1)
 
 /*
- * The memory that a FLUSH concerns, as it stands in its packet (IBTA A19.4.1) (__u8).
+ * The memory that a FLUSH applies to, encoded as in its packet (IBTA A19.4.1) (__u8).
  */
-/* A range. */
+/* A range of addresses. */
 #define VIRTIO_RDMA_FLUSH_LEVEL_RANGE 0
-/* All of the MR or window. */
+/* The whole MR or window. */
 #define VIRTIO_RDMA_FLUSH_LEVEL_MR 1
 
 /*
  * enum ib_send_flags (__le32).
  */
-/* Wait for earlier READs and atomics. */
+/* Wait until earlier READs and atomic operations are complete. */
 #define VIRTIO_RDMA_SEND_FLAGS_FENCE (1U << 0)
-/* Produce a CQE. */
+/* Generate a CQE. */
 #define VIRTIO_RDMA_SEND_FLAGS_SIGNALED (1U << 1)
-/* The peer's CQE is solicited. */
+/* Request a solicited event at the receiver. */
 #define VIRTIO_RDMA_SEND_FLAGS_SOLICITED (1U << 2)
 /* The payload is in the WQE. */
 #define VIRTIO_RDMA_SEND_FLAGS_INLINE (1U << 3)
@@ -408,8 +408,8 @@
 /* sl is the network header type. */
 #define VIRTIO_RDMA_WC_FLAGS_WITH_NETWORK_HDR_TYPE (1U << 6)
 /*
- * The completion counts as solicited: its sender marked it so, or it is an error. Set where
- * CQs are transport virtqueues only.
+ * The completion is solicited: the sender requested a solicited event, or it is an error. Set
+ * only where CQs are virtqueues (RFC mode).
  */
 #define VIRTIO_RDMA_WC_FLAGS_SOLICITED (1U << 31)
 
@@ -420,9 +420,9 @@
 #define VIRTIO_RDMA_ASYNC_EVENT_CQ_ERR 0
 /* A QP went to ERR by itself. */
 #define VIRTIO_RDMA_ASYNC_EVENT_QP_FATAL 1
-/* A responder met an invalid request. */
+/* A responder received an invalid request. */
 #define VIRTIO_RDMA_ASYNC_EVENT_QP_REQ_ERR 2
-/* A responder met an access violation. */
+/* A responder detected an access violation. */
 #define VIRTIO_RDMA_ASYNC_EVENT_QP_ACCESS_ERR 3
 /* The first packet arrived at a QP in RTR. */
 #define VIRTIO_RDMA_ASYNC_EVENT_COMM_EST 4
@@ -448,9 +448,9 @@
 #define VIRTIO_RDMA_ASYNC_EVENT_SRQ_ERR 14
 /* An SRQ fell below its limit. */
 #define VIRTIO_RDMA_ASYNC_EVENT_SRQ_LIMIT_REACHED 15
-/* The last receive of an SRQ was consumed by a QP in ERR. */
+/* A QP with an SRQ is in ERR and takes no more receives. */
 #define VIRTIO_RDMA_ASYNC_EVENT_QP_LAST_WQE_REACHED 16
-/* Clients shall register again. */
+/* Clients must register again. */
 #define VIRTIO_RDMA_ASYNC_EVENT_CLIENT_REREGISTER 17
 /* The GID table changed. */
 #define VIRTIO_RDMA_ASYNC_EVENT_GID_CHANGE 18
@@ -477,8 +477,8 @@
 #define VIRTIO_RDMA_DOORBELL_SHM_ID 1
 
 /*
- * Least and greatest value of max_cq and max_qp (RFC, device requirements of the
- * configuration layout).
+ * Smallest and largest valid max_cq and max_qp (RFC, device requirements of the configuration
+ * layout).
  */
 #define VIRTIO_RDMA_QUEUE_COUNT_RANGE_MIN 1
 #define VIRTIO_RDMA_QUEUE_COUNT_RANGE_MAX 16384
@@ -486,9 +486,9 @@
 /*
  * device_cap_flags (RFC, enum ib_device_cap_flags) (__le64).
  */
-/* The bad P_Key counter is kept. */
+/* The device counts packets with bad P_Keys. */
 #define VIRTIO_RDMA_DEVICE_CAPS_BAD_PKEY_CNTR (1ULL << 1)
-/* The Q_Key violation counter is kept. */
+/* The device counts Q_Key violations. */
 #define VIRTIO_RDMA_DEVICE_CAPS_BAD_QKEY_CNTR (1ULL << 2)
 /* The primary port of a QP can be changed. */
 #define VIRTIO_RDMA_DEVICE_CAPS_CHANGE_PHY_PORT (1ULL << 5)
@@ -498,27 +498,27 @@
 #define VIRTIO_RDMA_DEVICE_CAPS_SYS_IMAGE_GUID (1ULL << 11)
 /* RC QPs generate RNR NAKs. */
 #define VIRTIO_RDMA_DEVICE_CAPS_RC_RNR_NAK_GEN (1ULL << 12)
-/* Memory windows of type 1. */
+/* Memory windows of type 1 are supported. */
 #define VIRTIO_RDMA_DEVICE_CAPS_MEM_WINDOW (1ULL << 17)
-/* Base memory management extensions: REG_MR, LOCAL_INV, SEND_WITH_INV. */
+/* Base memory management extensions are supported: REG_MR, LOCAL_INV, SEND_WITH_INV. */
 #define VIRTIO_RDMA_DEVICE_CAPS_MEM_MGT_EXTENSIONS (1ULL << 21)
 /* Multicast loopback can be blocked; with Multicast. */
 #define VIRTIO_RDMA_DEVICE_CAPS_BLOCK_MULTICAST_LOOPBACK (1ULL << 22)
-/* Memory windows of type 2A: any QP of their PD reaches them. */
+/* Memory windows of type 2A are supported: any QP of their PD can use them. */
 #define VIRTIO_RDMA_DEVICE_CAPS_MEM_WINDOW_TYPE_2A (1ULL << 23)
-/* Memory windows of type 2B: only the QP that bound one reaches it. */
+/* Memory windows of type 2B are supported: only the QP that bound a window can use it. */
 #define VIRTIO_RDMA_DEVICE_CAPS_MEM_WINDOW_TYPE_2B (1ULL << 24)
-/* An MR maps arbitrary scatter lists. */
+/* An MR can map arbitrary scatter lists. */
 #define VIRTIO_RDMA_DEVICE_CAPS_SG_GAPS_REG (1ULL << 32)
-/* FLUSH makes data visible to all. */
+/* FLUSH can make data globally visible. */
 #define VIRTIO_RDMA_DEVICE_CAPS_FLUSH_GLOBAL (1ULL << 38)
-/* FLUSH makes data persistent. */
+/* FLUSH can make data persistent. */
 #define VIRTIO_RDMA_DEVICE_CAPS_FLUSH_PERSISTENT (1ULL << 39)
-/* Atomic WRITE. */
+/* Atomic WRITE is supported. */
 #define VIRTIO_RDMA_DEVICE_CAPS_ATOMIC_WRITE (1ULL << 40)
 
 /*
- * atomic_cap (__u8).
+ * Scope within which atomic operations are atomic (atomic_cap) (__u8).
  */
 /* No atomic operations. */
 #define VIRTIO_RDMA_ATOMIC_CAP_NONE 0
@@ -539,26 +539,30 @@
  * @max_mr_size: largest MR, in bytes
  * @page_size_cap: mask of supported page sizes: bit n stands for 2^n bytes
  * @max_qp: number of QPs, GSI included
- * @max_qp_wr: outstanding work requests of a queue
+ * @max_qp_wr: maximum number of outstanding work requests of a queue
  * @device_cap_flags: capabilities
- * @max_send_sge: SGEs of a send work request other than RDMA READ
- * @max_recv_sge: SGEs of a receive work request
- * @max_sge_rd: SGEs of an RDMA READ
+ * @max_send_sge: maximum number of SGEs of a send work request other than RDMA READ
+ * @max_recv_sge: maximum number of SGEs of a receive work request
+ * @max_sge_rd: maximum number of SGEs of an RDMA READ
  * @max_cq: number of CQs
- * @max_cqe: entries of a CQ
+ * @max_cqe: maximum number of entries of a CQ
  * @max_mr: number of MRs
  * @max_pd: number of PDs
- * @max_qp_rd_atom: RDMA READs and atomics outstanding at a QP as their responder
- * @max_res_rd_atom: the same over all QPs
- * @max_qp_init_rd_atom: RDMA READs and atomics outstanding at a QP as their requester
- * @atomic_cap: atomicity, AtomicCap
+ * @max_qp_rd_atom: maximum number of RDMA READs and atomic operations outstanding at a QP as
+ *	responder
+ * @max_res_rd_atom: maximum number of RDMA READs and atomic operations outstanding at all QPs
+ *	as responders
+ * @max_qp_init_rd_atom: maximum number of RDMA READs and atomic operations outstanding at a
+ *	QP as requester
+ * @atomic_cap: scope of atomic operations, AtomicCap
  * @max_mw: number of memory windows
  * @max_mcast_grp: number of multicast groups
- * @max_mcast_qp_attach: QPs attached to one multicast group
- * @max_total_mcast_qp_attach: QPs attached to multicast groups in all
+ * @max_mcast_qp_attach: maximum number of QPs attached to one multicast group
+ * @max_total_mcast_qp_attach: maximum number of QPs attached to multicast groups in total
  * @max_ah: number of address handles
- * @max_fast_reg_page_list_len: pages of one fast registration
- * @max_pi_fast_reg_page_list_len: pages of one fast registration with protection information
+ * @max_fast_reg_page_list_len: maximum number of pages of a fast registration
+ * @max_pi_fast_reg_page_list_len: maximum number of pages of a fast registration with
+ *	protection information
  * @max_pkeys: number of partitions
  * @local_ca_ack_delay: local CA ACK delay: 4.096 us * 2^n (IBTA 9.7.5.1.3)
  */
@@ -596,17 +600,18 @@ struct virtio_rdma_config {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_own_rings_config - limits of the own-rings mode, at
- *	OWN_RINGS_CONFIG_OFFSET. They replace the fields of the same name
+ * struct virtio_rdma_own_rings_config - limits with own rings, at OWN_RINGS_CONFIG_OFFSET.
+ *	They replace the fields of the same name in struct virtio_rdma_config
  * @num_event_queues: number of event queues: virtqueues 1 to n
  * @max_qp: number of QPs, GSI included
- * @max_qp_wr: outstanding work requests of a queue
+ * @max_qp_wr: maximum number of outstanding work requests of a queue
  * @max_cq: number of CQs
- * @max_cqe: entries of a CQ
- * @max_inline_data: inline payload of a send work request, in bytes
- * @doorbell_pages: number of doorbell pages in shared memory region DOORBELL_SHM_ID, page 0
- *	included
- * @doorbell_shift: distance of doorbell pages is 2^n bytes, DOORBELL_SHIFT_RANGE
+ * @max_cqe: maximum number of entries of a CQ
+ * @max_inline_data: largest inline payload of a send work request, in bytes
+ * @doorbell_pages: number of doorbell pages in shared memory region DOORBELL_SHM_ID,
+ *	including page 0
+ * @doorbell_shift: the distance between doorbell pages is 2^n bytes, with n in
+ *	DOORBELL_SHIFT_RANGE
  * @reserved: reserved, zero
  */
 struct virtio_rdma_own_rings_config {
@@ -624,8 +629,8 @@ struct virtio_rdma_own_rings_config {
 /**
  * struct virtio_rdma_srq_config - limits of shared receive queues, at SRQ_CONFIG_OFFSET
  * @max_srq: number of SRQs
- * @max_srq_wr: outstanding work requests of an SRQ
- * @max_srq_sge: SGEs of a receive work request of an SRQ
+ * @max_srq_wr: maximum number of outstanding work requests of an SRQ
+ * @max_srq_sge: maximum number of SGEs of a receive work request of an SRQ
  */
 struct virtio_rdma_srq_config {
 	__le32 max_srq;
@@ -644,11 +649,11 @@ struct virtio_rdma_srq_config {
 #define VIRTIO_RDMA_QP_TYPES_UD (1U << 4)
 
 /**
- * struct virtio_rdma_rate_limit_config - limits of rate limits, at RATE_LIMIT_CONFIG_OFFSET
- * @min_rate: least rate in kb/s, 1 or more
- * @max_rate: greatest rate in kb/s
- * @max_burst_size: greatest burst in bytes
- * @qp_types: QPs that can have a rate limit
+ * struct virtio_rdma_rate_limit_config - ranges for rate limits, at RATE_LIMIT_CONFIG_OFFSET
+ * @min_rate: smallest rate in kb/s, at least 1
+ * @max_rate: largest rate in kb/s
+ * @max_burst_size: largest burst in bytes
+ * @qp_types: types of QPs that can have a rate limit
  */
 struct virtio_rdma_rate_limit_config {
 	__le32 min_rate;
@@ -658,23 +663,25 @@ struct virtio_rdma_rate_limit_config {
 } __attribute__((packed));
 
 /*
- * A feature of the device type. The value is the number of its bit (__u8).
+ * A feature of the device type. The value is its bit number (__u8).
  */
-/* VIRTIO_RDMA_F_RING_ADDR: queues are rings at addresses that the driver names (own rings). */
+/*
+ * VIRTIO_RDMA_F_RING_ADDR: queues are rings at addresses that the driver chooses (own rings).
+ */
 #define VIRTIO_RDMA_F_RING_ADDR 0
 /*
- * VIRTIO_RDMA_F_MR_PAGES: REG_USER_MR names the size of its pages and may have a list of two
- * levels (struct virtio_rdma_cmd_reg_user_mr_pages).
+ * VIRTIO_RDMA_F_MR_PAGES: REG_USER_MR has a page size, and its page list may have two levels
+ * (struct virtio_rdma_cmd_reg_user_mr_pages).
  */
 #define VIRTIO_RDMA_F_MR_PAGES 1
 /*
- * VIRTIO_RDMA_F_REG_PAGES: a REG_MR work request brings the pages along (struct
- * virtio_rdma_reg_pages), in place of MAP_MR_SG.
+ * VIRTIO_RDMA_F_REG_PAGES: a REG_MR work request carries the page list (struct
+ * virtio_rdma_reg_pages), which replaces MAP_MR_SG.
  */
 #define VIRTIO_RDMA_F_REG_PAGES 2
 /*
- * VIRTIO_RDMA_F_GID_VLAN: ADD_GID names the VLAN of an address (struct
- * virtio_rdma_cmd_add_gid_vlan), and the CQE of a tagged datagram names its VLAN (vlan).
+ * VIRTIO_RDMA_F_GID_VLAN: ADD_GID carries the VLAN of an address (struct
+ * virtio_rdma_cmd_add_gid_vlan), and the CQE of a tagged datagram carries its VLAN (vlan).
  */
 #define VIRTIO_RDMA_F_GID_VLAN 3
 /*
@@ -684,16 +691,16 @@ struct virtio_rdma_rate_limit_config {
 #define VIRTIO_RDMA_F_MEM_WINDOWS 4
 /* VIRTIO_RDMA_F_SRQ: shared receive queues (struct virtio_rdma_cmd_create_srq). */
 #define VIRTIO_RDMA_F_SRQ 5
-/* VIRTIO_RDMA_F_RESIZE_CQ: a CQ moves to another ring (struct virtio_rdma_cmd_resize_cq). */
+/* VIRTIO_RDMA_F_RESIZE_CQ: a CQ can move to another ring (struct virtio_rdma_cmd_resize_cq). */
 #define VIRTIO_RDMA_F_RESIZE_CQ 6
 /*
- * VIRTIO_RDMA_F_RATE_LIMIT: a QP has a rate limit (struct virtio_rdma_cmd_set_rate_limit,
- * RATE_LIMIT).
+ * VIRTIO_RDMA_F_RATE_LIMIT: a QP can have a rate limit (struct
+ * virtio_rdma_cmd_set_rate_limit, RATE_LIMIT).
  */
 #define VIRTIO_RDMA_F_RATE_LIMIT 7
 /*
- * VIRTIO_RDMA_F_MULTICAST: UD QPs attach to multicast groups (struct
- * virtio_rdma_cmd_attach_mcast) and send to them.
+ * VIRTIO_RDMA_F_MULTICAST: UD QPs can send to multicast groups and attach to them (struct
+ * virtio_rdma_cmd_attach_mcast).
  */
 #define VIRTIO_RDMA_F_MULTICAST 8
 /* VIRTIO_RDMA_F_COUNTERS: the port has counters (struct virtio_rdma_cmd_query_counters). */
@@ -703,46 +710,49 @@ struct virtio_rdma_rate_limit_config {
 /* VIRTIO_RDMA_F_FLUSH: FLUSH (struct virtio_rdma_flush). */
 #define VIRTIO_RDMA_F_FLUSH 11
 /*
- * VIRTIO_RDMA_F_PEERS: the driver takes the memory of an MR back from the device (struct
- * virtio_rdma_cmd_revoke_mr), as it must with DMA buffers of other drivers.
+ * VIRTIO_RDMA_F_PEERS: the driver can revoke the device's access to the memory of an MR
+ * (struct virtio_rdma_cmd_revoke_mr), which DMA buffers of other drivers require.
  */
 #define VIRTIO_RDMA_F_PEERS 12
 
-/* Alignment of words and of order. */
+/* Bytes of a cache line: the alignment of words and of order. */
 #define VIRTIO_RDMA_CACHE_LINE 64
 
-/* Least and greatest number of slots of an SQ, RQ or SRQ; only powers of two are valid. */
+/* Smallest and largest number of slots of an SQ, RQ or SRQ. Only powers of two are valid. */
 #define VIRTIO_RDMA_WORK_SLOTS_MIN 2
 #define VIRTIO_RDMA_WORK_SLOTS_MAX 32768
 
-/* Least and greatest number of slots of a CQ; only powers of two are valid. */
+/* Smallest and largest number of slots of a CQ. Only powers of two are valid. */
 #define VIRTIO_RDMA_CQ_SLOTS_MIN 2
 #define VIRTIO_RDMA_CQ_SLOTS_MAX 4194304
 
-/* Least and greatest slot shift: slots of 64 to 4,096 bytes, of which none crosses a page. */
+/*
+ * Smallest and largest slot shift: slots have 64 to 4,096 bytes. No slot crosses a page
+ * boundary.
+ */
 #define VIRTIO_RDMA_SLOT_SHIFT_RANGE_MIN 6
 #define VIRTIO_RDMA_SLOT_SHIFT_RANGE_MAX 12
 
-/* Least and greatest page shift of a ring's page list: 4 KiB to 1 GiB. */
+/* Smallest and largest page shift of a ring's page list: 4 KiB to 1 GiB. */
 #define VIRTIO_RDMA_PAGE_SHIFT_RANGE_MIN 12
 #define VIRTIO_RDMA_PAGE_SHIFT_RANGE_MAX 30
 
-/* Least and greatest distance of two doorbell pages, as a shift: 4 KiB to 1 GiB. */
+/* Smallest and largest distance of doorbell pages, as a shift: 4 KiB to 1 GiB. */
 #define VIRTIO_RDMA_DOORBELL_SHIFT_RANGE_MIN 12
 #define VIRTIO_RDMA_DOORBELL_SHIFT_RANGE_MAX 30
 
-/* The kernel's doorbell page. */
+/* Doorbell page of the guest's kernel. */
 #define VIRTIO_RDMA_KERNEL_DOORBELL_PAGE 0
 
 /**
- * struct virtio_rdma_ring_addr - where a ring lies in memory, as the commands that create and
- *	resize queues carry it
- * @pages: DMA address of the page list, which has the DMA address of each page of the ring
+ * struct virtio_rdma_ring_addr - the memory of a ring, as described by commands that create
+ *	and resize queues
+ * @pages: DMA address of the page list, which holds the DMA address of each page of the ring
  * @npages: number of pages
  * @slots: number of slots; 0 for no ring
- * @page_shift: page size is 2^n bytes
- * @slot_shift: slot size is 2^n bytes
- * @depth: PageListDepth of the page list
+ * @page_shift: pages have 2^n bytes
+ * @slot_shift: slots have 2^n bytes
+ * @depth: format of the page list, PageListDepth
  * @reserved: reserved, zero
  */
 struct virtio_rdma_ring_addr {
@@ -756,9 +766,9 @@ struct virtio_rdma_ring_addr {
 } __attribute__((packed));
 
 /*
- * The completion that an armed CQ waits for (__u8).
+ * The completions that an arm word covers (__u8).
  */
-/* Nothing. */
+/* None: the CQ is not armed. */
 #define VIRTIO_RDMA_ARM_KIND_NONE 0
 /* The next completion. */
 #define VIRTIO_RDMA_ARM_KIND_NEXT 1
@@ -783,15 +793,15 @@ struct virtio_rdma_ring_addr {
 /* kind of a completion event. */
 #define VIRTIO_RDMA_KIND_COMPLETION 0
 
-/* kind of an asynchronous event is this plus its AsyncEvent. */
+/* kind of an asynchronous event: this value plus the AsyncEvent. */
 #define VIRTIO_RDMA_KIND_ASYNC 256
 
 /**
  * struct virtio_rdma_event - an event
- * @raw_kind: see kind
+ * @raw_kind: numeric kind, see kind
  * @reserved: reserved, zero
- * @cookie: cookie of the CQ, QP or SRQ; the port number for a port's event, 0 for the
- *	device's
+ * @cookie: cookie of the CQ, QP or SRQ. For an event of the port the port number, for an
+ *	event of the device 0
  */
 struct virtio_rdma_event {
 	__le32 raw_kind;
@@ -802,13 +812,18 @@ struct virtio_rdma_event {
 /* Virtqueue number of the control queue. */
 #define VIRTIO_RDMA_CONTROL_QUEUE 0
 
-/* Response byte of a command that succeeded. */
+/* Response byte of a successful command. */
 #define VIRTIO_RDMA_RESPONSE_OK 0
 
-/* Longest request: the command byte and the longest request structure. */
+/*
+ * Length of the longest request in bytes: the command byte and the longest request structure.
+ */
 #define VIRTIO_RDMA_MAX_REQUEST 138
 
-/* Longest response: the response byte and the longest response structure. */
+/*
+ * Length of the longest response in bytes: the response byte and the longest response
+ * structure.
+ */
 #define VIRTIO_RDMA_MAX_RESPONSE 225
 
 /*
@@ -848,7 +863,7 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_ADD_GID 16
 /* Clear an entry of the GID table. */
 #define VIRTIO_RDMA_CMD_DEL_GID 17
-/* Arm a CQ that is a transport virtqueue. */
+/* Arm a CQ that is a virtqueue (RFC mode). */
 #define VIRTIO_RDMA_CMD_REQ_NOTIFY_CQ 18
 /* Create a memory window. */
 #define VIRTIO_RDMA_CMD_ALLOC_MW 19
@@ -856,7 +871,7 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_DEALLOC_MW 20
 /* Create an SRQ. */
 #define VIRTIO_RDMA_CMD_CREATE_SRQ 21
-/* Arm the limit of an SRQ, or move it to a longer ring. */
+/* Arm the limit event of an SRQ, or move the SRQ to a longer ring. */
 #define VIRTIO_RDMA_CMD_MODIFY_SRQ 22
 /* Query the attributes of an SRQ. */
 #define VIRTIO_RDMA_CMD_QUERY_SRQ 23
@@ -874,30 +889,30 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_QUERY_COUNTERS 29
 /* Change rights, PD or memory of an MR that was created with its pages. */
 #define VIRTIO_RDMA_CMD_REREG_MR 30
-/* Take the memory of an MR back from the device. */
+/* Revoke the device's access to the memory of an MR. */
 #define VIRTIO_RDMA_CMD_REVOKE_MR 31
 
 /*
- * Response byte of a command that failed. The numbers are those of most architectures of
- * Linux; some have others (__u8).
+ * Response byte of a failed command. The numbers are those of Linux on most architectures
+ * (__u8).
  */
-/* The driver must not have that. */
+/* The operation is not permitted. */
 #define VIRTIO_RDMA_ERRNO_EPERM 1
-/* The device failed. A driver takes a number that it does not know for this one. */
+/* The device failed. Drivers must treat unknown numbers like this one. */
 #define VIRTIO_RDMA_ERRNO_EIO 5
 /* A limit is reached. */
 #define VIRTIO_RDMA_ERRNO_ENOMEM 12
-/* Memory that the device cannot reach. */
+/* The device cannot access the memory. */
 #define VIRTIO_RDMA_ERRNO_EFAULT 14
-/* Other objects use it. */
+/* Other objects use the object. */
 #define VIRTIO_RDMA_ERRNO_EBUSY 16
-/* It is there already. */
+/* The object exists already. */
 #define VIRTIO_RDMA_ERRNO_EEXIST 17
-/* A request that makes no sense. */
+/* The request is invalid. */
 #define VIRTIO_RDMA_ERRNO_EINVAL 22
-/* The device does not have that. */
+/* The device does not support the operation. */
 #define VIRTIO_RDMA_ERRNO_EOPNOTSUPP 95
-/* Another port has the address. */
+/* The address belongs to another port. */
 #define VIRTIO_RDMA_ERRNO_EADDRINUSE 98
 
 /**
@@ -917,8 +932,8 @@ struct virtio_rdma_cmd_query_port {
  * @gid_tbl_len: entries of the GID table
  * @port_cap_flags: capabilities
  * @max_msg_sz: longest message in bytes
- * @bad_pkey_cntr: packets with a wrong P_Key
- * @qkey_viol_cntr: packets with a wrong Q_Key
+ * @bad_pkey_cntr: number of packets received with a wrong P_Key
+ * @qkey_viol_cntr: number of packets received with a wrong Q_Key
  * @pkey_tbl_len: entries of the P_Key table
  * @active_width: PortWidth
  * @active_speed: PortSpeed
@@ -978,7 +993,7 @@ struct virtio_rdma_cmd_add_gid {
  * struct virtio_rdma_cmd_add_gid_vlan - ADD_GID with GidVlan: packets from and to the address
  *	carry a VLAN tag
  * @base: the RFC's fields
- * @vlan: VLAN id, 0 to 4094, or NO_VLAN for packets without a tag
+ * @vlan: VLAN id, 0 to 4094, or NO_VLAN for untagged packets
  */
 struct virtio_rdma_cmd_add_gid_vlan {
 	struct virtio_rdma_cmd_add_gid base;
@@ -1004,37 +1019,38 @@ struct virtio_rdma_cmd_query_counters {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_query_counters - counters of a port since the device came to be,
- *	modulo 2^64. Bytes of packets are those of their Ethernet frames without FCS
+ * struct virtio_rdma_rsp_query_counters - counters of a port since the device was created,
+ *	modulo 2⁶⁴. Bytes of packets are the bytes of their Ethernet frames, without FCS
  * @tx_packets: packets sent
- * @tx_bytes: their bytes
- * @rx_packets: sound RoCE packets received
- * @rx_bytes: their bytes
- * @direct_tx_messages: messages that went to their peer without packets, as requester
- * @direct_tx_bytes: bytes of messages that left without packets
- * @direct_rx_messages: messages that came without packets, as responder
- * @direct_rx_bytes: bytes of messages that arrived without packets
- * @retransmitted_packets: packets sent again
- * @timeouts: answers that did not come in time
- * @naks_sent: NAKs sent, RNR NAKs not counted
- * @naks_received: NAKs received, RNR NAKs not counted
+ * @tx_bytes: bytes of packets sent
+ * @rx_packets: valid RoCE packets received
+ * @rx_bytes: bytes of valid RoCE packets received
+ * @direct_tx_messages: messages sent without packets (on the direct path), as requester
+ * @direct_tx_bytes: bytes of messages sent without packets
+ * @direct_rx_messages: messages received without packets, as responder
+ * @direct_rx_bytes: bytes of messages received without packets
+ * @retransmitted_packets: packets retransmitted
+ * @timeouts: acknowledgements and responses that did not arrive in time
+ * @naks_sent: NAKs sent, except RNR NAKs
+ * @naks_received: NAKs received, except RNR NAKs
  * @rnr_naks_sent: RNR NAKs sent
  * @rnr_naks_received: RNR NAKs received
- * @out_of_sequence: requests received that were not the expected ones but later
- * @duplicates: requests received again
- * @bad_packets: frames received as RoCE that are not sound
+ * @out_of_sequence: requests received with a later PSN than expected
+ * @duplicates: duplicate requests received
+ * @bad_packets: invalid RoCE packets received
  * @pkey_violations: packets received with a wrong P_Key
  * @qkey_violations: packets received with a wrong Q_Key
- * @rkey_violations: accesses of peers to memory that their R_Key does not open
- * @lkey_violations: accesses of own work requests to memory that their L_Key does not open
- * @paced_bytes: bytes of packets that a rate limit counted, on either path
- * @doorbells: doorbells that were rung, and notifications of virtqueues other than the
- *	control queue
- * @completion_events: completion events, each of which interrupts the driver at most once
- * @marked_packets: packets received with a congestion mark (ECN CE), on reliable connections
+ * @rkey_violations: R_Key violations: accesses of peers that the key does not permit
+ * @lkey_violations: L_Key violations: accesses of own work requests that the key does not
+ *	permit
+ * @paced_bytes: bytes of packets that were charged to rate limits of QPs, on both paths
+ * @doorbells: doorbells, and notifications of virtqueues other than the control queue
+ * @completion_events: completion events. Each causes at most one interrupt
+ * @marked_packets: RoCE packets received with a congestion mark (ECN CE), on reliable
+ *	connections
  * @notifications_sent: congestion notifications sent
  * @notifications_received: congestion notifications received
- * @probes: last packets sent again because no answer came for longer than usual
+ * @probes: probes: last packets sent again because no answer came for longer than usual
  */
 struct virtio_rdma_rsp_query_counters {
 	__le64 tx_packets;
@@ -1084,14 +1100,14 @@ struct virtio_rdma_rsp_create_cq {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_create_cq_ring - CREATE_CQ in own rings: the RFC's structure and the
- *	ring
+ * struct virtio_rdma_cmd_create_cq_ring - CREATE_CQ with own rings: the RFC's structure and
+ *	the ring
  * @base: the RFC's fields
  * @flags: flags
- * @ring: where the ring is
- * @doorbell_page: doorbell page that rings the CQ
- * @event_queue: event queue of its completion events, from 1 up to num_event_queues
- * @cookie: cookie of its events
+ * @ring: the CQ's ring
+ * @doorbell_page: doorbell page from which the CQ may be rung
+ * @event_queue: event queue for its completion events, from 1 to num_event_queues
+ * @cookie: the driver's cookie, which the CQ's events carry
  * @reserved: reserved, zero
  */
 struct virtio_rdma_cmd_create_cq_ring {
@@ -1113,7 +1129,7 @@ struct virtio_rdma_cmd_destroy_cq {
 } __attribute__((packed));
 
 /*
- * Flags of REQ_NOTIFY_CQ (__le32).
+ * Completions for which REQ_NOTIFY_CQ requests a notification (__le32).
  */
 /* The next solicited completion. */
 #define VIRTIO_RDMA_NOTIFY_FLAGS_SOLICITED (1U << 0)
@@ -1123,7 +1139,7 @@ struct virtio_rdma_cmd_destroy_cq {
 /**
  * struct virtio_rdma_cmd_req_notify - struct cmd_req_notify
  * @cqn: CQ
- * @flags: the completions to notify of
+ * @flags: the completions for which a notification is requested
  */
 struct virtio_rdma_cmd_req_notify {
 	__le32 cqn;
@@ -1134,7 +1150,7 @@ struct virtio_rdma_cmd_req_notify {
  * struct virtio_rdma_cmd_resize_cq - RESIZE_CQ
  * @cqn: handle
  * @cqe: number of entries
- * @ring: the ring that takes the place of the present one
+ * @ring: the new ring
  */
 struct virtio_rdma_cmd_resize_cq {
 	__le32 cqn;
@@ -1144,8 +1160,7 @@ struct virtio_rdma_cmd_resize_cq {
 
 /**
  * struct virtio_rdma_rsp_resize_cq - answer to RESIZE_CQ
- * @end: producer's position that the old ring ends with: what completes later is in the new
- *	one
+ * @end: producer's position at which the old ring ends. Later completions are in the new ring
  */
 struct virtio_rdma_rsp_resize_cq {
 	__le32 end;
@@ -1170,7 +1185,7 @@ struct virtio_rdma_cmd_destroy_pd {
 /**
  * struct virtio_rdma_cmd_get_dma_mr - struct cmd_get_dma_mr
  * @pdn: PD
- * @access_flags: rights
+ * @access_flags: access rights
  */
 struct virtio_rdma_cmd_get_dma_mr {
 	__le32 pdn;
@@ -1193,8 +1208,8 @@ struct virtio_rdma_rsp_mr {
 /**
  * struct virtio_rdma_cmd_create_mr - struct cmd_create_mr
  * @pdn: PD
- * @access_flags: rights
- * @max_num_sg: pages at most
+ * @access_flags: access rights
+ * @max_num_sg: maximum number of pages that the MR may have
  */
 struct virtio_rdma_cmd_create_mr {
 	__le32 pdn;
@@ -1206,7 +1221,7 @@ struct virtio_rdma_cmd_create_mr {
  * struct virtio_rdma_cmd_map_mr_sg - struct cmd_map_mr_sg
  * @mrn: MR
  * @npages: number of pages
- * @start: address of the first byte in the MR
+ * @start: address of the first byte in the MR, as used in work requests
  * @length: length in bytes
  * @pages: DMA address of the page list: npages le64
  */
@@ -1227,13 +1242,13 @@ struct virtio_rdma_rsp_map_mr_sg {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_reg_user_mr - struct cmd_reg_user_mr. The first byte lies at offset
+ * struct virtio_rdma_cmd_reg_user_mr - struct cmd_reg_user_mr. The first byte is at offset
  *	start % 4096 of the first page
  * @pdn: PD
- * @access_flags: rights
- * @start: address in the process
+ * @access_flags: access rights
+ * @start: address in the process's address space
  * @length: length in bytes
- * @virt_addr: address of the first byte in work requests
+ * @virt_addr: address of the first byte, as used in work requests
  * @pages: DMA address of the page list: npages le64, each the DMA address of a 4 KiB page
  * @npages: number of pages
  */
@@ -1248,13 +1263,13 @@ struct virtio_rdma_cmd_reg_user_mr {
 } __attribute__((packed));
 
 /*
- * Shape of a page list (__u8).
+ * Format of a page list (__u8).
  */
-/* pages is the list: npages le64, each the DMA address of a page. */
+/* One level: pages is the address of the list, npages le64, each the DMA address of a page. */
 #define VIRTIO_RDMA_PAGE_LIST_DEPTH_FLAT 0
 /*
- * pages is a directory of le64, each the DMA address of a block of PAGE_LIST_BLOCK bytes; the
- * blocks in turn are the list, each full but the last.
+ * Two levels: pages is the address of a directory of le64. Each is the DMA address of a block
+ * of PAGE_LIST_BLOCK bytes. The blocks hold the list; all but the last are full.
  */
 #define VIRTIO_RDMA_PAGE_LIST_DEPTH_TWO_LEVELS 1
 
@@ -1263,11 +1278,11 @@ struct virtio_rdma_cmd_reg_user_mr {
 
 /**
  * struct virtio_rdma_cmd_reg_user_mr_pages - REG_USER_MR with MrPages: the RFC's structure,
- *	whose npages then counts pages of 1 << page_shift bytes, and the shape of its list. The
- *	first byte lies at offset virt_addr % (1 << page_shift) of the first page
+ *	page size and list format. npages counts pages of 1 << page_shift bytes. The first byte is
+ *	at offset virt_addr % (1 << page_shift) of the first page
  * @base: the RFC's fields
- * @page_shift: page size is 2^n bytes, a bit of page_size_cap
- * @depth: PageListDepth
+ * @page_shift: pages have 2^n bytes. Must be a bit of page_size_cap
+ * @depth: list format, PageListDepth
  * @reserved: reserved, zero
  */
 struct virtio_rdma_cmd_reg_user_mr_pages {
@@ -1298,9 +1313,9 @@ struct virtio_rdma_cmd_alloc_mw {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_rsp_alloc_mw - a new memory window, which is not bound
- * @mwn: handle; bits 31-8 of its R_Keys
- * @rkey: R_Key, which opens nothing before the window is bound
+ * struct virtio_rdma_rsp_alloc_mw - a new memory window, not bound yet
+ * @mwn: handle, which is also bits 31-8 of the window's R_Keys
+ * @rkey: R_Key. It is not valid before the window is bound
  */
 struct virtio_rdma_rsp_alloc_mw {
 	__le32 mwn;
@@ -1316,7 +1331,8 @@ struct virtio_rdma_cmd_dealloc_mw {
 } __attribute__((packed));
 
 /*
- * Changes that REREG_MR makes: the values of the kernel's enum ib_mr_rereg_flags (__le32).
+ * The parts of an MR that REREG_MR changes, numbered as in the kernel's enum
+ * ib_mr_rereg_flags (__le32).
  */
 /* The memory: virt_addr, length and pages. */
 #define VIRTIO_RDMA_REREG_FLAGS_TRANSLATION (1U << 0)
@@ -1326,10 +1342,10 @@ struct virtio_rdma_cmd_dealloc_mw {
 #define VIRTIO_RDMA_REREG_FLAGS_ACCESS (1U << 2)
 
 /**
- * struct virtio_rdma_cmd_rereg_mr - REREG_MR. The keys stay
+ * struct virtio_rdma_cmd_rereg_mr - REREG_MR. The keys of the MR do not change
  * @mrn: MR
- * @flags: the changes; fields below that belong to no change are ignored
- * @memory: the new memory, PD and rights
+ * @flags: the parts to change. Fields of memory for other parts are ignored
+ * @memory: the new memory, PD and access rights
  */
 struct virtio_rdma_cmd_rereg_mr {
 	__le32 mrn;
@@ -1339,7 +1355,7 @@ struct virtio_rdma_cmd_rereg_mr {
 
 /**
  * struct virtio_rdma_cmd_revoke_mr - REVOKE_MR, with Peers
- * @mrn: handle, which stays the MR's
+ * @mrn: handle. It remains valid
  */
 struct virtio_rdma_cmd_revoke_mr {
 	__le32 mrn;
@@ -1365,10 +1381,10 @@ struct virtio_rdma_global_route {
  * struct virtio_rdma_ah_attr - struct virtio_rdma_ah_attr
  * @grh: global route
  * @sl: service level
- * @static_rate: static rate, by the numbers of a path record (IBTA 15.2.5.16); 0 for that of
- *	the port
+ * @static_rate: static rate, encoded as in a path record (IBTA 15.2.5.16); 0 for the port's
+ *	rate
  * @port_num: port
- * @ah_flags: flags; only paths with a GRH exist on RoCE
+ * @ah_flags: flags. On RoCE every path has a GRH
  * @dmac: MAC address of the next hop
  */
 struct virtio_rdma_ah_attr {
@@ -1382,11 +1398,11 @@ struct virtio_rdma_ah_attr {
 
 /**
  * struct virtio_rdma_qp_cap - struct virtio_rdma_qp_cap
- * @max_send_wr: outstanding work requests of the SQ
- * @max_recv_wr: outstanding work requests of the RQ
- * @max_send_sge: SGEs of a send work request
- * @max_recv_sge: SGEs of a receive work request
- * @max_inline_data: inline payload in bytes
+ * @max_send_wr: maximum number of outstanding work requests of the SQ
+ * @max_recv_wr: maximum number of outstanding work requests of the RQ
+ * @max_send_sge: maximum number of SGEs of a send work request
+ * @max_recv_sge: maximum number of SGEs of a receive work request
+ * @max_inline_data: largest inline payload in bytes
  */
 struct virtio_rdma_qp_cap {
 	__le32 max_send_wr;
@@ -1398,29 +1414,30 @@ struct virtio_rdma_qp_cap {
 
 /**
  * struct virtio_rdma_qp_attr - struct virtio_rdma_qp_attr
- * @qp_state: state to move to, QpState
- * @cur_qp_state: state that the QP is assumed to be in
+ * @qp_state: new state, QpState
+ * @cur_qp_state: assumed current state
  * @path_mtu: path MTU, Mtu
  * @path_mig_state: path migration state
  * @qkey: Q_Key
- * @rq_psn: expected PSN of the receive queue
+ * @rq_psn: first PSN that the receive queue expects
  * @sq_psn: first PSN of the send queue
  * @dest_qp_num: QPN of the peer
- * @qp_access_flags: remote operations that the QP admits
+ * @qp_access_flags: remote operations that the QP permits
  * @pkey_index: P_Key index
  * @alt_pkey_index: P_Key index of the alternate path
  * @en_sqd_async_notify: whether draining in SQD raises an event
  * @sq_draining: whether the QP is draining (responses only)
- * @max_rd_atomic: RDMA READs and atomics outstanding as requester
- * @max_dest_rd_atomic: the same as responder
- * @min_rnr_timer: minimum RNR NAK timer, code of IBTA table 45
+ * @max_rd_atomic: maximum number of RDMA READs and atomic operations outstanding as requester
+ * @max_dest_rd_atomic: maximum number of RDMA READs and atomic operations outstanding as
+ *	responder
+ * @min_rnr_timer: minimum RNR NAK timer, encoded as in IBTA table 45
  * @port_num: port
- * @timeout: local ACK timeout: 4.096 us * 2^n, 0 for none
- * @retry_cnt: transport retries
- * @rnr_retry: RNR retries, 7 for no limit
+ * @timeout: local ACK timeout: 4.096 us * 2^n, or 0 for none
+ * @retry_cnt: number of transport retries
+ * @rnr_retry: number of RNR retries; 7 means no limit
  * @alt_port_num: port of the alternate path
- * @alt_timeout: local ACK timeout of the alternate path
- * @rate_limit: rate limit in kb/s
+ * @alt_timeout: local ACK timeout of the alternate path, encoded like timeout
+ * @rate_limit: rate limit in kb/s; 0 for none
  * @cap: capabilities
  * @ah_attr: primary path
  * @alt_ah_attr: alternate path
@@ -1455,13 +1472,13 @@ struct virtio_rdma_qp_attr {
 } __attribute__((packed));
 
 /*
- * Flags of a queue's creation in own rings (__le32).
+ * Flags of the commands that create a queue with own rings (__le32).
  */
 /* The ring belongs to a process: kernel-only opcodes are refused. */
 #define VIRTIO_RDMA_CREATE_FLAGS_USER (1U << 0)
-/* A UD QP does not receive what it sends to a multicast group itself; with Multicast. */
+/* A UD QP does not receive its own multicast datagrams; needs Multicast. */
 #define VIRTIO_RDMA_CREATE_FLAGS_BLOCK_MULTICAST_LOOPBACK (1U << 1)
-/* CREATE_QP with Srq: receives come from the SRQ srqn. */
+/* CREATE_QP: the QP takes its receives from SRQ srqn; needs Srq. */
 #define VIRTIO_RDMA_CREATE_FLAGS_SRQ (1U << 2)
 
 /**
@@ -1469,15 +1486,15 @@ struct virtio_rdma_qp_attr {
  * @pdn: PD
  * @qp_type: QpType
  * @sq_sig_type: SigType
- * @max_send_wr: outstanding work requests of the SQ
- * @max_send_sge: SGEs of a send work request
+ * @max_send_wr: maximum number of outstanding work requests of the SQ
+ * @max_send_sge: maximum number of SGEs of a send work request
  * @send_cqn: CQ of the SQ
- * @max_recv_wr: outstanding work requests of the RQ
- * @max_recv_sge: SGEs of a receive work request
+ * @max_recv_wr: maximum number of outstanding work requests of the RQ
+ * @max_recv_sge: maximum number of SGEs of a receive work request
  * @recv_cqn: CQ of the RQ
- * @max_inline_data: inline payload in bytes
- * @flags: flags in own rings, else zero (the RFC's first reserved word)
- * @srqn: the SRQ with SRQ, else zero (the RFC's second reserved word)
+ * @max_inline_data: largest inline payload in bytes
+ * @flags: flags with own rings, else zero (the RFC's first reserved word)
+ * @srqn: SRQ with SRQ, else zero (the RFC's second reserved word)
  * @reserved: reserved, zero
  */
 struct virtio_rdma_cmd_create_qp {
@@ -1505,13 +1522,13 @@ struct virtio_rdma_rsp_create_qp {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_create_qp_rings - CREATE_QP in own rings: the RFC's structure and
+ * struct virtio_rdma_cmd_create_qp_rings - CREATE_QP with own rings: the RFC's structure and
  *	the rings
  * @base: the RFC's fields
- * @sq: where the SQ is
- * @rq: where the RQ is; all zero for a QP without one
- * @doorbell_page: doorbell page that rings the queues
- * @cookie: cookie of its asynchronous events
+ * @sq: the SQ's ring
+ * @rq: the RQ's ring; all zero for a QP without RQ
+ * @doorbell_page: doorbell page from which the queues may be rung
+ * @cookie: the driver's cookie, which the QP's asynchronous events carry
  */
 struct virtio_rdma_cmd_create_qp_rings {
 	struct virtio_rdma_cmd_create_qp base;
@@ -1525,7 +1542,7 @@ struct virtio_rdma_cmd_create_qp_rings {
  * struct virtio_rdma_cmd_modify_qp - struct cmd_modify_qp
  * @qpn: handle
  * @attr_mask: attributes to change
- * @attrs: their values
+ * @attrs: new values of these attributes
  */
 struct virtio_rdma_cmd_modify_qp {
 	__le32 qpn;
@@ -1536,7 +1553,7 @@ struct virtio_rdma_cmd_modify_qp {
 /**
  * struct virtio_rdma_cmd_query_qp - struct cmd_query_qp
  * @qpn: handle
- * @attr_mask: attributes wanted
+ * @attr_mask: requested attributes
  */
 struct virtio_rdma_cmd_query_qp {
 	__le32 qpn;
@@ -1562,9 +1579,10 @@ struct virtio_rdma_cmd_destroy_qp {
 /**
  * struct virtio_rdma_cmd_set_rate_limit - SET_RATE_LIMIT, with RateLimit
  * @qpn: QP
- * @rate_limit: rate in kb/s (1,000 bits a second), 0 for no limit
- * @max_burst_size: burst in bytes, 0 for what the device takes by default
- * @typical_packet_size: typical length of a packet in bytes, 0 for the port's MTU
+ * @rate_limit: rate in kb/s (1,000 bits per second), or 0 for no limit
+ * @max_burst_size: burst in bytes, or 0 for the device's default
+ * @typical_packet_size: length of a typical packet in bytes, or 0 for the path MTU of the
+ *	port
  * @reserved: reserved, zero
  */
 struct virtio_rdma_cmd_set_rate_limit {
@@ -1597,13 +1615,13 @@ struct virtio_rdma_cmd_detach_mcast {
 
 /**
  * struct virtio_rdma_cmd_create_srq - CREATE_SRQ
- * @pdn: PD, which the local keys of its work requests are checked against
- * @max_wr: outstanding work requests
- * @max_sge: SGEs of a work request
+ * @pdn: PD against which the local keys of work requests are checked
+ * @max_wr: maximum number of outstanding work requests
+ * @max_sge: maximum number of SGEs of a work request
  * @flags: flags: USER
- * @ring: where the ring is
- * @doorbell_page: doorbell page that rings the SRQ
- * @cookie: cookie of its events
+ * @ring: the SRQ's ring
+ * @doorbell_page: doorbell page from which the SRQ may be rung
+ * @cookie: the driver's cookie, which the SRQ's events carry
  */
 struct virtio_rdma_cmd_create_srq {
 	__le32 pdn;
@@ -1632,12 +1650,12 @@ struct virtio_rdma_rsp_create_srq {
 #define VIRTIO_RDMA_SRQ_ATTR_MASK_LIMIT (1U << 1)
 
 /**
- * struct virtio_rdma_cmd_modify_srq - MODIFY_SRQ. Fields that the mask does not name are zero
+ * struct virtio_rdma_cmd_modify_srq - MODIFY_SRQ. Fields outside of the mask are zero
  * @srqn: handle
  * @attr_mask: attributes to change
- * @max_wr: outstanding work requests
- * @limit: an event is due once fewer work requests than this are left; 0 for none
- * @ring: the ring that takes the place of the present one
+ * @max_wr: maximum number of outstanding work requests
+ * @limit: the limit event is raised once fewer work requests than this are left; 0 disarms it
+ * @ring: the new ring
  */
 struct virtio_rdma_cmd_modify_srq {
 	__le32 srqn;
@@ -1657,9 +1675,9 @@ struct virtio_rdma_cmd_query_srq {
 
 /**
  * struct virtio_rdma_rsp_query_srq - answer to QUERY_SRQ
- * @max_wr: outstanding work requests
- * @max_sge: SGEs of a work request
- * @limit: the armed limit; 0 once its event was raised
+ * @max_wr: maximum number of outstanding work requests
+ * @max_sge: maximum number of SGEs of a work request
+ * @limit: the armed limit; 0 after its event was raised
  */
 struct virtio_rdma_rsp_query_srq {
 	__le32 max_wr;
@@ -1675,7 +1693,7 @@ struct virtio_rdma_cmd_destroy_srq {
 	__le32 srqn;
 } __attribute__((packed));
 
-/* Offset of inline payload in a send WQE. */
+/* Offset in bytes of the inline payload in a send WQE. */
 #define VIRTIO_RDMA_INLINE_OFFSET 91
 
 /**
@@ -1695,10 +1713,9 @@ struct virtio_rdma_sge {
  * @num_sge: number of SGEs that follow
  * @send_flags: flags
  * @opcode: WrOpcode
- * @wr_id: id of the work request
+ * @wr_id: the wr_id of the work request
  * @ex: immediate data in network byte order, or the key to invalidate as le32
- * @wr: struct virtio_rdma_rdma, struct virtio_rdma_atomic, struct virtio_rdma_datagram,
- *	struct virtio_rdma_reg, struct virtio_rdma_reg_pages or struct virtio_rdma_bind_mw
+ * @wr: the union; see Member
  */
 struct virtio_rdma_sq_header {
 	__le32 num_sge;
@@ -1722,7 +1739,7 @@ struct virtio_rdma_rdma {
 /**
  * struct virtio_rdma_atomic - wr.atomic
  * @remote_addr: address in the remote MR, aligned to 8 bytes
- * @compare_add: value to compare with or to add
+ * @compare_add: value to compare with, or to add
  * @swap: value to swap in
  * @rkey: remote key
  */
@@ -1760,7 +1777,7 @@ struct virtio_rdma_address_vector {
 /**
  * struct virtio_rdma_datagram - wr.ud
  * @remote_qpn: destination QPN
- * @remote_qkey: Q_Key; with its top bit set the QP's own is used
+ * @remote_qkey: Q_Key. If its top bit is set, the QP's own Q_Key is used
  * @av: path
  */
 struct virtio_rdma_datagram {
@@ -1772,8 +1789,8 @@ struct virtio_rdma_datagram {
 /**
  * struct virtio_rdma_reg - wr.reg
  * @mrn: MR
- * @key: its key from now on
- * @access: its rights from now on
+ * @key: the new key of the MR
+ * @access: the new access rights of the MR
  */
 struct virtio_rdma_reg {
 	__le32 mrn;
@@ -1782,15 +1799,15 @@ struct virtio_rdma_reg {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_reg_pages - wr.reg with struct virtio_rdma_reg_pages: the MR's pages
- *	come with the work request. The device has copied the list when the work request completes
+ * struct virtio_rdma_reg_pages - wr.reg with struct virtio_rdma_reg_pages: the work request
+ *	carries the page list. The list may be reused after the work request completes
  * @base: the RFC's fields
  * @pages: DMA address of the page list: npages le64, each the DMA address of a page
  * @npages: number of pages
- * @iova: address of the first byte in work requests; it lies at offset iova % (1 <<
- *	page_shift) of the first page
+ * @iova: address of the first byte, as used in work requests. The first byte is at offset
+ *	iova % (1 << page_shift) of the first page
  * @length: length in bytes
- * @page_shift: page size is 2^n bytes, a bit of page_size_cap
+ * @page_shift: pages have 2^n bytes. Must be a bit of page_size_cap
  * @reserved: reserved, zero
  */
 struct virtio_rdma_reg_pages {
@@ -1806,13 +1823,12 @@ struct virtio_rdma_reg_pages {
 /**
  * struct virtio_rdma_bind_mw - wr.bind_mw with MemWindows
  * @addr: address of the first byte in the MR
- * @length: length in bytes; 0 unbinds a window of type 1
- * @mw_rkey: the window's R_Key until now; of type 2 only bits 31-8 matter, since it is not
- *	bound
- * @rkey: its R_Key from now on, of which bits 7-0 may differ
- * @lkey: L_Key of the MR; without meaning if length is 0
- * @access: rights of the window: those of peers, and whether its addresses count from its
- *	start
+ * @length: length in bytes; 0 unbinds a type 1 window
+ * @mw_rkey: the window's current R_Key. For a type 2 window only bits 31-8 are used, since it
+ *	is not bound
+ * @rkey: the window's new R_Key, in which only bits 7-0 may differ
+ * @lkey: L_Key of the MR; ignored if length is 0
+ * @access: access rights of the window: rights of peers, and whether its addresses start at 0
  * @reserved: reserved, zero
  */
 struct virtio_rdma_bind_mw {
@@ -1828,7 +1844,7 @@ struct virtio_rdma_bind_mw {
 /**
  * struct virtio_rdma_atomic_write - wr.atomic_write with struct virtio_rdma_atomic_write
  * @remote_addr: address in the remote MR, aligned to 8 bytes
- * @data: the data to write
+ * @data: the data to write, in memory order
  * @rkey: remote key
  */
 struct virtio_rdma_atomic_write {
@@ -1840,7 +1856,7 @@ struct virtio_rdma_atomic_write {
 /**
  * struct virtio_rdma_flush - wr.flush with struct virtio_rdma_flush
  * @remote_addr: address in the remote MR
- * @length: length in bytes; without meaning for all of the MR
+ * @length: length in bytes; ignored if the whole MR is flushed
  * @rkey: remote key
  * @types: the actions
  * @level: FlushLevel
@@ -1858,36 +1874,36 @@ struct virtio_rdma_flush {
 /**
  * struct virtio_rdma_rq_header - struct cmd_post_recv
  * @num_sge: number of SGEs that follow
- * @wr_id: id of the work request
+ * @wr_id: the wr_id of the work request
  */
 struct virtio_rdma_rq_header {
 	__le32 num_sge;
 	__le64 wr_id;
 } __attribute__((packed));
 
-/* opcode of a receive that a SEND completed. */
+/* opcode of a receive completed by a SEND. */
 #define VIRTIO_RDMA_OPCODE_RECV 128
 
-/* opcode of a receive that an RDMA WRITE with immediate data completed. */
+/* opcode of a receive completed by an RDMA WRITE with immediate data. */
 #define VIRTIO_RDMA_OPCODE_RECV_RDMA_WITH_IMM 129
 
-/* Slot shift of a CQ: one CQE in 64 bytes. */
+/* Slot shift of a CQ: each CQE has a slot of 64 bytes. */
 #define VIRTIO_RDMA_CQ_SLOT_SHIFT 6
 
 /**
- * struct virtio_rdma_cqe - struct virtio_rdma_cq_req
- * @wr_id: id of the work request
- * @status: WcStatus
- * @opcode: WrOpcode of send work, else OPCODE_RECV or OPCODE_RECV_RDMA_WITH_IMM
- * @vendor_err: vendor error; of a datagram with WITH_VLAN, the VLAN id
+ * struct virtio_rdma_cqe - a CQE: struct virtio_rdma_cq_req
+ * @wr_id: the wr_id of the work request
+ * @status: status, WcStatus
+ * @opcode: WrOpcode of a send work request, else OPCODE_RECV or OPCODE_RECV_RDMA_WITH_IMM
+ * @vendor_err: vendor error. For a datagram with WITH_VLAN, the VLAN id
  * @byte_len: bytes transferred
  * @ex: immediate data in network byte order, or the invalidated key as le32
- * @qp_num: QPN
- * @src_qp: source QPN (UD)
+ * @qp_num: QPN of the QP whose work request completed
+ * @src_qp: QPN of the sender (UD only)
  * @wc_flags: flags
  * @pkey_index: P_Key index
- * @sl: service level: the priority of the VLAN tag; with WITH_NETWORK_HDR_TYPE, the type of
- *	the headers
+ * @sl: service level, that is, the priority in the VLAN tag. With WITH_NETWORK_HDR_TYPE, the
+ *	network header type instead
  * @port_num: port
  */
 struct virtio_rdma_cqe {

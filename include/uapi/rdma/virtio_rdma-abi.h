@@ -11,12 +11,12 @@
 #include <linux/types.h>
 #include <linux/virtio_rdma.h>
 
-/* The version of a provider that does not state any, and of a module that answers none. */
+/* Version of a provider or module that does not state its versions. */
 #define VIRTIO_RDMA_UNSTATED 6
 
 /**
- * struct virtio_rdma_versions - versions that one side speaks; all zero if it does not state
- *	them
+ * struct virtio_rdma_versions - range of versions that one side supports; all zero if it does
+ *	not state them
  * @oldest: the oldest
  * @newest: the newest
  */
@@ -25,36 +25,36 @@ struct virtio_rdma_versions {
 	__u32 newest;
 };
 
-/* Bytes of a peer's name, with the zero that ends it. */
+/* Bytes of a peer's name, including at least one terminating zero. */
 #define VIRTIO_RDMA_PEER_NAME_SIZE 64
 
 /*
- * Abilities that the module offers to the provider (__le32).
+ * Capabilities that the module offers to the provider (__le32).
  */
-/* Queues are own rings; without it they live in the kernel. */
+/* Queues are own rings. Otherwise the kernel holds the queues. */
 #define VIRTIO_RDMA_CONTEXT_FLAGS_OWN_RINGS (1U << 0)
-/* There are memory windows. */
+/* Memory windows are supported. */
 #define VIRTIO_RDMA_CONTEXT_FLAGS_MEM_WINDOWS (1U << 1)
-/* There are atomic WRITEs. */
+/* Atomic WRITE is supported. */
 #define VIRTIO_RDMA_CONTEXT_FLAGS_ATOMIC_WRITE (1U << 2)
-/* There are FLUSHes. */
+/* FLUSH is supported. */
 #define VIRTIO_RDMA_CONTEXT_FLAGS_FLUSH (1U << 3)
-/* Rings are ordered by the barriers of the platform instead of those between CPUs. */
+/* Accesses to rings need the platform's device barriers instead of barriers between CPUs. */
 #define VIRTIO_RDMA_CONTEXT_FLAGS_ORDER_PLATFORM (1U << 4)
 
 /*
  * Properties of a new context (__le32).
  */
-/* It is attached to a peer. */
+/* The context is attached to a peer. */
 #define VIRTIO_RDMA_CONTEXT_ATTRIBUTES_PEER (1U << 0)
 
 /**
- * struct virtio_rdma_alloc_context_req - request of ALLOC_CONTEXT. There may be none: then it
- *	is all zero
- * @attributes: the fields below that count; the others are zero
- * @peer_id: the number that the peer is told
- * @peer_name: the peer's name, filled up with zeroes, one at least
- * @versions: versions that the provider speaks
+ * struct virtio_rdma_alloc_context_req - request of ALLOC_CONTEXT. May be absent, which means
+ *	all zero
+ * @attributes: the fields below that are valid; other fields are zero
+ * @peer_id: id of the context, which is passed to the peer
+ * @peer_name: the peer's name, padded with zeroes, at least one
+ * @versions: versions that the provider supports
  */
 struct virtio_rdma_alloc_context_req {
 	__u32 attributes;
@@ -65,13 +65,13 @@ struct virtio_rdma_alloc_context_req {
 
 /**
  * struct virtio_rdma_alloc_context_resp - response of ALLOC_CONTEXT
- * @flags: the abilities that are offered
- * @max_inline_data: inline payload of a send work request in bytes at most
- * @doorbell_offset: offset for mmap of the context's doorbell page (shared, write only)
- * @max_qp_slots: slots of a send or receive ring at most
- * @max_cq_slots: slots of a CQ ring at most
- * @rate_limits: rates that a QP's sends can be limited to; all zero if they can not
- * @doorbell_size: bytes to map there
+ * @flags: capabilities
+ * @max_inline_data: largest inline payload of a send work request, in bytes
+ * @doorbell_offset: mmap offset of the context's doorbell page (shared, write only)
+ * @max_qp_slots: maximum number of slots of a send or receive ring
+ * @max_cq_slots: maximum number of slots of a CQ ring
+ * @rate_limits: ranges for rate limits of QPs; all zero if they are not supported
+ * @doorbell_size: number of bytes to map at doorbell_offset
  * @version: version of the context; 0 if the request states none
  */
 struct virtio_rdma_alloc_context_resp {
@@ -86,12 +86,11 @@ struct virtio_rdma_alloc_context_resp {
 };
 
 /**
- * struct virtio_rdma_user_ring - a ring that a process asks for. Without slots it is none,
- *	and all zero
- * @addr: address of the process's memory for it, aligned to the page size; 0 for memory of
- *	the kernel
+ * struct virtio_rdma_user_ring - a ring that a process requests; all zero for no ring
+ * @addr: page-aligned address of the process's memory for the ring; 0 to have the kernel
+ *	allocate it
  * @slots: number of slots; 0 for no ring
- * @slot_shift: slot size is 2^n bytes
+ * @slot_shift: slots have 2^n bytes
  * @reserved: reserved, zero
  */
 struct virtio_rdma_user_ring {
@@ -102,10 +101,10 @@ struct virtio_rdma_user_ring {
 };
 
 /**
- * struct virtio_rdma_ring_mapping - where the process maps a ring in memory of the kernel;
- *	all zero for any other ring
- * @offset: offset for mmap
- * @length: length in bytes of the whole, which is what can be mapped
+ * struct virtio_rdma_ring_mapping - the mapping of a ring in kernel memory; all zero for
+ *	other rings
+ * @offset: mmap offset
+ * @length: length in bytes. Only the whole ring can be mapped
  */
 struct virtio_rdma_ring_mapping {
 	__aligned_u64 offset;
@@ -122,9 +121,9 @@ struct virtio_rdma_create_cq_req {
 
 /**
  * struct virtio_rdma_create_cq_resp - response of CREATE_CQ
- * @cqn: handle, as the doorbell takes it
+ * @cqn: handle, as used in doorbells
  * @reserved: reserved, zero
- * @ring: where the process maps the CQ's ring
+ * @ring: the mapping of the CQ's ring
  */
 struct virtio_rdma_create_cq_resp {
 	__u32 cqn;
@@ -134,9 +133,9 @@ struct virtio_rdma_create_cq_resp {
 
 /**
  * struct virtio_rdma_resize_cq_req - request of RESIZE_CQ
- * @ring: the ring that takes the place of the present one at once, if that is memory of the
- *	process. In memory of the kernel it is prepared only; the CQ moves to the ring that was
- *	prepared last with a request of no ring
+ * @ring: the new ring. A ring in process memory replaces the current one at once. A ring in
+ *	kernel memory is only prepared: a further request without ring moves the CQ to the ring
+ *	prepared last
  */
 struct virtio_rdma_resize_cq_req {
 	struct virtio_rdma_user_ring ring;
@@ -144,9 +143,9 @@ struct virtio_rdma_resize_cq_req {
 
 /**
  * struct virtio_rdma_resize_cq_resp - response of RESIZE_CQ
- * @end: producer's position that the old ring ends with, if the CQ has moved
+ * @end: producer's position at which the old ring ends, if the CQ has moved
  * @reserved: reserved, zero
- * @ring: where the process maps the ring that was prepared
+ * @ring: the mapping of the prepared ring
  */
 struct virtio_rdma_resize_cq_resp {
 	__u32 end;
@@ -157,7 +156,7 @@ struct virtio_rdma_resize_cq_resp {
 /**
  * struct virtio_rdma_create_qp_req - request of CREATE_QP
  * @sq: the send queue's ring
- * @rq: the receive queue's ring; none with an SRQ
+ * @rq: the receive queue's ring; all zero with an SRQ
  */
 struct virtio_rdma_create_qp_req {
 	struct virtio_rdma_user_ring sq;
@@ -166,8 +165,8 @@ struct virtio_rdma_create_qp_req {
 
 /**
  * struct virtio_rdma_create_qp_resp - response of CREATE_QP
- * @sq: where the process maps the send queue's ring
- * @rq: where the process maps the receive queue's ring
+ * @sq: the mapping of the send queue's ring
+ * @rq: the mapping of the receive queue's ring
  */
 struct virtio_rdma_create_qp_resp {
 	struct virtio_rdma_ring_mapping sq;
@@ -184,9 +183,9 @@ struct virtio_rdma_create_srq_req {
 
 /**
  * struct virtio_rdma_create_srq_resp - response of CREATE_SRQ
- * @srqn: handle, as the doorbell takes it
+ * @srqn: handle, as used in doorbells
  * @reserved: reserved, zero
- * @ring: where the process maps the SRQ's ring
+ * @ring: the mapping of the SRQ's ring
  */
 struct virtio_rdma_create_srq_resp {
 	__u32 srqn;
@@ -195,10 +194,11 @@ struct virtio_rdma_create_srq_resp {
 };
 
 /**
- * struct virtio_rdma_modify_srq_req - request of MODIFY_SRQ, which has no response in uverbs
- * @ring: with IB_SRQ_MAX_WR, as in struct virtio_rdma_resize_cq_req; else none
- * @mapping_addr: where the process wants the struct virtio_rdma_ring_mapping of a ring that
- *	is prepared; else 0
+ * struct virtio_rdma_modify_srq_req - request of MODIFY_SRQ, which has no driver response in
+ *	uverbs
+ * @ring: with IB_SRQ_MAX_WR as in struct virtio_rdma_resize_cq_req; otherwise all zero
+ * @mapping_addr: address at which the kernel stores the struct virtio_rdma_ring_mapping of a
+ *	prepared ring; otherwise 0
  */
 struct virtio_rdma_modify_srq_req {
 	struct virtio_rdma_user_ring ring;
@@ -206,10 +206,11 @@ struct virtio_rdma_modify_srq_req {
 };
 
 /**
- * struct virtio_rdma_modify_qp_req - request of MODIFY_QP, with a rate limit alone: how it is
- *	shaped. There may be none
- * @max_burst_size: burst in bytes, 0 for the device's default
- * @typical_packet_size: typical length of a packet in bytes, 0 for the port's MTU
+ * struct virtio_rdma_modify_qp_req - request of MODIFY_QP that sets a rate limit: the shape
+ *	of the limit. May be absent
+ * @max_burst_size: burst in bytes, or 0 for the device's default
+ * @typical_packet_size: length of a typical packet in bytes, or 0 for the path MTU of the
+ *	port
  * @reserved: reserved, zero
  */
 struct virtio_rdma_modify_qp_req {
@@ -220,8 +221,8 @@ struct virtio_rdma_modify_qp_req {
 
 /**
  * struct virtio_rdma_create_ah_resp - response of CREATE_AH
- * @av: the address vector that a UD send work request to the AH carries. The kernel has
- *	resolved the MAC address
+ * @av: the address vector for UD send work requests that use the AH. The kernel has resolved
+ *	the MAC address
  * @reserved: reserved, zero
  */
 struct virtio_rdma_create_ah_resp {
