@@ -13,7 +13,7 @@ use roce::net::is_roce;
 use roce::{packet, Frame};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::fault::{FaultPlan, Injector};
@@ -68,15 +68,7 @@ impl EventLoop {
         now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let watch = |source: u64, fd: &dyn rustix::fd::AsFd| {
-            epoll::add(
-                &epoll,
-                fd.as_fd(),
-                EventData::new_u64(source),
-                EventFlags::IN,
-            )
-        };
-        watch(WAKER, &waker)?;
+        watch(&epoll, WAKER, &waker)?;
         let Forwarder { ports, uplinks, .. } = &forwarder;
         let nets = ports
             .iter()
@@ -87,7 +79,7 @@ impl EventLoop {
             .enumerate()
             .map(|(at, uplink)| (ports.len() + at, &uplink.link));
         for (source, link) in nets.chain(links) {
-            watch(source as u64, link)?;
+            watch(&epoll, source as u64, link)?;
         }
         let origins = (0..forwarder.ports.len()).map(|at| Origin::Net(PortIndex(at)));
         let uplinks = (0..forwarder.uplinks.len()).map(|at| Origin::Uplink(UplinkIndex(at)));
@@ -196,7 +188,7 @@ impl EventLoop {
             }
             Change::Vacate(seat) => Left::Port(Box::new(self.vacate(seat))),
             Change::Capture(seat, capture) => {
-                let before = self.forwarder.ports[seat.0].set_capture(capture);
+                let before = self.forwarder.set_capture(seat, capture);
                 before.map_or(Left::Nothing, Left::Capture)
             }
         })
@@ -205,12 +197,7 @@ impl EventLoop {
     /// Assigns a vacant seat to a port.
     fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) -> io::Result<()> {
         if let Some(link) = &port.net {
-            epoll::add(
-                &self.epoll,
-                link,
-                EventData::new_u64(seat.0 as u64),
-                EventFlags::IN,
-            )?;
+            watch(&self.epoll, seat.0 as u64, link)?;
             self.renewal.get_or_insert(self.now + RENEWAL);
         }
         self.forwarder.occupy(seat, port, given);
@@ -272,12 +259,7 @@ impl EventLoop {
         for (source, link, counters) in forwarder.links() {
             if link.find_again() {
                 let name = &counters.name;
-                match epoll::add(
-                    &*epoll,
-                    &*link,
-                    EventData::new_u64(source as u64),
-                    EventFlags::IN,
-                ) {
+                match watch(epoll, source as u64, &*link) {
                     Ok(()) => tracing::info!("{name}: the interface is back"),
                     Err(error) => tracing::error!("{name}: nothing is received: {error}"),
                 }
@@ -331,9 +313,7 @@ impl EventLoop {
                 }
                 Ok(Some(Received::Frame(frame))) => self.take(origin, frame),
                 Ok(Some(Received::Lost(frames))) => {
-                    for _ in 0..frames {
-                        self.forwarder.counters_of(origin).dropped.add_one();
-                    }
+                    self.forwarder.counters_of(origin).dropped.add(frames)
                 }
                 Ok(Some(Received::Here(_) | Received::Refused)) => {
                     self.forwarder.counters_of(origin).refused.add_one()
@@ -356,9 +336,7 @@ impl EventLoop {
                     if let Err(error) = ignored {
                         tracing::error!("{name}: {error}");
                     }
-                    for _ in 0..lost {
-                        counters.dropped.add_one();
-                    }
+                    counters.dropped.add(lost);
                     return;
                 }
             }
@@ -427,6 +405,11 @@ impl EventLoop {
             _ => self.forwarder.deliver(forwarding, frame, now),
         }
     }
+}
+
+/// Adds a source of events: epoll reports when `fd` is readable.
+fn watch(epoll: &OwnedFd, source: u64, fd: impl AsFd) -> rustix::io::Result<()> {
+    epoll::add(epoll, fd, EventData::new_u64(source), EventFlags::IN)
 }
 
 #[cfg(test)]

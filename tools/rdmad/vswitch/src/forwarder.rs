@@ -18,6 +18,7 @@ use crate::link::{self, Delivery, Link};
 use crate::mac_table::{Heard, MacTable};
 use crate::pcap::PcapWriter;
 use crate::stats::Counters;
+use crate::switch::PortConfig;
 use crate::waker::Waker;
 
 /// Minimum interval between warnings about an address that was seen on two uplinks.
@@ -41,23 +42,26 @@ pub(crate) struct SwitchPort {
 const NOBODY: Mac = [0xff; 6];
 
 impl SwitchPort {
-    /// A vacant seat, with a dummy engine.
-    pub(crate) fn vacant(engine: Arc<EngineQueues>) -> Self {
+    /// A port with this link to its network interface.
+    pub(crate) fn new(config: &PortConfig, net: Option<Link>, engine: Arc<EngineQueues>) -> Self {
         Self {
-            mac: NOBODY,
-            net: None,
-            net_roce: false,
-            group: 0,
+            mac: config.mac,
+            net,
+            net_roce: config.net_roce,
+            group: config.group,
+            counters: engine.counters().clone(),
             engine,
-            counters: Arc::default(),
             capture: None,
         }
     }
 
-    /// Starts or ends the capture of the port's frames. Returns the previous capture.
-    pub(crate) fn set_capture(&mut self, capture: Option<PcapWriter>) -> Option<PcapWriter> {
-        self.engine.set_watched(capture.is_some());
-        mem::replace(&mut self.capture, capture)
+    /// A vacant seat, with a dummy engine.
+    pub(crate) fn vacant(engine: Arc<EngineQueues>) -> Self {
+        let config = PortConfig {
+            mac: NOBODY,
+            ..PortConfig::default()
+        };
+        Self::new(&config, None, engine)
     }
 }
 
@@ -125,9 +129,11 @@ pub(crate) struct Forwarder {
     pub(crate) ports: Vec<SwitchPort>,
     pub(crate) uplinks: Vec<UplinkPort>,
     table: MacTable,
-    /// When an address on two uplinks was last told.
+    /// Time of the last warning about an address that was seen on two uplinks.
     complained: Option<Instant>,
     addresses: Addresses,
+    /// Number of ports whose frames are captured.
+    captures: usize,
     /// The dummy engine of vacant seats.
     nobody: Arc<EngineQueues>,
     /// Buffers for frames from ports, then from uplinks: each has its own, so that none can take
@@ -161,6 +167,7 @@ impl Forwarder {
             ports,
             uplinks,
             complained: None,
+            captures: 0,
             addresses,
             nobody,
         }
@@ -175,8 +182,10 @@ impl Forwarder {
     /// Removes a port from its seat.
     pub(crate) fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
         self.addresses.remove(seat);
+        let capture = self.set_capture(seat, None);
         let vacant = SwitchPort::vacant(self.nobody.clone());
-        mem::replace(&mut self.ports[seat.0], vacant)
+        let port = mem::replace(&mut self.ports[seat.0], vacant);
+        SwitchPort { capture, ..port }
     }
 
     pub(crate) fn counters(&self) -> impl Iterator<Item = &Counters> {
@@ -224,7 +233,20 @@ impl Forwarder {
 
     /// Whether the frames of a port are captured.
     pub(crate) fn captures(&self) -> bool {
-        self.ports.iter().any(|port| port.capture.is_some())
+        self.captures > 0
+    }
+
+    /// Starts or ends the capture of a port's frames. Returns the previous capture.
+    pub(crate) fn set_capture(
+        &mut self,
+        seat: PortIndex,
+        capture: Option<PcapWriter>,
+    ) -> Option<PcapWriter> {
+        let port = &mut self.ports[seat.0];
+        self.captures += usize::from(capture.is_some());
+        self.captures -= usize::from(port.capture.is_some());
+        port.engine.set_watched(capture.is_some());
+        mem::replace(&mut port.capture, capture)
     }
 
     /// Adds a frame to the captures of its source port and its destination ports.
@@ -244,12 +266,12 @@ impl Forwarder {
 
     /// Passes captured frames to the writing threads.
     pub(crate) fn flush_captures(&mut self) {
-        for port in &mut self.ports {
-            if let Some(capture) = &mut port.capture {
+        for seat in (0..self.ports.len()).map(PortIndex) {
+            if let Some(capture) = &mut self.ports[seat.0].capture {
                 capture.flush();
                 if capture.has_failed() {
-                    // It has said so.
-                    port.set_capture(None);
+                    // The writer has logged the failure.
+                    self.set_capture(seat, None);
                 }
             }
         }
@@ -504,9 +526,7 @@ impl Forwarder {
     /// Retries full sockets.
     pub(crate) fn retry(&mut self, now: Instant) {
         for (_, link, counters) in self.links() {
-            for _ in 0..link.retry(now) {
-                counters.dropped.add_one();
-            }
+            counters.dropped.add(link.retry(now));
             let waiting = link.waiting();
             counters.socket_longest.note(waiting);
             counters

@@ -26,10 +26,11 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             pub(crate) name: String,
-            /// Of the queue to the engine.
+            /// The maximum length of the queue to the engine.
             pub(crate) engine_longest: Longest,
             /// Frames that waited for room in the socket at the end of the last round.
             pub(crate) socket_frames: AtomicU64,
+            /// The maximum of `socket_frames`.
             pub(crate) socket_longest: Longest,
             $(pub(crate) $field: Counter,)*
         }
@@ -66,7 +67,8 @@ counters! {
     refused,
     /// Frames from this port or uplink that had no destination.
     no_route,
-    /// Frames to this port or uplink that were dropped since the receiver was full or absent.
+    /// Frames to this port or uplink that were dropped because the receiver was full or
+    /// absent.
     dropped,
     /// Errors of the socket while reading frames from this port or uplink, for example those that
     /// ICMP messages cause.
@@ -109,6 +111,10 @@ pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.add(1);
+    }
+
+    pub(crate) fn add(&self, count: usize) {
+        self.0.fetch_add(count as u64, Ordering::Relaxed);
     }
 }

@@ -127,7 +127,7 @@ pub struct Switch {
 /// The data of ports and uplinks that threads other than the switch's use.
 #[derive(Debug)]
 pub(crate) struct Seats {
-    /// Counters of the ports, by the index of their seats.
+    /// Engine queues of the ports, by the index of their seats.
     ports: Mutex<Vec<Option<Arc<EngineQueues>>>>,
     /// Counters of the uplinks.
     uplinks: Vec<Arc<Counters>>,
@@ -171,22 +171,14 @@ impl Switch {
         config: PortConfig,
         net: Option<NetSockets>,
     ) -> Result<EnginePort, Error> {
-        let counters = named(config.name);
-        let no_net = |error| Error::Net(counters.name.clone(), error);
+        let no_net = |error| Error::Net(config.name.clone(), error);
         let net = net.map(Link::of_net).transpose().map_err(no_net)?;
         let mut ports = self.seats.ports.lock();
         let seat = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
-        let engine = Arc::new(EngineQueues::new(self.waker.clone(), counters.clone()));
-        let port = SwitchPort {
-            mac: config.mac,
-            net,
-            net_roce: config.net_roce,
-            group: config.group,
-            engine: engine.clone(),
-            counters: counters.clone(),
-            capture: None,
-        };
-        let change = Change::Occupy(PortIndex(seat), Box::new(port), config.addresses);
+        let engine = engine_of(&config, &self.waker);
+        let port = SwitchPort::new(&config, net, engine.clone());
+        let addresses = config.addresses.clone();
+        let change = Change::Occupy(PortIndex(seat), Box::new(port), addresses);
         self.orders.give(change, &self.waker).map_err(no_net)?;
         ports[seat] = Some(engine.clone());
         drop(ports);
@@ -208,9 +200,9 @@ impl Switch {
         let left = self.orders.give(Change::Vacate(seat), &self.waker)?;
         ports[seat.0] = None;
         drop(ports);
-        if let Left::Port(mut left) = left {
+        if let Left::Port(left) = left {
             // Dropping the port closes its sockets and removes their paths.
-            left.set_capture(None).map(PcapWriter::finish);
+            left.capture.map(PcapWriter::finish);
         }
         Ok(())
     }
@@ -278,6 +270,11 @@ fn seat_of(ports: &[Option<Arc<EngineQueues>>], port: &EnginePort) -> Option<Por
     ports.iter().position(is_there).map(PortIndex)
 }
 
+fn engine_of(port: &PortConfig, waker: &Arc<Waker>) -> Arc<EngineQueues> {
+    let counters = named(port.name.clone());
+    Arc::new(EngineQueues::new(waker.clone(), counters))
+}
+
 fn named(name: String) -> Arc<Counters> {
     Arc::new(Counters {
         name,
@@ -336,21 +333,11 @@ impl SwitchParts {
         let mut ports = Vec::new();
         let mut uplinks = Vec::new();
         for port in config.ports {
-            let counters = named(port.name);
-            let open = |path| Link::of_net(open_net(&path, &config.access)?);
-            let net = port.net.map(open).transpose();
-            let net = net.map_err(|error| Error::Net(counters.name.clone(), error))?;
-            let engine = Arc::new(EngineQueues::new(waker.clone(), counters.clone()));
-            let switch_port = SwitchPort {
-                mac: port.mac,
-                net,
-                net_roce: port.net_roce,
-                group: port.group,
-                engine,
-                counters,
-                capture: None,
-            };
-            ports.push((switch_port, port.addresses));
+            let open = |path| Link::of_net(open_net(path, &config.access)?);
+            let net = port.net.as_ref().map(open).transpose();
+            let net = net.map_err(|error| Error::Net(port.name.clone(), error))?;
+            let engine = engine_of(&port, &waker);
+            ports.push((SwitchPort::new(&port, net, engine), port.addresses));
         }
         for UplinkConfig { link, routed } in config.uplinks {
             let counters = named(format!("{link:?}"));

@@ -110,8 +110,8 @@ impl UnixUplink {
         }
     }
 
-    /// Handles a greeting.
-    fn is_greeted(&mut self, token: u64, heard: u64) {
+    /// Handles a greeting of the peer.
+    fn handle_greeting(&mut self, token: u64, heard: u64) {
         // This end may not have connected to the peer yet.
         if self.peer.connection().is_none() {
             self.peer.renew();
@@ -172,7 +172,7 @@ impl UnixUplink {
             return Ok(match Datagram::of(head, total) {
                 Datagram::Frame => Received::Here(total),
                 Datagram::Greeting { token, heard } => {
-                    self.is_greeted(token, heard);
+                    self.handle_greeting(token, heard);
                     Received::Nothing
                 }
                 Datagram::Batch { .. } | Datagram::Unknown => self.refuse(),
@@ -193,7 +193,7 @@ impl UnixUplink {
             }
             Datagram::Greeting { token, heard } => {
                 self.skip()?;
-                self.is_greeted(token, heard);
+                self.handle_greeting(token, heard);
                 Ok(Received::Nothing)
             }
             Datagram::Batch { .. } | Datagram::Unknown => {
