@@ -223,6 +223,16 @@ fn ended() -> io::Error {
     io::Error::other("the keeper has ended")
 }
 
+/// The sockets of a client and its keeper.
+fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+}
+
 /// A client of a running keeper. Clones use the same keeper.
 #[derive(Clone, Debug)]
 pub struct Keeper(Arc<Mutex<Client>>);
@@ -235,12 +245,7 @@ impl Keeper {
     ///
     /// The keeper can't be started.
     pub fn start(argument: &str, stderr: Stdio) -> io::Result<Self> {
-        let (socket, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (socket, theirs) = socket_pair()?;
         // The child is not waited for: it ends when this end of the socket is closed.
         Command::new("/proc/self/exe")
             .arg(argument)
@@ -358,13 +363,7 @@ mod tests {
 
     /// A keeper in a thread, which ends when its client is dropped.
     fn keeper(confine: fn(&[&Path]) -> io::Result<()>) -> Keeper {
-        let (socket, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let (socket, theirs) = socket_pair().unwrap();
         std::thread::spawn(move || keep(theirs, confine).unwrap());
         Keeper::of(socket, None)
     }
