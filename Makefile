@@ -56,7 +56,8 @@ help:
 		'make mutants    changes to the code that no unit test notices; FILE="PATH..." are the files' \
 		'make intree     the driver as a part of the kernel: compiled and checked there; 12 minutes' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
-		'make bench-archive  the same, and an archive of it to be sent; bench-keep: later runs are compared with it' \
+		'make bench-archive  the same, and an archive of it to be sent' \
+		'make bench-keep     later runs are compared with the last one' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make bundle-dir build/bundle: virtio-rdma and all that it needs, for other machines' \
 		'make bundle     the same as an archive; bundle-sources: what must be published beside it' \

@@ -36,7 +36,7 @@ class Context(Uverbs):
 
 
 def pages_of_doorbells(path):
-    """Each context has a doorbell page, until none is left. A page is in use as long as it is mapped."""
+    """Each context has a doorbell page, until none is left. A page is in use while it is mapped."""
     # Each of 4,096 contexts needs two descriptors.
     resource.setrlimit(resource.RLIMIT_NOFILE, (16384, 16384))
     contexts = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""The driver's part of uverbs commands: the driver refuses requests that it does not know, and writes
-every byte of a response.
+"""The driver's part of uverbs commands: the driver refuses requests that it does not know, and
+writes every byte of a response.
 
     driver_data.py /dev/infiniband/uverbsN TEST
 
@@ -173,7 +173,7 @@ def unknown_request_is_refused(uverbs):
 
 
 def buffers_have_no_windows(uverbs):
-    """MRs of DMA buffers have no windows, which would outlive memory that the exporter takes back."""
+    """MRs of DMA buffers have no windows, which would outlive memory that the exporter reclaims."""
     buffer = Buffer(uverbs)
     bind = lambda: buffer.register(bytes(16), bytearray(16), LOCAL_WRITE | MW_BIND)
     expect(errno.EINVAL, bind)

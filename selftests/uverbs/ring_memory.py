@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Mappings of rings in the kernel's memory: by which processes, with which rights, and for how long.
+"""Mappings of rings in the kernel's memory: by which processes, with which rights, and for how
+long.
 
     ring_memory.py /dev/infiniband/uverbsN TEST
 
@@ -242,7 +243,7 @@ def own_memory(uverbs):
 
 
 def all_that_there_is(uverbs):
-    """Creates CQs until memory is exhausted, destroys one, and creates one again. Prints the MiB."""
+    """Creates CQs until memory is exhausted, destroys one, creates one again. Prints the MiB."""
     cqs = []
     # A reserve: without it, this program could not continue at the limit of a memory cgroup.
     reserve = bytearray(4 << 20)

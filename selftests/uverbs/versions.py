@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Providers of other versions: the versions that they state, and structures that are shorter or longer
-than the driver's.
+"""Providers of other versions: the versions that they state, and structures that are shorter or
+longer than the driver's.
 
     versions.py /dev/infiniband/uverbsN GID_INDEX TEST
 
@@ -75,8 +75,8 @@ def refused_often(path, _):
 
 
 class Verb:
-    """A verb: a function that calls it with driver data, and the lengths of the driver's request and
-    response."""
+    """A verb: a function that calls it with driver data, and the lengths of the driver's request
+    and response."""
 
     def __init__(self, call, request=b"", least=0, response=0):
         self.call, self.request, self.least, self.response = call, request, least, response

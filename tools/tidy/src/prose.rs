@@ -92,8 +92,9 @@ fn long_lines(source: &Source) -> Vec<(usize, usize)> {
         let is_link = line.contains("://") || text.starts_with('[');
         let is_directive = text.starts_with("# more: ") || text.starts_with("# testbed: ");
         let is_unbreakable = |piece: &str| piece.len() > UNBREAKABLE;
-        // A message must not be broken, so that a search finds it.
-        let is_quoted = |quote| line.split(quote).skip(1).step_by(2).any(is_unbreakable);
+        // A message must not be broken, so that a search finds it. Docstrings are no messages.
+        let messages = line.replace("\"\"\"", " ");
+        let is_quoted = |quote| messages.split(quote).skip(1).step_by(2).any(is_unbreakable);
         let has_single = matches!(source.language, Language::Shell | Language::Hash);
         let is_bound = line.split_whitespace().any(is_unbreakable)
             || is_quoted('"')
@@ -242,6 +243,13 @@ mod tests {
             text,
         };
         assert_eq!(long_lines(&source), [(1, 104)]);
+        let text = format!("\"\"\"{long}\"\"\"\nf(\"{long}\")\n");
+        let source = Source {
+            path: "x".into(),
+            language: Language::Python,
+            text,
+        };
+        assert_eq!(long_lines(&source), [(0, 108)]);
         assert_eq!((columns("a\tb", 8), columns("a\tb", 4)), (9, 5));
     }
 }

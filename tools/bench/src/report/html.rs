@@ -128,8 +128,8 @@ fn cells<const N: usize>(title: &str, heads: &[&str; N], lines: Vec<[String; N]>
 /// An HTML table of all figures.
 fn all(title: &str, figures: &[&Figure]) -> String {
     let mut page = format!(
-        "<h2>{title}</h2>\n<table><tr><th>what</th><th>of</th><th>how</th><th>size</th><th>number</th>\
-         <th>median</th><th>least</th><th>greatest</th><th>unit</th></tr>\n"
+        "<h2>{title}</h2>\n<table><tr><th>what</th><th>of</th><th>how</th><th>size</th>\
+         <th>number</th><th>median</th><th>least</th><th>greatest</th><th>unit</th></tr>\n"
     );
     for figure in figures {
         let (key, samples) = (&figure.key, &figure.samples);
