@@ -90,7 +90,7 @@ impl Accel {
             //   interrupts and panics if they are late. Under KVM it skips this check.
             // - The timeouts are longer because a guest's instruction costs about 20 of the host's.
             Self::Tcg => emulated(tsc::khz()),
-            // An instruction takes a nanosecond.
+            // The counter ticks once per instruction, and an instruction takes a nanosecond: 1 GHz.
             Self::Counted => emulated(1_000_000),
         }
     }

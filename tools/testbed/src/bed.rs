@@ -27,7 +27,8 @@ use crate::vm::{Shape, Vm};
 const POLL: Duration = Duration::from_millis(100);
 /// Time limit for fetching the kernels' messages at the end.
 const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
-/// Variables of this process that are passed on to commands: the tests of a script to run.
+/// Environment variables of this process that commands in guests get too. TESTS selects the tests
+/// of a script.
 const PASSED_ON: [&str; 1] = ["TESTS"];
 /// Number of log lines that are shown to explain a failure.
 const TAIL: usize = 30;
@@ -75,7 +76,7 @@ pub struct BedOptions {
 pub struct Limits {
     /// The signal that has requested the end, or 0.
     pub signal: Arc<AtomicUsize>,
-    /// The time at which the run ends.
+    /// The time at which the run must end; `None` without a time limit.
     pub until: Option<Instant>,
 }
 
@@ -295,13 +296,13 @@ impl Bed {
         self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
     }
 
-    /// The message of a QEMU that has aborted after its daemon was killed: an assertion of QEMU
-    /// 11.1 may fail then. The daemon's messages are not its cause.
+    /// The last message of a QEMU that has aborted after its daemon was killed. This is a bug of
+    /// QEMU 11.1, one of whose assertions may fail then; the daemon is not its cause.
     pub fn abort_without_daemon(&self) -> Option<String> {
         if self.daemons.all_run() {
             return None;
         }
-        // The process need not have ended yet: such a line is its last one.
+        // QEMU may still be running for a moment, but it prints nothing after a failed assertion.
         let said = self.vms.iter().map(|vm| tail(&vm.messages));
         said.filter_map(|said| failed_assertion(&said)).next()
     }
@@ -334,7 +335,7 @@ impl Bed {
     /// and complaints of guests and daemons.
     pub fn end_guests(&mut self) -> Vec<String> {
         let mut wrong = self.new_complaints();
-        // The end has a time limit of its own, whatever has ended the run.
+        // Ending the guests has a time limit of its own: the limit of the run may be over.
         self.limits = Limits {
             signal: Arc::default(),
             until: Some(Instant::now() + DMESG_TIMEOUT),
@@ -348,7 +349,7 @@ impl Bed {
                 wrong.push(format!("VM {} did not end by itself", vm.number));
             }
         }
-        // The end of the guests may have made a daemon fail.
+        // A daemon may have failed while the guests ended.
         wrong.extend(self.new_complaints());
         wrong
     }

@@ -26,8 +26,8 @@ enum Action {
     /// Run a command on VM 1 and end with its status
     ///
     /// The command reaches the other VMs by `on N COMMAND`. All VMs see the sysroot and this
-    /// checkout, and keep what they write to themselves. Status 125: the VMs could not be started
-    /// or the command was not finished; 99: it passed, but a guest's kernel complained.
+    /// checkout; what a VM writes is visible only to that VM. Status 125: the VMs could not be
+    /// started or the command did not finish; 99: it passed, but a guest's kernel complained.
     Run {
         #[command(flatten)]
         bed: BedOptions,

@@ -15,7 +15,7 @@ use crate::child;
 
 /// The share with a bundle's files for guests: its tag and its mount point.
 const BUNDLE: (&str, &str) = ("bundle", "/run/virtio-rdma/bundle");
-/// The loader of a bundle's programs.
+/// The dynamic loader of a bundle's programs.
 const LOADER: &str = "lib/ld-linux-x86-64.so.2";
 
 /// The path of the demo's script for guests, in a checkout.
@@ -99,15 +99,15 @@ pub struct Install {
     pub guest: PathBuf,
     /// The kernel image of guests.
     pub kernel: PathBuf,
-    /// A description of guests with the places of the files for them.
+    /// A guest's description, of which only the places of the files for guests are set.
     pub setup: Setup,
-    /// The directory with these files, if they are not in the root.
+    /// The host's directory with the files for guests; `None` if the guests' root has them.
     pub source: Option<Source>,
 }
 
 impl Install {
-    /// The checkout of this program, which is in its build/target/PROFILE. `kernel` is a directory
-    /// with another kernel than the sysroot's, and its modules.
+    /// The checkout whose build/target/PROFILE has this program. `kernel` is a directory with a
+    /// kernel and its modules, to be used instead of the sysroot's.
     pub fn checkout(kernel: Option<&Path>) -> Result<Self> {
         let program = env::current_exe()?;
         let top = program
@@ -161,7 +161,7 @@ impl Install {
         })
     }
 
-    /// The bundle of this program, which is in its bin.
+    /// The bundle whose bin has this program.
     pub fn bundle() -> Result<Self> {
         let program = env::current_exe()?;
         let bundle = program
@@ -177,8 +177,8 @@ impl Install {
             checkout: None,
             qemu: Program::bundled(bundle, "qemu-system-x86_64"),
             virtiofsd: Program::bundled(bundle, "virtiofsd"),
-            // Linked statically, so it starts without the bundle's dynamic loader: the daemon
-            // executes itself again, which would start the loader alone.
+            // The daemon is linked statically and needs no loader. If the bundle's loader started
+            // it, the daemon would execute the loader when it executes itself again.
             daemon: Program::new(bundle.join("libexec/virtio-rdmad")),
             mke2fs: Program::bundled(bundle, "mke2fs"),
             firmware: Some(bundle.join("share/firmware")),

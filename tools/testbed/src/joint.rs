@@ -55,7 +55,7 @@ impl Joint {
         })
     }
 
-    /// The values of `--uplink` for a daemon in a row of `daemons`. A row has no loops.
+    /// The values of `--uplink` for a daemon. The daemons form a row, so the links have no loops.
     pub fn arguments(&self, daemon: usize, daemons: usize) -> Vec<String> {
         if self.uplinks == Uplinks::Tap {
             return vec![format!("tap:{}", tap(daemon))];

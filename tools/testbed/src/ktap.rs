@@ -21,7 +21,7 @@ pub struct Case {
     pub outcome: Outcome,
 }
 
-/// The state of one level of indentation since the last result line of the level above.
+/// The results at one level of indentation since the last result line of the outer level.
 #[derive(Default)]
 struct Level {
     planned: Option<usize>,
@@ -41,7 +41,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Parses bytes of the report. Returns the number of tests that have ended in them.
+    /// Parses the next bytes of the report. Returns the number of cases that they have added.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         let before = self.cases.len();
         self.rest.extend(bytes);
@@ -150,7 +150,7 @@ mod tests {
 
     fn read(report: &str, status: Option<u8>) -> Vec<Case> {
         let mut reader = Report::default();
-        // In pieces, as the output of a guest arrives.
+        // The output of a guest arrives in pieces too.
         for piece in report.as_bytes().chunks(7) {
             reader.feed(piece);
         }

@@ -10,7 +10,7 @@ use rustix::process::{getrlimit, Resource};
 
 use crate::accel::{has_virtualization, Accel};
 
-/// Minimum limit of open files: virtiofsd has one for each file that a guest has looked up.
+/// Minimum limit of open files: virtiofsd keeps each file open that a guest has looked up.
 const FILES: u64 = 4096;
 /// Memory of a run in addition to the guests' memory, in MiB.
 const OVERHEAD: u64 = 256;

@@ -36,10 +36,10 @@ struct Options {
 enum Action {
     /// Run a command on VM 1 and end with its status
     ///
-    /// The VMs see the files of this system, or of another root; what a VM writes, only that VM
-    /// sees. The command runs as the same user, in the same directory and environment, and
+    /// The VMs see the files of this system, or of another root; what a VM writes is visible only
+    /// to that VM. The command runs as the same user, in the same directory and environment, and
     /// reaches the other VMs by `on N COMMAND`. Status 125: the VMs could not be started or the
-    /// command was not finished; 99: it passed, but a guest's kernel complained.
+    /// command did not finish; 99: it passed, but a guest's kernel complained.
     Run {
         #[command(flatten)]
         machines: Machines,

@@ -378,8 +378,8 @@ fn violations(log: &str) -> Vec<String> {
 fn places_at_switch(vm: usize, wiring: &Wiring) -> Vec<String> {
     let first = match &wiring.rdma {
         Rdma::Virtio(vfio) => port(&name(vm, 1), &wiring.nic, vfio),
-        // Not a port of the device: there the switch would not pass RoCE frames to the network
-        // function.
+        // The guest is connected by an uplink. At a port of the device, the switch would not pass
+        // RoCE frames to the network function.
         Rdma::Rxe | Rdma::None => [
             "--uplink".into(),
             unix_uplink(&wiring.nic.remote, &wiring.nic.local),
@@ -403,8 +403,8 @@ fn unix_uplink(bind: &Path, peer: &Path) -> String {
     format!("unix:{}:{}", bind.display(), peer.display())
 }
 
-/// Arguments of a daemon, counted from 0, except its ports. Only the first daemon has faults and
-/// captures, so that they apply once to each frame.
+/// Arguments of the daemon with number `daemon`, from 0, except its ports. Only the first daemon
+/// has faults and captures, so that they apply once to each frame.
 fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
     let first = daemon == 0;
     let path = options.path.and_then(|path| path.to_possible_value());

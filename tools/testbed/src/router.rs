@@ -219,7 +219,7 @@ impl Router {
             let text = format!("testbed: VM {vm} ended\n");
             self.send(other, &Frame::new(Kind::Stderr, stream, text));
             self.send(other, &Frame::exit(stream, LOST));
-            // Effective if the peer is the one that runs the command.
+            // Only a peer that runs the command executes this; the peer may also be the `on`.
             self.send(other, &Frame::new(Kind::Kill, stream, []));
         }
     }

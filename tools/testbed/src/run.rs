@@ -203,7 +203,7 @@ fn pass(
         if let Err(error) = fed {
             command.handle.kill();
             let closed = error.kind() == io::ErrorKind::BrokenPipe;
-            // The status of a shell's command whose reader is gone.
+            // A shell reports this status for a command that writes to a closed pipe.
             return if closed {
                 signal_status(SIGPIPE as usize)
             } else {
@@ -244,7 +244,7 @@ fn pass(
             Some(_) => Ok(()),
             None => bed.limits().check(),
         };
-        // A signal that has just arrived is passed on first.
+        // A signal that has just arrived is passed on to the command before the command is killed.
         if over.is_err() && signals.new.load(Ordering::Relaxed) == 0 {
             command.handle.kill();
             drop(raw);

@@ -154,9 +154,9 @@ impl Run<'_> {
 struct Waiting<'a>(Mutex<Vec<Run<'a>>>);
 
 impl<'a> Waiting<'a> {
-    /// The next program for a thread that has guests with the options `wanted`: one with the same
-    /// options, or else one of the options with the most programs. Small groups come last, so that
-    /// the threads end at about the same time.
+    /// The next program for a thread whose guests have the options `wanted`: a program with the
+    /// same options, else a program of the largest group with equal options. Small groups are run
+    /// last, so that the threads end at about the same time.
     fn next(&self, wanted: Option<&str>) -> Option<Run<'a>> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let alike = |run: &Run<'_>| runs.iter().filter(|one| one.wanted == run.wanted).count();
@@ -243,7 +243,7 @@ fn run_waiting(
         let wrong = bed.end();
         totals().add_end(wanted, &wrong);
     };
-    // The guests of the last program, and their options.
+    // The guests that the last program has left, with their options.
     let mut left: Option<(String, Bed)> = None;
     while let Some(mut run) = waiting.next(left.as_ref().map(|(wanted, _)| &**wanted)) {
         let began = Instant::now();
@@ -385,7 +385,7 @@ mod tests {
         ]));
         let next = |wanted| waiting.next(wanted).map(|run| run.label());
         assert_eq!(next(None).unwrap(), "b [--path wire]");
-        // A thread with guests of other options takes from the largest group.
+        // A thread whose guests have other options gets a program of the largest group.
         assert_eq!(next(Some("--vms 3")).unwrap(), "d [--vms 3]");
         assert_eq!(next(Some("--path wire")).unwrap(), "c [--path wire]");
         assert_eq!(next(Some("--path wire")).unwrap(), "a");

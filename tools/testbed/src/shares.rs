@@ -73,9 +73,9 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
         command.args(["--cache", "auto", "--xattr"]);
         command.args(as_one_user());
     } else {
-        // Without caching, the guest reads a file again at each open: all of libc at each start of
-        // a program, for which TCG drops its translated code. Files below an overlay must not
-        // change anyway.
+        // Without caching, the guest would read a file again at each open: all of libc at each
+        // start of a program. TCG would drop its translated code of libc each time. Files below an
+        // overlay must not change anyway.
         command.args(["--readonly", "--cache", "always"]);
     }
     let process = command

@@ -199,8 +199,9 @@ impl Vm {
         matches!(self.qemu.0.try_wait(), Ok(None))
     }
 
-    /// Waits for the end of a guest that has got the request to end, or that a test has powered
-    /// off. Kills it after [`END_TIMEOUT`]. Returns false if it has ended in any other way.
+    /// Waits for the end of a guest that was requested to end, or that a test has powered off.
+    /// Kills the guest after [`END_TIMEOUT`]. Returns false if the guest did not end by itself, or
+    /// failed.
     pub fn end(&mut self) -> bool {
         let until = Instant::now() + END_TIMEOUT;
         loop {
@@ -250,8 +251,8 @@ impl Drop for Reaped {
     }
 }
 
-/// Redirects a command's output to a file, and keeps the terminal's Ctrl-C from the command: this
-/// program ends it.
+/// Redirects a command's output to a file, and shields the command from the terminal's Ctrl-C, so
+/// that this program can end it in an orderly way.
 pub trait Logged {
     /// Redirects the output to `file`, and starts the command in a process group of its own.
     fn logged(&mut self, file: &Path) -> Result<&mut Self>;
@@ -320,7 +321,8 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
         command.args(port.arguments().concat());
     }
     if let Some(nic) = &wiring.beside {
-        // In another slot than the device: the driver must not use it as the device's interface.
+        // The interface is in another slot than the device, because the driver must not treat it as
+        // the device's own interface.
         command.args(nic.arguments("net2", FIRST_SLOT + 1));
     }
     if shape.rng {

@@ -39,7 +39,7 @@ enum Stream {
         stdin: Sender<Vec<u8>>,
         terminal: Option<File>,
     },
-    /// An `on` of this guest: the queue of frames to it.
+    /// An `on` process of this guest: the queue of frames to this process.
     Client(Sender<Frame>),
 }
 
@@ -202,7 +202,8 @@ impl Agent {
         }
         drop(done);
         let status = child.wait().map_or(255, shell_status);
-        // Removed from the table first: the process group's number may be reused.
+        // Removed from the table first: a later signal could reach another process group, since
+        // the number of this group may be reused.
         lock(&self.streams).remove(&stream);
         let until = Instant::now() + LINGER;
         while ended
@@ -212,7 +213,7 @@ impl Agent {
         let _ = self.send(&Frame::exit(stream, status));
     }
 
-    /// Writes received input to a command. A message without bytes ends it.
+    /// Writes received input to a command, up to the empty message that ends the input.
     fn pour(
         self: &Arc<Self>,
         mut to: impl Write + Send + 'static,

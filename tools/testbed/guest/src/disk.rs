@@ -16,13 +16,14 @@ use rustix::process::{fchdir, getpid, kill_process, wait, Pid, Signal, WaitOptio
 /// The guest's only disk.
 const DEVICE: &str = "/dev/vda";
 const KIND: &str = "ext4";
-/// Number of attempts to unmount the disk, within the host's time limit.
+/// Number of attempts to make the disk read-only. Together they take less than the host's time
+/// limit for the end of a guest.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The disk, mounted.
 pub struct Disk {
-    /// The mount point. It has no path any more once the guest has its root.
+    /// A handle of the mount point, which has no path once the guest has changed its root.
     at: OwnedFd,
 }
 
@@ -39,8 +40,9 @@ impl Disk {
         Ok(Self { at })
     }
 
-    /// Kills all other processes and leaves the file system clean. If that fails, writes all data;
-    /// the next run recovers the file system from its journal.
+    /// Kills all other processes and remounts the disk read-only, so that its file system is clean.
+    /// If this fails, writes all data to the disk; the next run recovers the file system from its
+    /// journal.
     pub fn settle(&self) {
         for _ in 0..TRIES {
             end_others();
@@ -57,7 +59,8 @@ impl Disk {
         sync();
     }
 
-    /// Remounts the disk read-only. It can't be unmounted, since this process has it as its root.
+    /// Remounts the disk read-only. The disk can't be unmounted, since this process's root is an
+    /// overlay that uses it.
     fn make_read_only(&self) -> Result<(), Errno> {
         fchdir(&self.at)?;
         mount_remount(".", MountFlags::RDONLY, c"")

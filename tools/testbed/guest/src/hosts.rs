@@ -42,7 +42,7 @@ pub fn hosts(vms: usize, ports: usize) -> Result<Vec<Host>> {
     Ok(hosts)
 }
 
-/// The guest with a name or an address.
+/// The number of the guest whose name or address is `word`.
 pub fn find(hosts: &[Host], word: &str) -> Option<usize> {
     let address: Option<IpAddr> = word.parse().ok();
     let found = hosts

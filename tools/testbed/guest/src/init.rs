@@ -26,8 +26,8 @@ const SHARES: &str = "/shares";
 const LAYERS: &str = "/layers";
 /// Mount point of the new root.
 const NEW_ROOT: &str = "/new";
-/// The port of QEMU's isa-debug-exit. Writing to it ends a guest without ACPI, whatever the state
-/// of the file systems is.
+/// The I/O port of QEMU's isa-debug-exit device. A write to this port ends QEMU, and thus the
+/// guest, at once and without ACPI.
 const EXIT_PORT: u64 = 0xf4;
 /// Soft and hard limit of a process's open files: systemd's defaults.
 const FILES: (u64, u64) = (1024, 524_288);
@@ -114,7 +114,7 @@ fn mount_share(share: &Share) -> Result<()> {
         .with_context(|| format!("can't mount the share {}", share.tag))
 }
 
-/// Makes the new root, an overlay whose changes go to the file system at `layers`.
+/// Mounts the new root: an overlay whose changes are stored in the file system at `layers`.
 fn lay_overlay(layers: &Path) -> Result<()> {
     let (upper, work) = (layers.join("upper"), layers.join("work"));
     for dir in [&upper, &work] {
@@ -173,7 +173,7 @@ fn keep_program(setup: &str) -> Result<()> {
     if let Some(dir) = on.parent() {
         fs::create_dir_all(dir)?;
     }
-    // A root from an earlier run may have the link.
+    // The link may exist already: a disk keeps the root's changes from run to run.
     let _ = fs::remove_file(&on);
     symlink(PROGRAM, &on).context("can't link on")
 }

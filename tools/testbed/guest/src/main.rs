@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The test bed's program in a guest, linked statically so that it runs in any root.
 //!
-//! It is process 1, which makes the root and starts the agent. Called as `on`, it runs a command in
+//! As process 1 it mounts the root and starts the agent. Called as `on`, it runs a command in
 //! another guest.
 #![forbid(unsafe_code)]
 

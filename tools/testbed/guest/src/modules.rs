@@ -24,7 +24,7 @@ pub fn load(dir: &Path, names: &[String]) -> Result<()> {
         let files = known
             .get(&plain(name))
             .with_context(|| format!("no module {name} in {}", dir.display()))?;
-        // Dependencies are last, and loaded first.
+        // The list has the module first, then its dependencies, which must be loaded before it.
         for file in files.iter().rev() {
             insert(&dir.join(file))?;
         }

@@ -49,8 +49,8 @@ pub fn main(words: &[String]) -> Result<u8> {
     run(number, words.to_vec(), input)
 }
 
-/// Runs a command in guest `vm` and returns its status. With `input`, the command gets this
-/// process's standard input, else none.
+/// Runs a command in guest `vm` and returns its status. If `input`, the command receives this
+/// process's standard input, otherwise an empty input.
 fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
     let mut agent = UnixStream::connect(SOCKET)
         .with_context(|| format!("no agent at {SOCKET}: `on` works in a guest"))?;
@@ -90,7 +90,7 @@ fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
             }
             Kind::Stderr => io::stderr().write_all(&frame.payload)?,
             Kind::Taken => {
-                // Sending fails after the end of the input, which does not matter.
+                // Once the input has ended, its thread no longer receives these numbers.
                 let _ = taken.send(frame.number() as usize);
             }
             Kind::Exit => return Ok(frame.status()),

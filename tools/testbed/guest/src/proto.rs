@@ -37,7 +37,7 @@ pub enum Kind {
     Kill,
     /// Ends the guest. Stream 0, no payload.
     PowerOff,
-    /// The command has read standard input. Payload: the number of bytes, an le32.
+    /// The command has read bytes of its standard input. Payload: their number, an le32.
     Taken,
     /// Sends the command a signal. Payload: the signal's number, an le32.
     Signal,
@@ -68,16 +68,17 @@ impl Kind {
 /// A command to run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Exec {
-    /// The guest that runs the command, from 1. In a request of an agent to the host it is another
-    /// guest; 0 is the host.
+    /// The number of the guest that is to run the command, from 1. Agents also send requests to the
+    /// host, whose number is 0.
     pub vm: usize,
     /// The command and its arguments. The command is found in the guest's PATH.
     pub argv: Vec<String>,
     /// The working directory. If the guest has no such directory, the agent's is used.
     pub cwd: String,
-    /// Variables: added to the agent's environment or, if `user` is set, the whole environment.
+    /// Environment variables. If `user` is set, the command has only these variables; otherwise
+    /// they are added to the agent's environment.
     pub env: Vec<(String, String)>,
-    /// The user of the command; root if there is none.
+    /// The user that runs the command; `None` for root.
     pub user: Option<User>,
     /// Rows and columns of the command's terminal, or `None` for pipes.
     pub terminal: Option<(u16, u16)>,

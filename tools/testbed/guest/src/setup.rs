@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The virtiofs tag of the share that is the root.
+/// The virtiofs tag of the share with the guest's root.
 pub const ROOT: &str = "root";
 
 /// The description of a guest.
@@ -19,7 +19,7 @@ pub struct Setup {
     pub shares: Vec<Share>,
     /// Whether a disk keeps the guest's changes of the root. Otherwise they are in memory.
     pub disk: bool,
-    /// Directories that are empty at first, and in memory.
+    /// Directories of the root that are empty at the start, each a tmpfs.
     pub empty: Vec<PathBuf>,
     /// The directory with modules.dep of the guest's kernel.
     pub modules: Place,
@@ -33,7 +33,7 @@ pub struct Setup {
     pub rdma: Rdma,
     /// The number of network interfaces that have an RDMA device each.
     pub ports: usize,
-    /// Whether the guest has rxe too, on a further network interface.
+    /// Whether the guest has an rxe device in addition to `rdma`, on another network interface.
     pub beside: bool,
     /// Variables in the environment of every command.
     pub env: Vec<(String, String)>,

@@ -95,8 +95,8 @@ fn prepared<'a>(command: &'a mut Command, exec: &Exec) -> &'a mut Command {
     command.envs(exec.env.iter().cloned())
 }
 
-/// The directory in which a command starts. The caller's may not exist in this root, and the user
-/// may have no access to the agent's.
+/// The directory in which a command starts; `None` for the agent's directory. The caller's
+/// directory may not exist in this root, and the command's user may have no access to the agent's.
 fn directory(exec: &Exec) -> Option<&str> {
     let is_there = |dir: &&str| {
         fs::metadata(dir).is_ok_and(|at| at.is_dir()) && access(*dir, Access::EXEC_OK).is_ok()
@@ -111,7 +111,7 @@ fn directory(exec: &Exec) -> Option<&str> {
         .find(is_there)
 }
 
-/// Starts a command in a new terminal. The terminal belongs to the user that opens it.
+/// Starts a command in a new terminal, whose owner is the user of the calling thread.
 fn in_terminal(exec: &Exec, size: (u16, u16)) -> io::Result<Running> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let terminal = openpt(flags)?;

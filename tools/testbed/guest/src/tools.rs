@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! RDMA programs for roots without any. They have their own C library, so they are started by that
-//! library's loader.
+//! RDMA programs for guests whose root has none. The programs have a C library of their own, so the
+//! loader of this library starts them.
 
 use std::fs;
 use std::os::unix::fs::symlink;

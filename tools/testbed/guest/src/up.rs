@@ -20,7 +20,7 @@ use crate::{modules, netlink, tools};
 /// Number of checks for the device, which appears some time after the module is loaded.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Directories of libraries. The provider is linked into those that exist.
+/// Directories of shared libraries. Each one that exists gets a link to the provider.
 const LIBRARIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
 /// Brings this guest up.
@@ -76,7 +76,8 @@ fn name_hosts(setup: &Setup) -> Result<()> {
 fn bring_network_up(setup: &Setup) -> Result<()> {
     netlink::set_up("lo")?;
     if setup.beside || setup.ports > 1 {
-        // All interfaces are on one switch, so each answers ARP for its own addresses only.
+        // All interfaces are on one switch, so each must answer ARP requests for its own addresses
+        // only.
         for (name, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
             fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value)?;
         }
@@ -105,9 +106,10 @@ fn show_modules(tree: &Path) -> Result<()> {
     symlink(tree, &at).with_context(|| format!("can't link {}", at.display()))
 }
 
-/// Installs the provider for libibverbs. There may be several files, one for each number of the
-/// private ABI. They are linked into the distribution's directory of providers; without such a
-/// directory, the configuration names a path, to which libibverbs appends its number.
+/// Installs the provider for libibverbs. There may be several provider files, one for each number
+/// of libibverbs's private ABI. They are linked into the distribution's directory of providers.
+/// Without such a directory, the configuration names a path, to which libibverbs appends its
+/// number.
 fn install_provider(dir: &Path) -> Result<()> {
     let library = dir.join("libvirtio_rdma.so.1");
     if !library.is_file() {
@@ -115,7 +117,7 @@ fn install_provider(dir: &Path) -> Result<()> {
     }
     let mut driver = dir.join("libvirtio_rdma").display().to_string();
     for place in LIBRARIES.map(Path::new).iter().filter(|at| at.is_dir()) {
-        // For programs that are linked with the provider.
+        // Programs that are linked with the provider need this link.
         link_into(place, &library)?;
         let providers = place.join("libibverbs");
         if !providers.is_dir() {
