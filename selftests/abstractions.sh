@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Tests of the abstractions under rust/ that need no device, and the examples in their
-# documentation. A module runs them when it is loaded, and writes the results to the kernel's log.
+# Tests of the kernel abstractions under rust/ that need no RDMA device, and the examples in their
+# documentation. A module runs both when it is loaded, and writes the results to the kernel's log.
 # testbed: --vms 1 --no-device --rng
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -18,7 +18,7 @@ after_failure() {
 	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|cmtime|ib_)' || true
 }
 
-# Exchanges verified data with VM 2, at its address $1.
+# Runs rping against VM 2, at its address $1. The data is verified.
 ping() { meet rping "-s -a $1 -C 10 -V" "-c -a $1 -C 10 -V"; }
 
 # Whether a VM has a GID for a network device and an address.
@@ -103,8 +103,8 @@ test_address_changes() {
 	wait
 }
 
-# Addresses of VLAN interfaces: packets from and to them have the VLAN's tag with the service level
-# as its priority. check-capture checks the tags.
+# Packets from and to the addresses of VLAN interfaces have the VLAN's tag, whose priority is the
+# service level. tools/testbed/check-capture checks the tags.
 # abi: R-795
 test_vlan() {
 	local vm program

@@ -41,7 +41,7 @@ if in_rfc_mode; then
 fi
 has_feature 7 || lacking+=(--skip "rate_limit_refusals=the machines withhold rate limits")
 status=0
-# A lossy run is of no use without losses: checks that there were some.
+# With --lossy, also checks that packets were lost: without losses, the run would test nothing new.
 lossy=false
 [[ ${1:-} != --lossy ]] || lossy=true
 ! $lossy || losses_begin 2

@@ -39,7 +39,7 @@ test_work_ends() {
 	rmmod kverbs
 	told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
 	until_ok 20 told
-	# The MAD layer's CQ is always armed, and gets no completion.
+	# The MAD layer's CQ is always armed. Its arming must not keep kernel threads busy.
 	workers_are_idle
 	# The objects of a process are destroyed with it.
 	kill "$watch" "$soak"
@@ -76,7 +76,8 @@ test_other_machine() {
 	on 2 timeout 60 ibv_devinfo
 }
 
-# The last test, since VM 2 ends. Its driver has not detected the death of the device before.
+# VM 2 can be powered off although its device is dead and its driver has not detected this yet. The
+# last test, since VM 2 ends.
 test_power_off() {
 	on 0 daemon kill 2
 	on 2 sh -c 'echo o >/proc/sysrq-trigger; sleep 100' || true

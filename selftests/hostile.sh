@@ -7,7 +7,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Prints the number of rounds that the other process has completed.
+# Prints the number of rounds that the process with verified traffic has completed.
 rounds() {
 	sed -n 's/^# soak: round //p' "$work/soak" | tail -n 1
 }

@@ -150,8 +150,8 @@ link_is() {
 	[[ $(at "$1" rdma link show) == *"$(device "$1")/1 state $2 "* ]]
 }
 
-# Starts the passive side of the verbs tests on VM 2; $1 is the TCP port, 18515 by default. It is
-# killed at the end of the test, or when another one is started at the same port.
+# Starts the server of the verbs tests on VM 2; $1 is the TCP port, 18515 by default. The server is
+# killed at the end of the test, or when another server is started at the same port.
 start_server() {
 	local port=${1:-18515}
 	: >"$work/server.$port"
@@ -177,9 +177,9 @@ is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"
 
 # Sends ten messages from one VM to a group that another VM has joined. The receiver ends when it
 # has all of them. The network device must join the group too, since switches forward multicast by
-# membership reports. Arguments: the sending VM, the receiving VM, and how often the ten messages
-# are sent at most. Once is enough, except for a device that may lose messages when a QP is
-# destroyed right after the post, as mckey does.
+# membership reports. Arguments: the sending VM, the receiving VM, and the maximum number of times
+# that the ten messages are sent, 1 by default. mckey destroys its QP right after the last post, so
+# some devices lose messages and need several attempts.
 mckey_from_to() {
 	local sender=$1 receiver=$2 times=${3:-1} status=0 pid
 	: >"$work/receiver"
@@ -226,7 +226,7 @@ endpoint() { there "$1" find_endpoint "$2"; }
 find_endpoint() { printf -- '-d %s %s %d\n' "$(find_device)" "$1" "$(find_gid '' '*:ffff:*')"; }
 
 # Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port. A CM
-# id is in state LISTEN a little before it accepts requests; when it does, its program sleeps.
+# id gets into state LISTEN shortly before it accepts requests, so the program must also sleep.
 waits() { there 2 find_waiting "$1"; }
 
 find_waiting() {
@@ -340,8 +340,9 @@ worker_ticks() {
 	echo "$sum"
 }
 
-# Whether these threads are idle. A work item that re-queues itself at once takes nearly a whole
-# processor; the limit is a fifth, which does not depend on the machine's speed.
+# Whether the kernel threads of workqueues and softirqs are idle. A work item that re-queues itself
+# at once takes nearly a whole processor. The limit is a fifth of a processor, which does not depend
+# on the machine's speed.
 workers_are_idle() {
 	local before after
 	# Several attempts, since the cleanup of a test's programs may take some time.
@@ -369,12 +370,13 @@ find_losses() {
 	done
 }
 
-# Stores the counters in $losses.
+# Stores the loss counters of VM $1's device in $losses.
 losses_begin() {
 	losses=$(loss_counters "$1")
 }
 
-# Whether each counter has grown since losses_begin: a lossy test needs injected faults.
+# Whether each loss counter of VM $1's device has grown since losses_begin. If not, no faults were
+# injected, and a lossy test has tested nothing.
 losses_seen() {
 	local now same
 	now=$(loss_counters "$1")
@@ -443,7 +445,8 @@ run_one() (
 	"$1"
 )
 
-# Runs test functions, or only those in TESTS, and reports them. The status is the script's.
+# Runs test functions, or only those in TESTS, and reports them. A script calls this function last,
+# so the function's status is the exit status of the script.
 run_tests() {
 	if [[ -n ${TESTS:-} ]]; then
 		# shellcheck disable=SC2086

@@ -148,7 +148,7 @@ PYTHON
 	diff <(expected) <(gids)
 }
 
-# The resource counters follow the objects of a program, and fall back when it ends.
+# The resource counters count the objects of a program, and have their old values when it has ended.
 test_resources() {
 	local dev before during
 	dev=$(device 1)

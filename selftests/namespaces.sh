@@ -173,7 +173,7 @@ test_name_taken_outside() {
 	traffic
 }
 
-# The removal of a network device under traffic does not wait for its users.
+# The removal of a network device under traffic does not wait for the QPs that use it.
 test_netdev_removed_under_traffic() {
 	local virtio
 	start_soak

@@ -85,7 +85,7 @@ test_removed_and_back() {
 	traffic
 }
 
-# The core leaves the ports of a bond to the driver.
+# For a network device in a bond, the driver itself must report port events: ib_core does not.
 test_port_of_a_bond() {
 	modprobe bonding max_bonds=0
 	ip link add bond0 type bond mode active-backup

@@ -81,8 +81,8 @@ test_peer_of_the_same_name() {
 	load
 	error=$(insmod "$twin" 2>&1) && fail "a second peer of the name was registered"
 	echo "$error"
-	# The registry returns EEXIST. The module loader turns it into EBUSY, since EEXIST means that a
-	# module of this name is loaded.
+	# The registry returns EEXIST. The module loader turns it into EBUSY, since EEXIST means
+	# that a module of this name is loaded.
 	[[ $error == *"Device or resource busy"* ]]
 	[[ ! -e /sys/module/rdma_peer_sampl2 ]]
 }
@@ -94,7 +94,7 @@ test_peer_process_killed() {
 	start_holder
 	[[ $(contexts) == "1 0" ]]
 	is_kept rdma_peer_sample
-	# The peer uses the registry, which is part of the driver.
+	# The peer uses the registry of peers, which is part of the driver's module.
 	is_kept virtio_rdma
 	kill -KILL "$holder"
 	until_ok 30 balanced

@@ -32,9 +32,9 @@ over_rdma() {
 	((after - before >= least))
 }
 
-# Runs tests of qperf, with one server for all. They connect with the connection manager, by the
-# device's address. qperf's tests of UC and UD do not use it and support no GIDs: no RoCE device can
-# run them.
+# Runs tests of qperf, with one server for all tests. The tests connect with the connection manager,
+# by the device's address. qperf's tests of UC and UD do not use the connection manager and support
+# no GIDs, so they work on no RoCE device.
 qperf_tests() {
 	local name
 	on 2 timeout 500 qperf -lp 18515 >"$work/passive" 2>&1 &
@@ -56,7 +56,8 @@ test_qperf() {
 		rc_rdma_write_lat rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr
 }
 
-# Sockets over RDMA. The program compares the received data. Its datagrams support no GIDs either.
+# Sockets over RDMA. The program compares the received data. Its datagram mode supports no GIDs, so
+# it is not tested.
 rstream_options="-T v -C 200 -S 65536"
 test_rsockets() {
 	over_rdma 200 meet rstream "-b 10.9.0.2 -T b $rstream_options" \
@@ -66,8 +67,8 @@ test_rsockets() {
 test_rsockets_asynchronous() { over_rdma 200 rstream_asynchronous; }
 
 # The asynchronous server never sleeps, so `waits` can't detect that it is ready: the client is
-# retried until the server is there. A client reports an error if the server ends before it, over
-# rxe too. Therefore the server's status counts.
+# retried until the server is there. A client whose server ends first reports an error, over rxe
+# too, so the test checks the server's status instead.
 rstream_asynchronous() {
 	local server
 	# shellcheck disable=SC2086
@@ -118,7 +119,7 @@ mpi() {
 test_mpi_ucx() { over_rdma 500 mpi --mca pml ucx -- messages burst collectives; }
 test_mpi_ucx_one_sided() { over_rdma 20 mpi --mca pml ucx --mca osc ucx -- create allocate; }
 
-# Without libfabric's registration cache, which corrupts data, over rxe too.
+# libfabric's registration cache is disabled: it corrupts data, over rxe too.
 test_mpi_libfabric() {
 	over_rdma 500 mpi --mca pml cm --mca mtl ofi -x 'FI_PROVIDER=verbs;ofi_rxm' \
 		-x FI_MR_CACHE_MAX_COUNT=0 -- messages burst collectives

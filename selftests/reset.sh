@@ -3,7 +3,7 @@
 #
 # A corrupt virtqueue. If the driver has corrupted it, the device requests a reset; if the device
 # has, the driver gives the device up. In both cases the device is dead, and programs get an event.
-# It works again after the driver is bound again.
+# The device works again after its driver was unbound and bound again.
 # more:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -36,7 +36,7 @@ rebind() {
 
 after_failure() { rebind; }
 
-# No command is running, whose missing response would reveal the death.
+# The driver detects the death although no command is running whose response is missing.
 test_programs_are_told() {
 	start_watch
 	start_soak
@@ -69,7 +69,8 @@ test_again_and_again() {
 	traffic
 }
 
-# The queue reports nothing any more, and no command is running.
+# The driver detects a queue that the device has corrupted, although the queue reports nothing any
+# more and no command is running.
 test_broken_queue() {
 	break_device device_nonsense
 	until_ok 60 is_dead

@@ -58,7 +58,7 @@ start_read() {
 
 sleeps() { [[ $(ps -o state= -p "$reader") == S* ]]; }
 
-# Checks that this read ends with an error and without bytes.
+# Checks that the read of start_read ends with an error and without bytes.
 read_ends() {
 	local status=0
 	timeout 60 tail --pid="$reader" -f /dev/null || fail "the read still waits"

@@ -36,7 +36,7 @@
 #   as long as the first
 # - does not post an atomic operation on a misaligned word
 # - sends each Q_Key unchanged, even with its top bit set
-# - has other address vectors than the forged ones
+# - has address vectors of another layout than the test forges
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
 	error_recv_without_local_write error_recv_too_short error_invalidate_user_key
 	atomic_beside_the_processor

@@ -12,7 +12,8 @@
 #define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
 		 IB_ACCESS_REMOTE_ATOMIC)
 
-/* Posts an atomic operation of A on a number of B. Its previous value is written to A's memory. */
+/* Posts an atomic operation of A on the number at @offset in B's memory. The operation writes the
+ * number's previous value to A's memory. */
 static int post_atomic(struct pair *pair, struct ib_mr *mr, struct work *work,
 		       enum ib_wr_opcode opcode, u32 offset,
 		       u64 compare_add, u64 swap)
@@ -86,7 +87,7 @@ static bool atomics_race(struct pair *pair, struct ib_mr *mr)
 	return true;
 }
 
-/* A fenced SEND sends the data of the READ before it. */
+/* A fenced SEND waits for the READ before it, and sends the data that the READ has fetched. */
 static bool test_fence(struct pair *pair)
 {
 	int round;

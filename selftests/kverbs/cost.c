@@ -24,7 +24,8 @@ struct cost {
 	u64 poll;
 };
 
-/* The ticks between two readings, with interrupts disabled. */
+/* The ticks between two successive readings of the counter, with interrupts disabled: the cost of a
+ * measurement. */
 static u64 cost_of_reading(void)
 {
 	unsigned long flags;

@@ -119,7 +119,8 @@ static bool test_unsignaled(struct pair *pair)
 	return true;
 }
 
-/* A list that is too long for the queue is refused from the first work request without a slot. */
+/* If a list has more receives than the queue has slots, bad_wr is the first receive without a slot.
+ * The receives before it are posted. */
 static bool test_full(struct pair *pair)
 {
 	struct work *works[DEPTH + 1];
@@ -241,7 +242,8 @@ static bool test_ah(struct pair *pair)
 	return true;
 }
 
-/* Polls without events. A destroyed QP has no completions any more. */
+/* A CQ of IB_POLL_DIRECT is polled without events. After its QP is destroyed, the CQ has no
+ * completions any more. */
 static bool test_direct(struct pair *pair)
 {
 	struct ib_qp_init_attr attr = {

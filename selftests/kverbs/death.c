@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device dies while work is outstanding. The caller kills it when the log says so.
+ * The device dies while work is outstanding. The test script kills the daemon after a line in the
+ * kernel's log.
  */
 
 #include "kverbs.h"
@@ -63,7 +64,7 @@ static bool outlive(struct pair *pair)
 	EXPECT(!chain_init(pair) && chain_run(IB_WC_SUCCESS));
 	pr_info("# the device may die now\n");
 	EXPECT(wait_for_completion_timeout(&sends[0]->done, PATIENCE));
-	/* The completion is restored for the next wait. */
+	/* The wait has consumed the completion, for which work_wait() waits again. */
 	complete(&sends[0]->done);
 	for (i = 0; i < SENDS; i++)
 		EXPECT(work_wait(sends[i], IB_WC_WR_FLUSH_ERR));

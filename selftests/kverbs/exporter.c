@@ -38,7 +38,8 @@ struct buffer {
 	struct kref refs;
 	struct dma_buf *dmabuf;
 	int fd;
-	/* The pages with the contents, or NULL, and the previous pages. Under reservation lock. */
+	/* Current pages with the contents, or NULL, and previous pages. Protected by the
+	 * reservation lock. */
 	struct memory *now;
 	struct memory *old;
 	unsigned int mapped;

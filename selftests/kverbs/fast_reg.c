@@ -158,7 +158,7 @@ static bool test_alloc_mr(struct pair *pair)
 	return true;
 }
 
-/* Mapping stops at a gap, and when the MR has no more room. */
+/* ib_map_mr_sg() stops at a gap between two elements, and when the MR has no more room. */
 static bool map_mr(struct pair *pair, struct fast *fast)
 {
 	struct scatterlist list[PAGES];

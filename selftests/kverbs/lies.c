@@ -32,7 +32,7 @@ struct lie {
 		unsigned int size;
 		u32 value;
 	} fields[MAX_FIELDS];
-	/* The length of the receive that the client gets. Zero: the CQ breaks. */
+	/* The byte_len of the completion that the client gets; 0 if the driver gives up the CQ. */
 	u32 received;
 };
 
@@ -61,7 +61,7 @@ static void count_used(struct ib_device *dev, u16 *counts)
 			counts[vq->index] = used_index(vq);
 }
 
-/* The CQE that has arrived since the counts were taken, or NULL. */
+/* The CQE that has arrived since count_used() has filled @before, or NULL. */
 static u8 *find_cqe(struct ib_device *dev, const u16 *before)
 {
 	const struct vring *ring;
@@ -89,7 +89,8 @@ static void ignore(struct ib_cq *cq, void *context)
 {
 }
 
-/* B receives a message, with a CQ of its own that no thread waits for. A's send is unsignaled. */
+/* B receives a message, whose CQE is forged before the first poll. B's CQ is never armed, and A's
+ * SEND is unsignaled, so the only new CQE is B's. */
 static bool receive_forged(struct pair *pair, struct side *a, struct side *b, const struct lie *lie,
 			   atomic_t *errors)
 {

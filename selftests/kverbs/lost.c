@@ -63,7 +63,7 @@ static int write_nothing(struct ib_cqe *cqe)
 	return ib_post_send(lost.side.qp, &wr.wr, NULL);
 }
 
-/* A QP that is connected to itself. */
+/* Creates a QP that is connected to itself. */
 static int lost_init(struct pair *pair, enum ib_poll_context context)
 {
 	struct ib_qp_init_attr attr = {
@@ -143,7 +143,8 @@ static bool test_polled(struct pair *pair)
 	return overflow(pair, IB_POLL_DIRECT);
 }
 
-/* The consumer is woken for the work requests that it has to flush. */
+/* After the overflow, the driver calls the completion handler, so that the consumer polls the
+ * flushed work requests. */
 static bool test_waiting(struct pair *pair)
 {
 	return overflow(pair, IB_POLL_WORKQUEUE);
@@ -161,7 +162,7 @@ static bool test_others(struct pair *pair)
 	return true;
 }
 
-/* A CQ in a virtqueue does not overflow: the device waits for elements. */
+/* A CQ in a virtqueue does not overflow: the device waits for buffers. */
 static bool can_overflow(struct ib_device *dev)
 {
 	struct virtqueue *vq;

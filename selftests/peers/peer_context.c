@@ -225,7 +225,7 @@ static int data(int gid_index)
 	for (at = 0; at < SIZE; at++)
 		check(buffer[at] == (at >= 5000 && at < 8000 ? 0xee : first(at, 7)));
 
-	/* A region that starts at an odd offset, as the source of local work. */
+	/* A region that starts in the middle of a page, as the local source of a WRITE. */
 	part = reg(peer.pd, START + 2 * 4096 + 1000, 2000, RIGHTS);
 	check(part);
 	memset(buffer, 0, SIZE);

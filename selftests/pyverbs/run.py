@@ -29,7 +29,7 @@ FOREIGN = ("test_mlx5", "test_efa", "test_cuda")
 # Seconds after which a test counts as hanging. Tests of rdma_cm themselves wait for up to half a
 # minute.
 PATIENCE = 180
-# Allowed reasons for skipping a test that passes on rxe.
+# Reasons for which virtio_rdma may skip a test that passes on rxe.
 ABSENT = ("ODP",)
 
 

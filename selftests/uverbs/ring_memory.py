@@ -190,7 +190,7 @@ def resize_in_two_steps(uverbs):
     new = Mapping(uverbs.file, second, length)
     # The prepared ring is too short for 128 entries.
     expect(errno.EINVAL, lambda: cq.resize(128, NO_RING))
-    # The provider's order: first map, then move.
+    # The provider's order: first map the new ring, then move the CQ to it.
     cq.map().unmap()
     entries, offset, length = cq.resize(64, NO_RING)
     assert (entries, offset, length) == (64, 0, 0)

@@ -54,7 +54,7 @@ def unstated(path, _):
     for length in (0, 4, 8, REQUEST_6, REQUEST, REQUEST + 8, 256):
         uverbs = Uverbs(path, bytes(length))
         assert version_of(uverbs) == 0, f"{length} bytes"
-        # The response has the limits of rings' slots.
+        # The response contains the maximum numbers of a ring's slots, which are not 0.
         assert all(struct.unpack_from("<II", uverbs.context, 16))
 
 

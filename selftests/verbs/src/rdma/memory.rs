@@ -239,8 +239,9 @@ impl Mr {
         self.raw.as_ptr()
     }
 
-    /// Changes those of PD, memory and rights that are given. The new memory has `length` bytes.
-    /// After an error, PD, memory and rights are unchanged unless the error says otherwise.
+    /// Changes the PD, the memory and the rights, each only if its argument is `Some`. The new
+    /// memory has `length` bytes. After an error, nothing is changed unless the error says
+    /// otherwise.
     pub fn change(
         &mut self,
         pd: Option<&Rc<Pd>>,

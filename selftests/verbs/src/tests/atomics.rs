@@ -12,8 +12,8 @@ use crate::session::{Remote, Session, LIMIT};
 
 const ACCESS: u32 = access::ALL | access::REMOTE_ATOMIC;
 
-/// Connects an end and registers memory, both of which admit atomic operations. Returns them and
-/// the memory of the peer.
+/// Connects an end and registers an MR. The QP and the MR admit atomic operations. Returns the end,
+/// the MR, and the memory of the peer.
 fn connect(session: &mut Session) -> Result<(Endpoint, Mr, Remote)> {
     ensure!(
         session.context.limits()?.atomics,
@@ -111,7 +111,8 @@ pub fn beside_the_processor(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Checks that an atomic operation on the remote memory from `edit` fails with `status`.
+/// Checks that an atomic operation fails with `status` if `edit` has changed its remote address or
+/// key.
 fn denied(session: &mut Session, status: u32, edit: impl Fn(Remote, &Mr) -> Remote) -> Result<()> {
     let (end, mr, remote) = connect(session)?;
     if session.active() {

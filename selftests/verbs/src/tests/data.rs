@@ -50,7 +50,7 @@ const SIZES: [usize; 34] = [
 ];
 /// Number of bytes before and behind a message that must not change.
 const GUARD: usize = 64;
-/// Value of these bytes.
+/// Value of the guard bytes.
 const GUARD_BYTE: u8 = 0xc7;
 const IMM: u32 = 0x8899_aabb;
 
@@ -200,8 +200,8 @@ pub fn unreliable_write(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Runs `one` for each of `sizes` after the memory of both sides is prepared: that of the active
-/// side contains the message if `writes`, else that of the passive side.
+/// Runs `one` for each of `sizes`, with new contents in the memory of both sides: the active side
+/// has the message if `writes`, else the passive side.
 fn one_sided(
     session: &mut Session,
     options: &Options,

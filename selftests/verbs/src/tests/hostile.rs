@@ -109,8 +109,8 @@ pub fn unmapped(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Rings doorbells from all CPUs as fast as possible: of its own queues, of queues of others and
-/// with random values.
+/// Rings doorbells from all CPUs as fast as possible: those of the process's own queues, those of
+/// other processes' queues, and random values.
 // abi
 pub fn doorbell(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -131,7 +131,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
                         let own = [Doorbell::Sq(qpn), Doorbell::Rq(qpn)][step / 4 % 2];
                         let value = match step % 4 {
                             0 | 1 => own.to_u32(),
-                            // Small numbers are those of queues of others.
+                            // Small numbers belong to queues of other processes.
                             2 => ((1 + random.below(4) as u32) << 24) | random.below(64) as u32,
                             _ => random.next() as u32,
                         };

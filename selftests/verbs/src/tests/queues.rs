@@ -179,8 +179,8 @@ pub fn one_way(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// In a list with an invalid work request, earlier ones are executed, and the error names the
-/// invalid one.
+/// If a list contains an invalid work request, the work requests before it are executed, and the
+/// error has the index of the invalid one.
 pub fn bad_request(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;

@@ -119,8 +119,8 @@ pub fn receives(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The limit event is raised once. The SRQ grows with receives in it. A QP in ERR leaves the
-/// receives to the other QPs.
+/// The limit event is raised once. The SRQ can be enlarged while it contains receives. A QP in ERR
+/// leaves the receives to the other QPs.
 // abi
 pub fn attributes(session: &mut Session) -> Result<()> {
     let side = Side::connect(session, 2, &Options::default())?;

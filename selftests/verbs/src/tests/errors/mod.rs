@@ -52,8 +52,8 @@ fn dead(end: &Endpoint) -> Result<()> {
 /// Maximum number of attempts at a request that must fail, if packets may get lost.
 const ATTEMPTS: u32 = 3;
 
-/// Runs `round` on both sides. On the active side it returns the status of a request that the
-/// passive side refuses. Checks that this is `status`.
+/// Runs `round` on both sides. On the active side, `round` returns the completion status of a
+/// request that the passive side refuses. Checks that this status is `status`.
 ///
 /// A responder sends only one NAK, because its QP is in ERR afterwards. If the NAK gets lost, the
 /// requester runs out of retries. Such a round is repeated.
