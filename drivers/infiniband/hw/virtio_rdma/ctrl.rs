@@ -4,8 +4,8 @@
 //!
 //! Probe allocates a fixed set of slots, each with a buffer and a completion. So a command, above
 //! all one that destroys an object, never fails for lack of memory. A task that runs a command
-//! takes an idle slot, adds its buffer to the virtqueue and sleeps. Up to [`SLOTS`] commands are in
-//! flight at a time.
+//! takes an idle slot, adds the slot's buffer to the virtqueue and sleeps. Up to [`SLOTS`] commands
+//! are in flight at a time.
 //!
 //! A device is dead if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
 //! neither success nor an error, breaks a virtqueue, asks for a reset, or is gone. From then on
@@ -76,13 +76,13 @@ use kernel::{
     },
 };
 
-/// Commands in flight at most.
+/// Maximum number of commands in flight.
 const SLOTS: usize = 32;
 
-/// How long the device may take to answer.
+/// Time in ms that the device may take to answer a command.
 const PATIENCE_MS: Msecs = 60_000;
 
-/// How often a waiting task checks that the device is still there.
+/// Interval in ms at which a waiting task checks that the device is alive.
 const LOOK_MS: Msecs = 1_000;
 
 /// Why a command failed.
@@ -103,9 +103,9 @@ impl From<Failure> for Error {
     }
 }
 
-/// The caller of a command that does not wait for it.
+/// A sender of a command that does not wait for the answer.
 pub(crate) trait Background: Send + Sync {
-    /// The device answered the command that `buffer` was used for. Called in interrupt context.
+    /// The device answered the command in `buffer`. Called in interrupt context.
     fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result);
 }
 
@@ -122,13 +122,14 @@ pub(crate) enum Sender {
 /// A buffer for a command and its answer.
 pub(crate) type CommandBuffer = KBox<Buffer<Sender>>;
 
-/// State shared by the task that runs a command and the interrupt.
+/// State shared by the task that runs a command and the interrupt handler.
 #[pin_data]
 pub(crate) struct Slot {
     #[pin]
     done: TimedCompletion,
-    /// The buffer, and the number of bytes that the device wrote. The interrupt sets it and
-    /// completes `done` under one hold of the lock.
+    /// The buffer of the answered command, and the number of bytes that the device wrote to it. The
+    /// interrupt handler sets this field and completes `done` without releasing the lock in
+    /// between.
     #[pin]
     answer: SpinLockIrq<Option<(CommandBuffer, usize)>>,
 }
@@ -142,7 +143,7 @@ struct Idle {
 /// The control queue.
 #[pin_data]
 pub(crate) struct ControlQueue {
-    /// For messages.
+    /// The device that log messages name.
     dev: ARef<device::Device>,
     features: Features,
     /// Objects to notify when the device dies.
@@ -156,7 +157,7 @@ pub(crate) struct ControlQueue {
     dead: AtomicFlag,
     /// Completions were lost, so polls may have to flush work requests themselves.
     has_losses: AtomicFlag,
-    /// A configuration interrupt arrived that no check has looked at yet.
+    /// A configuration interrupt has arrived.
     is_told: AtomicFlag,
 }
 
@@ -204,8 +205,8 @@ impl ControlQueue {
         VirtqueueInfo::new(name, &self.queue, Some(self.clone()))
     }
 
-    /// Runs a command and waits for the answer; signals don't interrupt it. A command of a feature
-    /// that is not in use is refused with [`EOPNOTSUPP`].
+    /// Runs a command and waits for the answer; signals don't interrupt it. Fails with
+    /// [`EOPNOTSUPP`] if the command belongs to a feature that is not in use.
     pub(crate) fn exec<R: Request>(&self, request: &R) -> Result<R::Response, Failure> {
         if !self.features.know(R::COMMAND) {
             return Err(Failure::Refused(EOPNOTSUPP));
@@ -221,8 +222,8 @@ impl ControlQueue {
         let mut tries = PATIENCE_MS;
         while let Err((error, back)) = self.queue.add(buffer) {
             buffer = back;
-            // Both errors pass: on some machines DMA mapping takes memory, and a small ring may be
-            // full. Commands that end give back memory and entries.
+            // Both errors pass: DMA mapping may lack memory, and a small ring may be full. Commands
+            // that are answered give back memory and ring entries.
             if self.is_dead() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
                 buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
@@ -258,7 +259,7 @@ impl ControlQueue {
     ///
     /// # Errors
     ///
-    /// The buffer, if the device takes no commands.
+    /// Returns `buffer` if the device takes no commands.
     pub(crate) fn start<R: Request>(
         &self,
         request: &R,
@@ -270,7 +271,8 @@ impl ControlQueue {
         }
         buffer.context = Sender::Background(sender);
         self.queue.add_or_keep(buffer).map_err(|(_, mut buffer)| {
-            // A sender that keeps the returned buffer would hold a reference to itself.
+            // Removes `sender`: a sender that keeps the returned buffer would hold a reference to
+            // itself.
             buffer.context = Sender::None;
             buffer
         })?;
@@ -303,20 +305,20 @@ impl ControlQueue {
             for slot in &self.slots {
                 slot.done.complete();
             }
-            // A task that read the flag too early holds the lock until it waits. So it waits once
-            // the lock is free, and is notified.
+            // A task that read `dead` before it was set holds the lock until it waits. So it waits
+            // once the lock was taken here, and is notified.
             drop(self.idle.lock());
             self.idle_changed.notify_all();
         }
         !was_dead
     }
 
-    /// Records a configuration interrupt: the next check reads the device's status.
+    /// Records that a configuration interrupt arrived.
     pub(crate) fn told(&self) {
         self.is_told.store(true, Relaxed);
     }
 
-    /// Checks whether the device is alive, and gives it up if it is not.
+    /// Checks whether the device is alive, and declares it dead if it is not.
     pub(crate) fn check_alive(&self) -> bool {
         if self.is_dead() {
             return false;
@@ -338,7 +340,7 @@ impl ControlQueue {
         self.queue.reset_device()
     }
 
-    /// Gives the device up and says why.
+    /// Declares the device dead, and logs `why` unless it was dead before.
     fn give_up(&self, why: &str) {
         if self.mark_dead() {
             dev_err!(self.dev, "the device {}: it is not used any more\n", why);
@@ -415,7 +417,7 @@ fn error_of(errno: Errno) -> Error {
 
 impl Handler for ControlQueue {
     fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
-        // The loop ends: each buffer belongs to a command in flight.
+        // The loop is finite, since each buffer belongs to a command in flight.
         while let Some((mut buffer, written)) = self.queue.get_buf() {
             match replace(&mut buffer.context, Sender::None) {
                 Sender::None => (),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device: what all files of the driver share.
+//! The state of a device that all files of the driver share.
 
 use crate::{
     abi::{
@@ -50,11 +50,11 @@ use kernel::{
     time::Msecs, //
 };
 
-/// Interval of checks of an idle device.
+/// Interval in ms of the checks of an idle device.
 ///
-/// A device that needs a reset raises a configuration interrupt. Nothing else does: the registers
-/// of an unplugged device read as all ones, and a virtqueue is only marked as broken. The check
-/// also retries buffers that could not be mapped when memory was short.
+/// A device that needs a reset raises a configuration interrupt. Other failures raise none: the
+/// registers of an unplugged device read as all ones, and a virtqueue is only marked as broken. The
+/// check also retries buffers that could not be mapped when memory was short.
 const WATCH_MS: Msecs = 5_000;
 
 /// Periodic check that the device still works.
@@ -66,7 +66,8 @@ impl Tick for Watch {
     }
 }
 
-/// Event queues and doorbells, where queues are rings at addresses that the driver names.
+/// Event queues and doorbells of a device with own rings: queues are rings at addresses that the
+/// driver names.
 pub(crate) struct OwnRings {
     event_queues: KVec<Arc<EventQueue>>,
     doorbells: Arc<Doorbells>,
@@ -90,8 +91,8 @@ impl OwnRings {
         })
     }
 
-    /// Adds the event queues to the control queue. Each interrupts a CPU of its own: there are no
-    /// more queues than CPUs.
+    /// Adds the event queues to the control queue. Each event queue interrupts its own CPU, since
+    /// there are no more event queues than CPUs.
     fn add_queues(&self, to: &mut KVec<VirtqueueInfo>) -> Result {
         for (index, queue) in (0..).zip(&self.event_queues) {
             let name = CString::try_from_fmt(fmt!("event.{index}"))?;
@@ -107,14 +108,14 @@ impl OwnRings {
 
     /// The index of a completion vector's event queue, for CREATE_CQ.
     pub(crate) fn event_queue(&self, vector: u32) -> u32 {
-        // CAST: There are 1,024 event queues at most. There is always one, but the compiler does
+        // CAST: There are 1,024 event queues at most. There is at least one, but the compiler does
         // not know it, and `%` would compile to a panic.
         let index = vector.checked_rem(self.event_queues.len() as u32);
         u32::from(FIRST_EVENT_QUEUE) + index.unwrap_or(0)
     }
 }
 
-/// Where queues live.
+/// The memory that holds the device's queues.
 pub(crate) enum Queues {
     /// In rings at addresses that the driver names.
     OwnRings(OwnRings),
@@ -131,7 +132,7 @@ pub(crate) struct Device {
     ctrl: Arc<ControlQueue>,
     queues: Queues,
     targets: Arc<EventTargets>,
-    /// The device confirmed the reset that ends its use.
+    /// The device has confirmed a reset: it accesses no memory any more.
     is_at_rest: AtomicFlag,
     #[pin]
     leaving: Mutex<()>,
@@ -189,8 +190,8 @@ impl Device {
         )?;
         dev.ready()?;
         if let Queues::OwnRings(own_rings) = &this.queues {
-            // Only now: a kernel that is hardened against early interrupts marks queues as broken
-            // until the device is ready.
+            // Only after `ready`: before it, a kernel that is hardened against early interrupts
+            // marks queues as broken.
             for queue in &own_rings.event_queues {
                 queue.fill()?;
             }
@@ -200,7 +201,7 @@ impl Device {
 
     /// Resets the device and removes its queues. The device is dead afterwards.
     pub(crate) fn shut_down(&self, dev: &virtio::Device<device::Core<'_>>) -> Reset {
-        // To the watch, a reset device would look broken.
+        // Marked first, since the watch would treat a reset device as broken.
         self.ctrl.mark_dead();
         let reset = dev.remove_queues();
         if reset == Reset::Done {
@@ -225,7 +226,7 @@ impl Device {
         reset
     }
 
-    /// Whether the device was reset after its use: it accesses no memory any more.
+    /// Whether the device has confirmed a reset, so that it accesses no memory any more.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.is_at_rest.load(Relaxed)
     }
@@ -235,13 +236,13 @@ impl Device {
         &self.limits
     }
 
-    /// The memory accesses that barriers towards the device have to order.
+    /// The memory accesses that barriers between driver and device have to order.
     pub(crate) fn order(&self) -> Order {
         self.order
     }
 
-    /// The watch over the device. Without it, a device that dies while no command runs would leave
-    /// consumers waiting for completions for ever.
+    /// The periodic check of the device. Without it, consumers would wait for ever for completions
+    /// of a device that dies while no command runs.
     pub(crate) fn watch(&self) -> impl PinInit<Periodic<Watch>> {
         Periodic::new(WATCH_MS, Watch(self.ctrl.clone()))
     }
@@ -267,7 +268,7 @@ impl Device {
         &self.targets
     }
 
-    /// Where the device's queues live.
+    /// The memory that holds the device's queues.
     #[inline]
     pub(crate) fn queues(&self) -> &Queues {
         &self.queues
@@ -290,15 +291,16 @@ impl Device {
             .map_or(1, |own_rings| own_rings.num_event_queues)
     }
 
-    /// Keeps [new objects](Self::await_leaving) from using their numbers. A caller holds the lock
-    /// while it destroys a QP or CQ of the kernel: once the device has answered, it may reuse the
-    /// number, for which the driver's tables still have the old object.
+    /// Blocks [`await_leaving`](Self::await_leaving), which precedes the use of a new object's
+    /// number. The caller holds the lock while it destroys a QP or CQ of the kernel: once the
+    /// device has answered, it may assign the number again, but the driver's tables still have the
+    /// old object under that number.
     pub(crate) fn leave(&self) -> MutexGuard<'_, ()> {
         self.leaving.lock()
     }
 
     /// Waits until the driver's tables have no destroyed QP or CQ whose number the device may have
-    /// given to a new one.
+    /// assigned again.
     pub(crate) fn await_leaving(&self) {
         drop(self.leaving.lock());
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Doorbell pages: shared memory of the device in which a store rings a queue.
+//! Doorbell pages: pages in a shared memory region of the device. A store to such a page tells the
+//! device of work in a queue.
 //!
 //! Page 0 is the kernel's. Each user context gets a page of its own. The device ignores doorbells
 //! of queues that were not created with the page, so a process rings only its own queues. A page is
@@ -54,7 +55,7 @@ pub(crate) struct Doorbells {
 }
 
 impl Doorbells {
-    /// Claims the region.
+    /// Claims the device's region of doorbell pages.
     ///
     /// # Errors
     ///

@@ -59,10 +59,10 @@ pub(crate) struct Data {
     device: Arc<Device>,
 }
 
-/// The registrations through which others use the device. Dropping them ends this use; the device
-/// still answers commands meanwhile.
+/// The registrations through which other parts of the kernel use the device. Dropping them waits
+/// for these users; the device answers commands until then.
 struct Ready {
-    /// Dropped before the verbs, since it sets their port's network device.
+    /// Dropped before the verbs, since it sets the network device of the verbs' port.
     _netdev: Pin<KBox<Notifier<Pin<KBox<Binding>>>>>,
     _verbs: Verbs,
 }
@@ -100,8 +100,8 @@ impl virtio::Driver for Driver {
             }
             let device = Device::new(dev)?;
             Ok(try_pin_init!(Data {
-                // Before the registrations: their users may wait for a dead device, and only the
-                // watch notices its death.
+                // Created before the registrations: users of these may wait for a dead device, and
+                // only the watch notices its death.
                 watch <- device.watch(),
                 ready <- {
                     let ready = Ready::new(dev, &device).inspect_err(|error| {
@@ -116,14 +116,15 @@ impl virtio::Driver for Driver {
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // Dropped outside of the lock: this waits for users, who may wait for a dead device, and
-        // only the watch notices its death.
+        // Dropped outside of the lock: the drop waits for users, which may wait for a dead device,
+        // and only the watch notices its death.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);
     }
 
-    /// Checks whether the device asks for a reset: no field of its configuration ever changes.
+    /// Hastens the check whether the device needs a reset. No other reason for the interrupt
+    /// exists: no field of the configuration ever changes.
     fn config_changed<'bound>(_dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
         this.device.ctrl().told();
         this.watch.hasten();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Event queues: where the device reports completions and asynchronous events.
+//! Event queues, in which the device reports completions and asynchronous events.
 //!
 //! Each queue is kept full of buffers. The interrupt handler takes out all used buffers, passes
 //! their events on, and only then adds the buffers again. So it handles at most one ring's worth of
@@ -45,7 +45,7 @@ const BUFFERS: usize = 256;
 pub(crate) struct EventQueue {
     queue: Arc<Virtqueue<()>>,
     targets: Arc<EventTargets>,
-    /// Room for the buffers that an interrupt is handling.
+    /// An empty vector with room for the buffers that the interrupt handler takes out.
     #[pin]
     handled: SpinLockIrq<KVec<EventBuffer>>,
 }
@@ -104,7 +104,7 @@ impl Handler for EventQueue {
         while let Some(mut buffer) = handled.pop() {
             // Cannot fail: the buffer was allocated with this length.
             let _ = buffer.reset(0, Event::SIZE);
-            // Fails only for a queue that the device broke, which needs no buffers.
+            // Fails only for a queue that the device broke, and such a queue needs no buffers.
             let _ = self.queue.add_or_keep(buffer);
         }
         self.queue.kick();

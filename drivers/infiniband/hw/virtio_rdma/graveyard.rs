@@ -5,10 +5,10 @@
 //! The memory is kept until the device was reset. If the reset cannot be confirmed either, the
 //! memory is leaked: better lost than written by the device under its next owner. The same holds
 //! for a PCI function that was unplugged without notice: registers that read as all ones do not
-//! prove that none of its writes is still on its way to memory.
+//! prove that all of its earlier writes have reached memory.
 //!
-//! Objects that are leaked must not be called back by others, unless they keep the module loaded:
-//! [`LingeringDmabuf`](crate::rdma::dmabuf::LingeringDmabuf).
+//! Other drivers must not call back a leaked object, unless it keeps this module loaded, as this
+//! type does: [`LingeringDmabuf`](crate::rdma::dmabuf::LingeringDmabuf).
 
 use crate::virtio::Reset;
 use core::mem::{
@@ -31,13 +31,13 @@ impl<T: Send> Remains for T {}
 #[derive(Default)]
 struct Buried {
     remains: KVec<KBox<dyn Remains>>,
-    /// Number of objects that were leaked at once, because the list could not grow.
+    /// Number of objects that were leaked immediately, because the list could not grow.
     lost: usize,
 }
 
 impl Drop for Buried {
     fn drop(&mut self) {
-        // The device was never reset, so it may still use these.
+        // The device was never reset, so it may still use the objects.
         forget(take(&mut self.remains));
     }
 }

@@ -42,9 +42,9 @@ pub(crate) const FEATURES: [Feature; feature::Feature::ALL.len()] = {
 ///
 /// # Errors
 ///
-/// All are logged: [`EINVAL`] for a configuration that contradicts the specification, [`ENOSPC`]
-/// for more CQs than the transport has virtqueues, [`EOPNOTSUPP`] for doorbell pages that are
-/// closer together than pages of this kernel, and those of
+/// Each error is logged: [`EINVAL`] for a configuration that contradicts the specification,
+/// [`ENOSPC`] for more CQs than the transport has virtqueues, [`EOPNOTSUPP`] for doorbell pages
+/// that are closer together than pages of this kernel, and the errors of
 /// [`read_config`](virtio::Device::read_config).
 pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let features = Features::ALL

@@ -42,7 +42,7 @@ mod verbs;
 
 use kernel::prelude::*;
 
-/// The module: a driver, and the peers that other modules register.
+/// The module, which registers the driver while it is loaded.
 #[pin_data]
 struct Module {
     #[pin]

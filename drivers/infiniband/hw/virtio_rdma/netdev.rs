@@ -39,7 +39,7 @@ pub(crate) trait PortOwner: Send + Sync {
     fn netdev_changed(&self, netdev: &net::device::Device);
 }
 
-/// Why a network device fits, the better reason last.
+/// The reason why a network device fits the port. The last variant is the best reason.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     SameAddress,
@@ -81,7 +81,8 @@ impl Binding {
     }
 
     fn fit(&self, netdev: &net::device::Device) -> Option<Fit> {
-        // A VLAN or macvlan device has its lower device's address, but no parent on a bus.
+        // VLAN and macvlan devices are skipped here: they have their lower device's address, but no
+        // parent on a bus.
         netdev.parent()?;
         let address = netdev.permanent_address()?;
         if netdev.shares_pci_slot(&self.dev) {

@@ -54,7 +54,7 @@ const NONE: u32 = u32::MAX;
 /// Counts the calls of a target.
 #[pin_data]
 struct Calls {
-    /// One for the registration, and one for each running call.
+    /// Number of users: one for the registration, and one for each running call.
     users: Atomic<i32>,
     #[pin]
     unused: Completion,
@@ -106,7 +106,7 @@ impl RegisteredTarget {
 
 struct Entry {
     generation: u32,
-    /// The next free entry, if this one is free.
+    /// Index of the next free entry, if this entry is free.
     next: u32,
     registered: Option<RegisteredTarget>,
 }
@@ -120,7 +120,7 @@ struct Entries {
 }
 
 impl Entry {
-    /// Begins a call of the entry's target, if there is one.
+    /// Begins a call of the entry's target, if a target is registered.
     fn begin(&self) -> Option<RegisteredTarget> {
         self.registered.as_ref().map(RegisteredTarget::begin)
     }
@@ -314,7 +314,8 @@ impl Drop for EventRegistration {
         let mut entries = self.targets.entries.lock();
         let removed = entries.get(self.index).and_then(|entry| {
             if self.index != 0 {
-                // Entry 0 has no generations: it is always the device's.
+                // The generation of entry 0 does not change, since this entry is always the
+                // device's.
                 entry.generation = Cookie::next_generation(entry.generation);
             }
             entry.registered.take()

@@ -241,7 +241,7 @@ impl<Q: Claimable> Drop for Claim<Q> {
         // Locked over the reset, after which the device may assign the number again.
         let mut claimed = self.0.claimed().lock();
         // If the reset fails, the virtqueue stays claimed, and the next CQ or QP with its number is
-        // refused. On a dead device there is none.
+        // refused. A dead device assigns no more numbers.
         *claimed = self.0.elements().reset().is_err();
     }
 }
@@ -310,7 +310,8 @@ impl Transport {
         for (pair, number) in self.pairs.iter().zip(1..) {
             for (work, kind) in pair.iter().zip(["sq", "rq"]) {
                 let name = CString::try_from_fmt(fmt!("{kind}.{number}"))?;
-                // Without interrupts: used elements are taken out when room is needed.
+                // Send and receive queues have no interrupts: used elements are taken out when room
+                // is needed.
                 to.push(VirtqueueInfo::new(name, &work.queue, None), GFP_KERNEL)?;
             }
         }

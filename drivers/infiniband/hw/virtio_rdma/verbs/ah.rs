@@ -3,7 +3,7 @@
 //! Address handles.
 //!
 //! The device knows no AHs: each work request of a UD QP carries an address vector, which the AH
-//! holds. So creating and destroying one takes no command and never sleeps.
+//! holds. So creating or destroying an AH needs no command and never sleeps.
 
 use super::{
     device::IbDevice,

@@ -102,7 +102,7 @@ pub(crate) struct Cq {
     /// Number of entries.
     entries: Atomic<u32>,
     poller: Poller,
-    /// Until it is dropped, events may arrive.
+    /// Events of the CQ may arrive until this registration is dropped.
     _events: EventRegistration,
 }
 
@@ -219,7 +219,7 @@ impl Cq {
     }
 }
 
-/// Checks the attributes of a new CQ, whoever polls it.
+/// Checks the attributes of a new CQ, whether the kernel or a process polls it.
 fn check(device: &Device, attr: &CqAttr) -> Result {
     let valid = attr.entries != 0
         && attr.entries <= device.limits().queues.max_cqe
@@ -227,7 +227,7 @@ fn check(device: &Device, attr: &CqAttr) -> Result {
     if !valid {
         return Err(EINVAL);
     }
-    // Timestamps and ignored overruns are not supported.
+    // The flags request timestamps or ignored overruns, which are not supported.
     if attr.flags != 0 {
         return Err(EOPNOTSUPP);
     }

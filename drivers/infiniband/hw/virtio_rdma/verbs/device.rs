@@ -197,12 +197,13 @@ impl Verbs {
         let port = port::ask(&device)?;
         let ahs = Quota::new(usize::try_from(config.max_ah)?)?;
         let ring_pages = Quota::new(total_pages() / RING_PARTS)?;
-        // `alloc_context` has the reason.
+        // In RFC mode the kernel posts and polls for processes; `alloc_context` allows this only
+        // out of the kernel's tree.
         let is_polled = cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_));
         let registration = rdma::Registration::new(
             &rdma::device::Config {
                 bound_device: bus.as_ref(),
-                // Programs that look for the topology expect a PCI function.
+                // Programs that read the topology of devices expect a PCI function.
                 parent: bus
                     .pci_function()
                     .map_or(bus.as_ref(), |function| function.as_ref()),
@@ -235,7 +236,7 @@ impl Verbs {
         }
     }
 
-    /// The port's side of its binding to a network device.
+    /// The port as the owner of its network device.
     pub(crate) fn port(&self) -> Result<Arc<dyn PortOwner>> {
         let port = Port(self.registration.device().clone());
         Ok(Arc::new(port, GFP_KERNEL)?)
@@ -290,8 +291,9 @@ impl PortOwner for Port {
         }
     }
 
-    /// Reports port events only for the members of a bond: for other network devices `ib_core`
-    /// reports them itself. Attributes are read when they are queried.
+    /// Reports port events only for the members of a bond: `ib_core` itself reports the events of
+    /// other network devices. State and MTU need no update here, since queries read them from the
+    /// network device.
     fn netdev_changed(&self, netdev: &net::device::Device) {
         if !netdev.is_lag_port() {
             return;

@@ -125,13 +125,13 @@ fn bury(device: &Device, buffer: Buffer) {
             device.bury(lingering);
         }
         // The module is being removed and will reset the device. Even if the reset fails, the
-        // exporter must get its memory back: it would call code that is unloaded.
+        // exporter must get its memory back: otherwise it would later call unloaded code.
         Err(buffer) => drop(buffer),
     }
 }
 
-/// Creates an MR over the memory that `pin` pins. Of `memory`, only the address for work requests,
-/// the length and the access flags are used.
+/// Creates an MR over the memory that `pin` pins. Uses only the address for work requests, the
+/// length and the access flags of `memory`.
 pub(super) fn register<'a>(
     pd: &'a Pd<IbDevice>,
     memory: &UserMemory,
@@ -142,7 +142,8 @@ pub(super) fn register<'a>(
     if !device.limits().has(Feature::Peers) {
         return Err(EOPNOTSUPP);
     }
-    // No windows: the memory would stay accessible by them after the MR was revoked.
+    // Memory windows are not allowed: through them the memory would stay accessible after the MR
+    // was revoked.
     let optional = mr::optional_rights(device.limits()).without(ib::AccessFlags::MW_BIND);
     mr::access_flags(memory.access, optional)?;
     if memory.length == 0 || memory.length > ib_device.max_mr_size() {

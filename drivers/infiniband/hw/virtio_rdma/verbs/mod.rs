@@ -22,8 +22,8 @@
 //!
 //! Lock order: locks of a CQ's consumer, the lock of a CQ, that of a work queue or an SRQ.
 
-/// Asserts at compile time that constants of the ABI equal those of the kernel. Stands beside each
-/// conversion that passes one on as the other.
+/// Asserts at compile time that constants of the ABI equal those of the kernel. Used beside each
+/// conversion that passes one of them on as the other.
 macro_rules! assert_same {
     ($($abi:expr => $kernel:ident,)*) => {
         $(const _: () = assert!($abi as u64 == crate::bindings::$kernel as u64);)*
@@ -103,8 +103,8 @@ driver_data! {
     uverbs::ResizeCqResp,
 }
 
-/// Runs a command that makes the device use `memory`. Returns the memory with the answer. A device
-/// that does not answer may still use it: then the memory is buried.
+/// Runs a command that makes the device use `memory`. Returns the memory with the answer. If the
+/// device does not answer, it may still use the memory, which goes to the graveyard.
 fn create<R: Request, M: Send + 'static>(
     device: &Device,
     request: &R,
@@ -113,7 +113,8 @@ fn create<R: Request, M: Send + 'static>(
     settle(device, device.ctrl().exec(request), memory)
 }
 
-/// Returns `memory` with the answer to the command that makes the device use it, or buries it.
+/// Returns `memory` with the answer to the command that makes the device use it. Without an answer,
+/// `memory` goes to the graveyard.
 fn settle<T, M: Send + 'static>(
     device: &Device,
     answer: Result<T, Failure>,
@@ -129,8 +130,8 @@ fn settle<T, M: Send + 'static>(
     }
 }
 
-/// Runs a command that ends the device's use of `memory`. Returns the memory, or buries it if the
-/// device does not answer.
+/// Runs a command that ends the device's use of `memory`. Returns the memory; if the device does
+/// not answer, the memory goes to the graveyard instead.
 fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
     match device.ctrl().exec(request) {
         Ok(_) => Some(memory),

@@ -45,8 +45,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Attributes that QPs of this device do not support. The reserved ones may get any meaning in the
-/// kernel.
+/// Attributes that QPs of this device do not support. Reserved bits are included, since the kernel
+/// may give them any meaning.
 const UNSUPPORTED: ib::QpAttrMask = ib::QpAttrMask(
     ib::QpAttrMask::CAP.0
         | ib::QpAttrMask::ALT_PATH.0
@@ -151,7 +151,7 @@ impl ModifyQueuePairs for IbDevice {
         if attr_mask == ib::QpAttrMask::RATE_LIMIT {
             return rate_limit::set(qp, attr.rate_limit, &shape);
         }
-        // These fields belong to a change of the rate limit only.
+        // These fields are valid only in a change of the rate limit.
         if shape != ModifyQpReq::default() {
             return Err(EINVAL);
         }
@@ -206,7 +206,7 @@ impl ModifyQueuePairs for IbDevice {
 }
 
 /// Attributes in the device's encoding. Attributes that are not in `mask` are zero. `admitted` are
-/// the rights of peers that the device knows.
+/// the rights that QPs of this device can grant to their peers.
 fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Result<qp::QpAttr> {
     let mut to = qp::QpAttr::default();
     macro_rules! take {
@@ -220,7 +220,7 @@ fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Res
         STATE: qp_state = u8::try_from(from.qp_state)?;
         CUR_STATE: cur_qp_state = u8::try_from(from.cur_qp_state)?;
         EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify = from.en_sqd_async_notify.into();
-        // Rights to operations that the device lacks are dropped: they would admit nothing.
+        // Rights to operations that the device lacks are dropped, since they would have no effect.
         ACCESS_FLAGS: qp_access_flags = ib::AccessFlags(from.qp_access_flags & admitted.0);
         PKEY_INDEX: pkey_index = from.pkey_index;
         PORT: port_num = u8::try_from(from.port_num)?;

@@ -57,7 +57,7 @@ use kernel::{
     }, //
 };
 
-/// The rights that all MRs of this device can grant, and that its QPs admit.
+/// The rights that all MRs of this device can grant, and that all of its QPs admit.
 pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
     ib::AccessFlags::LOCAL_WRITE.0
         | ib::AccessFlags::REMOTE_WRITE.0
@@ -65,7 +65,7 @@ pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
         | ib::AccessFlags::REMOTE_ATOMIC.0,
 );
 
-/// Hints without effect here: pinned pages are listed one by one in any case.
+/// Hints without effect here: a page list names each pinned page in any case.
 const HINTS: ib::AccessFlags = ib::AccessFlags::HUGETLB;
 
 /// Rights that QPs of processes admit beside [`SUPPORTED`].
@@ -99,11 +99,11 @@ assert_same! {
     ib::AccessFlags::RELAXED_ORDERING.0 => ib_access_flags_IB_ACCESS_RELAXED_ORDERING,
 }
 
-/// The rights in the device's encoding. [`SUPPORTED`] and `optional` ones are allowed.
+/// The rights in the device's encoding. [`SUPPORTED`] and `optional` rights are allowed.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for all others.
+/// `EOPNOTSUPP` for any other right.
 pub(super) fn access_flags(
     access: AccessFlags,
     optional: ib::AccessFlags,
@@ -150,7 +150,7 @@ enum Memory {
 
 /// Pinned memory of a process.
 struct User {
-    /// Shared with the new value while the MR is re-registered.
+    /// Shared with the `User` that replaces this one while the MR is re-registered.
     umem: Arc<Umem>,
     page_shift: u8,
     memory: UserMemory,
@@ -209,7 +209,8 @@ impl Mr {
         }
     }
 
-    /// The exponent n of the page size of 2ⁿ bytes, if the driver chose it.
+    /// The exponent n of the page size of 2ⁿ bytes; `None` for MRs whose page size the driver does
+    /// not choose.
     pub(super) fn page_shift(&self) -> Option<u8> {
         match &self.memory {
             Memory::User(user) => Some(user.lock().page_shift),
@@ -383,7 +384,8 @@ impl MemoryRegions for IbDevice {
             let all = Registration::new(pd, &new.umem, new.page_shift, &new.memory)?;
             request.memory = registration.insert(all).request;
         } else {
-            // The device ignores the fields of the memory.
+            // The device ignores the request's fields of the memory, since it keeps the
+            // translation.
             request.memory.base.pdn = pd.number();
             request.memory.base.access_flags = rights(pd, new.memory.access)?;
         }
@@ -394,8 +396,8 @@ impl MemoryRegions for IbDevice {
     }
 
     fn dereg_mr(mr: &rdma::mr::Mr<Self>) -> Result {
-        // `Drop` sends the command, with the buffer locked against its exporter. It can't be
-        // refused, since no window is bound to the MR.
+        // `Drop` sends the command, with the buffer locked against its exporter. The device can't
+        // refuse the command, since no window is bound to the MR.
         if let Memory::Dmabuf(..) = mr.memory {
             return Ok(());
         }

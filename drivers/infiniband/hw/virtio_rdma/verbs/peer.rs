@@ -22,7 +22,7 @@ pub(super) use self::in_tree::*;
 #[cfg(OUT_OF_TREE)]
 pub(super) use self::out_of_tree::*;
 
-/// Whether all fields but the version are at their defaults.
+/// Whether all fields except the versions are at their defaults.
 fn names_no_peer(request: &AllocContextReq) -> bool {
     let asks_for_nothing = AllocContextReq {
         versions: request.versions,

@@ -95,7 +95,8 @@ pub(crate) struct Qp {
     number: Qpn,
     attributes: Attributes,
     poster: Poster,
-    /// Until it is dropped, events may arrive. `None` in RFC mode, which has no events of QPs.
+    /// Events of the QP may arrive until this registration is dropped. `None` in RFC mode, which
+    /// has no events of QPs.
     _events: Option<EventRegistration>,
 }
 

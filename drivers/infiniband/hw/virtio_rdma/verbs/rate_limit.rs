@@ -27,8 +27,8 @@ fn set_of(qp_type: QpType) -> QpTypes {
     }
 }
 
-/// Checks whether a QP may have this limit, in kb/s or 0 for none, after a transition between two
-/// states. `ib_core` allows it in all states.
+/// Checks whether a QP may have this rate limit (in kb/s, 0 for none) after a transition between
+/// two states. `ib_core` allows rate limits in all states.
 ///
 /// # Errors
 ///

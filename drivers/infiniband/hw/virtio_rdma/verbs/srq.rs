@@ -78,7 +78,7 @@ pub(crate) struct Srq {
     number: Srqn,
     max_sge: u32,
     poster: Poster,
-    /// Until it is dropped, events may arrive.
+    /// Events of the SRQ may arrive until this registration is dropped.
     _events: EventRegistration,
 }
 
@@ -135,8 +135,8 @@ impl Srq {
     }
 }
 
-/// Writes the offset and length by which the current process maps a ring to its address `addr`:
-/// MODIFY_SRQ has no response.
+/// Writes the offset and length with which the current process maps a ring to the process's address
+/// `addr`: MODIFY_SRQ has no response.
 fn tell(addr: u64, mapping: uverbs::RingMapping) -> Result {
     let mapping = mapping.to_bytes();
     let addr = UserPtr::from_addr(usize::try_from(addr)?);
@@ -149,13 +149,13 @@ fn tell(addr: u64, mapping: uverbs::RingMapping) -> Result {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the device has none.
+/// `EOPNOTSUPP` if the device has no SRQs.
 fn limits(device: &Device) -> Result<&SrqConfig> {
     device.limits().srq.as_ref().ok_or(EOPNOTSUPP)
 }
 
-/// Checks the attributes of a new SRQ, whoever posts to it. Returns the maximum number of work
-/// requests of an SRQ.
+/// Checks the attributes of a new SRQ, whether the kernel or a process posts to it. Returns the
+/// maximum number of work requests of an SRQ.
 fn check(device: &Device, attr: &SrqAttr) -> Result<u32> {
     let limits = limits(device)?;
     let valid =

@@ -46,8 +46,8 @@ use kernel::{
 
 /// A user context.
 pub(crate) struct Context {
-    /// Number of the doorbell page for its queues; `None` in RFC mode. The page itself is owned by
-    /// the context's mapping, so that no other context gets it before.
+    /// Number of the doorbell page for its queues; `None` in RFC mode. The context's mapping owns
+    /// the page, so that no other context gets it before the process has unmapped it.
     doorbell_page: Option<u32>,
     /// The peer whose memory the process can register besides its own.
     peer: Option<Attachment>,

@@ -113,7 +113,7 @@ impl UserRing {
             }
         } else {
             // Always pinned for writing: this fails for a shared mapping of a file that the process
-            // may only read. Pinned read-only, it would let the device write that file.
+            // may only read. If it were pinned read-only, the device could write that file.
             let access = AccessFlags::LOCAL_WRITE;
             let size = layout.size().into();
             Memory::Process(Umem::pin(device, ring.addr, size, access)?)
@@ -121,7 +121,8 @@ impl UserRing {
         Ok(Self { memory, layout })
     }
 
-    /// Offset and length by which the process maps the ring; zero if it is memory of the process.
+    /// Offset and length with which the process maps the ring; zero if the ring is in memory of the
+    /// process.
     pub(super) fn mapping(&self) -> RingMapping {
         match &self.memory {
             Memory::Process(_) => RingMapping::default(),
@@ -189,9 +190,9 @@ struct Rings {
 
 /// Outcomes of a verb that moves a queue.
 pub(super) enum Moved<R> {
-    /// The ring is prepared; the process maps it at this offset.
+    /// The ring is prepared. The process maps it with this offset and length.
     Prepared(RingMapping),
-    /// The queue has moved; with the device's answer.
+    /// The queue has moved. Contains the device's answer.
     Done(R),
 }
 

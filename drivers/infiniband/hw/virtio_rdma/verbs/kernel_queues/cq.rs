@@ -60,7 +60,7 @@ use kernel::{
 pub(in crate::verbs) struct KernelCq {
     device: Arc<Device>,
     consumer: CqConsumer,
-    /// The virtqueue that the CQ lies in, in RFC mode.
+    /// The virtqueue that holds the CQ in RFC mode.
     virtqueue: Option<Arc<CqVirtqueue>>,
     #[pin]
     pub(super) state: SpinLockIrq<State>,
@@ -138,7 +138,7 @@ impl KernelCq {
             }
             let wanted = sources.len() + 1;
             if spare.capacity() >= wanted {
-                // Moving does not allocate: there is room for all of them.
+                // Moving the sources does not allocate, since `spare` has room for all of them.
                 for source in sources.drain_all() {
                     let _ = spare.push_within_capacity(source);
                 }
@@ -151,8 +151,8 @@ impl KernelCq {
         }
     }
 
-    /// Removes the work queue that [`attach`](Self::attach) added, after the device destroyed it,
-    /// and kills its unpolled CQEs.
+    /// Removes the work queue that [`attach`](Self::attach) added, after the device destroyed its
+    /// QP, and invalidates its unpolled CQEs.
     pub(super) fn detach(&self, source_index: u32, qpn: Qpn) {
         self.purge(qpn);
         let detached = {
@@ -162,7 +162,7 @@ impl KernelCq {
                 .and_then(|index| state.sources.get_mut(index))
                 .and_then(Option::take)
         };
-        // Outside of the lock, since this may free its memory.
+        // Dropped outside of the lock, since this may free the work queue's memory.
         drop(detached);
     }
 
@@ -170,8 +170,8 @@ impl KernelCq {
     pub(super) fn attach_shared(&self, qpn: Qpn, source: &Arc<SharedSource>) -> Result {
         let node = RBTreeNode::new(qpn, source.clone(), GFP_KERNEL)?;
         let before = self.state.lock().shared.insert(node);
-        // The device gave two QPs one number. Dropped outside of the lock, since this may free its
-        // memory.
+        // Any previous entry means that the device assigned the number twice. It is dropped outside
+        // of the lock, since this may free its memory.
         before.map_or(Ok(()), |_| Err(EIO))
     }
 
@@ -180,11 +180,11 @@ impl KernelCq {
     pub(super) fn detach_shared(&self, qpn: Qpn) {
         self.purge(qpn);
         let detached = self.state.lock().shared.remove_node(&qpn);
-        // Outside of the lock, since this may free its memory.
+        // Dropped outside of the lock, since this may free the source's memory.
         drop(detached);
     }
 
-    /// Kills the unpolled CQEs of a QP.
+    /// Invalidates the unpolled CQEs of a QP, so that polls skip them.
     pub(super) fn purge(&self, qpn: Qpn) {
         let has_broken = self.state.lock().kill(qpn);
         if has_broken {
@@ -192,8 +192,8 @@ impl KernelCq {
         }
     }
 
-    /// Calls the handler of an armed consumer without an event of the device. Verbs call this, and
-    /// may themselves run in the handler: so a work item calls the handler.
+    /// Calls the handler of an armed consumer without an event of the device. A work item calls the
+    /// handler, since the caller may be a verb that itself runs in the handler.
     pub(super) fn wake(&self) {
         let mut state = self.state.lock();
         let is_armed = replace(&mut state.armed, ArmKind::None) != ArmKind::None;
@@ -209,8 +209,8 @@ impl KernelCq {
     /// Called after work requests were posted to a QP of the CQ, or the QP was stopped. Wakes the
     /// consumer if the work requests have to be flushed by its polls.
     pub(super) fn posted(&self) {
-        // Only if completions may be lost. Else there is nothing to flush, and the consumer would
-        // be woken for nothing.
+        // Only if completions may be lost. Otherwise no work request has to be flushed, and the
+        // consumer would be woken for nothing.
         if self.device.has_losses() && self.state.lock().left(&self.device).is_some() {
             self.wake();
         }
@@ -255,7 +255,7 @@ impl KernelCq {
             return self.armed_dead(after, has_work, notify.report_missed);
         }
         if has_work {
-            // The device reports no event for work that was left.
+            // The device reports no event for work requests that polls have to flush.
             self.wake();
             return notify.report_missed;
         }
@@ -279,14 +279,16 @@ impl KernelCq {
     }
 
     /// The CQ of a dead device was armed. No event will come, so the consumer is woken at once if a
-    /// poll would find something: work to be flushed, or completions that the device left. Else it
-    /// stays armed until work is posted: waking it for nothing would let it arm again without end.
+    /// poll would find something: work requests to flush, or completions that the device wrote
+    /// before. Else the CQ stays armed until work is posted: a consumer that is woken for nothing
+    /// could arm again without end.
     #[cold]
     fn armed_dead(&self, after: AfterArm, has_work: bool, report_missed: bool) -> bool {
         let (is_missed, is_due) = match after {
             AfterArm::Nothing => (false, false),
             AfterArm::Missed => (true, !report_missed),
-            // The device of a ring would find completions that the consumer has not looked for.
+            // A device that still works would be notified of the request, and would find
+            // completions in the ring that `missed` does not count.
             AfterArm::Tell { missed } => (missed, missed || self.virtqueue.is_none()),
             AfterArm::Fire => (true, true),
         };
@@ -340,7 +342,7 @@ impl State {
     }
 
     /// Marks the unpolled CQEs of QP `qpn`, so that polls skip them, and frees the SRQ slots that
-    /// they complete. Returns whether this found that the device broke the rules of the CQ.
+    /// they complete. Returns whether the device was found to have broken the rules of the CQ.
     fn kill(&mut self, qpn: Qpn) -> bool {
         let source = self.shared.get(&qpn);
         let killed = self.backend.kill(qpn, |cqe| {
@@ -370,7 +372,8 @@ impl EventTarget for KernelCq {
 
     /// Wakes the consumer, whose polls flush the outstanding work requests.
     fn died(&self) {
-        // By a work item: the task that found the device dead may run a verb.
+        // `wake` leaves the handler to a work item: the task that found the device dead may run a
+        // verb.
         self.wake();
     }
 

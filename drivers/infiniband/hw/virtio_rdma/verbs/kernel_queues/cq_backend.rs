@@ -43,19 +43,19 @@ pub(in crate::verbs) enum CqBackend {
     Virtqueue {
         /// The virtqueue.
         queue: Arc<CqVirtqueue>,
-        /// CQEs that the driver took out while it killed those of a QP. Entries before `first` are
-        /// empty.
+        /// CQEs of other QPs that were taken out of the virtqueue in the search for those of a
+        /// destroyed QP. Entries before `first` are empty.
         held: KVec<Option<Element>>,
         /// Index of the oldest CQE in `held`.
         first: usize,
-        /// Whether elements were given back without a notification of the device.
+        /// Whether elements were given back to the device since it was notified last.
         is_fresh: bool,
     },
 }
 
 /// The step that remains after a CQ was armed.
 pub(super) enum AfterArm {
-    /// None: the device will see the request.
+    /// No step is left: the device will see the request.
     Nothing,
     /// The caller asked for missed completions, and some wait to be polled.
     Missed,
@@ -104,12 +104,8 @@ impl CqBackend {
         }
     }
 
-    /// Moves the oldest CQE into `cqe`. Returns whether there was one.
-    ///
-    /// # Errors
-    ///
-    /// `EIO` if the device broke the queue's rules.
-    // An out parameter: the compiler splits a returned CQE into its fields and joins them again.
+    /// `cqe` is an out parameter, since the compiler would split a returned CQE into its fields and
+    /// join them again.
     #[inline]
     pub(super) fn take(&mut self, cqe: &mut Cqe) -> Result<bool> {
         match self {
@@ -149,8 +145,8 @@ impl CqBackend {
         }
     }
 
-    /// Kills the CQEs of QP `qpn` that were not taken. In a ring, passes each to `visit` and then
-    /// overwrites its QP number; in a virtqueue, removes them.
+    /// Invalidates the CQEs of QP `qpn` that were not taken. In a ring, passes each CQE to `visit`
+    /// and then overwrites its QP number; in a virtqueue, removes the CQEs.
     ///
     /// # Errors
     ///
@@ -181,7 +177,7 @@ impl CqBackend {
         }
     }
 
-    /// Requests an event of the device. `is_armed`: an earlier request, to which no event came yet,
+    /// Requests an event of the device. If `is_armed`, an earlier request is still pending and
     /// includes this one.
     pub(super) fn arm(&mut self, kind: ArmKind, is_armed: bool, report_missed: bool) -> AfterArm {
         match self {
@@ -192,8 +188,9 @@ impl CqBackend {
             },
             Self::Virtqueue { queue, held, .. } => {
                 let missed = report_missed && (!held.is_empty() || !queue.elements().enable_cb());
-                // For the device these are polled by nobody, but after its interrupt the driver
-                // would find the virtqueue empty.
+                // The device would report an event for the CQEs in `held`, since they are not
+                // polled yet. But the driver would then ignore the interrupt, since the virtqueue
+                // is empty.
                 if held
                     .iter()
                     .flatten()
@@ -306,7 +303,7 @@ fn kill(
             .as_ref()
             .is_some_and(|element| cqe_of(element).qp_num == qpn)
     };
-    // CQEs that stay in `held` move to its start.
+    // The CQEs that stay in `held` move to its start.
     let mut kept = 0;
     for index in *first..held.len() {
         if is_killed(&held[index]) {

@@ -50,7 +50,8 @@ assert_same! {
 ///
 /// # Errors
 ///
-/// `EINVAL` for an operation that the QP can't do, `EOPNOTSUPP` for one that the device can't do.
+/// `EINVAL` for an operation that the QP can't do, `EOPNOTSUPP` for an operation that the device
+/// can't do.
 #[inline]
 pub(super) fn encode(
     qp: &Qp,
@@ -233,7 +234,7 @@ fn inline_payload(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) ->
     Ok(offset)
 }
 
-/// Whether the operation sends a payload, which may then be in the WQE.
+/// Whether the operation sends a payload. Only such a payload can be inline, in the WQE.
 fn takes_inline(opcode: WrOpcode) -> bool {
     matches!(
         opcode,

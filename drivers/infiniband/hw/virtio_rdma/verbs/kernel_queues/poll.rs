@@ -88,7 +88,7 @@ impl KernelCompletionQueues for IbDevice {
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result {
         let pkeys = cq.device().port.pkey_tbl_len;
         let cq = cq.kernel()?;
-        // Disabled once, for the lock of the CQ and those of its work queues.
+        // Interrupts are disabled once, for the lock of the CQ and the locks of its work queues.
         let disabled = local_interrupt_disable();
         let mut guard = cq.state.lock_with(&disabled);
         let state = &mut *guard;
@@ -141,7 +141,7 @@ fn take(
             state.armed = ArmKind::None;
         }
         // The driver gave the CQEs of destroyed QPs this number, at most one in each slot. A device
-        // that writes more of them would keep this loop busy.
+        // that writes this number itself could keep the loop busy without end.
         if cqe.qp_num == Qpn::NONE {
             killed += 1;
             if killed > state.backend.slots() {
@@ -174,7 +174,8 @@ fn deliver(
     let (source_index, position) = completion::split_wr_id(cqe.wr_id);
     let source = state.sources.get(source_index).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
-    // Before the lock: there shall be no call between the checks and the write of the completion.
+    // Before the lock is taken, so that there is no call between the checks and the write of the
+    // completion.
     let slot = completions.slot(&work.client.consumer);
     let mut queue = work.state.lock_with(disabled);
     if queue.qpn != cqe.qp_num {
@@ -190,7 +191,7 @@ fn deliver(
     Ok(())
 }
 
-/// Checks and delivers the CQE of a receive from an SRQ, which has the id of the work request.
+/// Checks the CQE of a receive from an SRQ, and delivers its completion.
 #[inline(never)]
 fn deliver_shared(
     source: &SharedSource,

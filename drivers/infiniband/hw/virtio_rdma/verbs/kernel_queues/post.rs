@@ -46,7 +46,7 @@ impl KernelQueuePairs for IbDevice {
     fn post_recv(qp: &rdma::qp::Qp<Self>, requests: &mut RecvWrs<'_>) -> Result {
         let kernel = qp.kernel()?;
         if kernel.shared.is_some() {
-            // Receives are posted to the SRQ.
+            // The QP's receives are posted to its SRQ.
             return Err(EINVAL);
         }
         let queue = kernel.recv.as_ref();
@@ -68,7 +68,7 @@ fn post<R>(
     mut requests: impl Iterator<Item = R>,
     mut fill: impl FnMut(&mut WorkState, R) -> Result,
 ) -> Result {
-    // A QP without this queue acts as if the queue were full.
+    // A QP without this queue behaves as if the queue were full.
     let attached = queue.ok_or(ENOMEM)?;
     let work = &attached.work;
     let device: &Device = &qp.device().device;
@@ -108,8 +108,9 @@ fn recv(qp: &Qp, state: &mut WorkState, request: &RecvWr<'_>) -> Result {
     unless_dead(qp, state, request.wr_id(), posted)
 }
 
-/// The result of a post; on a dead device, a post that found no virtqueue element is repeated
-/// without one. The device keeps the elements, but the work request only has to be flushed.
+/// Returns the result of a post. On a dead device, repeats a post that found no virtqueue element,
+/// now without an element: the device does not give elements back, but the work request only has to
+/// be flushed.
 #[inline]
 fn unless_dead(qp: &Qp, state: &mut WorkState, wr_id: u64, posted: Result) -> Result {
     match posted {

@@ -78,9 +78,9 @@ pub(in crate::verbs) struct WorkRing {
 /// An outstanding work request.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Posted {
-    /// The client's id.
+    /// The id that the client gave the work request.
     pub(super) wr_id: u64,
-    /// Total length of its SGEs in bytes.
+    /// Total length of the work request's SGEs in bytes.
     pub(super) length: u32,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct WorkState {
     /// Outstanding work requests by slot. The device gets their positions instead of the clients'
     /// ids.
     posted: KVVec<Posted>,
-    /// Position of the oldest outstanding work request, if any.
+    /// Position of the oldest outstanding work request, if there is one.
     oldest: u32,
     /// Index of the queue among the sources of its CQ.
     source_index: u32,
@@ -192,7 +192,7 @@ impl WorkRing {
         }
     }
 
-    /// Forgets all work requests: a QP in RESET has none, and none of them completes.
+    /// Frees all slots: the QP is in RESET, so its work requests do not complete.
     fn reset(&self) {
         let mut state = self.state.lock();
         state.oldest = state.backend.reset();
@@ -251,13 +251,9 @@ impl WorkState {
         }
     }
 
-    /// Completes the work request at `position` and frees the slots up to it, unless `accept`
-    /// fails. Then the work request stays outstanding, until a poll flushes the queue. Returns the
-    /// result of `accept`.
-    ///
-    /// # Errors
-    ///
-    /// `EIO` if the work request is not outstanding; the errors of `accept`.
+    /// Completes the work request at `position` and frees the slots up to it. If `accept` fails, no
+    /// slot is freed, and the work request stays outstanding until a poll flushes the queue.
+    /// Returns the result of `accept`.
     #[inline]
     pub(super) fn complete<R>(
         &mut self,
@@ -288,13 +284,13 @@ impl WorkState {
     }
 }
 
-/// The queues of a QP of the kernel, attached to their CQs. The owner drops it after the device
-/// destroyed the QP, which detaches the queues.
+/// The queues of a QP of the kernel, attached to their CQs. Dropping it detaches the queues; the
+/// owner does so after the device destroyed the QP.
 #[derive(Default)]
 pub(in crate::verbs) struct KernelQp {
     pub(in crate::verbs) send: Option<Attached>,
     pub(in crate::verbs) recv: Option<Attached>,
-    /// The SRQ, in place of `recv`, if the QP takes its receives from one.
+    /// The SRQ from which the QP takes its receives, in place of `recv`; `None` if it has no SRQ.
     pub(in crate::verbs) shared: Option<AttachedShared>,
 }
 
@@ -311,7 +307,7 @@ impl KernelQp {
         }
     }
 
-    /// Forgets all work requests and kills their CQEs, since the QP is in RESET.
+    /// Frees all slots and invalidates the CQEs of their work requests, since the QP is in RESET.
     pub(in crate::verbs) fn reset(&self) {
         for queue in self.attached() {
             queue.cq.purge(queue.work.number());

@@ -27,7 +27,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Indices of a ring's two position words: that of the owner, and that of the device.
+/// Indices of a ring's two position words: the owner's and the device's.
 const OWNER: usize = 0;
 const DEVICE: usize = 1;
 

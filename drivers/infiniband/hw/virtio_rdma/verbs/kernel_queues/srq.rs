@@ -95,7 +95,7 @@ impl KernelSrq {
         self.srqn.store(srqn.get(), Relaxed);
     }
 
-    /// Posts work requests until one fails, and publishes those before it.
+    /// Posts work requests until one fails, and publishes the work requests before it.
     pub(in crate::verbs) fn post(
         &self,
         device: &Device,
@@ -123,7 +123,8 @@ impl KernelSrq {
         let num_sge = u32::try_from(sges.len())?;
         let slot = state.queue.reserve().ok_or(ENOMEM)?;
         let mut wqe = Wqe::new(self.ring.slot(slot.into()));
-        // The id is the slot alone: the QP that takes the receive, and so the CQ, is not known yet.
+        // The id contains only the slot: the QP that will take the receive, and so its CQ, is not
+        // known yet.
         let header = RqHeader {
             num_sge,
             wr_id: slot.into(),
@@ -160,7 +161,7 @@ impl KernelSrq {
     }
 }
 
-/// The SRQ and the consumer of a QP, for the CQ into which its receives complete.
+/// The SRQ and the consumer of a QP, as the CQ into which the QP's receives complete needs them.
 pub(in crate::verbs) struct SharedSource {
     pub(in crate::verbs) srq: Arc<KernelSrq>,
     pub(in crate::verbs) client: Client,

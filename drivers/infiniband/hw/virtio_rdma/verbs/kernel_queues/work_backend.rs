@@ -45,7 +45,7 @@ pub(super) enum WorkBackend {
         spare: KVec<Element>,
         /// Bytes of an element.
         size: usize,
-        /// Whether elements were added without a notification of the device.
+        /// Whether elements were added to the virtqueue since the device was notified last.
         is_fresh: bool,
     },
 }
@@ -78,7 +78,8 @@ impl WorkBackend {
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full, `EIO` if the device broke its rules; the errors of `build`.
+    /// `ENOMEM` if the queue is full, `EIO` if the device broke the rules of the queue; the errors
+    /// of `build`.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -220,9 +221,9 @@ impl WorkBackend {
     }
 }
 
-/// An element of `size` bytes for a WQE: a spare one, else one that the device has used. There is
-/// one for each free slot, since the device uses an element before it writes the CQE that frees the
-/// slot.
+/// An element of `size` bytes for a WQE: a spare one, else one that the device has used. Each free
+/// slot has such an element, since the device uses an element before it writes the CQE that frees
+/// the slot.
 fn take_spare(queue: &WorkVirtqueue, spare: &mut KVec<Element>, size: usize) -> Result<Element> {
     let used = || queue.elements().get_buf().map(|(element, _)| element);
     let mut element = spare.pop().or_else(used).ok_or(ENOMEM)?;

@@ -45,13 +45,13 @@ impl<'a> Wqe<'a> {
         self.span.put(offset, bytes);
     }
 
-    /// Writes the header of a send WQE, but for the union at its end.
+    /// Writes the header of a send WQE except for the union at its end.
     #[inline]
     pub(super) fn put_header(&mut self, header: &SqHeader) {
         self.put(0, &header.to_bytes()[..SqHeader::UNION]);
     }
 
-    /// Writes the union.
+    /// Writes the union at the end of the header.
     #[inline]
     pub(super) fn put_member<M: Member>(&mut self, member: &M) {
         let mut union = [0; SqHeader::SIZE - SqHeader::UNION];
@@ -59,7 +59,7 @@ impl<'a> Wqe<'a> {
         self.put(SqHeader::UNION, &union[..M::SIZE]);
     }
 
-    /// Writes the SGE of an inline payload, which follows the SGE.
+    /// Writes the SGE in front of an inline payload.
     #[inline]
     pub(super) fn put_inline_sge(&mut self, offset: usize, length: u32) {
         let sge = Sge {
@@ -70,7 +70,7 @@ impl<'a> Wqe<'a> {
         self.length = length;
     }
 
-    /// Writes SGEs from `offset` on, and returns the length of the WQE, of which they are the end.
+    /// Writes SGEs from `offset` on, the last part of the WQE, and returns the WQE's length.
     #[inline]
     pub(super) fn put_sges(&mut self, mut offset: usize, sges: &[wr::Sge]) -> usize {
         for sge in sges {

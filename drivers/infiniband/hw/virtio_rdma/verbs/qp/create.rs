@@ -109,7 +109,7 @@ impl UserQueuePairs for IbDevice {
         let ib_device = pd.device();
         let device = &ib_device.device;
         check(device, init)?;
-        // The GSI QP is the core's: peers trust its management datagrams.
+        // The GSI QP belongs to the core: peers trust its management datagrams.
         if init.qp_type() == QpType::Gsi {
             return Err(EPERM);
         }
@@ -221,7 +221,7 @@ fn in_virtqueues(
 ) -> Result<NewQp<Qp>> {
     let device = &pd.device().device;
     let mut cap = init.cap();
-    // Rounded up as for a ring, as far as the device's limit allows.
+    // Rounded up to a power of two, as the slots of a ring are, but not above the device's limit.
     let limit = device.limits().queues.max_qp_wr;
     let round = |entries: u32| match entries {
         0 => 0,
@@ -286,7 +286,7 @@ fn attach(
     Ok(())
 }
 
-/// Checks the number of a new QP and passes the QP on.
+/// Checks the number of a new QP and returns the QP.
 fn finish(qp: Qp) -> Result<NewQp<Qp>> {
     let is_gsi = qp.qp_type() == QpType::Gsi;
     decode::qp::check_number(qp.number, is_gsi).map_err(|_| EIO)?;
@@ -297,7 +297,7 @@ fn finish(qp: Qp) -> Result<NewQp<Qp>> {
     })
 }
 
-/// Checks the attributes of a new QP, whoever posts to it.
+/// Checks the attributes of a new QP, whether the kernel or a process posts to it.
 fn check(device: &Device, init: &Init<'_>) -> Result {
     let limits = device.limits();
     let blocks_loopback = limits.has(Feature::Multicast) && init.qp_type() == QpType::Ud;
