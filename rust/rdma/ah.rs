@@ -85,7 +85,7 @@ pub trait AddressHandles: ProtectionDomains {
 /// ```
 /// use crate::rdma::ah::AhInitAttr;
 ///
-/// /// The GID of the peer, if the path begins at the port that it names.
+/// /// The destination GID, if the source address belongs to the path's port.
 /// fn destination(init: &AhInitAttr<'_>) -> Result<[u8; 16]> {
 ///     let attr = init.attr();
 ///     (init.source().port() == attr.port_num).then_some(attr.dgid).ok_or(EINVAL)

@@ -105,7 +105,7 @@ pub struct EventHandler {
 /// ```
 /// use crate::rdma::{cq::CqConsumer, event::CqEvent};
 ///
-/// /// Tells the consumer of a CQ that it gets no more completions.
+/// /// Reports to the consumer of a CQ that no more completions arrive.
 /// fn fail(consumer: &CqConsumer) {
 ///     consumer.event(CqEvent::Error);
 ///     consumer.notify_later();
@@ -139,7 +139,7 @@ struct Link<Q: Handled> {
 /// The bit of [`Link::pending`] for completions, above the bits of all `ib_event_type`s.
 const COMPLETIONS: u32 = 1 << 31;
 
-/// The bit of an event.
+/// The bit of [`Link::pending`] for a kind of event.
 fn bit(event: bindings::ib_event_type) -> u32 {
     1u32.checked_shl(event).unwrap_or(0)
 }
@@ -202,7 +202,7 @@ impl<Q: Handled> Call for Link<Q> {
         if pending & COMPLETIONS != 0 {
             self.notify();
         }
-        // SAFETY: By the type invariants: this is the deferred call.
+        // SAFETY: By the type invariants, since the deferred call is running.
         unsafe { Self::tell(queue, pending & !COMPLETIONS) };
     }
 }
@@ -226,8 +226,8 @@ impl<Q: Handled> Consumer<Q> {
     }
 
     fn defer(&self, bits: u32) {
-        // Events of a queue without a linked consumer are dropped. If `unlink` runs between the two
-        // calls, the deferred call is disabled.
+        // Events of a queue without a linked consumer are dropped. If `unlink` runs before the call
+        // is queued, the deferred call is disabled.
         if !self.0.queue.load(Relaxed).is_null() {
             self.0.mark(bits);
             self.0.queue();

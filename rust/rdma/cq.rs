@@ -44,7 +44,7 @@ use kernel::{
 /// };
 ///
 /// impl CompletionQueues for MyDriver {
-///     /// The way to the consumer, for when something completes.
+///     /// The consumer, which is notified of completions.
 ///     type Cq = CqConsumer;
 ///
 ///     fn create_cq(
@@ -84,7 +84,7 @@ pub trait CompletionQueues: Driver {
 ///     Udata,
 /// };
 ///
-/// /// Grows a CQ of the current process, unless it has that many entries.
+/// /// Grows a CQ of the current process, unless it has `wanted` entries already.
 /// fn grow<T: UserCompletionQueues>(
 ///     cq: &Cq<T>,
 ///     entries: u32,
@@ -139,11 +139,11 @@ core_object!(ib_cq, CompletionQueues, Cq, CqConsumer);
 
 handled! { ib_cq, CqEvent, cq_context, cq,
     unsafe fn complete(this: *mut Self) {
-        // SAFETY: By the function's safety requirements; the consumer gave the handler with this
-        // context.
+        // SAFETY: By the function's safety requirements; the consumer passed the handler together
+        // with this context.
         unsafe {
-            // uverbs allocates an event for each call. In the kernel's tree it has to limit them by
-            // itself.
+            // uverbs allocates an event for each call. Out of the kernel's tree the number of
+            // events is limited here; in the tree, uverbs itself has to limit it.
             #[cfg(OUT_OF_TREE)]
             if bindings::ib_cq_event_unread(this) {
                 return;

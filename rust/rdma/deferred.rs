@@ -22,12 +22,7 @@ pub(super) trait Call: Send + Sync + 'static {
     fn call(&self);
 }
 
-/// Data, and the work item that calls it.
-///
-/// # Invariants
-///
-/// While the work item is queued, it owns a reference of the [`Arc`] that contains `self`. It gives
-/// the reference up when it runs or is cancelled.
+/// Data, and the work item that runs [`Call::call`] on the data.
 #[repr(C)]
 #[pin_data]
 pub(super) struct Deferred<T: Call> {
@@ -63,8 +58,8 @@ impl<T: Call> Deferred<T> {
     /// Queues the call, if it is not queued. Can be called in any context. Does nothing after
     /// [`disable`](Self::disable).
     ///
-    /// The owner calls [`disable`](Self::disable) before the module is unloaded, which contains the
-    /// code of the call.
+    /// The owner calls [`disable`](Self::disable) before the module with the code of the call is
+    /// unloaded.
     pub(super) fn queue(self: &Arc<Self>) {
         let owned = Arc::into_raw(self.clone());
         // SAFETY: The work item is initialised, and valid as long as it owns a reference. The queue

@@ -41,7 +41,7 @@ use kernel::{
     ModuleMetadata, //
 };
 
-/// A driver of RDMA devices: the part that is common to all. `Self` is the driver's data of one
+/// The part of a driver that is common to all RDMA devices. `Self` is the driver's data of one
 /// device.
 ///
 /// Callbacks run while a device is registered or being registered, in process context unless stated
@@ -92,8 +92,8 @@ impl<T: Driver> CoreObject<T> for bindings::ib_device {
 pub struct DeviceParts {
     bound_device: ARef<device::Device>,
     binding: Binding,
-    /// Stubs of QPs that completions of processes point to, by QPN from 1 on. Empty if the core
-    /// does not poll for processes.
+    /// The stubs that completions of processes point to in place of QPs, in the order of the QPNs
+    /// from 1 on. Empty if the core does not poll for processes.
     stubs: KVec<QpStub>,
 }
 
@@ -134,7 +134,7 @@ impl<T: Driver> Device<T> {
         unsafe { embedded(self.as_raw()) }.into()
     }
 
-    /// The binding of that device.
+    /// The binding of the [bound device](Self::bound_device).
     pub(super) fn binding(&self) -> &Binding {
         &self.0.own().binding
     }
@@ -164,14 +164,15 @@ impl<T: Driver> Device<T> {
     /// The network device of a port. The caller holds the reference briefly, since the removal of
     /// the network device waits for it.
     pub fn netdev(&self, port: u32) -> Option<ARef<net::device::Device>> {
-        // SAFETY: The device is registered, or being so, by the type invariants.
+        // SAFETY: The device is registered or being registered, by the type invariants.
         let netdev = unsafe { bindings::ib_device_get_netdev(self.as_raw(), port) };
         // SAFETY: The core returns a valid device with a reference for the caller.
         NonNull::new(netdev.cast()).map(|netdev| unsafe { ARef::from_raw(netdev) })
     }
 
     /// Reports a changed state of the port of `netdev` to clients. For a network device that is a
-    /// member of a bond or team, the core leaves this to drivers; for others it does it by itself.
+    /// member of a bond or team, the core leaves this report to drivers; for other network devices
+    /// it reports the change itself.
     pub fn dispatch_port_state(&self, netdev: &net::device::Device) {
         // SAFETY: The device is registered by the type invariants, and the network device is valid.
         unsafe { bindings::ib_dispatch_port_state_event(self.as_raw(), netdev.as_raw()) };
@@ -238,8 +239,8 @@ impl<T: Driver> DeviceRef<T> {
     ///
     /// `raw` is an allocated device of `T`.
     unsafe fn new(raw: NonNull<bindings::ib_device>) -> Self {
-        // INVARIANT: The generic device is embedded, and frees the whole when its last reference is
-        // dropped.
+        // INVARIANT: The generic device is embedded in the device `raw`, and the drop of its last
+        // reference frees `raw`.
         Self {
             raw,
             // SAFETY: By the safety requirements.
@@ -410,7 +411,8 @@ pub(super) const fn is_name_pattern(name: &CStr) -> bool {
 unsafe fn write_node_desc(device: *mut bindings::ib_device, text: &[u8]) {
     // SAFETY: By the safety requirements.
     let start = unsafe { &raw mut (*device).node_desc };
-    // The last byte stays zero. Readers take no lock, so they may see parts of both texts.
+    // Readers take no lock, so they may see parts of the old and of the new text. The last byte
+    // stays zero.
     for index in 0..NODE_DESC_MAX - 1 {
         let byte = text.get(index).copied().unwrap_or(0);
         // SAFETY: The index is within the array.
@@ -528,7 +530,7 @@ impl<T: Driver> Allocated<T> {
         }
         let parts = DeviceParts {
             bound_device: config.bound_device.into(),
-            // Before the registration, so that it ends after the registration.
+            // Made before the registration, so that the binding ends after the registration.
             binding: Binding::new(config.bound_device)?,
             stubs,
         };
@@ -547,7 +549,7 @@ impl<T: Driver> Allocated<T> {
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
             return Err(error);
         }
-        // INVARIANT: Both were just done.
+        // INVARIANT: The device was just allocated and its driver data initialised.
         let this = Self {
             raw,
             _driver: PhantomData,
@@ -596,7 +598,7 @@ impl<T: Driver> Allocated<T> {
                 as_raw_device(dma_device),
             )
         })?;
-        // INVARIANT: It was just registered.
+        // INVARIANT: The device was just registered.
         Ok(Inner { allocated: self })
     }
 }

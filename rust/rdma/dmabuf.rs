@@ -2,9 +2,9 @@
 
 //! DMA buffers: memory of other drivers that a device accesses.
 //!
-//! A buffer is pinned as long as it is used. Nevertheless its exporter may take it back for good,
-//! because its device goes away, or to use the memory otherwise. The driver's [`Revoke`] then ends
-//! the device's accesses.
+//! A buffer is pinned as long as it is used. Nevertheless its exporter may take the buffer back for
+//! good, to use the memory otherwise or because the exporter's device is removed. The driver's
+//! [`Revoke`] then ends the device's accesses.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -66,8 +66,8 @@ impl Drop for LoadedModule {
 ///     Driver,
 /// };
 ///
-/// /// Leaks a buffer that the device may use for ever. While the module is being unloaded, the
-/// /// exporter gets it back all the same.
+/// /// Leaks a buffer that the device may use for ever. If the module is being unloaded, the buffer
+/// /// is given back to the exporter nevertheless.
 /// fn abandon<T: Driver, R: Revoke>(buffer: Dmabuf<R>) {
 ///     match buffer.linger::<T>() {
 ///         Ok(lingering) => core::mem::forget::<LingeringDmabuf<R>>(lingering),
@@ -81,7 +81,8 @@ pub struct LingeringDmabuf<R: Revoke> {
     _umem: Option<WhileBound<(Owned, Needed<R>)>>,
 }
 
-/// The handler of a buffer and the module with its code, both of which calls of the exporter need.
+/// The handler of a buffer, and the module that contains its code. The exporter may call the
+/// handler, so both have to exist.
 struct Needed<R: Revoke> {
     _handler: Arc<R>,
     _module: LoadedModule,
@@ -99,7 +100,7 @@ struct Needed<R: Revoke> {
 /// };
 /// use kernel::sync::Arc;
 ///
-/// /// Tells what happens to a buffer.
+/// /// A handler that logs that a buffer is taken back.
 /// struct Told;
 ///
 /// impl Revoke for Told {
@@ -108,7 +109,7 @@ struct Needed<R: Revoke> {
 ///     }
 /// }
 ///
-/// /// Pins a page of the buffer that a file of the current process is.
+/// /// Pins a page of a buffer; `fd` is its file descriptor in the current process.
 /// fn pin<T: Driver>(device: &Device<T>, fd: c_int) -> Result<Dmabuf<Told>> {
 ///     let handler = Arc::new(Told, GFP_KERNEL)?;
 ///     let buffer = LockedDmabuf::pin(device, fd, 0, 4096, AccessFlags::LOCAL_WRITE)?;
@@ -192,8 +193,8 @@ impl Slot {
     }
 }
 
-/// A buffer that is pinned and mapped for the device, with its reservation locked, so that the
-/// exporter can't take it back while the device gets to know it.
+/// A buffer that is pinned and mapped for the device. Its reservation is locked, so that the
+/// exporter can't take the buffer back before the device knows the memory.
 pub struct LockedDmabuf<'a> {
     locked: LockedUmem,
     slot: Slot,
@@ -309,12 +310,12 @@ impl<R: Revoke> Dmabuf<R> {
         &self.handler
     }
 
-    /// Keeps the module of `T` loaded as long as the buffer exists. For a buffer that the device
-    /// may still access, and that is therefore kept, perhaps for good.
+    /// Keeps the module of `T` loaded as long as the buffer exists. Used for a buffer that the
+    /// device may still access, so that it has to be kept, perhaps for good.
     ///
     /// # Errors
     ///
-    /// The buffer, if the module is being unloaded. The caller then must drop it.
+    /// Returns the buffer if the module is being unloaded. The caller must then drop the buffer.
     pub fn linger<T: Driver>(self) -> Result<LingeringDmabuf<R>, Self> {
         let module = <T::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
         // SAFETY: The module contains this code, so it exists; it may be being unloaded.
@@ -324,7 +325,7 @@ impl<R: Revoke> Dmabuf<R> {
         let Self { slot, handler } = self;
         let needed = Needed {
             _handler: handler,
-            // INVARIANT: It was just taken.
+            // INVARIANT: The reference was just taken.
             _module: LoadedModule(module),
         };
         let umem = slot.attached.umem.lock().take();
@@ -340,7 +341,7 @@ impl<R: Revoke> Dmabuf<R> {
             let raw = container(umem);
             // SAFETY: By the type invariants.
             unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
-            // INVARIANT: It was just locked.
+            // INVARIANT: The reservation was just locked.
             Locked(raw)
         });
         work()

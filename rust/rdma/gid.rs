@@ -49,8 +49,9 @@ pub trait GidTable: Driver {
     /// Adds an entry, which may be used until it is deleted.
     fn add_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 
-    /// Deletes an entry. AHs and QPs may still use its index, which no other entry gets until they
-    /// are destroyed. Until then the device must refuse to send from it.
+    /// Deletes an entry. AHs and QPs may still name the entry's index. Until they are destroyed,
+    /// the index is not assigned to another entry, and the device must refuse to send from the
+    /// index.
     fn delete_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 }
 
@@ -71,7 +72,7 @@ core_enum! {
 /// ```
 /// use crate::rdma::gid::{GidEntry, GidType};
 ///
-/// /// Refuses what a device without RoCE v1 and VLANs has no use for.
+/// /// Refuses entries that a device without RoCE v1 and VLANs can't use.
 /// fn check(gid: &GidEntry<'_>) -> Result {
 ///     match (gid.gid_type()?, gid.vlan()?) {
 ///         (GidType::RoceV2, None) => Ok(()),
@@ -101,7 +102,7 @@ impl GidEntry<'_> {
     }
 
     fn attr(&self) -> &bindings::ib_gid_attr {
-        // SAFETY: By the type invariants; the core does not change it while a callback runs.
+        // SAFETY: By the type invariants; the core does not change the entry while a callback runs.
         unsafe { &*self.raw }
     }
 
@@ -151,7 +152,7 @@ pub(super) unsafe extern "C" fn add<T: GidTable>(
     _context: *mut *mut c_void,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: The entry names a device whose registration is not over.
+        // SAFETY: The entry names a device that is still registered.
         let device = unsafe { Device::<T>::from_raw((*attr).device) };
         // SAFETY: By the function's safety requirements.
         let entry = unsafe { GidEntry::from_raw(attr) };
@@ -168,7 +169,7 @@ pub(super) unsafe extern "C" fn delete<T: GidTable>(
     _context: *mut *mut c_void,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: The entry names a device whose registration is not over.
+        // SAFETY: The entry names a device that is still registered.
         let device = unsafe { Device::<T>::from_raw((*attr).device) };
         // SAFETY: By the function's safety requirements.
         let entry = unsafe { GidEntry::from_raw(attr) };

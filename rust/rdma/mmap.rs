@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Mappings at offsets of a context: registers of the device, and memory.
+//! Mappings of a context: device registers and memory that a process maps at offsets.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -174,7 +174,7 @@ impl<R: Registers> List<R> {
             )
         });
         if let Err(error) = inserted {
-            // SAFETY: It was not inserted, so it is still ours.
+            // SAFETY: The entry was not inserted, so it is still ours.
             drop(unsafe { KBox::from_raw(entry) });
             return Err(error);
         }
@@ -203,7 +203,7 @@ impl<R: Registers> List<R> {
             // SAFETY: As above; the lock of the list is held.
             unsafe { (*last.as_ptr()).index = index };
         }
-        // SAFETY: As above, and it is not in the list any more.
+        // SAFETY: As above, and the entry is not in the list any more.
         unsafe { bindings::rdma_user_mmap_entry_remove((*entry.as_ptr()).c.get()) };
     }
 
@@ -236,10 +236,10 @@ impl<T: UserContexts> Mappings<T> {
         let pages = memory.user_pages();
         let mut list = self.0.lock();
         let entry = list.insert(Backing::Memory(pages.clone()))?;
-        // SAFETY: It was just inserted, and the list is locked.
+        // SAFETY: The entry was just inserted, and the list is locked.
         let offset = unsafe { offset(entry) };
         drop(list);
-        // INVARIANT: It was just inserted.
+        // INVARIANT: The entry was just inserted.
         Ok(Offer {
             mappings: self.clone(),
             entry,
@@ -322,10 +322,10 @@ impl<T: UserContexts> Drop for Offer<T> {
 // SAFETY: The entry is accessed only under the lock of the list.
 unsafe impl<T: UserContexts> Send for Offer<T> {}
 
-// SAFETY: A shared reference gives access to numbers only.
+// SAFETY: A shared reference gives access only to numbers.
 unsafe impl<T: UserContexts> Sync for Offer<T> {}
 
-/// The mappings of a context, which end with it.
+/// The mappings of a context. Dropping it removes them all, and no more can be added.
 pub struct OwnedMappings<T: UserContexts>(Mappings<T>);
 
 impl<T: UserContexts> OwnedMappings<T> {
@@ -348,7 +348,7 @@ impl<T: UserContexts> OwnedMappings<T> {
     pub(super) fn add(&self, registers: T::Registers) -> Result<MmapOffset> {
         let mut list = self.0 .0.lock();
         let entry = list.insert(Backing::Registers(registers))?;
-        // SAFETY: It was just inserted, and the list is locked.
+        // SAFETY: The entry was just inserted, and the list is locked.
         Ok(unsafe { offset(entry) })
     }
 }
@@ -376,13 +376,13 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements. The entry is one that `List::insert` made,
-        // of the area's length, and the area is shared.
+        // SAFETY: By the function's safety requirements. The core finds an entry that
+        // `List::insert` made, of the area's length, and only if the area is shared.
         let raw = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
         if raw.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: The reference that was just taken keeps it.
+        // SAFETY: The reference that was just taken keeps the entry valid.
         let backing = unsafe { &(*Entry::<T::Registers>::from_raw(raw)).backing };
         // SAFETY: By the function's safety requirements, the area is being set up.
         let area = unsafe { VmaNew::from_raw(vma) };
@@ -390,7 +390,8 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
             Backing::Memory(pages) => pages.map(area),
             Backing::Registers(registers) => {
                 let page_frame = || {
-                    // Registers hold no code, now or after a later mprotect().
+                    // Registers contain no code. Not even a later mprotect() may make them
+                    // executable.
                     area.try_clear_mayexec()?;
                     // SAFETY: The core has set the context's device, which stays registered during
                     // the call.

@@ -48,7 +48,7 @@
 //!     }
 //!
 //!     fn dereg_mr(_mr: &Mr<Self>) -> Result {
-//!         // Here the device lets go of the memory, which is dropped after that.
+//!         // Here the device stops using the memory, which is dropped afterwards.
 //!         Ok(())
 //!     }
 //! }
@@ -77,7 +77,7 @@
 //!     }
 //! }
 //!
-//! /// Where the device finds the pages of a REG_MR, and how many they are.
+//! /// The address of the page list of a REG_MR, and the number of pages.
 //! fn pages<T: FastRegistration>(request: &FastReg<'_, T>) -> Result<(u64, u32)> {
 //!     let pages = T::mapped_pages(request.mr()).ok_or(EINVAL)?;
 //!     Ok((pages.dma_address(), pages.count()))
@@ -120,15 +120,16 @@ pub trait MemoryRegions: ProtectionDomains {
     /// Creates an MR over memory of the current process.
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Self::Mr>>;
 
-    /// Changes an MR over memory of the current process and moves it to PD `pd`. It keeps its keys.
-    /// After an error it is unchanged. No other callback for the MR runs at the same time.
+    /// Changes an MR over memory of the current process and moves it to PD `pd`. The MR keeps its
+    /// keys. After an error the MR is unchanged. No other callback for the MR runs at the same
+    /// time.
     fn rereg_user_mr(mr: &Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result;
 
     /// Destroys an MR on the device. The driver's part is dropped afterwards.
     ///
     /// # Errors
     ///
-    /// `EBUSY` while memory windows are bound to the MR, which is then unchanged.
+    /// `EBUSY` while memory windows are bound to the MR; the MR is then unchanged.
     fn dereg_mr(mr: &Mr<Self>) -> Result;
 }
 
@@ -149,7 +150,7 @@ pub trait FastRegistration: MemoryRegions {
     fn mapped_pages(mr: &Mr<Self>) -> Option<&MappedPages>;
 }
 
-/// Rights of work requests to memory: bits of `enum ib_access_flags`.
+/// Access rights to memory: bits of `enum ib_access_flags`.
 ///
 /// # Examples
 ///
@@ -181,7 +182,7 @@ pub struct UserMemory {
     pub start: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Address of the first byte in work requests.
+    /// The address by which work requests name the first byte.
     pub iova: u64,
     /// Access rights of the MR.
     pub access: AccessFlags,
@@ -192,11 +193,11 @@ pub struct UserMemory {
 pub struct DmabufMemory {
     /// File descriptor of the buffer in the current process.
     pub fd: c_int,
-    /// Offset of the part in the buffer. Its offset in the page equals that of `iova`.
+    /// Offset of the part in the buffer. Its offset within a page equals that of `iova`.
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Address of the first byte in work requests.
+    /// The address by which work requests name the first byte.
     pub iova: u64,
     /// Access rights of the MR.
     pub access: AccessFlags,
@@ -220,7 +221,7 @@ pub struct DmabufMemory {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum MrChange {
-    /// No other change.
+    /// No change other than the PD.
     Nothing,
     /// New access rights.
     Access(AccessFlags),
@@ -230,9 +231,9 @@ pub enum MrChange {
         start: u64,
         /// Length in bytes.
         length: u64,
-        /// Address of the first byte in work requests.
+        /// The address by which work requests name the first byte.
         iova: u64,
-        /// New access rights; `None` keeps those of the MR.
+        /// New access rights; `None` keeps the access rights of the MR.
         access: Option<AccessFlags>,
     },
 }
@@ -252,8 +253,8 @@ pub type Mr<T> = Object<bindings::ib_mr, T>;
 
 core_object!(ib_mr, MemoryRegions, Mr, ());
 
-/// Allocates the core's structure of an MR. For other objects the core does this; for MRs it leaves
-/// it to drivers, which may pool them.
+/// Allocates the core's structure of an MR. The core allocates the structures of other objects
+/// itself, but leaves MRs to drivers, which may pool them.
 fn into_raw<T: MemoryRegions>(new: NewMr<T::Mr>) -> Result<*mut bindings::ib_mr> {
     let object = KBox::<Mr<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
     let raw = KBox::into_raw(object).cast::<bindings::ib_mr>();
@@ -309,7 +310,7 @@ impl<'a, T: MemoryRegions> FastReg<'a, T> {
         self.access
     }
 
-    /// Address of the first byte in work requests.
+    /// The address by which work requests name the first byte.
     pub fn iova(&self) -> u64 {
         // SAFETY: The MR is valid, and the client does not map it during the post.
         unsafe { (*self.mr.as_raw()).iova }
@@ -407,8 +408,8 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
         };
         // SAFETY: By the function's safety requirements.
         let raw = into_raw::<T>(T::reg_dmabuf_mr(unsafe { Pd::from_raw(pd) }, &memory)?)?;
-        // SAFETY: The MR is valid, and nothing else refers to it yet. The core sets these fields
-        // only for MRs of `reg_user`.
+        // SAFETY: The MR is valid, and nothing else refers to it yet. The core itself sets these
+        // fields only for MRs of `reg_user`.
         unsafe { ((*raw).iova, (*raw).length) = (iova, length) };
         Ok(raw)
     })
@@ -448,7 +449,7 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
         // SAFETY: By the function's safety requirements.
         let (old, pd) = unsafe { (Mr::from_raw(mr), Pd::from_raw(new_pd)) };
         T::rereg_user_mr(old, pd, &change)?;
-        // Null, since no new MR replaces it: the core updates its own fields.
+        // Null, since the MR is changed in place and no new MR replaces it.
         Ok(ptr::null_mut())
     })
 }
@@ -466,7 +467,7 @@ pub(super) unsafe extern "C" fn dereg<T: MemoryRegions>(
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: By the function's safety requirements.
         T::dereg_mr(unsafe { Mr::from_raw(raw) })?;
-        // SAFETY: `into_raw` initialised it in a box, and nobody else has a reference.
+        // SAFETY: `into_raw` allocated the MR in a box, and nobody else has a reference.
         unsafe {
             Mr::<T>::drop_parts(raw);
             drop(KBox::from_raw(raw.cast::<MaybeUninit<Mr<T>>>()));

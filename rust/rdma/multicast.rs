@@ -25,7 +25,7 @@ use kernel::{
 /// ```
 /// use crate::rdma::{multicast::MulticastGroups, qp::Qp};
 ///
-/// /// Has a QP leave one group for another.
+/// /// Moves a QP from one group to another.
 /// fn move_to<T: MulticastGroups>(qp: &Qp<T>, from: &[u8; 16], to: &[u8; 16]) -> Result {
 ///     T::attach(qp, to)?;
 ///     T::detach(qp, from)
@@ -35,8 +35,8 @@ pub trait MulticastGroups: ModifyQueuePairs {
     /// Attaches a QP to a group: the QP receives datagrams to the group.
     fn attach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;
 
-    /// Detaches a QP from a group. The core does not destroy a QP before this has succeeded for all
-    /// its groups.
+    /// Detaches a QP from a group. The core does not destroy a QP before `detach` has succeeded for
+    /// all groups of the QP.
     fn detach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;
 }
 

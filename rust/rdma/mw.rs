@@ -67,7 +67,7 @@ core_enum! {
     MwType: ib_mw_type else EINVAL {
         /// Type 1.
         One = ib_mw_type_IB_MW_TYPE_1,
-        /// Type 2A or 2B; the device supports one of both.
+        /// Type 2A or 2B; a device supports one of the two.
         Two = ib_mw_type_IB_MW_TYPE_2,
     }
 }

@@ -37,8 +37,7 @@ macro_rules! core_object {
         }
 
         impl<T: $trait> Object<bindings::$c, T> {
-            /// The device of the object.
-            // Drivers do not use it for all kinds of objects.
+            /// The device of the object. Drivers do not call this method for all kinds of objects.
             #[allow(dead_code)]
             pub fn device(&self) -> &super::Device<T> {
                 // SAFETY: The core sets the device of each object, and destroys all objects before
@@ -94,7 +93,8 @@ impl<C: CoreObject<T>, T> Object<C, T> {
 
     /// The abstraction's part.
     pub(super) fn own(&self) -> &C::Own {
-        // SAFETY: By the type invariants it is initialised. No exclusive reference to it is made.
+        // SAFETY: By the type invariants the part is initialised. No exclusive reference to it is
+        // made.
         unsafe { (*self.own.get()).assume_init_ref() }
     }
 

@@ -34,7 +34,7 @@ use kernel::{
 /// use crate::rdma::{page_list::PageList, Device, Driver};
 /// use kernel::dma::DmaAddress;
 ///
-/// /// The list of two pages, as a command takes it.
+/// /// The list of two pages, for a command that refers to it.
 /// fn describe<T: Driver>(device: &Device<T>, pages: [DmaAddress; 2]) -> Result<PageList> {
 ///     PageList::new(device, pages.len(), pages.into_iter())
 /// }
@@ -42,8 +42,8 @@ use kernel::{
 pub struct PageList(WhileBound<Coherent<[u64]>>);
 
 impl PageList {
-    /// Maximum number of addresses: those that fit 4 MiB, the largest contiguous piece of the page
-    /// allocator.
+    /// Maximum number of addresses: as many as fit into 4 MiB, the largest contiguous piece of
+    /// memory that the page allocator provides.
     pub const MAX_PAGES: usize = (4 << 20) / size_of::<u64>();
 
     /// Number of addresses in one page. A longer list needs several contiguous pages. If memory is
@@ -170,8 +170,8 @@ pub struct MappedPages {
 }
 
 impl MappedPages {
-    /// Maximum number of addresses: those that fit 8 contiguous pages, which the page allocator
-    /// provides even if memory is fragmented (`PAGE_ALLOC_COSTLY_ORDER`).
+    /// Maximum number of addresses: as many as fit into 8 contiguous pages, which the page
+    /// allocator provides even if memory is fragmented (`PAGE_ALLOC_COSTLY_ORDER`).
     pub const MAX_PAGES: usize = 8 * PAGE_SIZE / size_of::<u64>();
 
     /// An empty list for up to `max_pages` addresses.

@@ -27,7 +27,7 @@ use kernel::{
 /// ```
 /// use crate::rdma::pd::{Pd, ProtectionDomains};
 ///
-/// /// The number of a PD for commands, of a driver whose part of a PD is that.
+/// /// The number of a PD, for a driver whose part of a PD is its number.
 /// fn number<T: ProtectionDomains<Pd = u32>>(pd: &Pd<T>) -> u32 {
 ///     **pd
 /// }

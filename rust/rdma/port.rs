@@ -42,8 +42,8 @@ pub trait Ports: Driver {
     fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
 }
 
-/// State of a port: the fields of `struct ib_port_attr` that an Ethernet port has. Fields that are
-/// no counts have values of C enumerations.
+/// State of a port: the fields of `struct ib_port_attr` that an Ethernet port has. A field that
+/// names an enumeration contains its values.
 #[allow(missing_docs)]
 pub struct PortAttr {
     /// `enum ib_port_state`.
@@ -96,7 +96,7 @@ pub struct PortImmutable {
 /// The protocol on a port.
 #[derive(Clone, Copy)]
 pub enum Protocol {
-    /// RoCE v2. The port has a GSI QP, by which the core exchanges management datagrams.
+    /// RoCE v2. The port has a GSI QP, through which the core exchanges management datagrams.
     RoceV2,
 }
 
@@ -124,7 +124,7 @@ pub(super) unsafe extern "C" fn query<T: Ports>(
     attr: *mut bindings::ib_port_attr,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: The core queries ports of devices that are registered, or being so.
+        // SAFETY: The core queries ports only of devices that are registered or being registered.
         let from = T::query_port(unsafe { Device::from_raw(device) }, port)?;
         // SAFETY: By the function's safety requirements.
         let to = unsafe { &mut *attr };
@@ -178,7 +178,7 @@ pub(super) unsafe extern "C" fn query_pkey<T: Ports>(
     pkey: *mut u16,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: The core queries P_Keys of devices that are registered, or being so.
+        // SAFETY: The core queries P_Keys only of devices that are registered or being registered.
         let value = T::query_pkey(unsafe { Device::from_raw(device) }, port, index)?;
         // SAFETY: By the function's safety requirements.
         unsafe { *pkey = value };

@@ -51,7 +51,7 @@ use kernel::{
 ///     qp_attr::QpCap,
 /// };
 ///
-/// /// What `create_qp` returns for a QP that hears its own multicast messages.
+/// /// The result of `create_qp` for a QP that receives its own multicast messages.
 /// fn create<T: QueuePairs>(
 ///     _pd: &Pd<T>,
 ///     init: &QpInitAttr<'_, T>,
@@ -71,7 +71,7 @@ use kernel::{
 ///     })
 /// }
 ///
-/// /// Whether two QPs are of one device.
+/// /// Whether two QPs belong to the same device.
 /// fn share_a_device<T: QueuePairs>(one: &Qp<T>, other: &Qp<T>) -> bool {
 ///     core::ptr::eq(one.device(), other.device())
 /// }
@@ -115,7 +115,7 @@ core_enum! {
 }
 
 impl QpType {
-    /// Whether each send work request has a destination of its own.
+    /// Whether each send work request names its own destination.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Gsi | Self::Ud)
     }
@@ -143,7 +143,7 @@ impl QpCreateFlags {
 /// ```
 /// use crate::rdma::qp::{QpInitAttr, QpType, QueuePairs};
 ///
-/// /// How many send work requests a QP is to have room for, of a device with connected QPs only.
+/// /// The requested size of a send queue, for a device with connected QPs only.
 /// fn room<T: QueuePairs>(init: &QpInitAttr<'_, T>) -> Result<u32> {
 ///     match init.qp_type() {
 ///         QpType::Rc | QpType::Uc => Ok(init.cap().max_send_wr),
@@ -204,7 +204,7 @@ impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
         self.raw.srq
     }
 
-    /// Whether all send work requests get a CQE, not only signaled ones.
+    /// Whether all send work requests get a CQE, not only the signaled ones.
     pub fn signal_all(&self) -> bool {
         self.raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR
     }
@@ -338,8 +338,8 @@ pub(super) unsafe extern "C" fn create_any<T: UserQueuePairs>(
         // SAFETY: By the function's safety requirements.
         return unsafe { create::<T>(qp, attr, udata) };
     }
-    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a
-    // context.
+    // SAFETY: By the function's safety requirements; the core has set the PD, and a verb of a
+    // process has a context.
     from_result(|| unsafe {
         let data = Udata::of_process(udata)?;
         let pd = Pd::<T>::from_raw((*qp).pd);

@@ -25,7 +25,7 @@ use kernel::{
 /// ```
 /// use crate::rdma::qp_attr::{AhAttr, QpAttrMask, QpModification};
 ///
-/// /// The path that a QP gets, if it gets one.
+/// /// The new path of a QP, if the modification sets one.
 /// fn path(modification: &QpModification<'_>) -> Result<Option<AhAttr>> {
 ///     if !modification.mask().contains(QpAttrMask::PATH) {
 ///         return Ok(None);
@@ -34,8 +34,8 @@ use kernel::{
 /// }
 /// ```
 pub trait ModifyQueuePairs: QueuePairs {
-    /// Changes attributes and state of a QP. `udata` is `Some` for a process. Calls for one QP may
-    /// run concurrently.
+    /// Changes attributes and state of a QP. `udata` is `Some` if a process calls. Calls for one QP
+    /// may run concurrently.
     fn modify_qp(
         qp: &Qp<Self>,
         modification: &QpModification<'_>,
@@ -130,9 +130,9 @@ impl AhAttr {
     /// Mask of the 20 bits of a flow label.
     const FLOW_LABEL: u32 = 0xf_ffff;
 
-    /// Converts a path, which must have a global route and be of an Ethernet port.
+    /// Converts a path, which must have a global route and belong to an Ethernet port.
     ///
-    /// The flow label is cut to 20 bits, as hardware does: UCX passes all ones.
+    /// The flow label is truncated to 20 bits, as hardware does: UCX passes all ones.
     pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Result<Self> {
         let has_route = u32::from(raw.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH != 0;
         if !has_route || raw.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
@@ -207,7 +207,7 @@ macro_rules! copy_same {
 }
 
 impl QpAttr {
-    /// Converts the attributes from a consumer, except the path.
+    /// Converts the attributes that a consumer passes, except the path.
     fn from_raw(raw: &bindings::ib_qp_attr) -> Result<Self> {
         let mut attr = Self {
             qp_access_flags: u32::try_from(raw.qp_access_flags)?,

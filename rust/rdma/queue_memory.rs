@@ -36,7 +36,7 @@ use kernel::{
 /// Alignment of the start of a [`Span`] in bytes.
 const ALIGN: usize = align_of::<u64>();
 
-/// A word without alignment.
+/// A word at any address, aligned or not.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
 struct Unaligned<W>(W);
@@ -98,7 +98,8 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
             if ALIGNED {
                 to.cast::<W>().write_volatile(word);
             } else {
-                // The compiler copies such a word by the stack.
+                // Only for unaligned words, since the compiler copies an `Unaligned` through the
+                // stack.
                 to.cast::<Unaligned<W>>().write_volatile(Unaligned(word));
             }
         }
@@ -185,7 +186,7 @@ pub struct QueueMemory<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> QueueMemory<WORDS> {
-    /// Maximum number of pages: those whose addresses fit one page of the kernel.
+    /// Maximum number of pages: as many as have their addresses in one page of the kernel.
     const MAX_PAGES: usize = PAGE_SIZE / size_of::<u64>();
 
     /// Allocates at least `size` bytes, with fixed words at the offsets `words`.
@@ -254,8 +255,8 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     #[inline]
     fn at(&self, offset: u32) -> Option<(*mut u8, usize)> {
         let offset = offset as usize;
-        // By the type invariants this does not wrap. `wrapping_shr` saves the check, in each post
-        // and poll.
+        // By the type invariants this does not wrap. `wrapping_shr` saves a check in each post and
+        // poll.
         let page = self.addresses.get(offset.wrapping_shr(self.page_shift))?;
         let within = offset & self.page_mask;
         let left = (self.page_mask ^ within).wrapping_add(1);
@@ -336,8 +337,8 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         unsafe {
             if cfg!(CONFIG_X86_64) {
                 let value = word.read_volatile();
-                // The processor does not reorder loads, or stores, with respect to devices either.
-                // Only the compiler may.
+                // This processor does not reorder loads with loads, or stores with stores, with
+                // respect to devices either. Only the compiler may.
                 compiler_fence(Ordering::Acquire);
                 return value;
             }
@@ -356,7 +357,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         // SAFETY: By the safety requirements.
         unsafe {
             if cfg!(CONFIG_X86_64) {
-                // As in `acquire`.
+                // Only the compiler may reorder, as in `acquire`.
                 compiler_fence(Ordering::Release);
                 word.write_volatile(value);
                 return;
@@ -413,25 +414,27 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
     }
 
-    /// Copies bytes out, all of one page.
+    /// Copies bytes out. They must lie in one page.
     #[inline]
     pub fn read(&self, offset: u32, bytes: &mut [u8]) {
         match self.at(offset) {
             Some((start, left)) if bytes.len() <= left => {
-                // SAFETY: `at` says how many bytes there are.
+                // SAFETY: `at` returned the number of bytes up to the end of the page, which was
+                // compared.
                 unsafe { copy_out(start, bytes.as_mut_ptr(), bytes.len()) };
             }
             _ => bytes.fill(0),
         }
     }
 
-    /// Copies an array out, all of one page.
+    /// Copies an array out. It must lie in one page.
     #[inline]
     pub fn array<const N: usize>(&self, offset: u32) -> [u8; N] {
         let mut array = [0; N];
         if let Some((start, left)) = self.at(offset) {
             if N <= left {
-                // SAFETY: `at` says how many bytes there are.
+                // SAFETY: `at` returned the number of bytes up to the end of the page, which was
+                // compared.
                 unsafe { copy_out(start, array.as_mut_ptr(), N) };
             }
         }
@@ -452,7 +455,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         }
     }
 
-    /// Orders all accesses before it with respect to all accesses after it.
+    /// Orders all earlier accesses before all later ones.
     #[inline]
     pub fn full_barrier(&self) {
         // SAFETY: Barriers have no requirements.
@@ -467,7 +470,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
 
 /// Bytes of a page of a queue, or of a slice, for writing.
 ///
-/// Several spans may have the same bytes, since all writes are volatile accesses.
+/// Several spans may contain the same bytes, since all writes are volatile accesses.
 ///
 /// # Invariants
 ///
@@ -512,7 +515,8 @@ impl Span<'_> {
 }
 
 impl<'a> From<&'a mut [u8]> for Span<'a> {
-    /// The bytes of a slice; none if it is not aligned to 8 bytes, as all memory of `kmalloc` is.
+    /// The bytes of a slice. An empty span if the slice is not aligned to 8 bytes; memory of
+    /// `kmalloc` is always aligned.
     #[inline]
     fn from(bytes: &'a mut [u8]) -> Self {
         let (start, size) = (bytes.as_mut_ptr(), bytes.len());

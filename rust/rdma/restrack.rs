@@ -36,7 +36,7 @@ use kernel::{
 /// ```
 /// use crate::rdma::restrack::Details;
 ///
-/// /// Tells where a queue lies and how long it is.
+/// /// Adds the kind of memory and the length of a queue.
 /// fn tell(details: &mut Details<'_>, length: u32) -> Result {
 ///     details.text(c"memory", c"ring")?;
 ///     details.number(c"length", length)
@@ -66,7 +66,7 @@ impl Details<'_> {
     /// Adds a text. Errors are those of [`number`](Self::number).
     pub fn text(&mut self, name: &CStr, value: &CStr) -> Result {
         let message = self.message.as_ptr();
-        // SAFETY: The message is valid by the type invariants, and the core copies both.
+        // SAFETY: The message is valid by the type invariants, and the core copies name and text.
         to_result(unsafe {
             bindings::rdma_nl_put_driver_string(message, name.as_char_ptr(), value.as_char_ptr())
         })
@@ -75,7 +75,7 @@ impl Details<'_> {
 
 /// A device whose driver adds details to the core's descriptions of objects.
 ///
-/// The core keeps the object during the call.
+/// The core does not destroy the object during the call.
 ///
 /// # Examples
 ///
@@ -85,7 +85,7 @@ impl Details<'_> {
 ///     restrack::{Details, ResourceDetails},
 /// };
 ///
-/// /// Tells of a QP, and whether it is the last one.
+/// /// Adds details of a QP, and whether it is the last one.
 /// fn tell<T: ResourceDetails>(qp: &Qp<T>, is_last: bool, details: &mut Details<'_>) -> Result {
 ///     T::qp_details(qp, details)?;
 ///     details.number(c"last", is_last.into())
@@ -102,7 +102,7 @@ pub trait ResourceDetails: QueuePairs + MemoryRegions {
     fn mr_details(mr: &Mr<Self>, details: &mut Details<'_>) -> Result;
 }
 
-/// Adds the details that `tell` writes to a message.
+/// Adds a nest of attributes with the details that `tell` writes to a message.
 ///
 /// # Safety
 ///
@@ -138,12 +138,12 @@ unsafe fn fill(
 
 /// # Safety
 ///
-/// Called by the core as `fill_res_qp_entry` of a device of `T`: both are valid.
+/// Called by the core as `fill_res_qp_entry` of a device of `T`: `message` and `qp` are valid.
 pub(super) unsafe extern "C" fn fill_qp<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     qp: *mut bindings::ib_qp,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core tells of objects once they are
+    // SAFETY: By the function's safety requirements; the core describes only objects that are
     // created.
     unsafe {
         fill(message, |details| {
@@ -154,12 +154,12 @@ pub(super) unsafe extern "C" fn fill_qp<T: ResourceDetails>(
 
 /// # Safety
 ///
-/// Called by the core as `fill_res_cq_entry` of a device of `T`: both are valid.
+/// Called by the core as `fill_res_cq_entry` of a device of `T`: `message` and `cq` are valid.
 pub(super) unsafe extern "C" fn fill_cq<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     cq: *mut bindings::ib_cq,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core tells of objects once they are
+    // SAFETY: By the function's safety requirements; the core describes only objects that are
     // created.
     unsafe {
         fill(message, |details| {
@@ -170,12 +170,12 @@ pub(super) unsafe extern "C" fn fill_cq<T: ResourceDetails>(
 
 /// # Safety
 ///
-/// Called by the core as `fill_res_mr_entry` of a device of `T`: both are valid.
+/// Called by the core as `fill_res_mr_entry` of a device of `T`: `message` and `mr` are valid.
 pub(super) unsafe extern "C" fn fill_mr<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     mr: *mut bindings::ib_mr,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core tells of objects once they are
+    // SAFETY: By the function's safety requirements; the core describes only objects that are
     // created.
     unsafe {
         fill(message, |details| {

@@ -47,7 +47,7 @@ use kernel::{
 ///     srq::{NewSrq, SharedReceiveQueues, Srq, SrqAttr, SrqConsumer},
 /// };
 ///
-/// /// What `create_srq` returns for an SRQ of the size that is asked for.
+/// /// The result of `create_srq` for an SRQ of the requested size.
 /// fn create(attr: &SrqAttr, consumer: SrqConsumer) -> NewSrq<SrqConsumer> {
 ///     NewSrq {
 ///         max_wr: attr.max_wr,
@@ -56,7 +56,7 @@ use kernel::{
 ///     }
 /// }
 ///
-/// /// Tells the consumer of an SRQ that `left` work requests are left, if it wants to know.
+/// /// Reports to the consumer of an SRQ if fewer work requests are left than its limit.
 /// fn consumed<T>(srq: &Srq<T>, left: u32) -> Result
 /// where
 ///     T: SharedReceiveQueues<Srq = SrqConsumer>,
@@ -87,8 +87,8 @@ pub trait SharedReceiveQueues: ModifyQueuePairs + UserContexts {
         udata: &Udata<'_>,
     ) -> Result<NewSrq<Self::Srq>>;
 
-    /// Changes attributes of an SRQ. `udata` is `Some` for a process. Calls for one SRQ may run
-    /// concurrently.
+    /// Changes attributes of an SRQ. `udata` is `Some` if a process calls. Calls for one SRQ may
+    /// run concurrently.
     fn modify_srq(
         srq: &Srq<Self>,
         modification: &SrqModification,
@@ -226,8 +226,8 @@ pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
     init: *mut bindings::ib_srq_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a
-    // context.
+    // SAFETY: By the function's safety requirements; the core has set the PD, and a verb of a
+    // process has a context.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*srq).pd);
         match Udata::from_raw(udata)? {

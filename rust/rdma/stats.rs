@@ -65,11 +65,12 @@ const LIFESPAN: c_ulong = bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong;
 /// }
 /// ```
 pub trait PortCounters: Driver {
-    /// The counters, the same for each port; there is one at least.
+    /// The counters, at least one. All ports have the same counters.
     const COUNTERS: &'static [Counter];
 
-    /// Reads the counters of a port, in their order. `values` has room for as many. Also called
-    /// while the device is being registered.
+    /// Reads the counters of a port into `values`, which has an element for each of
+    /// [`COUNTERS`](Self::COUNTERS), in this order. Also called while the device is being
+    /// registered.
     fn read_counters(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
 }
 
@@ -83,14 +84,15 @@ pub(super) unsafe extern "C" fn alloc<T: PortCounters>(
     let Ok(count) = i32::try_from(T::COUNTERS.len()) else {
         return core::ptr::null_mut();
     };
-    // SAFETY: A `Counter` is transparent over the C structure, and there are as many as stated.
+    // SAFETY: A `Counter` is transparent over the C structure, and `count` is the number of
+    // counters.
     unsafe { bindings::rdma_alloc_hw_stats_struct(T::COUNTERS.as_ptr().cast(), count, LIFESPAN) }
 }
 
 /// # Safety
 ///
 /// Called by the core as `get_hw_stats` of a device of `T`: `stats` was made by [`alloc`] and its
-/// lock is held, or nobody else knows it.
+/// lock is held, or nothing else refers to it.
 pub(super) unsafe extern "C" fn read<T: PortCounters>(
     device: *mut bindings::ib_device,
     stats: *mut bindings::rdma_hw_stats,
@@ -98,7 +100,7 @@ pub(super) unsafe extern "C" fn read<T: PortCounters>(
     _index: c_int,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: The core reads counters of devices that are registered, or being so.
+        // SAFETY: The core reads counters only of devices that are registered or being registered.
         let device = unsafe { Device::from_raw(device) };
         // SAFETY: By the function's safety requirements the structure has a value for each counter,
         // and nothing else accesses the values.

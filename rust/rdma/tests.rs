@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests that need no RDMA device, or one without functions.
+//! Tests that need no RDMA device, or only a device that does nothing.
 
 pub(crate) mod memory;
 pub(crate) mod null;

@@ -70,7 +70,7 @@ use kernel::{
 /// # }
 ///
 /// impl UserContexts for MyDriver {
-///     /// Where the process maps its page.
+///     /// The offset at which the process maps its page.
 ///     type Context = MmapOffset;
 ///     type Registers = Page;
 ///
@@ -145,10 +145,10 @@ impl<'a, T: UserContexts> NewContext<'a, T> {
         kernel::current!().tgid()
     }
 
-    /// Whether to log why a process gets no context. Rate-limited, since a process may try again
-    /// and again; the kernel log has the number of suppressed messages.
+    /// Whether to log why a process gets no context. Rate-limited, since a process may try
+    /// repeatedly; the kernel logs the number of suppressed messages.
     pub fn may_log_refusal(&self) -> bool {
-        // SAFETY: The function has no requirements; it only counts.
+        // SAFETY: The function has no requirements; it only counts calls.
         unsafe { bindings::ucontext_refusal_ratelimit() }
     }
 

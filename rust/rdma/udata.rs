@@ -17,7 +17,8 @@ use kernel::{
     prelude::*, //
 };
 
-/// Request or response of a user space verb. Driver and process may know different lengths of it.
+/// Request or response of a user space verb. Driver and process may have been built for different
+/// lengths of the structure.
 ///
 /// New versions add fields at its end. Drivers and programs of different versions work together by
 /// these rules:
@@ -29,20 +30,20 @@ use kernel::{
 ///
 /// [`Udata`] is the only access to driver data, so these rules hold for all verbs.
 pub trait DriverData {
-    /// Its bytes, as many as the driver knows.
+    /// The bytes of the structure, in the length that the driver knows.
     type Bytes: AsRef<[u8]> + AsMut<[u8]>;
 
-    /// As many bytes that are zero.
+    /// Zeroes of this length.
     const ZEROES: Self::Bytes;
 
-    /// Bytes of a request that each process gives at least: those of the first version that has the
-    /// request, or 0 if it may be left out.
+    /// Minimum number of bytes of a request that a process passes: the length of the first version
+    /// that has the request, or 0 if the request may be left out.
     const MIN_SIZE: usize;
 
-    /// The value of these bytes.
+    /// The value that `bytes` encode.
     fn from_driver_data(bytes: &Self::Bytes) -> Self;
 
-    /// The bytes of this value.
+    /// The bytes that encode this value.
     fn to_driver_data(&self) -> Self::Bytes;
 }
 
@@ -53,7 +54,7 @@ pub trait DriverData {
 /// ```
 /// use crate::rdma::{udata::DriverData, Udata};
 ///
-/// /// A number, which each process gives.
+/// /// A number, which each process passes.
 /// struct Number(u32);
 ///
 /// impl DriverData for Number {
@@ -147,11 +148,7 @@ impl Udata<'_> {
         Ok(T::from_driver_data(&request))
     }
 
-    /// Checks that there is no request, or one of zeroes.
-    ///
-    /// # Errors
-    ///
-    /// `EOPNOTSUPP` if the request has non-zero bytes, `EFAULT` if it can't be read.
+    /// Checks that there is no request, or only zeroes.
     pub fn no_request(&self) -> Result {
         // SAFETY: `raw` is valid by the type invariants. With length 0, the pointer is not
         // accessed.

@@ -66,7 +66,7 @@ impl DmaMapping {
         };
         for &Run { first, order } in runs {
             let page = pages.get(first).ok_or(EINVAL)?;
-            // SAFETY: The device is bound. The run has so many pages, which lie beside each other.
+            // SAFETY: The device is bound. The run has 2^`order` contiguous pages.
             let address = unsafe {
                 bindings::dma_map_page_attrs(
                     as_raw_device(device),
@@ -77,11 +77,11 @@ impl DmaMapping {
                     ATTRIBUTES,
                 )
             };
-            // SAFETY: The address is what mapping for this device returned.
+            // SAFETY: The address is the result of mapping for this device.
             if unsafe { bindings::dma_mapping_error(as_raw_device(device), address) } != 0 {
                 return Err(ENOMEM);
             }
-            // INVARIANT: It was just mapped. There is room.
+            // INVARIANT: The run was just mapped. The vector has room for it.
             this.runs.push(Mapped { address, order }, GFP_KERNEL)?;
         }
         Ok(this)
@@ -91,7 +91,8 @@ impl DmaMapping {
 impl Drop for DmaMapping {
     fn drop(&mut self) {
         for run in &self.runs {
-            // SAFETY: By the type invariants it is mapped, in this way, and the device is bound.
+            // SAFETY: By the type invariants the run is mapped, with these arguments, and the
+            // device is bound.
             unsafe {
                 bindings::dma_unmap_page_attrs(
                     as_raw_device(&self.device),
@@ -118,19 +119,20 @@ pub struct UserMemory {
 }
 
 impl UserMemory {
-    /// Allocates `size` bytes at least.
+    /// Allocates at least `size` bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for no bytes, those of [`UserPages::new`], and `ENOMEM` where the device can't have
-    /// the memory.
+    /// `EINVAL` if `size` is 0, `ENOMEM` if the device can't access the memory, and the errors of
+    /// [`UserPages::new`].
     pub fn new<T: Driver>(device: &Device<T>, size: usize) -> Result<Self> {
         let (pages, runs) = UserPages::new(page_count(size)?)?;
         let pages = Arc::new(pages, GFP_KERNEL)?;
-        // INVARIANT: The bound device, by whose binding it is dropped, is the DMA device or below
-        // it, so that stays bound for as long.
+        // INVARIANT: The DMA device is the bound device or an ancestor of it. The mapping is
+        // dropped while the bound device is bound, so the DMA device is bound then too.
         let mapping = DmaMapping::new(device.dma_device(), &pages, &runs)?;
-        // All runs can be cut into pages of the size to which every address and length is aligned.
+        // The page size for the device is the largest one to which all addresses and lengths of
+        // runs are aligned.
         let all = mapping.runs.iter().fold(0, |all, run| {
             all | run.address | (PAGE_SIZE as DmaAddress) << run.order
         });
@@ -142,26 +144,26 @@ impl UserMemory {
         })
     }
 
-    /// Bytes that are allocated for `size` bytes.
+    /// Number of bytes that [`new`](Self::new) allocates for `size` bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for no bytes, and for more than there can be.
+    /// `EINVAL` if `size` is 0 or too large.
     pub fn length_for(size: usize) -> Result<usize> {
         page_count(size)?.checked_mul(PAGE_SIZE).ok_or(EINVAL)
     }
 
-    /// Pages of the device have 2ⁿ bytes.
+    /// The exponent n of the device's page size of 2ⁿ bytes.
     pub fn page_shift(&self) -> u8 {
         self.page_shift
     }
 
-    /// Number of such pages.
+    /// Number of pages of the device's page size.
     pub fn page_count(&self) -> usize {
         self.pages.count() >> (usize::from(self.page_shift) - PAGE_SHIFT)
     }
 
-    /// The DMA addresses of these pages.
+    /// The DMA addresses of the pages of the device's page size.
     pub fn pages(&self) -> impl Iterator<Item = DmaAddress> + '_ {
         let step = 1 << self.page_shift;
         self.mapping.runs.iter().flat_map(move |run| {
@@ -178,14 +180,15 @@ impl UserMemory {
     }
 }
 
-/// Pages of memory that the machine has for all.
+/// Number of pages of the machine's memory.
 pub fn total_pages() -> usize {
-    // SAFETY: It reads a counter. LOSSY: A number of pages has fewer bits than an address.
+    // SAFETY: The function only reads a counter. LOSSY: A number of pages has fewer bits than an
+    // address.
     unsafe { bindings::totalram_pages() as usize }
 }
 
-/// Pages for `size` bytes: a few more where that lets long memory be cut into fewer pages for the
-/// device, at most one in 64.
+/// Number of pages for `size` bytes, rounded up so that the device can use larger pages. At most
+/// one page in 64 is added.
 fn page_count(size: usize) -> Result<usize> {
     let count = size.div_ceil(PAGE_SIZE);
     let unit = 1 << (count / 64).checked_ilog2().unwrap_or(0);

@@ -16,44 +16,44 @@ use kernel::{
     prelude::*, //
 };
 
-/// Order of the longest run of pages that is asked for: as long as a huge page.
+/// Order of the longest run of pages that is requested: the order of a huge page.
 const MAX_ORDER: u32 = 9;
 
-/// Pages that are charged to the memory cgroup of the current task, and zeroed. A failure is left
-/// to the caller to report.
+/// Pages that are charged to the memory cgroup of the current task, and zeroed. The allocator logs
+/// no failures: the caller reports them.
 ///
-/// Lists of pages are not charged: at the limit of the cgroup, a small allocation that is charged
-/// has a process killed.
+/// Lists of pages are not charged: at the limit of the cgroup, a small charged allocation could get
+/// a process killed.
 const FLAGS: u32 =
     bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_ZERO | bit_u32(bindings::___GFP_NOWARN_BIT);
 
-/// A long run is an optimisation: it is not worth much work.
+/// A long run is an optimisation, so the allocator does not try hard.
 const RUN_FLAGS: u32 = FLAGS | bit_u32(bindings::___GFP_NORETRY_BIT);
 
-/// A single page is worth all work but killing a process: the memory is one process's, and it can
-/// be told that there is none.
+/// For a single page the allocator tries everything except to kill a process: the memory is for one
+/// process only, which can handle an error.
 const PAGE_FLAGS: u32 = FLAGS | bit_u32(bindings::___GFP_RETRY_MAYFAIL_BIT);
 
-/// Pages that lie beside each other.
+/// A run of contiguous pages.
 pub(super) struct Run {
-    /// Index of its first page.
+    /// Index of the run's first page.
     pub(super) first: usize,
-    /// It has 2ⁿ pages.
+    /// The exponent n: the run has 2ⁿ pages.
     pub(super) order: u32,
 }
 
 /// Pages that processes may map. The kernel does not access them.
 ///
-/// Each mapping has references of its own to the pages, so they may be dropped while processes map
-/// them.
+/// Each mapping has its own references to the pages, so this list may be dropped while processes
+/// map them.
 ///
 /// # Invariants
 ///
-/// Each is a page of its own, of order 0, of which `self` owns a reference.
+/// Each element is a separate page of order 0, and `self` owns a reference to it.
 pub(super) struct UserPages(KVVec<NonNull<bindings::page>>);
 
 impl UserPages {
-    /// Allocates `count` pages, in runs that are as long as memory has them. May sleep.
+    /// Allocates `count` pages, in runs as long as the allocator provides. May sleep.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl UserPages {
         while let Some(left @ 1..) = count.checked_sub(pages.0.len()) {
             // SAFETY: This may sleep.
             unsafe { bindings::cond_resched() };
-            // SAFETY: It concerns the current task.
+            // SAFETY: The function only reads the state of the current task.
             if unsafe { bindings::current_is_dying() } {
                 return Err(EINTR);
             }
@@ -84,7 +84,7 @@ impl UserPages {
         Ok((pages, runs))
     }
 
-    /// Adds 2^`order` pages that lie beside each other. Returns whether there are so many.
+    /// Adds 2^`order` contiguous pages. Returns whether the allocator provided them.
     fn add(&mut self, order: u32) -> Result<bool> {
         let count = 1 << order;
         self.0.reserve(count, GFP_KERNEL)?;
@@ -95,14 +95,14 @@ impl UserPages {
             return Ok(false);
         };
         if order != 0 {
-            // SAFETY: The allocation is this function's alone, and no compound page.
+            // SAFETY: Nothing else uses the allocation, and it is no compound page.
             unsafe { bindings::split_page(first.as_ptr(), order) };
         }
         for index in 0..count {
             // SAFETY: The structures of pages that were allocated together are in one array.
             let page = unsafe { first.add(index) };
-            // INVARIANT: Pages have a reference each from the allocation, or from being split.
-            // There is room.
+            // INVARIANT: Each page has one reference, from the allocation or from the split. The
+            // vector has room.
             self.0.push(page, GFP_KERNEL)?;
         }
         Ok(true)
@@ -118,12 +118,12 @@ impl UserPages {
         self.0.get(index).copied()
     }
 
-    /// Maps all pages into `vma`, readable and writable, never executable. Children don't inherit
-    /// them: what they wrote there would reach the device as their parent's.
+    /// Maps all pages into `vma`, readable and writable, never executable. Child processes don't
+    /// inherit the mapping: the device would take their writes for writes of the parent.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an area of another length, or of other protection, and those of
+    /// `EINVAL` for an area of another length, or of other protection; the errors of
     /// `vm_insert_page()`.
     pub(super) fn map(&self, vma: &VmaNew) -> Result {
         let length = self.count().checked_mul(PAGE_SIZE).ok_or(EINVAL)?;

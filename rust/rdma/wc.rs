@@ -29,7 +29,7 @@ use kernel::{
 ///     wc::{KernelCompletionQueues, Notify},
 /// };
 ///
-/// /// Arms a CQ for whatever comes, and returns whether to poll it first.
+/// /// Arms a CQ for any completion, and returns whether the CQ must be polled first.
 /// fn rearm<T: KernelCompletionQueues>(cq: &Cq<T>) -> Result<bool> {
 ///     let notify = Notify {
 ///         solicited_only: false,
@@ -42,8 +42,8 @@ pub trait KernelCompletionQueues: CompletionQueues {
     /// Takes completions out of a CQ.
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result;
 
-    /// Arms a CQ. Returns whether there are completions that the consumer, who asked for that, has
-    /// to poll.
+    /// Arms a CQ. If the consumer requested this by [`Notify::report_missed`], returns whether
+    /// completions wait to be polled.
     fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool>;
 }
 
@@ -51,7 +51,7 @@ pub trait KernelCompletionQueues: CompletionQueues {
 ///
 /// # Invariants
 ///
-/// The value is one that the enumeration has.
+/// The value is a member of the enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WcStatus(bindings::ib_wc_status);
 
@@ -94,24 +94,24 @@ pub struct Wc {
     pub wr_id: u64,
     /// Outcome.
     pub status: WcStatus,
-    /// The operation that completed. Clients look at it in case of success only.
+    /// The operation that completed. Clients read it only if the work request succeeded.
     pub opcode: WcOpcode,
-    /// The device's own code of an error.
+    /// The device's own error code.
     pub vendor_err: u32,
-    /// Bytes that were received or read.
+    /// Number of bytes that were received or read.
     pub byte_len: u32,
-    /// Data that came with a message.
+    /// Data that a message carried besides its payload.
     pub extra: Extra,
     /// Port.
     pub port: u32,
-    /// Where a received datagram came from.
+    /// The sender of a received datagram; `None` for other completions.
     pub source: Option<DatagramSource>,
 }
 
-/// Data that may come with a message beside its payload.
+/// Data that a message may carry besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Nothing.
+    /// No such data.
     None,
     /// Immediate data in network byte order.
     Immediate([u8; 4]),
@@ -119,18 +119,18 @@ pub enum Extra {
     Invalidated(u32),
 }
 
-/// Where a datagram came from.
+/// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramSource {
-    /// QPN.
+    /// QPN of the sender.
     pub qpn: u32,
-    /// Index of the P_Key that it was sent with.
+    /// Index of the P_Key of the datagram.
     pub pkey_index: u16,
     /// Service level.
     pub sl: u8,
-    /// Whether the receive buffer begins with a GRH, or with what stands for one: an IP header.
+    /// Whether the receive buffer begins with a GRH, or with the IP header in place of a GRH.
     pub has_grh: bool,
-    /// VLAN id, if it came with a tag.
+    /// VLAN id; `None` for a datagram without a VLAN tag.
     pub vlan: Option<u16>,
 }
 
@@ -199,8 +199,8 @@ impl<'a> Completions<'a> {
         self.room == 0
     }
 
-    /// The next slot, for a completion of the QP that `consumer` leads to. A QP that is being
-    /// destroyed has no more completions: there is none then, and neither without room.
+    /// The next slot, for a completion of the QP of `consumer`. `None` if there is no room, or if
+    /// the QP is being destroyed and so has no more completions.
     #[inline]
     pub fn slot(&mut self, consumer: &QpConsumer) -> Option<Slot<'_, 'a>> {
         let qp = consumer.name();
@@ -223,8 +223,8 @@ pub struct Slot<'c, 'a> {
 }
 
 impl Slot<'_, '_> {
-    /// Adds a completion.
-    // Else the completion is laid out in memory twice.
+    /// Adds a completion. Inlined, since the compiler would otherwise build the completion in
+    /// memory twice.
     #[inline(always)]
     pub fn write(self, completion: &Wc) {
         let mut wc = bindings::ib_wc {
@@ -270,12 +270,12 @@ impl Slot<'_, '_> {
     }
 }
 
-/// Completions that a consumer wants to be told of.
+/// The completions for which a consumer requests an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notify {
     /// Only solicited completions and errors.
     pub solicited_only: bool,
-    /// Say at once if there are completions already.
+    /// Whether the consumer wants to know of completions that already wait to be polled.
     pub report_missed: bool,
 }
 

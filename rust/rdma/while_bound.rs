@@ -2,9 +2,9 @@
 
 //! Values that are dropped only while a device is bound to its driver.
 //!
-//! Memory that is mapped for DMA must not be unmapped once the device has no driver. Nor can it be
-//! freed when the driver is unbound, as [`Devres`](kernel::devres::Devres) would do it: a device
-//! that did not confirm its reset may still write there.
+//! Memory that is mapped for DMA must not be unmapped once the device has no driver. Nor may it
+//! always be freed when the driver is unbound, as [`Devres`](kernel::devres::Devres) would do: a
+//! device that did not confirm its reset may still write to the memory.
 
 use super::{
     Device,
@@ -39,8 +39,8 @@ use kernel::{
 
 /// # Invariants
 ///
-/// `users` counts the [`End`], while it exists, and each [`Entered`]. Once it is 0 it stays so, and
-/// `unused` is completed.
+/// `users` is the number of existing [`End`]s (0 or 1) and [`Entered`]s. Once it is 0, it stays 0,
+/// and `unused` is completed.
 #[pin_data]
 struct State {
     users: Atomic<u32>,
@@ -49,7 +49,7 @@ struct State {
 }
 
 impl State {
-    /// Adds a user, unless there is none any more.
+    /// Adds a user, unless the number of users is 0.
     fn enter(&self) -> bool {
         let mut users = self.users.load(Relaxed);
         while users != 0 {
@@ -61,9 +61,9 @@ impl State {
         false
     }
 
-    /// Removes a user. The caller is one.
+    /// Removes one user: the caller.
     fn leave(&self) {
-        // INVARIANT: The last user completes it, and `enter` adds none after that.
+        // INVARIANT: The last user completes `unused`, and `enter` adds no user after that.
         if self.users.fetch_sub(1, Full) == 1 {
             self.unused.complete_all();
         }
@@ -79,7 +79,7 @@ impl State {
 pub(super) struct Binding(Arc<State>);
 
 impl Binding {
-    /// The present binding of `device`.
+    /// The binding of `device` to its present driver.
     pub(super) fn new(device: &device::Device<Bound>) -> Result<Self> {
         let state = Arc::pin_init(
             // INVARIANT: The user is the end, which is made next.
@@ -91,7 +91,7 @@ impl Binding {
         )?;
         let end = End(state.clone());
         devres::register::<End, Error>(device, Ok(end), GFP_KERNEL)?;
-        // INVARIANT: It was just registered.
+        // INVARIANT: The end was just registered.
         Ok(Self(state))
     }
 
@@ -114,11 +114,11 @@ impl Drop for End {
     }
 }
 
-/// Keeps a device bound.
+/// A guard that keeps a device bound.
 ///
 /// # Invariants
 ///
-/// It is a user of the state.
+/// The guard is counted as a user of the state.
 struct Entered<'a>(&'a State);
 
 impl Drop for Entered<'_> {
@@ -127,8 +127,8 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A value that is dropped while the device to which the driver was bound when it was made is
-/// still bound. Later than that it is leaked: the driver had to drop it before, or never.
+/// A value that is dropped only while the device is bound to the driver that made the value. If its
+/// owner drops it later, it is leaked: the driver should have dropped it before, or never.
 pub(super) struct WhileBound<T> {
     value: ManuallyDrop<T>,
     binding: Binding,
@@ -143,10 +143,10 @@ impl<T> WhileBound<T> {
         }
     }
 
-    /// Ties `other` to the same binding. It is dropped after the value.
+    /// Ties `other` to the same binding. `other` is dropped after the present value.
     pub(super) fn and<U>(self, other: U) -> WhileBound<(T, U)> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: Each is moved out once: `this` is neither used any more nor dropped.
+        // SAFETY: Both fields are moved out only once: `this` is neither used any more nor dropped.
         let (value, binding) = unsafe { (ptr::read(&this.value), ptr::read(&this.binding)) };
         WhileBound {
             value: ManuallyDrop::new((ManuallyDrop::into_inner(value), other)),
@@ -172,7 +172,7 @@ impl<T> DerefMut for WhileBound<T> {
 impl<T> Drop for WhileBound<T> {
     fn drop(&mut self) {
         match self.binding.try_enter() {
-            // SAFETY: This is the only drop of it, and it is not used afterwards.
+            // SAFETY: The value is dropped only here, and not used afterwards.
             Some(_bound) => unsafe { ManuallyDrop::drop(&mut self.value) },
             None => pr_warn_once!("DMA memory is leaked: its device has no driver any more\n"),
         }

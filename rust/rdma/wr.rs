@@ -44,12 +44,12 @@ pub trait KernelQueuePairs: ModifyQueuePairs + AddressHandles + FastRegistration
 pub struct Sge(bindings::ib_sge);
 
 impl Sge {
-    /// Address.
+    /// DMA address or virtual address.
     pub fn addr(&self) -> u64 {
         self.0.addr
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn length(&self) -> u32 {
         self.0.length
     }
@@ -103,18 +103,18 @@ pub enum SendOperation<'a, T: KernelQueuePairs> {
     RdmaRead(RemoteMemory),
     /// RDMA READ that invalidates the local MR which it fills, by its key.
     RdmaReadWithInv(RemoteMemory, u32),
-    /// Atomic comparison, and exchange if it is equal.
+    /// Atomic comparison with the remote value, and exchange if both are equal.
     CompareAndSwap {
-        /// 8 bytes.
+        /// The remote value: 8 bytes.
         remote: RemoteMemory,
         /// The expected value.
         compare: u64,
-        /// The value that is stored then.
+        /// The value that is stored if the remote value equals `compare`.
         swap: u64,
     },
     /// Atomic addition.
     FetchAndAdd {
-        /// 8 bytes.
+        /// The remote value: 8 bytes.
         remote: RemoteMemory,
         /// The value that is added.
         add: u64,
@@ -128,7 +128,7 @@ pub enum SendOperation<'a, T: KernelQueuePairs> {
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
-    /// Address.
+    /// Address in the memory of the peer.
     pub addr: u64,
     /// Remote key.
     pub rkey: u32,
@@ -152,15 +152,15 @@ impl From<&bindings::ib_atomic_wr> for RemoteMemory {
     }
 }
 
-/// Destination of a datagram.
+/// The destination of a datagram.
 pub struct Datagram<'a, T: AddressHandles> {
     /// The path.
     pub ah: &'a Ah<T>,
     /// QPN.
     pub remote_qpn: u32,
-    /// Q_Key; with its top bit set the QP's own is used.
+    /// Q_Key. If its top bit is set, the QP's own Q_Key is used.
     pub remote_qkey: u32,
-    /// P_Key index, which means something for GSI QPs only.
+    /// P_Key index. Only GSI QPs use it.
     pub pkey_index: u16,
 }
 
@@ -178,8 +178,7 @@ pub struct Datagram<'a, T: AddressHandles> {
 ///     request.sges().iter().map(Sge::length).sum()
 /// }
 ///
-/// /// The payload of a SEND that is to be copied, of a device that knows no other operations but
-/// /// RDMA WRITEs.
+/// /// The inline payload of a SEND or an RDMA WRITE, for a device without other operations.
 /// fn inline_payload<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<KVec<u8>> {
 ///     match request.operation()? {
 ///         SendOperation::Send => (),
@@ -198,7 +197,7 @@ pub struct Datagram<'a, T: AddressHandles> {
 ///     Ok(payload)
 /// }
 ///
-/// /// The QPN that a datagram goes to.
+/// /// The destination QPN of a datagram.
 /// fn destination<T: KernelQueuePairs>(request: &SendWr<'_, T>) -> Result<u32> {
 ///     let datagram: Datagram<'_, T> = request.datagram()?.ok_or(EINVAL)?;
 ///     Ok(datagram.remote_qpn)
@@ -213,13 +212,14 @@ pub struct Datagram<'a, T: AddressHandles> {
 pub struct SendWr<'a, T: KernelQueuePairs> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,
-    /// Whether a kernel client posts it, so that inline payload is in the kernel.
+    /// Whether a kernel client posts the request, so that its inline payload is in memory of the
+    /// kernel.
     is_kernel: bool,
     _driver: PhantomData<&'a Ah<T>>,
 }
 
 impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
-    /// Id.
+    /// Id of the work request.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
         unsafe { self.raw.__bindgen_anon_1.wr_id }
@@ -237,7 +237,8 @@ impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
     }
 
     /// The payload of a request with [`SendFlags::INLINE`], whose elements hold addresses of the
-    /// kernel. Nothing for one that a process posts through the core: its addresses are its own.
+    /// kernel. Empty for a request that a process posts through the core, since its addresses are
+    /// those of the process.
     pub fn inline(&self) -> impl Iterator<Item = Inline<'a>> {
         let is_inline = self.is_kernel && self.flags().contains(SendFlags::INLINE);
         let sges: &[Sge] = if is_inline { self.sges() } else { &[] };
@@ -250,11 +251,11 @@ impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
     ///
     /// `EOPNOTSUPP` for an opcode that is not in [`SendOperation`].
     pub fn operation(&self) -> Result<SendOperation<'a, T>> {
-        // Each is called for the opcodes of its structure alone.
+        // Each closure is called only for the opcodes of its structure.
         //
         // SAFETY: By the opcode, which is one of RDMA WRITE or READ.
         let rdma = || RemoteMemory::from(unsafe { self.outer::<bindings::ib_rdma_wr>() });
-        // SAFETY: By the opcode, which is that of an atomic operation.
+        // SAFETY: By the opcode, which is the opcode of an atomic operation.
         let atomic = || unsafe { self.outer::<bindings::ib_atomic_wr>() };
         Ok(match self.raw.opcode {
             bindings::ib_wr_opcode_IB_WR_SEND => SendOperation::Send,
@@ -311,8 +312,8 @@ impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
             return Err(EINVAL);
         }
         Ok(Some(Datagram {
-            // SAFETY: By the type invariants; the client does not destroy it before the request is
-            // posted.
+            // SAFETY: By the type invariants; the client does not destroy the AH before the request
+            // is posted.
             ah: unsafe { Ah::from_raw(raw.ah) },
             remote_qpn: raw.remote_qpn,
             remote_qkey: raw.remote_qkey,
@@ -388,7 +389,7 @@ pub struct SendWrs<'a, T: KernelQueuePairs> {
     last: *const bindings::ib_send_wr,
     /// Whether the list is for a datagram QP.
     is_datagram: bool,
-    /// Whether it is a kernel client's.
+    /// Whether a kernel client posts the list.
     is_kernel: bool,
     _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
 }
@@ -422,7 +423,7 @@ pub struct RecvWr<'a> {
 }
 
 impl<'a> RecvWr<'a> {
-    /// Id.
+    /// Id of the work request.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
         unsafe { self.raw.__bindgen_anon_1.wr_id }
@@ -522,11 +523,7 @@ pub(super) unsafe extern "C" fn post_recv<T: KernelQueuePairs>(
     }
 }
 
-/// Posts a list of receive work requests by what `post` does.
-///
-/// # Safety
-///
-/// `list` is valid, `bad` writable.
+/// Posts the receive work requests of a list with `post`.
 pub(super) unsafe fn recv_list(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,

@@ -55,7 +55,7 @@ suite! { rust_rdma_memory {
         let device = &*registration.device().try_get().ok_or(ENODEV)?;
         let list = PageList::new(device, 3, 0..3)?;
         check!(list.dma_address() % PAGE_SIZE as u64 == 0);
-        // More addresses than asked for stay with the caller.
+        // Addresses beyond the requested number stay in the iterator.
         let mut pages = 0..5;
         PageList::new(device, 3, pages.by_ref())?;
         check!(pages == (3..5));
@@ -127,7 +127,7 @@ suite! { rust_rdma_memory {
         }
     }
 
-    /// Mistakes of a driver reach no other memory.
+    /// A driver that accesses a queue's memory at a wrong offset reaches no other memory.
     fn memory_of_a_queue_ends() {
         let host = Host::new(c"rdma_test")?;
         let registration = register_on(&host)?;
@@ -140,7 +140,7 @@ suite! { rust_rdma_memory {
             check!(memory.load_u32(offset) == 0);
         }
         check!(memory.load_u32(end - 4) == u32::MAX);
-        // A range in two pages.
+        // A range that crosses the end of a page is not accessed.
         let edge = u32::try_from(PAGE_SIZE)?;
         memory.store_u32(edge, 5);
         memory.span(edge - 2).put(0, &[1; 4]);
@@ -202,7 +202,7 @@ suite! { rust_rdma_memory {
         drop(device);
         drop(early);
         check!(drops.load(Relaxed) == 1);
-        // The end of the registration is not that of the binding.
+        // The binding outlasts the registration, so the values can still be dropped.
         drop(registration);
         drop(two);
         check!(drops.load(Relaxed) == 3);
@@ -212,7 +212,8 @@ suite! { rust_rdma_memory {
         check!(drops.load(Relaxed) == 3);
     }
 
-    /// Nothing is unmapped for a device without a driver. The test leaks a few pages.
+    /// Memory that is dropped after its device was unbound from the driver is not unmapped. The
+    /// test leaks a few pages.
     fn memory_may_outlive_the_binding() {
         let host = Host::new(c"rdma_test")?;
         let registration = register_on(&host)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device that does nothing: the least that a driver has to implement, and its registration.
+//! A device that does nothing, whose driver implements only what is required, and its registration.
 
 use crate::{
     host::Host,
@@ -18,7 +18,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Declares a driver that does nothing. For examples, which add to it.
+/// Declares a driver that does nothing, to which examples add further traits.
 macro_rules! null_driver {
     ($name:ident) => {
         struct $name;
@@ -27,7 +27,7 @@ macro_rules! null_driver {
 }
 pub(crate) use null_driver;
 
-/// Implements the least for a driver.
+/// Implements the traits that every driver must implement.
 macro_rules! implement_null {
     ($name:ident) => {
         #[kernel::macros::vtable]
@@ -111,7 +111,7 @@ pub(super) struct Null(u32);
 
 implement_null!(Null);
 
-/// The least of a device on `bound`.
+/// The minimal configuration of a device on `bound`.
 fn config(bound: &device::Device<Bound>) -> Config<'_> {
     Config {
         bound_device: bound,
@@ -136,7 +136,7 @@ pub(super) fn register_on(host: &Host) -> Result<Registration<Null>> {
 }
 
 suite! { rust_rdma_null {
-    /// The C side takes a name for a format string.
+    /// The C side uses the name as a format string.
     fn names_take_one_number() {
         for name in [c"null%d", c"%d", c"a%db"] {
             check!(is_name_pattern(name));
@@ -165,7 +165,7 @@ suite! { rust_rdma_null {
         check!(second.device().try_get().is_some());
     }
 
-    /// Another device may be unbound before.
+    /// A device that is no ancestor of the bound device may be unbound first.
     fn parent_and_dma_device_are_ancestors() {
         let host = Host::new(c"rdma_test")?;
         let other = Host::new(c"rdma_test_other")?;

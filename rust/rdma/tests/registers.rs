@@ -37,7 +37,7 @@ fn all() -> &'static Resource {
     unsafe { &*root }
 }
 
-/// An address near their end, where no machine has memory or registers.
+/// An address near the end of all addresses, where no machine has memory or registers.
 fn start() -> PhysAddr {
     all().size() - (1 << 24)
 }
@@ -86,7 +86,8 @@ suite! { rust_rdma_registers {
         }
     }
 
-    /// The rest of the last page may belong to another device.
+    /// A region's last page, if the region does not cover it whole, may contain registers of
+    /// another device.
     fn pages_are_whole() {
         let host = Host::new(c"rdma_test")?;
         let mut page = Page::new(host.device(), start(), 2 * PAGE_SIZE - 1)?;
@@ -109,7 +110,7 @@ suite! { rust_rdma_registers {
         check!(phys_addr(&page, host.device()).is_err());
     }
 
-    /// Somebody else may have the addresses from there on.
+    /// After the binding, another driver may claim the addresses.
     fn a_region_ends_with_its_binding() {
         let host = Host::new(c"rdma_test")?;
         let other = Host::new(c"rdma_test_other")?;

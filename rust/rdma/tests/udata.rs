@@ -22,18 +22,19 @@ use kernel::{
     }, //
 };
 
-/// Where the response is.
+/// Offset of the response in the memory of the process.
 const RESPONSE: usize = 64;
 
-/// A verb of a process, and the data for the driver with it.
+/// A verb of a process, with the data that the process passes for the driver.
 struct Verb {
     memory: ProcessMemory,
-    /// Without a context: only messages for debugging ask for that.
+    /// The bundle has no context: only messages for debugging need it.
     bundle: bindings::uverbs_attr_bundle,
 }
 
 impl Verb {
-    /// With this request, and a response of so many bytes, which are not zero.
+    /// A verb with `request`, and with room for a response of `response` bytes, which are not zero
+    /// at first.
     fn new(request: &[u8], response: usize) -> Result<Self> {
         let memory = ProcessMemory::new(PAGE_SIZE)?;
         UserSlice::new(UserPtr::from_addr(memory.address), request.len())
@@ -59,13 +60,13 @@ impl Verb {
         unsafe { &raw mut self.bundle.__bindgen_anon_1.__bindgen_anon_1.driver_udata }
     }
 
-    /// The driver data, as a verb gets it.
+    /// The driver data that the verb passes to the driver.
     fn udata(&mut self) -> Result<Udata<'_>> {
         // SAFETY: The structure is valid as long as this is borrowed.
         unsafe { Udata::of_process(self.raw()) }
     }
 
-    /// The response, and what lies behind it.
+    /// The bytes of the response and the bytes behind them.
     fn response(&self) -> Result<[u8; 32]> {
         let mut bytes = [0; 32];
         UserSlice::new(UserPtr::from_addr(self.memory.address + RESPONSE), 32)
@@ -75,12 +76,12 @@ impl Verb {
     }
 }
 
-/// Whether requests can be refused here. The message for debugging names the device of the file
-/// that the request came by, and there is no file. A kernel with dynamic debugging makes no message
-/// until it is told to.
+/// Whether the tests can send requests that are refused. For each of these the core logs a message
+/// for debugging, which names the device of the request's file, and there is no file here. A kernel
+/// with dynamic debugging does not format the message unless it is enabled.
 const REFUSES: bool = cfg!(CONFIG_DYNAMIC_DEBUG);
 
-/// `N` bytes, of which each process gives `MIN` at least.
+/// Driver data of `N` bytes, of which each process passes at least `MIN`.
 struct Data<const N: usize, const MIN: usize>([u8; N]);
 
 impl<const N: usize, const MIN: usize> DriverData for Data<N, MIN> {
@@ -102,12 +103,13 @@ fn ones<const N: usize>(len: usize) -> [u8; N] {
     core::array::from_fn(|at| u8::from(at < len))
 }
 
-/// The request of a verb to which a process gives these bytes.
+/// The request that the driver reads if a process passes the bytes `given`.
 fn request<const N: usize, const MIN: usize>(given: &[u8]) -> Result<[u8; N]> {
     Ok(Verb::new(given, 0)?.udata()?.request::<Data<N, MIN>>()?.0)
 }
 
-/// A response of `written` and then zeroes, `len` bytes in all, and what was there before.
+/// The expected bytes: a response of `len` bytes, which are `written` and then zeroes, and behind
+/// it the initial bytes.
 fn expected(written: &[u8], len: usize) -> [u8; 32] {
     core::array::from_fn(|at| match at {
         at if at >= len => 0xff,
@@ -134,7 +136,7 @@ suite! { rust_rdma_udata {
         }
     }
 
-    /// A later process asks for what this driver does not know.
+    /// A newer process sets fields that this driver does not know.
     fn what_is_not_known_is_zero() {
         check!(request::<2, 2>(&[1, 2, 0, 0]) == Ok([1, 2]));
         if REFUSES {
@@ -142,7 +144,7 @@ suite! { rust_rdma_udata {
         }
     }
 
-    /// A process of before does not know the last fields, or the request.
+    /// An older process does not know the last fields, or the request at all.
     fn a_shorter_request_is_filled_up() {
         check!(request::<4, 2>(&[1, 2]) == Ok([1, 2, 0, 0]));
         check!(request::<4, 2>(&[1, 2, 3]) == Ok([1, 2, 3, 0]));
@@ -150,7 +152,7 @@ suite! { rust_rdma_udata {
         check!(request::<2, 0>(&[1]) == Ok([1, 0]));
     }
 
-    /// The same for all lengths.
+    /// Requests of all lengths are read by the same rules.
     fn a_request_is_read_by_its_length() {
         let given = ones::<24>(12);
         for len in 0..=given.len() {
