@@ -56,8 +56,8 @@ impl FailedWork {
         status: 0,
     };
 
-    /// The first work request with a status. `statuses` are those of all work requests that have
-    /// not ended.
+    /// The first work request that has a status. `statuses` has one entry for each work request
+    /// that has not ended.
     pub(crate) fn first(statuses: impl IntoIterator<Item = Option<WcStatus>>) -> Self {
         let mut statuses = (0..).zip(statuses);
         statuses

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Common parts of connections of all transport services.
+//! Types that the state machines of several transport services use.
 
 use virtio_rdma_abi::ib::DEFAULT_PKEY;
 use virtio_rdma_abi::number::Qpn;
@@ -69,7 +69,7 @@ pub struct Sent {
     pub pause: Pause,
 }
 
-/// IPv4 identification of a packet: the low bits of its PSN.
+/// IPv4 identification of a packet: the low 16 bits of its PSN.
 pub(crate) fn ident(psn: Psn) -> u16 {
     psn.value() as u16
 }

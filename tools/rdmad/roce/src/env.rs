@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Requirements of the state machines on the engine around them.
+//! The environment of the state machines: traits that the engine around them implements.
 //!
-//! One value may implement all three traits: requester and responder take the environment as an
-//! argument of each call and keep no reference to it.
+//! One value may implement all three traits: requester and responder receive the environment as an
+//! argument of each call and store no reference to it.
 
 use crate::frame::Frame;
 use crate::work::{
@@ -48,7 +48,7 @@ pub trait Output {
     fn frame(&mut self, len: usize) -> Option<Frame>;
     /// Sends a complete frame. The frame may get lost: there is no error to return.
     fn send(&mut self, frame: Frame);
-    /// Counts an incident, if the environment keeps counters.
+    /// Counts an incident, if the environment has counters.
     fn count(&mut self, what: Incident) {
         let _ = what;
     }
@@ -82,8 +82,8 @@ pub trait RequesterEnv: Output {
     fn is_slow(&self) -> bool {
         false
     }
-    /// Completes a work request. Called once for each work request that was posted and not drained,
-    /// in the order of posting.
+    /// Completes a work request. Called in the order of posting, once for each posted work request
+    /// that `drain` does not return.
     fn complete_send(&mut self, wr: SendWr<Self::Send>, status: WcStatus);
 }
 
@@ -119,15 +119,17 @@ pub trait ResponderEnv: Output {
         from: &[u8],
         last: bool,
     ) -> Result<(), WcStatus>;
-    /// Completes a receive. Called once for each receive that was taken and not drained.
+    /// Completes a receive. Called once for each receive that [`take_receive`](Self::take_receive)
+    /// returned and `drain` does not return.
     fn complete_recv(&mut self, wr: RecvWr<Self::Recv>, how: RecvCompletion);
     /// Checks whether the peer may access `len` bytes at `at`. `access` is `REMOTE_WRITE` or
     /// `REMOTE_READ`.
     fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault>;
-    /// Copies `from`, a part of a WRITE, to registered memory at `at`, after the checks of
+    /// Copies `from`, a part of a WRITE, to registered memory at `at`. First performs the checks of
     /// [`check`](Self::check). `last` is set if the message ends with `from`.
     fn write(&mut self, at: Remote, from: &[u8], last: bool) -> Result<(), RemoteFault>;
-    /// Copies registered memory at `at` for a READ, after the checks of [`check`](Self::check).
+    /// Copies registered memory at `at` to `into`, for a READ. First performs the checks of
+    /// [`check`](Self::check).
     fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault>;
     /// Executes an atomic operation on the 8 bytes at `at`, whose address is a multiple of 8, and
     /// returns their original value. First performs the checks of [`check`](Self::check) for
@@ -136,8 +138,8 @@ pub trait ResponderEnv: Output {
     /// Writes 8 bytes atomically to `at`, whose address is a multiple of 8. First performs the
     /// checks of [`check`](Self::check) for `REMOTE_WRITE`. Never called for a duplicate.
     fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault>;
-    /// Executes a FLUSH after a check of its key, its rights and its range, if it has one. Never
-    /// called for a duplicate.
+    /// Executes a FLUSH. First checks its R_Key and access rights, and its range if it has one.
+    /// Never called for a duplicate.
     fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault>;
     /// Invalidates the R_Key of a SEND with invalidate, after the data is in place and before the
     /// receive completes. Returns [`RemoteFault::Access`] if the QP's PD has no such key or the key

@@ -14,7 +14,7 @@ pub const MAX_FRAME: usize = 9216 + 14 + 4;
 
 struct Pool {
     capacity: usize,
-    /// Packets are built without an ICRC in its frames.
+    /// Whether packets in frames of this pool are built without an ICRC.
     offloads_icrc: bool,
     buffers: Mutex<Buffers>,
     notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -22,8 +22,8 @@ struct Pool {
 
 /// Lengths of buffers in bytes. Acknowledgements and short messages use short buffers.
 const LENGTHS: [usize; 2] = [512, MAX_FRAME];
-/// Number of long buffers that a pool keeps when no frame is in use: more than one connection has
-/// in flight.
+/// Maximum number of long buffers that a pool keeps when no frame is in use. One connection has
+/// fewer packets in flight.
 const KEPT: usize = 256;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ struct Buffers {
     free: [Vec<Box<[u8]>>; LENGTHS.len()],
     /// Number of buffers, free or in use; at most the capacity.
     allocated: usize,
-    /// A request found no buffer since a buffer was last returned.
+    /// Whether [`FramePool::take`] has found no buffer since a buffer was last returned.
     starved: bool,
 }
 
@@ -50,8 +50,9 @@ impl FramePool {
         Self::with(frames, false)
     }
 
-    /// The same, for a sender who leaves the ICRC to others: [`build_frame`] does not compute it.
-    /// [`complete`] has to, before a frame goes where it may be damaged or somebody looks at it.
+    /// Like [`new`](Self::new), but [`build_frame`] does not compute the ICRC of packets in frames
+    /// of this pool. [`complete`] must compute it before a frame is captured, or sent where it may
+    /// be damaged.
     ///
     /// [`build_frame`]: crate::packet::build_frame
     /// [`complete`]: crate::packet::complete
@@ -68,7 +69,7 @@ impl FramePool {
         }))
     }
 
-    /// Most bytes of buffers that the pool allocates.
+    /// Maximum total size of the pool's buffers in bytes.
     pub fn memory(&self) -> usize {
         self.0.capacity * MAX_FRAME
     }
@@ -116,7 +117,8 @@ impl FramePool {
         })
     }
 
-    /// A copy of a frame and of what is known of it, if there is a buffer.
+    /// A copy of a frame with its marks: whether it is routed, and whether it lacks an ICRC. `None`
+    /// if no buffer is free.
     pub fn copy_of(&self, frame: &Frame) -> Option<Frame> {
         let mut copy = self.take(frame.len)?;
         copy.copy_from_slice(frame);
@@ -195,22 +197,23 @@ impl Frame {
         self.is_routed
     }
 
-    /// Whether packets are built in it without an ICRC.
+    /// Whether a packet in this frame is built without an ICRC.
     pub(crate) fn offloads_icrc(&self) -> bool {
         self.pool.offloads_icrc
     }
 
-    /// Says whether the frame is a sound packet whose last bytes are not its ICRC yet.
+    /// Marks the frame as a valid packet whose ICRC was not computed yet, or removes the mark.
     pub fn set_lacks_icrc(&mut self, lacks: bool) {
         self.lacks_icrc = lacks;
     }
 
-    /// Whether the frame is a sound packet whose last bytes are not its ICRC yet.
+    /// Whether the frame is a valid packet whose ICRC was not computed yet: its last 4 bytes are
+    /// not the ICRC.
     pub fn lacks_icrc(&self) -> bool {
         self.lacks_icrc
     }
 
-    /// A copy in a buffer of the same pool, if there is one.
+    /// A copy of the frame in a buffer of the same pool; `None` if no buffer is free.
     pub fn duplicate(&self) -> Option<Self> {
         FramePool(Arc::clone(&self.pool)).copy_of(self)
     }
@@ -299,7 +302,7 @@ mod tests {
         assert!(pool.take(addresses + tag + kind + 9217).is_none());
     }
 
-    /// Total bytes of the buffers of a pool, free or in use.
+    /// Total size in bytes of the free buffers of `pool` and of the buffers of `used`.
     fn allocated(pool: &FramePool, used: &[Frame]) -> usize {
         let buffers = pool.0.buffers.lock();
         let used = used.iter().map(|frame| frame.bytes.len());
@@ -316,7 +319,7 @@ mod tests {
         assert_eq!(allocated(&pool, &frames), 3 * LENGTHS[0]);
         assert!(pool.take(70).is_none() && pool.take(MAX_FRAME).is_none());
         frames.truncate(1);
-        // All buffers that the pool may have are short: one is replaced by a long one.
+        // The pool has the maximum number of buffers, all short: a long one replaces one of them.
         frames.push(pool.take(LENGTHS[0] + 1).unwrap());
         assert_eq!(allocated(&pool, &frames), 2 * LENGTHS[0] + MAX_FRAME);
         frames.clear();

@@ -57,7 +57,8 @@ impl<'a> Packet<'a> {
         Self::decode(frame, true)
     }
 
-    /// The same for a frame that may [lack](Frame::lacks_icrc) an ICRC.
+    /// Like [`parse`](Self::parse), but does not verify the ICRC if the frame
+    /// [lacks](Frame::lacks_icrc) one.
     pub fn parse_frame(frame: &'a Frame) -> Result<Self, PacketError> {
         Self::decode(frame, !frame.lacks_icrc())
     }
@@ -139,13 +140,13 @@ pub fn build<E>(
     Ok(())
 }
 
-/// The same, but for the ICRC in a frame of a pool that [offloads] it: it is zero then, and the
-/// frame [lacks](Frame::lacks_icrc) it.
+/// Like [`build`], but leaves the ICRC zero if the pool of `frame` [offloads] the ICRC. The frame
+/// is then marked as one that [lacks](Frame::lacks_icrc) an ICRC.
 ///
 /// [offloads]: crate::FramePool::with_icrc_offload
 ///
 /// # Panics
-/// As [`build`].
+/// If the length of `frame` is not [`frame_size`].
 pub fn build_frame<E>(
     frame: &mut Frame,
     path: &Path,
@@ -163,8 +164,8 @@ pub fn build_frame<E>(
     Ok(())
 }
 
-/// Writes the ICRC of a frame that [lacks](Frame::lacks_icrc) one. A frame that is no packet has
-/// none.
+/// Writes the ICRC of a frame that [lacks](Frame::lacks_icrc) one. Only removes that mark if the
+/// frame is not a RoCEv2 packet.
 pub fn complete(frame: &mut Frame) {
     if !frame.lacks_icrc() {
         return;
@@ -178,7 +179,7 @@ pub fn complete(frame: &mut Frame) {
     }
 }
 
-/// Writes all of a frame but its ICRC, which is zero.
+/// Writes a frame whose ICRC is zero.
 fn encode<E>(
     frame: &mut [u8],
     path: &Path,
@@ -210,7 +211,8 @@ fn seal(packet: &mut [u8], path: &Path) {
     icrc.copy_from_slice(&checksum(invariant, behind));
 }
 
-/// The ICRC of a packet whose headers up to the BTH are `invariant`.
+/// The ICRC of a packet with the headers `invariant`, from the IP header to the BTH, and the bytes
+/// `behind` them.
 fn checksum(invariant: &[u8], behind: &[u8]) -> [u8; ICRC_SIZE] {
     let mut icrc = Icrc::new(invariant);
     icrc.update(behind);
@@ -240,7 +242,7 @@ mod tests {
         })
     }
 
-    /// A SEND along this path in a frame of `pool`.
+    /// A SEND packet with this path, in a frame of `pool`.
     fn send(pool: &FramePool, path: &Path) -> Frame {
         let bth = Bth::new(0xffff, Qpn::new(17), Psn::new(3));
         let headers = Headers::new(bth, Request::from(SendPart::Only(With::Nothing)));

@@ -12,7 +12,7 @@ use crate::Frame;
 pub trait FramePort: Send + Sync {
     /// A buffer for a frame of `len` bytes, or `None` if all buffers of this port are in use.
     fn frame(&self, len: usize) -> Option<Frame>;
-    /// Most bytes of buffers that the port may allocate.
+    /// Maximum total size in bytes of the buffers that the port may allocate.
     fn memory(&self) -> usize;
     /// Sends a complete frame, whose buffer is from [`frame`](Self::frame).
     fn send(&self, frame: Frame);

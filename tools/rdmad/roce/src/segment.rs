@@ -15,7 +15,7 @@ pub(crate) struct Segment {
     pub offset: u32,
     /// Length of the payload in bytes.
     pub length: u32,
-    /// The message ends with this packet.
+    /// Whether the message ends with this packet.
     pub last: bool,
 }
 

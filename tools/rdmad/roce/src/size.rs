@@ -12,8 +12,8 @@ use crate::rc::READ_PACKETS;
 use crate::segment::segment;
 use crate::work::{Mtu, Remote, SendOp, SendWr, ATOMIC_SIZE};
 
-/// Most bytes of the message that one frame of the requester transfers: its payload, or the bytes
-/// that it requests from the peer.
+/// Maximum number of bytes of a message that one frame of the requester transfers as its payload,
+/// or requests from the peer.
 pub fn frame_span(op: &SendOp, mtu: Mtu) -> u32 {
     match op {
         SendOp::Send { .. } | SendOp::Write { .. } => mtu.bytes(),

@@ -28,8 +28,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The RETH for `length` bytes from `offset` on. The address may wrap: the responder refuses
-    /// such a range.
+    /// The RETH for `length` bytes from `offset` on. The address may wrap: the peer's responder
+    /// refuses such a range.
     pub const fn range(&self, offset: u32, length: u32) -> Reth {
         Reth {
             // A cast instead of `u64::from`, which is not const.
@@ -159,8 +159,9 @@ pub enum SendOp {
     /// An operation on local keys (REG_MR, BIND_MW, LOCAL_INV), which sends no packet. The
     /// environment executes it in the order of posting.
     Local {
-        /// Executed only after all earlier work requests have ended. LOCAL_INV needs this, because
-        /// retransmissions of earlier work requests may still use the memory of the key.
+        /// Whether the operation waits until all earlier work requests have ended. LOCAL_INV must
+        /// wait, because retransmissions of earlier work requests may still use the memory of the
+        /// key.
         drained: bool,
     },
 }
@@ -196,7 +197,8 @@ pub struct RecvWr<L> {
 pub struct RecvCompletion {
     /// Status.
     pub status: WcStatus,
-    /// The message is an RDMA WRITE with immediate data. Its data is not in the receive's buffers.
+    /// Whether the message is an RDMA WRITE with immediate data. The receive's buffers then hold no
+    /// data of the message.
     pub rdma_write: bool,
     /// Length of the message in bytes, including the 40 bytes of the GRH of a datagram.
     pub byte_len: u32,

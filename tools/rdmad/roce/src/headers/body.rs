@@ -152,7 +152,7 @@ impl Body {
         }
     }
 
-    /// Reads the extended headers of `opcode`, and leaves `reader` at the payload behind them.
+    /// Reads the extended headers of `opcode`. The rest of `reader` is the payload.
     pub(crate) fn decode(opcode: u8, reader: &mut Reader<'_>) -> Result<Self, BadBody> {
         if opcode == CONGESTION_NOTIFICATION {
             let _reserved: [u8; CONGESTION_SIZE] = array(reader)?;
@@ -340,7 +340,7 @@ pub(super) fn aeth(reader: &mut Reader<'_>) -> Result<Aeth, BadBody> {
 mod tests {
     use super::*;
 
-    /// Valid extended headers for every opcode: none of these bytes is a reserved value.
+    /// Bytes that are valid extended headers for every opcode, without reserved values.
     const EXTENDED: [u8; 32] = [1; 32];
 
     #[test]

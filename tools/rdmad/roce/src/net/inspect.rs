@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A lenient frame parser, for filters that must recognize every form that any receiver accepts.
+//! A lenient frame parser, for filters that must recognize every form of a packet that any receiver
+//! accepts.
 //!
-//! The engine accepts few forms of a packet: at most one VLAN tag, no SNAP, no IP options, no
-//! extension headers, no fragments. Other receivers accept more, so this parser skips all of these.
-//! It finds headers only by their types and lengths. It verifies no checksums: the receiver does.
+//! The engine accepts few forms: at most one VLAN tag, no SNAP, no IP options, no extension
+//! headers, no fragments. Other receivers accept more forms, so this parser skips all these
+//! headers. It finds headers only by their types and lengths. It verifies no checksums, which the
+//! receiver verifies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +19,7 @@ const ETHERTYPE_PROVIDER_VLAN: u16 = 0x88a8;
 const ETHERTYPE_OLD_PROVIDER_VLAN: u16 = 0x9100;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
-/// Smallest EtherType. A smaller number in its place is the length of the frame (IEEE 802.3).
+/// Smallest EtherType. A smaller value of the field is the length of the frame (IEEE 802.3).
 const SMALLEST_ETHERTYPE: u16 = 0x600;
 /// LLC and SNAP header; an EtherType follows (RFC 1042).
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];

@@ -10,8 +10,8 @@
 //! A requester has a congestion window, as TCP does (RFC 5681, with the response to marks of RFC
 //! 3168). A notification halves the window, at most once a round trip, down to one packet. The
 //! window doubles each round trip until it is first halved, and then grows by one packet a round
-//! trip. A loss halves the window too, but not below [`LOSS_FLOOR`]: the loss may have another
-//! cause than congestion, and a network that marks packets reports congestion by notifications.
+//! trip. A loss halves the window too, but not below [`LOSS_FLOOR`], because the loss may have
+//! another cause than congestion. A network that marks packets reports congestion by notifications.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const INITIAL: u64 = 32;
 /// Smallest window to which a loss reduces the congestion window, in packets.
 const LOSS_FLOOR: u64 = 16;
 
-/// Shortest time between two notifications of a connection, similar to that of hardware devices.
+/// Minimum interval between two notifications of a connection, similar to that of hardware devices.
 const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
 
 /// `path` with ECN field ECT(0): the sender reacts to congestion.
@@ -36,7 +36,7 @@ pub(super) fn capable(path: Path) -> Path {
     }
 }
 
-/// Congestion window: the most packets that a requester may have unacknowledged.
+/// Congestion window: the maximum number of packets that a requester may have unacknowledged.
 #[derive(Debug)]
 pub(super) struct CongestionWindow {
     packets: u64,
@@ -44,8 +44,8 @@ pub(super) struct CongestionWindow {
     threshold: u64,
     /// Packets acknowledged since the window last grew or shrank.
     acknowledged: u64,
-    /// Marks and losses of packets before this position no longer shrink the window: it has already
-    /// shrunk in the same round trip.
+    /// Marks and losses of packets before this position do not shrink the window, because it has
+    /// already shrunk in their round trip.
     reacted: u64,
 }
 
@@ -65,7 +65,7 @@ impl CongestionWindow {
     }
 
     /// Number of packets after which the requester requests an acknowledgement: a quarter of the
-    /// window. Even a window that was just halved then contains such a request.
+    /// window. So even a window that was just halved contains a request for an acknowledgement.
     pub(super) fn ack_interval(&self) -> u64 {
         (self.packets / 4).max(1)
     }
@@ -85,14 +85,14 @@ impl CongestionWindow {
         }
     }
 
-    /// Shrinks the window: a packet from `una` on met congestion. `sent` is the end of all packets
-    /// that were sent.
+    /// Shrinks the window: a packet at or after position `una` met congestion. `sent` is the
+    /// position behind the last packet that was sent.
     pub(super) fn notified(&mut self, una: u64, sent: u64) {
         self.shrink(una, sent, 1);
     }
 
-    /// Shrinks the window: a packet from `una` on got lost. `sent` is the end of all packets that
-    /// were sent.
+    /// Shrinks the window: a packet at or after position `una` got lost. `sent` is the position
+    /// behind the last packet that was sent.
     pub(super) fn lost(&mut self, una: u64, sent: u64) {
         self.shrink(una, sent, LOSS_FLOOR);
     }
@@ -121,8 +121,8 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Requests a notification, because a marked packet was received, if the last notification is
-    /// long enough ago.
+    /// Handles a marked packet: requests a notification, unless the last one was requested less
+    /// than [`NOTIFICATION_INTERVAL`] ago.
     pub(super) fn note(&mut self, now: Instant) {
         let is_quiet = |last: Instant| now.saturating_duration_since(last) >= NOTIFICATION_INTERVAL;
         if self.last.is_none_or(is_quiet) {

@@ -2,9 +2,9 @@
 
 //! Reliable connections (IBTA 9.7): a [`Requester`] and a [`Responder`] for each QP.
 //!
-//! Both are pure state machines. `on_packet` takes received packets and `on_timer` the time. Only
-//! `transmit` sends frames, up to a budget in bytes: the caller decides when and how much a QP
-//! sends, and can wait while there are no frame buffers. In a turn for one QP, the caller
+//! Both are state machines without I/O. `on_packet` handles a received packet, `on_timer` expired
+//! timers. Only `transmit` sends frames, up to a budget in bytes: the caller decides when and how
+//! much a QP sends, and can wait while there are no frame buffers. In a turn for one QP, the caller
 //!
 //! 1. passes received packets to `on_packet`,
 //! 2. posts work requests while there is room,
@@ -31,11 +31,10 @@ pub use requester::{Requester, RequesterState};
 pub use responder::{Responder, ResponderState};
 pub use timer::{ack_timeout, rnr_delay};
 
-/// Maximum number of packets that a requester has unacknowledged, READ responses in flight
-/// included.
+/// Maximum number of packets that a requester has unacknowledged, including READ responses in
+/// flight.
 ///
-/// The window is so small that the bounded queues between two QPs hold the windows of a few busy
-/// connections.
+/// The bounded queues between two QPs have room for the windows of a few busy connections.
 pub const WINDOW: u32 = 128;
 
 /// Maximum number of READs and atomic operations that a responder queues at a time, even if
@@ -52,11 +51,11 @@ pub struct RequesterAttr {
     pub sq_psn: u32,
     /// Local ACK timeout n, which stands for 4.096 µs · 2ⁿ; 0 disables the timeout.
     pub timeout: u8,
-    /// Transport retries without progress, 0 to 7.
+    /// Maximum number of transport retries without progress, 0 to 7.
     pub retry_cnt: u8,
-    /// Retries after RNR NAKs without progress, 0 to 6; 7 is no limit.
+    /// Maximum number of retries after RNR NAKs without progress, 0 to 6; 7 is no limit.
     pub rnr_retry: u8,
-    /// READs and atomic operations outstanding at a time.
+    /// Maximum number of READs and atomic operations outstanding at a time.
     pub max_rd_atomic: u8,
 }
 
@@ -67,7 +66,7 @@ pub struct ResponderAttr {
     pub rq_psn: u32,
     /// Delay that RNR NAKs request, as a timer code of IBTA table 45.
     pub min_rnr_timer: u8,
-    /// READs and atomic operations that the peer may have outstanding.
+    /// Maximum number of READs and atomic operations that the peer may have outstanding.
     pub max_dest_rd_atomic: u8,
     /// Remote operations that the QP admits.
     pub access: AccessFlags,

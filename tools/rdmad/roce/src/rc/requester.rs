@@ -43,10 +43,10 @@ struct Pending<L> {
     wr: SendWr<L>,
     first: u64,
     end: u64,
-    /// The work request can't be executed, or not to its end. It ends with this status when all
-    /// earlier work requests have ended.
+    /// `Some` if the work request can't be executed completely. When all earlier work requests have
+    /// ended, this one ends with the given status.
     failed: Option<WcStatus>,
-    /// The work request is an operation on local keys and has not been executed.
+    /// Whether the work request is an operation on local keys that has not been executed.
     local: bool,
 }
 
@@ -103,8 +103,8 @@ pub struct Requester<L> {
     unanswered: u32,
     retries: u8,
     rnr_retries: u8,
-    /// `una` when a response last made the requester go back. Another response with the same `una`
-    /// does not.
+    /// Value of `una` when a response last made the requester go back. Further responses do not
+    /// make it go back to the same packet again.
     went_back: Option<u64>,
     /// End of the local ACK timeout.
     ack_deadline: Option<Instant>,
@@ -113,7 +113,7 @@ pub struct Requester<L> {
     /// End of the delay that an RNR NAK requested.
     rnr_deadline: Option<Instant>,
     dead: bool,
-    /// Work requests that have not begun are not started.
+    /// Whether the requester starts no further work requests. Started ones continue.
     held: bool,
 }
 
@@ -148,7 +148,7 @@ impl<L> Requester<L> {
         self.queue.make_room(budget, depth)
     }
 
-    /// Whether [`post`](Self::post) would take a work request.
+    /// Whether [`post`](Self::post) would accept a work request.
     pub fn has_room(&self) -> bool {
         !self.queue.is_full() && !self.dead
     }
@@ -158,7 +158,7 @@ impl<L> Requester<L> {
         self.queue.is_empty()
     }
 
-    /// Whether no work request has begun and not ended.
+    /// Whether every work request that has begun has ended.
     pub fn is_drained(&self) -> bool {
         // `una == sent` does not suffice: the oldest work request may have more packets to send.
         let front = self.queue.front();
@@ -177,8 +177,8 @@ impl<L> Requester<L> {
     }
 
     /// Queues a work request. Returns it if there is no room or the connection has ended. A work
-    /// request that is too long is queued to fail, as by [`post_failed`](Self::post_failed). So is
-    /// a READ, atomic operation or FLUSH if `max_rd_atomic` is 0.
+    /// request that is too long is queued to fail, as by [`post_failed`](Self::post_failed). If
+    /// `max_rd_atomic` is 0, READs, atomic operations and FLUSHes are queued to fail too.
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         self.enqueue(wr, None)
     }
@@ -303,7 +303,8 @@ impl<L> Requester<L> {
         Ok(())
     }
 
-    /// Completes acknowledged work requests. If the next one has failed, ends the connection.
+    /// Completes acknowledged work requests. If the work request after them has failed, ends the
+    /// connection.
     fn settle<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         while self
             .queue
@@ -331,7 +332,8 @@ impl<L> Requester<L> {
         else {
             return false;
         };
-        // Work requests that have ended are not in the queue: earlier ones are before the cursor.
+        // The queue holds only work requests that have not ended. All entries before the cursor
+        // were posted earlier than this one.
         let waits = self.is_fenced() || (drained && self.cursor > 0);
         let Some(pending) = self.queue.get_mut(self.cursor) else {
             return false;

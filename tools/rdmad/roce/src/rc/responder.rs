@@ -43,14 +43,14 @@ use super::ResponderAttr;
 enum NakReason {
     /// No receive is posted.
     NotReady,
-    /// There is no room for the response. The request is dropped and requested again.
+    /// There is no room for the response. The request is dropped, and the NAK requests it again.
     Busy,
     /// The connection ends with this NAK and raises this event.
     Fatal(NakCode, Option<AsyncEvent>),
 }
 
-/// NAK of a request with an invalid opcode, length or sequence of packets, or of an operation that
-/// the QP does not admit.
+/// The reason for a request with an invalid opcode, length or sequence of packets, and for an
+/// operation that the QP does not admit.
 const INVALID: NakReason = NakReason::Fatal(NakCode::InvalidRequest, Some(AsyncEvent::QpReqErr));
 
 impl From<RemoteFault> for NakReason {
@@ -86,25 +86,24 @@ pub struct Responder<R> {
     msn: u32,
     message: Option<RequestInProgress<R>>,
     jobs: VecDeque<Job>,
-    /// Results of the last atomic operations and atomic WRITEs with their PSNs. Duplicates are
-    /// answered from them.
+    /// PSNs and results of the last atomic operations and atomic WRITEs, to answer duplicates.
     results: VecDeque<(Psn, Answer)>,
-    /// PSNs of the last READs and FLUSHes, to recognize duplicates.
+    /// PSNs of the last READs, to recognize duplicates. `flushes` does the same for FLUSHes.
     reads: ExecutedRequests,
     flushes: ExecutedRequests,
     ack_pending: bool,
     nak: Option<Syndrome>,
-    /// A NAK has requested the expected packet. Until that packet arrives, later packets are
-    /// dropped without another NAK.
+    /// Whether a NAK has requested the expected packet. Until that packet arrives, later packets
+    /// are dropped without another NAK.
     awaiting: bool,
-    /// Boxed to keep the responder small: few connections ever meet congestion.
+    /// Boxed, so that the responder stays small: few connections ever meet congestion.
     notifier: Box<Notifier>,
     dead: bool,
 }
 
 impl<R> Responder<R> {
-    /// Most bytes that the queues of a responder allocate if `max_dest_rd_atomic` is
-    /// `max_rd_atomic`. Each queue grows by doubling.
+    /// Maximum number of bytes that the queues of a responder allocate if its `max_dest_rd_atomic`
+    /// is `max_rd_atomic`. Each queue grows by doubling.
     pub const fn queues(max_rd_atomic: u8) -> usize {
         let limit = max_rd_atomic as usize;
         let jobs = (limit + flush::WAITING).next_power_of_two();
@@ -292,8 +291,8 @@ impl<R> Responder<R> {
 
     /// Handles a duplicate: a request with a PSN before the expected one. SENDs and WRITEs are
     /// acknowledged once more. READs, atomic operations and FLUSHes are answered once more if the
-    /// same kind of request was executed at this PSN. Other requests are ignored, because an answer
-    /// to a duplicate replaces the queued responses from its PSN on.
+    /// same kind of request was executed at this PSN. Otherwise they are ignored, because an answer
+    /// to a duplicate replaces the queued responses with this and later PSNs.
     fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, request: Request, psn: Psn, env: &mut E) {
         match request {
             Request::Part(_) => self.ack_pending = true,

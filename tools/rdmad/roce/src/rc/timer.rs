@@ -16,8 +16,8 @@ pub fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(u64::from(RNR_10_US[usize::from(code & 0x1f)]) * 10)
 }
 
-/// Time that a requester waits for an acknowledgement; `None` if it waits for ever. `exponent` is
-/// the QP's local ACK timeout n; only its low 5 bits are used.
+/// Time that a requester waits for an acknowledgement; `None` if it waits without limit. `exponent`
+/// is the QP's local ACK timeout n, of which only the low 5 bits are used.
 ///
 /// The IBTA lets a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after the
 /// last progress. This function returns twice that time: on a busy host, late responses of a

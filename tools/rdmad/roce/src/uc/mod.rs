@@ -9,7 +9,7 @@
 //! # Errors
 //! A call that returns [`QpError`](crate::QpError) has ended this half of the connection and
 //! completed the failed work request, as for [reliable connections](crate::rc). Only local faults
-//! cause errors: no packet of the peer does. After an error of the requester, the responder
+//! cause errors, packets of the peer do not. After an error of the requester, the responder
 //! continues (the QP is in the state SQE, IBTA 10.3.1.6). To send again, create a new [`Requester`]
 //! with the [`next_psn`](Requester::next_psn) of the old one.
 

@@ -21,14 +21,14 @@ pub use self::committed::RequesterState;
 #[derive(Debug)]
 pub struct Requester<L> {
     connection: Connection,
-    /// Work requests that have not ended. A status is that of an invalid work request, which fails
-    /// with it.
+    /// Work requests that have not ended. An invalid one also has the status with which it will
+    /// fail.
     queue: ChargedQueue<(SendWr<L>, Option<WcStatus>)>,
     /// Number of packets of the first work request that were sent.
     index: u32,
     next: Psn,
     dead: bool,
-    /// Work requests that have not begun are not started.
+    /// Whether the requester starts no further work requests. A started one continues.
     held: bool,
 }
 
@@ -51,7 +51,7 @@ impl<L> Requester<L> {
         self.queue.make_room(budget, depth)
     }
 
-    /// Whether [`post`](Self::post) would take a work request.
+    /// Whether [`post`](Self::post) would accept a work request.
     pub fn has_room(&self) -> bool {
         !self.queue.is_full() && !self.dead
     }
@@ -61,7 +61,7 @@ impl<L> Requester<L> {
         self.queue.is_empty()
     }
 
-    /// Whether no work request has begun and not ended.
+    /// Whether every work request that has begun has ended.
     pub fn is_drained(&self) -> bool {
         self.index == 0
     }
@@ -143,8 +143,8 @@ impl<L> Requester<L> {
                 return Err(self.fail(status, env));
             }
             if let SendOp::Local { .. } = wr.op {
-                // All earlier work requests have ended, so neither fence nor `drained` needs a
-                // check.
+                // All earlier work requests have ended, so neither a fence nor `drained` makes this
+                // one wait.
                 match env.execute_local(&wr.local) {
                     Ok(()) => self.complete(env),
                     Err(status) => return Err(self.fail(status, env)),
@@ -208,8 +208,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Ends the first work request with `status`. The responder drops its message if packets of it
-    /// were already sent.
+    /// Ends the first work request with `status`. If some of its packets were already sent, the
+    /// peer's responder drops the incomplete message.
     fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
         self.dead = true;
         if let Some((wr, _)) = self.queue.pop_front() {

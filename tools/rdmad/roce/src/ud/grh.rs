@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The GRH ahead of a datagram in its receive.
+//! The GRH, which the receive buffers of a datagram contain before its payload.
 
 use crate::headers::{Bth, Deth};
 use crate::icrc::ICRC_SIZE;
 use crate::net::{Addresses, Path, IPV4_SIZE, UDP_SIZE};
 
-/// Bytes of the GRH ahead of each datagram in its receive.
+/// Size in bytes of the GRH that precedes each datagram in the receive buffers.
 pub const GRH_SIZE: usize = 40;
 
 /// The bytes in place of the GRH for a datagram with the IP header `header` (IBTA annex A17): the

@@ -3,8 +3,8 @@
 //! Unreliable datagrams (IBTA 9.8.3), including those of the GSI QP.
 //!
 //! A message is one packet, so neither side has state of a message in progress. The [`Sender`]
-//! builds packets. The [`Receiver`] copies their payloads to receives, each behind a
-//! [GRH](grh).
+//! builds packets. The [`Receiver`] copies a [GRH](grh) and the payload of each packet to the
+//! buffers of a receive.
 //!
 //! The caller checks P_Keys. It also replaces a Q_Key with its top bit set in a work request by the
 //! Q_Key of the QP.

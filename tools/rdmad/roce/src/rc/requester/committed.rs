@@ -13,8 +13,8 @@ use super::Requester;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequesterState {
-    /// Position of the first packet of the oldest work request. Without work requests, that of the
-    /// next work request.
+    /// Position of the first packet of the oldest work request, or of the next work request if none
+    /// is queued.
     pub first: u64,
     /// Position of the oldest unacknowledged packet.
     pub una: u64,
@@ -36,13 +36,13 @@ pub struct RequesterState {
     pub locals: u32,
     /// Requests in flight that have a response of their own: READs, atomic operations and FLUSHes.
     pub unanswered: u32,
-    /// Transport retries left.
+    /// Number of transport retries left.
     pub retries: u8,
-    /// Retries after RNR NAKs left.
+    /// Number of retries left after RNR NAKs.
     pub rnr_retries: u8,
     /// 1 if the connection has ended.
     pub dead: u8,
-    /// 1 if work requests that have not begun are not started.
+    /// 1 if the requester starts no further work requests.
     pub held: u8,
 }
 

@@ -8,19 +8,18 @@
 //! of RFC 8985). The responder acknowledges the probe if it is the expected packet or a duplicate.
 //! If earlier packets are missing, the responder sends a NAK and the requester retransmits them.
 //!
-//! A responder that has sent its NAK sends no other until the missing packet arrives, so the NAK
-//! itself may get lost. Therefore every second probe in a row retransmits all unacknowledged
-//! packets.
+//! A responder sends only one NAK for a missing packet, and this NAK may get lost. Therefore every
+//! second probe in a row retransmits all unacknowledged packets.
 //!
 //! Probes use up no retries and do not change the local ACK timeout. A connection without that
 //! timeout sends no probes.
 
 use std::time::{Duration, Instant};
 
-/// Time without a response before a probe while no round trip has been measured.
+/// Time without a response after which a probe is sent, until a round trip has been measured.
 const FIRST_GUESS: Duration = Duration::from_millis(4);
 
-/// Shortest time without a response before a probe: a software peer may take that long to respond.
+/// Minimum time without a response before a probe: a software peer may need that long to respond.
 const SHORTEST: Duration = Duration::from_micros(500);
 
 /// Maximum number of doublings of the time without a response before a probe.
@@ -74,15 +73,15 @@ pub(super) struct Prober {
     deadline: Option<Instant>,
     /// Probes sent since the last progress.
     sent: u32,
-    /// Doublings of the time before a probe. They last until a round trip is measured. Otherwise a
-    /// round trip longer than that time could never be measured: each probe would end the
-    /// measurement.
+    /// Number of times that the time before a probe was doubled. Reset only when a round trip is
+    /// measured. Otherwise a round trip longer than that time could never be measured: each probe
+    /// would end the measurement.
     doublings: u32,
 }
 
 impl Prober {
-    /// Begins to measure a round trip, unless one is being measured. A packet that requests a
-    /// response is sent for the first time; the response acknowledges packets before `end`.
+    /// Begins to measure a round trip, unless one is being measured. Call this when a packet that
+    /// requests a response is first sent. The response acknowledges packets before `end`.
     pub(super) fn asks(&mut self, end: u64, now: Instant) {
         if self.timed.is_none() {
             self.timed = Some((end, now));
@@ -104,15 +103,14 @@ impl Prober {
         }
     }
 
-    /// Prepares for a retransmission: ends the measurement of a round trip and restarts the time
-    /// before a probe.
+    /// Prepares for a retransmission: ends the measurement of a round trip and cancels the probe.
     pub(super) fn repeat(&mut self) {
         self.timed = None;
         self.deadline = None;
     }
 
-    /// Waits for responses: nothing is left to send, but packets are unacknowledged. `sent` is set
-    /// if packets were sent just now; the time before a probe then restarts.
+    /// Schedules a probe: nothing is left to send, but packets are unacknowledged. If `sent`,
+    /// packets were sent just now, and the time before a probe restarts.
     pub(super) fn wait(&mut self, sent: bool, now: Instant) {
         if sent || self.deadline.is_none() {
             let silence = self.round_trip.map_or(FIRST_GUESS, RoundTrip::silence);

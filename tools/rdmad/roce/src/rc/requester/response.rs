@@ -154,8 +154,8 @@ impl<L> Requester<L> {
                 return Err(self.fail(status, env));
             }
         }
-        // Would be below zero if the request is about to be retransmitted and its first response
-        // arrives after all.
+        // `rewind` has set the count to 0 if the request is to be retransmitted. A response to its
+        // first transmission may still arrive and must not make the count negative.
         self.unanswered = self.unanswered.saturating_sub(u32::from(ends));
         self.progress(at + 1, now);
         self.settle(env)

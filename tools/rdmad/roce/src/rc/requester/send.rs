@@ -21,7 +21,7 @@ struct Next {
     offset: u32,
     /// Length of the payload in bytes.
     length: u32,
-    /// Payload of an atomic WRITE, which is in the work request itself.
+    /// Payload of an atomic WRITE, which is not in local memory but in the work request.
     word: Option<[u8; 8]>,
     /// Position of the packet to send after this one. A READ request takes the positions of all its
     /// response packets.
@@ -125,8 +125,8 @@ impl<L> Requester<L> {
         Some(size)
     }
 
-    /// The next packet, if one may be sent now. `ask` is set if each packet must request an
-    /// acknowledgement.
+    /// The next packet; `None` if no packet may be sent now. `ask` is set if each packet must
+    /// request an acknowledgement.
     fn choose(&mut self, ask: bool) -> Option<Next> {
         let (at, in_flight) = (self.next, self.next - self.una);
         let window = self.window.packets();
@@ -151,7 +151,7 @@ impl<L> Requester<L> {
         match wr.op {
             SendOp::Read { remote } => {
                 let end = pending.request_end(at);
-                // If a request is larger than the window, it is sent when nothing is in flight.
+                // A request that is larger than the window is sent when nothing is in flight.
                 if end - at > room && in_flight > 0 {
                     return None;
                 }
@@ -181,8 +181,8 @@ impl<L> Requester<L> {
             SendOp::Send { .. } | SendOp::Write { .. } => {
                 let segment = segment(self.connection.mtu, wr, index)?;
                 // The first retransmitted packet also requests an acknowledgement, because the next
-                // packets may be delayed for longer than the timeout. So does the last one, which
-                // may be a probe.
+                // packets may be delayed for longer than the timeout. The last retransmitted packet
+                // requests one too: it may be a probe.
                 let repeats = at < self.sent && (at == self.una || at + 1 == self.sent);
                 let mut bth = self.connection.bth(psn);
                 bth.solicited = segment.solicited;

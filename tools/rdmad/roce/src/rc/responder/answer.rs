@@ -96,7 +96,7 @@ impl<R> Responder<R> {
                 self.jobs.pop_front();
                 return Ok(Some(0));
             }
-            // The connection ends at this response: answers to later requests are dropped.
+            // The connection ends at this response, so answers to later requests are dropped.
             self.expected = job.psn;
             self.jobs.clear();
             let (code, event) = nak_of(fault);

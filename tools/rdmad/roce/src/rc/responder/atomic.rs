@@ -57,8 +57,9 @@ impl<R> Responder<R> {
         self.queue(self.expected, answer, false);
     }
 
-    /// Answers a duplicate from its stored result. A request without a stored result is ignored:
-    /// results are stored for as many operations as the requester may have outstanding.
+    /// Answers a duplicate from its stored result. Ignores a request without a stored result, which
+    /// the requester may not repeat: results are stored for as many operations as the requester may
+    /// have outstanding.
     pub(super) fn atomic_again(&mut self, psn: Psn) {
         let result = self.results.iter().rev().find(|(at, _)| *at == psn);
         if let Some(&(_, answer)) = result {

@@ -19,7 +19,7 @@ use super::{RequestInProgress, Responder};
 const ANSWERS: usize = MAX_RD_ATOMIC as usize + WAITING;
 /// Maximum number of stored results of atomic operations and atomic WRITEs.
 const RESULTS: usize = MAX_RD_ATOMIC as usize;
-/// Maximum number of executed READs, and most executed FLUSHes, whose PSNs are stored.
+/// Maximum number of executed READs whose PSNs are stored. The same limit applies to FLUSHes.
 const REQUESTS: usize = WINDOW as usize;
 
 /// The state of a [`Responder`] without its connection, its attributes and the receive of the
@@ -61,7 +61,7 @@ pub struct Kept<T, const N: usize> {
     pub count: u64,
 }
 
-/// An answer that has not been sent, or not completely.
+/// An answer that has not been sent completely.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerState {
@@ -81,12 +81,12 @@ pub struct AnswerState {
     pub reserved: [u8; 2],
 }
 
-/// The result of an executed request, which the peer is sent.
+/// The result of an executed request, which the answer reports to the peer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResultState {
-    /// Address of the bytes of a READ that are left to send, or the original value of an atomic
-    /// operation.
+    /// For a READ, the address of the bytes that are left to send. For an atomic operation, the
+    /// original value of the word.
     pub value: u64,
     /// PSN of the next response.
     pub psn: u32,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::psn::Psn;
 use crate::rc::WINDOW;
 
-/// Number of requests that are stored. The requester of this crate never has more packets
+/// Maximum number of stored requests. The requester of this crate never has more packets
 /// unacknowledged, and `max_dest_rd_atomic` limits the READs of other requesters to fewer.
 const LIMIT: usize = WINDOW as usize;
 
@@ -16,10 +16,10 @@ const LIMIT: usize = WINDOW as usize;
 pub(super) struct ExecutedRequests(VecDeque<(Psn, u32)>);
 
 impl ExecutedRequests {
-    /// Most bytes that are allocated.
+    /// Maximum number of bytes that are allocated.
     pub(super) const SIZE: usize = LIMIT * size_of::<(Psn, u32)>();
 
-    /// Bytes that are allocated now.
+    /// Number of bytes that are allocated now.
     #[cfg(test)]
     pub(super) fn allocated(&self) -> usize {
         self.0.capacity() * size_of::<(Psn, u32)>()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! FLUSH (IBTA A19.4.1). A duplicate is only answered once more: to execute it again would change
-//! nothing.
+//! FLUSH (IBTA A19.4.1). A duplicate is answered but not executed again, which would have no
+//! effect.
 
 use crate::env::ResponderEnv;
 use crate::psn::Psn;
@@ -10,8 +10,8 @@ use crate::work::FlushOp;
 use super::job::Answer;
 use super::{NakReason, Responder, INVALID};
 
-/// Maximum number of answers to FLUSHes that wait to be sent. Peers may have more FLUSHes
-/// outstanding; those beyond the limit are dropped and requested again.
+/// Maximum number of answers to FLUSHes that wait to be sent. A peer may have more FLUSHes
+/// outstanding: those beyond this limit are dropped, and a NAK requests them again.
 pub(super) const WAITING: usize = 64;
 
 impl<R> Responder<R> {

@@ -11,14 +11,14 @@ use crate::work::{packets, AccessFlags, Remote, MAX_MESSAGE};
 
 use super::{NakReason, Responder, INVALID};
 
-/// An answer that has not been sent, or not completely.
+/// An answer that has not been sent completely.
 #[derive(Debug)]
 pub(super) struct Job {
     pub answer: Answer,
     /// PSN of the next response.
     pub psn: Psn,
-    /// The request is a duplicate. If the memory of a duplicate READ is no longer accessible, the
-    /// answer is dropped and the connection continues.
+    /// Whether the request is a duplicate. If the memory of a duplicate READ is no longer
+    /// accessible, the answer is dropped and the connection continues.
     pub duplicate: bool,
     pub msn: u32,
 }
@@ -92,8 +92,9 @@ impl<R> Responder<R> {
             return Err(INVALID);
         }
         if self.limited_jobs() >= self.job_limit() {
-            // The peer never has more requests outstanding than the limit, so it has received the
-            // answer to the oldest: the peer repeated this request before the first answer arrived.
+            // The peer never has more requests outstanding than the limit. If the oldest queued
+            // answer is to a duplicate, the peer has received the first answer to that request in
+            // the meantime, so the second one is not needed.
             match self.jobs.iter().position(Job::is_limited) {
                 Some(oldest) if self.jobs[oldest].duplicate => self.jobs.remove(oldest),
                 _ => return Err(INVALID),
@@ -107,7 +108,8 @@ impl<R> Responder<R> {
         self.jobs.iter().filter(|job| job.is_limited()).count()
     }
 
-    /// Most READs, atomic operations and atomic WRITEs that the peer may have outstanding.
+    /// Maximum number of READs, atomic operations and atomic WRITEs that the peer may have
+    /// outstanding.
     pub(super) fn job_limit(&self) -> usize {
         usize::from(self.attr.max_dest_rd_atomic.min(MAX_RD_ATOMIC))
     }
@@ -123,9 +125,9 @@ impl<R> Responder<R> {
 
     /// Queues the answer to a duplicate.
     pub(super) fn queue_again(&mut self, psn: Psn, answer: Answer) {
-        // If the first answer is still queued, it serves the duplicate too. Otherwise the requester
-        // has gone back to this PSN. It has all earlier answers and repeats all later requests, so
-        // queued answers to later PSNs are dropped.
+        // If the first answer is still queued, it also answers the duplicate. Otherwise the
+        // requester has gone back to this PSN: it has received all earlier answers and repeats all
+        // later requests, so queued answers with later PSNs are dropped.
         let to_come =
             |job: &Job| psn.since(job.psn) >= 0 && job.end(&self.connection).since(psn) > 0;
         if self.jobs.iter().any(to_come) {

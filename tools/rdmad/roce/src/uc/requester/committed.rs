@@ -20,7 +20,7 @@ pub struct RequesterState {
     pub next: u32,
     /// 1 if the QP has failed.
     pub dead: u8,
-    /// 1 if work requests that have not begun are not started.
+    /// 1 if the requester starts no further work requests.
     pub held: u8,
     /// Padding, 0.
     pub reserved: [u8; 2],
