@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Signals eventfds without ever waiting, by the system calls of AIO. No other module of this crate
+//! Signals eventfds without ever blocking, by system calls of AIO. No other module of this crate
 //! needs `unsafe`.
 //!
-//! A `write` to an eventfd waits while its counter is full, unless O_NONBLOCK is set. That flag
-//! belongs to the open file description, which the client shares and may change at any time. The
-//! kernel has no private description of an eventfd and no write that never waits. But the kernel
-//! signals an eventfd itself when an AIO request ends (IOCB_FLAG_RESFD): it saturates the counter
-//! instead of waiting. A request that polls a descriptor which is always readable ends before
+//! A `write` to an eventfd blocks while its counter is full, unless O_NONBLOCK is set. That flag
+//! belongs to the open file description, which the client shares and may change at any time. There
+//! is no way to get a private description of an eventfd, or to write without ever blocking. But the
+//! kernel itself signals an eventfd when an AIO request ends (IOCB_FLAG_RESFD), and then saturates
+//! the counter instead of blocking. A request that polls an always readable descriptor ends before
 //! `io_submit` returns.
 //!
 //! Measured on two CPUs as a ping-pong of two threads: a signal costs 0.7 µs more than a `write`,
-//! and the round trip of 9 µs does not change. A thread for each port that may wait in `write`
-//! would cost 7 to 15 µs more for each signal.
+//! and the round trip of 9 µs does not change. With a separate thread for each port, which may
+//! block in `write`, each signal would cost 7 to 15 µs more.
 //!
 //! C header: `include/uapi/linux/aio_abi.h`
 #![allow(unsafe_code)]
@@ -69,7 +69,7 @@ const _: () = assert!(cfg!(target_endian = "little"));
 #[derive(Debug)]
 pub(crate) struct Aio {
     context: c_ulong,
-    /// An eventfd that is always readable: its counter is 1, and nobody else has its descriptor.
+    /// An eventfd that is always readable: its counter is 1, and no other code uses its descriptor.
     ready: OwnedFd,
 }
 
@@ -77,8 +77,8 @@ impl Aio {
     pub(crate) fn new() -> io::Result<Self> {
         let ready = eventfd(1, EventfdFlags::CLOEXEC)?;
         let mut context: c_ulong = 0;
-        // SAFETY: io_setup writes the context's number, an unsigned long, to where the second
-        // argument points, which is borrowed mutably as long as the call.
+        // SAFETY: io_setup writes the number of the context, an unsigned long, through its second
+        // argument. That argument points to `context`, which is borrowed mutably during the call.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_io_setup,
@@ -99,7 +99,7 @@ impl Aio {
         }
     }
 
-    /// Adds 1 to the counter of `eventfd`, or leaves it at its maximum. Never waits.
+    /// Adds 1 to the counter of `eventfd`, or leaves it at its maximum. Never blocks.
     pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         let mut request = Iocb {
             opcode: IOCB_CMD_POLL,
@@ -140,9 +140,9 @@ impl Aio {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: io_getevents writes at most as many `struct io_event` as the third argument says
-        // to the array, which has that many, and reads the timeout. Both are borrowed mutably as
-        // long as the call.
+        // SAFETY: the third argument is the length of `events`. io_getevents writes at most that
+        // many `struct io_event` to `events`, and reads the timeout. Both are borrowed mutably
+        // during the call.
         check(unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -159,8 +159,8 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: io_destroy takes the number of a context and touches no memory of ours. Nobody
-        // uses it any more.
+        // SAFETY: io_destroy accesses no memory of this process. No thread uses the context any
+        // more, since it is being dropped.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

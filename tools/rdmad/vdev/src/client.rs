@@ -32,7 +32,7 @@ pub(crate) enum CommandError {
     Truncated,
     #[error("command is not supported")]
     Unsupported,
-    /// The function lacks this optional interrupt. Clients probe for each kind.
+    /// The function does not have this optional kind of interrupt. Clients probe for each kind.
     #[error("no such interrupt")]
     NoInterrupt,
     #[error("{0}")]
@@ -74,7 +74,7 @@ enum Answer {
     Later,
 }
 
-/// A client's session.
+/// Executes the commands of a client.
 pub(crate) struct Client {
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
@@ -192,13 +192,13 @@ impl Client {
         };
         match result {
             Ok(()) => {}
-            // RAM begins at address 0: without it the device can do nothing.
+            // Writable memory at address 0 is RAM, without which the device can do nothing.
             Err(error @ (MapError::NoFile | MapError::NotMemory)) if iova == 0 && writable => {
                 return Err(CommandError::Memory(error));
             }
-            // Other memory without a file is a ROM or belongs to another device, such as a VGA. The
-            // device can't access it: a guest that passes such an address gets an error for that
-            // access. The client must not get an error here, since QEMU would end the VM.
+            // Other memory without a file is a ROM or belongs to another device, such as a VGA
+            // adapter. If the guest passes an address in such memory to the device, that access
+            // fails. The DMA_MAP must not fail: QEMU would end the VM.
             Err(MapError::NoFile) => {
                 if writable {
                     self.function.state.log.warn(format_args!(
@@ -245,8 +245,8 @@ impl Client {
             _ if index < vfio::VFIO_PCI_NUM_REGIONS => 0,
             _ => return Err(CommandError::Invalid("no such region")),
         };
-        // Without VFIO_REGION_INFO_FLAG_MMAP: a client that maps a region makes every write to the
-        // region wait for a reply.
+        // VFIO_REGION_INFO_FLAG_MMAP is not set: a client that maps a region waits for a reply to
+        // each other write to the region.
         let flags = if size == 0 {
             0
         } else {
@@ -266,8 +266,8 @@ impl Client {
 
     fn irq_info(&self, mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
         let InfoRequest { index, .. } = InfoRequest::decode(&mut payload)?;
-        // Without VFIO_IRQ_INFO_NORESIZE: with this flag the client would set up all vectors again
-        // for each vector that the guest adds.
+        // VFIO_IRQ_INFO_NORESIZE is not set: with this flag the client would set up all vectors
+        // again for each vector that the guest adds.
         let (flags, count) = match index {
             vfio::VFIO_PCI_MSIX_IRQ_INDEX => (
                 vfio::VFIO_IRQ_INFO_EVENTFD,
@@ -319,7 +319,8 @@ impl Client {
         Ok(())
     }
 
-    /// Decodes and checks a register access. Returns it and the rest of the payload, its data.
+    /// Decodes and checks a register access. Returns the access, and its data: the rest of the
+    /// payload.
     fn access<'a>(
         &self,
         mut payload: Payload<'a>,
@@ -338,7 +339,7 @@ impl Client {
 }
 
 /// Negotiates the protocol's version. The client's capabilities limit the descriptors and requests
-/// that are sent to it. This server sends neither, so it ignores the capabilities.
+/// that a server sends to the client. This server sends neither, so it ignores the capabilities.
 fn version(mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
     let Version { major, minor } = Version::decode(&mut payload)?;
     if major != MAJOR {

@@ -37,11 +37,12 @@ pub(crate) struct BadLength(u32);
 pub(crate) struct ClientStream {
     stream: UnixStream,
     buffer: Box<[u8]>,
-    /// Range of the received bytes in `buffer` that [`next`](Self::next) has not returned yet.
+    /// `start..end` is the range of `buffer` with received bytes that [`next`](Self::next) has not
+    /// returned yet.
     start: usize,
     end: usize,
-    /// Descriptors that were not returned with a message yet: those of an incomplete message,
-    /// followed by those of the last chunk.
+    /// Descriptors that were not returned with a message yet: first those of an incomplete message,
+    /// then those of the last chunk.
     waiting: VecDeque<Descriptors>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct ClientStream {
 #[derive(Debug)]
 struct Descriptors {
     fds: Vec<OwnedFd>,
-    /// End of the chunk in the buffer.
+    /// Offset in the buffer at which the chunk ends.
     before: usize,
 }
 
@@ -93,7 +94,7 @@ impl ClientStream {
             RecvFlags::CMSG_CLOEXEC,
         );
         let len = match result {
-            // Nothing tells which descriptors are missing, nor to which messages they belong.
+            // It is unknown which descriptors are missing and to which messages they belong.
             Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
                 return Err(io::Error::other(format!(
                     "descriptors of a message are lost: it has more than {MAX_FDS}, or this process has too many open \
@@ -116,7 +117,8 @@ impl ClientStream {
             }
         }
         if !fds.is_empty() {
-            // All waiting descriptors belong to the incomplete message, which gets the latest ones.
+            // All waiting descriptors belong to the incomplete message, which will get only the
+            // latest ones. So older ones are dropped.
             if self.waiting.len() > 1 {
                 self.waiting.pop_front();
             }
@@ -233,7 +235,8 @@ mod tests {
     fn descriptors_stay_with_a_message_that_two_reads_cut() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let mut stream = ClientStream::new(server).unwrap();
-        // The first read ends after 8 bytes of message 2, with which its descriptor arrives.
+        // The first read fills the buffer with message 1 and the first 8 bytes of message 2. The
+        // descriptor of message 2 arrives with this read.
         client.write_all(&message(1, MAX_MESSAGE - 8)).unwrap();
         for id in [2, 3] {
             send_with_fd(&client, &message(id, 32), &marked(id));

@@ -4,8 +4,8 @@
 //! device status.
 //!
 //! The registers record the driver's writes and return the [`Action`] that a write requires. A
-//! reset takes effect when the service thread has executed it. Until then the driver reads that the
-//! reset is not done.
+//! reset changes the registers when the service thread has executed it. Until then the driver reads
+//! register values of an unfinished reset.
 
 use std::fmt;
 use std::ops::Range;
@@ -50,8 +50,8 @@ pub const F_ACCESS_PLATFORM: u32 = 33;
 pub const F_ORDER_PLATFORM: u32 = 36;
 /// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
 pub const F_RING_RESET: u32 = 40;
-/// Features of the transport that are offered to the driver. F_ORDER_PLATFORM is not among them: a
-/// device in software accesses memory like another CPU.
+/// Features of the transport that are offered to the driver. F_ORDER_PLATFORM is not offered: this
+/// software device accesses memory like another CPU.
 pub const TRANSPORT_FEATURES: u64 =
     (1 << F_INDIRECT_DESC) | (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 /// Features that a driver must accept if they are offered.
@@ -66,7 +66,7 @@ pub(crate) enum Action {
     Activate,
     /// Reset the device. The registers change when [`CommonConfig::reset`] is called.
     Reset,
-    /// Device reset whose effect on the registers is complete, since DRIVER_OK was not set.
+    /// None: a device reset has already reset the registers, because DRIVER_OK was not set.
     ResetDone,
     /// Start a queue that the driver has enabled after DRIVER_OK.
     StartQueue(u16),
@@ -263,7 +263,7 @@ impl CommonConfig {
             && (self.accepted & !self.offered != 0
                 || REQUIRED_FEATURES & self.offered & !self.accepted != 0)
         {
-            // FEATURES_OK stays clear, which tells the driver that the features are refused.
+            // FEATURES_OK stays clear. The driver sees from this that its features are refused.
             self.status |= value & !(STATUS_FEATURES_OK | STATUS_NEEDS_RESET | STATUS_DRIVER_OK);
             return Err(Violation::Features {
                 accepted: self.accepted,
@@ -297,8 +297,8 @@ impl CommonConfig {
                 let vector = self.checked_vector(value);
                 let index = self.queue_select;
                 self.queue().and_then(|queue| {
-                    // The end of the queue reset would clear the register but not the queue's
-                    // vector.
+                    // Refused: the end of the queue reset would clear this register, but not the
+                    // vector that the queue uses.
                     if queue.resetting {
                         return Err(Violation::QueueEnabled { queue: index });
                     }
@@ -384,8 +384,9 @@ impl CommonConfig {
             return Ok(Action::None);
         }
         if !ready {
-            // The service thread has not started the queue, so the reset is done at once. A task
-            // for the service thread could outlive a device reset, which is also done at once.
+            // The service thread has not started the queue, so the queue reset is done at once. A
+            // task for the service thread could be executed after a later device reset, which is
+            // also done at once.
             *queue = QueueRegisters::new(queue.max_size);
             return Ok(Action::SetQueueVector(index, NO_VECTOR));
         }
@@ -441,7 +442,7 @@ impl CommonConfig {
         })
     }
 
-    /// Starts a reset on behalf of PCI instead of the driver. Returns false if a reset runs
+    /// Starts a reset that PCI requests instead of the driver. Returns false if a reset is running
     /// already.
     pub(crate) fn begin_reset(&mut self) -> bool {
         !std::mem::replace(&mut self.resetting, true)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::Virtqueue;
 
-/// A shared memory region (virtio 1.3, 2.10) that is not backed by memory: reads return zeroes, an
+/// A shared memory region (virtio 1.3, 2.10) without memory behind it: reads return zeroes, and an
 /// aligned 32-bit write calls [`VirtioDevice::shm_write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
@@ -65,18 +65,18 @@ pub trait VirtioDevice: Send + Sync {
     }
 
     /// The driver notified queue `index`, or may have notified it before the queue was started.
-    /// Returns false to have the service thread call [`serve`](Self::serve). Called by the socket
-    /// thread and the service thread, even before DRIVER_OK.
+    /// Returns false if the service thread must call [`serve`](Self::serve) for the queue. Called
+    /// by the socket thread and the service thread, even before DRIVER_OK.
     fn kick(&self, index: u16) -> bool {
         let _ = index;
         false
     }
 
-    /// Serves a bounded number of requests of a queue, which [`Virtqueue::pop_in_order`] returns.
+    /// Serves a bounded number of requests of a queue, taken by [`Virtqueue::pop_in_order`].
     /// Returns whether more requests may be available. Called by the service thread.
     fn serve(&self, queue: &Arc<Virtqueue>) -> bool;
 
     /// The guest wrote `value` at the aligned offset `offset` of the shared memory region. Called
-    /// by the socket thread; the guest may cause calls at any rate.
+    /// by the socket thread. The guest determines how often.
     fn shm_write(&self, offset: u64, value: u32);
 }

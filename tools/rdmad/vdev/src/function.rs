@@ -215,7 +215,8 @@ impl PciFunction {
         }
     }
 
-    /// Starts a function-level reset. `observer` is called when it is done, possibly at once.
+    /// Starts a function-level reset. `observer` is called when the reset is done, possibly before
+    /// this function returns.
     pub(crate) fn begin_function_reset(&self, observer: Box<dyn Fn() + Send>) {
         self.config.lock().reset();
         if self.registers.lock().begin_reset() {
@@ -257,7 +258,7 @@ impl PciFunction {
         self.inbox.task(Task::Reset);
     }
 
-    /// Requests from the service thread that it stop the device: guest memory was lost.
+    /// Makes the service thread stop the device, because guest memory was lost.
     pub(crate) fn memory_lost(&self) {
         self.inbox.fail();
     }
@@ -274,7 +275,7 @@ impl PciFunction {
 
     /// The body of the service thread.
     pub(crate) fn serve(&self) {
-        // Notifications before DRIVER_OK are void.
+        // Whether the driver has set DRIVER_OK. Notifications are ignored before.
         let mut active = false;
         loop {
             let work = self.inbox.wait();
@@ -331,11 +332,11 @@ impl PciFunction {
         }
     }
 
-    /// Completes work that panicked, so that the client does not wait for it, and marks the device
-    /// failed.
+    /// Completes work that panicked, so that the client does not wait for it. Marks the device
+    /// failed unless the work was a reset.
     fn end_panicked(&self, work: ServiceWork, why: &str) {
         match work {
-            // The reset clears the failure.
+            // The device is not marked failed: the end of the reset would clear the mark.
             ServiceWork::Task(Task::Reset) => {
                 self.stop_device(why);
                 self.end_reset();
@@ -358,8 +359,8 @@ impl PciFunction {
             self.state.fail(format_args!("{lost}"));
         }
         if let Some(why) = self.state.failing() {
-            // Reading the spare page of lost memory may have failed the device first: report the
-            // cause, not the effect.
+            // The device may have failed first, because it read the spare page that replaces lost
+            // memory. The reason to report is then the loss.
             let why = lost.unwrap_or(why);
             self.stop_device(&why);
             self.state.ask_for_reset(&why);
@@ -374,7 +375,7 @@ impl PciFunction {
     }
 
     fn activate(&self) {
-        // Guest memory may still be lost.
+        // A reset does not bring back lost guest memory: fails again in this case.
         self.fail();
         if self.state.has_failed() {
             return;

@@ -31,8 +31,8 @@ enum Health {
     Failed,
 }
 
-/// State that queues use while they hold their own lock. No other lock is taken under the lock of
-/// `health`, except the inbox's.
+/// State that queues use while they hold their own locks. The lock of the inbox is the only lock
+/// that is taken under the lock of `health`.
 #[derive(Debug)]
 pub(crate) struct FunctionState {
     pub(crate) interrupts: Interrupts,
@@ -91,8 +91,8 @@ impl FunctionState {
         }
     }
 
-    /// If a change of the device's state is pending, requests that queue `index` be served after
-    /// the change, and returns true.
+    /// If a change of the device's state is pending, returns true and makes the service thread
+    /// serve queue `index` after the change.
     pub(crate) fn postpone(&self, index: u16) -> bool {
         let is_early = self.inbox.has_tasks();
         if is_early {

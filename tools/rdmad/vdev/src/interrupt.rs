@@ -15,7 +15,7 @@ use crate::aio::Aio;
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     aio: Arc<Aio>,
-    /// The vectors. Each lock is held at most during one system call, which never waits.
+    /// The vectors. Each lock is held at most during one system call, which never blocks.
     vectors: Box<[Mutex<Vector>]>,
 }
 
@@ -40,8 +40,8 @@ impl Eventfd {
 #[derive(Debug, Default)]
 struct Vector {
     eventfd: Option<Eventfd>,
-    /// The vector was triggered while it had no eventfd. Like the pending bit of MSI-X, this raises
-    /// the interrupt once there is an eventfd.
+    /// Whether the vector was triggered while it had no eventfd. Like a set pending bit of MSI-X,
+    /// this raises the interrupt when an eventfd is connected.
     pending: bool,
 }
 
@@ -66,12 +66,12 @@ impl Interrupts {
     }
 
     pub(crate) fn count(&self) -> u16 {
-        // The number was a u16 in `new`.
+        // `new` takes the number of vectors as a u16, so the cast does not truncate.
         self.vectors.len() as u16
     }
 
     /// Raises a vector. A vector that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is ignored.
-    /// Never waits, whatever the client does with the eventfd.
+    /// Never blocks, whatever the client does with the eventfd.
     pub(crate) fn trigger(&self, vector: u16) -> io::Result<()> {
         match self.vector(vector) {
             Some(mut vector) => vector.signal(&self.aio),

@@ -2,9 +2,8 @@
 
 //! Interrupts that a thread defers until it holds no lock.
 //!
-//! An interrupt is a system call that wakes a thread of the client and takes some microseconds. A
-//! worker that made this call under the locks of queues would delay the threads that wait for the
-//! locks.
+//! An interrupt is a system call of some microseconds, which wakes a thread of the client. A worker
+//! that made this call under the locks of queues would delay the threads that wait for these locks.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use std::sync::Arc;
 use crate::Virtqueue;
 
 thread_local! {
-    /// Queues, of any device, whose driver the thread has yet to interrupt. The vector is never
-    /// freed, so after a while nothing is allocated.
+    /// Queues of all devices whose drivers this thread has yet to interrupt. The vector keeps its
+    /// capacity, so after a while it allocates nothing.
     static DUE: RefCell<Vec<Arc<Virtqueue>>> = const { RefCell::new(Vec::new()) };
 }
 

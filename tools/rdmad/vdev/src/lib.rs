@@ -7,10 +7,10 @@
 //! `vfio-user-pci`, plugs into a VM. Each function has a socket, one client at a time, and two
 //! threads:
 //!
-//! - The socket thread decodes messages and answers each at once. It never waits for the device's
-//!   workers, since the client's posted writes, register reads and DMA_UNMAPs share one queue, and
-//!   a guest whose read takes seconds gets all-ones. Only DMA_UNMAP waits, for the slice of work
-//!   that holds the old map.
+//! - The socket thread decodes messages and answers each at once. It does not wait for the device's
+//!   workers: the client sends posted writes, register reads and DMA_UNMAPs in one queue, and a
+//!   guest reads all-ones if a register read takes seconds. DMA_UNMAP is the exception: it waits
+//!   until no worker uses the old DMA map any more.
 //! - The service thread executes longer work: activation, resets and the queues that the device
 //!   does not serve by its own threads.
 //!

@@ -61,7 +61,7 @@ const CAP_ID_MSIX: u8 = 0x11;
 /// Writable bits in the high byte of the MSI-X message control: enable and function mask.
 const MSIX_CONTROL_WRITABLE: u8 = 0xc0;
 
-/// Values of `cfg_type` in virtio's capabilities.
+/// Values of the field `cfg_type` of virtio capabilities.
 const CFG_COMMON: u8 = 1;
 const CFG_NOTIFY: u8 = 2;
 const CFG_ISR: u8 = 3;
@@ -165,12 +165,12 @@ impl PciConfig {
         }
     }
 
-    /// Restores the state after power on.
+    /// Restores the contents of the configuration space after power-on.
     pub(crate) fn reset(&mut self) {
         self.bytes = self.initial;
     }
 
-    /// Reads the bytes at `offset`. Bits beyond the end of the space read as ones.
+    /// Reads the bytes at `offset`. Bytes beyond the end of the space read as 0xff.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         for (i, byte) in data.iter_mut().enumerate() {
@@ -193,8 +193,8 @@ impl PciConfig {
         }
     }
 
-    /// The access to a BAR that results from an access of `len` bytes at `offset`, if that is the
-    /// data field of the window capability.
+    /// The access to a BAR that an access of `len` bytes at `offset` of the configuration space
+    /// causes. `None` unless `offset` is the data field of the capability that accesses BARs.
     pub(crate) fn window(&self, offset: u64, len: usize) -> Option<WindowAccess> {
         let capability = &self.bytes[self.window..self.window + WINDOW_LEN];
         let word = |at: usize| {

@@ -36,7 +36,7 @@ pub struct Virtqueue {
     space: Arc<DmaSpace>,
     state: Arc<FunctionState>,
     vector: AtomicU16,
-    /// State of the ring. Its indices change last, after everything that can fail.
+    /// State of the ring. Each method changes its indices last, after all steps that can fail.
     ring: Mutex<RingState>,
 }
 
@@ -44,7 +44,8 @@ pub struct Virtqueue {
 struct RingState {
     /// The ring, while the driver has enabled the queue.
     running: Option<Ring>,
-    /// Number of times that the queue was started. A request belongs to one generation.
+    /// Number of times that the queue was started. A request is answered only in the generation in
+    /// which it was taken.
     generation: u64,
 }
 
@@ -73,7 +74,7 @@ impl AvailableBuffer {
         &self.input
     }
 
-    /// Number of bytes that the answer may have.
+    /// Maximum length of the answer in bytes.
     pub fn output_len(&self) -> u64 {
         self.output.iter().map(|&(_, len)| u64::from(len)).sum()
     }
@@ -124,8 +125,9 @@ impl Virtqueue {
 
     /// Like [`pop`](Self::pop), for the service thread in
     /// [`VirtioDevice::serve`](crate::VirtioDevice::serve). A request may need a queue that the
-    /// driver has enabled earlier. So while the service thread has a change of state to make, this
-    /// returns `None`, and the queue is served again after the change.
+    /// driver has enabled before but the service thread has not started yet. So while a change of
+    /// the device's state is pending, this returns `None`, and the queue is served again after the
+    /// change.
     pub fn pop_in_order(&self, max_input: usize) -> Option<AvailableBuffer> {
         self.pop_unless(max_input, || self.state.postpone(self.index))
     }
@@ -150,8 +152,8 @@ impl Virtqueue {
         }
     }
 
-    /// Answers a request and returns it to the driver. `output` is truncated to the room that the
-    /// request has. A request from before a reset is void and dropped.
+    /// Answers a request with `output` and returns it to the driver. `output` is truncated to the
+    /// room in the request's buffers. A request from before a reset is dropped.
     pub fn push(&self, request: AvailableBuffer, output: &[u8]) {
         if self.answer(request, output) {
             self.interrupt();
@@ -197,8 +199,8 @@ impl Virtqueue {
         self.state.fail(format_args!("queue {}: {why}", self.index));
     }
 
-    /// Reports that the device has failed, for the reason `why`. The service thread then
-    /// [stops it](crate::VirtioDevice::fail) and sets DEVICE_NEEDS_RESET.
+    /// Reports that the device has failed, for the reason `why`. The service thread then [stops the
+    /// device](crate::VirtioDevice::fail) and sets DEVICE_NEEDS_RESET.
     pub fn needs_reset(&self, why: &str) {
         self.state.fail(format_args!("{why}"));
     }
@@ -232,8 +234,8 @@ impl Virtqueue {
 }
 
 impl Ring {
-    /// Takes the next request. If there is a request, `postpone` is called, and may return true to
-    /// leave the request in the queue.
+    /// Takes the next request. If there is one, this first calls `postpone`, and leaves the request
+    /// in the queue if `postpone` returns true.
     fn pop(
         &mut self,
         view: &DmaView,
@@ -325,7 +327,7 @@ impl Ring {
         let at = self.at;
         at.store_used_entry(view, self.next_used, request.head, written)?;
         let next = self.next_used.wrapping_add(1);
-        // Release: a driver that sees the index sees the answer and the entry too.
+        // Release: a driver that sees the index also sees the answer and the used entry.
         at.store_used_index(view, next)?;
         self.next_used = next;
         // The driver clears the flag and reads the index. The device writes the index and reads the

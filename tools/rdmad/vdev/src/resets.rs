@@ -2,10 +2,10 @@
 
 //! Counts of requested and completed resets, for threads that wait for a reset.
 //!
-//! The socket thread requests resets, the service thread executes them. As soon as the registers
-//! show that a reset is done, the next can be requested, possibly before the service thread has
-//! reported the end of the first. A flag would mix up the two resets, so resets are counted: a
-//! waiter waits for the resets that were requested before it began to wait.
+//! The socket thread requests resets, and the service thread executes them. As soon as the
+//! registers show that a reset is done, the next reset can be requested, possibly before the
+//! service thread has reported the end of the first. A flag could not distinguish the two resets,
+//! so resets are counted: a thread waits for the resets that were requested before its wait began.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub(crate) struct Resets {
 struct Counts {
     requested: u64,
     done: u64,
-    /// Called by the service thread when this number of resets is done.
+    /// A function that the service thread calls when the given number of resets is done.
     observer: Option<(u64, Box<dyn Fn() + Send>)>,
 }
 
@@ -50,8 +50,8 @@ impl Resets {
         }
     }
 
-    /// Registers `observer`, in place of any earlier one. It is called when all resets requested so
-    /// far are done, possibly at once.
+    /// Registers `observer` and removes the previous observer. `observer` is called when all resets
+    /// requested so far are done, possibly before this function returns.
     pub(crate) fn observe(&self, observer: Box<dyn Fn() + Send>) {
         let mut counts = self.counts.lock();
         if counts.done == counts.requested {

@@ -26,8 +26,8 @@ use crate::VirtioDevice;
 
 /// Pause before the next accept after one has failed, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long `Drop` waits for the end of the socket thread. A client can block that thread: closing
-/// a file of a file system that the client serves takes any time.
+/// How long `Drop` waits for the end of the socket thread. A client can block that thread: if the
+/// client passes a file of a file system that it serves itself, closing the file may take any time.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// A socket for a VM's monitor to connect to.
@@ -53,7 +53,7 @@ impl Listener {
         })
     }
 
-    /// A listening socket that another process has made.
+    /// A listener with a socket that another process has created. `path` is removed on drop.
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl Listener {
         Ok(Self { listener, path })
     }
 
-    /// Serves `device` to each client that connects, from one of `seats`. The client's guest memory
-    /// is mapped in `space`. `name` is the port's name in the log.
+    /// Serves `device` to one client after another, with threads and an AIO context of `seats`. The
+    /// client's guest memory is mapped in `space`. `name` is the port's name in the log.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl Seats {
     }
 }
 
-/// An AIO context of the seats. Dropping it returns the context, which a thread that was left
-/// behind may still use.
+/// An AIO context of `seats`. Dropping this value returns the context to `seats`, even if a thread
+/// that `Handle::drop` has left behind still uses it.
 struct TakenAio {
     context: Arc<Aio>,
     seats: Arc<Seats>,
@@ -202,8 +202,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         Signals::raise(&self.signals.stop);
-        // The socket thread ends first, since its last reset needs the service thread. A panic of
-        // either thread was reported already.
+        // The socket thread ends first, because its last reset needs the service thread. A panic of
+        // either thread has already been reported.
         if let Some(thread) = self.socket.take() {
             if !thread.wait_for(FAREWELL) {
                 tracing::error!(
@@ -242,7 +242,7 @@ impl Server {
             Ok(Err(error)) => format!("can't wait for clients: {error}"),
             Err(panicked) => panicked.to_string(),
         };
-        // A panic in here is not contained: a device that can't be stopped ends the process.
+        // A panic in `abandon` is not contained: a device that can't be stopped ends the process.
         self.function.abandon(&why);
         tracing::error!(
             port = self.function.state.log.name(),
@@ -310,10 +310,10 @@ impl Server {
             if ready.wake {
                 session.reset_done()?;
             }
-            // Input of the first client is served before: it may be the end of its connection.
+            // Input of the connected client is served first: it may be the end of the connection.
             if ready.listener && !ready.client {
-                // A function serves one VM. The second client gets a closed connection instead of
-                // waiting for an answer for ever.
+                // A function serves one VM. The connection of the second client is closed, so that
+                // this client does not wait for an answer for ever.
                 if let Some(second) = self.accept() {
                     drop(second);
                     self.function
@@ -354,7 +354,7 @@ impl Server {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Any event counts as readable: the read will tell a hang-up from input.
+        // Any event counts as readable: the read distinguishes a hang-up from input.
         let [stop, wake, lost, listener, client] = fds.map(|fd| !fd.revents().is_empty());
         if wake {
             Signals::take(&self.signals.wake);

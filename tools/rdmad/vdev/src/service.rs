@@ -2,8 +2,9 @@
 
 //! The inbox of the service thread: work that the socket thread passes to it.
 //!
-//! The guest can't make the inbox grow: notifications are one bit for each queue, the device fails
-//! once, and the registers admit a task only when the last one of its kind is done.
+//! The guest can't make the inbox grow without limit: each queue has one bit for notifications, a
+//! failure is one flag, and the registers admit a task only when the previous one of its kind is
+//! done.
 
 use std::collections::VecDeque;
 use std::mem;

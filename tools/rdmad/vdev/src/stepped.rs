@@ -74,7 +74,7 @@ impl SteppedFunction {
         self.function.serve_waiting(&mut self.active)
     }
 
-    /// Disconnects the client. Returns when nothing accesses guest memory any more.
+    /// Disconnects the client. Returns when no code accesses guest memory any more.
     pub fn disconnect(&mut self) {
         self.session = None;
         self.function.begin_disconnect();
