@@ -25,15 +25,15 @@ pub(crate) struct AddressLeases(Mutex<Leases>);
 
 #[derive(Debug, Default)]
 struct Leases {
-    /// The ports of assigned addresses, from the configuration.
+    /// The port to which the configuration assigns each address.
     given: HashMap<Gid, PortId>,
-    /// The ports of other addresses, and the number of entries of their GID tables with that
-    /// address.
+    /// For each other address in use: the port whose GID table has it, and the number of entries
+    /// of that table that contain it.
     held: HashMap<Address, (PortId, u32)>,
 }
 
 impl AddressLeases {
-    /// Assigns a new port `addresses`, and the link-local address of its MAC address.
+    /// Assigns `addresses` and the link-local address of `mac` to a new port.
     pub(crate) fn give(&self, port: PortId, mac: Mac, addresses: &[IpAddr]) {
         let own = [IpAddr::V6(link_local(mac))];
         let gids = addresses.iter().chain(&own).map(|ip| ip_to_gid(*ip));
@@ -109,7 +109,7 @@ mod tests {
         leases.lease(TWO, tagged, false).unwrap();
         assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));
         assert_eq!(leases.lease(ONE, tagged, false), Err(Errno::ADDRINUSE));
-        // The address is not TWO's: nothing is released.
+        // ONE holds the address, so a release by TWO has no effect.
         leases.release(TWO, plain);
         leases.release(ONE, plain);
         assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));

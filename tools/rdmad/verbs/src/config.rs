@@ -22,7 +22,7 @@ const VENDOR_ID: u32 = 0x1af4;
 /// Part id and hardware version of this implementation.
 const PART_ID: u32 = 1;
 const HW_VERSION: u32 = 1;
-/// Page shift of an MR in the RFC's page lists, which know only pages of 4 KiB.
+/// Page shift of the RFC's page lists, in which all pages have 4 KiB.
 pub(crate) const MR_PAGE_SHIFT: u8 = 12;
 /// Page shifts that page lists with a page size may have: 4 KiB to 1 GiB.
 pub(crate) const MR_PAGE_SHIFTS: RangeInclusive<u8> = MR_PAGE_SHIFT..=30;
@@ -127,7 +127,7 @@ impl Default for Limits {
             max_rd_atomic: 16,
             max_gids: 256,
             max_mcast_grp: 1024,
-            // RFC mode has enough QPs for this as well.
+            // This also fits RFC mode, which has at most `RFC_QUEUES` QPs.
             max_mcast_qp_attach: 48,
             max_total_mcast_qp_attach: 8192,
             event_queues: 4,
@@ -174,11 +174,13 @@ impl Limits {
 
     /// Bytes of the object tables when they are full.
     pub(crate) fn tables(&self) -> u64 {
-        /// A table slot, an entry in the list of free numbers, and bits in ready sets.
+        /// Bytes for each object: a table slot, an entry in the list of free numbers, and bits in
+        /// ready sets.
         const SLOT: u64 = 24;
-        /// An entry of the MR cache, and the variants of keys.
+        /// Additional bytes for each MR: an entry of the MR cache, and the last variant of its key.
         const MR: u64 = 40;
-        /// A group, which exists twice while the table changes, and a member.
+        /// Bytes of a multicast group, which exists twice while the table changes, and of an
+        /// attached QP.
         const GROUP: u64 = 256;
         const MEMBER: u64 = 8;
         let numbers = [
@@ -271,7 +273,7 @@ impl LinkSpeed {
         let known = LINK_SPEEDS
             .iter()
             .find(|&&(_, width, speed)| Self { width, speed } == self);
-        // Each was made of one of them.
+        // Each `LinkSpeed` is made from an entry of the table, so 0 is never returned.
         known.map_or(0, |&(gbps, ..)| gbps)
     }
 

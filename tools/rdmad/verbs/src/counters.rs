@@ -115,7 +115,7 @@ impl Counters {
         if shard == 0 {
             counter.fetch_add(n, Ordering::Relaxed);
         } else {
-            // Only this worker writes its shard.
+            // Only the current worker writes this shard.
             counter.store(
                 counter.load(Ordering::Relaxed).wrapping_add(n),
                 Ordering::Relaxed,

@@ -110,8 +110,8 @@ impl Cq {
         });
     }
 
-    /// Kills the CQ after the driver reset its virtqueue (RFC mode). The virtqueue's memory is not
-    /// accessed any more.
+    /// Makes the CQ dead after the driver reset its virtqueue (RFC mode). On return the virtqueue's
+    /// memory is not accessed any more.
     pub(crate) fn virtqueue_reset(&self, device: &Device) {
         if let Some(queue) = self.inner.lock().queue.as_virtqueue() {
             queue.retire();
@@ -119,29 +119,30 @@ impl Cq {
         self.update(device, &device.space.enter(), |_| false);
     }
 
-    /// Handles a doorbell: sends the event that the arm word requests, if it is due.
+    /// Handles the CQ's doorbell: sends the completion event that the arm word requests, if a
+    /// matching completion is unpolled.
     pub(crate) fn doorbell(&self, device: &Device, view: &DmaView) {
         self.update(device, view, |_| true);
     }
 
-    /// Switches to `ring`, for `cqe` entries. Returns the position at which the old ring ends. On
-    /// return the old ring is not accessed any more.
+    /// Replaces the CQ's ring by `ring`, for `cqe` entries. Returns the position at which the old
+    /// ring ends. On return the old ring is not accessed any more.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the CQ is dead, or has more than `cqe` unpolled completions.
     pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = device.space.enter();
-        // Answer the arm request in the old ring. For later completions the consumer arms the new
-        // ring.
+        // Send the event if the old ring's arm word requests it now. For later completions the
+        // consumer arms the new ring.
         self.doorbell(device, &view);
         let mut inner = self.inner.lock();
         require(inner.state == CqState::Live)?;
         inner.queue.resize(&view, ring, cqe)
     }
 
-    /// Makes `change`, publishes the new CQEs and sends the completion event if it is due. The CQ
-    /// dies if `change` returns false.
+    /// Runs `change`, publishes the new CQEs and sends the completion event if it is due. The CQ
+    /// becomes dead if `change` returns false.
     fn update(
         &self,
         device: &Device,
@@ -149,8 +150,8 @@ impl Cq {
         change: impl FnOnce(&mut CompletionView<'_>) -> bool,
     ) {
         let mut inner = self.inner.lock();
-        // A failed device reports no completions to its driver: the operations may have accessed
-        // lost memory.
+        // A failed device reports no completions to its driver: the VM may have lost the memory
+        // that the operations accessed.
         if inner.state != CqState::Live || device.has_failed() {
             return;
         }
@@ -174,7 +175,7 @@ impl Cq {
         }
     }
 
-    /// Drops the CQ's device side and recreates it from its committed state.
+    /// Drops the device's state of the CQ and recreates it from the committed state.
     #[cfg(feature = "testing")]
     pub(crate) fn rebuild(&self) {
         let mut inner = self.inner.lock();
@@ -218,8 +219,8 @@ struct PendingCqe {
 }
 
 /// Completions of a worker's turn. They are delivered in batches: the CQ is locked, and its
-/// consumer notified, once a batch. The drop delivers the rest, while the QP half that completes is
-/// still locked.
+/// consumer notified, once for each batch. The drop delivers the rest, while the QP half whose work
+/// completes is still locked.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
     device: &'a Device,
@@ -270,8 +271,8 @@ impl<'a> Completions<'a> {
 impl Drop for Completions<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            // The peer's port must get its completions although this thread panics. If the delivery
-            // panics too, the completions are lost.
+            // The thread is panicking. The CQ may belong to the peer's port, which must get its
+            // completions. If the delivery panics too, they are lost.
             let _ = contain(|| self.deliver());
         } else {
             self.deliver();

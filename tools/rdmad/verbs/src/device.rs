@@ -45,7 +45,7 @@ use crate::wire::Leftover;
 #[must_use]
 pub(crate) struct ForFrames(());
 
-/// Counts of packets that were refused for their keys.
+/// Numbers of packets that were refused because of their P_Key or Q_Key.
 #[derive(Debug, Default)]
 pub(crate) struct Violations {
     /// Packets with a P_Key of another partition.
@@ -58,7 +58,7 @@ pub(crate) struct Violations {
 ///
 /// # Locks
 ///
-/// Each is taken before those below it:
+/// A thread takes locks in this order:
 ///
 /// 1. `control`, for the whole of a control command
 /// 2. the send side of a QP
@@ -81,7 +81,7 @@ pub struct Device {
     virtqueues: Arc<dyn Virtqueues>,
     rfc_queues: RfcQueues,
     features: AtomicU64,
-    /// The device has failed: its objects are not used until the next reset.
+    /// Whether the device has failed: its objects are not used until the next reset.
     failed: AtomicBool,
     link: AtomicBool,
     pub(crate) control: Mutex<()>,
@@ -103,7 +103,7 @@ pub struct Device {
     ready_cqs: ReadySet<Cqn>,
     /// Event queues in which the driver placed buffers since their last turn.
     ready_events: ReadySet<EventQueue>,
-    /// Frames have arrived, or the frame port has room again.
+    /// Whether frames have arrived, or the frame port has room again.
     has_frames: AtomicBool,
     /// Detects idle gaps between doorbells.
     idle_gap: IdleGap,
@@ -140,9 +140,9 @@ impl Drop for Borrowed<'_> {
 impl Device {
     /// Creates a device. The runtime's workers serve it until it is [detached](Self::detach).
     ///
-    /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of
-    /// the switch. The port must call [`frames_ready`](Self::frames_ready) when it has frames or
-    /// free buffers.
+    /// `space` is the memory of the VM. `queues` are the device's virtqueues, and `frames` is its
+    /// port of the switch. That port must call [`frames_ready`](Self::frames_ready) when frames
+    /// have arrived or buffers are free.
     pub fn new(
         config: DeviceConfig,
         space: Arc<DmaSpace>,
@@ -209,14 +209,14 @@ impl Device {
         self.config.space()
     }
 
-    /// Sets the negotiated features, those of the virtio transport included.
+    /// Sets the negotiated features, including those of the virtio transport.
     pub fn set_features(&self, features: Features) {
         self.features
             .store(features.in_force().0, Ordering::Release);
         if self.failed.load(Ordering::Acquire) {
             self.virtqueues.fail("its last reset panicked");
         }
-        // While the device had failed, workers skipped its ready queues.
+        // Workers skipped the device's ready queues if it had failed.
         self.port_ready();
     }
 
@@ -234,8 +234,8 @@ impl Device {
         self.failed.load(Ordering::Acquire) || self.space.has_lost()
     }
 
-    /// Runs `work` unless the device has failed. A panic of `work` fails the device. Returns `None`
-    /// in both cases.
+    /// Runs `work` unless the device has failed. If `work` panics, the device fails. Returns `None`
+    /// if the device had failed or `work` panicked.
     #[inline]
     pub(crate) fn contained<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         if self.has_failed() {
@@ -252,9 +252,9 @@ impl Device {
         }
     }
 
-    /// Handles a 32-bit store of `value` to doorbell page `page`. Marks the queue as ready if it
-    /// belongs to that page; other values are ignored. Waits at most as long as one turn of a QP
-    /// takes, whatever the guest writes, and however often.
+    /// Handles a 32-bit store of `value` to doorbell page `page`. If the queue that `value` names
+    /// belongs to that page, it is marked as ready; other values are ignored. Waits at most as long
+    /// as one turn of a QP takes, whatever the guest writes, and however often.
     pub fn doorbell(&self, page: u32, value: u32) {
         self.counters.add(Counter::Doorbells, 1);
         let Some(doorbell) = Doorbell::from_u32(value) else {
@@ -363,8 +363,8 @@ impl Device {
         }
     }
 
-    /// Changes the port's rate limits. All QPs get a turn, so those that wait for the old limits
-    /// check the new ones.
+    /// Changes the port's rate limits. All QPs get a turn, so a QP that waits because of the old
+    /// limits checks the new ones.
     pub fn set_rates(&self, rates: PortRates) {
         self.pacer.change(rates, self.runtime.scheduler.clock.now());
         for qp in self.qps.iter() {
@@ -372,8 +372,8 @@ impl Device {
         }
     }
 
-    /// Destroys all objects, as a virtio reset does. When it returns, no worker touches the VM's
-    /// memory any more.
+    /// Executes a virtio reset: destroys all objects. On return no worker accesses the VM's memory
+    /// any more.
     pub fn reset(&self) {
         let control = self.control.lock();
         self.features.store(0, Ordering::Release);
@@ -382,7 +382,8 @@ impl Device {
         self.rfc_queues.renew_all();
         self.failed.store(false, Ordering::Release);
         drop(control);
-        // The resetting thread may have completed work of peers, so it sends their interrupts.
+        // This thread may have completed work of QPs of other devices, so it sends their
+        // interrupts.
         self.virtqueues.send_interrupts();
     }
 
@@ -402,7 +403,7 @@ impl Device {
         self.port
     }
 
-    /// The key of QP `qpn` among the QPs of the runtime.
+    /// The key that identifies QP `qpn` of this device among all QPs of the runtime.
     pub(crate) fn key(&self, qpn: Qpn) -> QpKey {
         QpKey {
             port: self.port,
@@ -436,8 +437,8 @@ impl Device {
         &self.rfc_queues
     }
 
-    /// The device's virtqueues. A thread that may complete work or raise an event, of any device,
-    /// must send interrupts at its end, when it holds no lock.
+    /// The device's virtqueues. A thread that may have completed work of any device, or raised an
+    /// event, must afterwards call `send_interrupts`, when it holds no lock.
     pub(crate) fn virtqueues(&self) -> &dyn Virtqueues {
         &*self.virtqueues
     }
@@ -461,8 +462,9 @@ impl Device {
         self.negotiated().has(feature)
     }
 
-    /// Gives QP `qpn` a turn after a thread other than a worker learned of new work. If the QP
-    /// `is_request_response` and all workers sleep, this thread may serve it.
+    /// Gives QP `qpn` a turn after a thread that is not a worker received its doorbell or
+    /// notification. If `is_request_response` is true and all workers sleep, that thread itself may
+    /// serve the QP.
     fn posted(&self, qpn: Qpn, is_request_response: bool) {
         let serve = || {
             self.contained(|| {
@@ -497,7 +499,7 @@ impl Device {
         &self.flows
     }
 
-    /// The peer's flow, if `flow` is a QP with a direct connection.
+    /// The flow of the peer QP, if `flow` is a QP with a direct route.
     pub(crate) fn direct_peer_of(&self, flow: Flow) -> Option<FlowKey> {
         let QpKey { port, qpn } = self
             .qps
@@ -524,7 +526,7 @@ impl Device {
     /// Registers QP `qpn` for a turn once the frame port has room.
     pub(crate) fn await_frames(&self, qpn: Qpn) -> ForFrames {
         self.blocked.insert(qpn);
-        // The port may have got room before the QP was in the set.
+        // The frame port may have got room before the QP was added to the set.
         if self.frames.frame(0).is_some() {
             self.frames_ready();
         }
@@ -545,13 +547,14 @@ impl Device {
         }
     }
 
-    /// Whether QP `qpn` has posted work that it has not fetched yet; also true if the QP is gone.
+    /// Whether work is posted to QP `qpn` that the device has not fetched yet. Also true if the QP
+    /// or the device can't be used.
     pub(crate) fn has_posted(&self, qpn: Qpn) -> bool {
         let posted = || self.qps.with(qpn, |qp| qp.has_posted(self)) != Some(false);
         self.contained(posted).unwrap_or(true)
     }
 
-    /// Gives a flow a turn. The calling worker passes the queues that it watches.
+    /// Gives a flow a turn. `watch` holds the queues that the calling worker watches.
     pub(crate) fn serve(self: &Arc<Self>, flow: Flow, watch: &Watch) -> TurnEnd {
         let turn = || match flow.qpn() {
             Some(qpn) => {
@@ -575,7 +578,7 @@ impl Device {
         }
     }
 
-    /// Gives frames, one event queue and one CQ a turn, as far as they are ready.
+    /// Gives the port's own work a turn: the frames, one ready event queue and one ready CQ.
     fn serve_port(self: &Arc<Self>) -> TurnEnd {
         let mut end = TurnEnd::default();
         if self.take_frames() {
@@ -595,15 +598,14 @@ impl Device {
         end
     }
 
-    /// Whether frames or room arrived since the last call. Clears the flag; later frames set it
-    /// again.
+    /// Returns and clears `has_frames`. Later frames set it again.
     #[inline]
     fn take_frames(&self) -> bool {
         self.has_frames.load(Ordering::Relaxed) && self.has_frames.swap(false, Ordering::AcqRel)
     }
 
     fn serve_frames(self: &Arc<Self>) -> TurnEnd {
-        // A QP that does not need all the room passes the rest on after its turn.
+        // One QP gets a turn. After that turn, the next QP gets one if there is still room.
         if let Some(qpn) = self.blocked.take() {
             self.qp_ready(qpn);
         }
@@ -619,12 +621,12 @@ impl Device {
         end
     }
 
-    /// Drops frames that arrived for the device, which has failed, maybe while it received them.
-    /// Their buffers belong to the ports that sent them.
+    /// Drops the frames that arrived for the device, which has failed, maybe while it received
+    /// them. This returns the frames' buffers to the ports that sent them.
     #[cold]
     fn drop_frames(&self) {
         self.take_frames();
-        // The panic hook reports a panic. The next frame to arrive causes the next try.
+        // The panic hook reports a panic. Frames that remain are dropped when the next one arrives.
         if contain(|| crate::wire::drop_frames(self)) == Ok(true) {
             self.frames_ready();
         }
@@ -670,7 +672,7 @@ impl Device {
     /// Destroys a QP. On return no worker uses it any more.
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
         self.remove_qp(qp);
-        // Workers that looked the QP up may still hold its PD.
+        // Workers that looked the QP up before its removal may still use it and its PD.
         self.runtime.scheduler.quiesce.synchronize();
         self.release_qp(qp);
     }
@@ -724,8 +726,8 @@ impl Device {
         true
     }
 
-    /// Revokes the memory of an MR. On return it is not used any more. Returns whether the MR
-    /// exists.
+    /// Revokes the memory of an MR. On return that memory is not used any more. Returns false if
+    /// there is no such MR, or if it can't be revoked.
     pub(crate) fn revoke_mr(&self, number: MrNumber) -> bool {
         let found = self.mrs.revoke(number);
         self.runtime.scheduler.quiesce.synchronize();

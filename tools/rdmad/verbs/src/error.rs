@@ -6,7 +6,7 @@ use dma::DmaError;
 pub(crate) use rustix::io::Errno;
 use virtio_rdma_abi::ctrl;
 
-/// Result of a control command; the response byte carries [the driver's number](on_the_wire) of the
+/// Result of a control command. The response byte carries the [ABI's number](on_the_wire) of the
 /// errno.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
@@ -25,7 +25,7 @@ pub(crate) fn on_the_wire(errno: Errno) -> ctrl::Errno {
     }
 }
 
-/// The errno of a command that names memory outside of the DMA map.
+/// Returns `EFAULT`: the errno of a command that names memory outside of the DMA map.
 pub(crate) fn fault(_: DmaError) -> Errno {
     Errno::FAULT
 }

@@ -45,15 +45,16 @@ impl Number for EventQueue {
     }
 }
 
-/// Bytes charged to a QP for its waiting events: it has more kinds of event than other objects.
+/// Bytes charged to a QP for its waiting events, in addition to `BOOKKEEPING`: a QP has more kinds
+/// of events than other objects.
 pub(crate) const QP_EVENTS: usize = 256;
 
-/// Events of one object that wait for a buffer: at most one of each kind, so the number of objects
-/// bounds their memory.
+/// Events of one object that wait for a buffer. At most one event of each kind waits, so the number
+/// of objects limits the memory of waiting events.
 #[derive(Debug)]
 struct Waiting {
     cookie: u64,
-    /// Keys of the events in `order`.
+    /// Keys of the object's events in [`Backlog::order`].
     places: Vec<u64>,
 }
 
@@ -67,8 +68,8 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Adds an event. An asynchronous event that already waits moves to the end, so the port's last
-    /// event tells its state. A waiting completion event keeps its place.
+    /// Adds an event. An asynchronous event that already waits moves to the end, so the last of the
+    /// port's events is its current state. A waiting completion event keeps its place.
     fn add(&mut self, source: EventSource, kind: EventKind, cookie: u64) {
         let Self {
             order,
@@ -165,8 +166,8 @@ impl EventQueues {
         }
     }
 
-    /// Sends the waiting events of virtqueue `queue`, as far as its buffers and the turn permit.
-    /// Returns whether more may be sendable.
+    /// Sends the waiting events of virtqueue `queue` until its buffers are used up or
+    /// `EVENTS_A_TURN` events are sent. Returns whether more events may be sendable now.
     pub(crate) fn resume(&self, queue: u16) -> bool {
         let Some(backlog) = self.backlog(queue) else {
             return false;
@@ -324,7 +325,7 @@ mod tests {
         }
         *sink.free.lock() = 1;
         events.resume(1);
-        // The port's last event is PortErr. Each kind waits once, in the place of its last
+        // PortErr occurs again, after PortActive. Each kind waits once, in the place of its last
         // occurrence.
         events.asynchronous(EventSource::Port, PortErr, 0);
         *sink.free.lock() = 9;

@@ -10,7 +10,7 @@ use crate::error::{require, Errno, Result};
 /// A GID, in network byte order.
 pub(crate) type Gid = [u8; 16];
 
-/// An entry of the table.
+/// An entry of the GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     pub(crate) gid: Gid,
@@ -18,7 +18,8 @@ pub(crate) struct Address {
     pub(crate) vlan: Option<u16>,
 }
 
-/// The VLAN of a packet with this tag. Id 0 means untagged (IEEE 802.1Q: a priority tag).
+/// The VLAN of a packet with this tag, or `None` for an untagged packet. A tag with VLAN id 0 (a
+/// priority tag of IEEE 802.1Q) counts as untagged.
 pub(crate) fn vlan_of(tag: Option<u16>) -> Option<u16> {
     tag.map(vlan_id).filter(|id| *id != 0)
 }
@@ -52,7 +53,7 @@ impl GidTable {
         }
     }
 
-    /// Clears an entry and returns its address, if it had one. `EINVAL` for an index beyond the
+    /// Clears an entry and returns the address that it contained. `EINVAL` for an index beyond the
     /// table.
     pub(crate) fn delete(&self, index: u16) -> Result<Option<Address>> {
         let mut entries = self.entries.write();
@@ -69,13 +70,15 @@ impl GidTable {
             .flatten()
     }
 
-    /// Whether `gid` is in the table, in the VLAN of `tag`, or untagged if there is no tag.
+    /// Whether the table has an entry for `gid` in the VLAN of `tag`, or an untagged one if there
+    /// is no tag.
     pub(crate) fn contains(&self, gid: Gid, tag: Option<u16>) -> bool {
         let vlan = vlan_of(tag);
         self.entries.read().contains(&Some(Address { gid, vlan }))
     }
 
-    /// Whether any entry is in the VLAN of `tag`, or untagged if there is no tag.
+    /// Whether the table has an entry in the VLAN of `tag`, or an untagged entry if there is no
+    /// tag.
     pub(crate) fn have_vlan(&self, tag: Option<u16>) -> bool {
         let vlan = vlan_of(tag);
         let entries = self.entries.read();

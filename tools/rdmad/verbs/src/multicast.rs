@@ -3,8 +3,9 @@
 //! Multicast groups: the QPs that receive datagrams sent to a multicast GID.
 //!
 //! A datagram to a group is always sent as a packet. The frame port delivers it to all ports that
-//! joined the group's Ethernet address, including the sender's own. So the sender's turn costs the
-//! same however many members a group has, and each device delivers in its own turns.
+//! joined the group's Ethernet address, including the sender's own port. Each device then delivers
+//! the datagram to its QPs in turns of its own. So the cost of the sender's turn does not depend on
+//! the number of members.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -19,11 +20,11 @@ use crate::error::{require, Errno, Result};
 use crate::gid::Gid;
 use crate::Device;
 
-/// QPNs by MGID.
+/// The QPNs of the members of each group, by MGID.
 type Members = HashMap<Gid, Arc<[Qpn]>>;
 
-/// The groups of a device that have members. A lookup takes no lock, in constant time. A change
-/// copies the table; only the thread that executes a control command may make one.
+/// The groups of a device that have members. A lookup takes no lock and constant time. A change
+/// copies the table; only the thread that executes a control command may change it.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(ArcSwap<Members>);
 
@@ -34,8 +35,8 @@ impl Groups {
         self.0.load().get(mgid).cloned()
     }
 
-    /// Adds a member. Returns whether the group is new. `EEXIST` if the QP is a member already,
-    /// `ENOMEM` beyond a limit.
+    /// Adds a QP to a group. Returns whether the group is new. Fails with `EEXIST` if the QP is a
+    /// member already, and with `ENOMEM` if a limit is reached.
     fn attach(&self, mgid: Gid, qpn: Qpn, limits: &Limits) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
         let room =
@@ -57,8 +58,8 @@ impl Groups {
         Ok(is_new)
     }
 
-    /// Removes a member. Returns whether the group has no members left. `EINVAL` if the QP is no
-    /// member.
+    /// Removes a QP from a group. Returns whether the group has no members left. Fails with
+    /// `EINVAL` if the QP is not a member.
     fn detach(&self, mgid: Gid, qpn: Qpn) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
         let Entry::Occupied(mut group) = groups.entry(mgid) else {

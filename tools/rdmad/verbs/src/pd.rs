@@ -31,7 +31,7 @@ impl Pd {
         }
     }
 
-    /// Its PDN.
+    /// PDN of the PD.
     pub(crate) fn number(&self) -> Pdn {
         self.number
     }
@@ -43,18 +43,18 @@ impl Pd {
 }
 
 impl PdUse {
-    /// A use of `pd`, which lasts until the drop.
+    /// Registers a use of `pd`. The use ends when the returned object is dropped.
     pub(crate) fn new(pd: Arc<Pd>) -> Self {
         pd.users.fetch_add(1, Ordering::AcqRel);
         Self(pd)
     }
 
-    /// Another use of the same PD.
+    /// Registers another use of the same PD.
     pub(crate) fn again(&self) -> Self {
         Self::new(self.0.clone())
     }
 
-    /// The PDN.
+    /// PDN of the PD that is used.
     pub(crate) fn number(&self) -> Pdn {
         self.0.number
     }

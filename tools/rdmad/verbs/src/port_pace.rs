@@ -2,9 +2,10 @@
 
 //! Rate limits of a port: bytes and messages per second, shared by its QPs.
 //!
-//! Each limit has a token bucket. A QP that finds too few tokens books a portion: the bucket goes
-//! into debt for it, and the QP parks until the debt is paid. So QPs are served in the order of
-//! their bookings, one portion each. A QP that asks too early is told its time again.
+//! Each limit has a token bucket; its tokens are called credit. A QP that finds too little credit
+//! books a portion: the portion is taken from the credit, which becomes negative, and the QP parks
+//! until the rate has earned the missing amount. So QPs are served in the order of their bookings,
+//! one portion each. A QP that tries earlier gets the same time again.
 //!
 //! Without limits, a QP only reads one flag here.
 
@@ -16,9 +17,11 @@ use crate::shared::Mutex;
 
 /// Credit for one byte or message. A rate of one per second earns a credit of 1 per nanosecond.
 const UNIT: i128 = 1_000_000_000;
-/// Default burst, as the time in which the rate carries it: a worker may be late by that much.
+/// The default burst is as much as the rate carries in this time. A worker may be late by this time
+/// without loss.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
-/// Length of a portion, as the time in which the rate carries it, unless the maximum is shorter.
+/// A portion is as much as the rate carries in this time, up to [`MOST_BYTES`] or
+/// [`MOST_MESSAGES`].
 const PORTION: Duration = Duration::from_millis(10);
 /// Largest portion, in bytes and in messages.
 const MOST_BYTES: u64 = 64 << 10;
@@ -29,15 +32,15 @@ const MOST_MESSAGES: u64 = 64;
 pub struct Rate {
     /// Bytes or messages per second, not 0.
     pub per_second: u64,
-    /// Bytes or messages that may leave at once after a pause. By default as much as the rate
-    /// carries in 5 ms, but at least one portion: as much as it carries in 10 ms, and at most 64
-    /// KiB or 64 messages.
+    /// Number of bytes or messages that may be sent at once after a pause. The default is as much
+    /// as the rate carries in 5 ms, but at least one portion. A portion is as much as the rate
+    /// carries in 10 ms, but at most 64 KiB or 64 messages.
     pub burst: Option<u64>,
 }
 
-/// The limits of a port, for its own requests. To ports of the same process the bytes of messages
-/// count, to other destinations the bytes of frames. A READ counts at the requesting port. Local
-/// work requests do not count.
+/// The limits of a port, for the requests of its own QPs. For requests to ports of the same process
+/// the bytes of messages are counted; for other destinations, the bytes of frames. The data of a
+/// READ is counted at the requesting port. Local work requests are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortRates {
     /// Limit of bytes.
@@ -46,16 +49,16 @@ pub struct PortRates {
     pub messages: Option<Rate>,
 }
 
-/// How long the limits have held the port's work back.
+/// Time for which the limits have delayed the port's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttled {
-    /// By the limit of bytes.
+    /// Time for which the limit of bytes delayed work.
     pub bytes: Duration,
-    /// By the limit of messages.
+    /// Time for which the limit of messages delayed work.
     pub messages: Duration,
 }
 
-/// The bookings of a QP.
+/// The bookings of a QP at the port's limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PortShare {
     bytes: Share,
@@ -65,12 +68,12 @@ pub(crate) struct PortShare {
 /// The booking of a QP at one bucket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
-    /// Version of the limit for which the QP booked.
+    /// Version of the limit at which the booking was made.
     version: u64,
-    /// When the QP may spend its booking; `None` for at once.
+    /// Time from which the QP may spend its booking; `None` if it may spend it now.
     at: Option<Instant>,
     left: u64,
-    /// Amount that the QP must pay before it spends more.
+    /// Amount that was used without payment: the QP's next attempt must pay for it too.
     owed: u64,
 }
 
@@ -119,7 +122,7 @@ impl PortPacer {
         self.buckets.lock().rates
     }
 
-    /// How long the limits have held work back so far.
+    /// Time for which the limits have delayed work so far.
     pub(crate) fn throttled(&self, now: Instant) -> Throttled {
         let Buckets {
             bytes, messages, ..
@@ -136,7 +139,7 @@ impl PortPacer {
         self.limits.load(Ordering::Acquire)
     }
 
-    /// Spends a message, or returns the time of the next attempt.
+    /// Charges one message to the limit of messages, or returns the time of the next attempt.
     #[inline]
     pub(crate) fn take_message(&self, now: Instant, share: &mut PortShare) -> Result<(), Instant> {
         if !self.has_limits() {
@@ -146,7 +149,7 @@ impl PortPacer {
         messages.take(now, &mut share.messages, 1, 1).map(drop)
     }
 
-    /// Gives back a message that did not start after all.
+    /// Gives the charge for a message back, since the message was not started.
     #[inline]
     pub(crate) fn give_message_back(&self, share: &mut PortShare) {
         if self.has_limits() {
@@ -154,7 +157,8 @@ impl PortPacer {
         }
     }
 
-    /// Spends from `least` to `most` bytes and returns the number, or the time of the next attempt.
+    /// Charges between `least` and `most` bytes to the limit of bytes and returns their number, or
+    /// returns the time of the next attempt.
     #[inline]
     pub(crate) fn take_bytes(
         &self,
@@ -174,7 +178,7 @@ impl PortPacer {
             .map(|taken| taken as usize)
     }
 
-    /// Gives back bytes that were not sent after all.
+    /// Gives the charge for `bytes` bytes back, since they were not sent.
     #[inline]
     pub(crate) fn give_bytes_back(&self, share: &mut PortShare, bytes: usize) {
         if self.has_limits() {
@@ -182,7 +186,8 @@ impl PortPacer {
         }
     }
 
-    /// Makes the QP pay for bytes that the peer will send, before it spends more.
+    /// Charges the QP for bytes that the peer will send in response. The QP's next attempt to send
+    /// has to pay for them.
     #[inline]
     pub(crate) fn owe_bytes(&self, share: &mut PortShare, bytes: u64) {
         if self.has_limits() {
@@ -192,25 +197,26 @@ impl PortPacer {
     }
 }
 
-/// A token bucket; without a limit if `rate` is 0.
+/// A token bucket. If `rate` is 0, there is no limit.
 #[derive(Debug)]
 struct Bucket {
     /// Version of the limit, which each change increments.
     version: u64,
     /// Bytes or messages per second; 0 without a limit.
     rate: u64,
-    /// At most `capacity`; negative while bookings are unpaid.
+    /// Amount that may be spent now, in units of [`UNIT`]: at most `capacity`, negative while the
+    /// rate has not earned all bookings.
     credit: i128,
     capacity: i128,
-    /// Largest portion, whatever the limit.
+    /// Maximum of `portion`.
     most: u64,
-    /// Portion at the current limit.
+    /// Number of bytes or messages in a portion, at the current rate.
     portion: u64,
     /// Time at which `credit` was computed.
     at: Instant,
-    /// Since when the limit holds work back now.
+    /// Time since which the limit has been delaying work, or `None` if it does not delay work now.
     since: Option<Instant>,
-    /// How long the limit held work back before `since`.
+    /// Time for which the limit delayed work before `since`.
     throttled: Duration,
 }
 
@@ -229,8 +235,8 @@ impl Bucket {
         }
     }
 
-    /// Replaces the limit. A limit where there was none starts with a full bucket. Otherwise the
-    /// credit stays, up to the new capacity, so frequent changes gain nothing.
+    /// Replaces the limit. If there was no limit before, the bucket is full. Otherwise the credit
+    /// stays the same, up to the new capacity, so frequent changes gain nothing.
     fn change(&mut self, limit: Option<Rate>, now: Instant) {
         self.fill(now);
         self.let_through(now);
@@ -250,11 +256,11 @@ impl Bucket {
 
     /// The bytes or messages that the rate carries in `time`, which must be less than a second.
     fn carried(&self, time: Duration) -> u64 {
-        // Less than the rate, so the cast cannot truncate.
+        // The result is less than the rate, so the cast cannot truncate.
         (u128::from(self.rate) * time.as_nanos() / UNIT.unsigned_abs()) as u64
     }
 
-    /// Spends an amount from `least` to `most`, first from the QP's booking, and returns it. If
+    /// Spends an amount between `least` and `most`, first from the QP's booking, and returns it. If
     /// less than `least` is available, books a portion and returns the time of the next attempt.
     fn take(
         &mut self,
@@ -281,27 +287,27 @@ impl Bucket {
             let wanted = most.saturating_sub(share.left);
             let more = free.min(wanted.into());
             self.credit -= more * UNIT;
-            // `more` is at most `wanted`.
+            // `more` is at most `wanted`, so the casts cannot truncate.
             let taken = most.min(share.left + more as u64);
             share.left = share.left + more as u64 - taken;
-            // No underflow: `least` includes the owed amount.
+            // No underflow: `taken` is at least `least`, which includes the owed amount.
             return Ok(taken - mem::take(&mut share.owed));
         }
         self.since.get_or_insert(now);
-        // A portion is at most a burst, unless more is needed at once.
+        // A portion is at most one burst, but never less than `least`.
         let burst = self.capacity / UNIT;
         let portion = burst.min(self.portion.into()).max(1) as u64;
         let booked = portion.max(least) - share.left.min(least);
         self.credit -= i128::from(booked) * UNIT;
         share.left += booked;
         let nanos = self.credit.min(0).unsigned_abs().div_ceil(self.rate.into());
-        // Centuries fit 64 bits of nanoseconds.
+        // 64 bits of nanoseconds are centuries, so the limit does not matter.
         let at = now + Duration::from_nanos(nanos.min(u64::MAX.into()) as u64);
         share.at = Some(at);
         Err(at)
     }
 
-    /// Voids a booking made for another limit.
+    /// Voids a booking that was made before the limit was changed.
     fn renew(&self, share: &mut Share) {
         if share.version != self.version {
             *share = Share {
@@ -324,7 +330,7 @@ impl Bucket {
     fn fill(&mut self, now: Instant) {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
         let most = (self.capacity - self.credit).max(0);
-        // An amount that overflows fills the bucket.
+        // If the amount does not fit, the bucket becomes full.
         let earned = i128::try_from(nanos.saturating_mul(self.rate.into())).unwrap_or(most);
         self.credit += earned.min(most);
         self.at = self.at.max(now);
@@ -347,8 +353,8 @@ mod tests {
         }
     }
 
-    /// Takes as much as the limit permits for `time`, with `qps` QPs. Returns the amount of each
-    /// QP.
+    /// Lets `qps` QPs spend as much as the limit permits in `time`. Returns the amount that each QP
+    /// spent.
     fn drain(pacer: &PortPacer, qps: usize, start: Instant, time: Duration) -> Vec<u64> {
         let mut all = vec![(PortShare::default(), start, 0); qps];
         loop {

@@ -68,8 +68,8 @@ impl Device {
             })
             .ok_or(Errno::NOMEM)?;
         let queue = self.rfc_queues().take(numbers.cq(reserved.number()))?;
-        // The device writes completions whenever they arise, so it needs no notification of
-        // buffers.
+        // The driver need not notify the device of new buffers: the device looks for a buffer when
+        // it has a completion.
         queue
             .suppress_notifications(&self.space.enter())
             .map_err(|_| Errno::FAULT)?;

@@ -131,7 +131,7 @@ impl Call<'_> {
     }
 }
 
-/// A doorbell page number for queues without doorbell page: it is outside of the region.
+/// Doorbell page number of queues that have no doorbell page. No doorbell page has this number.
 const NO_DOORBELL_PAGE: u32 = u32::MAX;
 
 /// The response of commands that return no data.

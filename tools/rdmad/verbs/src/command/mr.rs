@@ -73,8 +73,8 @@ impl Device {
         Ok(DONE)
     }
 
-    /// REG_USER_MR with the pages of `list`. The offset of the MR in its first page is that of
-    /// `first`.
+    /// Registers the pages of `list` as the MR that `cmd` describes. The MR begins at the offset of
+    /// address `first` in its page.
     fn reg_mr(&self, cmd: &CmdRegUserMr, list: PageList, first: u64) -> Result<RspMr> {
         check_access(cmd.access_flags, self.optional_rights())?;
         let pd = self.use_pd(cmd.pdn)?;
@@ -84,8 +84,8 @@ impl Device {
             .map(response)
     }
 
-    /// The memory of the MR that `cmd` describes, made of the pages of `list` and checked for
-    /// `access`. The offset of the MR in its first page is that of `first`.
+    /// Reads the pages of `list` for the MR that `cmd` describes, and checks that the VM's memory
+    /// permits `access`. The MR begins at the offset of address `first` in its page.
     fn pages_of(
         &self,
         cmd: &CmdRegUserMr,
@@ -104,8 +104,8 @@ impl Device {
         check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
-        // Without RegPages, MAP_MR_SG may set the next page list while one is registered, and reads
-        // the new list before it replaces the old one.
+        // Without RegPages, an MR may have two lists: a registered one, and the next one, which
+        // MAP_MR_SG set. MAP_MR_SG reads a third one before it replaces the second.
         let (lists, maps) = if self.has_feature(Feature::RegPages) {
             (1, 1)
         } else {
@@ -155,8 +155,8 @@ impl Device {
             .without(AccessFlags::FLUSH_PERSISTENT)
     }
 
-    /// Checks the range of an MR of `len` bytes at address `base` against its pages. The offset of
-    /// the MR in its first page is that of `first`; it is returned.
+    /// Checks that `list` has exactly the pages of an MR of `len` bytes at address `base`. Returns
+    /// the offset of the MR in its first page, which is the offset of address `first` in its page.
     pub(crate) fn check_range(
         &self,
         list: &PageList,

@@ -31,7 +31,7 @@ impl Device {
         Ok(DONE)
     }
 
-    /// A use of PD `pdn`.
+    /// Registers a use of PD `pdn`, which keeps the PD from being destroyed.
     pub(super) fn use_pd(&self, pdn: Pdn) -> Result<PdUse> {
         self.pds.get(pdn).map(PdUse::new).ok_or(Errno::INVAL)
     }

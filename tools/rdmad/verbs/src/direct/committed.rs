@@ -13,7 +13,7 @@ use crate::wqe::Posted;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransferState {
-    /// End of the wait, or `roce::committed::NONE`.
+    /// Time at which the wait ends, or `roce::committed::NONE`.
     pub deadline: u64,
     /// Bytes transferred so far.
     pub done: u32,
@@ -23,7 +23,7 @@ pub(crate) struct TransferState {
     pub retries: u8,
     /// RNR retries that are left.
     pub rnr_retries: u8,
-    /// [`NOTHING`], [`PAUSE`] or [`ANSWER`].
+    /// The event that the transfer waits for: [`NOTHING`], [`PAUSE`] or [`ANSWER`].
     pub wait: u8,
 }
 

@@ -20,14 +20,14 @@ use crate::{Borrowed, Device};
 
 /// The result of an attempt to send a datagram.
 pub(crate) enum DatagramStep {
-    /// The datagram is sent, even if its receiver dropped it.
+    /// The datagram is sent. Its receiver may have dropped it.
     Sent,
     /// A rate limit holds the datagram back, or the frame port is full.
     Waits,
 }
 
-/// Delivers a datagram to QP `to.qpn` of `device`, if that QP accepts it. Fails only for errors of
-/// the sender.
+/// Delivers a datagram to QP `to.qpn` of `device`, if that QP accepts it. Returns only errors of
+/// the sender: a datagram that the receiver drops is sent.
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One step of a transfer: does at once what the requester's packets would do at the responder.
+//! One step of a transfer: changes the responder's state and memory as the requester's packets
+//! would.
 
 use roce::env::BadReceive;
 use roce::work::{AtomicOp, FlushOp, Mtu, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
@@ -21,7 +22,8 @@ pub(super) struct Exchange<'a, 'b, 'c> {
     pub last: bool,
     /// Path MTU of the requester.
     pub mtu: Mtu,
-    /// The connection is reliable: the responder reports errors of a message and goes to ERR.
+    /// Whether the connection is reliable: the responder reports errors of a message and goes to
+    /// ERR.
     pub reliable: bool,
     pub turn: &'a SendTurn<'b>,
     pub side: &'a mut SendSide,
@@ -183,8 +185,8 @@ impl Exchange<'_, '_, '_> {
         differs.then(|| self.mtu.max(theirs))
     }
 
-    /// Checks that the peer accepts packets of the requester's path MTU. The peer refuses the first
-    /// packet of an unexpected length.
+    /// Checks that the peer accepts packets of the requester's path MTU. On the wire the peer would
+    /// refuse the first packet of an unexpected length.
     fn check_packets(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
@@ -192,8 +194,8 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Checks that the requester accepts responses of the peer's path MTU. Otherwise the first
-    /// response has the wrong length, or is marked as last or not last contrary to expectation.
+    /// Checks that the requester accepts responses of the peer's path MTU. If the path MTUs differ,
+    /// the first response on the wire would have an unexpected opcode or length.
     fn check_responses(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
@@ -224,7 +226,7 @@ impl Exchange<'_, '_, '_> {
         Ok(())
     }
 
-    /// Checks that the peer's QP permits operations with this access.
+    /// Checks that the peer's QP permits an operation that needs the rights `access`.
     fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
         let admitted = self.recv.responder.as_ref().is_some_and(|responder| {
             let limited = access.intersects(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);
@@ -238,13 +240,14 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Whether the peer accepts a READ or an atomic operation: the number outstanding is limited.
+    /// Whether the peer accepts one more READ or atomic operation: the number of outstanding ones
+    /// is limited.
     fn has_room_for_answers(&self) -> bool {
         let responder = self.recv.responder.as_ref();
         responder.is_some_and(has_room_for_answers)
     }
 
-    /// The completion of the peer's receive, if the message succeeds.
+    /// The CQE of the peer's receive for a message that succeeds.
     fn completion(&self, rdma_write: bool, with: With) -> RecvCompletion {
         RecvCompletion {
             status: WcStatus::Success,
@@ -256,7 +259,7 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Takes the receive for this message.
+    /// Takes the peer's next posted receive for this message.
     fn take(&mut self) -> Result<(), Stop> {
         match self.target.take_for_direct(self.recv) {
             Ok(Some(wr)) => {
@@ -286,8 +289,8 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Refuses the message at the responder. A reliable connection's responder goes to ERR, and
-    /// raises `event` unless a completion reports the error.
+    /// Makes the responder refuse the message. On a reliable connection the responder goes to ERR
+    /// and raises `event`, which is `None` if a completion reports the error.
     fn refuse(&self, status: WcStatus, event: Option<AsyncEvent>) -> Stop {
         if !self.reliable {
             return Stop::Lost;

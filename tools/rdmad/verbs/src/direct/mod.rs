@@ -11,8 +11,9 @@
 //!
 //! A rate limit counts the bytes of the frames that would carry the data on the wire.
 //!
-//! On an unreliable connection nobody answers: a message that the peer does not accept is lost, and
-//! the requester does not learn of it. A datagram is tried once, in the turn in which it is sent.
+//! On an unreliable connection the peer does not answer: a message that it does not accept is lost,
+//! and completes at the requester as if it had arrived. A datagram is delivered or dropped in the
+//! turn in which it is sent.
 
 #[cfg(feature = "testing")]
 mod committed;
@@ -50,7 +51,7 @@ pub(crate) struct DirectRoute {
     port: PortId,
     qpn: Qpn,
     mtu: Mtu,
-    /// The remote QP that this route's peer must be connected to.
+    /// This side of the connection: the QP that the peer must have as its remote QP.
     us: RemoteQp,
 }
 
@@ -61,7 +62,8 @@ pub(crate) struct RouteEnd {
 }
 
 impl DirectRoute {
-    /// The direct route of `connection` of QP `qpn`, or `None` if the connection needs packets.
+    /// The direct route for `connection`, which belongs to QP `qpn`, or `None` if the connection
+    /// needs packets.
     pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let group = device.config().group;
         let peer = device
@@ -91,7 +93,7 @@ impl DirectRoute {
         Some(RouteEnd { device, qp })
     }
 
-    /// Requests a turn for the peer: the event that it waits for may have occurred.
+    /// Requests a turn for the peer, since the event that the peer waits for may have occurred.
     pub(crate) fn request_turn(&self) {
         if let Some(device) = self.device.upgrade() {
             device.qp_ready(self.qpn);
@@ -99,7 +101,7 @@ impl DirectRoute {
     }
 }
 
-/// The QP at the far end of a route, locked by the requester's worker for the work requests of its
+/// The receive half of the QP at the far end of a route, locked by the requester's worker during a
 /// turn.
 pub(crate) struct Target<'a> {
     // Declared first: the completions are delivered before the lock is released.
@@ -132,7 +134,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Bytes; before a longer copy, both QPs get the completions gathered so far.
+/// Number of bytes: before a longer copy, the completions gathered so far are delivered to both
+/// QPs.
 const DELIVER_BEFORE_COPY_OF: usize = 8192;
 
 /// The event that a transfer waits for.
@@ -145,7 +148,7 @@ enum Wait {
     Answer(Option<Instant>),
 }
 
-/// Proof that the QP gets a turn when the state of its peer, which does not answer, changes.
+/// Proof that the QP, whose peer does not answer, gets a turn when the peer's state changes.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForPeer(());
@@ -165,7 +168,7 @@ pub(crate) struct Transfer {
 
 /// The result of a step of a transfer.
 pub(crate) enum TransferStep {
-    /// Bytes were transferred; the message has more.
+    /// Bytes were transferred, but not all of the message's bytes.
     Moved,
     /// The transfer waits for the peer, a pause or a rate limit.
     Waits,
@@ -177,9 +180,10 @@ pub(crate) enum TransferStep {
 enum Stop {
     /// The peer does not answer.
     Silence,
-    /// The peer has no posted receive. The code is that of the RNR timer that it requests.
+    /// The peer has no posted receive. The field is the code of the RNR timer that the peer
+    /// requests.
     NotReady(u8),
-    /// The peer drops the message without an answer.
+    /// The peer drops the message without an answer, on an unreliable connection.
     Lost,
     /// The work request ends with this status.
     Failed(WcStatus),
@@ -187,11 +191,12 @@ enum Stop {
     Paced,
 }
 
-/// The amount that the rate limits permit.
+/// The number of bytes that a step may transfer.
 struct Allowance {
     /// Bytes of the message that may be transferred.
     len: usize,
-    /// Bytes of the frames that would carry or request the message's bytes; 0 without a rate limit.
+    /// Bytes charged to the QP's rate limit: those of the frames that would carry or request the
+    /// message's bytes. 0 without a rate limit.
     spent: usize,
 }
 
@@ -208,12 +213,12 @@ impl Transfer {
         }
     }
 
-    /// The work request.
+    /// The work request that is transferred.
     pub(crate) fn wr(&self) -> &SendWr<Posted> {
         &self.wr
     }
 
-    /// When the next step is due unless an event occurs first.
+    /// Time of the next step, unless an event occurs before. `None` if only an event can cause it.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.wait {
             Wait::Nothing => None,
@@ -266,7 +271,7 @@ impl Transfer {
             }
             Err(Stop::Failed(status)) => TransferStep::Done(status),
             Err(Stop::Paced) => {
-                // The pause is over, or the peer answers again.
+                // The transfer waits neither for a pause nor for the peer any more.
                 self.wait = Wait::Nothing;
                 TransferStep::Waits
             }
@@ -285,7 +290,7 @@ impl Transfer {
         }
     }
 
-    /// The peer did not get the message; for the requester it counts as sent.
+    /// Completes a message that the peer did not accept, as if the message had arrived.
     fn lost(&self, side: &mut SendSide) -> TransferStep {
         if let (Some(route), Some(requester)) = (&side.route, &mut side.requester) {
             requester.advance(packets(self.wr.length, route.mtu));
@@ -377,7 +382,7 @@ impl Transfer {
             SendOp::Atomic { remote, op } => exchange.atomic(remote, op),
             SendOp::AtomicWrite { remote, data } => exchange.atomic_write(remote, data),
             SendOp::Flush(flush) => exchange.flush(&flush),
-            // `step` executes it.
+            // `step` executes local operations.
             SendOp::Local { .. } => Ok(()),
         };
         if let Some(pacer) = side.io.pacer.as_mut().filter(|_| moved.is_err()) {
@@ -420,7 +425,8 @@ impl Transfer {
         side.io.passes(taken).ok_or(Stop::Paced)
     }
 
-    /// Spends up to `limit` bytes of the message, as frames, from the QP's rate limit.
+    /// Charges the QP's rate limit for the frames that would carry up to `limit` bytes of the
+    /// message.
     fn allowance(
         &self,
         turn: &SendTurn<'_>,
@@ -494,8 +500,8 @@ impl Transfer {
     }
 }
 
-/// Advances the responder behind a message that arrived without packets. `next` is the first PSN of
-/// the next message.
+/// Advances the responder's PSN and MSN past a message of `packets` packets, which was copied
+/// directly. `next` is the first PSN of the next message.
 fn advance(recv: &mut RecvSide, packets: u32, next: Psn) {
     match &mut recv.responder {
         Some(Responder::Rc(responder)) => responder.advance(packets, 1),

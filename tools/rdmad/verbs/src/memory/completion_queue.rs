@@ -52,8 +52,8 @@ impl CompletionProducer {
         }
     }
 
-    /// Drops the producer of an own ring and recreates it from its committed state. All CQEs must
-    /// be published.
+    /// Drops the producer of an own ring and recreates it from its committed state. All CQEs in the
+    /// ring must be published.
     #[cfg(feature = "testing")]
     pub(crate) fn rebuild(&mut self) {
         if let Self::Own { mem, ring } = self {
@@ -78,7 +78,7 @@ impl CompletionProducer {
         }
     }
 
-    /// Switches to the own ring `new`. Returns the position at which the old ring ends.
+    /// Replaces an own ring by `new`. Returns the position at which the old ring ends.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl CompletionProducer {
     }
 }
 
-/// Access to a CQ, valid as long as a view of guest memory is held.
+/// Access to the memory of a CQ. Exists only while a view of guest memory is held.
 pub(crate) enum CompletionView<'a> {
     /// Access to an own ring.
     Own {
@@ -146,8 +146,8 @@ impl CompletionView<'_> {
         }
     }
 
-    /// Makes the pushed CQEs visible to the driver. Returns whether the event or interrupt is due.
-    /// Also called when the CQ's doorbell rings.
+    /// Makes the pushed CQEs visible to the driver. Returns whether the completion event (own ring)
+    /// or interrupt (virtqueue) is due. Also called when the CQ's doorbell rings.
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub(crate) fn publish(&mut self) -> bool {
@@ -157,7 +157,8 @@ impl CompletionView<'_> {
         }
     }
 
-    /// Whether an access failed: the memory is gone or, with a virtqueue, never existed.
+    /// Whether an access failed: the ring's memory was unmapped, or the virtqueue was reset or has
+    /// a bad address or descriptor.
     #[inline]
     pub(crate) fn lost(&self) -> bool {
         match self {

@@ -2,8 +2,8 @@
 
 //! Access to the messages of work requests in registered memory.
 //!
-//! A byte of a message is addressed by its offset in the message, wherever it is stored. The last
-//! bytes of a message are stored after all others, since programs poll for them.
+//! Functions address a byte of a message by its offset in the message, wherever the byte is stored.
+//! The last bytes of a message are stored after all others, since programs poll for them.
 
 use std::sync::atomic::{fence, Ordering};
 
@@ -19,12 +19,12 @@ use crate::wqe::sge;
 /// Bytes at the end of a message that are stored last.
 const TAIL: usize = 8;
 
-/// Guest memory as seen by a QP, which accesses it by keys.
+/// The guest memory that a QP may access by keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub view: &'a DmaView,
     pub keys: &'a Keys<'a>,
-    /// The QP that accesses the memory.
+    /// The QP that uses the keys.
     pub by: KeyUser,
 }
 
@@ -84,18 +84,18 @@ pub(crate) struct Message<'a> {
     memory: Memory<'a>,
     access: AccessFlags,
     backing: Backing<'a>,
-    /// Bytes at the start of the memory that are not part of the message.
+    /// Number of bytes at the start of `backing` that are not part of the message.
     skipped: u64,
     /// The contiguous piece of memory that was accessed last.
     run: Run,
     /// The span that contains `run`, unless the whole span is contiguous.
     span: Option<Span>,
-    /// The SGE after that span.
+    /// The SGE after the one that was used last.
     next: NextSge,
 }
 
-/// A range of addresses in one MR, whose pages may be scattered. The MR is in use while the span
-/// exists.
+/// A range of addresses in one MR or window, whose pages may be scattered. The memory stays
+/// registered while the span exists.
 struct Span {
     memory: Opened,
     /// Range of offsets in the message.
@@ -117,7 +117,7 @@ struct Run {
     iova: u64,
 }
 
-/// The memory at an offset of a message.
+/// Contiguous bytes of a message.
 enum Piece<'a> {
     Guest(DmaSlice<'a>),
     Private(&'a [u8]),
@@ -140,7 +140,7 @@ impl<'a> Message<'a> {
         Self::new(memory, Backing::Sges(sges), access)
     }
 
-    /// A message in the range of addresses that the peer names.
+    /// A message in the range of addresses `at`, which the peer names in its request.
     pub(crate) fn in_range(memory: Memory<'a>, at: Remote, access: AccessFlags) -> Self {
         Self::new(memory, Backing::Range(at), access)
     }
@@ -187,7 +187,8 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// Stores `data` at `offset` of the message. `last` is true if the message ends with `data`.
+    /// Stores `data` at `offset` of the message. `last` is true if `data` is the end of the
+    /// message.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8], last: bool) -> Result<()> {
         let body = if last {
             data.len().saturating_sub(TAIL)
@@ -249,7 +250,7 @@ impl<'a> Message<'a> {
         (word.len() == SIZE).then_some(word).ok_or(Fault::Key)
     }
 
-    /// The contiguous piece at `offset`, at most `max` bytes.
+    /// Up to `max` contiguous bytes of the message from `offset` on, for loads.
     #[inline(always)]
     fn piece(&mut self, offset: u64, max: usize) -> Result<Piece<'a>> {
         if let Backing::Private(bytes) = self.backing {
@@ -294,8 +295,8 @@ impl<'a> Message<'a> {
         Ok((self.run.iova + into, len as usize))
     }
 
-    /// The contiguous piece that contains `offset`, as far as it is known: it may begin at
-    /// `offset`.
+    /// A contiguous piece that contains `offset`. It may begin only at `offset`, even if bytes
+    /// before `offset` are contiguous with it.
     #[inline(always)]
     fn run_at(&mut self, offset: u64) -> Result<Run> {
         let is_there = |span: &Span| (span.start..span.end).contains(&offset);
@@ -315,8 +316,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Finds the span that contains `offset`. Returns its memory if the whole span is contiguous;
-    /// otherwise stores the span.
+    /// Finds the memory that contains `offset`. Returns it if it is contiguous; otherwise stores it
+    /// in `self.span`.
     #[inline(never)]
     fn look_up(&mut self, offset: u64) -> Result<Option<Run>> {
         match self.backing {
@@ -372,7 +373,8 @@ impl<'a> Message<'a> {
     #[inline]
     fn look_up_range(&mut self, at: Remote, offset: u64) -> Result<Option<Run>> {
         let Memory { keys, by, .. } = self.memory;
-        // The length of the range is not known here. Every access is checked against the MR.
+        // The length of the range is not known here, so the rest of the MR from `addr` on is
+        // returned. `addr` is checked against the MR.
         let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
         if let Some(flat) = keys.flat(at.rkey) {
             if !flat.allows(by.pdn, addr, 1, self.access) {
@@ -398,8 +400,9 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Copies `len` bytes at `offset` from one message to another, in guest memory of one or two VMs.
-/// `last` is true if the message ends with these bytes. On failure returns the side at fault.
+/// Copies `len` bytes at `offset` of `from` to the same offset of `to`. The messages may be in
+/// memory of different VMs. `last` is true if the messages end with these bytes. On failure returns
+/// the side at fault.
 pub(crate) fn transfer(
     from: &mut Message<'_>,
     to: &mut Message<'_>,
@@ -453,8 +456,8 @@ fn first<'a>(target: &DmaSliceMut<'a>, len: usize) -> std::result::Result<DmaSli
         .map_err(|error| Side::Target(error.into()))
 }
 
-/// Copies the end of a message. The bytes of `target` from `at` on, at most [`TAIL`], are stored
-/// after all others.
+/// Copies the end of a message from `source` to `target`. The bytes from `at` on, at most [`TAIL`],
+/// are stored after all others.
 #[inline]
 fn copy_end(
     source: &DmaSlice<'_>,
@@ -477,7 +480,8 @@ fn copy_end(
     Ok(())
 }
 
-/// Stores 8 bytes in a single store, after all earlier stores. Fails if they are not aligned.
+/// Stores the 8 bytes of `word` in a single store, after all earlier stores. Fails if the target
+/// address is not aligned to 8 bytes.
 #[inline]
 fn store_word(
     target: &DmaSliceMut<'_>,

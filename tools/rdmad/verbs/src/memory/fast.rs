@@ -3,8 +3,8 @@
 //! MRs for fast registration (IBTA 10.6.2 and 10.6.4).
 //!
 //! Such an MR is created without pages, in the state *free*. A REG_MR work request registers pages
-//! in it under a key, which makes it *valid*. An invalidation, by either side of a connection,
-//! makes it free again.
+//! under a key, which makes the MR *valid*. An invalidation, by either side of a connection, makes
+//! the MR free again.
 
 use std::sync::Arc;
 
@@ -20,20 +20,20 @@ use crate::shared::Mutex;
 pub(super) struct FastMr {
     /// Maximum number of pages that the MR may have.
     max_pages: u32,
-    /// Budget that pays for the maps of its pages.
+    /// Budget to which the maps of the MR's pages are charged.
     maps: Budget,
     state: Mutex<FastMrState>,
 }
 
 #[derive(Debug, Default)]
 struct FastMrState {
-    /// The pages that MAP_MR_SG set for the next registration.
+    /// The pages that MAP_MR_SG set for the next registration, or for the last one.
     mapped: Option<Mapped>,
     /// The registered memory; `None` if the MR is free.
     region: Option<Arc<Region>>,
 }
 
-/// The pages for a registration, and the address of their first byte in work requests.
+/// The pages for a registration. `base` is the address of their first byte in work requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
     pub base: u64,
@@ -50,7 +50,7 @@ impl FastMr {
         }
     }
 
-    /// Maximum number of pages that the MR may have, and the budget that pays for their map.
+    /// Maximum number of pages that the MR may have, and the budget to which page maps are charged.
     pub(super) fn limits(&self) -> (u32, Budget) {
         (self.max_pages, self.maps.clone())
     }
@@ -67,7 +67,8 @@ impl FastMr {
         self.state.lock().mapped = Some(mapped);
     }
 
-    /// Makes the MR valid under `key`, with the `given` pages or else the pages that MAP_MR_SG set.
+    /// Makes the MR valid under `key`, with the pages in `given`, or with those that MAP_MR_SG set
+    /// if `given` is `None`. Fails if the MR is valid already.
     pub(super) fn register(
         &self,
         key: u32,
@@ -86,8 +87,8 @@ impl FastMr {
         Ok(())
     }
 
-    /// Makes the MR free if it is valid under `key`. On return its memory is not used any more. The
-    /// caller must have no [`Message`](super::Message) open.
+    /// Makes the MR free if it is valid under `key`. On return no thread uses its memory any more.
+    /// The caller must have no [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32) -> Result<(), KeyFault> {
         let region = {
             let mut state = self.state.lock();

@@ -12,18 +12,18 @@ use super::mr::{KeyResult, Opened};
 use super::mr_cache::Flat;
 use super::{KeyFault, KeyUser, MrTable, Region};
 
-/// The MRs and windows of a device, held by a worker for at most a turn.
+/// Lookup of MRs and windows of a device by key. A worker creates it for one turn.
 ///
-/// The last cache entry is kept: a work request looks its key up when it is checked and when it is
-/// executed, and the next work request often has the same key. The content of an entry is valid
-/// until the turn ends.
+/// The last MR cache entry that was read is kept: the key of a work request is looked up when the
+/// work request is checked and when it is executed, and the next work request often has the same
+/// key. The content of an entry is valid until the turn ends.
 pub(crate) struct Keys<'a> {
     mrs: &'a MrTable,
     recent: Cell<(u32, Flat)>,
 }
 
 impl<'a> Keys<'a> {
-    /// The keys of `mrs`.
+    /// Lookup of the keys of `mrs`.
     pub(crate) fn new(mrs: &'a MrTable) -> Self {
         Self {
             mrs,
@@ -32,7 +32,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The cache entry of `key`, if any. Keys of windows have none.
+    /// The MR cache entry of `key`, if there is one. Keys of windows have no entry.
     #[inline]
     pub(super) fn flat(&self, key: u32) -> Option<Flat> {
         let (recent, flat) = self.recent.get();
@@ -44,8 +44,8 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// The memory that `key`, which has no cache entry, grants to work of PD `pdn`: `len` bytes at
-    /// `addr` with all rights of `access`.
+    /// The memory under `key`, which has no cache entry, if the key grants work of PD `pdn` the
+    /// `len` bytes at `addr` with all rights of `access`.
     pub(super) fn region(
         &self,
         key: u32,
@@ -57,7 +57,8 @@ impl<'a> Keys<'a> {
         self.mrs.open(key, pdn, addr, len, access).ok_or(KeyFault)
     }
 
-    /// Like [`region`](Self::region), for the peer of a QP: keys of windows are valid too.
+    /// Like [`region`](Self::region), for a request of the peer of QP `by`, which may also use keys
+    /// of windows.
     pub(super) fn region_remote(
         &self,
         key: u32,
@@ -75,7 +76,8 @@ impl<'a> Keys<'a> {
         opened.map(Opened::Region).ok_or(KeyFault)
     }
 
-    /// Checks that `key` grants the peer of a QP `len` bytes at `addr` with all rights of `access`.
+    /// Checks that `key` grants the peer of QP `by` the `len` bytes at `addr` with all rights of
+    /// `access`.
     #[inline]
     pub(crate) fn check_remote(
         &self,
@@ -91,7 +93,7 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Checks that `key` grants the peer of a QP all rights of `access`, at any address.
+    /// Checks that `key` grants the peer of QP `by` all rights of `access`, whatever the address.
     pub(crate) fn names_remote(&self, key: u32, by: KeyUser, access: AccessFlags) -> KeyResult<()> {
         granted(self.visit_remote(key, by, |region| region.names(key, access)))
     }
@@ -110,7 +112,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Checks that `key` grants work of PD `pdn` `len` bytes at `addr` with all rights of `access`.
+    /// Checks that `key` grants work of PD `pdn` the `len` bytes at `addr` with all rights of
+    /// `access`.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -129,7 +132,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Turns the result of a check into `KeyResult`. `None` stands for an unknown key.
+/// Converts the result of a check to a `KeyResult`. `None` means that the key is unknown.
 #[inline]
 fn granted(answer: Option<bool>) -> KeyResult<()> {
     match answer {

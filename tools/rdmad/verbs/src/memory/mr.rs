@@ -21,9 +21,9 @@ use crate::pd::PdUse;
 use crate::shuffle::Secret;
 use crate::table::{Held, Reserved, Table};
 
-/// Low bits of a key, below the MR's number: the variant. Each reuse of a number draws a new
-/// variant, so an old key does not match the new MR and does not reveal the new key. The poster of
-/// a REG_MR chooses the variant freely.
+/// Number of low bits of a key that hold its variant. The MR's number is above them. A new MR gets
+/// a random variant, so the key of an old MR with the same number does not match and does not
+/// reveal the new key. The poster of a REG_MR chooses the variant freely.
 pub(super) const VARIANT_BITS: u32 = 8;
 
 /// The number of the MR or window that `key` names.
@@ -32,11 +32,11 @@ pub(crate) fn number_of<N: Number>(key: u32) -> N {
     N::new(key >> VARIANT_BITS)
 }
 
-/// Draws the variants of keys at random, never the number's previous variant.
+/// Draws the variants of keys at random, but never the previous variant of the same number.
 #[derive(Debug)]
 pub(super) struct Variants<N> {
     secret: Secret,
-    /// Keys drawn so far.
+    /// Number of keys drawn so far.
     drawn: AtomicU64,
     first: u32,
     /// The last variant of each number's key.
@@ -45,7 +45,7 @@ pub(super) struct Variants<N> {
 }
 
 impl<N: Number> Variants<N> {
-    /// Variants for keys of these numbers.
+    /// Draws variants for keys of the MRs or windows with these numbers.
     pub(super) fn new(secret: &Secret, numbers: Range<u32>) -> Self {
         Self {
             secret: secret.another(),
@@ -56,7 +56,8 @@ impl<N: Number> Variants<N> {
         }
     }
 
-    /// A new key for `number`. The caller must be the only one that draws for this number.
+    /// Draws a new key for `number`. No other thread may draw a key for this number at the same
+    /// time.
     pub(super) fn key(&self, number: N) -> u32 {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let last = &self.last[(number.get() - self.first) as usize];
@@ -67,7 +68,7 @@ impl<N: Number> Variants<N> {
         (number.get() << VARIANT_BITS) | u32::from(variant)
     }
 
-    /// Records a key whose variant its user chose.
+    /// Records a key whose variant the guest chose, as the last key of its number.
     pub(super) fn note(&self, key: u32) {
         let number = number_of::<N>(key);
         let last = &self.last[(number.get() - self.first) as usize];
@@ -83,11 +84,11 @@ pub(crate) struct Mr {
     /// Its PD.
     pd: PdUse,
     kind: MrKind,
-    /// Charge of the MR first created under this number, or of its last new pages.
+    /// Charge for the pages. A replacement that keeps the pages also keeps their charge.
     charge: Arc<MrCharge>,
-    /// The MR was revoked: its keys are invalid.
+    /// Whether the MR was revoked: its keys are invalid.
     is_revoked: AtomicBool,
-    /// The windows bound to the MR.
+    /// Number of windows bound to the MR.
     windows: WindowCount,
 }
 
@@ -99,23 +100,23 @@ enum MrKind {
     Fast(FastMr),
 }
 
-/// A key can't be used: it is unknown, of another PD, lacks a right, or the range exceeds the MR.
-/// Also: an MR can't be registered or invalidated as requested.
+/// Error: a key can't be used. The key is unknown, is of another PD or lacks a right, or the range
+/// exceeds the MR. Also returned if an MR can't be registered or invalidated as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFault;
 
 pub(super) type KeyResult<T> = std::result::Result<T, KeyFault>;
 
-/// Memory that a turn accesses: the memory stays registered as long as this exists.
+/// Memory that a turn accesses. The memory stays registered as long as this object exists.
 pub(crate) enum Opened {
-    /// Of an MR that was created with its memory.
+    /// The memory of an MR that was created with its memory.
     Mr(Held<Mr>),
-    /// Of a registration or a window, which can end within a turn.
+    /// The memory of a fast registration or a window, which can end within a turn.
     Region(Arc<Region>),
 }
 
 impl Opened {
-    /// The memory: there always is some.
+    /// The memory. Never `None`: an [`Opened::Mr`] is always an MR with memory.
     #[inline]
     pub(super) fn region(&self) -> Option<&Region> {
         match self {
@@ -125,15 +126,15 @@ impl Opened {
     }
 }
 
-/// The registration that a REG_MR work request requests.
+/// The operation of a REG_MR work request.
 pub(crate) struct Registration {
     /// Number of the MR.
     pub number: MrNumber,
     /// The new key.
     pub key: u32,
-    /// The new access rights, which are consistent.
+    /// The new access rights, which [`check_access`] has accepted.
     pub access: AccessFlags,
-    /// The pages, if the work request names them.
+    /// The pages, if the work request names them; otherwise those that MAP_MR_SG set are used.
     pub pages: Option<Mapped>,
 }
 
@@ -144,13 +145,13 @@ pub(crate) struct MrTable {
     cache: MrCache,
     windows: WindowTable,
     variants: Variants<MrNumber>,
-    /// Budget of pages, shared by all MRs.
+    /// The limit of pages of all MRs together, as a budget.
     pages: Budget,
     /// Memory that the device may allocate.
     budget: Budget,
 }
 
-/// The charge of an MR to the limits of its device.
+/// The charges of an MR: its pages to the device's limit of pages, and its memory to the budget.
 #[derive(Debug)]
 pub(crate) struct MrCharge {
     _pages: Charge,
@@ -159,7 +160,7 @@ pub(crate) struct MrCharge {
 
 impl MrTable {
     /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows.
-    /// Its entries are charged to `budget`.
+    /// Each MR and window is charged to `budget`.
     pub(crate) fn new(
         secret: &Secret,
         budget: &Budget,
@@ -172,7 +173,8 @@ impl MrTable {
             table: Table::new(secret, 1..max_mr + 1),
             cache: MrCache::new(max_mr + 1),
             variants: Variants::new(secret, 0..max_mr + 1),
-            // Windows have numbers above the MRs', so a key tells its kind.
+            // The numbers of windows are above those of MRs, so a key shows whether it is of an MR
+            // or of a window.
             windows: WindowTable::new(secret, budget, max_mr + 1..max_mr + 1 + max_mw),
             pages: Budget::new(max_pages),
             budget: budget.clone(),
@@ -203,7 +205,8 @@ impl MrTable {
         let flat = region.flat(pd.number());
         let kind = MrKind::Fixed(Arc::new(region));
         let number = Self::make(reserved, pd, kind, charge);
-        // The previous object with this number is gone, and no worker uses it any more.
+        // The cache entry is empty and may be filled: no worker uses the previous MR with this
+        // number any more.
         if let Some(flat) = flat {
             self.cache.write(number, key, flat);
         }
@@ -211,7 +214,7 @@ impl MrTable {
     }
 
     /// Creates an MR for fast registration of at most `max_pages` pages. Returns its number and
-    /// first key. At most `maps` maps of its pages exist at a time.
+    /// first key. Up to `maps` page maps of the MR may exist at the same time.
     pub(crate) fn insert_fast(
         &self,
         pd: PdUse,
@@ -249,8 +252,8 @@ impl MrTable {
         }))
     }
 
-    /// The most pages that MR `number` can register, and the budget that pays for their map.
-    /// `EINVAL` if the MR is not for fast registration.
+    /// Maximum number of pages that MR `number` can register, and the budget to which their map is
+    /// charged. `EINVAL` if the MR is not for fast registration.
     pub(crate) fn fast_limits(&self, number: MrNumber) -> Result<(u32, Budget)> {
         self.table
             .with(number, |mr| mr.fast().map(FastMr::limits))
@@ -283,9 +286,9 @@ impl MrTable {
     }
 
     /// Invalidates `key` of a fast-registration MR or of a type 2 window, for work of a QP in the
-    /// same PD. On return the MR or window is free and its memory is not used any more. Waits at
-    /// most for the end of another worker's slice. The caller must have no
-    /// [`Message`](super::Message) open.
+    /// same PD. On return the MR or window is free, and no thread uses its memory any more. Waits
+    /// at most until other workers have ended the copy that they are executing. The caller must
+    /// have no [`Message`](super::Message) open.
     pub(crate) fn invalidate(&self, key: u32, by: KeyUser) -> KeyResult<()> {
         if self.windows.owns(key) {
             return self.windows.invalidate(key, by);
@@ -298,7 +301,7 @@ impl MrTable {
     }
 
     /// Binds a window to a part of the MR that `lkey` names, for work of a QP. Window, MR and QP
-    /// must have the same PD. Returns the window's number if the binding ties the window to the QP.
+    /// must have the same PD. Returns the window's number if only this QP may use the binding.
     /// The caller must have no [`Message`](super::Message) open.
     pub(crate) fn bind(
         &self,
@@ -336,9 +339,9 @@ impl MrTable {
             .ok_or(Errno::INVAL)
     }
 
-    /// Replaces the memory, rights and PD of MR `number`. The key stays. `charge` is given if the
-    /// pages are new. Workers may use the old memory until the caller has synchronised with them;
-    /// then the caller must call [`replaced`](Self::replaced).
+    /// Replaces the memory, rights and PD of MR `number`. The key stays the same. `charge` is
+    /// `None` if the pages stay the same. Workers may use the old memory until the caller has
+    /// synchronised with them. After that the caller must call [`replaced`](Self::replaced).
     ///
     /// # Errors
     ///
@@ -368,7 +371,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Ends the replacement of MR `number`: the caller has synchronised with all workers.
+    /// Ends the replacement of MR `number`: fills its cache entry. The caller must have
+    /// synchronised with all workers.
     pub(crate) fn replaced(&self, number: MrNumber) {
         let flat = |mr: &Mr| {
             let region = mr.fixed()?;
@@ -380,7 +384,7 @@ impl MrTable {
     }
 
     /// Removes an MR: its key is invalid from now on. Workers may use the memory until the caller
-    /// has synchronised with them; then [`release`](Self::release) frees the number.
+    /// has synchronised with them. After that [`release`](Self::release) frees the number.
     ///
     /// # Errors
     ///
@@ -424,14 +428,14 @@ impl MrTable {
         self.table.iter().map(|mr| mr.number).collect()
     }
 
-    /// The cache entry of the MR that `key` names, if there is one.
+    /// The cache entry of `key`, if there is one.
     #[inline]
     pub(super) fn flat(&self, key: u32) -> Option<Flat> {
         self.cache.read(number_of(key), key)
     }
 
-    /// Calls `visit` with the memory of the MR that `key` names, if it is valid for work of PD
-    /// `pdn`. To be called within a turn.
+    /// Calls `visit` with the memory of the MR that `key` names, if the MR is in PD `pdn` and not
+    /// revoked. To be called within a turn.
     #[inline]
     pub(super) fn visit<R>(
         &self,
@@ -447,8 +451,8 @@ impl MrTable {
         }
     }
 
-    /// The memory of the MR that `key` names, if it is valid for work of PD `pdn` and grants the
-    /// `len` bytes at `addr` with all rights of `access`. To be called within a turn.
+    /// The memory of the MR that `key` names, if the key grants work of PD `pdn` the `len` bytes at
+    /// `addr` with all rights of `access`. To be called within a turn.
     #[inline]
     pub(super) fn open(
         &self,
@@ -481,13 +485,13 @@ impl Mr {
         }
     }
 
-    /// Whether its key is valid for work of PD `pdn`.
+    /// Whether the MR's key may be used by work of PD `pdn`.
     #[inline]
     fn serves(&self, pdn: Pdn) -> bool {
         self.pd.number() == pdn && !self.is_revoked.load(Ordering::Acquire)
     }
 
-    /// The windows bound to the MR.
+    /// Number of windows bound to the MR.
     pub(super) fn windows(&self) -> &WindowCount {
         &self.windows
     }

@@ -2,9 +2,10 @@
 
 //! A cache of the memory of MRs, indexed by the MR's number.
 //!
-//! An MR that was created with its memory, contiguous in DMA space, has an entry with all that a
-//! check of its key needs. An entry takes half a cache line and is read without lock or reference
-//! count. For other keys, and while an MR changes, the entry is empty and the table of MRs is used.
+//! An MR has an entry if it was created with its memory and that memory is contiguous in DMA space.
+//! The entry has all that a check of the MR's key needs. An entry takes half a cache line and is
+//! read without lock or reference count. For other keys, and while an MR changes, the entry is
+//! empty and the table of MRs is used.
 //!
 //! An entry is written only while it is empty, after every turn that may have read its old content
 //! has ended: a control command that destroys or changes an MR first clears the entry, then waits
@@ -21,7 +22,7 @@ use virtio_rdma_abi::number::{MrNumber, Pdn};
 const BLOCK: usize = 64;
 /// The key of an empty entry. No MR has key 0, since no MR has number 0.
 const EMPTY: u32 = 0;
-/// The rights that a work request may need; other rights are not cached.
+/// Mask of the access rights that a work request may need; other rights are not cached.
 const RIGHTS: u64 = (1 << RIGHTS_BITS) - 1;
 const RIGHTS_BITS: u32 = 10;
 /// Bits of a PD's number in an entry.
@@ -33,8 +34,8 @@ pub(super) struct MrCache {
     blocks: Box<[OnceLock<Box<[Entry]>>]>,
 }
 
-/// The memory of one key. Two entries share a cache line, so the entries of thousands of MRs fit a
-/// second-level cache.
+/// The cache entry of one MR. Two entries share a cache line, so the entries of thousands of MRs
+/// fit a second-level cache.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct Entry {
@@ -45,14 +46,14 @@ struct Entry {
     iova: AtomicU64,
 }
 
-/// Contiguous memory under a key.
+/// The content of a cache entry: contiguous memory under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
-    /// PD.
+    /// PD of the MR.
     pub pdn: Pdn,
-    /// Rights.
+    /// Access rights of the MR.
     pub access: AccessFlags,
-    /// Addresses of its first byte: in work requests (`base`) and in DMA space (`iova`).
+    /// Addresses of the first byte: in work requests (`base`) and in DMA space (`iova`).
     pub base: u64,
     pub iova: u64,
     /// Length in bytes.
@@ -68,8 +69,8 @@ impl MrCache {
         }
     }
 
-    /// Fills the entry of MR `number`, which must be empty, for `key`. The entry stays empty if it
-    /// has too few bits for the PD's number.
+    /// Stores `key` and `flat` in the entry of MR `number`, which must be empty. The entry stays
+    /// empty if the PD's number does not fit.
     pub(super) fn write(&self, number: MrNumber, key: u32, flat: Flat) {
         let number = number.get() as usize;
         let Some(block) = self.blocks.get(number / BLOCK) else {
@@ -97,7 +98,7 @@ impl MrCache {
         }
     }
 
-    /// The memory of `key`, a key of MR `number`, if the MR's entry holds that key.
+    /// The content of the entry of MR `number`, if the entry holds `key`.
     #[inline]
     pub(super) fn read(&self, number: MrNumber, key: u32) -> Option<Flat> {
         let entry = self.entry(number)?;
@@ -133,8 +134,8 @@ impl Flat {
         len: 0,
     };
 
-    /// Whether the `len` bytes at `addr` are inside, and work in PD `pdn` has all rights of
-    /// `access`.
+    /// Whether the `len` bytes at `addr` are inside this memory, and work of PD `pdn` may access
+    /// them with all rights of `access`.
     #[inline]
     pub(super) fn allows(&self, pdn: Pdn, addr: u64, len: u64, access: AccessFlags) -> bool {
         let inside = addr
@@ -144,14 +145,14 @@ impl Flat {
         inside && self.pdn == pdn && self.access.contains(access)
     }
 
-    /// Number of bytes from `addr` to the end. `addr` must be inside.
+    /// Number of bytes from `addr` to the end of this memory. `addr` must be inside.
     #[inline]
     pub(super) fn rest(&self, addr: u64) -> u64 {
         self.len - (addr - self.base)
     }
 
-    /// The DMA address of `addr`, and the number of bytes from there to the end. `addr` must be
-    /// inside.
+    /// The DMA address of the byte at `addr`, and the number of bytes from there to the end of this
+    /// memory. `addr` must be inside.
     #[inline]
     pub(super) fn find(&self, addr: u64) -> (u64, u64) {
         (self.iova + (addr - self.base), self.rest(addr))

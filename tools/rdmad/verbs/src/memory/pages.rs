@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Objects in guest memory that consist of pages.
+//! Objects in guest memory, such as MRs, whose pages the driver names in a page list.
 
 use budget::{Budget, ChargedList};
 use dma::DmaSpace;
@@ -46,7 +46,7 @@ pub(crate) struct PageList {
     pub npages: u32,
     /// Pages have `1 << page_shift` bytes.
     pub page_shift: u8,
-    /// Its format: one or two levels.
+    /// Format of the list: one or two levels.
     pub depth: PageListDepth,
 }
 
@@ -81,8 +81,8 @@ impl PageList {
         for index in 0..count.div_ceil(BATCH as u64) {
             let entries = (count - index * BATCH as u64).min(BATCH as u64) as usize;
             let bytes = &mut batch[..ENTRY * entries];
-            // The map is pinned for one batch only, since a thread that changes the map waits for
-            // the pin.
+            // The view of the DMA map is held for one batch only, since a thread that changes the
+            // map waits for the end of all views.
             virtqueue::read(&space.enter(), self.batch(space, index)?, bytes).map_err(fault)?;
             for entry in bytes.chunks_exact(ENTRY) {
                 let mut raw = [0; ENTRY];
@@ -116,7 +116,7 @@ impl PageList {
 }
 
 impl PageMap {
-    /// All of DMA space: offsets are DMA addresses.
+    /// The map of an object that is all of DMA space: offsets in it are DMA addresses.
     pub(crate) fn identity(budget: &Budget) -> Result<Self> {
         let mut extents = ChargedList::new(budget, 2);
         for at in [0, u64::MAX] {
@@ -133,9 +133,9 @@ impl PageMap {
         (u64::from(npages) + 1) * size_of::<Extent>() as u64
     }
 
-    /// Reads a page list from guest memory. The object starts `first_offset` bytes into the first
-    /// page, has `len` bytes and must fit the pages; later pages are ignored. The map is charged to
-    /// `budget`.
+    /// Creates the map of an object whose page list is in guest memory. The object starts
+    /// `first_offset` bytes into the first page and has `len` bytes. Pages after the object's end
+    /// are ignored. The map is charged to `budget`.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl PageMap {
         let page = 1u64 << list.page_shift;
         let end = first_offset.checked_add(len).ok_or(Errno::INVAL)?;
         require(len > 0 && first_offset < page)?;
-        // One extent more marks the end.
+        // At most one extent for each page, and one that marks the end.
         let most = usize::try_from(end.div_ceil(page)).map_err(|_| Errno::INVAL)? + 1;
         let mut extents = ChargedList::new(budget, most);
         // Offset of the current page from the start of the first page.
@@ -178,8 +178,8 @@ impl PageMap {
         Ok(Self { extents })
     }
 
-    /// Checks that all of the object can be read, and written if `write` is true. Fails with
-    /// `EFAULT`.
+    /// Checks that all of the object's memory can be read, and also written if `write` is true.
+    /// Fails with `EFAULT`.
     pub(crate) fn reach(&self, space: &DmaSpace, write: bool) -> Result<()> {
         self.pieces()
             .try_for_each(|(iova, len)| reach(space, iova, len, write))
@@ -191,8 +191,8 @@ impl PageMap {
     }
 
     /// The DMA address of the byte at `offset`, which must be inside the object, and the number of
-    /// contiguous bytes of the object there. Sequential lookups are O(1): the extent after the last
-    /// hit is tried first.
+    /// contiguous bytes of the object from there on. Sequential lookups are O(1): the extent after
+    /// the last hit is tried first.
     #[inline]
     pub(crate) fn find(&self, offset: u64, cursor: &mut Cursor) -> (u64, u64) {
         debug_assert!(offset < self.len());
@@ -228,8 +228,8 @@ impl PageMap {
     }
 }
 
-/// Checks that the `len` bytes at `iova` can be read, and written if `write` is true. Fails with
-/// `EFAULT`.
+/// Checks that the `len` bytes at DMA address `iova` can be read, and also written if `write` is
+/// true. Fails with `EFAULT`.
 pub(super) fn reach(space: &DmaSpace, mut iova: u64, len: u64, write: bool) -> Result<()> {
     let view = space.enter();
     let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
@@ -254,7 +254,7 @@ mod tests {
     use crate::memory::unlimited;
 
     impl PageMap {
-        /// All of DMA space, charged to no limited budget.
+        /// The map of all of DMA space, charged to a budget without limit.
         pub(crate) fn everything() -> Self {
             Self::identity(&unlimited()).unwrap()
         }

@@ -18,7 +18,7 @@ pub(crate) enum QueueMem {
     Own(RingMem),
     /// A virtqueue of the device.
     Virtqueue(VirtqueueMem),
-    /// The QP was created without this queue: it is always empty.
+    /// No memory: the QP was created without this queue, which is always empty.
     Absent,
 }
 
@@ -32,7 +32,7 @@ impl QueueMem {
     }
 }
 
-/// Access to a queue, valid as long as a view of guest memory is held.
+/// Access to the memory of a queue. Exists only while a view of guest memory is held.
 pub(crate) enum QueueView<'a> {
     /// Access to an own ring.
     Own(RingView<'a>),
@@ -53,7 +53,8 @@ impl<'a> QueueView<'a> {
         }
     }
 
-    /// Whether an access failed: the memory is gone or, with a virtqueue, never existed.
+    /// Whether an access failed: the ring's memory was unmapped, or the virtqueue was reset or has
+    /// a bad address or descriptor.
     #[inline]
     pub(crate) fn lost(&self) -> bool {
         match self {
@@ -63,8 +64,8 @@ impl<'a> QueueView<'a> {
         }
     }
 
-    /// Like [`RingView::read_wqe`]. From a virtqueue the whole buffer is copied, which may be
-    /// shorter than the WQE should be.
+    /// Like [`RingView::read_wqe`]. For a virtqueue, copies the whole buffer, which may be shorter
+    /// than a WQE should be.
     #[inline]
     pub(crate) fn read_wqe(
         &self,
@@ -82,7 +83,8 @@ impl<'a> QueueView<'a> {
     }
 }
 
-/// A WQE that [`WorkConsumer::fetch`] returned: its position in a ring, or its head in a virtqueue.
+/// The place of a fetched WQE: its position in a ring, or the head of its descriptor chain in a
+/// virtqueue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot(u32);
 
@@ -91,8 +93,8 @@ pub(crate) struct Slot(u32);
 #[must_use]
 pub(crate) struct ForDoorbell(());
 
-/// Consumer of the work requests of a send or receive queue. All methods must get a view of the
-/// same queue.
+/// Consumer of the work requests of a send or receive queue. Callers must pass a view of that queue
+/// to all methods.
 #[derive(Debug)]
 pub(crate) enum WorkConsumer {
     /// Consumer of a ring.
@@ -113,7 +115,7 @@ impl WorkConsumer {
         }
     }
 
-    /// The device's positions in a ring, or `None` for a virtqueue.
+    /// The device's positions in a ring, which are its committed state, or `None` for a virtqueue.
     #[cfg(feature = "testing")]
     pub(crate) fn commit(&self) -> Option<DevicePositions> {
         match self {
@@ -148,8 +150,8 @@ impl WorkConsumer {
         }
     }
 
-    /// Number of work requests posted but not yet fetched. At most the ring's size, even if the
-    /// queue is corrupt.
+    /// Number of work requests posted but not yet fetched. Never more than the ring's size, even if
+    /// the queue is corrupt.
     pub(crate) fn available(&self, view: &QueueView<'_>) -> u32 {
         match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => queue.available(ring),
@@ -174,7 +176,7 @@ impl WorkConsumer {
         }
     }
 
-    /// Completes a fetched work request. Must be called before its completion is visible.
+    /// Frees the slot of a fetched work request. Must be called before its CQE is visible.
     #[inline]
     pub(crate) fn complete(&mut self, view: &QueueView<'_>, slot: Slot) {
         match (self, view) {
@@ -188,7 +190,7 @@ impl WorkConsumer {
         }
     }
 
-    /// Turns doorbells off while the device polls the queue.
+    /// Tells the driver that it need not ring the doorbell, since the device polls the queue.
     #[inline]
     pub(crate) fn suppress_doorbell(&mut self, view: &QueueView<'_>) {
         if let (Self::Own(queue), QueueView::Own(ring)) = (self, view) {
@@ -196,7 +198,8 @@ impl WorkConsumer {
         }
     }
 
-    /// Requests a doorbell. Returns `None` if work was posted that the driver may not ring for.
+    /// Requests a doorbell for the next work request. Returns `None` if work requests were posted
+    /// already, for which the driver may not ring the doorbell.
     pub(crate) fn await_doorbell(&mut self, view: &QueueView<'_>) -> Option<ForDoorbell> {
         let has_work = match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => queue.enable_doorbell(ring),

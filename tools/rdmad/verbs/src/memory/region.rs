@@ -31,16 +31,16 @@ pub(crate) fn check_access(access: AccessFlags, optional: AccessFlags) -> Result
     require(!writes_need_local_write(access) || access.contains(AccessFlags::LOCAL_WRITE))
 }
 
-/// Whether peers may write, which requires local write access.
+/// Whether `access` lets peers write, which requires local write access too.
 pub(super) fn writes_need_local_write(access: AccessFlags) -> bool {
     access.intersects(AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC)
 }
 
-/// Waits until no other thread uses `region`. No key may lead to it any more. The caller must have
-/// no [`Message`](super::Message) open.
+/// Waits until no other thread uses `region`. The caller must have made its key invalid, and must
+/// have no [`Message`](super::Message) open.
 pub(super) fn drain(mut region: Arc<Region>) {
-    // Another worker may be copying. It does not wait in the meantime, so this loop ends with the
-    // worker's slice, like a wait for a lock.
+    // Another worker may be copying. That worker does not wait for anything while it copies, so
+    // this loop is as short as a wait for a lock.
     while Arc::get_mut(&mut region).is_none() {
         thread::yield_now();
     }
@@ -52,19 +52,20 @@ pub(super) fn drain(mut region: Arc<Region>) {
 pub(crate) struct Region {
     /// L_Key and R_Key of an MR, or R_Key of a window.
     key: u32,
-    /// Rights.
+    /// Access rights.
     access: AccessFlags,
-    /// Address of its first byte in work requests.
+    /// Address of the region's first byte in work requests.
     base: u64,
-    /// Its part of `pages`: offset and length in bytes.
+    /// The part of `pages` that the region covers: offset and length in bytes.
     start: u64,
     len: u64,
     pages: Arc<PageMap>,
 }
 
 impl Region {
-    /// All of `pages` under `key`. The first byte has the address `base` in work requests, or 0 if
-    /// `access` contains `ZERO_BASED`. The address of the last byte must not overflow.
+    /// A region of all of `pages` under `key`. The first byte has the address `base` in work
+    /// requests, or 0 if `access` contains `ZERO_BASED`. The address of the last byte must not
+    /// overflow.
     pub(crate) fn new(key: u32, access: AccessFlags, base: u64, pages: Arc<PageMap>) -> Self {
         Self {
             key,
@@ -76,7 +77,8 @@ impl Region {
         }
     }
 
-    /// The same memory and key with other rights, or `None` if they would change its base address.
+    /// A region of the same memory and key with other rights, or `None` if those rights change the
+    /// base address (`ZERO_BASED`).
     pub(crate) fn with_access(&self, access: AccessFlags) -> Option<Self> {
         let zero_based = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
         (zero_based(access) == zero_based(self.access)).then(|| Self {
@@ -86,13 +88,13 @@ impl Region {
         })
     }
 
-    /// Its pages.
+    /// The pages of which the region is a part.
     pub(crate) fn pages(&self) -> &PageMap {
         &self.pages
     }
 
-    /// The `len` bytes at `addr` under another key with other rights, or `None` if the range
-    /// exceeds the region.
+    /// A region of the `len` bytes at `addr` of this one, with another key and other rights, or
+    /// `None` if the range exceeds this region.
     pub(super) fn window(
         &self,
         key: u32,
@@ -111,19 +113,19 @@ impl Region {
         })
     }
 
-    /// Its key.
+    /// L_Key and R_Key of an MR, or R_Key of a window.
     #[inline]
     pub(crate) fn key(&self) -> u32 {
         self.key
     }
 
-    /// Its rights.
+    /// Access rights.
     #[inline]
     pub(crate) fn access(&self) -> AccessFlags {
         self.access
     }
 
-    /// The offset of `addr`, if all `len` bytes there are inside.
+    /// The offset of `addr` in the region, if all `len` bytes at `addr` are inside the region.
     #[inline]
     fn offset(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
@@ -131,13 +133,13 @@ impl Region {
         (end <= self.len).then_some(offset)
     }
 
-    /// Whether its key is `key`, and it has all rights of `access`.
+    /// Whether the region has this key and all rights of `access`.
     #[inline]
     pub(super) fn names(&self, key: u32, access: AccessFlags) -> bool {
         self.key == key && self.access.contains(access)
     }
 
-    /// The whole region as a cache entry, if it is contiguous.
+    /// The content of an MR cache entry for the region, if the region is contiguous.
     pub(super) fn flat(&self, pdn: Pdn) -> Option<Flat> {
         let (iova, contiguous) = self.pages.find(self.start, &mut Cursor::default());
         (contiguous >= self.len).then_some(Flat {
@@ -149,7 +151,7 @@ impl Region {
         })
     }
 
-    /// Returns the region if it [allows](Self::allows) the access.
+    /// Returns the region if the region [allows](Self::allows) the access.
     #[inline]
     pub(super) fn open(
         self: &Arc<Self>,
@@ -167,21 +169,21 @@ impl Region {
         self.names(key, access) && self.offset(addr, len).is_some()
     }
 
-    /// Number of bytes from `addr` to the end. `addr` must be inside.
+    /// Number of bytes from `addr` to the region's end. `addr` must be inside the region.
     #[inline]
     pub(crate) fn rest(&self, addr: u64) -> u64 {
         self.len - (addr - self.base)
     }
 
-    /// The DMA address of `addr`, which must be inside, and the number of contiguous bytes of its
-    /// pages there. They may extend beyond the region.
+    /// The DMA address of the byte at `addr`, which must be inside the region, and the number of
+    /// contiguous bytes from there on. These bytes may extend beyond the region.
     #[inline]
     pub(crate) fn find(&self, addr: u64, cursor: &mut Cursor) -> (u64, u64) {
         self.pages.find(self.start + (addr - self.base), cursor)
     }
 }
 
-/// Address of the first byte in work requests.
+/// Address of a region's first byte in work requests.
 fn based(access: AccessFlags, base: u64) -> u64 {
     if access.contains(AccessFlags::ZERO_BASED) {
         0

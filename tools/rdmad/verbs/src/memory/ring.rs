@@ -21,18 +21,18 @@ pub(crate) struct RingMem {
     layout: RingLayout,
 }
 
-/// The pages that the driver named.
+/// The pages of a ring, which the driver named.
 #[derive(Debug)]
 enum Pages {
-    /// Contiguous pages, by the DMA address of the first.
+    /// Contiguous pages: the DMA address of the first page.
     Together(u64),
     /// Scattered pages: the DMA address of each page of `1 << shift` bytes.
     Apart { starts: ChargedList<u64>, shift: u8 },
 }
 
 impl Pages {
-    /// The pages of `list` that hold the first `size` bytes. Checks that all of these bytes can be
-    /// accessed.
+    /// Reads the addresses of the pages of `list` that hold the first `size` bytes. Checks that all
+    /// of these bytes can be accessed.
     fn read(budget: &Budget, space: &DmaSpace, list: &PageList, size: u32) -> Result<Self> {
         let (page, size) = (1u64 << list.page_shift, u64::from(size));
         let mut starts = ChargedList::new(budget, list.npages as usize);
@@ -70,8 +70,8 @@ impl Pages {
 }
 
 impl RingMem {
-    /// The ring that a command describes. Checks that all of it can be accessed. The device's copy
-    /// of the page addresses is charged to `budget`.
+    /// The memory of the ring that a command describes. Checks that all of the ring can be
+    /// accessed. The device's copy of the page addresses is charged to `budget`.
     pub(crate) fn new(
         budget: &Budget,
         space: &DmaSpace,
@@ -96,7 +96,7 @@ impl RingMem {
     }
 }
 
-/// Access to a ring, valid as long as a view of guest memory is held.
+/// Access to the memory of a ring. Exists only while a view of guest memory is held.
 ///
 /// The ring's memory was checked at creation. If the VM's monitor unmaps it later, loads return 0,
 /// stores are dropped, and [`lost`](Self::lost) returns true.
@@ -120,7 +120,7 @@ type Recent<'a> = Cell<Option<(u32, DmaSliceMut<'a>)>>;
 /// Smallest page size in bytes. No access crosses such a page.
 const PAGE: u32 = 1 << *PAGE_SHIFT_RANGE.start();
 
-/// Offset, within its page, of the ring's byte at `offset`.
+/// Converts an offset in the ring to the offset in its page.
 #[inline(always)]
 fn within_page(offset: u32) -> usize {
     (offset % PAGE) as usize
@@ -150,8 +150,8 @@ impl<'a> RingView<'a> {
         self.lost.get()
     }
 
-    /// Accesses `len` bytes at `offset`. A message takes several such accesses. Most find their
-    /// page in `recent`, with one inlined comparison.
+    /// Accesses `len` bytes at `offset`. Each message needs several such accesses, so they must be
+    /// fast: most find their page in `recent`, with one inlined comparison.
     #[inline(always)]
     fn access<R: Default>(
         &self,
@@ -188,9 +188,9 @@ impl<'a> RingView<'a> {
         page
     }
 
-    /// Copies the WQE at `position` into `wqe`, which is at most as long as a slot, and returns its
-    /// length in bytes. First copies `first` bytes, from which `size` computes the length. The rest
-    /// of `wqe` stays unchanged.
+    /// Copies the WQE at `position` into `wqe`, which is at most as long as a slot, and returns the
+    /// WQE's length in bytes. Copies `first` bytes first, from which `size` computes the length.
+    /// The rest of `wqe` stays unchanged.
     #[inline]
     pub(crate) fn read_wqe(
         &self,

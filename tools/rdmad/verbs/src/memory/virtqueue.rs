@@ -2,9 +2,9 @@
 
 //! RFC mode: queues that are virtqueues of the device.
 //!
-//! A split virtqueue has an available ring and a used ring with 16-bit indices. Each entry is a
-//! chain of descriptors with addresses (virtio 1.3, 2.7). The driver notifies the device as virtio
-//! prescribes.
+//! A split virtqueue has an available ring and a used ring with 16-bit indices. Each entry is the
+//! head of a chain of descriptors, which hold the addresses of buffers (virtio 1.3, 2.7). The
+//! driver notifies the device as virtio prescribes.
 
 use std::cell::Cell;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
@@ -17,8 +17,9 @@ use virtqueue::{Chain, ChainError, Split};
 
 use crate::error::{require, Result};
 
-/// Maximum number of descriptors of a WQE or CQE buffer: twice as many as a header and SGEs with
-/// one descriptor each need. A longer chain would cost more than the turn is charged for it.
+/// Maximum number of descriptors of a WQE or CQE buffer. Twice the number that is needed if the
+/// header and each SGE have a descriptor of their own. To follow a longer chain would cost more
+/// than the turn is charged.
 const MAX_DESCRIPTORS: u16 = 64;
 
 /// A virtqueue that carries work requests or completions.
@@ -26,7 +27,7 @@ const MAX_DESCRIPTORS: u16 = 64;
 pub(crate) struct VirtqueueMem {
     number: u16,
     split: Split,
-    /// The driver has reset the queue: the device must not access its memory any more.
+    /// Whether the driver has reset the queue: the device must not access its memory any more.
     gone: AtomicBool,
 }
 
@@ -45,12 +46,12 @@ impl VirtqueueMem {
         })
     }
 
-    /// Its number.
+    /// Number of the virtqueue.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
 
-    /// Views created after this call access nothing.
+    /// Called when the driver resets the virtqueue. Views created after this call access no memory.
     pub(crate) fn retire(&self) {
         self.gone.store(true, Ordering::Release);
     }
@@ -64,7 +65,7 @@ impl VirtqueueMem {
     }
 }
 
-/// Access to a virtqueue, valid as long as a view of guest memory is held.
+/// Access to the memory of a virtqueue. Exists only while a view of guest memory is held.
 ///
 /// After a bad address or descriptor, or a reset of the queue, loads return 0, stores are dropped,
 /// and [`lost`](Self::lost) returns true. The queue's memory is not accessed any more.
@@ -89,7 +90,7 @@ impl<'a> VirtqueueView<'a> {
         self.lost.get()
     }
 
-    /// Calls `access` unless an earlier access failed.
+    /// Calls `access` unless an earlier access failed. Returns the default value on failure.
     fn attempt<R: Default, E: std::fmt::Display>(
         &self,
         access: impl FnOnce(&Split, &'a DmaView) -> std::result::Result<R, E>,
@@ -169,7 +170,8 @@ impl VirtqueueConsumer {
         self.size
     }
 
-    /// Largest number of chains that may be available: the size less the chains not yet given back.
+    /// Largest number of chains that may be available: the queue's size less the number of chains
+    /// that were fetched and not yet given back.
     fn room(&self) -> u16 {
         self.size - self.next.wrapping_sub(self.used)
     }
@@ -181,7 +183,7 @@ impl VirtqueueConsumer {
         ahead.min(self.room())
     }
 
-    /// Whether chains are available. The index is read after all earlier stores.
+    /// Whether chains are available. Reads the driver's index after all earlier stores.
     pub(super) fn look_again(&self, view: &VirtqueueView<'_>) -> bool {
         fence(Ordering::SeqCst);
         self.next != view.available_index()
@@ -215,8 +217,8 @@ impl VirtqueueConsumer {
         Ok(Some(head))
     }
 
-    /// Gives a fetched chain back, with `len` bytes written to it. The driver sees this after the
-    /// next [`publish`](Self::publish).
+    /// Gives a fetched chain back, after `len` bytes were written to its buffers. The driver sees
+    /// the chain after the next [`publish`](Self::publish).
     pub(super) fn give_back(&mut self, view: &VirtqueueView<'_>, head: u16, len: u32) {
         debug_assert_ne!(self.next, self.used);
         view.store_used_entry(self.used, head, len);
@@ -237,12 +239,12 @@ impl VirtqueueConsumer {
 #[derive(Debug)]
 pub(crate) struct VirtqueueCq {
     buffers: VirtqueueConsumer,
-    /// Entries of the CQ: the driver makes that many buffers available.
+    /// Number of entries of the CQ: the driver makes that many buffers available.
     cqe: u32,
     /// Number of completions, modulo 2³².
     completed: u32,
     latch: ArmLatch,
-    /// The request that REQ_NOTIFY_CQ made since the last interrupt.
+    /// The request that REQ_NOTIFY_CQ made since the last interrupt, as an arm word.
     arm: ArmWord,
 }
 
@@ -288,8 +290,8 @@ impl VirtqueueCq {
     /// Requests an interrupt for the next completion of the kind in `flags` that the driver has not
     /// polled yet. All pushed CQEs must be published.
     pub(super) fn request_notify(&mut self, view: &VirtqueueView<'_>, flags: NotifyFlags) {
-        // Another thread may wait for any completion, so a weaker request does not replace a
-        // stronger one.
+        // A request for solicited completions does not replace one for the next completion, for
+        // which another thread may wait.
         if self.arm.kind != ArmKind::Next {
             self.arm.kind = if flags.contains(NotifyFlags::NEXT_COMPLETION) {
                 ArmKind::Next

@@ -4,8 +4,8 @@
 //!
 //! A type 1 window can be bound and rebound by any QP of its PD, and used through any of them. A
 //! type 2 (2B) window must be invalidated before it is bound again, and works only at the QP that
-//! bound it. Its memory is found through the pages of the MR, which can't be destroyed while a
-//! window is bound to it.
+//! bound it. A bound window of either type uses the pages of its MR, which can't be destroyed while
+//! a window is bound to it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,7 +40,7 @@ const RIGHTS: AccessFlags = AccessFlags(
 #[derive(Debug)]
 pub(crate) struct Window {
     number: MwNumber,
-    /// Its PD.
+    /// PD of the window.
     pd: PdUse,
     mw_type: MwType,
     state: Mutex<WindowState>,
@@ -60,11 +60,11 @@ struct Bound {
     region: Arc<Region>,
     /// The QP to which a type 2 window is tied.
     qpn: Option<Qpn>,
-    /// Dropped when no thread uses the region any more.
+    /// Use of the MR. Dropped after `region`'s last user is gone.
     _mr: WindowUse,
 }
 
-/// The user of a remote key: the peer of a QP.
+/// The QP for which a key is used: for its own work requests or for requests of its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyUser {
     /// PD of the QP.
@@ -76,8 +76,8 @@ pub(crate) struct KeyUser {
 /// The operation of a BIND_MW work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
-    /// R_Key of the window before. For a type 2 window, and for an unbound one, only its number
-    /// counts.
+    /// R_Key of the window before the binding. For a type 2 window or an unbound one, only the
+    /// window's number in this key is used.
     pub old_key: u32,
     /// R_Key of the window after the binding.
     pub new_key: u32,
@@ -90,9 +90,9 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// The part of `region` that the window covers. The part must exist, the MR must permit windows
-    /// and must not be zero-based, and remote write access requires local write access (IBTA C10-73
-    /// to C10-75).
+    /// The part of `region`, an MR's memory, that the window will cover. Fails if the part is not
+    /// inside the MR, if the MR does not permit windows or is zero-based, or if the window grants
+    /// remote write access and the MR has no local write access (IBTA C10-73 to C10-75).
     fn cut(&self, region: &Region) -> KeyResult<Region> {
         let rights = region.access();
         let admits = rights.contains(AccessFlags::MW_BIND)
@@ -117,7 +117,7 @@ pub(crate) struct WindowTable {
 }
 
 impl WindowTable {
-    /// An empty table for windows with `numbers`.
+    /// An empty table for windows whose numbers are in `numbers`.
     pub(super) fn new(secret: &Secret, budget: &Budget, numbers: Range<u32>) -> Self {
         Self {
             budget: budget.clone(),
@@ -127,7 +127,7 @@ impl WindowTable {
         }
     }
 
-    /// Whether `key` is in the range of windows' keys.
+    /// Whether `key` is the key of a window rather than of an MR.
     #[inline]
     pub(super) fn owns(&self, key: u32) -> bool {
         number_of::<MwNumber>(key).get() >= self.first
@@ -152,7 +152,7 @@ impl WindowTable {
     }
 
     /// Removes a window: its key is invalid from now on. Workers may use the window until the
-    /// caller has synchronised with them; then [`release`](Self::release) frees the number.
+    /// caller has synchronised with them. After that [`release`](Self::release) frees the number.
     pub(crate) fn remove(&self, number: MwNumber) -> Option<Arc<Window>> {
         self.table.remove(number)
     }
@@ -179,9 +179,10 @@ impl WindowTable {
         self.table.iter().map(|window| window.number).collect()
     }
 
-    /// Binds a window to a part of `mr`, or unbinds it if `mr` is `None`, for work of a QP. Returns
-    /// the window's number if the window is now tied to that QP. On return the memory of the old
-    /// binding is not used any more. The caller must have no [`Message`](super::Message) open.
+    /// Binds a window to a part of `mr`, or unbinds it if `mr` is `None`, for a work request of QP
+    /// `by`. Returns the window's number if only this QP may use the binding. On return no thread
+    /// uses the memory of the old binding any more. The caller must have no
+    /// [`Message`](super::Message) open.
     pub(super) fn bind(
         &self,
         by: KeyUser,
@@ -228,8 +229,9 @@ impl WindowTable {
         Ok(is_two.then_some(number))
     }
 
-    /// Unbinds the type 2 window that `key` names, for work of the QP that bound it. On return its
-    /// memory is not used any more. The caller must have no [`Message`](super::Message) open.
+    /// Unbinds the type 2 window that `key` names, for work of the QP that bound it. On return no
+    /// thread uses the window's memory any more. The caller must have no
+    /// [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32, by: KeyUser) -> KeyResult<()> {
         let window = self.table.get(number_of(key)).ok_or(KeyFault)?;
         let bound = {
@@ -263,7 +265,7 @@ impl WindowTable {
     }
 
     /// Calls `visit` with the memory of the window that `key` names, if the window is bound and the
-    /// peer of this QP may use it. To be called within a turn.
+    /// peer of QP `by` may use it. To be called within a turn.
     #[inline]
     pub(super) fn visit<R>(
         &self,
@@ -283,21 +285,22 @@ impl WindowTable {
 }
 
 impl Bound {
-    /// Waits until no thread uses the memory any more.
+    /// Waits until no thread uses the memory of this former binding any more.
     fn end(self) {
         drain(self.region);
     }
 }
 
-/// The number of windows bound to an MR, or [`CLOSED`].
+/// Number of windows bound to an MR, or [`CLOSED`].
 #[derive(Debug, Default)]
 pub(super) struct WindowCount(AtomicU32);
 
-/// The MR is being removed: no window is bound to it, and none can be.
+/// Value of a [`WindowCount`] whose MR is being removed or replaced: no window is bound to the MR,
+/// and no window can be bound to it.
 const CLOSED: u32 = u32::MAX;
 
 impl WindowCount {
-    /// Closes the MR to windows if none is bound. Returns whether it did.
+    /// Prevents new bindings if no window is bound to the MR. Returns whether that was the case.
     pub(super) fn close(&self) -> bool {
         self.0
             .compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire)

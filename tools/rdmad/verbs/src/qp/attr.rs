@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Attributes of a QP: validation, merging, and conversion to what the protocol machines need.
+//! Attributes of a QP: validation, merging, and conversion to the attributes of the protocol
+//! machines.
 
 use roce::net::{
     gid_to_ip, multicast_mac, udp_source_port, vlan_tag, Addresses, DEFAULT_HOP_LIMIT,
@@ -17,14 +18,14 @@ use crate::config::RATE_LIMITS;
 use crate::error::{require, Errno, Result};
 use crate::Device;
 
-/// Largest values: time codes have 5 bits, retry counts 3, flow labels 20, service levels 4.
+/// Largest values of attributes: time codes have 5 bits, retry counts 3, flow labels 20 and service
+/// levels 4.
 const MAX_TIME_CODE: u8 = 31;
 const MAX_RETRIES: u8 = 7;
 const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 const MAX_SL: u8 = 15;
 
-/// Checks the attributes in `mask`, except for the path, which [`connection`] checks. Fails with
-/// `EINVAL`.
+/// Checks the attributes in `mask`. Fails with `EINVAL`. The path is checked by [`connection`].
 pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
     let has = |bit| mask.contains(bit);
     let limits = &device.config().limits;
@@ -56,7 +57,7 @@ pub(super) fn validate_rate(rate: u32) -> Result<()> {
     require(rate == 0 || RATE_LIMITS.contains(&rate))
 }
 
-/// Copies the attributes in `mask`, which are valid, to `to`.
+/// Copies the attributes in `mask` from `from`, which are valid, to `to`.
 pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     let has = |bit| mask.contains(bit);
     if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
@@ -124,17 +125,17 @@ struct AddressVector {
 }
 
 impl AddressVector {
-    /// Fails with `EINVAL` unless the destination is a single host: neither next hop nor
-    /// destination may be zero or a group. An address vector without a global route has no
-    /// destination.
+    /// Fails with `EINVAL` unless the destination is a single host: neither the Ethernet address
+    /// nor the destination GID may be zero or multicast. In an address vector without a global
+    /// route the GID is zero.
     fn require_host(&self) -> Result<()> {
         require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
         let to = gid_to_ip(self.dgid);
         require(!to.is_unspecified() && !to.is_multicast())
     }
 
-    /// Fails with `EINVAL` unless the destination is a multicast group, with the group's Ethernet
-    /// address as next hop.
+    /// Fails with `EINVAL` unless the destination GID is a multicast group's and the Ethernet
+    /// address belongs to that group.
     fn require_group(&self, device: &Device) -> Result<()> {
         let to = gid_to_ip(self.dgid);
         require(device.has_feature(Feature::Multicast) && to.is_multicast())?;
@@ -165,7 +166,8 @@ impl AddressVector {
     }
 }
 
-/// The path of a connection. Paths without a global route do not exist on Ethernet.
+/// The path of a connection. Fails with `EINVAL` for a path without a global route, which RoCE does
+/// not permit.
 fn connected_path(device: &Device, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Result<Path> {
     require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;

@@ -2,12 +2,13 @@
 
 //! Committed state of a QP: the part of its halves that must outlive the serving process.
 //!
-//! Each half has one plain structure. The rest is derived from it, from the commands (attributes,
-//! connection, shape of the rate limit) and from the rings: WQEs that are not complete are read
-//! again. No code hands a QP over to another process yet. Tests drop and recreate both halves after
-//! each turn, which keeps the structures complete.
+//! The committed state of each half is one plain structure. The remaining state of the half is
+//! derived from that structure, from the commands (attributes, connection, shape of the rate limit)
+//! and from the rings: WQEs that are not complete are read again. No code hands a QP over to
+//! another process yet. Tests drop and recreate both halves after each turn, so a field that is
+//! missing from the structures is noticed.
 //!
-//! Queues in RFC mode can't be handed over: their indices are in memory that the driver may write.
+//! Queues of RFC mode can't be handed over: their indices are in memory that the driver may write.
 
 use std::mem;
 
@@ -30,14 +31,14 @@ use crate::Device;
 /// Bytes of the longest receive WQE.
 const RECV_WQE: usize = rq_wqe_size(32);
 
-/// The state of a send half.
+/// The committed state of a send half.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SendState {
     queue: DevicePositions,
     machine: SendMachine,
     under_way: UnderWay,
-    /// The QP's rate limit.
+    /// State of the QP's rate limit.
     pacer: Pacing,
     /// 1 if the ring is corrupt.
     broken: u8,
@@ -45,7 +46,7 @@ struct SendState {
     drained: u8,
 }
 
-/// The protocol machine that sends.
+/// State of the protocol machine that sends.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendMachine {
@@ -56,19 +57,19 @@ enum SendMachine {
     Ud(u32),
 }
 
-/// A work request that is not in a protocol machine. If there is one, it is the only incomplete
-/// one.
+/// The work request in progress, if no protocol machine holds it. The QP then has no other
+/// incomplete work request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnderWay {
     Nothing,
     Transfer(TransferState),
-    /// A datagram that waits for room in the frame port: the status with which it will complete, or
-    /// 0.
+    /// A datagram that waits for room in the frame port or for a rate limit. The field is the
+    /// status with which the datagram will fail, or 0.
     Blocked(u8),
 }
 
-/// The QP's rate limit.
+/// State of the QP's rate limit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pacing {
@@ -76,7 +77,7 @@ enum Pacing {
     Limited(PacerState),
 }
 
-/// The state of a receive half.
+/// The committed state of a receive half.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecvState {
@@ -85,7 +86,7 @@ struct RecvState {
     machine: RecvMachine,
     /// Number of R_Key violations by the peer.
     violations: u32,
-    /// 1 if COMM_EST was raised or is not needed any more.
+    /// 1 if COMM_EST was raised or must not be raised any more.
     established: u8,
     /// 1 if QP_LAST_WQE_REACHED was raised.
     last_wqe_reached: u8,
@@ -93,15 +94,15 @@ struct RecvState {
     broken: u8,
 }
 
-/// The protocol machine that receives.
-#[allow(clippy::large_enum_variant)] // It is plain: nothing of it is behind a pointer.
+/// State of the protocol machine that receives.
+#[allow(clippy::large_enum_variant)] // Plain data: a field cannot be behind a pointer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecvMachine {
     None,
     Rc(rc::ResponderState),
     Uc(uc::ResponderState),
-    /// 1 if the receiver has stopped.
+    /// Receiver of datagrams: 1 if it has stopped.
     Ud(u8),
 }
 
@@ -172,7 +173,7 @@ impl ReceiveState {
 }
 
 impl SendState {
-    /// The state of `side`, or `None` if its queue is in RFC mode.
+    /// The committed state of `side`, or `None` if the queue is a virtqueue (RFC mode).
     fn of(side: &SendSide, epoch: Epoch) -> Option<Self> {
         Some(Self {
             queue: side.io.queue.commit()?,
@@ -200,7 +201,7 @@ impl SendState {
 }
 
 impl RecvState {
-    /// The state of `side`, or `None` if its queue is in RFC mode.
+    /// The committed state of `side`, or `None` if the queue is a virtqueue (RFC mode).
     fn of(side: &RecvSide) -> Option<Self> {
         let (machine, held) = match &side.responder {
             None => (RecvMachine::None, None),
@@ -255,7 +256,8 @@ impl Qp {
         epoch: Epoch,
     ) {
         let snapshots = side.io.snapshots.take_room(device.budget());
-        // Commands set these fields, except for the alarm, which the timers hold.
+        // These fields are kept: commands set them, except for the alarm, which belongs to the
+        // timers.
         let SendSide {
             attr,
             io,
@@ -329,7 +331,7 @@ impl Qp {
         buffer.fill(0);
         let size = buffer.len().min(RECV_WQE);
         buffer[..size].copy_from_slice(&state.receive.wqe[..size]);
-        // Commands set these fields.
+        // These fields are kept: commands set them.
         let RecvSide {
             answers,
             peer,

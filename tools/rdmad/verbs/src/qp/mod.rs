@@ -2,9 +2,10 @@
 
 //! Queue pairs.
 //!
-//! [`state`], [`attr`], [`modify`] and [`summary`] set a QP up, and [`remote_qp`] names its peer.
-//! [`send`] and [`recv`] are its halves, with their rings; [`service`] wraps the protocol machines
-//! of the transport services. Workers give the QP turns by [`serve`].
+//! [`modify`] executes the commands that change a QP: [`state`] checks transitions and [`attr`]
+//! attributes. [`summary`] is the part of a QP that is read without locks, and [`remote_qp`]
+//! identifies its peer. [`send`] and [`recv`] are the halves of a QP, with their rings; [`service`]
+//! wraps the protocol machines of the transport services. [`serve`] executes a QP's turns.
 
 mod attr;
 #[cfg(feature = "testing")]
@@ -52,28 +53,29 @@ pub(crate) use summary::Summary;
 /// A queue pair.
 ///
 /// Each half has its own lock, so packets of both directions of a connection are processed in
-/// parallel. On the direct path a worker holds its own send half and the peer's receive half, so
-/// there the directions alternate. See [`Device`] for the lock order.
+/// parallel. On the direct path a worker holds the locks of the QP's send half and of the peer's
+/// receive half. [`Device`] describes the lock order.
 ///
-/// The state is written under the lock of a half: MODIFY_QP holds both locks, a failure holds the
-/// lock of the half that fails.
+/// The state is written under the lock of a half: MODIFY_QP holds both locks, and a failure is
+/// recorded under the lock of the half that fails.
 #[derive(Debug)]
 pub(crate) struct Qp {
-    /// QPN.
+    /// QPN of the QP.
     pub number: Qpn,
     /// Properties that are fixed at creation.
     pub init: QpInit,
     /// A [`QpState`] or [`DESTROYED`].
     state: AtomicU8,
-    /// A CQ or SRQ of the QP failed: the next turn takes the QP to ERR.
+    /// Whether a CQ or SRQ of the QP failed: the next turn takes the QP to ERR.
     failure_requested: AtomicBool,
-    /// The runtime's timers have removed the QP's entry, since its deadline passed.
+    /// Whether the runtime's timers have removed the QP's entry, since its deadline passed.
     timer_expired: AtomicBool,
-    /// The QP fetched few WQEs between the last two requests for its doorbell.
+    /// Whether the device fetched only few WQEs between the last two times that it requested the
+    /// QP's doorbell.
     is_request_response: AtomicBool,
     /// Whether a worker serves the QP, and whether it became ready meanwhile.
     serving: Exclusive,
-    /// The part that other threads may read at any time, without lock.
+    /// Properties that other threads may read at any time, without a lock.
     pub summary: Summary,
     /// Numbers of the type 2 windows that are tied to the QP.
     windows: Mutex<BTreeSet<MwNumber>>,
@@ -90,9 +92,9 @@ const DESTROYED: u8 = u8::MAX;
 pub(crate) struct QpInit {
     /// Type.
     pub qp_type: QpType,
-    /// Whether its queues belong to a process, not to the guest's kernel.
+    /// Whether the QP belongs to a process, not to the guest's kernel.
     pub user: bool,
-    /// Whether it does not receive its own multicast datagrams.
+    /// Whether the QP does not receive its own multicast datagrams.
     pub blocks_loopback: bool,
     /// Whether every send work request generates a CQE.
     pub signal_all: bool,
@@ -100,19 +102,19 @@ pub(crate) struct QpInit {
     pub cap: QpCap,
     /// The driver's cookie, which the QP's events carry.
     pub cookie: u64,
-    /// Doorbell page from which its queues may be rung.
+    /// Doorbell page from which the QP's queues may be rung.
     pub doorbell_page: u32,
-    /// PD.
+    /// PD of the QP.
     pub pd: PdUse,
-    /// CQ of its send queue.
+    /// CQ of the send queue.
     pub send_cq: Arc<Cq>,
-    /// CQ of its receive queue.
+    /// CQ of the receive queue.
     pub recv_cq: Arc<Cq>,
     /// Send queue.
     pub sq: QueueMem,
     /// Receive queue.
     pub rq: QueueMem,
-    /// SRQ from which it takes receives. A QP with an SRQ has no RQ.
+    /// SRQ from which the QP takes receives. A QP with an SRQ has no RQ.
     pub srq: Option<Arc<Srq>>,
 }
 
@@ -183,7 +185,7 @@ impl Qp {
         }
     }
 
-    /// Invalidates a key, for a work request of the QP or of its peer.
+    /// Invalidates a key of this device, as requested by a work request of the QP or of its peer.
     pub(crate) fn invalidate(
         &self,
         device: &Device,
@@ -214,7 +216,7 @@ impl Qp {
         }
     }
 
-    /// Window `number` is not tied to the QP any more.
+    /// Removes window `number` from the set of windows that are tied to the QP.
     pub(crate) fn forget_window(&self, number: MwNumber) {
         self.windows.lock().remove(&number);
     }
@@ -229,18 +231,19 @@ impl Qp {
         self.recv.lock()
     }
 
-    /// Whether the QP lately posted single work requests rather than a stream of them.
+    /// Whether the driver lately posted single work requests to the QP rather than a stream of
+    /// them.
     pub(crate) fn is_request_response(&self) -> bool {
         self.is_request_response.load(Ordering::Relaxed)
     }
 
-    /// Requests the transition to ERR because a CQ or SRQ of the QP failed. The next turn executes
-    /// it.
+    /// Requests the transition to ERR because a CQ or SRQ of the QP failed. The QP's next turn
+    /// executes the transition.
     pub(crate) fn request_failure(&self) {
         self.failure_requested.store(true, Ordering::Release);
     }
 
-    /// Notes that the timers have removed the QP's entry.
+    /// Records that the runtime's timers have removed the QP's entry.
     pub(crate) fn timer_expired(&self) {
         self.timer_expired.store(true, Ordering::Release);
     }
@@ -254,9 +257,9 @@ impl Qp {
         });
     }
 
-    /// Handles a send work request that completed in error. A reliable connection goes to ERR.
-    /// Other QPs go to SQE, where they still receive. The QP's next turn flushes the remaining work
-    /// requests. The caller holds the lock of the send half.
+    /// Handles a send work request that completed in error. A QP of a reliable connection goes to
+    /// ERR. Another QP goes to SQE, a state in which it still receives. The QP's next turn flushes
+    /// the remaining work requests. The caller holds the lock of the send half.
     pub(crate) fn fail_send(&self, device: &Device) {
         if self.init.qp_type == QpType::Rc {
             return self.fail(device, None);
@@ -266,7 +269,7 @@ impl Qp {
         });
     }
 
-    /// Takes the QP to state `to` after an error, if its state satisfies `from`.
+    /// Takes the QP to state `to` after an error, if `from` returns true for its current state.
     fn leave(
         &self,
         device: &Device,
@@ -291,16 +294,16 @@ impl Qp {
         }
     }
 
-    /// Raises an asynchronous event. The caller holds the lock of a half, under which it saw that
-    /// the QP is not destroyed.
+    /// Raises an asynchronous event. The caller holds the lock of a half and has checked that the
+    /// QP is not destroyed since it took the lock.
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device
             .events()
             .asynchronous(EventSource::Qp(self.number), event, self.init.cookie);
     }
 
-    /// Handles the driver's reset of virtqueue `number`, if it is a queue of the QP (RFC mode).
-    /// Later turns do not access that virtqueue.
+    /// Handles the driver's reset of virtqueue `number` (RFC mode). If the virtqueue is a queue of
+    /// the QP, later turns do not access it.
     pub(crate) fn virtqueue_reset(&self, number: u16) {
         [&self.init.sq, &self.init.rq]
             .into_iter()
@@ -309,7 +312,8 @@ impl Qp {
             .for_each(VirtqueueMem::retire);
     }
 
-    /// Stops using memory, CQs and timers, and drops events not yet sent. Waits at most for a turn.
+    /// Destroys the QP: memory, CQs and timers are not used any more, and events not yet sent are
+    /// dropped. Waits at most for the end of a turn.
     pub(crate) fn destroy(&self, device: &Device) {
         {
             let mut send = self.send.lock();
@@ -328,7 +332,7 @@ impl Qp {
             .forget(FIRST_EVENT_QUEUE, EventSource::Qp(self.number));
     }
 
-    /// A CQE of this QP.
+    /// Makes a CQE with this QP's number.
     fn cqe(&self, wr_id: u64, status: WcStatus, opcode: u8) -> Cqe {
         Cqe {
             wr_id,

@@ -22,24 +22,24 @@ use crate::turn::Parked;
 use crate::wqe::Received;
 use crate::Device;
 
-/// The new parts of a connection after a MODIFY_QP.
+/// The new parts of a connection, which a MODIFY_QP prepares.
 struct Connected {
     connection: Connection,
     route: Option<DirectRoute>,
-    /// A new requester, if the QP starts to send.
+    /// A new requester, if the QP goes to RTS from RTR or SQE.
     requester: Option<Requester>,
-    /// Charge for a new responder's queues.
+    /// Charge for the queues of a new RC responder.
     answers: Option<Charge>,
 }
 
-/// A transition of the state table.
+/// A transition of the QP's state.
 #[derive(Clone, Copy)]
 struct Step {
     current: QpState,
     next: QpState,
 }
 
-/// Proof that the QP waits for a command: each MODIFY_QP gives the QP a turn.
+/// Proof that the QP's next turn is arranged: the QP waits for a MODIFY_QP, which gives it a turn.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForCommand(());
@@ -80,7 +80,8 @@ impl Qp {
             attributes.port_num = PORT;
             let connection = match &send.connection {
                 _ if !self.is_connected() || next == QpState::Init => None,
-                // The GID of the connection may have left the GID table since.
+                // The path is kept rather than made again: the driver may have removed its GID from
+                // the GID table meanwhile.
                 Some(connection) if !mask.contains(QpAttrMask::AV) => Some(connection.clone()),
                 _ => Some(attr::connection(device, self.number, &attributes)?),
             };
@@ -114,9 +115,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Chooses the worker that serves a connection. On the direct path it is the peer's worker,
-    /// since the turns of both QPs exclude each other. On the wire it is the worker that receives
-    /// the port's frames.
+    /// Chooses the home of a connected QP. On the direct path it is the peer's home, since turns of
+    /// the two QPs exclude each other. On the wire path it is the worker that receives the port's
+    /// frames.
     fn settle(&self, device: &Device) {
         if self.summary.peer().is_none() {
             return;
@@ -152,8 +153,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Applies the rate limit to the token bucket. `burst` and `packet` are lengths in bytes, or 0
-    /// for the defaults.
+    /// Sets the QP's token bucket to the rate limit in `send.attr`. `burst` and `packet` are
+    /// lengths in bytes, or 0 for the defaults.
     fn pace(&self, device: &Device, send: &mut SendSide, burst: u32, packet: u16) {
         let now = device.runtime().scheduler.clock.now();
         let shape = Shape {
@@ -185,8 +186,8 @@ impl Qp {
         })
     }
 
-    /// Allocates what a connection with the new attributes needs. If this fails, the QP is
-    /// unchanged, except that it may have room for more WQEs.
+    /// Allocates the parts of a connection with the new attributes. If this fails, the QP is
+    /// unchanged, except that it may have got memory for more WQEs in progress.
     fn prepare(
         &self,
         device: &Device,
@@ -206,7 +207,8 @@ impl Qp {
         };
         let sq_psn = match (current, next, &send.requester) {
             (QpState::Rtr, QpState::Rts, _) => Some(attr.sq_psn),
-            // The old requester ended with the work request that failed.
+            // PSNs go on where the old requester, which ended with the failed work request,
+            // stopped.
             (QpState::Sqe, QpState::Rts, Some(old)) => Some(old.next_psn().value()),
             _ => None,
         };
@@ -270,7 +272,7 @@ impl Qp {
         send.route = route;
     }
 
-    /// Applies new attributes to a QP of datagrams, or to one that is not connected yet.
+    /// Applies new attributes to a UD or GSI QP, or to a QP that is not connected yet.
     fn open(
         &self,
         device: &Device,
@@ -290,8 +292,8 @@ impl Qp {
         }
     }
 
-    /// Flushes the work requests posted so far if the SQ is in error (SQE). Takes the lock for
-    /// portions no longer than a turn's.
+    /// If the QP is in SQE, flushes the work requests posted so far. Flushes no more of them at a
+    /// time than a turn does, and releases the lock in between.
     fn flush_sqe(&self, device: &Device) {
         let mut left = None;
         loop {
@@ -310,14 +312,14 @@ impl Qp {
         }
     }
 
-    /// Completes the work requests that the SQ was executing when it failed. Later ones are
-    /// executed.
+    /// Completes the work requests that were in progress when the QP went to SQE. Work requests
+    /// that are not yet fetched stay in the SQ, to be executed in RTS.
     fn leave_sqe(&self, device: &Device, send: &mut SendSide) {
         let view = device.space.enter();
         let _ = SendTurn::new(self, device, &view).flush(send, 0);
     }
 
-    /// Gives all slots back and drops the connection.
+    /// Empties the queues and drops the connection, for a QP that goes to RESET.
     fn clear(&self, device: &Device, send: &mut SendSide, recv: &mut RecvSide) {
         let view = device.space.enter();
         SendTurn::new(self, device, &view).reset(send);

@@ -15,7 +15,7 @@ use crate::wire::Arrived;
 pub(crate) struct RemoteQp {
     mac: Mac,
     qpn: Qpn,
-    /// Source is this QP's address, destination the peer's.
+    /// Addresses of the connection: the source is the local QP's, the destination the peer's.
     addresses: Addresses,
     vlan: Option<u16>,
 }
@@ -31,8 +31,8 @@ impl RemoteQp {
         }
     }
 
-    /// The remote QP that the peer of `connection` must be connected to, if this QP is `qpn` at
-    /// `mac`.
+    /// The remote QP of the peer of `connection`. This is the local QP `qpn` at `mac`, as the peer
+    /// sees it.
     pub(crate) fn us(mac: Mac, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let addresses = &connection.path.addresses;
         Some(Self {
@@ -43,11 +43,12 @@ impl RemoteQp {
         })
     }
 
-    /// Whether the addresses of a packet show that it is from the peer.
+    /// Whether the addresses of a packet show that the peer sent it.
     ///
-    /// The switch guarantees MAC addresses, but not IP addresses. A port of this process is
-    /// identified by its MAC address. So is a host behind an uplink, unless the uplink has routers,
-    /// which replace the source MAC address of forwarded frames.
+    /// The switch guarantees that ports of this process send only with their own MAC addresses, but
+    /// it does not check IP addresses. So a port of this process is identified by its MAC address.
+    /// A host behind an uplink is identified by its MAC address too, unless the uplink has routers,
+    /// which replace the source MAC address of the frames that they forward.
     pub(super) fn sent(&self, arrived: &Arrived<'_>, runtime: &SharedRuntime) -> bool {
         let path = &arrived.packet.path;
         self.addresses.src() == path.addresses.dst()

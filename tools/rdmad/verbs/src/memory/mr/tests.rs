@@ -28,7 +28,7 @@ fn all_memory(table: &MrTable, pdn: Pdn, access: AccessFlags) -> (MrNumber, u32)
 // abi
 #[test]
 fn a_number_never_has_the_same_key_twice_in_a_row() {
-    // A step between variants has 8 bits: 5,000 draws meet each step.
+    // The step from one variant to the next is random and has 255 values. 5,000 draws meet each.
     let variants = Variants::<MrNumber>::new(&Secret::new(Some(1)), 3..5);
     let mut last = 0;
     for _ in 0..5000 {
@@ -37,8 +37,8 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
         assert_ne!(key, last);
         last = key;
     }
-    // A variant that the user chose counts as the last one, so the next key has another. Without
-    // this rule a random draw would repeat some of the 5,000 chosen variants.
+    // A variant that the guest chose counts as the number's last one, so the next key has another
+    // variant. Without this rule some of 5,000 random draws would repeat the chosen variant.
     for chosen in (0..=255).cycle().take(5000) {
         variants.note((3 << VARIANT_BITS) | chosen);
         assert_ne!(variants.key(MrNumber::new(3)), (3 << VARIANT_BITS) | chosen);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory windows: single rules, and random sequences of operations against a model.
+//! Tests of memory windows: single rules, and random sequences of operations, compared with a
+//! model.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +13,7 @@ use super::*;
 use crate::memory::{unlimited, Keys, MrTable, PageMap};
 
 const PDN: Pdn = Pdn::new(7);
-/// Address of the MRs.
+/// Address of the first byte of each MR, in work requests.
 const BASE: u64 = 0x10_0000;
 const RIGHTS_OF_MR: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
@@ -138,7 +139,8 @@ fn type_2_belongs_to_the_qp_that_bound_it() {
     assert!(opens(&table, key, at(1), start, 0x100));
     assert_eq!(table.invalidate(key, at(1)), Ok(()));
     assert!(!opens(&table, key, at(1), start, 1));
-    // Another QP may bind the window with the same key, even if it does not know the current one.
+    // Another QP may bind the window to the same new key, even if its BIND_MW does not have the
+    // window's current key.
     let again = Binding {
         new_key: key,
         ..binding(key ^ 0x80)
@@ -235,7 +237,7 @@ fn rights_of_the_mr() {
         (AccessFlags::LOCAL_WRITE, WRITE, false),
         (bind, WRITE, false),
         (bind, atomic, false),
-        // A window may give peers rights that the MR does not give them.
+        // A window may grant peers rights that the MR's own key does not grant them.
         (bind, READ, true),
         (bind, AccessFlags::NONE, true),
         (RIGHTS_OF_MR, WRITE | READ | atomic, true),
@@ -284,7 +286,7 @@ fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
         table.windows().insert(pd(PDN), MwType::One).err(),
         Some(Errno::NOMEM)
     );
-    // The owner of the window chooses the variant.
+    // The guest chooses the variant of the window's new key.
     let chosen = Binding {
         new_key: key ^ 0x80,
         ..binding(key)

@@ -23,19 +23,19 @@ pub(crate) use turn::RecvTurn;
 #[derive(Debug)]
 pub(crate) struct RecvSide {
     pub(crate) io: RecvIo,
-    /// `Some` from RTR on.
+    /// The protocol machine that receives; `Some` from RTR on.
     pub(crate) responder: Option<Responder>,
     /// Charge for the responder's record of its peer's requests.
     pub(in crate::qp) answers: Option<Charge>,
     /// The peer of a connected QP, from RTR on.
     pub(in crate::qp) peer: Option<RemoteQp>,
-    /// The path that the peer's requests take.
+    /// The path on which the peer's requests arrive.
     pub(in crate::qp) path: DataPath,
     /// The Q_Key that datagrams for this QP must carry.
     pub(crate) qkey: u32,
-    /// COMM_EST was raised or is not needed any more.
+    /// Whether COMM_EST was raised or must not be raised any more.
     pub(in crate::qp) established: bool,
-    /// QP_LAST_WQE_REACHED was raised.
+    /// Whether QP_LAST_WQE_REACHED was raised.
     pub(in crate::qp) last_wqe_reached: bool,
 }
 
@@ -43,14 +43,15 @@ pub(crate) struct RecvSide {
 #[derive(Debug)]
 pub(crate) struct RecvIo {
     pub(in crate::qp) queue: WorkConsumer,
-    /// The receive WQE that is being executed. There is at most one.
+    /// Copy of the receive WQE that is being executed. At most one is executed at a time.
     pub(in crate::qp) buffer: ChargedList<u8>,
-    /// The work request of that WQE, if no protocol machine holds it: its message arrives on the
-    /// direct path, or an earlier message did not fit or was not finished.
+    /// The work request of the WQE in `buffer`, unless a protocol machine holds it. Its message
+    /// arrives on the direct path, or it is left over from a message that did not fit or was not
+    /// finished.
     pub(crate) incoming: Option<RecvWr<Received>>,
-    /// The ring is corrupt: it is not read again before RESET.
+    /// Whether the ring is corrupt: it is not read again before RESET.
     pub(in crate::qp) broken: bool,
-    /// R_Key violations by the peer since the QP was connected.
+    /// Number of R_Key violations by the peer since the QP was connected.
     pub(in crate::qp) violations: Cell<u32>,
 }
 
@@ -74,8 +75,8 @@ impl RecvSide {
         }
     }
 
-    /// Starts to receive. `answers` is the charge for the responder's record of its peer's
-    /// requests, if the responder keeps one.
+    /// Starts to receive with `responder`. `answers` is the charge for the responder's record of
+    /// its peer's requests, if it keeps such a record.
     pub(in crate::qp) fn start(&mut self, responder: Responder, answers: Option<Charge>) {
         self.responder = Some(responder);
         self.answers = answers;
@@ -110,7 +111,7 @@ impl RecvSide {
         }
     }
 
-    /// Suppresses COMM_EST: the QP can send already.
+    /// Suppresses COMM_EST, since the QP is in RTS.
     pub(in crate::qp) fn set_established(&mut self) {
         self.established = true;
     }
@@ -124,8 +125,8 @@ impl RecvSide {
         }
     }
 
-    /// Whether a packet is a request of the peer. On the direct path there is none: both peers
-    /// choose the path by the same rule, so a packet is from another sender.
+    /// Whether a packet is a request of the peer. If the peer's requests arrive on the direct path,
+    /// the packet is from another sender: both peers choose the path by the same rule.
     pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
         self.path == DataPath::Wire
             && self

@@ -23,7 +23,8 @@ use crate::turn::{Parked, TurnBudget};
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Origin, Received};
 use crate::Device;
 
-/// R_Key violations after which an unreliable connection fails: the number of variants of a key.
+/// Number of R_Key violations after which an unreliable connection fails. Equal to the number of
+/// variants of a key.
 const MAX_VIOLATIONS: u32 = 256;
 
 /// The receive half of a QP, locked by a worker for a turn.
@@ -37,7 +38,7 @@ pub(crate) struct RecvTurn<'a> {
     keys: Keys<'a>,
     /// Completions that are not yet delivered to the CQ.
     pub(crate) completions: Completions<'a>,
-    /// The QP goes to RESET: work requests complete without CQEs.
+    /// Whether work requests complete without CQEs, since the QP goes to RESET.
     silent: bool,
 }
 
@@ -56,7 +57,7 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// Memory as local and remote keys of the QP grant it.
+    /// The memory that the QP and its peer may access by keys.
     pub(crate) fn memory(&self) -> Memory<'_> {
         self.memory_of(self.qp.init.pd.number())
     }
@@ -87,7 +88,7 @@ impl<'a> RecvTurn<'a> {
         )
     }
 
-    /// Memory of this QP that the peer names.
+    /// The memory that a request of the peer names, which holds the request's data.
     pub(crate) fn remote(&self, at: Remote, access: AccessFlags) -> Message<'_> {
         Message::in_range(self.memory(), at, access)
     }
@@ -104,8 +105,8 @@ impl<'a> RecvTurn<'a> {
         self.remote(at, AccessFlags::REMOTE_WRITE).write_word(data)
     }
 
-    /// Executes a FLUSH of the peer. Stored data is globally visible at once, so only the order of
-    /// the answer after the data has to be ensured.
+    /// Executes a FLUSH of the peer. Stored data is globally visible at once, so FLUSH only has to
+    /// ensure that the response follows the data.
     pub(crate) fn place(&self, flush: &FlushOp) -> Result<(), Fault> {
         let Memory { keys, by, .. } = self.memory();
         let (at, access) = (flush.remote, flush.access());
@@ -117,13 +118,13 @@ impl<'a> RecvTurn<'a> {
         Ok(())
     }
 
-    /// Invalidates a key for a SEND with invalidate of the peer.
+    /// Invalidates the key that the peer named in a SEND with invalidate.
     pub(crate) fn invalidate(&self, rkey: u32) -> Result<(), KeyFault> {
         self.qp.invalidate(self.device, rkey)
     }
 
-    /// Fetches the receive for a message on the direct path. A receive that the responder already
-    /// holds is used first. Errors are those of [`take`](Self::take).
+    /// Like [`take`](Self::take), for a message on the direct path. If the responder already holds
+    /// a receive, that one is returned.
     pub(crate) fn take_for_direct(
         &self,
         side: &mut RecvSide,
@@ -134,8 +135,8 @@ impl<'a> RecvTurn<'a> {
         self.take(&mut side.io)
     }
 
-    /// Fetches the next receive. After an error the QP is in ERR, and a completion or event reports
-    /// the error.
+    /// Returns the next receive: one that an earlier message left over, or else the next posted
+    /// one. After an error the QP is in ERR, and a completion or event reports the error.
     pub(crate) fn take(&self, io: &mut RecvIo) -> Result<Option<RecvWr<Received>>, BadReceive> {
         if let Some(left_over) = io.incoming.take() {
             return Ok(Some(left_over));
@@ -224,9 +225,9 @@ impl<'a> RecvTurn<'a> {
         self.completions.push(cqe, solicited);
     }
 
-    /// Counts an R_Key violation. A reliable connection ends with the first one. An unreliable
-    /// connection drops the message silently, so its peer could try keys without end: it fails
-    /// after too many violations.
+    /// Counts an R_Key violation. A reliable connection fails at the first violation. An unreliable
+    /// connection drops the message silently, so its peer could try keys without end: the
+    /// connection fails after [`MAX_VIOLATIONS`].
     pub(crate) fn refused_key(&self, io: &RecvIo) {
         self.device.counters.add(Counter::RkeyViolations, 1);
         let violations = io.violations.get().saturating_add(1);
@@ -236,8 +237,7 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// Called after a request of the peer was executed. In RTR the first one shows that the
-    /// connection works.
+    /// Called for each request of the peer. Raises COMM_EST for the first one if the QP is in RTR.
     pub(crate) fn establish(&self, side: &mut RecvSide) {
         if !side.established {
             side.established = true;
@@ -254,10 +254,10 @@ impl<'a> RecvTurn<'a> {
             self.give_back(&wr);
             self.deliver(wr.id, WcStatus::WrFlushErr, OPCODE_RECV);
         }
-        // Receives of an SRQ are not flushed: its other QPs need them.
+        // Receives of an SRQ are not flushed, since other QPs may use them.
         if self.qp.init.srq.is_some() && !side.last_wqe_reached {
             side.last_wqe_reached = true;
-            // The event makes its consumer poll the CQ.
+            // The driver polls the CQ for the last time after this event.
             self.completions.deliver();
             self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
@@ -290,20 +290,20 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// Gives all slots back without completions.
+    /// Empties the queue without completions.
     pub(in crate::qp) fn reset(mut self, side: &mut RecvSide) {
         if side.io.queue.reset(&self.queue) {
             return;
         }
         // A virtqueue's buffers must be given back one by one, through the used ring.
         self.silent = true;
-        // At most one pass over the ring: the driver might post on, although it must not before the
+        // At most one pass over the ring: a faulty driver may post more work requests before the
         // reset ends.
         let slots = side.io.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }
 
-    /// Delivers a completion in error.
+    /// Adds a completion in error, unless the QP goes to RESET.
     fn deliver(&self, wr_id: u64, status: WcStatus, opcode: u8) {
         if self.silent {
             return;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send work requests that change keys of their own side: REG_MR, BIND_MW, LOCAL_INV and the
-//! invalidation of RDMA READ with invalidate.
+//! Send work requests that change keys of their own device: REG_MR, BIND_MW, LOCAL_INV, and RDMA
+//! READ with invalidate.
 //!
-//! A REG_MR takes effect when its WQE is fetched, before the WQEs after it are checked: its MR is
-//! free, so no earlier work request can use it. A BIND_MW takes effect in its turn: only peers use
-//! its key, which they learn from later messages. An invalidation waits until all earlier work
-//! requests are complete, and no later WQE is fetched before the invalidation is complete.
+//! A REG_MR takes effect when its WQE is fetched, before the WQEs after it are checked. Its MR is
+//! free until then, so no earlier work request can use the MR. A BIND_MW takes effect when the work
+//! requests before it have been executed: only peers use its key, which they learn from later
+//! messages. An invalidation waits until all earlier work requests are complete, and no later WQE
+//! is fetched before the invalidation is complete.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl SendTurn<'_> {
             .ok_or(WcStatus::MwBindErr)
     }
 
-    /// Executes BIND_MW or LOCAL_INV when its turn comes. REG_MR has taken effect already.
+    /// Executes a BIND_MW or LOCAL_INV in the order of the SQ. A REG_MR has taken effect when it
+    /// was fetched.
     pub(crate) fn execute_local(
         &self,
         snapshots: &Snapshots,
@@ -91,7 +93,7 @@ impl SendTurn<'_> {
             page_shift: reg.page_shift,
             depth: PageListDepth::Flat,
         };
-        // Bytes per page: 8 for the address in the list, 16 for an extent of the map.
+        // Bytes for each page: 8 for the address in the list, and 16 for an extent of the page map.
         self.budget.charge_bytes(reg.npages as usize * 24);
         let offset = self
             .device

@@ -30,8 +30,8 @@ pub(super) use pace::{Pacer, Shape};
 pub(super) use turn::Next;
 pub(crate) use turn::{solicits, SendTurn};
 
-/// Maximum number of WQEs that are executed at a time on the wire, so many small messages can be in
-/// flight.
+/// Maximum number of WQEs in progress at a time on the wire path. Large enough that many small
+/// messages can be in flight.
 const DEPTH: u16 = 128;
 
 /// State under the lock of the send half.
@@ -40,19 +40,19 @@ pub(crate) struct SendSide {
     /// All attributes as set by MODIFY_QP.
     pub(in crate::qp) attr: QpAttr,
     pub(crate) io: SendIo,
-    /// Requester of a connection; `Some` from RTS on.
+    /// The protocol machine that sends requests on a connection; `Some` from RTS on.
     pub(crate) requester: Option<Requester>,
-    /// Sender of datagrams; `Some` from RTS on.
+    /// The protocol machine that sends datagrams; `Some` from RTS on.
     pub(crate) sender: Option<ud::Sender>,
-    /// A datagram that waits for room in the frame port.
+    /// A datagram that waits for room in the frame port or for a rate limit.
     pub(in crate::qp) blocked: Option<Fetched>,
-    /// Route of the connection, if it uses the direct path.
+    /// Route of the connection, if the connection uses the direct path.
     pub(crate) route: Option<DirectRoute>,
-    /// `Some` for a connection from RTR on.
+    /// The connection of an RC or UC QP; `Some` from RTR on.
     pub(crate) connection: Option<Connection>,
     /// The transfer of the current work request on the direct path.
     pub(in crate::qp) transfer: Option<Transfer>,
-    /// SQ_DRAINED was raised since the QP went to SQD.
+    /// Whether the SQ has drained since the QP went to SQD, so SQ_DRAINED is not raised again.
     pub(in crate::qp) drained: bool,
     /// The QP's entry in the runtime's timers.
     pub(in crate::qp) alarm: Alarm,
@@ -63,9 +63,9 @@ pub(crate) struct SendSide {
 pub(crate) struct SendIo {
     pub(in crate::qp) queue: WorkConsumer,
     pub(crate) snapshots: Snapshots,
-    /// The ring is corrupt: it is not read again before RESET.
+    /// Whether the ring is corrupt: it is not read again before RESET.
     pub(in crate::qp) broken: bool,
-    /// WQEs fetched since the last request for a doorbell; an upper bound.
+    /// Number of WQEs fetched since the device last requested a doorbell, or more.
     pub(in crate::qp) fetched: u32,
     /// The QP's rate limit, if it has one.
     pub(crate) pacer: Option<Pacer>,
@@ -110,7 +110,7 @@ impl SendSide {
         self.transfer = None;
     }
 
-    /// Whether all work requests that have started are complete.
+    /// Whether every work request whose execution was started is complete.
     pub(in crate::qp) fn is_drained(&self) -> bool {
         self.transfer.is_none()
             && self.blocked.is_none()
@@ -166,8 +166,8 @@ impl SendSide {
 }
 
 impl SendIo {
-    /// Makes room for the work requests that `requester` may have in flight. The direct path
-    /// executes one at a time.
+    /// Allocates memory for the work requests that `requester` may have in progress. Not needed on
+    /// the direct path, which executes one work request at a time.
     pub(in crate::qp) fn make_room(
         &mut self,
         budget: &budget::Budget,
@@ -188,15 +188,15 @@ impl SendIo {
     }
 
     /// Whether the QP's rate limit permits a frame of `bytes` now. If not, the QP gets a turn when
-    /// it does.
+    /// the rate limit permits the frame.
     #[inline]
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
         let admitted = self.pacer.as_mut().map(|pacer| pacer.admit(now, bytes));
         self.passes(admitted.unwrap_or(Ok(()))).is_some()
     }
 
-    /// Unwraps the answer of a rate limit. If the limit holds the QP back, notes the time of the
-    /// next turn.
+    /// Converts the result of a rate limit to an `Option`. If the limit returned the time of the
+    /// next attempt, the QP gets a turn at that time.
     #[inline]
     pub(crate) fn passes<T>(&mut self, admitted: Result<T, Instant>) -> Option<T> {
         match admitted {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limit of a QP: a token bucket. Its tokens are called credit here.
+//! Rate limit of a QP: a token bucket, whose tokens are called credit.
 //!
 //! A frame may be sent when the bucket holds as much credit as the frame has bytes. The bucket
-//! fills at the rate and holds one burst, so at most rate · t + burst bytes are sent in any time t.
+//! fills at the rate and holds one burst, so in any period t at most rate · t + burst bytes are
+//! sent.
 //! Credit is exact, in fractions of a byte. The bucket has no timer: a QP that must wait parks with
 //! a deadline, like a QP that waits for an acknowledgement.
 
@@ -17,7 +18,8 @@ pub(in crate::qp) use self::committed::PacerState;
 
 /// Credit for one byte. A rate of 1 kb/s earns a credit of 1 per nanosecond.
 const BYTE: u64 = 8_000_000;
-/// Default burst, as the time in which the rate carries it: a worker may be late by that much.
+/// The default burst is as much as the rate carries in this time. A worker may be late by this time
+/// without loss.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
 
 /// A rate limit as the driver sets it.
@@ -27,14 +29,14 @@ pub(crate) struct Shape {
     pub rate: u32,
     /// Burst in bytes; 0 for the default.
     pub burst: u32,
-    /// Length of a typical packet in bytes. The pause after a burst is as long as the rate needs to
-    /// carry that packet.
+    /// Length of a typical packet in bytes. After a burst the QP pauses until the rate has earned
+    /// the credit for such a packet.
     pub packet: u32,
 }
 
 impl Shape {
-    /// Bytes of a burst. By default at least a typical packet. [`Pacer::admit`] raises the capacity
-    /// for longer frames.
+    /// Length of a burst in bytes. A default burst is at least as long as a typical packet.
+    /// [`Pacer::admit`] raises the capacity for longer frames.
     pub(crate) fn burst(&self) -> u64 {
         match self.burst {
             0 => {
@@ -50,7 +52,7 @@ impl Shape {
 #[derive(Debug)]
 pub(crate) struct Pacer {
     shape: Shape,
-    /// At most [`capacity`](Self::capacity).
+    /// Amount that may be spent now, in units of 1 / [`BYTE`] byte; at most `capacity`.
     credit: u64,
     capacity: u64,
     /// Time at which `credit` was computed.
@@ -69,8 +71,8 @@ impl Pacer {
         }
     }
 
-    /// Changes rate and burst. The credit stays, up to the new capacity, so frequent changes gain
-    /// nothing.
+    /// Changes rate and burst. The credit stays the same, up to the new capacity, so frequent
+    /// changes gain nothing.
     pub(crate) fn change(&mut self, shape: Shape, now: Instant) {
         self.fill(now);
         self.shape = shape;
@@ -78,9 +80,9 @@ impl Pacer {
         self.credit = self.credit.min(self.capacity);
     }
 
-    /// Whether a frame of `bytes` may be sent now; if not, returns the time of the next attempt. A
-    /// frame longer than the burst raises the capacity to its length, since it could never be sent
-    /// otherwise.
+    /// Returns `Ok` if a frame of `bytes` may be sent now, or else the time of the next attempt. A
+    /// frame that is longer than the burst could never be sent, so the capacity is raised to its
+    /// length.
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> Result<(), Instant> {
         self.fill(now);
         let needed = credit(bytes);
@@ -98,7 +100,7 @@ impl Pacer {
         self.credit = self.credit.saturating_sub(credit(bytes));
     }
 
-    /// Gives back credit for frames that were not sent after all.
+    /// Gives back the credit for frames of `bytes` in all, which were not sent.
     pub(crate) fn give_back(&mut self, bytes: usize) {
         self.credit = self.capacity.min(self.credit + credit(bytes));
     }
@@ -118,7 +120,7 @@ fn capacity(shape: &Shape) -> u64 {
 }
 
 fn credit(bytes: usize) -> u64 {
-    // Frames and turns are far too short to overflow.
+    // No overflow: `bytes` is the length of a frame, or of the frames of one turn.
     bytes as u64 * BYTE
 }
 
@@ -133,8 +135,9 @@ mod tests {
     /// Shortest time between two attempts of a worker in these tests.
     const STEP: Duration = Duration::from_micros(1);
 
-    /// Sends frames of the lengths that `next` returns as soon as the bucket permits, for `time`,
-    /// with a worker that is `late`. Returns the time and bytes of each frame.
+    /// Sends frames for `time`, each as soon as the bucket permits. `next` returns the length of
+    /// each frame. After a pause the worker starts `late` after the permitted time. Returns the
+    /// time and length of each frame.
     fn run(
         pacer: &mut Pacer,
         start: Instant,
@@ -191,8 +194,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// For any rate, burst and packets: the bytes in a second are within 5 % of the rate, and
-        /// no window of 10 ms has more than a burst above the rate.
+        /// For any rate, burst and packet lengths: the number of bytes in a second is within 5 % of
+        /// the rate, and in no window of 10 ms are more bytes sent than the rate carries plus one
+        /// burst.
         // abi
         #[test]
         fn a_rate_is_kept_over_a_second_and_no_window_holds_more_than_a_burst_above_it(
@@ -209,7 +213,8 @@ mod tests {
             let mut pacer = Pacer::new(shape, start);
             let largest = *frames.iter().max().unwrap() as u64;
             let burst = shape.burst().max(largest);
-            // The bucket compensates for a worker that is late by less than a burst.
+            // A worker may be late by less than the time in which the rate carries a burst: the
+            // bucket holds the credit that is earned meanwhile.
             let slack = (burst - largest.max(burst.min(packet.into()))) * BYTE / u64::from(rate);
             let late = Duration::from_micros(late).min(Duration::from_nanos(slack));
             let mut at = 0;
@@ -218,7 +223,7 @@ mod tests {
                 frames[at % frames.len()]
             };
             let second = Duration::from_secs(1);
-            // The initial burst is over after the first second.
+            // The first second is not checked, since it contains the initial burst.
             let sent = run(&mut pacer, start, 2 * second, next, late);
             let steady: Vec<_> = sent.iter().copied().filter(|(at, _)| *at >= second).collect();
             let asked = in_time(rate, second) as f64;
@@ -228,7 +233,8 @@ mod tests {
             prop_assert!(fullest(&sent, window) <= in_time(rate, window) + burst + 1);
         }
 
-        /// Changes never permit more than the highest rate and the largest burst would.
+        /// However often the rate limit is changed, it never permits more bytes than the highest
+        /// of the rates and the largest of the bursts would.
         // abi: R-836
         #[test]
         fn changes_earn_nothing(
@@ -284,7 +290,8 @@ mod tests {
             let mut pacer = Pacer::new(shape, start);
             assert_eq!(pacer.admit(start, 5_000), Ok(()));
             pacer.spend(5_000);
-            // The 125 bytes of the next frame alone would take 1 ms.
+            // The pause is as long as a typical packet takes, but at least 1 ms, which the next
+            // frame of 125 bytes takes.
             let pause = Duration::from_millis(ms);
             assert_eq!(pacer.admit(start, 125), Err(start + pause), "{packet}");
         }

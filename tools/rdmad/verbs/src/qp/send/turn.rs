@@ -51,7 +51,7 @@ pub(crate) struct SendTurn<'a> {
     rules: SendRules<'a>,
     /// Completions that are not yet delivered to the CQ.
     pub(crate) completions: Completions<'a>,
-    /// The QP goes to RESET: work requests complete without CQEs.
+    /// Whether work requests complete without CQEs, since the QP goes to RESET.
     silent: bool,
 }
 
@@ -86,7 +86,7 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// Memory as local keys of the QP grant it.
+    /// The memory that the QP may access by local keys.
     pub(crate) fn memory(&self) -> Memory<'_> {
         Memory {
             view: self.view,
@@ -95,7 +95,7 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// The local memory of a work request, as a message.
+    /// The memory that the SGEs of a work request name, or its inline data, as a message.
     pub(crate) fn message<'b>(
         &'b self,
         snapshots: &'b Snapshots,
@@ -113,8 +113,8 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// Fetches and checks the next WQE, unless the port's rate limit holds it back; then the QP
-    /// gets a later turn.
+    /// Fetches and checks the next WQE. If the port's rate limit does not permit another message
+    /// now, the QP gets a turn when it does.
     pub(in crate::qp) fn fetch(&self, io: &mut SendIo, attr: &QpAttr) -> Result<Next, RingError> {
         let port = &self.device.pacer;
         let taken = port.take_message(self.now, &mut io.port);
@@ -147,8 +147,7 @@ impl<'a> SendTurn<'a> {
         Ok(fetched)
     }
 
-    /// Reads and checks the incomplete WQEs again. Keys are not checked: this was done when the
-    /// WQEs were first fetched.
+    /// Reads and checks the incomplete WQEs again. Keys are not checked again.
     #[cfg(feature = "testing")]
     pub(in crate::qp) fn fetch_again(&self, io: &mut SendIo, attr: &QpAttr) -> Vec<Fetched> {
         let slots = io.queue.outstanding();
@@ -158,7 +157,7 @@ impl<'a> SendTurn<'a> {
     }
 
     /// Completes a work request, in error if `status` is not success or its invalidation fails.
-    /// Every work request completes here, so it is charged here.
+    /// Charges the work request to the turn, since every work request completes here.
     pub(crate) fn complete(&self, io: &mut SendIo, wr: &SendWr<Posted>, mut status: WcStatus) {
         let _ = self.budget.charge_work_request();
         let posted = &wr.local;
@@ -181,14 +180,15 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// Gives all slots back without completions.
+    /// Empties the queue without completions.
     pub(in crate::qp) fn reset(mut self, side: &mut SendSide) {
         if side.io.queue.reset(&self.queue) {
             return;
         }
         // A virtqueue's buffers must be given back one by one, through the used ring.
         self.silent = true;
-        // Work requests posted meanwhile violate the rules and may be lost.
+        // At most one pass over the ring: a faulty driver may post more work requests before the
+        // reset ends.
         let slots = side.io.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }
@@ -244,7 +244,7 @@ impl<'a> SendTurn<'a> {
     }
 }
 
-/// Whether the work request requests a solicited event at the receiver.
+/// Whether the work request has the flag that solicits an event at the receiver.
 pub(crate) fn solicits(wr: &SendWr<Posted>) -> bool {
     wr.flags.contains(SendFlags::SOLICITED)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Sending datagrams, whose work requests each name a destination.
+//! Sending datagrams. Each work request names its own destination.
 
 use std::ops::ControlFlow::{Break, Continue};
 
@@ -17,8 +17,9 @@ use crate::runtime::Watch;
 use crate::wire::SendEnv;
 use crate::wqe::Fetched;
 
-/// A Q_Key with this bit in a work request stands for the QP's own Q_Key. So only privileged users,
-/// who may set a Q_Key with the bit, can send one (IBTA 10.2.5).
+/// If the Q_Key in a work request has this bit, the datagram gets the QP's own Q_Key. So a Q_Key
+/// with this bit can be sent only by privileged users, who may set such a Q_Key as the QP's own
+/// (IBTA 10.2.5).
 const QKEY_OF_QP: u32 = 1 << 31;
 
 impl Qp {
@@ -67,7 +68,7 @@ impl Qp {
             return Err(status);
         }
         let to = self.destination(turn, side, fetched)?;
-        // The Ethernet address of a multicast group never matches a port's.
+        // A multicast group's Ethernet address is no port's, so `direct_peer` returns `None`.
         let group = turn.device.config().group;
         if let Some(peer) = turn.device.runtime().direct_peer(group, to.path.dst_mac) {
             let sent = direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
@@ -88,8 +89,8 @@ impl Qp {
         })
     }
 
-    /// The destination of a datagram's work request. PD and port of the address vector are ignored;
-    /// those of the QP are used.
+    /// The destination of a datagram's work request. The PD and the port number in the address
+    /// vector are ignored: those of the QP are used.
     fn destination(
         &self,
         turn: &SendTurn<'_>,

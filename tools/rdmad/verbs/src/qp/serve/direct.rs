@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The direct path in a turn: data is copied to the peer's memory.
+//! The direct path in a turn: data is copied to or from the peer's memory.
 use std::ops::ControlFlow::{Break, Continue};
 
 use virtio_rdma_abi::ib::{QpState, WcStatus};
@@ -43,7 +43,7 @@ impl Qp {
                             return Break(self.park(turn.device, side, None));
                         }
                         Ok(Next::Nothing) => {
-                            // Release the peer before parking.
+                            // Release the peer's receive half before parking.
                             drop(target);
                             return Break(self.dry(turn, side, state, watch));
                         }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A QP's turn, from its cause to its end.
+//! Turns of a QP.
 //!
-//! A QP becomes ready by a doorbell, frames for it, room for its frames, an answer or a request of
-//! its peer, a deadline, or a command. Then a worker calls [`Qp::serve`]. It sends the responder's
-//! answers first, then executes the send queue, in one of three ways: [`direct`] copies, [`wire`]
-//! sends packets, and [`datagram`] does either for each work request. A turn ends when its budget
-//! is spent, or when each half parks, registered for its next turn ([`park`]).
+//! A QP becomes ready when its doorbell is rung, when the frame port has received its frames or has
+//! room for them, when its peer answers or requests work, when a deadline passes, or when a command
+//! changes it. Then a worker calls [`Qp::serve`]. It sends the responder's answers first, then
+//! executes the send queue, in one of three ways: [`direct`] copies, [`wire`] sends packets, and
+//! [`datagram`] chooses one of both for each work request. A turn ends when its budget is spent, or
+//! when both halves have parked, each with the cause of its next turn arranged ([`park`]).
 
 mod datagram;
 mod direct;
@@ -30,10 +31,10 @@ use crate::Device;
 /// Maximum number of work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
 
-/// Result of a responder's turn.
+/// Result of sending the responder's answers.
 struct Answered {
     parked: Parked,
-    /// Cost of the answers sent.
+    /// Cost of the answers sent, in the unit of the turn budget.
     cost: usize,
 }
 
@@ -42,7 +43,8 @@ struct Answered {
 type Progress = ControlFlow<Parked, Charged>;
 
 impl Qp {
-    /// Gives the QP a turn. If another worker is serving it, that worker repeats the turn instead.
+    /// Gives the QP a turn. If another worker is serving the QP, that worker gives it another turn
+    /// afterwards.
     pub(crate) fn serve(&self, device: &Device, watch: &Watch) -> TurnEnd {
         let Some(turn) = self.serving.run(|| self.turn(device, watch)) else {
             return TurnEnd::default();
@@ -58,8 +60,8 @@ impl Qp {
     }
 
     /// Sends the datagrams already posted to a QP that is being destroyed, as far as a turn's
-    /// budget permits. Datagrams are not acknowledged, so programs post them and destroy the QP at
-    /// once, and hardware would have sent them by then. Must not be called by a worker.
+    /// budget permits. Some programs destroy the QP right after they post a datagram, which is not
+    /// acknowledged: hardware would have sent the datagram by then. Must not be called by a worker.
     pub(crate) fn send_last(&self, device: &Device) {
         if self.is_connected() {
             return;
@@ -69,14 +71,14 @@ impl Qp {
             let mut side = self.send.lock();
             if self.state() == Some(QpState::Rts) {
                 let turn = SendTurn::new(self, device, &view);
-                // The QP is being destroyed, so nothing parks.
+                // The QP is being destroyed, so its next turn need not be arranged.
                 let _ = self.send_half(&turn, &mut side, &Watch::nothing());
             }
         });
     }
 
-    /// Whether the QP has WQEs that are not yet fetched. False while another worker holds the send
-    /// half.
+    /// Whether WQEs are posted that are not yet fetched. False while another thread holds the lock
+    /// of the send half.
     pub(crate) fn has_posted(&self, device: &Device) -> bool {
         self.send.try_lock().is_some_and(|side| {
             let view = device.space.enter();
@@ -132,7 +134,7 @@ impl Qp {
             }
             Err(error) => {
                 self.fail(device, error.event);
-                // The next turn sends the NAK.
+                // The responder sends the NAK in the next turn.
                 Parked::again()
             }
         };
@@ -151,8 +153,8 @@ impl Qp {
                 _ => return self.await_command(),
             };
             match step {
-                // The memory of the ring is gone. If the work request failed as well, the QP is in
-                // ERR already.
+                // The memory of the ring was unmapped. If the work request failed as well, the QP
+                // is in ERR already.
                 Continue(_) if turn.queue.lost() => {
                     side.io.broken = true;
                     self.fail(turn.device, Some(AsyncEvent::QpFatal));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The end of a turn: parking a half, registered for its next turn.
+//! The end of a turn: parking a half after its next turn is arranged.
 use std::mem;
 use std::ops::ControlFlow::Continue;
 use std::sync::atomic::Ordering;
@@ -14,11 +14,13 @@ use crate::runtime::Watch;
 use crate::turn::Parked;
 use crate::Device;
 
-/// Maximum number of WQEs between two requests for a doorbell of a QP that has no stream of work.
+/// If at most this number of WQEs is fetched between two requests for a doorbell, the QP counts as
+/// a request-response QP, whose work is not a stream.
 const REQUEST_RESPONSE: u32 = 8;
 
 impl Qp {
-    /// Parks with an empty SQ. The worker watches the queue, or else the QP requests a doorbell.
+    /// Parks the send half when the SQ is empty. Either the worker watches the SQ, or the device
+    /// requests a doorbell.
     pub(super) fn dry(
         &self,
         turn: &SendTurn<'_>,
@@ -50,7 +52,7 @@ impl Qp {
         }
     }
 
-    /// Parks work that must wait for room in the frame port or for the rate limit.
+    /// Parks the send half, whose work must wait for a rate limit or for room in the frame port.
     pub(super) fn await_room(&self, device: &Device, side: &mut SendSide) -> Parked {
         let frames = match side.io.paced {
             Some(_) => None,
@@ -59,7 +61,8 @@ impl Qp {
         self.park(device, side, frames)
     }
 
-    /// Parks with `callers`, and with the callers that work in progress has.
+    /// Parks the send half. The next turn is caused by one of `callers`, or by an event or deadline
+    /// for which work in progress waits.
     pub(super) fn park(
         &self,
         device: &Device,
@@ -77,7 +80,7 @@ impl Qp {
         ];
         let parked = under_way.into_iter().flatten().reduce(Parked::and);
         debug_assert!(parked.is_some(), "QP {} waits for nobody", self.number);
-        // A useless turn is better than a QP that never gets one.
+        // Should nothing be arranged, a useless turn is better than no turn.
         parked.unwrap_or(Parked::again())
     }
 
@@ -88,7 +91,7 @@ impl Qp {
         Continue(turn.budget.charge_work_request())
     }
 
-    /// Raises SQ_DRAINED once, after a QP in SQD has drained.
+    /// Raises SQ_DRAINED, if it is enabled, when the SQ has drained for the first time in SQD.
     fn report_drained(&self, device: &Device, side: &mut SendSide, state: QpState) {
         if state == QpState::Sqd && !side.drained && side.is_drained() {
             side.drained = true;

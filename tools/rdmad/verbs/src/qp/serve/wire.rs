@@ -36,7 +36,8 @@ impl Qp {
         let mut drained = false;
         let mut broken = false;
         let mut held = false;
-        // After a change to the direct path, the requester first completes its WQEs on the wire.
+        // If the connection has changed to the direct path, no more WQEs are fetched: the requester
+        // first completes those that it has.
         while state == QpState::Rts
             && route.is_none()
             && requester.has_room()
@@ -45,7 +46,7 @@ impl Qp {
             match turn.fetch(io, attr) {
                 Ok(Next::Fetched(fetched)) => {
                     if let SendOp::Read { .. } = fetched.wr.op {
-                        // The data that a READ fetches counts at this port's limit.
+                        // This port's limit is charged for the data of a READ.
                         let length = fetched.wr.length.into();
                         turn.device.pacer.owe_bytes(&mut io.port, length);
                     }
@@ -68,7 +69,7 @@ impl Qp {
         requester.hold(state == QpState::Sqd);
         let mut env = SendEnv::new(turn, io);
         let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
-        // Work requests may have completed that prevented further fetching.
+        // Work requests that prevented further fetching may have completed.
         let goes_on = state == QpState::Rts
             && !held
             && match route {

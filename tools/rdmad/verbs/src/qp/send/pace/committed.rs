@@ -16,7 +16,7 @@ pub(crate) struct PacerState {
     pub credit: u64,
     /// Maximum credit that the bucket holds.
     pub capacity: u64,
-    /// Time at which `credit` was computed, as in [`Epoch`].
+    /// Time at which `credit` was computed, encoded as in [`Epoch`].
     pub at: u64,
 }
 
@@ -35,7 +35,7 @@ impl Pacer {
         self.shape
     }
 
-    /// Resumes the bucket from `state`; its time is `now` if `state` has none.
+    /// Resumes the bucket from `state`. If `state` has no valid time, `now` is used.
     pub(crate) fn restored(shape: Shape, state: &PacerState, epoch: Epoch, now: Instant) -> Self {
         Self {
             shape,
