@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Events: messages from a measuring part in a virtual machine to the host, each a line of JSON.
+//! Events: messages to the host from a part of the benchmark in a virtual machine, each a line of
+//! JSON.
 
 use std::io::{self, Write};
 

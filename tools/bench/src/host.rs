@@ -23,8 +23,8 @@ use crate::loopback;
 const SIZES: RangeInclusive<u32> = 1..=23;
 /// The name of the figure of copying.
 pub const MEMCPY: &str = "memcpy, one thread";
-/// The name of the figure of copying page by page, for messages whose pages are not contiguous: so
-/// is the memory of a process that has got its pages one by one.
+/// The name of the figure of copying page by page, for messages whose pages are not contiguous,
+/// like the memory of a process that the kernel has allocated page by page.
 const PAGEWISE: &str = "memcpy, one thread, pages apart";
 /// The names of the figures of TCP between two threads.
 pub const LOOPBACK: &str = "bandwidth of loopback TCP";

@@ -13,7 +13,7 @@ use crate::figure::{Better, Key, Report, Shape};
 use crate::machine::Machine;
 use crate::vm::is_own;
 
-/// A figure has become worse if it is worse than the kept figure by more than this share.
+/// Tolerated share: a figure counts as worse only if it is worse than the kept figure by more.
 const TOLERANCE: f64 = 0.1;
 /// Minimum number of threads of a load of part `scale` in addition to the workers: a player, and
 /// the sparse sender.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The cost of the same bytes without a device: a plain copy between the memories of two VMs by one
-//! thread, and a copy with a CRC32 of each packet's worth; and what TCP takes for them.
+//! Comparators that move the same bytes without a device: a plain copy from one VM's memory to
+//! another's by one thread, such a copy with a CRC32 of each packet's payload, and TCP.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -42,8 +42,8 @@ pub fn copy_with_crc(size: u32) -> f64 {
 /// Bytes of a stream.
 const STREAM: usize = 256 << 20;
 
-/// MB/s over the loopback of the host, in writes and reads of this size, by processor time of both
-/// ends.
+/// The rate of TCP over the host's loopback, with writes and reads of `size` bytes: MB per second
+/// of the processor time of both ends.
 pub fn tcp(size: u32) -> f64 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
     let address = listener.local_addr().expect("an address");
@@ -56,7 +56,7 @@ pub fn tcp(size: u32) -> f64 {
         cpu::own_time() - began
     });
     let mut stream = TcpStream::connect(address).expect("a connection");
-    // Memory comes with the first access.
+    // The first access allocates the memory, which is not measured.
     message.fill(1);
     let began = cpu::own_time();
     for _ in 0..STREAM / message.len() {
@@ -68,8 +68,8 @@ pub fn tcp(size: u32) -> f64 {
     STREAM as f64 / time.as_secs_f64() / 1e6
 }
 
-/// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of
-/// a VM.
+/// The rate in MB/s at which `step` processes messages of `size` bytes, one after the other in the
+/// buffers of a VM.
 fn rate(size: u32, mut step: impl FnMut(u64, DmaSlice<'_>)) -> f64 {
     let len = area(size);
     let memory = DmaSpace::anonymous(0, len);

@@ -38,11 +38,11 @@ pub enum Way {
     Wire,
     /// As packets from one daemon to another, over UDP.
     Udp,
-    /// The same over Unix sockets.
+    /// As packets from one daemon to another, over Unix sockets.
     Unix,
 }
 
-/// A load.
+/// A load whose cost is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub way: Way,
@@ -76,7 +76,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// A rate per second of processor time, where each message counts `what`.
+    /// Messages per second of processor time, each multiplied by `what`, for example its bytes.
     pub fn rate(&self, what: f64) -> f64 {
         what * self.messages as f64 / self.time.as_secs_f64()
     }
@@ -99,7 +99,7 @@ impl Load {
         pages: Pages::Adjacent,
     };
 
-    /// Measures it.
+    /// Measures the cost of the load.
     pub fn cost(&self) -> Cost {
         let dir = tempfile::tempdir().expect("a directory");
         let daemons = self.daemons(dir.path());
@@ -124,8 +124,8 @@ impl Load {
         }
     }
 
-    /// Daemons with the VMs: those that send, then those that receive. Each has one worker, whose
-    /// processor time is looked at.
+    /// Starts the daemons of the load. The first half of their VMs sends, the second half receives.
+    /// Each daemon has one worker, whose processor time is measured.
     fn daemons(&self, dir: &Path) -> Vec<Daemon> {
         let pairs = self.pairs as usize;
         let uplinks = match self.way {
@@ -159,7 +159,7 @@ impl Load {
     }
 }
 
-/// Both ends of an uplink over ports that are free now.
+/// Both ends of a UDP uplink between two ports that are free now.
 fn udp() -> [Uplink; 2] {
     let [one, two] = [(); 2].map(|()| {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
@@ -168,7 +168,7 @@ fn udp() -> [Uplink; 2] {
     [(one, two), (two, one)].map(|(bind, peer)| Uplink::Udp { bind, peer })
 }
 
-/// Both ends of an uplink over sockets in this directory.
+/// Both ends of an uplink over Unix sockets in this directory.
 fn unix(dir: &Path) -> [Uplink; 2] {
     [("left", "right"), ("right", "left")].map(|(local, remote)| {
         Uplink::Unix(DatagramPath {
@@ -178,7 +178,7 @@ fn unix(dir: &Path) -> [Uplink; 2] {
     })
 }
 
-/// Does all of it once. Returns the number of messages.
+/// Runs one round of all pairs. Returns the number of messages.
 fn round(pairs: &[Pair<'_>]) -> u64 {
     for pair in pairs {
         pair.fill();
@@ -223,7 +223,7 @@ impl<'vm> Pair<'vm> {
                 Way::Udp => Mtu::Mtu1024,
                 Way::Direct | Way::Wire | Way::Unix => Mtu::Mtu4096,
             },
-            // About a second.
+            // A timeout of about a second.
             timeout: 18,
             rd_atomic: 16,
             ..Options::default()

@@ -32,7 +32,7 @@ const MODE: harness::Mode = harness::Mode::OwnRings;
 
 /// The name of the figure of copying.
 pub const FLOOR: &str = "memcpy";
-/// The same with a CRC32 of each packet's worth.
+/// The name of the figure of copying with a CRC32 of each packet's payload.
 pub const CRC: &str = "memcpy and CRC32";
 
 /// Message sizes whose bandwidth is measured.

@@ -32,7 +32,8 @@ fn testbed() -> Result<PathBuf> {
     Ok(env::current_exe()?.with_file_name("testbed"))
 }
 
-/// Whether virtual machines run on KVM. Asks testbed, since the device file alone does not tell.
+/// Whether virtual machines run on KVM, according to testbed: `/dev/kvm` may exist on a host whose
+/// processor has no virtualization.
 pub fn uses_kvm() -> Result<bool> {
     let testbed = testbed()?;
     let output = Command::new(&testbed)
@@ -102,7 +103,7 @@ impl Bed<'_> {
         let status = child.wait()?;
         let said = said.join().ok().and_then(Result::ok).unwrap_or_default();
         if let Some(line) = said.lines().find(|line| line.contains(" VMs up after ")) {
-            // The line without the program's name.
+            // The note omits the program's name, with which the line begins.
             let line = line.trim_start_matches("testbed: ");
             report.notes.push(format!("{}: {line}.", self.name));
         }

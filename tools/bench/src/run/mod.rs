@@ -46,7 +46,7 @@ pub enum Part {
     Instructions,
 }
 
-/// Prefix of the configurations' names of the device without virtual machines.
+/// Prefix of the configuration in figures of the device without virtual machines.
 pub const ALONE: &str = "device alone, ";
 
 /// Options of `bench run`.

@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ATTEMPTS: usize = 3;
 /// Intended duration of a stream, in seconds.
 const SPAN: f64 = 1.0;
-/// Number of messages of a stream: without a known rate, the minimum, and the maximum.
+/// Number of messages of a stream: FIRST if no rate is known, else between LEAST and MOST.
 const FIRST: f64 = 500.0;
 const LEAST: f64 = 5.0;
 const MOST: f64 = 200_000.0;
@@ -277,7 +277,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Reports the exits of a run's messages on this side.
+    /// Reports the VM exits and interrupts that a run's messages have caused on this side.
     fn tell_exits(
         &mut self,
         device: &Device,
@@ -516,7 +516,7 @@ mod tests {
         assert!((5.0..10.0).contains(&rxe), "{rxe}");
         let own = guess(&rates, stream(Which::Own, 64 << 10, 1)).unwrap();
         assert!((5_000.0..20_000.0).contains(&own), "{own}");
-        // Several QPs are estimated from the rate of one QP.
+        // The rate of several QPs is estimated from the rate of one QP.
         let shared = guess(&rates, stream(Which::Own, 64, 64)).unwrap();
         assert!((90_000.0..=100_000.0).contains(&shared), "{shared}");
         assert_eq!(guess(&rates, Case::Tcp { size: 2 }), None);

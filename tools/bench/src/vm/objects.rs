@@ -20,7 +20,7 @@ const ENTRIES: u32 = 16;
 const MESSAGE: usize = 8;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A QP and its CQ, which is destroyed after it.
+/// A QP and its CQ. Fields are dropped in this order: the QP before its CQ.
 struct Pair {
     qp: Qp,
     cq: Rc<Cq>,
@@ -65,7 +65,7 @@ pub fn measure(device: &Device, configuration: &str, sink: &mut Sink) -> Result<
     let used = began.elapsed();
 
     let began = Instant::now();
-    // Destroyed in the order of creation, unlike a stack.
+    // The QPs are destroyed in the order of creation.
     pairs.drain(..).for_each(drop);
     let destroyed = began.elapsed();
     memory(sink, 1)?;

@@ -57,7 +57,7 @@ enum Answer {
 
 /// The link to the other machine.
 pub struct Peer {
-    // Fields are dropped in this order: the process ends at the end of the requests.
+    // Fields are dropped in this order: the process ends when `requests` is closed.
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
     process: Child,
