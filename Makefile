@@ -119,7 +119,7 @@ provider: setup
 device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
 
-# Statically linked programs run on any root.
+# Statically linked programs run in any root file system.
 static := RUSTFLAGS="-C target-feature=+crt-static" $(enter) cargo build $(quiet) \
 	--target x86_64-unknown-linux-gnu
 portable := $(static) --profile portable
@@ -130,7 +130,7 @@ tools: setup
 	@install -t $(bin) $(build)/target/x86_64-unknown-linux-gnu/portable/virtio-rdma-guest
 
 # Everything that `virtio-rdma` needs, in one directory that can be moved and be read-only. The
-# daemon is linked statically: it re-executes itself, which would fail with a loader.
+# daemon is linked statically: started by the bundle's loader, it could not execute itself again.
 bundle-dir: module provider tools
 	$(static) --release -p virtio-rdmad
 	$(portable) -p testbed --bin virtio-rdma
@@ -157,7 +157,8 @@ uninstall:
 packages: provider device
 	@tools/packages/build
 
-# SUITE=testing selects Debian testing and its kernel.
+# Installs the packages in a Debian system and boots it. SUITE=testing selects Debian testing and
+# its kernel.
 check-packages: packages tools
 	@tools/packages/check $(SUITE)
 	@tools/packages/test-libvirt
