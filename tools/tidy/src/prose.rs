@@ -43,7 +43,7 @@ const PHRASES: &[&str] = &[
     "one who",
 ];
 
-/// Prepositions before a pronoun.
+/// Prepositions that may precede a pronoun at the start of a sentence.
 const PREPOSITIONS: &[&str] = &[
     "as", "at", "beside", "by", "for", "from", "in", "of", "on", "to", "under", "with",
 ];
