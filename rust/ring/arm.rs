@@ -18,12 +18,13 @@ use super::RingMemory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the device may have to be told, or the caller to poll again"]
 pub enum Armed {
-    /// None: the device will see the arm word at its next completion.
+    /// No step is needed: the device will see the arm word at its next completion.
     Waiting,
     /// Ring the CQ's doorbell: the device may have published a completion before it saw the arm
     /// word.
     RingDoorbell,
-    /// Completions are waiting, and the caller asked to be told. No doorbell is needed.
+    /// Completions wait to be polled, and the caller requested that they be reported. No doorbell
+    /// is needed.
     Missed,
 }
 
@@ -33,7 +34,7 @@ pub enum Armed {
 #[derive(Debug)]
 pub struct Arm {
     sequence: u32,
-    /// Union of the requests since the last event.
+    /// The widest kind that was requested since the last event.
     kind: ArmKind,
     /// Position at which the first request since the last event starts.
     position: u32,
@@ -55,8 +56,8 @@ impl Arm {
     }
 
     /// Arms the CQ for completions from position `seen` on: the producer's position that the
-    /// consumer knows. If `missed_after` is the position of its next completion, completions that
-    /// are already waiting are reported as [`Armed::Missed`].
+    /// consumer knows. If `missed_after` is given, it is the position of the consumer's next
+    /// completion, and completions that wait already are reported as [`Armed::Missed`].
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
         &mut self,
@@ -67,8 +68,8 @@ impl Arm {
         missed_after: Option<u32>,
     ) -> Armed {
         // Another thread may sleep until this sequence is answered. Its request must not be
-        // narrowed. Nor may its position move beyond a completion that the device has published
-        // without having checked the arm word yet.
+        // narrowed, and its position must not move beyond a completion for which the device has not
+        // checked the arm word yet.
         if self.kind == ArmKind::None {
             self.position = seen;
         }
@@ -87,8 +88,8 @@ impl Arm {
     }
 
     /// Repeats the outstanding request in the ring of `layout`, to which the CQ has moved. `missed`
-    /// is true if the old ring has unpolled completions for which the device may have sent no
-    /// event; then the event is due at once. Returns whether the CQ's doorbell must be rung.
+    /// is true if the device may have sent no event for unpolled completions of the old ring: then
+    /// the event is due at once. Returns whether the CQ's doorbell must be rung.
     pub fn moved<M: RingMemory + ?Sized>(
         &mut self,
         layout: &RingLayout,

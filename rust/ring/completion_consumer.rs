@@ -64,8 +64,8 @@ impl CompletionConsumer {
     }
 
     /// The position of the oldest completion, or `None` if the queue is empty. Its CQE is at
-    /// [`RingLayout::slot`] of the position. If the producer's position had to be read and is new,
-    /// `show` is called with it.
+    /// [`RingLayout::slot`] of the position. If a new position of the producer was read, `show` is
+    /// called with that position.
     ///
     /// # Errors
     ///
@@ -124,8 +124,8 @@ impl CompletionConsumer {
     }
 
     /// Calls `visit` with the position of each untaken completion before position `end`, oldest
-    /// first. The completions stay in the ring: to drop one, the owner overwrites the CQE with one
-    /// that polling skips. If the consumer is beyond `end`, there is nothing to visit.
+    /// first. The completions stay in the ring: to drop a completion, the owner overwrites its CQE
+    /// with a CQE that polling skips. If the consumer is beyond `end`, there is nothing to visit.
     pub fn for_each_before(&self, end: u32, mut visit: impl FnMut(u32)) {
         let unpolled = end.wrapping_sub(self.next);
         if unpolled <= self.layout.slots() {

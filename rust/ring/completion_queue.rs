@@ -84,7 +84,7 @@ impl CompletionQueue {
     }
 
     /// Requests a completion event, for any completion or only for solicited ones, which include
-    /// errors. Completions that arrived since the last poll or event also cause it. If
+    /// errors. Completions that arrived since the last poll or event also cause the event. If
     /// `report_missed` is true, completions that are already waiting are reported instead.
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
@@ -100,8 +100,8 @@ impl CompletionQueue {
     }
 
     /// Switches to `memory`, a ring in which `next` was created and to which the device has moved.
-    /// The old ring must be drained up to its end. `missed` is true if its completions wait to be
-    /// polled elsewhere. Returns whether the CQ's doorbell must be rung.
+    /// The old ring must be drained up to its end. `missed` is true if completions of the old ring
+    /// were taken out but are not polled yet. Returns whether the CQ's doorbell must be rung.
     pub fn moved<M: RingMemory + ?Sized>(&mut self, next: Self, memory: &M, missed: bool) -> bool {
         let mut arm = replace(self, next).arm;
         let ring_doorbell = arm.moved(self.layout(), memory, missed);

@@ -58,7 +58,7 @@ impl DeviceCq {
         self.latch.state()
     }
 
-    /// Switches to another ring, with this layout, at its beginning. All pushed CQEs must be
+    /// Switches to the start of another ring, which has this layout. All pushed CQEs must be
     /// published.
     pub fn moved(&mut self, layout: RingLayout) {
         let mut next = Self::new(layout);

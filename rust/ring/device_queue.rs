@@ -14,9 +14,9 @@ pub struct DeviceQueue {
     next: u32,
     /// The producer's position as last read and checked.
     seen: u32,
-    /// Number of completed work requests, in any order.
+    /// Number of completed work requests, which may complete in any order.
     done: u32,
-    /// The driver may ring for the work request at `next` or for a later one.
+    /// Whether the driver may ring the doorbell for the work request at `next` or for a later one.
     awaits_doorbell: bool,
 }
 
@@ -90,14 +90,14 @@ impl DeviceQueue {
         u32::from_le(memory.load_u32_acquire(self.layout.owner()))
     }
 
-    /// Largest number of posted work requests that may be waiting to be fetched.
+    /// Maximum number of posted work requests that wait to be fetched.
     #[inline]
     fn room(&self) -> u32 {
         self.layout.slots() - self.outstanding()
     }
 
-    /// Number of work requests posted but not yet fetched. At most the ring's free capacity, even
-    /// if the producer's position is invalid.
+    /// Number of work requests posted but not yet fetched. At most the number of slots without
+    /// outstanding work requests, even if the producer's position is invalid.
     #[inline]
     pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u32 {
         let ahead = self.produced(memory).wrapping_sub(self.next);
@@ -157,8 +157,8 @@ impl DeviceQueue {
         self.done = self.done.wrapping_add(1);
     }
 
-    /// Requests a doorbell for the next work request. Returns whether one is posted already; then a
-    /// device that wants to sleep must serve it first, since no doorbell will ring for it.
+    /// Requests a doorbell for the next work request. Returns whether a work request is posted
+    /// already. The device must then serve it before it sleeps, since no doorbell will ring for it.
     #[must_use = "work requests that are posted already cause no doorbell"]
     pub fn enable_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
         self.awaits_doorbell = true;
@@ -177,8 +177,8 @@ impl DeviceQueue {
         }
     }
 
-    /// Switches to another ring, with this layout, which has at least as many slots. The driver has
-    /// copied the work requests not yet fetched to the same positions.
+    /// Switches to another ring, with `layout` and at least as many slots. The driver has copied
+    /// the work requests not yet fetched to the same positions.
     pub(super) fn moved(&mut self, layout: RingLayout) {
         debug_assert!(layout.slots() >= self.layout.slots());
         self.layout = layout;

@@ -65,8 +65,8 @@ impl DeviceSharedQueue {
         self.0.suppress_doorbell(memory);
     }
 
-    /// Switches to another ring, with this layout, which has at least as many slots. The driver has
-    /// copied the work requests not yet fetched to the same positions.
+    /// Switches to another ring, with `layout` and at least as many slots. The driver has copied
+    /// the work requests not yet fetched to the same positions.
     pub fn moved(&mut self, layout: RingLayout) {
         self.0.moved(layout);
     }

@@ -91,8 +91,8 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     }
 
     /// Copies everything that the device may still read from `memory`, the current ring, to
-    /// `target`, a zeroed ring of `layout`, whose slots are at least as many and as long. Until the
-    /// device has moved, the owner must also fill each slot in `target`, and
+    /// `target`, a zeroed ring of `layout`, with at least as many slots of at least the same size.
+    /// Until the device has moved, the owner must also fill each slot in `target`, and
     /// [mirror](Self::mirror) its offer there.
     pub fn copy_to<M: RingMemory + ?Sized>(
         &self,
@@ -103,8 +103,8 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     ) {
         debug_assert!(layout.slots() >= self.layout.slots());
         debug_assert!(layout.slot_size() >= self.layout.slot_size());
-        // The driver does not know which slots the device has fetched, so it copies all. Positions
-        // continue in the new ring.
+        // The driver does not know which slots the device has fetched, so it copies all slots.
+        // Positions continue in the new ring.
         let size = buffer.len().min(self.layout.slot_size() as usize);
         let slots = self.layout.slots();
         for back in (1..=slots).rev() {

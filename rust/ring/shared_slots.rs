@@ -18,7 +18,8 @@ const END: u16 = u16::MAX - 1;
 /// owner. `L` holds an entry for each slot.
 #[derive(Debug)]
 pub struct SharedSlots<L> {
-    /// For a free slot the next free slot, else [`IN_USE`].
+    /// The entry of a free slot is the number of the next free slot, the entry of any other slot is
+    /// [`IN_USE`].
     list: L,
     first: u16,
     /// Number of free slots.
@@ -26,7 +27,7 @@ pub struct SharedSlots<L> {
 }
 
 impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
-    /// All slots free, one for each entry of `list`: at most 32,768.
+    /// An allocator with one free slot for each entry of `list`, at most 32,768.
     pub fn new(list: L) -> Self {
         let mut this = Self {
             list,
@@ -41,7 +42,7 @@ impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
     fn add(&mut self, from: usize) {
         for slot in (from..self.list.len()).rev() {
             self.list[slot] = self.first;
-            // A u16 can count all slots.
+            // LOSSLESS: A `u16` can count all slots.
             self.first = slot as u16;
             self.free += 1;
         }

@@ -318,7 +318,7 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
         for (pending, after) in (0..9u32).map(|case| (case / 3, case % 3)) {
             let (memory, mut driver, mut device) = completion_queue(8, start);
             assert_eq!(driver.arm(&memory, kind, false), Armed::Waiting);
-            // Completions for which the event is not due, so the device sends none.
+            // Completions for which the event is not due, so the device sends no event.
             for value in 0..pending {
                 device.push(&memory, &value.to_le_bytes(), false).unwrap();
             }

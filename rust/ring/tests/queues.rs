@@ -247,7 +247,7 @@ fn the_device_bounds_the_position_of_its_owner() {
             device.fetch(&memory).unwrap().unwrap();
         }
         assert_eq!(device.outstanding(), 3);
-        // First more work requests than slots, then a step back.
+        // The owner first moves its position ahead by more than the number of slots, then back.
         jump(&mut device, 5);
         jump(&mut device, 2);
         assert_eq!(device.outstanding(), 3);

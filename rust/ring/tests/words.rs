@@ -41,7 +41,7 @@ fn sides<'m>(memory: &'m Memory, layout: &RingLayout) -> [Words<'m>; 2] {
 }
 
 impl Words<'_> {
-    /// Checks that `offset` is that of the word that `writer` writes.
+    /// Checks that `offset` is the offset of the word that `writer` writes.
     fn expect_word(&self, offset: u32, writer: Side) {
         let word = match writer {
             Side::Owner => self.layout.owner(),

@@ -16,9 +16,10 @@ use crate::common::*;
 /// The time at which a consumer polls.
 #[derive(Clone, Copy)]
 enum Look {
-    /// After it has armed.
+    /// After the consumer has armed the CQ.
     AfterArming,
-    /// Until the CQ is empty, before it arms, and not again before it sleeps.
+    /// Before the consumer arms the CQ, until the CQ is empty. The consumer does not poll again
+    /// before it sleeps.
     BeforeArming,
 }
 
@@ -124,8 +125,8 @@ fn no_wakeup_is_lost_without_a_look_after_arming() {
     consumer_wakes(name, ArmKind::Solicited, &[false, true], Look::BeforeArming);
 }
 
-/// One consumer sleeps until any completion. Another one polls and arms for a solicited one.
-// abi
+/// One consumer sleeps until any completion. Another consumer polls, and arms the CQ for a
+/// solicited completion. abi
 #[test]
 fn a_second_consumer_does_not_take_the_event_of_the_first() {
     explore("two consumers", |start| {

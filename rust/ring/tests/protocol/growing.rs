@@ -13,7 +13,7 @@ const START: u8 = WRAP - 2;
 const SLOTS: [u8; 2] = [2, 4];
 const POSTS: u8 = 6;
 
-// Words of the old ring. The words of the new one follow.
+// Indices of the words of the old ring. The words of the new ring follow.
 const PRODUCER: usize = 0;
 const ORDER: usize = 1;
 const SLOT: usize = 5;
@@ -57,14 +57,14 @@ struct State {
     flaw: Flaw,
     memory: Memory<WORDS, 2>,
     grow: Grow,
-    // The owner. Each bit is a free slot.
+    // The owner's state. Each bit of `free` is a free slot.
     free: u8,
     head: u8,
     /// A filled slot, and the number of rings in which it is published.
     filling: Option<(u8, u8)>,
     /// Slots whose completions have not arrived yet, as bits.
     completed: u8,
-    // The device.
+    // The device's state.
     has_moved: bool,
     next: u8,
     seen: u8,

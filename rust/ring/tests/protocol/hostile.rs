@@ -83,7 +83,7 @@ struct State {
     fetched: u8,
     work: Queue,
     shared: Queue,
-    /// The device's position in the CQ, and the consumer's position that it assumes.
+    /// The device's position in the CQ, and the consumer's position that the device assumes.
     produced: u8,
     consumed: u8,
     is_cq_dead: bool,
@@ -199,7 +199,8 @@ impl Model for State {
             }
         }
         if self.work.is_dead {
-            // A reset accepts any position, since all earlier work requests are dropped.
+            // A reset sets all positions to any value that the device loads, since all earlier work
+            // requests are dropped.
             for value in 0..WRAP {
                 let (next, seen, done, is_dead) = (value, value, value, false);
                 let work = Queue {

@@ -3,17 +3,17 @@
 //! Model of posting, doorbells, reuse of slots, reset and destruction: an owner and a device that
 //! sleeps.
 //!
-//! The owner frees slots only by completions. They arrive in order through a channel, since the
-//! model of arming covers completion queues.
+//! The owner frees slots only by completions. Completions arrive in order through a channel, since
+//! the model of arming covers completion queues.
 
 use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// Count of the first work request: positions wrap after two.
+/// Number of the first work request. Positions wrap after two work requests.
 const START: u8 = WRAP - 2;
 
-// Words of the ring. The slots follow.
+// Indices of the words of the ring. The slots follow.
 const PRODUCER: usize = 0;
 const DOORBELL: usize = 1;
 const SLOT: usize = 2;
@@ -62,7 +62,7 @@ enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OwnerAt {
     Idle,
-    /// The doorbell must be loaded next. Counts before and after the batch.
+    /// The doorbell must be loaded next.
     Published,
     Gone,
 }
@@ -89,7 +89,7 @@ struct State {
     memory: Memory<WORDS, 2>,
     command: Command,
     doorbell: bool,
-    /// Count behind the last completion that is on its way to the owner.
+    /// Number behind the last completion that is on its way to the owner.
     completed: u8,
     // The owner's state.
     owner: OwnerAt,
@@ -265,7 +265,7 @@ impl State {
         }
     }
 
-    /// The device checks the bound of the position, then trusts it.
+    /// The device checks that the position `fresh` is within its bound, and then trusts it.
     fn look(&mut self, fresh: u8) {
         let room = self.setting.slots - (self.next - self.done);
         if fresh > room {

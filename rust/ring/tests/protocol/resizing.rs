@@ -9,11 +9,11 @@ use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// Count of the first completion: positions of the old ring wrap after two.
+/// Number of the first completion. Positions of the old ring wrap after two completions.
 const START: u8 = WRAP - 2;
 const SLOTS: u8 = 3;
 
-// Words of the old ring. The words of the new one follow.
+// Indices of the words of the old ring. The words of the new ring follow.
 const PRODUCER: usize = 0;
 const ARM: usize = 1;
 const RING: usize = 2;
@@ -86,7 +86,8 @@ struct State {
     resize: Resize,
     doorbell: bool,
     event: bool,
-    // The device. Counts continue in the new ring, where position 0 is the count `end`.
+    // The device's state. The numbers of completions continue in the new ring, where position 0 is
+    // number `end`.
     looks: bool,
     has_moved: bool,
     pushed: u8,
@@ -106,7 +107,7 @@ struct State {
     asked: u8,
     next: u8,
     seen: u8,
-    /// State for the rule: the count at which the request starts.
+    /// State that only the rule uses: the number of the completion at which the request starts.
     request: Option<u8>,
     broken: Option<Broken>,
 }
@@ -143,7 +144,8 @@ impl State {
         }
     }
 
-    /// Offset of the words of the ring, and the count at its position 0.
+    /// Index of the first word of the ring, and the number of the completion at the ring's position
+    /// 0.
     fn ring(&self, is_new: bool) -> (usize, u8) {
         match is_new {
             true => (RING, self.end),
@@ -220,7 +222,7 @@ impl State {
         }
     }
 
-    /// The producer's count, as the owner loads it from the ring that it uses.
+    /// Number behind the last completion, as the owner loads it from the ring that it uses.
     fn produced(&self, actor: usize, is_new: bool) -> u8 {
         let (ring, base) = self.ring(is_new);
         let producer = self.memory.load(actor, ring + PRODUCER);

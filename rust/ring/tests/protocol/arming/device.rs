@@ -66,7 +66,8 @@ impl State {
         device.at = DeviceAt::Idle;
         let word = self.memory.load(DEVICE, ARM);
         let (sequence, kind, asked) = parse_arm_word(word);
-        // A word that arrives late may be overdue. A word that was checked before may not.
+        // A word that the device checks for the first time may be overdue. A word that it has
+        // checked before may not.
         let is_known = self.ghost.looked == word;
         self.ghost.looked = word;
         let mut overdue = false;

@@ -13,10 +13,10 @@ use crate::search::{breaks, holds, Broken, Model};
 use crate::{position, WRAP};
 
 const SLOTS: u8 = 2;
-/// Count of the first completion: positions wrap after two.
+/// Number of the first completion. Positions wrap after two completions.
 const START: u8 = WRAP - 2;
 
-// Words of the ring. The slots follow.
+// Indices of the words of the ring. The slots follow.
 const PRODUCER: usize = 0;
 const CONSUMER: usize = 1;
 const ARM: usize = 2;
@@ -42,7 +42,7 @@ enum Flaw {
     OwnerLook,
     /// The device loads the arm word before its position is visible.
     DeviceBarrier,
-    /// Each request increments the sequence.
+    /// The owner increments the sequence at each request.
     SequencePerArm,
     /// The device evaluates the position of a word again at each check.
     NoLatch,
@@ -129,13 +129,14 @@ struct Owner {
     locked: bool,
     sequence: u8,
     kind: Kind,
-    /// Count whose position is in the arm word.
+    /// Number of the completion whose position is in the arm word.
     asked: u8,
     next: u8,
     seen: u8,
 }
 
-/// State for the rules: the counts at which the requests of the current sequence start.
+/// State that only the rules use: the numbers of the completions at which the requests of the
+/// current sequence start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Ghost {
     next: Option<u8>,
