@@ -2,8 +2,8 @@
 
 //! The device configuration (RFC, "Device configuration layout").
 //!
-//! Some fields of the RFC are not aligned. Fields that this project added are (checked at compile
-//! time), so a driver can access them by their width (virtio 1.3, 4.1.3.1).
+//! Some fields of the RFC are not aligned. All fields that this project added are aligned (checked
+//! at compile time), so a driver can access them by their width (virtio 1.3, 4.1.3.1).
 
 use super::wire::Field;
 
@@ -232,7 +232,8 @@ pub const fn eui64_from_mac(mac: [u8; 6]) -> [u8; 8] {
     ]
 }
 
-/// The MAC address from which a modified EUI-64 was made, or `None` if it was not made from one.
+/// The MAC address from which the modified EUI-64 `guid` was made. `None` if it was not made from a
+/// MAC address.
 pub const fn mac_from_eui64(guid: [u8; 8]) -> Option<[u8; 6]> {
     match guid {
         [a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),

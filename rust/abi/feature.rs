@@ -86,7 +86,7 @@ impl Feature {
         }
     }
 
-    /// The feature that this one requires to have an effect.
+    /// The other feature without which this one has no effect.
     pub const fn needs(self) -> Option<Self> {
         match self {
             Self::Srq | Self::ResizeCq => Some(Self::RingAddr),

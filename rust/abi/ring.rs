@@ -68,8 +68,8 @@ pub enum RingKind {
 pub struct RingLayout {
     kind: RingKind,
     slot_shift: u8,
-    // Precomputed, since they are needed for each work request.
-    /// Number of slots less one, a mask.
+    // The fields below are precomputed, since each work request needs them. Number of slots less
+    // one, a mask.
     mask: u32,
     /// Offset of the end of the slots, where the words start.
     words: u32,
@@ -283,7 +283,7 @@ pub enum Doorbell {
 
 #[allow(dead_code)]
 impl Doorbell {
-    /// The value to write. A number is cut to 24 bits; no queue has a larger one.
+    /// The value to write. A number is truncated to 24 bits; no queue has a larger number.
     #[inline]
     pub const fn to_u32(self) -> u32 {
         let (kind, number) = match self {

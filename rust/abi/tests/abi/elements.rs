@@ -301,8 +301,8 @@ fn events() {
         Event::new(EventKind::Completion, 0).kind(),
         Ok(EventKind::Completion)
     );
-    // Next to the completion kind; before and after the asynchronous kinds; and a kind whose low
-    // byte alone would be valid.
+    // Unknown kinds: next to the completion kind; before and after the asynchronous kinds; and a
+    // kind whose low byte alone would be valid.
     for raw_kind in [1, 0xff, 0x100 + 19, 0x200, u32::MAX] {
         let event = Event {
             raw_kind,
