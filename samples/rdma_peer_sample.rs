@@ -50,7 +50,7 @@ const COUNT: usize = 8;
 
 /// Contexts that were attached.
 static GOTTEN: Atomic<u32> = Atomic::new(0);
-/// Contexts that have gone.
+/// Contexts that were detached.
 static PUT: Atomic<u32> = Atomic::new(0);
 
 /// The memory of a context.

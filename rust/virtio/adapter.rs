@@ -81,7 +81,7 @@ impl Drop for Locked {
 /// use crate::virtio::{Adapter, Driver};
 /// use kernel::{driver::Registration, ModuleMetadata};
 ///
-/// /// A module that has more than a driver; others use [`module_virtio_driver`].
+/// /// A module with more than a driver; other modules use [`module_virtio_driver`].
 /// #[pin_data]
 /// struct MyModule<T: Driver + 'static> {
 ///     #[pin]
@@ -163,7 +163,7 @@ impl<T: Driver> Adapter<T> {
         })
     }
 
-    /// Unbinds the driver, all but the drop of its data.
+    /// Unbinds the driver, but does not drop its data.
     fn unbind(vdev: &Device<device::CoreInternal<'_>>) {
         // SAFETY: The core and `reset_prepare_callback()` drop the data after this function.
         if let Some(data) = unsafe { Self::data(vdev) } {
@@ -180,7 +180,7 @@ impl<T: Driver> Adapter<T> {
     unsafe fn data<'a>(vdev: &'a Device<device::CoreInternal<'_>>) -> Option<Pin<&'a T::Data<'a>>> {
         let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
         // SAFETY: The data exists, as is checked, and was set by `bind()`, with this type. By this
-        // function's requirements it stays.
+        // function's requirements it is not dropped meanwhile.
         has_drvdata(vdev).then(|| unsafe { dev.drvdata_borrow::<T::Data<'_>>() })
     }
 
@@ -228,7 +228,7 @@ impl<T: Driver> Adapter<T> {
         Self::unbind(vdev);
     }
 
-    /// Prepares for a suspend or a reset of the transport, by which the device loses its state.
+    /// Prepares for a suspend or a reset of the transport, in which the device loses its state.
     ///
     /// A transport calls this without the lock of the virtio device, so the driver may be being
     /// unbound through sysfs, or already be unbound.
@@ -341,8 +341,8 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        // After a restore that raced with an unbinding, reports stay enabled. So they may come
-        // before the probe is over, and the data may be missing.
+        // After a restore that raced with an unbinding, reports of changes stay enabled. So a
+        // report may arrive before the probe is complete, when the data does not exist.
         //
         // SAFETY: The core reports changes only until the removal starts, and serializes with that.
         if let Some(data) = unsafe { Self::data(vdev) } {

@@ -23,7 +23,7 @@ use kernel::{
 /// Maximum number of repeated reads because the device changed its configuration meanwhile.
 const RETRIES: usize = 100;
 
-/// Maximum number of capabilities: those of 4 bytes that fit behind the header of a PCI
+/// Maximum number of capabilities: as many of 4 bytes as fit behind the header of a PCI
 /// configuration space of 256 bytes.
 const MAX_CAPABILITIES: usize = (256 - 64) / 4;
 
@@ -94,7 +94,7 @@ impl Device<Bound> {
     /// Length of the readable configuration in bytes.
     fn config_len(&self) -> usize {
         let Some(function) = self.pci_function() else {
-            // Other transports check no bound.
+            // Other transports do not check the bound.
             return usize::MAX;
         };
         // SAFETY: The abstraction is transparent over the C structure, and valid.
@@ -125,8 +125,8 @@ pub(super) fn check_access(access: &Range<usize>, len: usize) -> Result<(u32, u3
     Ok((at, width))
 }
 
-/// The length of the configuration: the least one of all capabilities of this kind, since it is not
-/// known which one the transport chose. Usually there is one.
+/// The length of the configuration: the smallest length of all capabilities of this kind, since it
+/// is not known which capability the transport chose. Usually a device has one.
 ///
 /// # Safety
 ///

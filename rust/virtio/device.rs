@@ -44,15 +44,15 @@ impl Feature {
     pub const ACCESS_PLATFORM: Self = Self(bindings::VIRTIO_F_ACCESS_PLATFORM);
     /// Virtqueues need the barriers of the platform's devices instead of those between CPUs.
     ///
-    /// The transport accepts it without asking the driver. Virtqueues use these barriers by
-    /// themselves; a driver has to use them for other memory that it shares with the device.
+    /// The transport accepts this feature without asking the driver. Virtqueues use these barriers
+    /// by themselves; a driver has to use them for other memory that it shares with the device.
     pub const ORDER_PLATFORM: Self = Self(bindings::VIRTIO_F_ORDER_PLATFORM);
     /// A single queue can be reset.
     pub const RING_RESET: Self = Self(bindings::VIRTIO_F_RING_RESET);
 
     /// A feature of the device type: a bit that the transport does not use.
     ///
-    /// Anything else fails to compile in a constant.
+    /// In a constant, any other bit fails to compile.
     pub const fn device_type(bit: u32) -> Self {
         assert!(
             bit < bindings::VIRTIO_TRANSPORT_F_START
@@ -100,7 +100,7 @@ pub enum Reset {
 /// ```
 /// use crate::virtio::{Health, Virtqueue};
 ///
-/// /// Checks now and then whether a device still works, and says so if it does not.
+/// /// Called periodically: logs a message if the device does not work any more.
 /// fn check<T: Send>(queue: &Virtqueue<T>) -> bool {
 ///     match queue.look_after() {
 ///         Health::Good => return true,
@@ -163,8 +163,8 @@ impl Device {
 }
 
 impl Device<device::Bound> {
-    /// The status byte, or `None` if the device is gone or unable to answer: then it reads as all
-    /// ones, which no device's status can be.
+    /// The status byte, or `None` if the device is gone or unable to answer: then the byte reads as
+    /// all ones, which is no valid status.
     ///
     /// May sleep.
     pub(super) fn status(&self) -> Option<u8> {
@@ -174,7 +174,7 @@ impl Device<device::Bound> {
         (status != u8::MAX).then_some(status)
     }
 
-    /// The device's health, as its status says. May sleep.
+    /// The device's health according to its status. May sleep.
     pub(super) fn health(&self) -> Health {
         const BITS: u32 =
             bindings::VIRTIO_CONFIG_S_DRIVER_OK | bindings::VIRTIO_CONFIG_S_NEEDS_RESET;

@@ -106,7 +106,7 @@ pub enum VirtioID {
 pub struct DeviceId(bindings::virtio_device_id);
 
 impl DeviceId {
-    /// Any device of this type, whoever made it.
+    /// Any device of this type, by any vendor.
     pub const fn new(device: VirtioID) -> Self {
         Self::new_with_vendor(device, bindings::VIRTIO_DEV_ANY_ID)
     }

@@ -95,7 +95,7 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if there is no such page or `dev` has not this region, [`ENOMEM`].
+    /// [`EINVAL`] if there is no such page or the region is not one of `dev`, [`ENOMEM`].
     pub fn map_page(&self, dev: &device::Device<Bound>, index: usize) -> Result<MappedPage> {
         self.region.access(dev)?;
         if index >= self.pages {
@@ -107,7 +107,7 @@ impl SharedMemory {
         if addr.is_null() {
             return Err(ENOMEM);
         }
-        // INVARIANT: It was just mapped.
+        // INVARIANT: The page was just mapped.
         let mapping = Mapping(MmioRaw::new_region(addr as usize, PAGE_SIZE)?);
         Ok(MappedPage(Devres::new(dev, mapping)?))
     }
@@ -118,7 +118,7 @@ type PageRegion = kernel::io::Region<PAGE_SIZE>;
 
 /// # Invariants
 ///
-/// The page was mapped by `ioremap()`, and is until this is dropped.
+/// The page was mapped by `ioremap()`, and stays mapped until this is dropped.
 struct Mapping(MmioRaw<PageRegion>);
 
 impl Drop for Mapping {

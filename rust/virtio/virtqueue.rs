@@ -52,7 +52,7 @@ use kernel::{
 /// ```
 /// use crate::virtio::Buffer;
 ///
-/// // A request of four bytes, room for eight of an answer, and a number of the driver.
+/// // A request of four bytes, room for an answer of eight bytes, and a number as context.
 /// let mut buffer = Buffer::new(4, 8, 7, GFP_KERNEL)?;
 /// buffer.readable_mut().copy_from_slice(&[1, 2, 3, 4]);
 /// assert!(buffer.writable().len() == 8 && buffer.context == 7);
@@ -65,17 +65,17 @@ pub struct Buffer<C> {
     readable_len: usize,
     writable: KVec<u8>,
     writable_len: usize,
-    /// The next of those that the queue keeps.
+    /// The next buffer in the list of those that the queue keeps.
     next: Option<KBox<Self>>,
-    /// The driver's.
+    /// The driver's own data.
     pub context: C,
 }
 
 impl<C> Buffer<C> {
     /// Allocates a buffer of zeroes.
     pub fn new(readable: usize, writable: usize, context: C, flags: Flags) -> Result<KBox<Self>> {
-        // Allocations of their own, so that no cache line is shared with what a CPU writes
-        // meanwhile.
+        // Separate allocations, so that the bytes share no cache line with data that a CPU writes
+        // while the device uses the buffer.
         Ok(KBox::new(
             Self {
                 readable: KVec::from_elem(0, readable, flags)?,
@@ -89,12 +89,12 @@ impl<C> Buffer<C> {
         )?)
     }
 
-    /// Makes the buffer shorter, or longer up to what was allocated, and all of it zero, so that
-    /// nothing of an earlier use is left where the device writes short.
+    /// Sets the lengths of both parts, at most those allocated, and zeroes all bytes. So no data of
+    /// an earlier use is left where the device writes less than the length.
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if it was allocated shorter.
+    /// [`EINVAL`] if a part was allocated shorter.
     pub fn reset(&mut self, readable: usize, writable: usize) -> Result {
         self.set_len(readable, writable)?;
         self.readable.fill(0);
@@ -102,11 +102,11 @@ impl<C> Buffer<C> {
         Ok(())
     }
 
-    /// Makes the buffer shorter, or longer up to what was allocated. Its bytes stay.
+    /// Sets the lengths of both parts, at most those allocated. The bytes do not change.
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if it was allocated shorter.
+    /// [`EINVAL`] if a part was allocated shorter.
     pub fn set_len(&mut self, readable: usize, writable: usize) -> Result {
         if readable > self.readable.len() || writable > self.writable.len() {
             return Err(EINVAL);
@@ -129,8 +129,9 @@ impl<C> Buffer<C> {
 
 /// A virtqueue whose buffers have a context of type `C`.
 ///
-/// It is born detached; [`find_vqs`](super::Device::find_vqs) attaches it to a queue of the device,
-/// and the teardown detaches it. While it is detached, nothing can be added and nothing comes out.
+/// A new queue is detached: [`find_vqs`](super::Device::find_vqs) attaches it to a queue of the
+/// device, and the teardown detaches it. While the queue is detached, buffers can be neither added
+/// nor taken out.
 ///
 /// # Examples
 ///
@@ -140,7 +141,7 @@ impl<C> Buffer<C> {
 ///
 /// let queue = Arc::pin_init(Virtqueue::<u32>::new(), GFP_KERNEL)?;
 /// let buffer = Buffer::new(4, 4, 1, GFP_KERNEL)?;
-/// // The queue belongs to no device yet, so the buffer comes back.
+/// // The queue belongs to no device yet, so `add` returns the buffer with an error.
 /// if let Err((error, buffer)) = queue.add(buffer) {
 ///     assert!(error == ENODEV && buffer.context == 1);
 /// } else {
@@ -160,7 +161,7 @@ pub struct Virtqueue<C: Send + 'static> {
 /// The device that owns a queue.
 struct BoundDriver {
     device: ARef<Device>,
-    /// Held while a queue of the device is reset: they have registers in common.
+    /// Held while a queue of the device is reset: the queues have registers in common.
     resets: Arc<Mutex<()>>,
 }
 
@@ -182,7 +183,7 @@ impl<C> Kept<C> {
 
 impl<C> Drop for Kept<C> {
     fn drop(&mut self) {
-        // One by one: dropped as a chain, each would take a frame of the stack.
+        // Dropped one by one: the drop of a whole list would recurse for each buffer.
         while self.pop().is_some() {}
     }
 }
@@ -197,16 +198,16 @@ struct Attached<C> {
     kept: Kept<C>,
 }
 
-// SAFETY: A virtqueue may be used on any CPU, if by one at a time; the buffers can be sent.
+// SAFETY: A virtqueue may be used on any CPU, by one CPU at a time; the buffers are `Send`.
 unsafe impl<C: Send> Send for Attached<C> {}
 
 impl<C> Attached<C> {
     /// Gives `buffer` to the device; see [`Virtqueue::add`].
     fn add(&mut self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
         let token = KBox::into_raw(buffer);
-        // SAFETY: The token is from `into_raw()`, and used no more unless it comes back.
+        // SAFETY: The token is from `into_raw()`, and is used no more unless the queue refuses it.
         unsafe { self.add_token(token) }.map_err(|error| {
-            // SAFETY: The queue did not take it.
+            // SAFETY: The queue refused the token.
             (error, unsafe { KBox::from_raw(token) })
         })
     }
@@ -220,7 +221,7 @@ impl<C> Attached<C> {
         if self.vq.is_null() {
             return Err(ENODEV);
         }
-        // SAFETY: By this function's requirements it is valid, and still the caller's.
+        // SAFETY: By this function's requirements the token is valid, and still the caller's.
         let buffer = unsafe { &mut *token };
         let mut lists = [
             bindings::scatterlist::default(),
@@ -246,9 +247,9 @@ impl<C> Attached<C> {
         if used == 0 {
             return Err(EINVAL);
         }
-        // SAFETY: The queue is valid, and `&mut self` is the only way to it; the lists are
-        // initialized; the memory that they describe stays in place and untouched until the token
-        // comes out.
+        // SAFETY: The queue is valid, and nothing else refers to it, because of `&mut self`; the
+        // lists are initialized; the memory that they describe stays in place and untouched until
+        // the token is taken out.
         //
         // INVARIANT: The token is a `KBox<Buffer<C>>` of this queue, given up by `into_raw()`.
         let result = to_result(unsafe {
@@ -290,15 +291,15 @@ impl<C: Send + 'static> Virtqueue<C> {
     ///
     /// # Errors
     ///
-    /// The buffer comes back with [`ENOSPC`] if the queue is full, [`ENODEV`] if it is detached,
+    /// The buffer is returned with [`ENOSPC`] if the queue is full, [`ENODEV`] if it is detached,
     /// [`EINVAL`] if the buffer is empty, [`EIO`] if the device broke the queue's rules, and
     /// [`ENOMEM`].
     pub fn add(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
         self.attached.lock().add(buffer)
     }
 
-    /// Like [`add`](Self::add), but keeps the buffer if there is no room or memory now. It is added
-    /// later: when [`get_buf`](Self::get_buf) takes a buffer out, or in
+    /// Like [`add`](Self::add), but keeps the buffer if there is no room or memory now. The buffer
+    /// is added later: when [`get_buf`](Self::get_buf) takes a buffer out, or in
     /// [`look_after`](Self::look_after).
     ///
     /// # Errors
@@ -428,7 +429,7 @@ impl<C: Send + 'static> Virtqueue<C> {
     /// [`RING_RESET`](super::Feature::RING_RESET); errors of the transport. After an error, buffers
     /// that the device may still use stay in the queue.
     pub fn reset(&self) -> Result {
-        // Declared first, so that it is dropped without locks held.
+        // Declared before the guards, so that it is dropped after the locks are released.
         let _kept;
         let bound = self.device.lock();
         let bound = bound.as_ref().ok_or(ENODEV)?;
@@ -446,11 +447,12 @@ impl<C: Send + 'static> Virtqueue<C> {
             return Err(ENODEV);
         }
         let free: unsafe extern "C" fn(_, _) = Self::free_token;
-        // SAFETY: The queue is valid until it is detached. Nobody else refers to it by now, but for
-        // a notification that is under way, which does not touch buffers. By the type invariant,
-        // the tokens in it are what `free_token` takes.
+        // SAFETY: The queue is valid until it is detached. Nothing else refers to it by now, except
+        // a notification under way, which does not touch buffers. By the type invariant, the tokens
+        // in it are what `free_token` takes.
         let result = to_result(unsafe { bindings::virtqueue_reset(vq, Some(free), None) });
-        // INVARIANT: It was there before; what tokens it has left are still in it.
+        // INVARIANT: The virtqueue was attached before, and the tokens that were not freed are
+        // still in it.
         self.attached.lock().vq = vq;
         result
     }
@@ -461,7 +463,8 @@ impl<C: Send + 'static> Virtqueue<C> {
         let mut attached = self.attached.lock();
         // INVARIANT: It is null.
         let vq = replace(&mut attached.vq, null_mut());
-        // Not dropped with the lock held: a context may do anything then.
+        // The kept buffers are returned and not dropped here, with the lock held: the drop of a
+        // context may run any code.
         (vq, replace(&mut attached.kept, Kept(None)))
     }
 
@@ -549,16 +552,16 @@ impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
         drop(kept);
         let mut count = 0;
         while !vq.is_null() {
-            // SAFETY: The queue is valid until a grace period is over and nobody else refers to it
-            // by now, but for a notification that is under way, which does not touch buffers.
+            // SAFETY: The queue is valid until a grace period is over and nothing else refers to it
+            // by now, except a notification under way, which does not touch buffers.
             let token = unsafe { bindings::virtqueue_detach_unused_buf(vq) };
             if token.is_null() {
                 break;
             }
             count += 1;
             if reset == Reset::Done {
-                // SAFETY: By the type invariant; the device uses it no more by this function's
-                // requirements.
+                // SAFETY: By the type invariant; by this function's requirements the device does
+                // not use the buffer any more.
                 drop(unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) });
             }
         }

@@ -3,8 +3,7 @@
 //! The virtqueues of a device: discovery, callbacks, teardown.
 //!
 //! The queues belong to the binding of device and driver: [`find_vqs`](Device::find_vqs) sets them
-//! up in the probe, and if the driver does not take them down itself when it is unbound, the bus
-//! does.
+//! up in the probe, and if the driver does not remove them itself when it is unbound, the bus does.
 
 use super::{
     virtqueue::AnyVirtqueue,
@@ -39,7 +38,7 @@ use kernel::{
 
 /// Interrupt handler of a queue.
 ///
-/// Each queue has its own, since queues of one device may have contexts of different types.
+/// Each queue has its own handler, since queues of one device may have contexts of different types.
 ///
 /// # Examples
 ///
@@ -57,7 +56,7 @@ use kernel::{
 ///     fn vq_callback(self: ArcBorrow<'_, Self>, dev: &virtio::Device<Bound>) {
 ///         while let Some((buffer, written)) = self.0.get_buf() {
 ///             dev_info!(dev.as_ref(), "{} bytes\n", written);
-///             // The device may use it again.
+///             // The device may use the buffer again.
 ///             let _ = self.0.add_or_keep(buffer);
 ///         }
 ///         self.0.kick();
@@ -78,7 +77,7 @@ use kernel::{
 /// ```
 pub trait Handler: Send + Sync {
     /// Called in interrupt context when the device has used buffers, which
-    /// [`get_buf`](Virtqueue::get_buf) takes out. It may also be called when there are none.
+    /// [`get_buf`](Virtqueue::get_buf) takes out. May also be called without used buffers.
     fn vq_callback(self: ArcBorrow<'_, Self>, dev: &Device<Bound>);
 }
 
@@ -109,9 +108,10 @@ impl VirtqueueInfo {
         }
     }
 
-    /// Sends the queue's interrupts to one CPU by default: the CPU number `index` of those that are
-    /// online, the ones near the device first, modulo their number. The administrator may choose
-    /// another one. Ignored where queues share a vector, or the transport knows no affinities.
+    /// Sends the queue's interrupts to one CPU by default. The list of online CPUs begins with the
+    /// CPUs near the device; `index`, modulo the number of online CPUs, selects one of them. The
+    /// administrator may choose another CPU. Ignored where queues share a vector, or the transport
+    /// knows no affinities.
     ///
     /// # Examples
     ///
@@ -303,7 +303,7 @@ impl Device<Core<'_>> {
             let cpu = bindings::cpumask_local_spread(index, node);
             bindings::virtqueue_set_affinity(vq.as_ptr(), bindings::cpumask_of(cpu))
         });
-        // It is a hint, and works without.
+        // The affinity is only a hint: the queue works without it.
         if let Err(error) = result {
             dev_dbg!(
                 self.as_ref(),
@@ -316,7 +316,7 @@ impl Device<Core<'_>> {
     /// Resets the device and removes its queues, if it has any.
     ///
     /// When this returns, no handler runs any more. Buffers that the device held are freed, or
-    /// leaked if it is unreachable.
+    /// leaked if the device is unreachable.
     pub fn remove_queues(&self) -> Reset {
         let reset = self.reset();
         // SAFETY: The device is valid; `priv` changes in this context only.
