@@ -272,8 +272,8 @@ impl Request {
         })
     }
 
-    /// Whether a CQE with status success is possible for this work request. Clients trust its
-    /// length and indices.
+    /// Whether a CQE with status success is possible for this work request. Clients trust the
+    /// length and the indices in the CQE.
     #[inline]
     fn admits(&self, cqe: &Cqe) -> bool {
         let is_datagram = self.service == Service::Datagram;

@@ -65,7 +65,7 @@ pub struct Machine {
     pub page_size: u64,
 }
 
-/// A configuration that cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// The configuration violates the specification. Names the first field that is out of range.
@@ -77,7 +77,8 @@ pub enum ConfigError {
     NarrowDoorbells(u64),
 }
 
-/// The features that the driver uses: those whose requirements are met.
+/// The features that the driver uses: those whose requirements are met, in RFC mode without those
+/// that only processes with own rings can use.
 fn in_use(features: Features) -> Features {
     match features.has(Feature::RingAddr) {
         true => features.in_force(),
@@ -86,7 +87,7 @@ fn in_use(features: Features) -> Features {
 }
 
 /// The ranges of the configuration that the driver reads for a device with these features. They
-/// exclude what is reserved without further features. Each access is 1, 2 or 4 bytes long and
+/// exclude the parts of features that are not in use. Each access is 1, 2 or 4 bytes long and
 /// aligned.
 ///
 /// A field is read by accesses of its width, a 64-bit field as two halves (virtio 1.3, 4.1.3.1).
@@ -143,7 +144,8 @@ fn access_shift(start: usize, field: &Field) -> u32 {
 /// - The distance of doorbell pages is at least a page of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The RFC's part. For fields that `queues` has too, `queues` counts.
+    /// The RFC's part of the configuration. Fields that `queues` has too are valid in `queues`
+    /// only.
     pub config: Config,
     /// Numbers and lengths of queues.
     pub queues: QueueLimits,
@@ -314,7 +316,8 @@ impl Limits {
         AtomicCap::try_from(self.config.atomic_cap).unwrap_or(AtomicCap::None)
     }
 
-    /// Largest MR in bytes, if a one-level page list can describe `flat` bytes.
+    /// Size of the largest MR in bytes. `flat` is the number of bytes that a one-level page list
+    /// can describe.
     pub fn max_mr_size(&self, flat: u64) -> u64 {
         match self.has(Feature::MrPages) {
             true => self.config.max_mr_size,

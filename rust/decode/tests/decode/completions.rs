@@ -290,8 +290,7 @@ fn bytes_of_a_write_are_not_those_posted() {
     assert!(!fits(&silent, &request(Service::Reliable)));
 }
 
-/// Clients subtract the length of the header unchecked.
-// abi: R-686
+/// Clients subtract the length of the GRH from the received length without a check. abi: R-686
 #[test]
 fn a_datagram_has_its_header() {
     for (length, good) in [(0, false), (39, false), (40, true)] {
