@@ -63,7 +63,7 @@ pub trait HwRng: Send + Sync + 'static {
 
 /// A registered generator.
 ///
-/// Dropping it waits for the last read. Nothing interrupts a read, so the driver has to end reads
+/// Dropping it waits for the last read. Signals do not end a read, so the driver has to end reads
 /// that wait.
 ///
 /// # Examples
@@ -107,8 +107,8 @@ unsafe impl<T: HwRng> Send for Registration<T> {}
 unsafe impl<T: HwRng> Sync for Registration<T> {}
 
 impl<T: HwRng> Registration<T> {
-    /// Registers a generator. Its bytes count as entropy by the kernel's parameter
-    /// `default_quality`.
+    /// Registers a generator. The kernel's parameter `default_quality` says how much entropy its
+    /// bytes count for.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ suite! { rust_hw_random {
         check!(buffer.write(&[4, 5]) == 1);
         check!(buffer.remaining() == 0);
         check!(buffer.write(&[6]) == 0);
-        // SAFETY: All of it was initialized.
+        // SAFETY: All bytes were initialized.
         check!(room.map(|byte| unsafe { byte.assume_init() }) == [1, 2, 3, 4]);
     }
 } }

@@ -12,7 +12,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Length of an Ethernet address.
+/// Length of an Ethernet address in bytes.
 pub const ETH_ALEN: usize = bindings::ETH_ALEN as usize;
 
 /// A network device.
@@ -60,7 +60,7 @@ impl Device {
         if parent.is_null() {
             return None;
         }
-        // SAFETY: A device holds a reference of its parent.
+        // SAFETY: A device holds a reference to its parent.
         Some(unsafe { device::Device::from_raw(parent) })
     }
 
@@ -82,8 +82,8 @@ impl Device {
         unsafe { bindings::netif_is_lag_port(self.as_raw()) }
     }
 
-    /// Whether this device and `other` belong to functions of one PCI device. Both may be the
-    /// functions themselves.
+    /// Whether this device and `other` belong to functions of one PCI device. Either device may be
+    /// the PCI function itself.
     pub fn shares_pci_slot(&self, other: &device::Device) -> bool {
         match (self.parent().and_then(pci_slot), pci_slot(other)) {
             (Some(mine), Some(its)) => mine == its,
@@ -96,9 +96,10 @@ impl Device {
 /// and device number.
 fn pci_slot(dev: &device::Device) -> Option<(usize, u32)> {
     let mut dev: *mut bindings::device = core::ptr::from_ref(dev).cast_mut().cast();
-    // A device, a bus like virtio in between, and the PCI function.
+    // At most three steps: the device, a device between (on a bus like virtio), and the PCI
+    // function.
     for _ in 0..3 {
-        // SAFETY: It is valid; a `struct bus_type` is only compared.
+        // SAFETY: The device is valid; a `struct bus_type` is only compared.
         if unsafe { (*dev).bus } == &raw const bindings::pci_bus_type {
             // SAFETY: A device on the PCI bus is embedded in a `struct pci_dev`, which is valid
             // with it; its bus is only compared.
@@ -108,7 +109,7 @@ fn pci_slot(dev: &device::Device) -> Option<(usize, u32)> {
             };
             return Some((bus as usize, devfn >> 3));
         }
-        // SAFETY: It is valid, and holds a reference of its parent.
+        // SAFETY: The device is valid, and holds a reference to its parent.
         dev = unsafe { (*dev).parent };
         if dev.is_null() {
             break;

@@ -22,7 +22,7 @@ use kernel::{
 pub struct Range {
     /// The buffer that contains the memory.
     pub buffer: DmaBuf,
-    /// Offset of the first byte in the buffer. Its offset in the page equals that of the address.
+    /// Offset of the first byte in the buffer. Its offset within a page equals that of the address.
     pub offset: u64,
 }
 
@@ -43,7 +43,7 @@ pub trait Peer: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an unknown number. The process gets any error.
+    /// `EINVAL` for an unknown number. Any error is returned to the process.
     fn get_context(peer_id: u64) -> Result<KBox<Self>>;
 
     /// Finds memory of the context; `None` if the address belongs to the process and not to the
@@ -51,7 +51,7 @@ pub trait Peer: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     ///
-    /// The registration fails with any error.
+    /// The registration of the memory fails with the returned error.
     fn get_range(&self, address: u64, length: u64) -> Result<Option<Range>>;
 }
 
@@ -67,7 +67,7 @@ pub struct Registration<T: Peer>(PhantomData<T>);
 #[repr(transparent)]
 struct Table(bindings::rdma_peer);
 
-// SAFETY: Nothing writes it, and what it points to lives as long as its module.
+// SAFETY: Nothing writes the table, and everything that it points to exists as long as its module.
 unsafe impl Sync for Table {}
 
 impl<T: Peer> Registration<T> {
@@ -88,14 +88,15 @@ impl<T: Peer> Registration<T> {
     pub fn new() -> Result<Self> {
         // SAFETY: The table lives as long as the module, whose end drops the registration.
         to_result(unsafe { bindings::rdma_peer_register(&Self::TABLE.0) })?;
-        // INVARIANT: It is registered now.
+        // INVARIANT: The peer is registered now.
         Ok(Self(PhantomData))
     }
 }
 
 impl<T: Peer> Drop for Registration<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants. Contexts keep the module, so there is none any more.
+        // SAFETY: By the type invariants. No context is left, since each of them keeps the module
+        // loaded.
         unsafe { bindings::rdma_peer_unregister(&Self::TABLE.0) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers of peers, which no file of the current process stands for.
+//! Buffers of peers, for which the current process need not have a file descriptor.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -23,16 +23,16 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pins `length` bytes, not 0, from `offset` on of a buffer.
+/// Pins `length` bytes of a buffer, at least one, from `offset` on.
 ///
-/// The core does this for files of the current process only, which the buffers of other drivers
-/// need not be. So the buffer is attached here, just as the core attaches those; what comes after
-/// that and the end of it are the core's.
+/// The core itself pins only buffers for which the current process has a file descriptor. So the
+/// buffer is attached here, as the core would attach it. All later steps and the release are left
+/// to the core.
 ///
 /// # Errors
 ///
-/// `EINVAL` for a range beyond the buffer's end, `ENODEV` for a buffer that the exporter takes
-/// back just now, and those of the exporter.
+/// `EINVAL` for a range beyond the buffer's end, `ENODEV` for a buffer that the exporter is taking
+/// back; errors of the exporter.
 pub fn pin<'a, T: Driver>(
     device: &'a Device<T>,
     buffer: DmaBuf,
@@ -68,8 +68,8 @@ pub fn pin<'a, T: Driver>(
     let _ = buffer.into_raw();
     // SAFETY: The umem has an attachment.
     unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
-    // SAFETY: It is this device's, allocated as the core frees it, and was just locked. On an error
-    // below it is unlocked and released.
+    // SAFETY: The umem belongs to this device, is allocated in the way that the core frees it, and
+    // was just locked. On an error below it is unlocked and released.
     let locked = unsafe { LockedDmabuf::from_raw(device, NonNull::new(raw).ok_or(EINVAL)?) }?;
     // SAFETY: The reservation is locked, and the attachment is not pinned yet.
     unsafe {

@@ -40,7 +40,7 @@ const MAX_PEERS: usize = 16;
 /// # Invariants
 ///
 /// The peer is valid and complete, and its module loaded, until the peer is unregistered. A
-/// reference to the module extends both.
+/// reference to the module keeps the peer registered.
 #[derive(Clone, Copy)]
 struct Entry(NonNull<bindings::rdma_peer>);
 
@@ -60,11 +60,11 @@ impl Entry {
 }
 
 global_lock! {
-    // SAFETY: Used by way of `peers` only, which looks whether it is initialised.
+    // SAFETY: Used only by `with_peers`, which checks that the list is initialised.
     unsafe(uninit) static PEERS: Mutex<[Option<Entry>; MAX_PEERS]> = [None; MAX_PEERS];
 }
 
-/// Whether [`start`] was called, and whether it has done its work.
+/// Whether [`start`] was called, and whether it has finished.
 static STARTED: AtomicFlag = AtomicFlag::new(false);
 static READY: AtomicFlag = AtomicFlag::new(false);
 

@@ -22,8 +22,8 @@ pub trait Tick: Send + Sync + 'static {
     fn tick(&self) -> bool;
 }
 
-/// Calls a [`Tick`] with a pause between the calls. Dropping it ends this, and waits for a running
-/// call.
+/// Calls a [`Tick`] with a pause between the calls. Dropping it ends the calls, and waits for a
+/// running one.
 ///
 /// # Examples
 ///
@@ -68,7 +68,7 @@ impl<T: Tick> Periodic<T> {
         pin_init!(Self {
             pause: msecs_to_jiffies(pause),
             tick,
-            // INVARIANT: It is initialized so.
+            // INVARIANT: `work` is initialized with `Self::run`.
             work <- Opaque::ffi_init(|slot: *mut bindings::delayed_work| {
                 // SAFETY: `slot` is valid for writes and stays in place; names and keys are static.
                 // The timer is that of a delayed work item, which only the workqueue starts.
@@ -126,8 +126,8 @@ impl<T: Tick> Periodic<T> {
     ///
     /// To be called by the workqueue only, for the work item of a `Periodic<T>`.
     unsafe extern "C" fn run(work: *mut bindings::work_struct) {
-        // SAFETY: The work item is the first part of a delayed one, which is in a `Periodic<T>`
-        // that the drop, as it waits for this call, keeps valid.
+        // SAFETY: The work item is the first part of a delayed one, which is in a `Periodic<T>`.
+        // This stays valid, since its drop waits for this call.
         let this = unsafe {
             let work = kernel::container_of!(work, bindings::delayed_work, work);
             &*kernel::container_of!(Opaque::cast_from(work), Self, work)

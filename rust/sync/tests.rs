@@ -21,7 +21,7 @@ use kernel::{
     time::Msecs, //
 };
 
-/// As long as a busy machine may take.
+/// Time in ms that a busy machine may take.
 const LONG: Msecs = 30_000;
 
 /// Ticks three times.
@@ -81,7 +81,7 @@ suite! { rust_sync {
         check!(thrice.ticks.load(Relaxed) == 3);
     }
 
-    /// Without it, the pause is longer than anybody waits.
+    /// Without `hasten`, the pause is longer than the test waits.
     fn periodic_work_is_hastened() {
         let thrice = Thrice::new()?;
         let work = KBox::pin_init(Periodic::new(10 * LONG, Ticker(thrice.clone())), GFP_KERNEL)?;

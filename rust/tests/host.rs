@@ -75,7 +75,7 @@ impl ProcessMemory {
                 0,
             )
         };
-        // An error is among the last addresses.
+        // An error is a number near the end of the address space, and no multiple of the page size.
         if address % kernel::page::PAGE_SIZE as c_ulong != 0 {
             return Err(ENOMEM);
         }

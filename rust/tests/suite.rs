@@ -4,7 +4,7 @@
 
 use kernel::prelude::*;
 
-/// A test. It fails by an error.
+/// A test. It fails if `run` returns an error.
 pub(crate) struct Case {
     /// Its name.
     pub(crate) name: &'static str,

@@ -13,7 +13,7 @@ use stock::error::{
 
 pub use stock::io::*;
 
-/// The layout of at least `SIZE` bytes.
+/// The layout of I/O memory of at least `SIZE` bytes.
 pub struct Region<const SIZE: usize>;
 
 /// The address of I/O memory with the layout `T`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kind of a barrier is a type parameter.
+//! Compiles only if the kind of a barrier is a type parameter.
 
 pub use kernel::{
     bindings::mb,

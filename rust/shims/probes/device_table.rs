@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One macro defines and exports a table of device ids.
+//! Compiles only if one macro defines and exports a table of device ids.
 
 #[repr(transparent)]
 pub struct Id(u8);

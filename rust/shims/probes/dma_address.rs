@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Coherent memory has a DMA address.
+//! Compiles only if coherent memory has the method `dma_address`.
 
 pub fn probe(memory: &kernel::dma::Coherent<u8>) -> kernel::dma::DmaAddress {
     memory.dma_address()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The error codes that we use have names.
+//! Compiles only if the kernel crate names the error codes that we use.
 
 pub use kernel::error::code::{
     EADDRINUSE,

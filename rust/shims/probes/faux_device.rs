@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices of the faux bus have a type.
+//! Compiles only if devices of the faux bus have a type.
 
 pub use kernel::faux::Device;

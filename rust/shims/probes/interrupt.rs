@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Interrupts can be disabled, and spin locks disable them.
+//! Compiles only if interrupts can be disabled, and spin locks that disable them exist.
 
 pub use kernel::{
     interrupt::{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The layout of I/O memory is a type.
+//! Compiles only if the layout of I/O memory is a type.
 
 pub use kernel::io::Region;

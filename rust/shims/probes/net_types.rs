@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel crate has the types of networks that RDMA structures contain.
+//! Compiles only if the kernel crate has the networking types that RDMA structures contain.
 
 pub use kernel::bindings::{
     netdevice_tracker,

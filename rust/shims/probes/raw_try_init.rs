@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A function initializes memory.
+//! Compiles only if the function `raw_try_init` exists.
 
 pub use pin_init::raw_try_init;

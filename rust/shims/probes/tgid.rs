@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A task has a method that returns its process.
+//! Compiles only if a task has a method that returns its process.
 
 pub fn probe(task: &kernel::task::Task) -> kernel::task::Pid {
     task.tgid()

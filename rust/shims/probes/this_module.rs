@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The type of a module knows its `THIS_MODULE`.
+//! Compiles only if the type of a module contains its `THIS_MODULE`.
 
 pub const fn probe<M: kernel::ModuleMetadata>() -> kernel::ThisModule {
     M::THIS_MODULE
