@@ -2,10 +2,10 @@
 
 //! IP addresses that the network interface of a port may claim.
 //!
-//! Only one port may claim an address that is configured for it, or the link-local address of its
-//! MAC address. A port with configured addresses may claim no others. A frame claims the source
-//! address of its IP packet, the sender of its ARP packet, and the addresses that its neighbour
-//! discovery binds to its sender.
+//! A port owns the addresses that are configured for it and the link-local address of its MAC
+//! address. No other port may claim these. A port with configured addresses may claim only
+//! addresses that it owns. A frame claims the source address of its IP packet, the sender address
+//! of its ARP packet, and the addresses that its neighbour discovery message binds to its sender.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,8 +20,9 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// Protocol type and address lengths of ARP for IPv4 with MAC addresses, which follow the hardware
-/// type. The hardware type is not compared, since receivers differ: Linux accepts IEEE 802 too.
+/// The bytes that follow the hardware type of an ARP packet for IPv4 and MAC addresses: protocol
+/// type and address lengths. The hardware type is not compared: besides Ethernet, some receivers
+/// accept IEEE 802, for example Linux.
 const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 
 /// The addresses of all ports.
@@ -35,7 +36,7 @@ pub(crate) struct Addresses {
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     mac: Mac,
-    /// Whether the port may claim its own addresses only.
+    /// Whether the port may claim only addresses that it owns, because some are configured.
     restricted: bool,
 }
 
@@ -91,7 +92,7 @@ impl Addresses {
             .and_then(|packet| packet.strip_prefix(&ARP_IPV4))
             .and_then(|rest| rest.first_chunk::<22>());
         let Some(fields) = fields else {
-            // An unknown form of ARP: its claims can't be checked.
+            // The claims of an unknown form of ARP can't be checked.
             return !restricted;
         };
         let ip = |at: usize| Ipv4Addr::from([0, 1, 2, 3].map(|n| fields[at + n]));
@@ -115,7 +116,8 @@ impl Addresses {
             // Duplicate address detection claims its target (RFC 4862).
             Some(&NEIGHBOUR_SOLICITATION) if src.is_unspecified() => may_claim_target(),
             Some(&NEIGHBOUR_ADVERTISEMENT) => may_claim_target(),
-            // Router advertisements and redirects make claims about other hosts.
+            // Router advertisements and redirects make claims about other hosts, so a port with
+            // configured addresses may not send them.
             Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.is_restricted(port),
             _ => true,
         }

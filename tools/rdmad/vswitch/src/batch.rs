@@ -2,9 +2,9 @@
 
 //! Greetings and batches of frames: datagrams between two switches that Unix sockets join.
 //!
-//! Each begins like an Ethernet frame with source address zero. A switch does not forward such a
-//! frame, so nobody behind a switch can forge these datagrams. A switch of an older version refuses
-//! them, like any frame without a source address. All numbers are in network byte order.
+//! These datagrams begin like an Ethernet frame with source address zero. A switch does not forward
+//! such a frame, so no host behind a switch can forge these datagrams. A switch of an older version
+//! refuses them, like any frame with source address zero. All numbers are in network byte order.
 //!
 //! | Bytes | Greeting | Batch |
 //! |---|---|---|
@@ -68,7 +68,7 @@ pub(crate) enum Datagram<'a> {
     Unknown,
 }
 
-/// The list of the lengths and flags of the frames of a batch.
+/// The lengths and flags of the frames in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entries<'a>(&'a [u8]);
 
@@ -129,7 +129,7 @@ pub(crate) fn greeting(token: u64, heard: u64) -> [u8; GREETING] {
     bytes
 }
 
-/// How many of `frames` fit one batch.
+/// Number of frames at the front of `frames` that fit one batch.
 pub(crate) fn fitting<'a>(frames: impl Iterator<Item = &'a Frame>) -> usize {
     let mut bytes = FIXED;
     let fits = |frame: &&Frame| {
@@ -176,7 +176,7 @@ mod tests {
         lengths.iter().map(|len| pool.take(*len).unwrap()).collect()
     }
 
-    /// The head of a batch of frames of these lengths, and the length of the whole.
+    /// The head of a batch of frames of these lengths, and the length of the whole batch in bytes.
     fn head(lengths: &[usize]) -> (Vec<u8>, usize) {
         let mut frames = frames(lengths);
         frames[0].set_lacks_icrc(true);
@@ -219,7 +219,8 @@ mod tests {
         for len in MARK.len()..bytes.len() {
             assert_eq!(Datagram::of(&bytes[..len], total), Datagram::Unknown);
         }
-        // A frame that is too short, a frame that is too long, and no frame at all.
+        // Batches with a frame that is too short, with a frame that is too long, and without frames
+        // are invalid.
         let (mut bytes, total) = head(&[13, 60]);
         assert_eq!(Datagram::of(&bytes, total), Datagram::Unknown);
         bytes[FIXED..][..2].copy_from_slice(&[0xff; 2]);

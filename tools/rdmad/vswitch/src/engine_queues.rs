@@ -19,13 +19,13 @@ use crate::waker::Waker;
 /// Number of buffers for frames that an engine sends. A buffer is in use until its frame is
 /// delivered.
 pub(crate) const ENGINE_FRAMES: usize = 2048;
-/// Maximum number of frames that wait for an engine: all frames of one peer, and some more.
+/// Maximum number of frames that wait for an engine: twice the number that one engine can send.
 pub(crate) const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
 /// Maximum length of the queue at which frames from uplinks are still accepted. The rest of the
 /// queue is reserved for frames from engines.
 pub(crate) const UPLINK_SHARE: usize = RECEIVE_QUEUE / 4 * 3;
 
-/// The engine's end and the switch's end of the queues.
+/// The queues between an engine and the switch. Both sides use this structure.
 pub(crate) struct EngineQueues {
     pool: FramePool,
     /// Frames from the engine. The queue has room for all frames of `pool` and accepts no others,
@@ -37,7 +37,7 @@ pub(crate) struct EngineQueues {
     joined: Mutex<HashMap<Mac, u32>>,
     /// Whether all frames from and to the engine must pass through the switch's thread.
     is_watched: AtomicBool,
-    /// Whether some receiver accepts frames without an ICRC.
+    /// Whether the engine leaves the ICRC of its frames to the switch's thread.
     offloads_icrc: AtomicBool,
     waker: Arc<Waker>,
     counters: Arc<Counters>,
@@ -87,7 +87,7 @@ impl EngineQueues {
     /// Sets whether the engine should leave the ICRC of its frames to the switch's thread. The
     /// switch accepts frames with and without an ICRC at any time.
     pub(crate) fn set_offloads_icrc(&self, offloads: bool) {
-        // Workers keep the cache line of a value that does not change.
+        // A store of the same value would remove the cache line from the workers' caches.
         if self.offloads_icrc.load(Ordering::Relaxed) != offloads {
             self.offloads_icrc.store(offloads, Ordering::Relaxed);
         }
@@ -143,16 +143,16 @@ impl EngineQueues {
 pub struct EnginePort {
     pub(crate) mac: Mac,
     pub(crate) engine: Arc<EngineQueues>,
-    /// All engines of the port's group, including its own. Empty if every frame must pass through
-    /// the switch's thread.
+    /// All engines of the port's isolation group, including this engine. Empty if every frame must
+    /// pass through the switch's thread.
     pub(crate) neighbours: Arc<Neighbours>,
 }
 
 impl EnginePort {
     /// Registers `ready`. It is called when frames have arrived, or when buffers are free again
-    /// after [`frame`](FramePort::frame) found none. The caller is the thread of the switch, or a
-    /// thread that drops a frame, so `ready` must only notify the engine. Later calls of this
-    /// function have no effect.
+    /// after [`frame`](FramePort::frame) found none. Since the thread of the switch or any thread
+    /// that drops a frame calls `ready`, it must only notify the engine. Later calls of `on_ready`
+    /// have no effect.
     pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
         if self.engine.ready.set(Box::new(ready)).is_err() {
             return;
@@ -168,8 +168,8 @@ impl EnginePort {
         }
     }
 
-    /// The address of the engine to which a frame may be delivered directly, if there is such an
-    /// engine: the switch would do nothing else with the frame.
+    /// The destination address of a frame, if the frame may be delivered to the engine with this
+    /// address without the switch's thread, which would do nothing but deliver it.
     fn neighbour(&self, frame: &[u8]) -> Option<Mac> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, _) = rest.split_first_chunk()?;

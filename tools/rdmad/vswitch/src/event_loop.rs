@@ -24,14 +24,14 @@ use crate::orders::{Change, Left, Orders};
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
-/// Maximum number of frames that are taken from one source in a round.
+/// Maximum number of frames that a round of the event loop takes from one link or engine.
 const BATCH: usize = 64;
 /// Interval of the search for restarted peers and interfaces that were created again.
 const RENEWAL: Duration = Duration::from_secs(1);
-/// How long captured frames stay in memory without other events.
+/// Time without an event after which captured frames are written to their file.
 const FLUSH: Duration = Duration::from_millis(100);
 
-/// The event loop, and the forwarder whose frames it moves.
+/// The event loop. It moves frames between the links and engines of `forwarder`.
 pub(crate) struct EventLoop {
     pub(crate) epoll: OwnedFd,
     waker: Arc<Waker>,
@@ -39,7 +39,7 @@ pub(crate) struct EventLoop {
     pcap: Option<PcapWriter>,
     injector: Option<Injector<Forwarding>>,
     pub(crate) forwarder: Forwarder,
-    /// For each link, a buffer of its pool for the next frame.
+    /// One buffer for each link, from the pool of the link, into which the next frame is read.
     spares: Vec<Frame>,
     /// Time of this round.
     now: Instant,
@@ -49,7 +49,7 @@ pub(crate) struct EventLoop {
     more: bool,
     /// Whether captured frames are in memory and not yet written.
     captured: bool,
-    /// Whether frames may lack an ICRC: there are no faults, and the switch has no capture.
+    /// Whether frames may lack an ICRC: faults and the capture of the whole switch are off.
     offloads_icrc: bool,
 }
 
@@ -137,7 +137,7 @@ impl EventLoop {
     }
 
     /// Does a round at `now`, after a [sleep](Self::wait) that returned `events`. Handles a bounded
-    /// number of frames of each source.
+    /// number of frames of each link and engine.
     pub(crate) fn round(&mut self, now: Instant, events: &[epoll::Event]) {
         self.now = now;
         for order in self.orders.take() {
@@ -204,7 +204,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Removes a port from its seat, and drops its frames that wait elsewhere.
+    /// Removes a port from its seat, and drops its frames that fault injection holds back.
     fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
         let port = self.forwarder.vacate(seat);
         if let Some(link) = &port.net {
@@ -217,7 +217,7 @@ impl EventLoop {
         port
     }
 
-    /// How long after `now` the thread may sleep without an event. `None` for any time.
+    /// How long after `now` the thread may sleep without an event; `None` for no limit.
     pub(crate) fn idle(&self, now: Instant) -> Option<Duration> {
         if self.more {
             return Some(Duration::ZERO);
@@ -244,7 +244,8 @@ impl EventLoop {
                 } else {
                     EventFlags::empty()
                 };
-                // This fails for an interface that was removed from epoll, which was logged.
+                // This fails for a deleted interface, which is no longer in epoll. The deletion was
+                // logged.
                 let data = EventData::new_u64(source as u64);
                 let _ = epoll::modify(&*epoll, &*link, data, EventFlags::IN | out);
             }
@@ -292,8 +293,8 @@ impl EventLoop {
                 }
             };
             let Some(link) = link else { return };
-            // epoll does not report frames that were already read from the socket, so these are
-            // taken too.
+            // epoll does not report frames that were already read from the socket, so all of these
+            // are taken now, even beyond the limit.
             if taken >= BATCH && !link.has_arrived() {
                 return;
             }
@@ -418,7 +419,8 @@ mod tests {
 
     use super::*;
 
-    /// Without this thread no frames are forwarded, so its failure must be a panic.
+    /// If the switch's thread can't wait for events, it panics: without this thread no frames are
+    /// forwarded.
     #[test]
     #[should_panic = "the switch can't wait for frames: Invalid argument"]
     fn without_events_it_does_not_end_in_silence() {

@@ -2,8 +2,8 @@
 
 //! Fault injection: simulates the faults of a bad network, reproducibly by a seed.
 //!
-//! Each frame draws the same number of random numbers from one generator, whatever they decide. So
-//! the nth frame meets the same faults in every run with the same seed and probabilities:
+//! For each frame, the same number of random numbers is drawn from one generator, whatever the
+//! faults. So the nth frame has the same faults in every run with the same seed and probabilities:
 //!
 //! | fault | effect |
 //! |---|---|
@@ -104,9 +104,9 @@ impl FromStr for FaultPlan {
 /// A frame that is held back, and the switch's data about it.
 #[derive(Debug)]
 struct Held<T> {
-    /// The frame is released when the count of passed frames has this value.
+    /// Number of passed frames at which this frame is released.
     after: u64,
-    /// The frame is released at this time at the latest.
+    /// Time at which this frame is released at the latest.
     at: Instant,
     tag: T,
     frame: Frame,
@@ -210,8 +210,9 @@ mod tests {
     use super::*;
     use roce::FramePool;
 
-    /// Sends `count` frames of 20 bytes, each of which carries its number twice. Returns the
-    /// numbers of the frames that arrive, in order, negated for a corrupted frame.
+    /// Sends `count` frames through an injector with the plan `text`. Each frame contains its
+    /// number. Returns the numbers of the frames in the order of their arrival; the number of a
+    /// corrupted frame is negated.
     fn fate(text: &str, count: u8) -> Vec<i32> {
         let pool = FramePool::new(1000);
         let mut injector = Injector::new(text.parse().unwrap());

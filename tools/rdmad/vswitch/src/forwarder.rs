@@ -38,7 +38,7 @@ pub(crate) struct SwitchPort {
     pub(crate) capture: Option<PcapWriter>,
 }
 
-/// MAC address of a vacant seat: no frame has it as its source or as its unicast destination.
+/// MAC address of a vacant seat. No frame has this source address or this unicast destination.
 const NOBODY: Mac = [0xff; 6];
 
 impl SwitchPort {
@@ -55,7 +55,7 @@ impl SwitchPort {
         }
     }
 
-    /// A vacant seat, with a dummy engine.
+    /// The contents of a vacant seat. `engine` is a dummy.
     pub(crate) fn vacant(engine: Arc<EngineQueues>) -> Self {
         let config = PortConfig {
             mac: NOBODY,
@@ -136,10 +136,10 @@ pub(crate) struct Forwarder {
     captures: usize,
     /// The dummy engine of vacant seats.
     nobody: Arc<EngineQueues>,
-    /// Buffers for frames from ports, then from uplinks: each has its own, so that none can take
-    /// those of others.
+    /// Buffer pools for frames, one for each port, then one for each uplink. With a pool of its
+    /// own, no port or uplink can use up the buffers of another one.
     pools: Vec<FramePool>,
-    /// Engines that got frames in this round.
+    /// For each port, whether its engine was delivered frames in this round.
     touched: Vec<bool>,
 }
 
@@ -210,8 +210,8 @@ impl Forwarder {
         }
     }
 
-    /// Number of frames in use: of each engine, then of each network interface and each uplink. A
-    /// network interface or uplink always has one frame ready for the next read.
+    /// Number of buffers in use: of each engine, then of each network interface, then of each
+    /// uplink. A network interface or uplink always has one buffer ready for the next read.
     #[cfg(feature = "testing")]
     pub(crate) fn frames(&self) -> impl Iterator<Item = usize> + '_ {
         let engines = self.ports.iter().map(|port| port.engine.frames());
@@ -224,14 +224,14 @@ impl Forwarder {
         self.table.held()
     }
 
-    /// Whether frames from `origin` may reach the port: `origin` is an uplink or a port of the same
-    /// group.
+    /// Whether frames from `origin` may be sent to port `to`: `origin` is an uplink or a port of
+    /// the same isolation group.
     fn reaches(&self, origin: Origin, to: PortIndex) -> bool {
         let from = origin.port();
         from.is_none_or(|from| self.ports[from.0].group == self.ports[to.0].group)
     }
 
-    /// Whether the frames of a port are captured.
+    /// Whether the frames of any port are captured.
     pub(crate) fn captures(&self) -> bool {
         self.captures > 0
     }
@@ -283,7 +283,7 @@ impl Forwarder {
     }
 
     /// Whether `origin` may send the frame: its source addresses are valid, and it is not RoCE from
-    /// a network interface. Learns the addresses behind uplinks.
+    /// a network interface that must not send RoCE. Learns addresses behind uplinks.
     pub(crate) fn admit(&mut self, origin: Origin, frame: &[u8], now: Instant) -> bool {
         let Some(source) = address(frame, 6) else {
             return false;
@@ -357,8 +357,8 @@ impl Forwarder {
             if !self.reaches(origin, port) {
                 return Destination::Nowhere;
             }
-            // Only an engine sends to its own virtual machine, and only RoCE. The network stack of
-            // the virtual machine has its own loopback.
+            // A frame from a port to itself is delivered only if it is RoCE from the engine. Other
+            // frames are dropped: the VM's network stack has its own loopback.
             return match origin {
                 Origin::Net(from) if from == port => Destination::Nowhere,
                 _ if roce => Destination::Engine(port),
@@ -482,7 +482,7 @@ impl Forwarder {
             .filter_map(|(number, (link, counters))| Some((number, link?, &**counters)))
     }
 
-    /// How soon full sockets are to be retried, if there are any.
+    /// Time until the next retry of full sockets; `None` if no socket is full.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
         let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
@@ -512,7 +512,8 @@ impl Forwarder {
         }
     }
 
-    /// Notifies engines whether there is an uplink that accepts frames without an ICRC.
+    /// Sets for each engine whether it leaves the ICRC of its frames to this thread: some uplink
+    /// accepts frames without an ICRC.
     pub(crate) fn tell_offload(&mut self) {
         let offloads = self
             .uplinks
@@ -535,7 +536,7 @@ impl Forwarder {
         }
     }
 
-    /// Notifies the engines that got frames in this round.
+    /// Notifies the engines to which frames were delivered in this round.
     pub(crate) fn notify(&mut self) {
         for (port, touched) in self.ports.iter().zip(&mut self.touched) {
             if mem::take(touched) {

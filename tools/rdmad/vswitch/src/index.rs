@@ -2,7 +2,8 @@
 
 //! Numbers of ports and uplinks.
 
-/// The index of a port's seat. Ports of the initial configuration have the first seats, in order.
+/// The index of a port's seat: a place in the tables of the switch. Ports of the initial
+/// configuration have the first seats, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PortIndex(pub(crate) usize);
 

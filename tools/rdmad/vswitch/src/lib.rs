@@ -5,45 +5,46 @@
 //! It connects the virtual machines of one daemon, each with a network interface and a RoCE engine
 //! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames. It
 //! never blocks, and all its queues are bounded: frames to a full receiver are dropped and counted.
-//! Frames of an engine instead wait for a full socket, and the engine waits for their buffers,
-//! unless the socket accepts nothing for a while.
+//! Frames of an engine are not dropped while a socket is full: they wait, and the engine waits for
+//! their buffers. But if the socket accepts nothing for a while, they are dropped too.
 //!
 //! # Forwarding
 //! - A virtual machine may send only from its own MAC address; frames with another source are
 //!   dropped. The addresses of virtual machines are configured. Addresses behind an uplink are
 //!   learned from source addresses, and removed after [`mac_table::AGEING`].
-//! - RoCEv2 (UDP port 4791) to the address of a virtual machine with an engine goes to the engine;
-//!   all other frames go to the network interface.
-//! - A port with configured IP addresses may claim only these, and no other port may claim them:
-//!   frames of network interfaces with other claims are refused. Claims are source addresses of IP,
-//!   senders of ARP, and neighbour discovery.
+//! - RoCEv2 (UDP port 4791) to the address of a virtual machine is delivered to its engine; all
+//!   other frames are delivered to its network interface.
+//! - A port with configured IP addresses may claim only these and its link-local address, and no
+//!   other port may claim them: frames of network interfaces with other claims are refused. Claims
+//!   are source addresses of IP, sender addresses of ARP, and neighbour discovery.
 //! - Only the engine may send RoCE for its virtual machine. RoCE from the network interface is
 //!   refused, whatever its receiver, unless the port is configured otherwise: any process of the
 //!   guest could forge packets of the engine. This covers every frame that [any
 //!   receiver](roce::net::carries_roce) might treat as RoCE.
-//! - Broadcast and multicast goes to all destinations except its source; unicast to an unknown
-//!   address goes to the uplinks.
-//! - RoCEv2 to a multicast address also goes to the engines that have joined it, including the
-//!   sender. It goes to the network interfaces too: a virtual machine may have another RoCE engine
-//!   in its network stack.
-//! - Ports of different isolation groups do not reach one another. Uplinks are in all groups.
+//! - Broadcast and multicast frames are sent to all network interfaces and uplinks except their
+//!   source; unicast frames to an unknown address are sent to all uplinks.
+//! - RoCEv2 to a multicast address is also delivered to the engines that have joined this address,
+//!   including the sender. The network interfaces receive it because a virtual machine may have
+//!   another RoCE engine in its network stack.
+//! - Ports of different isolation groups can't send frames to one another. Uplinks are in all
+//!   groups.
 //! - Frames of an engine are treated as frames of its virtual machine. Their destination may be the
 //!   same virtual machine.
 //!
 //! RoCEv2 from one engine to another does not pass through the switch's thread: the sender puts the
 //! frame into the receiver's queue, like the thread would. With a capture or faults, however, all
-//! frames pass through the thread, so that they have one order.
+//! frames pass through the thread, which puts them in one order.
 //!
 //! # ICRC
 //! Engines leave the ICRC out of their packets, and mark the frame
 //! ([`roce::Frame::lacks_icrc`]). The switch adds the ICRC before the frame leaves the process, is
-//! captured or gets faults. Only engines accept frames without an ICRC, and a daemon at the other
-//! end of a Unix socket that has agreed to it.
+//! captured or gets faults. Frames without an ICRC are sent only to engines, and to a daemon at the
+//! other end of a Unix socket that has agreed to receive such frames.
 //!
 //! # Capture
-//! A [capture file](pcap) has every accepted frame once: after the source filter and before faults.
-//! The same holds for a [capture of one port](Switch::capture). While it runs, all frames from and
-//! to the port pass through the switch's thread.
+//! A [capture file](pcap) contains every accepted frame once: after the source filter and before
+//! faults. A [capture of one port](Switch::capture) contains the frames from and to this port in
+//! the same way. During such a capture, these frames pass through the switch's thread.
 //!
 //! # Faults
 //! [Faults](fault) apply to RoCE frames from an engine or to an engine, once to each frame. They

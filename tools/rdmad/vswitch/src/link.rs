@@ -33,9 +33,9 @@ pub(crate) const BACKLOG: usize = 512;
 /// ECN.
 const CONGESTED: usize = 64;
 
-/// How long a socket may accept nothing before the link counts as stalled. Frames of engines wait
-/// for a slow receiver, which delays the engine. A receiver that does not read at all must not
-/// delay the engine's frames to others.
+/// How long a socket may accept nothing before the link counts as stalled. Frames of an engine wait
+/// for a slow receiver, and so does the engine. But a receiver that does not read at all must not
+/// delay the engine's frames to other receivers.
 const STALL: Duration = Duration::from_secs(1);
 /// How long a frame may wait before the link counts as stalled. A receiver that reads a frame now
 /// and then never exceeds [`STALL`], but delays the engine as well.
@@ -101,8 +101,8 @@ enum Socket {
 /// The result of reading from a link.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A frame of this length in the given buffer. The length exceeds the buffer's if the frame did
-    /// not fit.
+    /// A frame of this length in bytes, in the caller's buffer. The length exceeds that of the
+    /// buffer if the frame did not fit.
     Here(usize),
     /// A frame in another buffer.
     Frame(Frame),
@@ -129,8 +129,8 @@ struct Full;
 /// Why a read from a link failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// A transient error, or a pending error of an earlier send: an absent peer, or an ICMP
-    /// message.
+    /// A transient error, or an error of an earlier send that is reported late, because the peer is
+    /// absent or an ICMP message arrived.
     Passes(Errno),
     /// The interface was deleted. epoll would report it as readable for ever.
     Gone(Errno),
@@ -152,12 +152,13 @@ pub(crate) enum Waits {
 pub(crate) struct Link {
     socket: Socket,
     backlog: VecDeque<Frame>,
-    /// For each frame of the backlog, the time since when it waits.
+    /// For each frame of the backlog, the time when it was added.
     since: VecDeque<Instant>,
-    /// Time since when the socket has accepted no frame of the backlog.
+    /// Time when the socket last accepted a frame of the backlog, or when the first frame was added
+    /// to the empty backlog.
     waiting: Instant,
-    /// Whether the socket has accepted no or too few frames for too long: see [`STALL`] and
-    /// [`AGE`].
+    /// Whether the link is stalled: the socket has accepted no frame for [`STALL`], or the oldest
+    /// frame has waited for [`AGE`].
     stalled: bool,
     /// Whether the tap interface was deleted.
     gone: bool,
@@ -316,9 +317,10 @@ impl Link {
     }
 
     /// Sends a frame, after those in the backlog. If the socket is full, the frame is added to the
-    /// backlog. The length of the backlog does not matter if the frame is `patient`, that is, its
-    /// sender has a fixed number of buffers and waits for them, unless the link is stalled. A UDP
-    /// socket sends runs of frames, so a frame waits for others until [`retry`](Self::retry).
+    /// backlog, or dropped if the backlog is full too. A `patient` frame is added even to a full
+    /// backlog, unless the link is stalled: its sender has a fixed number of buffers and waits for
+    /// them. Links that send several frames in one call collect frames until
+    /// [`retry`](Self::retry).
     pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Delivery {
         if self.sends_together() {
             let sent = self.enqueue(frame, patient, now);
@@ -431,9 +433,8 @@ impl Link {
         }
     }
 
-    /// How soon to retry the link without an event, if frames wait. The interval grows with the
-    /// time for which the socket has accepted nothing: a paused virtual machine may read nothing
-    /// for hours.
+    /// Time until the next retry of the link if no event occurs; `None` if no frame waits. The time
+    /// grows while the socket accepts nothing: a paused virtual machine may read nothing for hours.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
         match self.waits {
             Waits::No => None,
@@ -492,7 +493,7 @@ impl AsFd for Link {
 ///
 /// # Errors
 ///
-/// The socket can't be bound at its path, or the keeper refuses the errand.
+/// The socket can't be bound at its path, or the keeper process refuses to open it.
 pub fn open_net(path: &DatagramPath, access: &Access) -> io::Result<NetSockets> {
     let (socket, at) = bind(path, access)?;
     let sender = UnixDatagram::unbound()?;
@@ -517,7 +518,8 @@ pub(crate) fn errno(error: impl Into<io::Error>) -> Errno {
     Errno::from_io_error(&error.into()).unwrap_or(Errno::IO)
 }
 
-/// Requests large buffers, beyond the limit of the host if the daemon may. Errors are ignored.
+/// Requests large buffers, larger than the host's limit if the daemon has the privilege. Ignores
+/// errors.
 fn enlarge(socket: BorrowedFd<'_>) {
     let _ = sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER));
@@ -550,7 +552,8 @@ pub(crate) fn is_valid_length(len: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// A link to a socket that holds 10 datagrams, with more than these waiting since `now`.
+    /// A link over which `frames` frames were sent at `now`, more than the receiving socket holds.
+    /// Returns the link and that socket.
     fn full(now: Instant, frames: usize) -> (Link, UnixDatagram, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -597,7 +600,7 @@ mod tests {
             let now = start + half * STALL / 2;
             far.recv(&mut [0; 200]).unwrap();
             dropped += link.retry(now);
-            // More frames are sent, but the age of the oldest one counts.
+            // Frames are added too, but the age of the oldest frame decides.
             link.send(others.take(100).unwrap(), true, now);
         }
         assert!(dropped > BACKLOG - 50, "{dropped} of {frames}");

@@ -13,13 +13,13 @@ use crate::index::UplinkIndex;
 /// 802.1D).
 pub const AGEING: Duration = Duration::from_secs(300);
 
-/// How long an address must be silent on one uplink before it is learned on another. So nobody can
-/// hijack the address of a host that sends frames. A loop of two uplinks returns frames within this
-/// time, so they don't move an address either.
+/// Time without a frame from an address on its uplink after which the address may be learned on
+/// another uplink. So the address of a host that sends frames can't be hijacked. Frames that return
+/// through a loop of two uplinks don't move an address either: they return within this time.
 pub const HOLD: Duration = Duration::from_secs(1);
 
-/// Maximum number of addresses in the table for each uplink. Frames to further addresses go to all
-/// uplinks.
+/// Maximum number of addresses in the table for each uplink. Frames to further addresses are sent
+/// to all uplinks.
 pub const CAPACITY: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +40,8 @@ pub(crate) struct MacTable {
 #[derive(Clone, Debug, Default)]
 struct Share {
     entries: usize,
-    /// When old addresses were last removed. This limits the cost of a flood of addresses, each of
-    /// which would cause a search of the table.
+    /// When old addresses were last removed. Removing is rare, because in a flood of addresses each
+    /// one would otherwise cause a search of the table.
     swept: Option<Instant>,
 }
 
@@ -68,7 +68,7 @@ impl MacTable {
         }
     }
 
-    /// Learns from a frame with source address `mac` from `uplink`, an uplink of the table.
+    /// Learns from a frame with source address `mac` that arrived from `uplink`.
     pub(crate) fn learn(&mut self, mac: Mac, uplink: UplinkIndex, now: Instant) -> Heard {
         let entry = Entry { uplink, seen: now };
         let Some(known) = self.entries.get_mut(&mac) else {
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), Some(SECOND));
         let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
         assert_eq!(shares, [2, 1]);
-        // Nor does an address that moves between uplinks.
+        // An address that moves to an uplink without room is removed and uses up no room.
         let later = later + HOLD;
         assert_eq!(table.learn([2, 0, 0, 0, 1, 1], FIRST, later), Heard::There);
         assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), None);

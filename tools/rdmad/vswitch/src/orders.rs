@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Changes of the ports that other threads request, and that the switch's thread makes between two
+//! Changes of the ports. Other threads request them, and the switch's thread makes them between two
 //! rounds.
 
 use std::io;
@@ -40,7 +40,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Makes the change by `change`.
+    /// Calls `change` to make the change, and sends the result to the requesting thread.
     pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<Left>) {
         // This can't fail: the requesting thread waits for the result.
         let _ = self.done.send(change(self.change));

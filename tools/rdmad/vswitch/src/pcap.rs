@@ -31,8 +31,8 @@ const CHUNKS: usize = 256;
 /// Maximum number of chunks that wait for the reader of the capture of one port: 8 MiB.
 const PORT_CHUNKS: usize = 32;
 
-/// Writes a capture file. Dropping it waits until the file is complete, unless its reader may never
-/// read.
+/// Writes a capture file. Dropping the writer waits until the file is complete, except for a
+/// capture by [`new_in`](Self::new_in): its reader may never read.
 #[derive(Debug)]
 pub struct PcapWriter {
     chunk: Vec<u8>,
@@ -40,13 +40,13 @@ pub struct PcapWriter {
     frames: u64,
     /// Number of frames that were left out of the file.
     missing: u64,
-    /// Number of frames in the chunks that the writing thread got.
+    /// Number of frames that were passed to the writing thread.
     passed: u64,
     full: Option<SyncSender<Vec<u8>>>,
     /// Written chunks, to be reused.
     empty: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
-    /// The writing thread, for whose end the drop waits. `None` if the reader may never read.
+    /// The writing thread, if dropping this value waits for its end.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,8 +72,8 @@ impl PcapWriter {
         Ok(pcap)
     }
 
-    /// Starts a capture that a thread of `threads` writes to `out`. The reader of `out` may never
-    /// read: the drop does not wait.
+    /// Starts a capture that a thread of `threads` writes to `out`. Dropping the writer does not
+    /// wait, because the reader of `out` may never read.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl Drop for PcapWriter {
     fn drop(&mut self) {
         let full = self.full.take();
         if let Some(full) = full.filter(|_| self.thread.is_some()) {
-            // The drop may wait, so no frame is left out.
+            // Dropping may wait for the thread here, so that no frame is left out.
             let _ = full.send(mem::take(&mut self.chunk));
         }
         if let Some(thread) = self.thread.take() {

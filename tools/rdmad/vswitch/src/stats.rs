@@ -82,8 +82,8 @@ pub struct Queue {
     pub frames: u64,
     /// Maximum number of frames that waited at a time.
     pub longest: u64,
-    /// Number of frames from which on others are dropped. Frames of engines wait in a socket's
-    /// queue beyond it.
+    /// Number of waiting frames at which further frames are dropped. For frames of engines, a
+    /// socket's queue may grow beyond this limit.
     pub limit: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct Queue {
 pub(crate) struct Longest(AtomicU64);
 
 impl Longest {
-    /// Notes a length. A maximum is rare, so this rarely writes.
+    /// Records a length. Rarely writes to memory, because new maxima are rare.
     pub(crate) fn note(&self, length: usize) {
         let length = length as u64;
         if length > self.0.load(Ordering::Relaxed) {

@@ -83,8 +83,8 @@ impl SteppedSwitch {
         self.seats.stats()
     }
 
-    /// Number of frames in use: of each engine, then of each network interface and each uplink. A
-    /// network interface or uplink always has one frame ready for the next read.
+    /// Number of buffers in use: of each engine, then of each network interface, then of each
+    /// uplink. A network interface or uplink always has one buffer ready for the next read.
     pub fn frames(&self) -> Vec<usize> {
         self.event_loop.forwarder.frames().collect()
     }

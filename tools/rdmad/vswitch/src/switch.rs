@@ -42,8 +42,8 @@ pub struct PortConfig {
     pub addresses: Vec<IpAddr>,
     /// Whether RoCE from the network interface is forwarded. RoCE from the engine always is.
     pub net_roce: bool,
-    /// Isolation group: ports of different groups do not reach one another. Uplinks are in all
-    /// groups.
+    /// Isolation group: ports of different groups can't send frames to one another. Uplinks are in
+    /// all groups.
     pub group: u32,
 }
 
@@ -124,7 +124,7 @@ pub struct Switch {
     writers: Reserve,
 }
 
-/// The data of ports and uplinks that threads other than the switch's use.
+/// Data about ports and uplinks for other threads than the switch's thread.
 #[derive(Debug)]
 pub(crate) struct Seats {
     /// Engine queues of the ports, by the index of their seats.
@@ -160,8 +160,8 @@ impl Switch {
         Ok((switch, engines))
     }
 
-    /// Adds a port while the switch runs, with these sockets of its network interface; those of
-    /// `config` are not opened.
+    /// Adds a port while the switch runs. `net` has the sockets of its network interface, so the
+    /// socket paths in `config` are not used.
     ///
     /// # Errors
     ///
@@ -207,9 +207,9 @@ impl Switch {
         Ok(())
     }
 
-    /// Captures the frames from and to a port, each once, as they are accepted: after the source
-    /// filter and before faults. They are written to `out`. If its reader is too slow, frames are
-    /// left out. There are no frames of data that engines copy from memory to memory.
+    /// Captures each accepted frame from or to a port once, after the source filter and before
+    /// faults, and writes it to `out`. If the reader of `out` is too slow, frames are left out.
+    /// Data that engines copy from memory to memory is not captured, because it has no frames.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl Switch {
     }
 }
 
-/// The seat of a port that was not removed.
+/// The seat of a port; `None` if the port was removed.
 fn seat_of(ports: &[Option<Arc<EngineQueues>>], port: &EnginePort) -> Option<PortIndex> {
     let is_there = |seat: &Option<Arc<EngineQueues>>| {
         let engine = seat.as_ref();
@@ -292,7 +292,7 @@ impl Seats {
         ports.chain(uplinks).collect()
     }
 
-    /// Adds an engine to the list of its group, which it shares.
+    /// Adds an engine to the list of its isolation group, and makes its port.
     fn introduce(&self, mac: Mac, group: u32, engine: Arc<EngineQueues>) -> EnginePort {
         let neighbours = if self.direct {
             let mut groups = self.groups.lock();

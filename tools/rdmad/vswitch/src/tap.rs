@@ -72,7 +72,7 @@ const NAME_MAX: usize = 15;
 const IFF_TAP: u16 = 0x0002;
 const IFF_NO_PI: u16 = 0x1000;
 
-/// The part of `struct ifreq` that TUNSETIFF reads, padded to the size of the whole.
+/// The part of `struct ifreq` that TUNSETIFF reads, padded to the size of `struct ifreq`.
 #[repr(C)]
 struct IfReq {
     name: [u8; NAME_MAX + 1],
@@ -83,10 +83,10 @@ struct IfReq {
 /// The ioctl TUNSETIFF.
 struct SetInterface(IfReq);
 
-// SAFETY: TUNSETIFF, `_IOW('T', 202, int)`, takes a pointer to a `struct ifreq`, which it reads and
-// whose name it writes back (the size in its number is not that of its argument). The pointer is to
-// `IfReq`, which is as large as `struct ifreq` (asserted below) and lives, borrowed mutably, as
-// long as the call. Its fields admit any bytes.
+// SAFETY: the argument of TUNSETIFF is a pointer to a `struct ifreq`. The kernel reads this
+// structure and writes its name back. (The ioctl's number, `_IOW('T', 202, int)`, has another
+// size.) The pointer is to an `IfReq`, which is as large as `struct ifreq` (asserted below) and is
+// borrowed mutably during the call. Any bytes are valid values of its fields.
 unsafe impl Ioctl for SetInterface {
     type Output = ();
     const IS_MUTATING: bool = true;

@@ -111,7 +111,7 @@ impl Udp {
         self.send_one(&frames[0]).map(|()| 1)
     }
 
-    /// Frames longer than `longest` bytes are sent one by one for a while.
+    /// Makes [`send`](Self::send) send frames longer than `longest` bytes one by one for a while.
     fn apart(&mut self, longest: usize) {
         self.together = longest;
         self.trial = TRIAL;
@@ -141,7 +141,7 @@ impl Udp {
         for (part, frame) in parts.iter_mut().zip(frames.iter().take(run)) {
             *part = IoSlice::new(frame);
         }
-        // No frame exceeds u16.
+        // The length of a frame is at most `MAX_FRAME`, which fits u16.
         let len = u16::try_from(frames[0].len()).map_err(|_| Errno::INVAL)?;
         let control = [ControlMessage::UdpGsoSegments(&len)];
         let fd = self.socket.as_raw_fd();

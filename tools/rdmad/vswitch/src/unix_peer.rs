@@ -4,8 +4,8 @@
 //!
 //! The socket is connected to its peer, which may restart. If the peer is connected to this socket
 //! too, like another switch, the kernel queues as many bytes as the sender's buffer holds.
-//! Otherwise it queues only `net.unix.max_dgram_qlen` datagrams, 10 by default, so both sides are
-//! woken for every 10. In both cases epoll reports when there is room again.
+//! Otherwise it queues only `net.unix.max_dgram_qlen` datagrams, 10 by default, so both sides wake
+//! up for every 10 datagrams. In both cases epoll reports when there is room again.
 
 use std::io::{self, IoSlice};
 use std::os::unix::net::UnixDatagram;

@@ -2,12 +2,13 @@
 
 //! An uplink over a Unix datagram socket.
 //!
-//! Each datagram is a frame, until both ends have learned that the other one is a switch that
-//! supports [batches](crate::batch). An end greets a peer to which it has just connected, and a
-//! peer that has greeted it. A greeting carries a random token. A peer that has received the token
-//! may send batches, in which frames may lack their ICRC. A batch with another token is refused,
-//! and its sender is greeted. The agreement ends when the peer is found dead, or when no greeting
-//! has been received for [a while](SILENCE). Each search for a new peer renews the agreement.
+//! Each datagram is a frame, until both ends have agreed to use [batches](crate::batch). Each end
+//! sends a greeting with a random token after it has connected to the peer, and after a greeting
+//! that shows that the peer does not know this token. A peer that has received the token may send
+//! batches, in which frames may lack their ICRC. If a batch with another token arrives, it is
+//! refused, and a greeting is sent to its sender. The agreement ends when the peer is found dead,
+//! or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for a
+//! restarted peer renews the agreement.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -24,7 +25,8 @@ use crate::batch::{self, Datagram};
 use crate::link::Received;
 use crate::unix_peer::{is_gone, UnixPeer};
 
-/// Number of renewals without a greeting after which the agreement with the peer ends.
+/// Number of [renewals](UnixUplink::renew) without a greeting or batch of the peer after which the
+/// agreement ends.
 const SILENCE: u32 = 3;
 
 /// The socket, and the state of the agreement with its peer.

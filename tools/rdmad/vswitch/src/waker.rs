@@ -34,8 +34,8 @@ impl Waker {
     }
 
     /// Clears the event. To be called before the queues are read: a frame that is queued later
-    /// wakes the thread again. The swap of `woken` synchronises with senders that found it set, so
-    /// their frames are visible in the queues.
+    /// wakes the thread again. The swap of `woken` synchronises with senders that found the flag
+    /// set, so the frames of these senders are visible in the queues.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.woken.swap(false, Ordering::SeqCst);
