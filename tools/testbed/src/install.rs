@@ -218,8 +218,8 @@ fn stock_kernel(built: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((tree.join("vmlinuz.unsigned"), tree))
 }
 
-/// The kernel image in a directory, and the directory of its modules: `dir`'s own, or the
-/// sysroot's.
+/// The kernel image in a directory, and the directory of its modules, both without symbolic links:
+/// a guest mounts the root elsewhere, where the target of an absolute link is another file.
 fn other_kernel(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     let image = ["vmlinuz", "arch/x86/boot/bzImage"]
         .iter()
@@ -228,12 +228,57 @@ fn other_kernel(dir: &Path) -> Result<(PathBuf, PathBuf)> {
         .with_context(|| format!("no vmlinuz or arch/x86/boot/bzImage in {}", dir.display()))?;
     let modules = dir.join("lib/modules");
     let tree = modules.join(only_entry(&modules)?);
-    Ok((image, tree))
+    let resolve =
+        |path: PathBuf| fs::canonicalize(&path).with_context(|| path.display().to_string());
+    Ok((resolve(image)?, resolve(tree)?))
 }
 
 fn only_entry(dir: &Path) -> Result<OsString> {
     let mut entries = fs::read_dir(dir).with_context(|| format!("no {}", dir.display()))?;
-    let entry = entries.next().context("it is empty");
-    let entry = entry.with_context(|| dir.display().to_string())??;
-    Ok(entry.file_name())
+    let entry = entries
+        .next()
+        .with_context(|| format!("{} is empty", dir.display()))?;
+    if entries.next().is_some() {
+        bail!("{} has several entries, not one", dir.display());
+    }
+    Ok(entry?.file_name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn modules_of_another_kernel_are_found_without_links() {
+        let root = tempfile::tempdir().unwrap();
+        let installed = root.path().join("usr/lib/modules");
+        for release in ["7.2.1", "7.3.1"] {
+            fs::create_dir_all(installed.join(release)).unwrap();
+            fs::write(installed.join(release).join("vmlinuz.unsigned"), release).unwrap();
+        }
+        let dir = root.path().join("build");
+        fs::create_dir_all(dir.join("lib/modules")).unwrap();
+        symlink(
+            installed.join("7.2.1/vmlinuz.unsigned"),
+            dir.join("vmlinuz"),
+        )
+        .unwrap();
+        let link = |release: &str| {
+            symlink(
+                installed.join(release),
+                dir.join("lib/modules").join(release),
+            )
+        };
+        link("7.2.1").unwrap();
+
+        let tree = fs::canonicalize(installed.join("7.2.1")).unwrap();
+        let found = other_kernel(&dir).unwrap();
+        assert_eq!(found, (tree.join("vmlinuz.unsigned"), tree));
+
+        link("7.3.1").unwrap();
+        let error = other_kernel(&dir).unwrap_err().to_string();
+        assert!(error.ends_with("has several entries, not one"), "{error}");
+    }
 }
