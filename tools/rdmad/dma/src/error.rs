@@ -2,7 +2,7 @@
 
 //! Why memory could not be mapped or accessed.
 
-/// An access that the DMA map does not allow. It is the guest's fault, and only the guest gets an
+/// An access that the DMA map does not allow. The guest causes it, and only the guest gets an
 /// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DmaError {
@@ -48,7 +48,7 @@ pub struct LostMemory {
     pub offset: Option<u64>,
 }
 
-/// Why a region can't be mapped or unmapped. It is the monitor's fault.
+/// Why a region can't be mapped or unmapped at the monitor's request.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The length is zero, or address, length or offset is misaligned or exceeds the address space.

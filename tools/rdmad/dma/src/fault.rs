@@ -5,12 +5,12 @@
 //! The kernel sends SIGBUS to a thread that accesses a missing page of a file: the page has a
 //! memory error, the pool of huge pages is empty, the commit limit is reached, or the file was
 //! truncated. The handler maps a spare page in the place of the missing page and records the
-//! [`Loss`]; the access then goes on. Other accesses cost nothing, since the handler runs only when
-//! an access fails. The VM's device has to be stopped: the spare page does not hold the guest's
-//! data.
+//! [`Loss`]; the access then continues. Other accesses cost nothing, since the handler runs only
+//! when an access fails. The VM's device has to be stopped: the spare page does not hold the
+//! guest's data.
 //!
-//! A fault outside of guest memory goes to the handler that was installed before, which is that of
-//! Rust's runtime. It restores the default action, so the signal ends the process.
+//! A fault outside of guest memory is passed to the handler that was installed before, which is
+//! that of Rust's runtime. It restores the default action, so the signal ends the process.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -30,8 +30,8 @@ use crate::{MapError, PAGE_SIZE};
 
 /// Maximum number of regions that all VMs of a process map together.
 pub(crate) const MAX_WATCHED: usize = 1 << 14;
-/// The address in a [`Loss`] if no memory is lost. Other addresses are multiples of the page size,
-/// so they differ from it.
+/// The address in a [`Loss`] if no memory is lost. The address of a page is a multiple of the page
+/// size, so it differs from this value.
 const NONE: u64 = u64::MAX;
 
 /// Whether memory of a VM is lost, and where.
@@ -63,7 +63,7 @@ impl Loss {
     pub(crate) fn event(&self) -> io::Result<Arc<OwnedFd>> {
         if self.event.get().is_none() {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            // Fails if another thread was faster; its eventfd is as good.
+            // Fails if another thread has set an eventfd in the meantime, which is then used.
             let _ = self.event.set(Arc::new(fd));
             if self.address().is_some() {
                 self.raise();
@@ -109,10 +109,11 @@ struct Watch {
     end: usize,
     /// Page size of the mapping in bytes.
     page: usize,
-    /// One page of shared memory. It counts towards the commit limit since it was mapped, so it
-    /// can't be missing itself.
+    /// One page of shared memory. It counts towards the commit limit from its mapping on, so the
+    /// page itself can't be missing.
     spare: MmapRegion,
-    /// DMA address of `start`, which wraps if the device sees only a later part of the mapping.
+    /// DMA address of `start`. If the device sees only a later part of the mapping, this address
+    /// may wrap below 0.
     iova: u64,
     loss: Arc<Loss>,
 }
@@ -130,7 +131,7 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Watches the mapping `whole`, whose pages have `page` bytes. The device sees `len` bytes of
-    /// it, from byte `lead` on, at DMA address `iova`. They must lie inside the mapping.
+    /// `whole`, from byte `lead` on, at DMA address `iova`. These bytes must lie inside `whole`.
     pub(crate) fn new(
         whole: MmapRegion,
         page: usize,
@@ -139,7 +140,8 @@ impl Watched {
     ) -> Result<Self, MapError> {
         install();
         assert!(lead.checked_add(len).is_some_and(|end| end <= whole.size()));
-        // SAFETY: The part lies inside of `whole`, as was checked, which lives as long.
+        // SAFETY: The part lies inside of `whole`, as was checked. `whole` lives as long as the
+        // part, in the same structure.
         let part = unsafe {
             MmapRegion::build_raw(whole.as_ptr().add(lead), len, whole.prot(), whole.flags())?
         };
@@ -261,7 +263,7 @@ fn install() {
     INSTALLED.call_once(|| {
         // SAFETY: All-zero is a value of this C structure: no handler, no flags, no signals.
         let mut previous: libc::sigaction = unsafe { mem::zeroed() };
-        // SAFETY: The new action is null, so none is set. `previous` is writable as long as the
+        // SAFETY: The new action is null, so no action is set. `previous` is writable during the
         // call.
         let asked = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut previous) };
         // Set before the handler is installed, which reads it.
@@ -270,8 +272,8 @@ fn install() {
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         action.sa_sigaction = on_bus_error as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a
-        // signal's context, as its comment proves. `action` is readable as long as the call.
+        // SAFETY: The handler has the signature that SA_SIGINFO requires and is safe to run in a
+        // signal's context, as its comment proves. `action` is readable during the call.
         let set = unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) };
         // `sigaction` fails only for bad arguments.
         assert!(asked == 0 && set == 0, "sigaction of SIGBUS");
@@ -292,7 +294,7 @@ extern "C" fn on_bus_error(
     // integer of it for any code.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     match code {
-        // A page that nobody accesses has a memory error. An access to it will raise SIGBUS again.
+        // A page that no thread is accessing has a memory error. An access will raise SIGBUS again.
         libc::BUS_MCEERR_AO => return,
         libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR if replace(address) => return,
         _ => {}
@@ -302,8 +304,8 @@ extern "C" fn on_bus_error(
     };
     match previous.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: `previous` is the action that sigaction gave. The access is repeated, faults
-            // again and ends the process.
+            // SAFETY: `previous` is the action that sigaction returned. The access is repeated,
+            // faults again, and the default action ends the process.
             unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
@@ -327,17 +329,17 @@ fn replace(address: usize) -> bool {
     let Some(watch) = SLOTS[..used].iter().find_map(|slot| slot.find(address)) else {
         return false;
     };
-    // SAFETY: The slot was whole when its range held `address`, so at that moment `watch` was alive
-    // and its mapping, which is unmapped later than the slot is emptied, existed. This thread is in
-    // the midst of an access to `address`. Its view pins the mapping that holds the address, which
-    // therefore exists from before the signal until the handler returns. No two mappings overlap,
-    // so it is the one of the slot: `watch` lives as long.
+    // SAFETY: The slot was consistent when its range held `address`. At that moment `watch` was
+    // alive, and its mapping existed, because a mapping is unmapped after its slot is emptied. This
+    // thread is accessing `address`. Its view pins the mapping that holds the address, so that
+    // mapping exists from before the signal until the handler returns. No two mappings overlap, so
+    // both are the same mapping: `watch` lives until the handler returns.
     let watch = unsafe { &*watch };
     let page = watch.start + (address - watch.start) / watch.page * watch.page;
-    // SAFETY: The page lies inside the mapping, whose start and size are multiples of the page
-    // size, and which lives as shown above: nothing else is there. It is reached only as volatile
-    // memory, for which any content will do. With an old size of 0 the spare page, which is shared
-    // memory, stays where it is and is mapped a second time.
+    // SAFETY: The page lies inside the mapping, because the start and the size of the mapping are
+    // multiples of the page size. The mapping exists, as shown above, so no other memory is at
+    // `page`. It is accessed only as volatile memory, for which any content is valid. With an old
+    // size of 0 the spare page, which is shared memory, is not moved but mapped a second time.
     let mapped = unsafe {
         rustix::mm::mremap_fixed(
             watch.spare.as_ptr().cast(),

@@ -3,21 +3,21 @@
 //! Guest memory as a device sees it: DMA addresses that map files, whose descriptors the VM's
 //! monitor passes.
 //!
-//! A [`DmaSpace`] is the DMA map of one VM. Its owner (the thread that talks to the monitor) maps
-//! and unmaps regions; workers [`enter`](DmaSpace::enter) it, which pins the map as it is at that
-//! moment, and take slices of guest memory from the [`DmaView`] they get. Entering is lock-free and
-//! its cost does not depend on the size of the map. A change of the map publishes a new snapshot;
-//! [`DmaSpace::unmap`] returns when no view of an older snapshot is left, so that the monitor may
-//! then reuse the memory. Hence a worker holds a view for one slice of work only, and the thread
-//! that unmaps must not hold a view.
+//! A [`DmaSpace`] is the DMA map of one VM. The thread that serves the monitor maps and unmaps
+//! regions. A worker calls [`enter`](DmaSpace::enter), which pins the present snapshot of the map
+//! and returns a [`DmaView`], from which the worker gets slices of guest memory. Entering is
+//! lock-free and its cost does not depend on the size of the map. A change of the map publishes a
+//! new snapshot. [`DmaSpace::unmap`] returns when no view of an older snapshot is left, so that the
+//! monitor may then reuse the memory. Hence a worker holds a view only for a short piece of work,
+//! and the thread that unmaps must not hold a view.
 //!
-//! The guest races with every access, so there is no reference into its memory: data is copied in
-//! and out, and words that synchronise are accessed as atomics. Words are in memory order; virtio's
-//! are little-endian.
+//! The guest may change its memory during every access, so there are no references into guest
+//! memory: data is copied, and words that synchronise are accessed as atomics. Words are in host
+//! byte order; virtio's words are little-endian.
 //!
 //! Guest memory must be a memfd or a file on tmpfs or hugetlbfs. Any other file system could block
-//! an access for any time, and with it a worker that serves all VMs. An access to a page that the
-//! host can't provide raises SIGBUS. A handler (`fault.rs`) turns this into
+//! an access for any time, and thus block a worker that serves all VMs. An access to a page that
+//! the host can't provide raises SIGBUS. A handler (`fault.rs`) turns this into
 //! [lost memory](DmaSpace::lost) of that VM alone.
 
 #![deny(unsafe_code)]
@@ -34,5 +34,5 @@ pub use error::{DmaError, LostMemory, MapError};
 pub use slice::{DmaSlice, DmaSliceMut};
 pub use space::{DmaSpace, DmaView, MAX_REGIONS};
 
-/// Addresses and lengths of regions are multiples of this.
+/// Addresses and lengths of regions are multiples of this number of bytes.
 pub const PAGE_SIZE: u64 = 4096;

@@ -110,11 +110,11 @@ impl Mapping {
     /// Number of bytes from `iova`, which lies in this region, to the end of the region.
     #[inline]
     pub(crate) fn rest(&self, iova: u64) -> usize {
-        // An offset into the region, whose size fits `usize`.
+        // `iova` lies in the region, whose size fits `usize`, so the cast does not truncate.
         self.size() - (iova - self.iova) as usize
     }
 
-    /// `len` bytes at `iova`, which lies in this region.
+    /// The `len` bytes at `iova`, which lies in this region.
     #[inline]
     pub(crate) fn slice(&self, iova: u64, len: usize) -> Result<VolatileSlice<'_>, DmaError> {
         self.memory
@@ -123,7 +123,7 @@ impl Mapping {
             .map_err(|_| DmaError::Crossing { iova, len })
     }
 
-    /// Address of the last byte. Unlike the end, it can't overflow.
+    /// DMA address of the last byte. The address behind this byte could overflow.
     #[inline]
     pub(crate) fn last(&self) -> u64 {
         self.iova + (self.size() as u64 - 1)
@@ -136,13 +136,13 @@ impl Mapping {
     }
 }
 
-/// A file in memory (tmpfs or hugetlbfs). The kernel itself serves it, so requests for its size
-/// don't block. A file system that the monitor serves may never answer.
+/// A file in memory (tmpfs or hugetlbfs). System calls for its size don't block. On a file system
+/// that the monitor serves, such a call may never return.
 struct MemoryFile<F>(F);
 
 impl<F: AsFd> MemoryFile<F> {
-    /// Refuses other kinds of files, without a call to their file systems: `F_GET_SEALS` succeeds
-    /// for files in memory only, and fails for other files at once.
+    /// Fails for other kinds of files, without a call of their file systems: `F_GET_SEALS` succeeds
+    /// only for files in memory, and fails at once for other files.
     fn new(fd: F) -> Result<Self, MapError> {
         let seals = rustix::fs::fcntl_get_seals(&fd);
         seals.map_err(|_| MapError::NotMemory)?;

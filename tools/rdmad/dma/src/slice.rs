@@ -55,8 +55,8 @@ impl<'view> DmaSlice<'view> {
         Ok(())
     }
 
-    /// Copies this slice to `target`, in guest memory of this VM or another, up to the length of
-    /// the shorter slice. Returns the number of bytes copied. The slices may overlap.
+    /// Copies this slice to `target`, which is in guest memory of this VM or another. The shorter
+    /// slice determines the number of bytes copied, which is returned. The slices may overlap.
     #[inline]
     pub fn copy_to(&self, target: &DmaSliceMut<'_>) -> usize {
         self.memory.copy_to_volatile_slice(target.slice.memory);
@@ -137,9 +137,9 @@ impl<'view> DmaSliceMut<'view> {
         Ok(())
     }
 
-    /// Replaces the aligned 64-bit word at `offset` by `new` if it is `expected`. Returns the old
-    /// value. Atomic with respect to the VM's CPUs and all other users of the memory; sequentially
-    /// consistent.
+    /// Replaces the aligned 64-bit word at `offset` by `new` if it equals `expected`. Returns the
+    /// old value. The operation is sequentially consistent, and atomic with respect to the VM's
+    /// CPUs and all other users of the memory.
     #[inline]
     pub fn compare_exchange_u64(
         &self,

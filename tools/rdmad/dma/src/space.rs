@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The DMA map: its snapshots. Workers pin snapshots, and a change of the map waits for old ones.
+//! The DMA map and its snapshots. Workers pin a snapshot while they use it. A change of the map
+//! waits until no older snapshot is pinned.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,8 +18,8 @@ use crate::fault::Loss;
 use crate::mapping::Mapping;
 use crate::{DmaError, DmaSlice, DmaSliceMut, LostMemory, MapError};
 
-/// Maximum number of regions in one map. A monitor uses a few. Each costs a mapping and a file
-/// descriptor of the process, which all VMs share.
+/// Maximum number of regions in one map. A monitor uses a few. Each region costs a mapping and a
+/// file descriptor of the process, whose limits all VMs share.
 pub const MAX_REGIONS: usize = 128;
 
 /// The DMA map of one VM.
@@ -26,7 +27,7 @@ pub struct DmaSpace {
     current: ArcSwap<Snapshot>,
     /// Serialises changes of the map.
     change: Mutex<()>,
-    /// Number of mapped bytes. They are limited since all VMs share the process's address space.
+    /// Number of mapped bytes, and its limit: all VMs share the address space of the process.
     mapped: Budget,
     live: Arc<Live>,
     loss: Arc<Loss>,
@@ -41,7 +42,7 @@ struct Live {
 
 /// An immutable state of the map.
 struct Snapshot {
-    /// Sorted by address, without overlap.
+    /// Regions sorted by DMA address, without overlap.
     regions: Vec<Arc<Mapping>>,
     live: Arc<Live>,
 }
@@ -63,7 +64,8 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        // The mappings first: `replace_and_wait` returns when the count says that they are gone.
+        // The mappings are dropped before the count changes: `replace_and_wait` returns as soon as
+        // the count shows that the old snapshots are gone.
         self.regions.clear();
         *self.live.count.lock() -= 1;
         self.live.dropped.notify_all();
@@ -123,8 +125,8 @@ impl DmaSpace {
         }
         let mut regions = old.regions.clone();
         regions.insert(at, Arc::new(mapping));
-        // A worker with an older view would fail work requests that the guest posts after its
-        // memory was mapped.
+        // Waits, because a worker with an older view would fail work requests that use the new
+        // memory.
         self.replace_and_wait(old, regions);
         Ok(())
     }
@@ -133,8 +135,8 @@ impl DmaSpace {
     /// may be 0.
     ///
     /// Returns when no view of an earlier map exists any more. Fails, with the map unchanged, if
-    /// only a part of a region is inside. A thread that holds a view must not call this: it would
-    /// wait for itself.
+    /// only a part of a region lies in this range. A thread that holds a view must not call this,
+    /// because it would wait for itself.
     pub fn unmap(&self, iova: u64, len: u64) -> Result<usize, MapError> {
         let Some(last) = len.checked_sub(1).and_then(|rest| iova.checked_add(rest)) else {
             return Err(MapError::BadRange {
@@ -178,7 +180,7 @@ impl DmaSpace {
         self.loss.address().is_some()
     }
 
-    /// The page that was lost first. Accesses to it reach a spare page instead of the guest's.
+    /// The page that was lost first. Accesses to this page now access a spare page instead.
     pub fn lost(&self) -> Option<LostMemory> {
         let iova = self.loss.address()?;
         let snapshot = self.current.load();
@@ -219,7 +221,7 @@ impl DmaSpace {
     /// Pins the map as it is now.
     ///
     /// Lock-free; the cost does not depend on the size of the map. Changes of the map wait while
-    /// the view lives, so keep it for one slice of work.
+    /// the view lives, so hold it only for a short piece of work.
     #[inline]
     pub fn enter(&self) -> DmaView {
         DmaView {
@@ -236,8 +238,8 @@ impl DmaSpace {
     fn replace_and_wait(&self, old: Arc<Snapshot>, regions: Vec<Arc<Mapping>>) {
         self.current.store(Snapshot::new(regions, &self.live));
         drop(old);
-        // Only this thread makes snapshots, since it holds the change lock: if one is left, it is
-        // the new snapshot.
+        // Only this thread makes snapshots, since it holds the lock `change`. So a count of 1 means
+        // that only the new snapshot is left.
         let mut count = self.live.count.lock();
         self.live.dropped.wait_while(&mut count, |count| *count > 1);
     }
@@ -263,7 +265,7 @@ impl fmt::Debug for DmaSpace {
     }
 }
 
-/// A pinned DMA map. Slices taken from it stay valid as long as it lives.
+/// A pinned DMA map. Slices from a view are valid as long as the view lives.
 pub struct DmaView {
     snapshot: Guard<Arc<Snapshot>>,
     /// Index of the region that was accessed last: the next access is mostly to the same region.
@@ -287,15 +289,15 @@ impl DmaView {
         }
     }
 
-    /// Number of bytes from `iova` to the end of its region, `max` at most. A longer range is
-    /// accessed piece by piece. 0 only if `max` is 0.
+    /// Number of bytes from `iova` to the end of its region, but not more than `max`. Never 0 if
+    /// `max` is not 0. Access a longer range piece by piece.
     #[inline]
     pub fn contiguous(&self, iova: u64, max: usize) -> Result<usize, DmaError> {
         Ok(self.region(iova)?.rest(iova).min(max))
     }
 
-    /// The bytes from `iova` to the end of its region, `max` at most, for reading. Empty only if
-    /// `max` is 0.
+    /// The bytes from `iova` to the end of its region, but not more than `max`, for reading. Never
+    /// empty if `max` is not 0.
     #[inline]
     pub fn piece(&self, iova: u64, max: usize) -> Result<DmaSlice<'_>, DmaError> {
         let region = self.region(iova)?;

@@ -22,7 +22,7 @@ pub fn guest_memory(len: u64) -> io::Result<OwnedFd> {
     memfd(len, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
-/// A memfd of `len` bytes that can shrink, and so lose memory that is mapped.
+/// A memfd of `len` bytes that can shrink while it is mapped.
 pub fn shrinkable_memory(len: u64) -> io::Result<OwnedFd> {
     memfd(len, SealFlags::empty())
 }

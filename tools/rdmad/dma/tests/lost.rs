@@ -137,7 +137,7 @@ fn huge_pages_are_mapped_whole_and_lost_whole() {
         let file = file.try_clone().unwrap();
         space.map(iova, file, offset, len, true)
     };
-    // Two regions of one file, as QEMU splits memory around the hole below 1 MiB.
+    // Two regions of one file: QEMU splits memory in this way around the hole below 1 MiB.
     map(0, 0, 0xa_0000).unwrap();
     map(0xc_0000, 0xc_0000, 2 * HUGE - 0xc_0000).unwrap();
     assert!(matches!(
@@ -234,7 +234,7 @@ fn a_fault_elsewhere_ends_the_process() {
 #[test]
 #[ignore = "ends its process"]
 fn ends_by_a_fault_elsewhere() {
-    // The handler is installed and has replaced a page before.
+    // First the handler is installed and replaces a page.
     let (space, file) = shrinkable(1);
     ftruncate(&file, 0).unwrap();
     read(&space, IOVA);
@@ -252,8 +252,8 @@ fn ends_by_a_fault_elsewhere() {
 fn ends_by_a_signal_that_was_sent() {
     let (space, _file) = shrinkable(1);
     read(&space, IOVA);
-    // The first signal makes the runtime's handler restore the default action, and a later one ends
-    // the process. Signals that are sent before the first one is handled merge with it.
+    // The first signal makes the runtime's handler restore the default action, so a later signal
+    // ends the process. Signals that are sent before the first one is handled have no effect.
     for _ in 0..100 {
         let kill = Command::new("sh")
             .args(["-c", "kill -BUS $PPID"])

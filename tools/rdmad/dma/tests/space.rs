@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The DMA map by its public interface: mapping, refused regions, and changes that wait for views.
+//! Tests of the DMA map: mapping, refused regions, and changes that wait for views.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -155,7 +155,7 @@ fn only_files_of_memory_are_mapped() {
     assert!(space.enter().is_empty());
     map(memfd(MIB, SealFlags::GROW).unwrap(), 0, MIB).unwrap();
     space.clear();
-    // A file on tmpfs, where QEMU's memory-backend-file may be.
+    // A file on tmpfs, which QEMU's memory-backend-file may use.
     let path = format!("/dev/shm/rdmad-test-{}", std::process::id());
     let options = &mut File::options();
     let file = options.read(true).write(true).create_new(true).open(&path);
@@ -251,7 +251,7 @@ fn the_map_is_bounded() {
 }
 
 /// Checks that `change` returns as soon as all views of the old map are dropped, even if there are
-/// views of the new map. `is_changed` tells whether a view is of the new map.
+/// views of the new map. `is_changed` returns whether a view is of the new map.
 fn waits_for_older_views(
     change: impl FnOnce(&DmaSpace) + Send + 'static,
     is_changed: impl Fn(&DmaView) -> bool,
