@@ -3,18 +3,18 @@
 //! The keeper: a process that accesses paths for the daemon, which its sandbox denies any path.
 //!
 //! When a peer restarts, it has a new socket at the same path, to which the daemon must connect.
-//! When the daemon ends, it must remove its sockets. Both need paths, and a seccomp filter can't
-//! distinguish paths. So a second process does both: the keeper. While the daemon starts, it
-//! registers each of these *errands* with the keeper. Then the list is sealed: the daemon can only
-//! request an errand by its number. A socket that the keeper connects is connected in the daemon
-//! too, since both processes have descriptors of the same socket.
+//! When the daemon ends, it must remove its sockets. Both tasks need paths, and a seccomp filter
+//! can't distinguish paths. So a second process, the keeper, executes these tasks, which are called
+//! *errands*. While the daemon starts, it registers all errands with the keeper. Then the list is
+//! sealed: the daemon can only request an errand by its number. A socket that the keeper connects
+//! is connected in the daemon too, since both processes have descriptors of the same socket.
 //!
 //! The keeper ends with the daemon.
 //!
-//! A port that is added to a running daemon comes with a keeper of its own. The process that made
-//! the port's sockets starts that keeper, registers the errands, seals the list and passes the
-//! keeper's socket to the daemon. So the daemon can't choose an errand, and the paths are accessed
-//! with the rights of the user who added the port. That keeper ends with the port.
+//! A port that is added to a running daemon has its own keeper. The process that makes the port's
+//! sockets starts this keeper, registers the errands, seals the list and passes the keeper's socket
+//! to the daemon. So the daemon can't register errands, and the paths are accessed with the rights
+//! of the user who added the port. This keeper ends with the port.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -36,17 +36,17 @@ use rustix::net::{
 /// Longest message in bytes: the kind of request, and a path.
 const MAX_MESSAGE: usize = 1 + 4096;
 
-/// First byte of a message that registers an errand: a socket, as a descriptor, and the path to
-/// connect it to.
+/// First byte of a message that registers an errand to connect a socket. The socket is passed as a
+/// descriptor; the path follows.
 const CONNECT: u8 = b'c';
-/// First byte of a message that registers an errand: a path to remove.
+/// First byte of a message that registers an errand to remove a path, which follows.
 const REMOVE: u8 = b'r';
-/// First byte of a message that requests an errand, by its number.
+/// First byte of a message that requests an errand. The errand's number follows.
 const RUN: u8 = b'x';
 /// First byte of the message that seals the list of errands.
 const SEAL: u8 = b's';
 
-/// An errand that the daemon has registered.
+/// An errand that was registered with this keeper.
 #[derive(Debug)]
 enum Shown {
     Connect(UnixDatagram, PathBuf),
@@ -154,8 +154,8 @@ struct Client {
     errands: u32,
     /// Time limit of an answer. `None` for the daemon's own keeper, which is trusted.
     patience: Option<Timespec>,
-    /// Whether an answer is missing. The next answer would belong to an earlier request, so the
-    /// keeper is not used any more.
+    /// Whether an answer did not arrive in time. The next answer could belong to an earlier
+    /// request, so the keeper is not used any more.
     lost: bool,
 }
 
@@ -185,7 +185,7 @@ impl Client {
     /// Sends a message and returns the answer: 0 or an error number.
     fn exchange(&self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<i32> {
         match fd {
-            // `send`, not `sendmsg`: a confined thread may only call the former.
+            // `send` instead of `sendmsg`, which a confined thread may not call.
             None => {
                 let message = message.concat();
                 retry(|| rustix::net::send(&self.socket, &message, SendFlags::NOSIGNAL))?;
@@ -238,8 +238,8 @@ fn socket_pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 pub struct Keeper(Arc<Mutex<Client>>);
 
 impl Keeper {
-    /// Starts a keeper: this program with `argument` as its only argument. It must then call
-    /// [`keep`] with its standard input. Its error messages go to `stderr`.
+    /// Starts a keeper: this program with `argument` as its only argument. The new process must
+    /// call [`keep`] with its standard input. It writes error messages to `stderr`.
     ///
     /// # Errors
     ///
@@ -261,8 +261,9 @@ impl Keeper {
         Self(Arc::new(Mutex::new(Client::new(socket, patience))))
     }
 
-    /// A client of a keeper that another process has started, whose errands that process has
-    /// registered and sealed. If the keeper does not answer in time, later requests fail at once.
+    /// A client of a keeper that another process has started. That process has also registered the
+    /// errands and sealed the list. If the keeper once does not answer in time, later requests fail
+    /// at once.
     pub fn of_another(socket: OwnedFd) -> Self {
         Self::of(socket, Some(PATIENCE))
     }
@@ -361,7 +362,8 @@ impl Errand {
 mod tests {
     use super::*;
 
-    /// A keeper in a thread, which ends when its client is dropped.
+    /// Starts a keeper in a thread and returns its client. The thread ends when the client is
+    /// dropped.
     fn keeper(confine: fn(&[&Path]) -> io::Result<()>) -> Keeper {
         let (socket, theirs) = socket_pair().unwrap();
         std::thread::spawn(move || keep(theirs, confine).unwrap());

@@ -2,10 +2,10 @@
 
 //! Unix sockets at paths: their permissions, and the replacement of sockets of dead processes.
 //!
-//! A program that connects to a port's socket acts as that port's VM. So by default only its owner
-//! may access a socket, whatever the umask is, from the moment that it has a name. Credentials of
-//! peers (SO_PEERCRED) are not checked: file permissions act before a peer is connected, and apply
-//! to datagrams too.
+//! A program that connects to a port's socket acts as that port's VM. So by default only the owner
+//! of a socket may access it, whatever the umask is, from the moment when it is bound to its path.
+//! Credentials of peers (SO_PEERCRED) are not checked: file permissions are checked before a peer
+//! is connected, also for datagrams.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,7 @@ pub use self::remote::Remote;
 const MAX_PATH: usize = 107;
 /// Maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// User ID of root, who may replace any file anyway.
+/// User ID of root, who may replace any file.
 const ROOT: u32 = 0;
 /// Mode bits of a directory to which users other than its owner may write.
 const OTHERS_WRITE: u32 = 0o022;
@@ -115,9 +115,10 @@ impl Default for Access {
 #[derive(Debug)]
 pub struct SocketPath {
     path: PathBuf,
-    /// The errand to remove the file, if there is a keeper: the daemon itself may not.
+    /// The keeper's errand to remove the file. `None` without a keeper: the drop then removes the
+    /// file itself.
     errand: Option<Errand>,
-    /// Whether dropping this leaves the file, which another process will remove.
+    /// Whether dropping this value does not remove the file, because another process will do so.
     is_left: bool,
 }
 
@@ -138,7 +139,7 @@ impl Drop for SocketPath {
         if self.is_left {
             return;
         }
-        // An error is ignored: somebody may have removed the file already.
+        // An error is ignored: the file may have been removed already.
         let _ = match &self.errand {
             Some(errand) => errand.run(),
             None => fs::remove_file(&self.path),
@@ -161,8 +162,8 @@ pub fn datagram(path: &Path, access: &Access) -> Result<(UnixDatagram, SocketPat
     Ok((fd.into(), at))
 }
 
-/// Prepares `path` for a socket: removes the socket of a dead process. A socket is in use if
-/// `connect` succeeds. Returns the directory.
+/// Prepares `path` for a new socket: removes the socket of a dead process. `connect` connects to
+/// the old socket; if it succeeds, the socket is in use. Returns the directory.
 fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<OwnedFd, Error> {
     if path.as_os_str().as_bytes().len() > MAX_PATH {
         return Err(Error::PathTooLong(path.to_owned()));
@@ -194,7 +195,7 @@ fn bind(
     let flags = SocketFlags::CLOEXEC;
     let fd =
         rustix::net::socket_with(AddressFamily::UNIX, socket_type, flags, None).map_err(failure)?;
-    // The file gets the mode of the socket from `bind` on, so nobody else can connect at any time.
+    // `bind` creates the file with the mode of the socket, so other users can never connect.
     fchmod(&fd, Mode::from_raw_mode(PRIVATE)).map_err(failure)?;
     let address = SocketAddrUnix::new(path).map_err(failure)?;
     rustix::net::bind(&fd, &address).map_err(failure)?;
@@ -327,8 +328,8 @@ mod tests {
         }
     }
 
-    /// This test needs the right to change the owner of files, which root has, and also a user in
-    /// tools/testbed/enter.
+    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// files.
     #[test]
     fn a_directory_must_belong_to_root_or_to_the_caller() {
         let dir = tempfile::tempdir().unwrap();

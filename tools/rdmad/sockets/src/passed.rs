@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Passing of descriptors from one process to another along with the bytes of a stream, in
-//! particular of a port's sockets.
+//! Passing of descriptors, such as a port's sockets, from one process to another, together with
+//! bytes of a stream.
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -102,8 +102,8 @@ pub enum NoPort {
 
 impl PortSockets {
     /// Makes the sockets from these descriptors, which have the order of [`Self::descriptors`].
-    /// `vfio` is the path of the monitor's socket, `net` those of both ends of the network
-    /// interface.
+    /// `vfio` is the path of the monitor's socket. `net` has the paths of the daemon's and the
+    /// monitor's socket of the network interface.
     ///
     /// # Errors
     ///

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::keeper::Errand;
 
-/// Pause after a failed connect before the next attempt. A request to the keeper takes two context
-/// switches, which would slow down a sender of frames to an absent peer.
+/// Pause after a failed connect before the next attempt. Each attempt is a request to the keeper,
+/// which costs two context switches: without the pause, sending to an absent peer would be slow.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A socket that can be connected to a path at any time.
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Remote {
     socket: UnixDatagram,
     path: PathBuf,
-    /// The errand to connect the socket, if there is a keeper: the daemon itself may not.
+    /// The keeper's errand to connect the socket. `None` without a keeper.
     errand: Option<Errand>,
     /// Time and error of the last attempt, if it failed.
     failed: Option<(Instant, io::ErrorKind)>,
