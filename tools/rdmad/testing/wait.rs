@@ -2,8 +2,8 @@
 
 //! Waits for the effect of another thread or process; shared by the tests of the daemon's crates.
 //!
-//! Another thread may increment a counter later than the counted effect is visible. So a test must
-//! wait for the value of a counter: a single read may be too low on a busy machine.
+//! A thread may increment a counter after the counted effect is visible. So a test must wait until
+//! a counter has its value: on a busy machine, a single read may return a lower one.
 // Each test program uses a part of this module.
 #![allow(dead_code)]
 
@@ -27,7 +27,7 @@ pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until `condition` holds, on a processor, so that the time of it is exact.
+/// Waits until `condition` holds without sleeping, so that the time of the return is exact.
 pub fn spin_until(what: &str, condition: impl Fn() -> bool) {
     let began = Instant::now();
     while !condition() {

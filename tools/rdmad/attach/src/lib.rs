@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! QEMU's arguments that attach a VM to a port of the daemon, and the same as XML of libvirt.
+//! QEMU's arguments that attach a VM to a port of the daemon, also as XML for libvirt.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub fn shell(arguments: &[Argument]) -> String {
     lines.join(" \\\n")
 }
 
-/// Quotes a word for a shell. This fails only for words with a NUL byte, which are not passed here.
+/// Quotes a word for a shell. The word must not contain a NUL byte, which can't be quoted.
 fn quote(word: &str) -> String {
     shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
 }

@@ -13,7 +13,7 @@ pub fn domain(backend: &Backend, arguments: &[Argument]) -> String {
         Backend::HugePages => {
             "    <hugepages><page size='2' unit='MiB'/></hugepages>\n    <source type='memfd'/>\n"
         }
-        // libvirt has one directory for all domains, memory_backing_dir of its qemu.conf.
+        // libvirt uses one directory for all domains: memory_backing_dir in its qemu.conf.
         Backend::Directory(_) => "    <source type='file'/>\n",
     };
     let words: Vec<_> = arguments

@@ -25,8 +25,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// QEMU's options for the size, and for a backend named `mem`. The machine must name it as its
-    /// `memory-backend`.
+    /// QEMU's options for the size, and for a backend named `mem`. The option `-machine` must have
+    /// `memory-backend=mem`.
     pub fn arguments(&self) -> [Argument; 2] {
         let size = format!("{}M", self.mib);
         let (kind, more) = match &self.backend {

@@ -17,7 +17,7 @@ pub struct Link {
 
 impl Link {
     /// QEMU's options for a backend named `id`, and for a network interface at `address` of the
-    /// root bus. `is_first` marks function 0 of a slot that has more functions.
+    /// root bus. `is_first` is set for function 0 of a slot with several functions.
     pub fn interface(&self, id: &str, mac: &str, address: &str, is_first: bool) -> [Argument; 2] {
         let multifunction = if is_first { ",multifunction=on" } else { "" };
         let backend = format!(
@@ -48,8 +48,8 @@ pub struct Port {
 
 impl Port {
     /// QEMU's options for the network interface and the device. These are functions 0 and 1 of one
-    /// slot: the driver takes its GIDs from the interface in its own slot. Without a link the
-    /// device is function 0.
+    /// slot, because the driver derives its GIDs from the interface in its own slot. Without a link
+    /// the device is function 0.
     pub fn arguments(&self) -> Vec<Argument> {
         let slot = self.slot;
         let mut arguments = Vec::new();

@@ -3,12 +3,11 @@
 //! Limits on the memory that a process allocates on behalf of one client.
 //!
 //! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of a budget; dropping it returns
-//! the bytes. [`ChargedList`] and [`ChargedQueue`] are a `Vec` and a `VecDeque` that hold the
-//! charge for their capacity, so all their memory is counted. Objects of other types hold a
-//! [`Charge`] in a field.
+//! the bytes. [`ChargedList`] and [`ChargedQueue`] are a `Vec` and a `VecDeque` that hold a charge
+//! for their whole capacity. Objects of other types hold a [`Charge`] in a field.
 //!
 //! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message:
-//! pushing to a list or queue that has unused capacity charges nothing more.
+//! no charge is needed to push an item to a list or queue that has unused capacity.
 
 #![forbid(unsafe_code)]
 
@@ -90,8 +89,8 @@ impl Budget {
         self.charge((size_of::<T>() + COUNTS + more) as u64)
     }
 
-    /// Makes a budget that is a part of this one: its `limit` is charged here until the part and
-    /// all its charges are dropped.
+    /// Makes a budget that is a part of this one: the whole `limit` of the part is charged to this
+    /// budget until the part and all its charges are dropped.
     pub fn part(&self, limit: u64) -> Result<Self, Exhausted> {
         let whole = self.charge(limit)?;
         Ok(Self::with(limit, Some(whole)))
@@ -132,7 +131,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Returns the amount without returning it to the budget: the caller takes over the charge.
+    /// Drops this value without returning its bytes to the budget. Returns the number of bytes,
+    /// which the caller must return.
     fn take(mut self) -> u64 {
         mem::take(&mut self.amount)
     }

@@ -6,7 +6,8 @@ use std::ops::{Deref, DerefMut};
 
 use crate::{Budget, Charge, Exhausted};
 
-/// Capacity in items after a list first grows. The extents of contiguous memory take two.
+/// Capacity in items after a list first grows. The list of extents of contiguous memory has two
+/// items.
 const FIRST: usize = 4;
 
 /// A list with a fixed maximum number of items.
@@ -60,7 +61,8 @@ impl<T> ChargedList<T> {
         let _ = self.charge.resize(bytes::<T>(self.items.capacity()));
     }
 
-    /// Grows the capacity to `capacity` items. Fails if that is not more than the present number.
+    /// Grows the capacity to `capacity` items. Fails if this is not more than the present number of
+    /// items.
     fn grow(&mut self, capacity: usize) -> Result<(), Exhausted> {
         let more = capacity.checked_sub(self.items.len());
         let more = more.filter(|more| *more > 0).ok_or(Exhausted)?;

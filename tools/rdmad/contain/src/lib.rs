@@ -3,8 +3,8 @@
 //! Containment of panics.
 //!
 //! A panic is a defect of the daemon. Work for one port is [contained](contain): a panic ends only
-//! the work, and the caller fails the port. After [`end_process_on_panic`], any other panic ends
-//! the process: a process that lost one of its threads would look alive but serve nobody.
+//! this work, and the caller fails the port. After [`end_process_on_panic`], any other panic ends
+//! the process: without one of its threads, the process would seem to run but not serve its ports.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process;
 use std::thread;
 
-/// Exit status of a process that ends by a panic: the one of Rust's runtime.
+/// Exit status of a process that ends by a panic, as in Rust's runtime.
 const EXIT_STATUS: i32 = 101;
 
 thread_local! {
@@ -62,8 +62,8 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     done.map_err(|payload| Panicked::new(&*payload))
 }
 
-/// Installs a panic hook that reports panics to `log` alone. A panic that is not
-/// [contained](contain), of any thread, then flushes the log and ends the process.
+/// Installs a panic hook that reports panics only to `log`. If a thread panics outside of
+/// [contained](contain) work, the hook then flushes the log and ends the process.
 pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
     panic::set_hook(Box::new(move |info| {
         let thread = thread::current();
@@ -72,7 +72,7 @@ pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'stati
         let backtrace = Backtrace::capture();
         if backtrace.status() == BacktraceStatus::Captured {
             text += &if sandbox::is_on() {
-                // A backtrace needs files, which the sandbox does not let a thread open.
+                // To make a backtrace, a thread must open files, which the sandbox denies.
                 "no backtrace in the sandbox: --sandbox none gives one\n".to_owned()
             } else {
                 format!("{backtrace}\n")

@@ -18,14 +18,14 @@ pub enum ChainError {
     /// A descriptor table or buffer can't be accessed.
     #[error("{0}")]
     Dma(#[from] DmaError),
-    /// The number of a descriptor is beyond the end of the table.
+    /// The index of a descriptor is beyond the end of the table.
     #[error("descriptor {0} does not exist")]
     BadDescriptor(u16),
     /// The chain has more descriptors than the queue, or than the caller allows; possibly a loop.
     #[error("descriptor chain too long")]
     TooLong,
-    /// An indirect descriptor that was not negotiated, is in an indirect table, or has the NEXT
-    /// flag.
+    /// An indirect descriptor, although they were not negotiated; or an indirect descriptor in an
+    /// indirect table or with the NEXT flag.
     #[error("indirect descriptor where there must be none")]
     Indirect,
     /// The length of an indirect table is not a multiple of the descriptor size.
@@ -34,7 +34,7 @@ pub enum ChainError {
     /// A device-readable buffer follows a device-writable one.
     #[error("readable descriptor behind a writable one")]
     ReadAfterWrite,
-    /// A buffer for the wrong direction.
+    /// A buffer is writable where it must be readable, or the reverse.
     #[error("descriptor for the wrong direction")]
     Direction,
     /// The chain is too short for the bytes to write.

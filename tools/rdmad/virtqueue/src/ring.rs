@@ -22,7 +22,7 @@ const F_NO_NOTIFY: u16 = 1 << 0;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`: the device need not interrupt.
 const F_NO_INTERRUPT: u16 = 1 << 0;
 
-/// A split virtqueue: number of descriptors and the DMA addresses of its parts.
+/// A split virtqueue: the number of its descriptors and the DMA addresses of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// Number of descriptors.
@@ -72,7 +72,8 @@ impl Split {
         self.used + RING_ENTRIES + USED_ENTRY * u64::from(position % self.size)
     }
 
-    /// Loads the available ring's index. Acquire: later loads see the entries before the index.
+    /// Loads the available ring's index. Acquire: later loads see the entries that the driver wrote
+    /// before the index.
     pub fn load_available_index(&self, view: &DmaView) -> Result<u16, DmaError> {
         load(view, self.available_index(), Ordering::Acquire)
     }
@@ -107,7 +108,8 @@ impl Split {
         entry.store_u32(4, len.to_le(), Ordering::Relaxed)
     }
 
-    /// Stores the used ring's index. Release: a driver that sees it sees all earlier writes.
+    /// Stores the used ring's index. Release: a driver that sees this index also sees all earlier
+    /// writes.
     pub fn store_used_index(&self, view: &DmaView, index: u16) -> Result<(), DmaError> {
         store(view, self.used_index(), index, Ordering::Release)
     }

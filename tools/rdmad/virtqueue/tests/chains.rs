@@ -19,7 +19,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// A queue of 8 descriptors with indirect descriptors negotiated.
+    /// A guest with a queue of 8 descriptors, for which indirect descriptors are negotiated.
     fn new() -> Self {
         Self {
             space: DmaSpace::anonymous(0, MEMORY),
@@ -58,7 +58,8 @@ impl Guest {
         self.put(table + 16 * index, &bytes);
     }
 
-    /// Writes a chain of these parts to a table, from descriptor 0 on.
+    /// Writes a chain of buffers to a table, from descriptor 0 on. `parts` has the address, length
+    /// and flags of each buffer.
     fn parts(&self, table: u64, parts: &[(u64, u32, u16)]) {
         for (index, &(address, len, flags)) in (0..).zip(parts) {
             let last = index + 1 == parts.len() as u64;
@@ -171,7 +172,8 @@ fn chains_end() {
     guest.descriptor(TABLE, 0, (0x4000, 1), NEXT, 1);
     guest.descriptor(TABLE, 1, (0x4000, 1), NEXT, 0);
     assert_eq!(guest.walk(), Err(ChainError::TooLong), "a loop");
-    // An indirect table may have more descriptors than the queue, but a chain in it may not.
+    // An indirect table may have more descriptors than the queue, but a chain in this table may
+    // not.
     guest.descriptor(TABLE, 0, (OTHER_TABLE, 16 * 9), INDIRECT, 0);
     guest.parts(OTHER_TABLE, &[(0x4000, 1, 0); 9]);
     assert_eq!(guest.walk(), Err(ChainError::TooLong));
