@@ -22,12 +22,12 @@ pub(crate) struct Allowed {
     when: Vec<When>,
 }
 
-/// A condition on an argument, which is given by its position (0 to 5).
+/// A condition on one argument of a system call, given by the argument's position (0 to 5).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
     /// The argument has this 32-bit value.
     Is(u8, u32),
-    /// The argument has none of these bits set, which are among its lower 32.
+    /// The argument has none of these bits set. Only its low 32 bits can be checked.
     Lacks(u8, u32),
     /// The argument is a null pointer.
     Null(u8),
@@ -89,8 +89,9 @@ fn allow(list: Vec<Allowed>, kind: Kind) -> Result<BpfProgram, Error> {
     program.map_err(|error| Error::List(kind, error.to_string()))
 }
 
-/// Lets system calls that no part of the daemon makes end the process at once, without a handler
-/// that could be subverted. Threads that are started later inherit this filter.
+/// Makes the kernel kill the process if a thread makes a system call that no part of the daemon
+/// needs. No signal handler runs, which an attacker could subvert. Threads that are started later
+/// inherit this filter.
 pub(crate) fn forbid_for_ever() -> Result<(), Error> {
     let program = compile(
         lists::never(),
@@ -117,7 +118,8 @@ fn compile(
             rules.push(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?);
         }
     }
-    // A system call with an empty list of rules matches for any arguments.
+    // A system call with an empty list of rules matches with any arguments. Inserted last, because
+    // the same call may also be listed with conditions.
     for number in unconditional {
         rules.insert(number, Vec::new());
     }

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The first thread. It starts everything and waits for a signal that ends it.
+    /// The first thread. It starts all other threads and waits for a signal that ends the daemon.
     Main,
     /// Writes the log to standard error.
     Log,

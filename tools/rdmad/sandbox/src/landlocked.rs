@@ -2,8 +2,8 @@
 
 //! Landlock: denies access to files, TCP ports and processes outside of the sandbox.
 //!
-//! The seccomp filter already refuses the system calls for this by their numbers. Landlock refuses
-//! the effect, whichever system call causes it.
+//! The seccomp filter already refuses system calls for such accesses by their numbers. Landlock
+//! refuses the access itself, whichever system call makes it.
 
 use std::path::Path;
 
@@ -17,7 +17,8 @@ use crate::Error;
 /// The newest version of Landlock whose access rights are known here. Older kernels enforce fewer.
 const KNOWN: ABI = ABI::V9;
 
-/// Denies the calling thread access to anything new. Returns whether the kernel has Landlock.
+/// Denies the calling thread access to files, the network and processes, except by descriptors that
+/// it has. Returns whether the kernel has Landlock.
 pub(crate) fn allow_nothing() -> Result<bool, Error> {
     handle(AccessFs::from_all(KNOWN))
         .and_then(RulesetCreated::restrict_self)

@@ -2,9 +2,9 @@
 
 //! Confinement of the daemon's threads once it has started.
 //!
-//! An attacker who executes code through a defect of the daemon is still confined to the needs of
-//! the thread that runs the code: it has no privileges and makes only the system calls of its
-//! [kind](Kind). Files and sockets are opened before threads are confined.
+//! If an attacker executes code through a defect of the daemon, this code has no privileges and can
+//! make only the system calls that threads of its [kind](Kind) need. Files and sockets are opened
+//! before threads are confined.
 //!
 //! Confinement is a property of a thread, not of the process. So every thread is started by
 //! [`spawn`], which confines it before its work begins. The first thread confines itself last, by

@@ -14,7 +14,7 @@ use crate::Kind;
 /// `PR_SET_VMA` (C header: linux/prctl.h), by which the C library names its memory mappings.
 const PR_SET_VMA: u32 = 0x5356_4d41;
 
-/// The kinds of uplinks that need other system calls than ports.
+/// The kinds of uplinks of the daemon. Uplinks need other system calls than ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uplinks {
     /// Whether there are uplinks over Unix sockets.
@@ -92,7 +92,6 @@ pub(crate) fn never() -> Vec<Allowed> {
 
 /// System calls of every thread: to allocate, to wait, to end, and to report a defect.
 fn all() -> Vec<Allowed> {
-    // Fits u32: a process ID is positive.
     let process = std::process::id();
     vec![
         // Memory, but none that can be executed.
@@ -103,7 +102,7 @@ fn all() -> Vec<Allowed> {
         any(SYS_mremap),
         any(SYS_munmap),
         when(SYS_prctl, &[Is(0, PR_SET_VMA)]),
-        // A spare thread takes the name of its work.
+        // A spare thread that begins work sets its name.
         when(SYS_prctl, &[Is(0, PR_SET_NAME as u32)]),
         // Waiting and time.
         any(SYS_clock_gettime),
@@ -114,8 +113,8 @@ fn all() -> Vec<Allowed> {
         any(SYS_sched_getaffinity),
         any(SYS_sched_yield),
         any(SYS_getrandom),
-        // Closing of descriptors. Debug builds of the standard library check first whether they are
-        // open.
+        // Closing of descriptors. Debug builds of the standard library first check whether the
+        // descriptor is open.
         any(SYS_close),
         when(SYS_fcntl, &[Is(1, F_GETFD as u32)]),
         // The end of threads and of the process.
@@ -140,7 +139,7 @@ fn all() -> Vec<Allowed> {
     ]
 }
 
-/// Interrupts: AIO signals the eventfds of clients.
+/// Interrupts: signalling of the clients' eventfds by AIO.
 fn interrupts() -> Vec<Allowed> {
     vec![
         any(SYS_io_submit),
@@ -183,12 +182,12 @@ fn credentials() -> Allowed {
     )
 }
 
-/// Requests to the keeper to run an errand.
+/// Requests to the keeper process, which accesses paths for the daemon.
 fn errands() -> Vec<Allowed> {
     vec![any(SYS_recvfrom), when(SYS_sendto, &[Null(4)])]
 }
 
-/// System calls of the keeper, which runs the errands of the daemon.
+/// System calls of the keeper process, which accesses paths for the daemon.
 pub(crate) fn keeper() -> Vec<Allowed> {
     let own = vec![
         any(SYS_recvmsg),
@@ -289,6 +288,6 @@ fn control() -> Vec<Allowed> {
         any(SYS_fstat),
         when(SYS_fcntl, &[Is(1, F_GETFL as u32)]),
     ];
-    // Removing a port resets its device, and requests from its keeper that it remove the paths.
+    // When a port is removed, its device is reset and its keeper is requested to remove the paths.
     [own, events(), clients(), interrupts(), errands()].concat()
 }

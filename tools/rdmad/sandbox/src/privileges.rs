@@ -16,7 +16,7 @@ pub(crate) fn refuse_new() -> Result<(), Error> {
 }
 
 /// Drops all capabilities of the calling thread except those in `kept`. The thread need not have
-/// the latter.
+/// the capabilities in `kept`.
 pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -27,8 +27,8 @@ pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
             Ok(()) => {}
             // The kernel knows no capability with this number or a higher one.
             Err(Errno::INVAL) => break,
-            // Without CAP_SETPCAP the bounding set stays, but `refuse_new` keeps the thread from
-            // gaining capabilities.
+            // Without CAP_SETPCAP the bounding set can't be changed, but `refuse_new` prevents that
+            // the thread gains capabilities.
             Err(Errno::PERM) => break,
             Err(error) => return Err(failure(error)),
         }

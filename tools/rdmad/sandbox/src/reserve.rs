@@ -41,7 +41,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// A handle of work that a thread of a [`Reserve`] does.
+/// Work that a thread of a [`Reserve`] does, for waiting until the work is done.
 #[derive(Debug)]
 pub struct Task(Arc<Done>);
 
@@ -51,8 +51,8 @@ struct Done {
     changed: Condvar,
 }
 
-/// Guard of a piece of work: its drop marks the work as done. After a panic the thread does not
-/// return to the reserve.
+/// Guard of a piece of work. Dropping the guard marks the work as done. If the work has panicked,
+/// its thread does not return to the reserve.
 struct Doing(Arc<Shared>, Arc<Done>);
 
 impl Reserve {
@@ -80,7 +80,7 @@ impl Reserve {
         self.0.state.lock().idle
     }
 
-    /// Passes `work` to one of the threads, which takes the name `name` while it works.
+    /// Passes `work` to one of the threads, which is named `name` while it does the work.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl Task {
             .wait_while(&mut self.0.yes.lock(), |yes| !*yes);
     }
 
-    /// Waits at most `patience` until the work is done. Returns whether it is.
+    /// Waits until the work is done, but at most `patience`. Returns whether the work is done.
     pub fn wait_for(&self, patience: Duration) -> bool {
         let mut yes = self.0.yes.lock();
         self.0
@@ -199,7 +199,7 @@ mod tests {
         task.wait();
     }
 
-    /// The values that the work owns are dropped before it counts as done.
+    /// The values that the closure of the work owns are dropped before the work counts as done.
     #[test]
     fn work_is_dropped_before_it_is_done() {
         let reserve = Reserve::start(Kind::Socket, 1).unwrap();

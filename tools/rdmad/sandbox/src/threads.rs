@@ -17,10 +17,11 @@ use rustix::thread::{gettid, CapabilitySet, Pid};
 use crate::filter::{self, Filters};
 use crate::{landlocked, privileges, violation, Error, Kind, FILTERS};
 
-/// Threads that [`spawn`] has confined. Some may have ended.
+/// Threads that [`spawn`] has confined, including ended ones.
 static CONFINED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
-/// Starts a thread that does `work`. If the sandbox is on, the thread is confined as `kind` says.
+/// Starts a thread that does `work`. If the sandbox is on, the thread is confined to the system
+/// calls of `kind`.
 ///
 /// # Errors
 ///
@@ -50,8 +51,8 @@ pub fn spawn(
     Ok(thread)
 }
 
-/// Confines the calling thread, which is the first of the process. To be called after all others
-/// have been started. Returns whether the kernel has Landlock.
+/// Confines the calling thread, the first of the process. To be called after all other threads have
+/// been started. Returns whether the kernel has Landlock.
 ///
 /// # Errors
 ///
@@ -69,7 +70,7 @@ pub fn confine_main() -> Result<bool, Error> {
         let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
         let thread = thread.and_then(Pid::from_raw);
         if !thread.is_some_and(|thread| thread == own || confined.contains(&thread)) {
-            // A thread that has just ended has no name any more.
+            // The name of a thread that has just ended can't be read.
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
             return Err(Error::Outside(name.trim_end().to_owned()));
         }
@@ -78,9 +79,9 @@ pub fn confine_main() -> Result<bool, Error> {
     confine(filters, Kind::Main)
 }
 
-/// Confines the keeper, a process with one thread. It may connect sockets, and remove files in
-/// `directories`. It retains `CAP_DAC_OVERRIDE` if it has it, to reach the socket of a monitor that
-/// runs as another user than the daemon.
+/// Confines the keeper, a process with one thread. The keeper may connect sockets, and remove files
+/// in `directories`. It retains `CAP_DAC_OVERRIDE` if it has this capability, to connect to a
+/// monitor that runs as another user than the daemon.
 ///
 /// # Errors
 ///
@@ -106,8 +107,9 @@ fn confine(filters: &Filters, kind: Kind) -> Result<bool, Error> {
     Ok(has_landlock)
 }
 
-/// Triggers the one-time lookups of the C library, some of which read files: the number of heaps,
-/// whether a heap may shrink, and the source of random numbers. Confined threads can't read files.
+/// Makes the C library do its one-time lookups: the maximum number of heaps, whether a heap may
+/// shrink, and the source of random numbers. Some of these read files, which confined threads can't
+/// do.
 pub(crate) fn warm_up() {
     let thread = thread::spawn(|| {
         let random = RandomState::new().hash_one(0);

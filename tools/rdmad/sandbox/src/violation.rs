@@ -3,9 +3,9 @@
 //! The handler of SIGSYS: system calls that are not on the list of their thread.
 //!
 //! The kernel does not execute such a call. It sends SIGSYS instead. The handler reports the call
-//! and lets it fail with `EPERM`. The process goes on: the C library makes unexpected calls and can
-//! do without most of them, and the exit of the daemon would take down all its ports. The signal
-//! kills a thread that blocks it.
+//! and lets it fail with `EPERM`. The process continues: the C library makes unexpected calls and
+//! does not depend on most of them, and if the daemon ended, all its ports would end. SIGSYS kills
+//! the process if the calling thread blocks this signal.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -58,8 +58,8 @@ pub(crate) fn install() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = on_violation as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a
-    // signal's context, as its comment proves. `action` is readable as long as the call.
+    // SAFETY: The handler has the signature that SA_SIGINFO requires and is safe to run in a
+    // signal's context, as its comment proves. `action` is readable during the call.
     match unsafe { libc::sigaction(libc::SIGSYS, &action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -72,19 +72,20 @@ pub(crate) fn install() -> io::Result<()> {
 /// formatted into an array, and `KIND` has neither a constructor nor a destructor. All lists allow
 /// the system calls that it makes.
 extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO, which is of this
-    // form for SIGSYS. Another sender's has other values there, which are integers as well.
+    // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO. For a SIGSYS of
+    // the kernel, it has the form of `SigSys`. For a SIGSYS of another sender, these fields have
+    // other values, but any bytes are valid integers.
     let SigSys { code, number, .. } = unsafe { info.cast::<SigSys>().read() };
     if code != SYS_SECCOMP {
-        // A process sent the signal; it does not come from the filter.
+        // The signal was sent by a process instead of the filter.
         // SAFETY: `abort` has no preconditions, and a signal handler may call it.
         unsafe { libc::abort() }
     }
-    // SAFETY: The kernel passes a valid `ucontext_t` to a handler with SA_SIGINFO, for which there
-    // is no other reference.
+    // SAFETY: The kernel passes a valid `ucontext_t` to a handler with SA_SIGINFO. No other
+    // reference to this structure exists.
     refuse(unsafe { &mut *context.cast::<libc::ucontext_t>() });
     if LINES.fetch_add(1, Ordering::Relaxed) >= MAX_LINES {
-        // The count must not wrap.
+        // Reset to the limit, so that the counter never wraps to 0.
         LINES.store(MAX_LINES, Ordering::Relaxed);
         return;
     }
@@ -103,8 +104,8 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: 
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // Without a poll, a full pipe that nobody reads would block the thread. A pipe that is writable
-    // has room for the whole line.
+    // Polls first, because the write would block if standard error is a full pipe that no process
+    // reads. A pipe that polls as writable has room for the whole line.
     if poll(&mut stderr_now, Some(&no_time)) == Ok(1) {
         let _ = rustix::io::write(stderr(), line.text());
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks the sources of the daemon: it starts threads only by `sandbox::spawn`.
+//! Checks in the sources of the daemon that it starts threads only by `sandbox::spawn`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// Whether a file has nothing but unit tests.
+/// Whether a file consists only of tests, by its name or that of its folder.
 fn is_test(file: &Path) -> bool {
     let name = |path: &Path| path.file_stem().map(|name| name.to_owned());
     let parent = file.parent().and_then(name);
@@ -77,6 +77,6 @@ fn threads_are_started_confined() {
             );
         }
     }
-    // Workers, the two threads of a port, switch, capture, log, status.
+    // Found are at least: workers, the two threads of a port, switch, capture, log and status.
     assert!(confined >= 7, "{confined}");
 }

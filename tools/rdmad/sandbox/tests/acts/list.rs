@@ -2,7 +2,7 @@
 
 //! Table of system calls that are forbidden to every thread.
 //!
-//! The arguments are harmless if a call is not refused: they make most calls fail.
+//! If the sandbox does not refuse a call, its arguments make the call harmless: most calls fail.
 
 use libc::*;
 
@@ -17,8 +17,8 @@ impl Act {
     /// Makes the system call.
     pub fn call(&self) -> c_long {
         let [a, b, c, d, e, f] = self.arguments;
-        // SAFETY: Each call of the table fails, maps memory at an address of the kernel's choice,
-        // or makes a descriptor. None writes to memory of this program by a pointer argument.
+        // SAFETY: Each call of the table fails, maps memory at an address that the kernel chooses,
+        // or makes a descriptor. None of them writes to memory through a pointer argument.
         unsafe { syscall(self.number, a, b, c, d, e, f) }
     }
 }

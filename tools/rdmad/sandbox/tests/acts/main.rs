@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tries every act of the [table](list), a system call, in each kind of thread, each in a separate
-//! process. The sandbox must refuse the act or end the process. Outside of the sandbox the act must
-//! not be refused, which shows that the sandbox refuses it. Acts that every thread needs, such as
-//! to free memory, must not be refused.
+//! Tries every system call of the [table](list) in each kind of thread, each time in a separate
+//! process. The sandbox must refuse the call or end the process. Outside of the sandbox the call
+//! must not be refused, which shows that it is the sandbox that refuses it. Work that every thread
+//! must be able to do, such as to free memory, must not be refused.
 
 mod list;
 
@@ -18,11 +18,12 @@ use std::thread::available_parallelism;
 use list::{Act, ACTS};
 use sandbox::{Kind, Uplinks};
 
-/// First argument of a process that tries one act.
+/// First argument of a process that tries one system call.
 const ATTEMPT: &str = "attempt";
-/// Argument in the place of a kind of thread: the act is tried outside of the sandbox.
+/// Argument in the place of a kind of thread: the system call is tried outside of the sandbox.
 const FREE: &str = "free";
-/// Argument in the place of an act: the process does the work that every thread must be able to do.
+/// Argument in the place of a system call: the process does [`work`] that every thread must be able
+/// to do.
 const WORK: &str = "work";
 /// Output of a process whose system call was executed, with any result.
 const DONE: &str = "done";
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
             attempt(kind, act);
             ExitCode::SUCCESS
         }
-        // The arguments select other tests.
+        // The test runner's arguments select only other tests.
         [filter, ..] if !filter.starts_with('-') && !"acts".contains(filter) => ExitCode::SUCCESS,
         _ => no_thread_does_what_is_forbidden(),
     }
@@ -51,7 +52,7 @@ fn work() {
     }
 }
 
-/// Tries an act in a thread of this kind.
+/// Tries a system call in a thread of this kind.
 fn attempt(kind: &str, act: &str) {
     let act = ACTS.iter().find(|known| known.name == act);
     let call = move || {
@@ -75,7 +76,7 @@ fn attempt(kind: &str, act: &str) {
     };
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind);
     let kind = kind.unwrap();
-    // With all kinds of uplinks, the lists are the longest of any daemon.
+    // With all kinds of uplinks, the lists allow the most system calls.
     let uplinks = Uplinks {
         unix: true,
         udp: true,
@@ -133,8 +134,8 @@ fn no_thread_does_what_is_forbidden() -> ExitCode {
     }
 }
 
-/// Describes the failure, if the work fails in a thread of this kind, or outside of the sandbox for
-/// `None`.
+/// Does [`work`] in a thread of this kind, or outside of the sandbox for `None`. Returns a
+/// description of the failure, if the work fails.
 fn judge_work(kind: Option<Kind>) -> Option<String> {
     let place = kind.map_or(FREE, Kind::name);
     let output = try_in(place, WORK);
@@ -143,8 +144,8 @@ fn judge_work(kind: Option<Kind>) -> Option<String> {
     (!is_good).then(|| format!("{place}: {WORK}: {}, {told}", output.status))
 }
 
-/// Runs a process that tries an act, or work, in a thread of the kind `place`, or outside of the
-/// sandbox.
+/// Runs a process that tries the system call `act`, or [`work`], in a thread of the kind `place`, or
+/// outside of the sandbox if `place` is [`FREE`].
 fn try_in(place: &str, act: &str) -> Output {
     Command::new(env::current_exe().unwrap())
         .args([ATTEMPT, place, act])
@@ -152,8 +153,8 @@ fn try_in(place: &str, act: &str) -> Output {
         .unwrap()
 }
 
-/// Describes the failure, if `act` has another result than expected in a thread of this kind, or
-/// outside of the sandbox for `None`.
+/// Tries `act` in a thread of this kind, or outside of the sandbox for `None`. Returns a
+/// description of the failure, if the result is not the expected one.
 fn judge(kind: Option<Kind>, act: &Act) -> Option<String> {
     let place = kind.map_or(FREE, Kind::name);
     let output = try_in(place, act.name);
@@ -170,7 +171,7 @@ fn is_done(output: &Output) -> bool {
     output.stdout.starts_with(DONE.as_bytes())
 }
 
-/// Whether the process was killed at once, or its call was refused and the refusal reported.
+/// Whether the process was killed at once, or its call was refused and the refusal was reported.
 fn is_refused(output: &Output, kind: Kind, act: &Act) -> bool {
     let line = format!("refused system call {} ", act.number);
     let told = String::from_utf8_lossy(&output.stderr);
