@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Names, addresses and paths, which must be unique among all ports.
+//! Names, addresses and paths that must be unique among all ports.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -92,8 +92,8 @@ pub struct Args {
     /// Join the switch to another daemon or a host: Unix datagrams, UDP datagrams, or a tap
     /// interface. May be repeated.
     ///
-    /// routed=on is for uplinks with IP routers behind them. It accepts packets of a connection
-    /// from any MAC address there; else the packets must come from the MAC address of the peer.
+    /// routed=on is for uplinks with IP routers behind them: packets of a connection are accepted
+    /// from any MAC address there. Without it, they must come from the MAC address of the peer.
     #[arg(
         long = "uplink",
         value_name = "unix:LOCAL:REMOTE|udp:BIND:PEER|tap:NAME[,routed=on]",
@@ -128,9 +128,9 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(WORKERS))]
     pub workers: Option<u16>,
 
-    /// Serve by N threads that each own a CPU: they never sleep, and ask for no doorbells at queues
-    /// that they watch. These are the last of the CPUs that the daemon may use; all its other
-    /// threads stay on the rest. Keep other programs, the VMs among them, off these CPUs.
+    /// Serve queues by N threads, each on a CPU of its own. These threads never sleep, and request
+    /// no doorbells for queues that they watch. They use the last N of the CPUs that the daemon may
+    /// use; its other threads use the rest. Keep other programs, including the VMs, off these CPUs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(WORKERS),
         conflicts_with_all = ["workers", "poll"])]
     pub dedicate: Option<u16>,
@@ -277,13 +277,13 @@ pub struct PortArgs {
     pub net: Option<DatagramPath>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
-    /// IP addresses that the VM may use; any if there are none.
+    /// IP addresses that the VM may use. If the list is empty, it may use any address.
     pub addresses: Vec<IpAddr>,
     /// Whether RoCE from the VM's network interface is forwarded.
     pub net_roce: bool,
-    /// Maximum number of bytes that the daemon allocates for the port, if configured for the port.
+    /// Maximum number of bytes that the daemon allocates for the port. `None` for the default.
     pub memory: Option<u64>,
-    /// Maximum number of bytes of guest memory that the port maps, if configured for the port.
+    /// Maximum number of bytes of guest memory that the port maps. `None` for the default.
     pub guest_memory: Option<u64>,
     /// Link speed that the port reports.
     pub speed: LinkSpeed,
@@ -295,15 +295,15 @@ pub struct PortArgs {
 
 /// Valid numbers of workers.
 const WORKERS: RangeInclusive<i64> = 1..=MAX_WORKERS as i64;
-/// Lowest memory limit of a port in bytes: twice the size of its tables and frames.
+/// Minimum value of a port's memory limit in bytes: twice the size of its tables and frames.
 const LEAST_MEMORY: u64 = 64 << 20;
-/// Valid distances between doorbell pages, as base-2 logarithms of bytes. With 64 KiB, the region
-/// of 4,096 pages takes 256 MiB of a guest's addresses.
+/// Valid distances between doorbell pages, as base-2 logarithms of bytes. With a distance of
+/// 64 KiB, the region of 4,096 pages occupies 256 MiB of a guest's address space.
 const DOORBELL_STRIDES: RangeInclusive<u8> = 12..=16;
 /// Default maximum of the guest memory of a port, in bytes.
 const GUEST_MEMORY: u64 = 1 << 40;
-/// Maximum guest memory of all ports together by default, in bytes: an x86 process has 128 TiB of
-/// addresses, and the daemon needs some itself.
+/// Maximum guest memory of all ports together, in bytes: an x86 process has 128 TiB of address
+/// space, of which the daemon itself needs a part.
 const ALL_GUEST_MEMORY: u64 = 96 << 40;
 
 /// Default number of ports that can be added.
@@ -347,7 +347,7 @@ impl Args {
         self.ports.len() + self.spare_ports()
     }
 
-    /// Paths of the sockets that don't belong to a port.
+    /// Paths of all sockets of the daemon except those of ports.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let uplinks = self.uplinks.iter().filter_map(|uplink| match &uplink.link {
             Uplink::Unix(link) => Some([&*link.local, &*link.remote]),
@@ -652,7 +652,7 @@ fn parse_uplink_link(text: &str) -> Result<Uplink> {
         Some(("unix", link)) => parse_link(link).map(Uplink::Unix),
         Some(("udp", addresses)) => addresses
             .match_indices(':')
-            // Addresses contain colons: find the one that separates two valid addresses.
+            // Addresses contain colons. Only one of all colons separates two valid addresses.
             .find_map(|(at, _)| {
                 let (bind, peer) = (
                     addresses[..at].parse().ok()?,

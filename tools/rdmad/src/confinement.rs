@@ -36,8 +36,8 @@ pub fn begin(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Gives up the rights that only the start needed: seals the keeper, lowers limits, and confines
-/// the first thread.
+/// Gives up the rights that were needed only for the start: seals the keeper, lowers limits, and
+/// confines the first thread.
 pub fn complete(args: &Args) -> Result<()> {
     keeper::seal().context("the keeper")?;
     limits::lower(args)?;
@@ -50,11 +50,11 @@ pub fn complete(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the keeper, until the daemon at standard input ends.
+/// Runs the keeper until the other end of its standard input, a socket, is closed.
 pub fn keep() -> Result<()> {
-    // The terminal's signals are meant for the daemon or for ctl. The keeper ignores them, and ends
-    // when the daemon ends or the port is removed. `setsid` fails only if the keeper has its own
-    // session already.
+    // Signals of the terminal are meant for the daemon or for ctl. The keeper blocks them, and ends
+    // when the daemon ends or the port is removed. `setsid` fails only if the keeper already has
+    // its own session.
     block_signals()?;
     let _ = rustix::process::setsid();
     let confine = |removed: &[&Path]| {

@@ -33,7 +33,7 @@ pub const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// Lists the ports.
     Ports {},
-    /// Adds a port, whose sockets are passed as descriptors.
+    /// Adds a port. The port's sockets are passed as descriptors.
     AddPort {
         /// The port in the syntax of `--port`.
         port: String,
@@ -75,7 +75,7 @@ pub enum Request {
 pub enum Reply {
     /// The request was executed.
     Done,
-    /// Why the request was refused.
+    /// The request was refused for this reason.
     Error(String),
     /// The state of all ports.
     Ports(Vec<PortState>),
@@ -94,8 +94,8 @@ pub struct Control {
     pub ports: Arc<Ports>,
     /// The level of the log.
     pub level: Level,
-    /// Whether users other than root and the daemon's may control the daemon, if the permissions of
-    /// the socket let them connect.
+    /// Whether users other than root and the daemon's user may control the daemon, if the
+    /// permissions of the socket allow them to connect.
     pub has_group: bool,
 }
 
@@ -164,8 +164,8 @@ impl Control {
     }
 }
 
-/// Fails unless `user` may control the daemon of user `own`. With a group, every user may who can
-/// connect.
+/// Fails unless `user` may control the daemon of user `own`. With a group, every user who can
+/// connect may control the daemon.
 fn check_user(user: Uid, own: Uid, has_group: bool) -> Result<()> {
     ensure!(
         has_group || user.is_root() || user == own,
@@ -213,7 +213,7 @@ mod tests {
             let checked = check_user(user(who), user(1000), has_group);
             assert_eq!(checked.is_ok(), may, "user {who}, group {has_group}");
         }
-        // A daemon of root refuses ordinary users too.
+        // A daemon that runs as root refuses ordinary users too.
         assert!(check_user(user(1000), user(0), false).is_err());
     }
 }

@@ -5,9 +5,9 @@
 use anyhow::{ensure, Context, Result};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
-/// Reserves the last `count` of the CPUs that the current thread may use, and moves the thread to
-/// the other CPUs. Threads that it starts later inherit this, unless they are moved. Does nothing
-/// if `count` is 0.
+/// Reserves and returns the last `count` of the CPUs that the current thread may use, and restricts
+/// the thread to the other CPUs. Threads that it starts later inherit this restriction. Does
+/// nothing if `count` is 0.
 ///
 /// # Errors
 ///

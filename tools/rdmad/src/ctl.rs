@@ -51,8 +51,8 @@ enum Command {
         /// Name of the port.
         port: String,
     },
-    /// Capture the frames from and to a port. There are no frames of data that is copied from
-    /// memory to memory.
+    /// Capture the frames from and to a port. Data that is copied from memory to memory has no
+    /// frames, so it is not captured.
     Capture {
         /// Name of the port.
         port: String,
@@ -70,11 +70,11 @@ enum Command {
         /// Name of the port.
         port: String,
 
-        /// Bytes per second, and of a burst (by default those of 5 ms); or none.
+        /// Bytes per second, and bytes in a burst (default: the bytes of 5 ms); or none.
         #[arg(long, value_name = "BYTES[:BURST]|none")]
         rate: Option<String>,
 
-        /// Messages per second, and of a burst (by default those of 5 ms); or none.
+        /// Messages per second, and messages in a burst (default: the messages of 5 ms); or none.
         #[arg(
             long,
             value_name = "COUNT[:BURST]|none",
@@ -152,7 +152,8 @@ fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec
     let port = port.absolute()?;
     let access = sockets.access();
     let keeper = keeper::start(KEEPER, Stdio::null()).context("can't start the keeper")?;
-    // The sockets are made in the order in which the daemon numbers the errands of the keeper.
+    // Each socket registers an errand with the keeper. The order determines the numbers of the
+    // errands, which the daemon knows.
     let vfio = sockets::listen(&port.vfio, &access)?;
     let net = port.net.as_ref();
     let net = net.map(|path| vswitch::open_net(path, &access));

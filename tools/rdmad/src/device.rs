@@ -33,8 +33,9 @@ pub struct RdmaDevice {
 }
 
 impl RdmaDevice {
-    /// Makes a device and connects it to its port of the switch. The device offers all features
-    /// except `withheld` and those that depend on them, and the transport features in `more`.
+    /// Makes a device and connects it to its port of the switch. The device offers the transport
+    /// features in `more`, and all other features except `withheld` and features that depend on
+    /// these.
     pub fn new(
         mut config: DeviceConfig,
         withheld: Features,
@@ -179,7 +180,7 @@ impl VirtioDevice for RdmaDevice {
 #[derive(Default)]
 struct DeviceQueues {
     all: OnceLock<Vec<Arc<Virtqueue>>>,
-    /// Whether there are event queues: the driver has negotiated own rings.
+    /// Whether the device has event queues, because the driver has negotiated own rings.
     carry_events: AtomicBool,
 }
 

@@ -27,13 +27,13 @@ const CAPTURES: usize = 4;
 
 /// Resources that all ports share.
 pub struct Host {
-    /// Dropped before the switch, to which the workers send frames.
+    /// The workers. Dropped before the switch, to which they send frames.
     pub runtime: Runtime,
     pub switch: Switch,
     seats: Arc<Seats>,
     /// Maximum number of ports at a time.
     pub most_ports: usize,
-    /// Paths of the sockets that don't belong to a port.
+    /// Paths of all sockets of the daemon except those of ports.
     pub paths: Vec<PathBuf>,
     /// Default memory limit of a port in bytes.
     memory: u64,
@@ -45,17 +45,18 @@ pub struct Host {
     more: Features,
 }
 
-/// A port and the server of its socket. Dropping it ends its threads.
+/// A port and the server of its vfio-user socket. Dropping this value ends the port's threads.
 pub struct ServedPort {
-    /// Server of the port's socket, which ends its threads when dropped.
+    /// Server of the port's vfio-user socket.
     server: Handle,
     pub engine: Arc<Device>,
     frames: EnginePort,
 }
 
 impl Host {
-    /// Starts the switch, and the workers, on the CPUs `dedicated` if there are any. Returns the
-    /// ports of the switch, in the order of those of `args`, whose groups are `groups`.
+    /// Starts the switch and the workers. The workers run on the CPUs `dedicated`, if there are
+    /// any. `groups` has the isolation group of each port in `args`. Returns the ports of the
+    /// switch in the order of the ports in `args`.
     pub fn start(
         args: &Args,
         dedicated: Vec<usize>,
@@ -108,7 +109,8 @@ impl Host {
         port.guest_memory.unwrap_or(self.guest_memory)
     }
 
-    /// Serves `port`, of isolation group `group`, at `listener` and at its port of the switch.
+    /// Starts to serve `port`, which is in isolation group `group`, at `listener` and at its port
+    /// of the switch.
     pub fn serve(
         &self,
         port: &PortArgs,
@@ -196,7 +198,8 @@ impl Host {
             frames,
         } = port;
         drop(server);
-        // Detached explicitly: a thread of the port that its client blocks still holds the device.
+        // Detached explicitly: if the client blocks a thread of the port, this thread still holds
+        // the device.
         engine.detach();
         Ok(self.switch.remove_port(&frames)?)
     }

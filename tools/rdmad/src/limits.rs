@@ -8,15 +8,14 @@ use verbs::DeviceConfig;
 
 use crate::cli::Args;
 
-/// Number of open files of the daemon without those of its ports: workers, switch, uplinks, status,
-/// log.
+/// Maximum number of open files of the daemon except those of its ports: of workers, switch,
+/// uplinks, status and log.
 const OWN: u64 = 64;
-/// Number of open files of a port without those that its client passes: sockets and eventfds of the
-/// daemon.
+/// Maximum number of open files of a port except those that its client passes: sockets and eventfds
+/// of the daemon.
 const OF_A_PORT: u64 = 16;
 
-/// Memory of the daemon without that of its ports, in bytes: stacks, the switch, the capture, the
-/// log.
+/// Memory of the daemon except that of its ports, in bytes: of stacks, switch, capture and log.
 const OWN_MEMORY: u64 = 512 << 20;
 
 /// Raises the limit of open files to its maximum. Logs a warning if this does not suffice for
@@ -55,7 +54,7 @@ pub fn lower(args: &Args) -> Result<()> {
         (Resource::Data, Some(memory.saturating_mul(2))),
     ];
     for (resource, limit) in lowered {
-        // A limit must not exceed the present maximum.
+        // The new limit must not exceed the present maximum of the resource.
         let maximum = getrlimit(resource).maximum;
         let limit = limit.into_iter().chain(maximum).min();
         let limits = Rlimit {

@@ -2,8 +2,8 @@
 
 //! A server whose clients write one line each and read an answer until the end of the stream.
 //!
-//! One thread serves the clients concurrently: none waits for another. The length of requests, the
-//! number of clients, and the time of each client are bounded.
+//! One thread serves all clients concurrently, so that no client waits for another. The length of
+//! requests, the number of clients, and the time for each client are bounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -26,7 +26,7 @@ use sockets::{Access, SocketPath};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long [`ask`] waits for an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of clients at a time. Another client replaces the oldest one.
+/// Maximum number of clients at a time. A further client replaces the oldest one.
 pub const MAX_CLIENTS: usize = 16;
 /// Number of bytes of a request that are read at a time.
 const PIECE: usize = 4096;
@@ -48,7 +48,7 @@ pub trait Answers: Send + 'static {
     ///
     /// # Errors
     ///
-    /// After an error the client gets no answer.
+    /// If this fails, the client gets no answer.
     fn answer(
         &mut self,
         client: &UnixStream,
@@ -89,7 +89,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // This can't fail: the counter is not full, since nobody else writes to it.
+        // This can't fail: no other code writes to this eventfd, so its counter is not full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // The thread was told to stop. A panic was reported already.
@@ -108,8 +108,8 @@ pub fn ask(
 ) -> io::Result<u64> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
-    // A single write: a second one could fail, since the server answers the first line and closes
-    // the connection.
+    // A single write: a second write could fail, because the server answers as soon as it has read
+    // a line, and then closes the connection.
     passed::send(&stream, format!("{request}\n").as_bytes(), fds)?;
     io::copy(&mut stream, to)
 }
@@ -196,7 +196,7 @@ impl Client {
         PollFd::new(&self.stream, flags)
     }
 
-    /// Reads or writes as much as possible without waiting. Returns whether the client is to be
+    /// Reads or writes as much as possible without blocking. Returns whether the client must be
     /// served further.
     fn go_on(&mut self, answers: &mut impl Answers) -> bool {
         match self.try_go_on(answers) {
@@ -218,7 +218,7 @@ impl Client {
             } else {
                 self.stream.read(&mut piece)?
             };
-            // Descriptors beyond those of one request are closed.
+            // Descriptors beyond the maximum of one request are closed.
             self.fds.truncate(MAX_DESCRIPTORS);
             let line = piece[..read].iter().position(|byte| *byte == b'\n');
             self.request.extend(&piece[..line.unwrap_or(read)]);
@@ -246,7 +246,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// Answers with this number of repetitions of the request.
+    /// Answers with the request, repeated this number of times.
     struct Echo(usize);
 
     impl Answers for Echo {
@@ -281,7 +281,8 @@ mod tests {
         let mut deaf = UnixStream::connect(&path).unwrap();
         deaf.write_all(b"x\n").unwrap();
         assert_eq!(said(&path, "y").len(), LONG);
-        // The drop must wait for neither client.
+        // Dropping the server must not wait for these clients: one that sends no request, and one
+        // that does not read its answer.
         drop(server);
         assert!(!path.exists());
         drop((silent, deaf));

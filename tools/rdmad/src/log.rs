@@ -2,9 +2,9 @@
 
 //! The log: a separate thread writes lines to standard error.
 //!
-//! A pipe that nobody reads blocks its writer. Only the log's thread is blocked: other threads put
-//! lines into a queue. When the queue is full, the oldest lines are dropped and counted. So the
-//! last lines, which say why the daemon ends, are retained.
+//! If standard error is a pipe that no process reads, a write blocks. Only the log's thread is
+//! blocked: other threads put lines into a queue. When the queue is full, the oldest lines are
+//! dropped and counted. So the last lines, which say why the daemon ends, are retained.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use tracing_subscriber::reload;
 
 /// Maximum number of bytes in the queue.
 const CAPACITY: usize = 1 << 20;
-/// How long `flush` waits for lines to be written, at the end of the process.
+/// How long `flush` waits until all lines are written, at the end of the process.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Changes the level of the log.
@@ -57,7 +57,7 @@ struct Lines {
     lines: VecDeque<Vec<u8>>,
     /// Total length of `lines` in bytes.
     bytes: usize,
-    /// Number of dropped lines before these that the log has yet to report.
+    /// Number of lines before `lines` that were dropped and are not reported in the log yet.
     dropped: u64,
     /// Whether a line was taken from the queue and is not written yet.
     is_writing: bool,

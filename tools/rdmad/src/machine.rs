@@ -13,9 +13,10 @@ use crate::log::Level;
 use crate::ports::Ports;
 use crate::status::Status;
 
-/// All running parts of the daemon. Dropping it ends them, first those that the guests use.
+/// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
+/// and then the servers.
 pub struct Machine {
-    /// Servers that access the ports, so they are dropped first.
+    /// The status server. It shares `ports`, like the control server.
     _status: Option<Server>,
     _control: Option<Server>,
     ports: Arc<Ports>,
@@ -55,7 +56,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The status and control servers share the ports, which would outlive this otherwise.
+        // The servers share `ports`, so it does not suffice to drop `ports`.
         self.ports.clear();
     }
 }

@@ -42,7 +42,7 @@ use crate::log::{Level, Log};
 use crate::machine::Machine;
 use crate::ready::Listeners;
 
-/// Context of errors of the sandbox, with the way around them.
+/// Context of errors of the sandbox, with a hint how to run without a sandbox.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 
 fn main() -> ExitCode {
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     };
-    // `flush` does not wait for ever if nobody reads standard error.
+    // `flush` waits for a limited time, even if no process reads standard error.
     let _ = log.flush();
     status
 }

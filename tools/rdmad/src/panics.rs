@@ -27,7 +27,8 @@ use crate::status::{self, Form, Status};
 /// MAC address of the port.
 const MAC: Mac = [2, 0, 0, 0, 0, 1];
 
-/// Runs the ignored test `name` of this module in a separate process, which must end by the panic.
+/// Runs the ignored test `name` of this module in a separate process, which must end by the panic
+/// that the test causes.
 fn ends(name: &str) {
     let output = panicked(name);
     let told = String::from_utf8_lossy(&output.stderr);
@@ -70,7 +71,7 @@ fn of_the_status_thread() {
     let _ = status::show(&socket, Form::Text, &mut Vec::new());
 }
 
-/// The panic is in the callback by which the switch's thread notifies an engine of frames.
+/// The switch's thread panics in the callback by which it notifies an engine of frames.
 #[test]
 #[ignore = "ends its process"]
 fn of_the_switch_thread() {
@@ -142,8 +143,8 @@ fn of_any_thread() {
     let _ = thread::spawn(|| panic!("planted")).join();
 }
 
-/// Handling a panic, even with backtraces enabled, makes no system call that a confined thread may
-/// not make.
+/// The handling of a panic, even with backtraces enabled, makes only system calls that a confined
+/// thread may make.
 #[test]
 fn panics_reach_as_far_in_the_sandbox() {
     let output = panicked("contained_in_every_kind_of_thread");

@@ -46,7 +46,7 @@ pub struct PortState {
     pub vfio: PathBuf,
     /// Whether a driver has set the device up.
     pub driver: bool,
-    /// Name of the isolation group, if the port is in one with a name.
+    /// Name of the isolation group. `None` for the group of ports without `group=`.
     pub group: Option<String>,
     /// Limit of bytes per second, or "none".
     pub rate: String,
@@ -58,7 +58,7 @@ impl Ports {
     /// Opens all sockets and serves the ports of the command line. The workers run on the CPUs
     /// `dedicated`, if there are any.
     pub fn start(args: &Args, dedicated: Vec<usize>) -> Result<Self> {
-        // The sockets come first: they show whether another daemon is running already.
+        // The sockets are opened first: this fails if another daemon is running already.
         let bind = |port: &PortArgs| {
             Listener::bind(&port.vfio, &args.access())
                 .with_context(|| format!("port {}", port.name))
@@ -120,8 +120,8 @@ impl Ports {
         let mut ports = self.ports.lock();
         let at = ports.iter().position(|port| port.args.name == name);
         let port = ports.remove(at.with_context(|| no_port(name))?);
-        // A client may delay the end of its port. The lock is released, so the status does not
-        // wait.
+        // A client may delay the end of its port. The lock is released before, so that requests for
+        // the status do not wait.
         drop(ports);
         self.host.remove(port.served)
     }
@@ -189,7 +189,8 @@ fn no_port(name: &str) -> String {
     format!("there is no port {name:?}")
 }
 
-/// The number of the isolation group of `port`, given the other ports and their numbers.
+/// The number of the isolation group of `port`. `present` has the other ports with the numbers of
+/// their groups.
 fn group_number<'a>(
     present: impl Iterator<Item = (&'a PortArgs, u32)> + Clone,
     port: &PortArgs,

@@ -72,7 +72,7 @@ pub struct QemuArgs {
     no_check: bool,
 }
 
-/// Free slots on the root bus of a q35 machine, whose own functions are in slots 0 and 0x1f.
+/// Free slots on the root bus of a q35 machine. Slots 0 and 0x1f hold functions of the machine.
 const SLOTS: RangeInclusive<u8> = 1..=0x1e;
 
 fn parse_slot(text: &str) -> Result<u8> {

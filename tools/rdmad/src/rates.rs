@@ -40,7 +40,7 @@ pub fn parse_or_none(text: &str, parse: impl FnOnce(&str) -> Result<Rate>) -> Re
     }
 }
 
-/// Formats a limit as it can be parsed. Bytes are not rounded.
+/// Formats a limit in the form that can be parsed. Bytes are not rounded.
 pub fn text(rate: Option<Rate>) -> String {
     match rate {
         None => "none".to_owned(),

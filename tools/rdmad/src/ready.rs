@@ -12,12 +12,11 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use anyhow::{Context, Result};
 
-/// The environment variable by which service managers such as systemd pass the address of their
-/// socket (sd_notify(3)).
+/// The environment variable with the address of the service manager's socket (sd_notify(3)).
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The pipe and the service manager to notify, if there are any. Both are opened before the sandbox
-/// is complete, since the sandbox denies this.
+/// The pipe and the service manager to notify, if there are any. The pipe and the socket of the
+/// manager are opened before the threads are confined, because the sandbox denies this.
 #[derive(Debug)]
 pub struct Listeners {
     pipe: Option<Pipe>,
@@ -25,7 +24,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Opens the pipe with this descriptor, and the socket that the environment names.
+    /// Opens the pipe of the descriptor `ready_fd`, and connects to the service manager that
+    /// [`NOTIFY_SOCKET`] names.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ struct Pipe {
 
 impl Pipe {
     fn open(fd: u32) -> Result<Self> {
-        // Opened by path: other code may own the descriptor with this number.
+        // Opened again by its path in /proc: other code may own the descriptor with this number.
         let file = File::options()
             .write(true)
             .open(format!("/proc/self/fd/{fd}"))
@@ -86,8 +86,8 @@ impl Pipe {
 
 /// A service manager.
 ///
-/// A failure is only logged: the variable may be inherited, with a socket that is not meant for
-/// this daemon.
+/// Failures are only logged: the environment variable may be inherited from a process whose service
+/// manager does not manage this daemon.
 #[derive(Debug)]
 struct Manager {
     name: String,

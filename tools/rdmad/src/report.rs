@@ -22,15 +22,15 @@ use virtio_rdma_abi::feature::{Feature, Features};
 pub struct Report {
     /// Version of the daemon.
     pub version: &'static str,
-    /// Threads that serve the devices.
+    /// The workers: threads that serve the devices.
     pub workers: Workers,
     /// Ports, in the order of the command line.
     pub ports: Vec<PortReport>,
-    /// Frames at the switch: of each port, then of each uplink.
+    /// Counters of frames at the switch: of each port, then of each uplink.
     pub switch: Vec<Frames>,
 }
 
-/// Threads that serve the devices.
+/// The workers: threads that serve the devices.
 #[derive(Debug, Serialize)]
 pub struct Workers {
     count: usize,
@@ -69,7 +69,7 @@ pub struct PortReport {
     pub pds: usize,
     pub cqs: usize,
     pub mrs: usize,
-    /// Number of GIDs that the driver requested and the port may not have.
+    /// Number of GIDs that the driver requested and the daemon refused.
     pub refused_gids: u64,
     /// Memory that the daemon has allocated for the VM.
     pub memory: MemoryReport,
@@ -91,9 +91,9 @@ pub struct LimitsReport {
 /// A rate limit of a port.
 #[derive(Debug, Serialize)]
 pub struct LimitReport {
-    /// Bytes or messages per second. `None` without a limit.
+    /// Limit of bytes or messages per second. `None` without a limit.
     pub per_second: Option<u64>,
-    /// Bytes or messages of a burst, if configured.
+    /// Maximum number of bytes or messages in a burst, if configured.
     burst: Option<u64>,
     /// How long the limit has delayed work, in µs.
     pub throttled_us: u64,
@@ -109,7 +109,7 @@ impl LimitReport {
     }
 }
 
-/// Converts to microseconds. Half a million years fit.
+/// Converts a duration to microseconds. A u64 is enough for half a million years.
 fn microseconds(time: Duration) -> u64 {
     time.as_micros() as u64
 }
@@ -148,7 +148,7 @@ pub struct QpReport {
     rate_limit_kbps: Option<u32>,
 }
 
-/// Frames of a port or uplink at the switch.
+/// Counters of the frames of a port or uplink at the switch.
 #[derive(Debug, Serialize)]
 pub struct Frames {
     pub name: String,
@@ -183,8 +183,8 @@ impl From<Queue> for QueueReport {
 }
 
 impl Report {
-    /// Makes a report of the workers, of these devices with the names of their ports, and of the
-    /// switch.
+    /// Makes a report of the workers, the devices and the switch. `devices` has the name of the
+    /// port with each device.
     pub fn new<'a>(
         workers: RuntimeStatus,
         devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
@@ -299,7 +299,7 @@ impl From<Stats> for Frames {
     }
 }
 
-/// The counters of QUERY_COUNTERS.
+/// The counters that the control command QUERY_COUNTERS returns.
 #[derive(Debug)]
 pub struct Counters(pub RspQueryCounters);
 

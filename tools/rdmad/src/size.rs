@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result};
 
-/// Suffixes of units. K is 1,024 bytes, and each further unit is 1,024 times the one before.
+/// Suffixes of units. K is 1,024 bytes, and each further unit is 1,024 times the previous unit.
 const UNITS: [char; 4] = ['K', 'M', 'G', 'T'];
 
 /// Parses a number of bytes, or a number with a unit such as `256M`.
@@ -20,7 +20,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
         .with_context(|| format!("{text:?} is not a size like 256M: a number and K, M, G or T"))
 }
 
-/// Formats bytes in MiB, rounded up, such as `57M`.
+/// Formats a number of bytes in MiB, rounded up, such as `57M`.
 pub fn mib(bytes: u64) -> String {
     format!("{}M", bytes.div_ceil(1 << 20))
 }

@@ -44,7 +44,7 @@ impl Form {
     }
 }
 
-/// Answers requests with the report that the function makes.
+/// Answers requests with the report that the given function returns.
 pub struct Status<F>(pub F);
 
 impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
