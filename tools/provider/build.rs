@@ -37,10 +37,10 @@ fn main() {
         eprintln!("virtio-rdma-provider: {error}");
         std::process::exit(1);
     }
-    // The soname that programs are linked with: the major version of the header.
+    // The soname that programs are linked with. Its number is the major version of the header.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvirtio_rdma.so.1");
-    // The soname is the symbol version: rustc passes a version script of its own, and the linker
-    // takes only one.
+    // The symbols have the soname as their version, since rustc passes its own version script, and
+    // the linker accepts only one.
     println!("cargo:rustc-cdylib-link-arg=-Wl,--default-symver");
     // libibverbs keeps a pointer to the registration table, so dlclose() must not unload the
     // library.
@@ -103,7 +103,7 @@ fn link(out: &Path) -> Result<(), String> {
     let folder = out.join("link");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let of_libibverbs: Vec<_> = layouts::functions().map(|(name, _)| name).collect();
-    // Functions that were in libraries of their own before glibc 2.34.
+    // Functions that were in separate libraries before glibc 2.34.
     let threads = [
         "pthread_key_create",
         "pthread_key_delete",

@@ -95,7 +95,7 @@ pub unsafe extern "C" fn destroy_ah(ah: *mut ffi::ibv_ah) -> c_int {
     // SAFETY: the AH was made by `create_ah`.
     let status = unsafe { ffi::ibv_cmd_destroy_ah(ah) };
     if status == 0 {
-        // SAFETY: as above, and the caller does not use it any more.
+        // SAFETY: the AH was made by `create_ah`, and the caller does not use it any more.
         drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
     }
     status

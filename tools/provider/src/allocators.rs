@@ -42,8 +42,8 @@ impl Allocators {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for attributes that are not served, `EINVAL` where one of the two functions is
-    /// missing.
+    /// `EOPNOTSUPP` for attributes that are not supported, `EINVAL` if only one of the two
+    /// functions is given.
     pub fn of(attr: &ffi::ibv_parent_domain_init_attr) -> Result<Option<Self>, i32> {
         const CONTEXT: u32 = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         const BOTH: u32 = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
@@ -112,7 +112,8 @@ impl Lender {
         };
         let page = page_size();
         let len = len.next_multiple_of(page);
-        // SAFETY: by the invariants the program gave the function for this domain, which lives.
+        // SAFETY: by the invariants the program gave the function for this domain, which still
+        // exists.
         let given = unsafe { alloc(self.pd.as_ptr().cast(), context, len, page, self.resource) };
         if given == USE_DEFAULT {
             return Ok(None);
@@ -145,7 +146,7 @@ impl Lender {
 
 impl Clone for Lender {
     fn clone(&self) -> Self {
-        // SAFETY: by the invariants the domain lives.
+        // SAFETY: by the invariants the domain still exists.
         let pd = unsafe { self.pd.as_ref() };
         pd.users().fetch_add(1, Ordering::Relaxed);
         // INVARIANT: the copy is counted.
@@ -155,7 +156,7 @@ impl Clone for Lender {
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // SAFETY: by the invariants the domain lives: it counts this lender until now.
+        // SAFETY: by the invariants the domain still exists, since it counts this lender until now.
         unsafe { self.pd.as_ref() }
             .users()
             .fetch_sub(1, Ordering::Release);
@@ -198,7 +199,7 @@ mod tests {
         alignment: usize,
         resource: u64,
     ) -> *mut c_void {
-        // SAFETY: the tests' context.
+        // SAFETY: the tests pass a `Program` as context.
         let program = unsafe { &*context.cast::<Program>() };
         program.asked.set(Some((size, alignment, resource)));
         program.answer.get().unwrap_or_else(|| {
@@ -218,7 +219,7 @@ mod tests {
         memory: *mut c_void,
         _resource: u64,
     ) {
-        // SAFETY: the tests' context.
+        // SAFETY: the tests pass a `Program` as context.
         let program = unsafe { &*context.cast::<Program>() };
         program.lent.set(program.lent.get() - 1);
         if program.answer.get().is_none() {
@@ -235,7 +236,7 @@ mod tests {
     }
 
     fn lender(domain: *mut ffi::ibv_pd, resource: u32) -> Lender {
-        // SAFETY: a parent domain of this provider.
+        // SAFETY: the domain is a parent domain of this provider.
         let pd = unsafe { Pd::from_ibv(domain) };
         pd.domain(Threads::MANY, resource).lender.unwrap()
     }
@@ -258,7 +259,7 @@ mod tests {
             let mut bytes = vec![1; layout.size() as usize];
             ring.read(0, &mut bytes);
             assert!(bytes.iter().all(|byte| *byte == 0));
-            // SAFETY: a domain of this provider, which is in use.
+            // SAFETY: the domain is this provider's, and still has a user.
             assert_eq!(unsafe { dealloc_pd(domain) }, libc::EBUSY);
         });
     }
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn longer_rings_come_from_there_too() {
         with_domain(|program, domain| {
-            // SAFETY: a parent domain of this provider.
+            // SAFETY: the domain is a parent domain of this provider.
             let pd = unsafe { Pd::from_ibv(domain) };
             let domain = pd.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_SRQ);
             let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();

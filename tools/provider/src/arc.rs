@@ -46,14 +46,14 @@ impl<T> Arc<T> {
             value,
             count: AtomicUsize::new(1),
         })?;
-        // INVARIANT: from a box, and the first one.
+        // INVARIANT: the value is in a box, and its count of 1 stands for this `Arc`.
         Ok(Self {
             counted: NonNull::from(Box::leak(counted)),
             owns: PhantomData,
         })
     }
 
-    /// Whether both point to the same value.
+    /// Whether both `Arc`s point to the same value.
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {
         this.counted == other.counted
     }
@@ -63,7 +63,7 @@ impl<T> Arc<T> {
         this.counted.as_ptr().cast()
     }
 
-    /// The address of the value. The caller owns this `Arc`'s share until
+    /// The address of the value. The caller owns the reference of this `Arc` until
     /// [`from_raw`](Self::from_raw).
     pub fn into_raw(this: Self) -> *mut T {
         let value = Self::as_ptr(&this);
@@ -85,7 +85,7 @@ impl<T> Arc<T> {
     }
 
     fn counted(&self) -> &Counted<T> {
-        // SAFETY: by the invariants the value lives.
+        // SAFETY: by the invariants the value still exists.
         unsafe { self.counted.as_ref() }
     }
 }
@@ -94,7 +94,7 @@ impl<T> Clone for Arc<T> {
     fn clone(&self) -> Self {
         // The count cannot overflow: each counted `Arc` occupies memory.
         self.counted().count.fetch_add(1, Ordering::Relaxed);
-        // INVARIANT: counted.
+        // INVARIANT: the new `Arc` was counted above.
         Self {
             counted: self.counted,
             owns: PhantomData,
@@ -106,7 +106,7 @@ impl<T> Deref for Arc<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: by the invariants the value lives.
+        // SAFETY: by the invariants the value still exists.
         unsafe { &self.counted.as_ref().value }
     }
 }

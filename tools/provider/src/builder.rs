@@ -2,8 +2,8 @@
 
 //! The `ibv_wr_*` functions: send work requests that are built call by call.
 //!
-//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it. The
-//! batch remembers its first error and posts nothing then.
+//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it. A batch
+//! with an error posts nothing and reports its first error.
 
 use std::iter;
 use std::slice;
@@ -69,7 +69,7 @@ impl Building<'_> {
     /// `qp` is a QP of this provider, and this thread has started a batch on it.
     #[inline]
     unsafe fn of(qp: *mut ffi::ibv_qp_ex) -> Option<Self> {
-        // SAFETY: the caller's QP.
+        // SAFETY: the caller passes a QP of this provider.
         let qp: &Qp = unsafe { Qp::from_ibv(qp.cast()) };
         let ring = qp.rings().send.as_ref()?;
         // SAFETY: start() and every function that continues the batch keep the guard.
@@ -112,7 +112,7 @@ unsafe fn operation(
 ) {
     // SAFETY: the caller's QP; the application sets these fields before each call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     let Some(mut building) = (unsafe { Building::of(qp) }) else {
         return;
     };
@@ -137,7 +137,7 @@ unsafe fn operation(
     building.posting.keep();
 }
 
-/// Changes the WQE in progress. It is an error if there is none.
+/// Changes the WQE in progress. Without a WQE in progress, the batch fails.
 ///
 /// # Safety
 ///
@@ -147,7 +147,7 @@ unsafe fn setting(
     qp: *mut ffi::ibv_qp_ex,
     set: impl FnOnce(&Qp, Slot<'_>, &mut SendWqe) -> Result<(), c_int>,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     let Some(mut building) = (unsafe { Building::of(qp) }) else {
         return;
     };
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn flush(
 ) {
     let flush = Flush {
         remote_addr,
-        // A range that is too long for the wire is longer than any MR.
+        // A length that does not fit the WQE's 32 bits is longer than any MR.
         length: u32::try_from(len).unwrap_or(u32::MAX),
         rkey,
         types: FlushTypes(types),
@@ -395,7 +395,7 @@ unsafe fn gather(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
         unsafe { wqe.gather(slot, sges.iter()) };
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     unsafe { setting(qp, set) };
 }
 
@@ -428,11 +428,11 @@ unsafe fn inline(qp: *mut ffi::ibv_qp_ex, pieces: impl Iterator<Item = Piece> + 
     let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
         let limits = qp.send_limits();
         let length = limits.inline_length(wqe.opcode(), pieces.clone())?;
-        // SAFETY: the pieces are the caller's, and their length was checked.
+        // SAFETY: the caller passes valid pieces, whose length was checked.
         unsafe { wqe.inline(slot, length, pieces) };
         Ok(())
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     unsafe { setting(qp, set) };
 }
 

@@ -11,7 +11,7 @@ use virtio_rdma_abi::ib::WrOpcode;
 
 use crate::ffi;
 
-/// Whether the CQE is one of a receive queue. The opcode is valid in error completions too.
+/// Whether the CQE belongs to a receive queue. The opcode is valid in error completions too.
 #[inline]
 pub fn is_receive(cqe: &Cqe) -> bool {
     cqe.opcode & OPCODE_RECV != 0

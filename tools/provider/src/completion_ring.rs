@@ -55,8 +55,8 @@ use crate::shared_ring::SharedRing;
 use crate::table::Table;
 use crate::work_ring::WorkRing;
 
-/// The rings of a QP.
-// The send queue is used most, so it comes first: it has the address of the whole.
+/// The rings of a QP. The send queue is used most, so it is the first member and has the
+/// structure's address.
 #[repr(C)]
 pub struct QpRings {
     /// Send queue, if the QP has one.
@@ -97,14 +97,14 @@ impl QpRings {
         let Some(wr_id) = self.send.as_ref().and_then(|send| send.complete(cqe.wr_id)) else {
             return false;
         };
-        // The slot is read again, since its fields would not all fit into registers until here.
+        // The slot is read again, since the compiler could not keep all its fields in registers
+        // until here.
         place.write(work_completion(&Cqe::from_bytes(&slot.read()), wr_id));
         true
     }
 
-    /// [Delivers](Self::deliver) the CQE of a receive.
-    // A function of its own: inlined, each poll of sends would save registers for the lock of an
-    // SRQ.
+    /// [Delivers](Self::deliver) the CQE of a receive. Not inlined: otherwise each poll of sends
+    /// would save registers for the lock of an SRQ.
     #[inline(never)]
     fn deliver_receive(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
         let cqe = Cqe::from_bytes(&slot.read());
@@ -119,8 +119,8 @@ impl QpRings {
 /// A ring of a CQ, to which the device writes completions.
 pub struct Ring {
     map: RingMap,
-    /// The producer's position that polling or an event has last seen. Races can leave an older
-    /// value; its only cost is a spurious event.
+    /// The producer's position that was seen last, by polling or at an event. Races can leave an
+    /// older value; its only cost is a spurious event.
     seen: AtomicU32,
 }
 
@@ -316,18 +316,15 @@ fn clean(ring: &Ring, queue: &CompletionConsumer, end: u32, qpn: Qpn, rings: &Qp
     });
 }
 
-// CQ slots have the smallest size of all, so the address of a slot takes a constant shift.
+// CQ slots have the smallest size of all, so the address of a slot is computed with a constant
+// shift.
 const _: () = assert!(CQ_SLOT_SHIFT == *SLOT_SHIFT_RANGE.start());
 
 /// Marks a CQE that must not be delivered: no QP has this number.
 const NO_QP: Qpn = Qpn::NONE;
 
 impl CompletionRing {
-    /// A new queue in `map`, all zeroes.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// A new queue in `map`, whose bytes are all zero.
     pub fn new(map: RingMap, domain: &Domain) -> io::Result<Arc<Self>> {
         let (ring, queue) = Ring::new(map)?;
         let arming = Arming {
@@ -418,7 +415,7 @@ impl CompletionRing {
     #[inline(always)]
     unsafe fn next(&self, ring: &Ring, queue: &mut CompletionConsumer) -> Result<(Cqe, u64), Stop> {
         loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the function's safety requirements.
             let (qp, slot) = unsafe { self.take(ring, queue)? };
             let cqe = Cqe::from_bytes(&slot.read());
             if let Some(wr_id) = qp.complete(&cqe) {
@@ -485,8 +482,8 @@ impl CompletionRing {
                         has_attended = true;
                         self.attend(state);
                     } else {
-                        // The QP is destroyed: before a QP has completions, it is put into the
-                        // table or into a message.
+                        // The CQE belongs to a destroyed QP: a QP is put into the table or into a
+                        // message before it has completions.
                         state.queue.advance();
                     }
                 }
@@ -596,7 +593,7 @@ impl CompletionRing {
                 Err(Stop::Empty) => break,
                 Err(stop) => {
                     state.keep();
-                    // SAFETY: kept above.
+                    // SAFETY: the lock was kept above.
                     return unsafe { self.poll_after(room - rest.len(), rest, stop) };
                 }
             }
@@ -619,7 +616,7 @@ impl CompletionRing {
         rest: &mut [MaybeUninit<ffi::ibv_wc>],
         stop: Stop,
     ) -> Option<usize> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         let mut state = unsafe { self.state.resume() };
         let mut stop = Some(stop);
         for place in rest {
@@ -658,7 +655,7 @@ impl CompletionRing {
     pub unsafe fn resume(&self) -> Polling<'_> {
         Polling {
             ring: self,
-            // SAFETY: the caller's promise.
+            // SAFETY: by the function's safety requirements.
             state: unsafe { self.state.resume() },
         }
     }
@@ -684,7 +681,7 @@ impl CompletionRing {
         let (produced, seen) = (ring.produced(), ring.seen.load(Ordering::Relaxed));
         // An impossible position is ignored here: polling reports it.
         if produced.wrapping_sub(seen) <= ring.map.layout().slots() {
-            // On failure, a poller has just stored a position at least as new.
+            // If the exchange fails, a poller has just stored a position that is at least as new.
             let _ =
                 ring.seen
                     .compare_exchange(seen, produced, Ordering::Relaxed, Ordering::Relaxed);
@@ -878,7 +875,8 @@ impl Attachment {
         self.clean(qpn, rings, true);
     }
 
-    /// Drops the completions of a QP so far, if the QP is still attached with these rings.
+    /// Drops the completions of a QP that the device has written so far, if the QP is still
+    /// attached with these rings.
     fn clean(&self, qpn: Qpn, rings: &Arc<QpRings>, is_alive: bool) {
         let Some(slot) = self.ring.qps.find(qpn) else {
             return;

@@ -91,7 +91,7 @@ impl Context {
     }
 }
 
-/// Tells the user why a device can't be opened.
+/// Reports to the user why a device can't be opened.
 fn complain(device: *mut ffi::ibv_device, why: fmt::Arguments<'_>) {
     // SAFETY: libibverbs' devices have a terminated name.
     let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy();
@@ -116,7 +116,8 @@ pub unsafe extern "C" fn alloc_context(
         Err(NoContext::Error) => return ptr::null_mut(),
     };
     let ibv = context.cast::<ffi::ibv_context>();
-    // SAFETY: the context was made just now, and the request is what this function requires.
+    // SAFETY: the context was made just now, and the request is valid by this function's safety
+    // requirements.
     let shared = unsafe {
         OpenRequest::read(request.cast()).and_then(|request| open(ibv, device, fd, request))
     };
@@ -211,7 +212,7 @@ unsafe fn open(
         errno::number(&error)
     })?;
     let threads = if is_single_threaded() {
-        // SAFETY: the variable promises it for this program.
+        // SAFETY: the environment variable promises that no two threads use the context at a time.
         unsafe { Threads::one() }
     } else {
         Threads::MANY
@@ -231,7 +232,7 @@ fn is_single_threaded() -> bool {
     // SAFETY: the name is a NUL-terminated string. A program must not change its environment while
     // another thread may read it.
     let value = unsafe { secure_getenv(SINGLE_THREADED.as_ptr()) };
-    // SAFETY: a value is a string.
+    // SAFETY: a value of the environment is a string.
     !value.is_null() && unsafe { CStr::from_ptr(value) } == c"1"
 }
 

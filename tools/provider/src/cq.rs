@@ -57,7 +57,7 @@ unsafe impl Send for Cq {}
 // SAFETY: libibverbs' part is not accessed through a reference, and the rest can be shared.
 unsafe impl Sync for Cq {}
 
-// SAFETY: the type is `repr(C)` and starts with this.
+// SAFETY: the type is `repr(C)` and starts with the cell of libibverbs' structure.
 unsafe impl Object for Cq {
     type Ibv = ffi::verbs_cq;
 }
@@ -139,7 +139,7 @@ impl Cq {
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` for flags and completion fields that are not served, timestamps among them.
+/// `EOPNOTSUPP` for flags and completion fields that are not supported, such as timestamps.
 ///
 /// # Safety
 ///
@@ -161,7 +161,7 @@ unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, threads: Threads) -> Result<Do
         if attr.parent_domain.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the caller's domain.
+        // SAFETY: the parent domain is this provider's, by the function's safety requirements.
         let pd = unsafe { Pd::from_ibv(attr.parent_domain) };
         domain = pd.domain(threads, ffi::VIRTIO_RDMA_DV_RES_CQ);
     }
@@ -181,7 +181,7 @@ unsafe fn create(
     context: *mut ffi::ibv_context,
     attr: &ffi::ibv_cq_init_attr_ex,
 ) -> Result<Box<Cq>, i32> {
-    // SAFETY: the caller's context.
+    // SAFETY: the caller passes an open context of this provider.
     let shared = unsafe { Context::shared(context) };
     // SAFETY: the caller passes valid attributes.
     let domain = unsafe { domain(attr, shared.threads)? };
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn create_cq(
     comp_vector: c_int,
 ) -> *mut ffi::ibv_cq {
     let attr = ffi::ibv_cq_init_attr_ex {
-        // A negative number becomes one that is too large.
+        // A negative number becomes a number that is too large.
         cqe: cqe as u32,
         channel,
         comp_vector: comp_vector as u32,
@@ -303,9 +303,9 @@ pub unsafe extern "C" fn poll_cq(
     }
     // LOSSLESS: not negative.
     let room = num_entries as usize;
-    // SAFETY: the caller's CQ.
+    // SAFETY: the caller passes a CQ of this provider.
     let cq = unsafe { Cq::from_ibv(cq) };
-    // SAFETY: the caller's room.
+    // SAFETY: the caller passes room for `num_entries` completions.
     let out = unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<ffi::ibv_wc>>(), room) };
     match cq.ring.poll(out) {
         // LOSSLESS: at most num_entries.
@@ -327,7 +327,7 @@ fn none() -> c_int {
 ///
 /// `cq` is a CQ of this provider.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's CQ.
+    // SAFETY: the caller passes a CQ of this provider.
     let cq = unsafe { Cq::from_ibv(cq) };
     if cq.ring.arm(solicited_only != 0) {
         cq.ring_doorbell();
@@ -346,7 +346,7 @@ type ResizeResponse = driver_data::Response<ffi::ib_uverbs_resize_cq_resp, Resiz
 ///
 /// `cq` is a CQ of this provider.
 pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: the caller's CQ.
+    // SAFETY: the caller passes a CQ of this provider.
     let cq = unsafe { Cq::from_ibv(ibv) };
     let layout = u32::try_from(cqe)
         .ok()
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
 ///
 /// `cq` is a CQ of this provider.
 pub unsafe extern "C" fn cq_event(cq: *mut ffi::ibv_cq) {
-    // SAFETY: the caller's CQ.
+    // SAFETY: the caller passes a CQ of this provider.
     unsafe { Cq::from_ibv(cq) }.ring.event_received();
 }
 
@@ -436,7 +436,7 @@ mod tests {
             ..Zeroed::zeroed()
         };
         assert!(is_locked(&flag), "QPs of other threads complete to it");
-        // SAFETY: objects of this provider, each used until it is deallocated.
+        // SAFETY: all objects are this provider's, and none is used after it is deallocated.
         unsafe {
             parent.td = alloc_td(ptr::null_mut(), &mut init);
             let parent_domain = alloc_parent_domain(ptr::null_mut(), &mut parent);

@@ -37,12 +37,12 @@ pub fn install(cq: &mut ffi::ibv_cq_ex) {
 /// The same as for [`Cq::from_ibv`].
 #[inline]
 unsafe fn of<'a>(cq: *mut ffi::ibv_cq_ex) -> &'a Cq {
-    // SAFETY: the caller's CQ.
+    // SAFETY: the caller passes a CQ of this provider.
     unsafe { Cq::from_ibv(cq.cast()) }
 }
 
-/// Advances to the next completion. Returns 0, `ENOENT` if there is none, or `EIO` in the cases of
-/// `poll_cq`.
+/// Advances to the next completion. Returns 0, `ENOENT` if there is none, or `EIO` where `poll_cq`
+/// would return it.
 ///
 /// # Safety
 ///
@@ -78,7 +78,8 @@ unsafe extern "C" fn start_poll(
     if status == 0 {
         polling.begin();
     } else {
-        // Completions of destroyed QPs may have been skipped: their slots are given back.
+        // Completions of destroyed QPs may have been skipped, so their slots are given back to the
+        // device.
         polling.stop();
     }
     status
@@ -105,7 +106,7 @@ unsafe extern "C" fn end_poll(cq: *mut ffi::ibv_cq_ex) {
 /// `cq` is a CQ of this provider that this thread has started to poll.
 #[inline]
 unsafe fn current(cq: *mut ffi::ibv_cq_ex) -> Cqe {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     let polling = unsafe { of(cq).ring().resume() };
     let cqe = polling.current();
     polling.keep();

@@ -4,7 +4,8 @@
 //! `infiniband/virtio_rdma_dv.h`.
 //!
 //! A program and libibverbs load this library by different names. If both names lead to the same
-//! file, they share one copy. Otherwise there are two copies, and libibverbs' copy has the devices.
+//! file, the process has one copy of the library. Otherwise it has two, and the devices belong to
+//! libibverbs' copy.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -64,11 +65,11 @@ impl OpenRequest {
         if this.is_null() {
             return Ok(AllocContextReq::default());
         }
-        // SAFETY: by the contract of the function.
+        // SAFETY: by the function's safety requirements.
         if unsafe { (*this).mark } != Self::MARK {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by the contract of the function, whose copy of the structure may be longer or
+        // SAFETY: by the function's safety requirements. The writer's structure may be longer or
         // shorter.
         let bytes = unsafe {
             let start = (&raw const (*this).request).cast::<u8>();
@@ -98,7 +99,7 @@ unsafe fn request(
         if peer.peer_name.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: by the contract of the function.
+        // SAFETY: by the function's safety requirements.
         let name = unsafe { CStr::from_ptr(peer.peer_name) }.to_bytes_with_nul();
         if name.len() > PEER_NAME_SIZE {
             return Err(libc::EINVAL);
@@ -117,7 +118,7 @@ unsafe fn request(
 /// `device` is null or a device of libibverbs' list.
 #[no_mangle]
 pub unsafe extern "C" fn virtio_rdma_dv_is_supported(device: *mut ffi::ibv_device) -> bool {
-    // SAFETY: by the contract of the function.
+    // SAFETY: by the function's safety requirements.
     !device.is_null() && unsafe { registration::is_ours(device) }
 }
 
@@ -132,13 +133,13 @@ pub unsafe extern "C" fn virtio_rdma_dv_open_device(
     device: *mut ffi::ibv_device,
     attr: *const ffi::virtio_rdma_dv_open_device_attr,
 ) -> *mut ffi::ibv_context {
-    // SAFETY: by the contract of the function.
+    // SAFETY: by the function's safety requirements.
     let (is_ours, attr) = unsafe { (virtio_rdma_dv_is_supported(device), attr.as_ref()) };
     if !is_ours {
         return errno::null(libc::EOPNOTSUPP);
     }
     let request = match attr {
-        // SAFETY: by the contract of the function.
+        // SAFETY: by the function's safety requirements.
         Some(attr) => unsafe { request(attr) },
         None => Err(libc::EINVAL),
     };

@@ -23,7 +23,7 @@ pub struct Command<C, T: Extensible> {
 }
 
 impl<C: Zeroed, T: Extensible> Command<C, T> {
-    /// Bytes of both parts.
+    /// Length of both parts in bytes.
     pub const SIZE: usize = {
         let size = size_of::<Self>();
         assert!(offset_of!(Self, driver) == size_of::<C>());
@@ -49,7 +49,7 @@ pub struct Response<C, T: Extensible> {
 }
 
 impl<C: Zeroed, T: Extensible> Response<C, T> {
-    /// Bytes of both parts.
+    /// Length of both parts in bytes.
     pub const SIZE: usize = {
         let size = size_of::<Self>();
         assert!(offset_of!(Self, driver) == size_of::<C>());

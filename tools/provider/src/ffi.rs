@@ -25,7 +25,7 @@ include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 pub unsafe trait Zeroed: Sized {
     /// The value with all bytes zero.
     fn zeroed() -> Self {
-        // SAFETY: by the contract of the trait.
+        // SAFETY: by the trait's safety requirements.
         unsafe { std::mem::zeroed() }
     }
 }

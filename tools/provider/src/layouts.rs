@@ -11,7 +11,7 @@
 use std::ffi::CStr;
 use std::io::Write;
 
-/// The interface from one release on, until the next layout.
+/// The private interface of the releases from `since` until the next layout.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     /// First release of rdma-core with this layout.
@@ -65,8 +65,8 @@ pub const LAYOUTS: [Layout; 6] = [
     },
 ];
 
-/// Members of `struct verbs_context_ops` in their order. A number is the release that added the
-/// member, if it was after the first known release.
+/// Members of `struct verbs_context_ops` in their order. A number after a member is the release
+/// that added the member, unless the first known release has it.
 const OPERATIONS: &str = "
     advise_mr alloc_buf:64 alloc_dm alloc_dmah:59 alloc_mw alloc_null_mr alloc_parent_domain
     alloc_pd alloc_td async_event attach_counters_point_flow attach_mcast bind_mw close_xrcd

@@ -176,8 +176,8 @@ fn in_order(layout: &Layout, operations: &ffi::verbs_context_ops) -> [Operation;
 }
 
 /// Sets the operations of a context. Returns whether libibverbs has assigned each operation
-/// correctly, according to the context's public table. It has not if its order differs from the
-/// layout's.
+/// correctly, according to the context's public table. Returns false if libibverbs has another
+/// order than the layout.
 ///
 /// # Safety
 ///
@@ -232,7 +232,8 @@ pub unsafe fn get_context(
 ) -> c_int {
     let function = ffi::ibv_cmd_get_context as *const ();
     let (context, command, response) = (whole(context).cast(), command.cast(), response.cast());
-    // SAFETY: the function has these arguments in the layout, and the caller's are right.
+    // SAFETY: the function has these arguments in the layout, and the caller passes valid
+    // arguments.
     unsafe {
         if is_since(57) {
             let function: unsafe extern "C" fn(Any, Any, usize, Any, Any, usize) -> c_int =
@@ -270,7 +271,8 @@ pub unsafe fn create_cq_ex(
     let function = ffi::ibv_cmd_create_cq_ex as *const ();
     let (context, attr, cq): (Any, Any, Any) = (context.cast(), attr.cast_mut().cast(), cq.cast());
     let (command, response) = (command.cast(), response.cast());
-    // SAFETY: the function has these arguments in the layout, and the caller's are right.
+    // SAFETY: the function has these arguments in the layout, and the caller passes valid
+    // arguments.
     unsafe {
         if is_since(59) {
             let function: unsafe extern "C" fn(
@@ -337,11 +339,11 @@ pub unsafe fn create_qp_ex2(
     response_size: usize,
 ) -> c_int {
     // SAFETY: these are the arguments of the newest layout. In C's calling convention the caller
-    // removes arguments, so one at the end does no harm.
+    // removes arguments, so an additional last argument does no harm.
     let function: unsafe extern "C" fn(Any, Any, Any, Any, usize, Any, usize, Any) -> c_int =
         unsafe { transmute(ffi::ibv_cmd_create_qp_ex2 as *const ()) };
     let (command, response) = (command.cast(), response.cast());
-    // SAFETY: the caller's arguments.
+    // SAFETY: the caller passes arguments that are valid for the C function.
     unsafe {
         function(
             context.cast(),
@@ -374,7 +376,7 @@ pub unsafe fn reg_dmabuf_mr(
     // SAFETY: as in `create_qp_ex2`.
     let function: unsafe extern "C" fn(Any, u64, usize, u64, c_int, c_int, Any, Any) -> c_int =
         unsafe { transmute(ffi::ibv_cmd_reg_dmabuf_mr as *const ()) };
-    // SAFETY: the caller's arguments.
+    // SAFETY: the caller passes arguments that are valid for the C function.
     unsafe {
         function(
             pd.cast(),

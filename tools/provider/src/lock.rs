@@ -195,7 +195,7 @@ impl<T> Guard<'_, T> {
     pub fn end(self) -> bool {
         let lock = self.lock;
         mem::forget(self);
-        // An attempt is an exchange too: it happens before this one, or it finds the lock free.
+        // An attempt is also an exchange: it happens before this exchange, or finds the lock free.
         lock.state.swap(FREE, Ordering::AcqRel) == WANTED
     }
 }

@@ -276,7 +276,7 @@ impl RingMap {
     ///
     /// # Panics
     ///
-    /// If not.
+    /// If the ring does not have these bytes.
     fn checked(&self, offset: u32, len: usize, align: usize) -> &Unchecked {
         let offset = offset as usize;
         let is_inside = offset % align == 0
@@ -315,7 +315,7 @@ impl Unchecked {
     #[inline(always)]
     fn u32(&self, offset: u32) -> &AtomicU32 {
         debug_assert!(offset % 4 == 0);
-        // SAFETY: as above, for the 32-bit parts of a layout.
+        // SAFETY: as in `u16`, the word is in the mapping, aligned and only accessed atomically.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
@@ -332,7 +332,7 @@ impl Unchecked {
     #[inline(always)]
     fn u64(&self, offset: u32) -> &AtomicU64 {
         debug_assert!(offset % 8 == 0);
-        // SAFETY: as above, for the 64-bit part of a layout.
+        // SAFETY: as in `u16`, the word is in the mapping, aligned and only accessed atomically.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 }
@@ -353,8 +353,8 @@ impl Slot<'_> {
     #[inline(always)]
     pub fn read<const N: usize>(self) -> [u8; N] {
         const { assert!(N <= 1 << *SLOT_SHIFT_RANGE.start()) };
-        // SAFETY: the source is part of the slot, by the invariants. The ring's positions say who
-        // owns a slot: this slot is the driver's, so no other thread writes it.
+        // SAFETY: the source is part of the slot, by the invariants. The ring's positions determine
+        // which side owns a slot: this slot is the driver's, so no other thread writes it.
         unsafe { self.start.cast::<[u8; N]>().read() }
     }
 
@@ -366,8 +366,8 @@ impl Slot<'_> {
     #[inline(always)]
     pub unsafe fn write(self, offset: usize, bytes: &[u8]) {
         // SAFETY: the destination is part of the slot, by the invariants and the caller's promise.
-        // The ring's positions say who owns a slot: this slot is the driver's, and no reference to
-        // it exists.
+        // The ring's positions determine which side owns a slot: this slot is the driver's, and no
+        // reference to it exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 }
@@ -477,9 +477,9 @@ impl RingMemory for Unchecked {
 
     #[inline(always)]
     fn read(&self, offset: u32, bytes: &mut [u8]) {
-        // SAFETY: the source is part of a slot, so it is in the mapping. The ring's indices say who
-        // owns a slot: this slot is the driver's, so no other thread writes it, and no reference to
-        // it exists.
+        // SAFETY: the source is part of a slot, so it is in the mapping. The ring's positions
+        // determine which side owns a slot: this slot is the driver's, so no other thread writes
+        // it, and no reference to it exists.
         unsafe {
             ptr::copy_nonoverlapping(
                 self.at(offset, bytes.len()),
@@ -491,7 +491,7 @@ impl RingMemory for Unchecked {
 
     #[inline(always)]
     fn write(&self, offset: u32, bytes: &[u8]) {
-        // SAFETY: as above, for the destination.
+        // SAFETY: as in `read`, for the destination.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len())
         };
@@ -516,7 +516,7 @@ impl DoorbellPage {
     pub fn map(fd: RawFd, offset: u64, size: u32) -> io::Result<Self> {
         let len = size as usize;
         let mapping = Mapping::new(len, libc::PROT_WRITE, libc::MAP_SHARED, fd, offset)?;
-        // A child has no queues whose doorbells it could ring.
+        // A child process has no queues whose doorbells it could ring.
         mapping.forget_at_fork().map(Self)
     }
 

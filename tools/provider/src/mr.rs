@@ -112,7 +112,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ffi::verbs_mr) -> c_int {
     // SAFETY: the MR was made by `reg_mr`.
     let status = unsafe { ffi::ibv_cmd_dereg_mr(mr) };
     if status == 0 {
-        // SAFETY: as above, and the caller does not use it any more.
+        // SAFETY: the MR was made by `reg_mr`, and the caller does not use it any more.
         drop(unsafe { Box::from_raw(mr) });
     }
     status

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ffi::ibv_mw) -> c_int {
     // SAFETY: the window was made by `alloc_mw`.
     let status = unsafe { ffi::ibv_cmd_dealloc_mw(mw) };
     if status == 0 {
-        // SAFETY: as above, and the caller does not use it any more.
+        // SAFETY: the window was made by `alloc_mw`, and the caller does not use it any more.
         drop(unsafe { Box::from_raw(mw) });
     }
     status
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn bind_mw(
     bind: *mut ffi::ibv_mw_bind,
 ) -> c_int {
     let mut wr = ffi::ibv_send_wr::zeroed();
-    // SAFETY: the caller's window and binding.
+    // SAFETY: the caller passes a valid window and a valid binding.
     let rkey = unsafe {
         let rkey = next_key((*mw).rkey);
         wr.wr_id = (*bind).wr_id;
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn bind_mw(
     if status != 0 {
         return errno::set(status);
     }
-    // SAFETY: the caller's window.
+    // SAFETY: the caller passes a valid window.
     unsafe { (*mw).rkey = rkey };
     0
 }

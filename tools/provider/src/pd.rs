@@ -86,7 +86,8 @@ impl Pd {
         // a CQ, which changes SRQs.
         let has_one = resource == ffi::VIRTIO_RDMA_DV_RES_QP;
         let threads = match self.parent {
-            // SAFETY: the program promises it by making the QP in a thread domain.
+            // SAFETY: a program that makes a QP in a thread domain promises to use it in one thread
+            // at a time.
             Some(parent) if has_one && !parent.td.is_null() => unsafe { Threads::one() },
             _ => threads,
         };
@@ -117,8 +118,8 @@ impl Pd {
         })
     }
 
-    /// Calls `test` with a parent domain, and deallocates the domain afterwards: it has no users
-    /// then. `alloc` and `free` are its allocators, which are called with `program`.
+    /// Calls `test` with a parent domain, and then deallocates the domain, which must not have
+    /// users any more. `alloc` and `free` are its allocators, which are called with `program`.
     pub fn with_allocators<P>(
         alloc: unsafe extern "C" fn(
             *mut ffi::ibv_pd,
@@ -145,7 +146,7 @@ impl Pd {
         let domain = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
         assert!(!domain.is_null());
         test(domain);
-        // SAFETY: the test does not use it any more.
+        // SAFETY: the test does not use the domain any more.
         assert_eq!(unsafe { dealloc_pd(domain) }, 0);
     }
 }
@@ -253,7 +254,7 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
             }
         }
     }
-    // SAFETY: as above, and the caller does not use it any more.
+    // SAFETY: the PD was made by `alloc_pd`, and the caller does not use it any more.
     drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
     0
 }
@@ -292,7 +293,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ffi::ibv_td) -> c_int {
     if unsafe { (*td).users.load(Ordering::Relaxed) } != 0 {
         return libc::EBUSY;
     }
-    // SAFETY: as above, and the caller does not use it any more.
+    // SAFETY: the thread domain was made by `alloc_td`, and the caller does not use it any more.
     drop(unsafe { Box::from_raw(td) });
     0
 }
@@ -311,7 +312,7 @@ mod tests {
             pd: ptr::from_ref(&*pd).cast_mut().cast(),
             ..Zeroed::zeroed()
         };
-        // SAFETY: objects of this provider, each used until it is deallocated.
+        // SAFETY: all objects are this provider's, and none is used after it is deallocated.
         unsafe {
             attr.td = alloc_td(ptr::null_mut(), &mut init);
             let parent = alloc_parent_domain(ptr::null_mut(), &mut attr);
@@ -342,7 +343,7 @@ mod tests {
             pd: ptr::null_mut(),
             ..Zeroed::zeroed()
         };
-        // SAFETY: objects of this provider, each used until it is deallocated.
+        // SAFETY: all objects are this provider's, and none is used after it is deallocated.
         unsafe {
             assert!(alloc_td(context, &mut init).is_null());
             init.comp_mask = 0;

@@ -43,7 +43,8 @@ impl<T: Object> Place<T> {
         self.0.as_mut_ptr().cast()
     }
 
-    /// The finished object: libibverbs' structure as it is, and the other members of `value`.
+    /// The finished object: libibverbs' structure as it is here, and the other members from
+    /// `value`.
     pub fn finish(mut self, value: T) -> Box<T> {
         const { assert!(size_of::<T>() >= size_of::<T::Ibv>()) };
         let value = ManuallyDrop::new(value);
@@ -73,7 +74,7 @@ mod tests {
         rest: String,
     }
 
-    // SAFETY: as required.
+    // SAFETY: the type is `repr(C)`, and its first member is the cell of an `ibv_pd`.
     unsafe impl Object for Pd {
         type Ibv = ffi::ibv_pd;
     }

@@ -60,8 +60,8 @@ impl Opcodes {
         ffi::IBV_WR_LOCAL_INV,
     ]);
 
-    /// Operations of a QP of this type (IBTA 9.3.1, table of operations by transport service) where
-    /// the module offers `flags`, or `None` for a type that is not served.
+    /// Operations of a QP of this type (IBTA 9.3.1, table of operations by transport service) on a
+    /// device with the capabilities `flags`. `None` for a type that is not supported.
     pub fn of(qp_type: ffi::ibv_qp_type, flags: ContextFlags) -> Option<Self> {
         let offered = |flag, opcodes: u32| match flags.contains(flag) {
             true => opcodes,
@@ -116,7 +116,7 @@ impl Opcodes {
 
     /// Whether all of `send_ops_flags` (`enum ibv_qp_create_send_ops_flags`) are in the set.
     pub fn has_all(self, send_ops_flags: u64) -> bool {
-        // Flags below `IBV_WR_DRIVER1` have the bits of their opcodes, later flags have not.
+        // Flags below `IBV_WR_DRIVER1` have the bits of their opcodes, later flags do not.
         const SAME: u64 = (1 << ffi::IBV_WR_DRIVER1) - 1;
         let mut known = u64::from(self.0) & SAME;
         for (opcode, flag) in [

@@ -82,7 +82,7 @@ unsafe impl Send for Qp {}
 // SAFETY: libibverbs' part is not accessed through a reference, and the rest can be shared.
 unsafe impl Sync for Qp {}
 
-// SAFETY: the type is `repr(C)` and starts with this.
+// SAFETY: the type is `repr(C)` and starts with the cell of libibverbs' structure.
 unsafe impl Object for Qp {
     type Ibv = VerbsQp;
 }
@@ -316,8 +316,8 @@ impl Qp {
     }
 
     /// Notes the `state` that a query has returned. The state was `before` when the query began.
-    /// Only ERR is stored, the state to which the device moves QPs by itself, and only if no thread
-    /// has modified the QP since.
+    /// Only ERR is stored, since the device moves QPs to no other state by itself, and only if no
+    /// thread has modified the QP since.
     pub fn queried(&self, before: ffi::ibv_qp_state, state: ffi::ibv_qp_state) {
         let error = ffi::IBV_QPS_ERR;
         let order = Ordering::Relaxed;
@@ -395,15 +395,15 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// The QP has a send queue, this thread has locked it, and nothing borrows from the guard.
-    // A function of its own with few arguments: simple work requests save no registers for it.
+    /// The QP has a send queue, this thread has locked it, and nothing borrows from the guard. Not
+    /// inlined and with few arguments, so that simple work requests save no registers for it.
     #[inline(never)]
     unsafe fn post_other(&self, wr: wr::Send<'_>) -> Result<(), c_int> {
         let ring = self.rings.send.as_ref().ok_or(libc::ENOMEM)?;
         if !self.can_send() || !self.send_limits.opcodes.posted().has(wr.opcode()) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         let mut posting = unsafe { ring.resume() };
         let posted = match wr.is_inline() {
             true => self.send_limits.post_inline(ring, &mut posting, wr),
@@ -420,7 +420,7 @@ impl Qp {
     /// `posting` is the guard of `ring`'s lock.
     #[inline]
     pub unsafe fn publish_send(&self, ring: &WorkRing, posting: Guard<'_, Posting>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         unsafe { self.publish(ring, posting, self.send_doorbell) };
     }
 
@@ -429,7 +429,7 @@ impl Qp {
     /// The same as for [`publish_send`](Self::publish_send).
     #[inline]
     unsafe fn publish(&self, ring: &WorkRing, mut posting: Guard<'_, Posting>, doorbell: u32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         let ring_doorbell = unsafe { ring.publish(&mut posting) };
         // A doorbell may take long, since the device may be emulated: the lock is released first.
         drop(posting);
@@ -575,9 +575,9 @@ pub unsafe extern "C" fn post_send(
     wr: *mut ffi::ibv_send_wr,
     bad_wr: *mut *mut ffi::ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's QP and list.
+    // SAFETY: the caller passes a QP of this provider and a list of valid work requests.
     let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
-    // SAFETY: the caller's `bad_wr` pointer.
+    // SAFETY: the caller passes a writable `bad_wr`.
     qp.post_send(&mut list, |refused| unsafe { bad_wr.write(refused) })
 }
 
@@ -591,11 +591,11 @@ pub unsafe extern "C" fn post_recv(
     wr: *mut ffi::ibv_recv_wr,
     bad_wr: *mut *mut ffi::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's QP and list.
+    // SAFETY: the caller passes a QP of this provider and a list of valid work requests.
     let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
     let status = qp.post_recv(&mut list);
     if status != 0 {
-        // SAFETY: the caller's `bad_wr` pointer.
+        // SAFETY: the caller passes a writable `bad_wr`.
         unsafe { bad_wr.write(list.first()) };
     }
     status

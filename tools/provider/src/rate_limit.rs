@@ -56,7 +56,7 @@ pub unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_rate_limit_attr,
 ) -> c_int {
-    // SAFETY: the caller's attributes.
+    // SAFETY: the caller passes valid attributes.
     let attr = unsafe { &*attr };
     if attr.comp_mask != 0 {
         return libc::EINVAL;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn modify_qp_rate_limit(
         typical_packet_size: attr.typical_pkt_sz,
         reserved: [0; 2],
     };
-    // SAFETY: the caller's QP.
+    // SAFETY: the caller passes a QP of this provider.
     unsafe { modify_qp(qp, &mut rate, ffi::IBV_QP_RATE_LIMIT as c_int, shape) }
 }
 

@@ -58,11 +58,7 @@ struct Moving {
 }
 
 impl SharedRing {
-    /// A new queue in `memory`, all zeroes.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// A new queue in `memory`, whose bytes are all zero.
     pub fn new(memory: RingMap, domain: &Domain) -> io::Result<Self> {
         let layout = *memory.layout();
         let posting = Posting {
@@ -119,8 +115,8 @@ impl SharedRing {
     }
 
     /// Prepares a ring of `slots` slots, which `map` maps, for the device to move to. From now on,
-    /// work requests are posted to both rings. Returns the `request` for the move. Afterwards the
-    /// caller calls [`moved`](Self::moved).
+    /// work requests are posted to both rings. Returns the `request` for the move. After the move,
+    /// the caller calls [`moved`](Self::moved).
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ unsafe impl Send for Srq {}
 // SAFETY: libibverbs' part is not accessed through a reference, and the rest can be shared.
 unsafe impl Sync for Srq {}
 
-// SAFETY: the type is `repr(C)` and starts with this.
+// SAFETY: the type is `repr(C)` and starts with the cell of libibverbs' structure.
 unsafe impl Object for Srq {
     type Ibv = ffi::verbs_srq;
 }
@@ -161,7 +161,7 @@ impl Srq {
 ///
 /// `pd` is a PD of this provider, of an open context.
 unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Result<Box<Srq>, i32> {
-    // SAFETY: the caller's PD.
+    // SAFETY: the caller passes a valid PD.
     let (shared, pd_of_it) = unsafe { (Context::shared((*pd).context), Pd::from_ibv(pd)) };
     let domain = pd_of_it.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_SRQ);
     if attr.attr.max_wr == 0 {
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn modify_srq(
     let (this, max_wr) = unsafe { (Srq::from_ibv(srq), (*attr).max_wr) };
     let ring = &this.ring;
     if mask & MAX_WR == 0 {
-        // SAFETY: the caller's arguments are passed on.
+        // SAFETY: the caller passes valid arguments.
         return unsafe { command(srq, attr, mask, ModifySrqReq::default()) };
     }
     let Some(slots) = slots_for(max_wr).filter(|_| max_wr != 0) else {
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn modify_srq(
     if slots <= ring.slots() {
         return match mask & !MAX_WR {
             0 => 0,
-            // SAFETY: the caller's arguments are passed on.
+            // SAFETY: the caller passes valid arguments.
             mask => unsafe { command(srq, attr, mask, ModifySrqReq::default()) },
         };
     }
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn modify_srq(
                 ring,
                 ..ModifySrqReq::default()
             };
-            // SAFETY: the caller's arguments are passed on.
+            // SAFETY: the caller passes valid arguments.
             let status = unsafe { command(srq, attr, mask, request) };
             this.ring.moved(status == 0);
             status
@@ -335,7 +335,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
 ///
 /// `srq` is an SRQ of this provider, and `srq_num` can be written.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, srq_num: *mut u32) -> c_int {
-    // SAFETY: the caller's SRQ and `srq_num` pointer.
+    // SAFETY: the caller passes an SRQ of this provider and a writable `srq_num`.
     unsafe { srq_num.write(Srq::from_ibv(srq).srqn.get()) };
     0
 }
@@ -351,11 +351,11 @@ pub unsafe extern "C" fn post_srq_recv(
     wr: *mut ffi::ibv_recv_wr,
     bad_wr: *mut *mut ffi::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's SRQ and list.
+    // SAFETY: the caller passes an SRQ of this provider and a list of valid work requests.
     let (srq, mut list) = unsafe { (Srq::from_ibv(srq), List::new(wr)) };
     let status = srq.post_recv(&mut list);
     if status != 0 {
-        // SAFETY: the caller's `bad_wr` pointer.
+        // SAFETY: the caller passes a writable `bad_wr`.
         unsafe { bad_wr.write(list.first()) };
     }
     status

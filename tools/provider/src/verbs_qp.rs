@@ -14,7 +14,7 @@ use crate::builder;
 use crate::ffi;
 use crate::ffi::Zeroed;
 
-/// Offset of the first added function, in bytes.
+/// Offset in bytes of the first function that a release has added.
 const ADDED: usize = offset_of!(ffi::ibv_qp_ex, wr_abort) + size_of::<usize>();
 /// Number of words from [`ADDED`] on: functions, `comp_mask`, a pointer, and room for future
 /// functions.
@@ -33,7 +33,7 @@ pub struct VerbsQp {
 const _: () = assert!(size_of::<ffi::verbs_qp>() <= size_of::<VerbsQp>());
 const _: () = assert!(ADDED % align_of::<VerbsQp>() == 0);
 
-// SAFETY: bytes and integers.
+// SAFETY: the structure consists of bytes and integers.
 unsafe impl Zeroed for VerbsQp {}
 
 impl VerbsQp {
@@ -43,7 +43,7 @@ impl VerbsQp {
     ///
     /// `this` is valid and nobody else uses it.
     pub unsafe fn prepare(this: *mut Self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         unsafe { (*this).added = [UNTOUCHED; WORDS] };
     }
 
@@ -59,7 +59,7 @@ impl VerbsQp {
     ///
     /// `this` was prepared for a command that succeeded, and nobody else uses it.
     pub unsafe fn created(this: *mut Self, send_ops: Option<u64>) -> io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         let added = unsafe { &mut (*this).added };
         // libibverbs has set comp_mask, which has 32 bits, to zero.
         let mask = added.iter().position(|word| *word as u32 == 0);
@@ -84,7 +84,7 @@ impl VerbsQp {
             }
         }
         added[mask] = u64::from(ffi::VERBS_QP_EX);
-        // SAFETY: the other functions are at the head.
+        // SAFETY: the functions that `install` sets are in `head`.
         builder::install(unsafe { &mut *this.cast() });
         Ok(())
     }

@@ -73,11 +73,7 @@ pub struct WorkRing {
 }
 
 impl WorkRing {
-    /// A new queue in `memory`, all zeroes.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// A new queue in `memory`, whose bytes are all zero.
     pub fn new(memory: RingMap, threads: Threads) -> io::Result<Self> {
         let layout = *memory.layout();
         let slots = layout.slots() as usize;
@@ -125,7 +121,7 @@ impl WorkRing {
     /// The same as for [`Lock::resume`].
     #[inline]
     pub unsafe fn resume(&self) -> Guard<'_, Posting> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         unsafe { self.posting.resume() }
     }
 

@@ -29,7 +29,7 @@ pub fn piece(addr: *const u8, length: usize) -> Piece {
 }
 
 /// A send WQE whose slot is reserved. The payload and the opcode's member are written to the slot
-/// at once, the other fields by [`finish`](Self::finish).
+/// immediately, the other fields by [`finish`](Self::finish).
 ///
 /// The slots of a send queue have room for a header and as many SGEs or bytes of inline payload as
 /// the QP was created for.
@@ -115,7 +115,7 @@ impl SendWqe {
         sges: impl ExactSizeIterator<Item = &'a ffi::ibv_sge>,
     ) {
         self.num_sge = sges.len() as u32;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         unsafe { write_sges(slot, SqHeader::SIZE, sges) };
     }
 
@@ -144,7 +144,7 @@ impl SendWqe {
         for piece in pieces.filter(|piece| !piece.is_empty()) {
             // SAFETY: the piece is not empty, so the caller's memory is valid.
             let bytes = unsafe { slice::from_raw_parts(piece.cast::<u8>(), piece.len()) };
-            // SAFETY: the caller's promise.
+            // SAFETY: by the function's safety requirements.
             unsafe { slot.write(offset, bytes) };
             offset += bytes.len();
         }
@@ -207,11 +207,11 @@ unsafe fn write_sges<'a>(
     offset: usize,
     mut sges: impl Iterator<Item = &'a ffi::ibv_sge>,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     let write = |index: usize, sge: &ffi::ibv_sge| unsafe {
         slot.write(offset + index * Sge::SIZE, &Sge::from(sge).to_bytes())
     };
-    // Maximum number of work requests have one SGE, which needs no loop.
+    // Most work requests have one SGE, which needs no loop.
     if let Some(first) = sges.next() {
         write(0, first);
         for (index, sge) in sges.enumerate() {

@@ -149,7 +149,7 @@ unsafe fn sges<'a>(
 /// `mw` is a valid window, and the MR of `info` is valid or null.
 #[inline]
 pub unsafe fn binding(mw: *const ffi::ibv_mw, rkey: u32, info: &ffi::ibv_mw_bind_info) -> BindMw {
-    // SAFETY: the caller's window and MR.
+    // SAFETY: the caller passes a valid window, and an MR that is valid or null.
     let (mw_rkey, lkey) = unsafe { ((*mw).rkey, info.mr.as_ref().map_or(0, |mr| mr.lkey)) };
     BindMw {
         addr: info.addr,
@@ -190,7 +190,7 @@ impl<'a> Send<'a> {
     /// The SGEs; `None` if they are more than `max`, or their number is negative.
     #[inline]
     pub fn sges(self, max: u32) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
-        // SAFETY: the SGEs of a work request on a list are valid.
+        // SAFETY: by the contract of `List::new`, the SGEs of a work request are valid.
         unsafe { sges(self.0.sg_list, self.0.num_sge, max) }
     }
 
@@ -243,13 +243,13 @@ impl<'a> Send<'a> {
         unsafe { binding(bind.mw, bind.rkey, &bind.bind_info) }
     }
 
-    /// The destination of a datagram. Without an address handle, the address vector is all zeroes,
-    /// which no datagram reaches.
+    /// The destination of a datagram. Without an address handle, the address vector is all zeroes:
+    /// an address to which nothing can be sent.
     #[inline]
     pub fn datagram(self) -> Datagram {
         // SAFETY: work requests of a UD QP have this member.
         let ud = unsafe { self.0.wr.ud };
-        // SAFETY: an address handle of a work request on a list is this provider's.
+        // SAFETY: by the contract of `List::new`, the address handle is this provider's.
         let av = unsafe { Ah::from_ibv(ud.ah) }.map_or_else(Default::default, Ah::av);
         Datagram {
             remote_qpn: Qpn::new(ud.remote_qpn),
@@ -269,7 +269,7 @@ impl<'a> Recv<'a> {
     /// The SGEs; `None` if they are more than `max`, or their number is negative.
     #[inline]
     pub fn sges(self, max: u32) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
-        // SAFETY: the SGEs of a work request on a list are valid.
+        // SAFETY: by the contract of `List::new`, the SGEs of a work request are valid.
         unsafe { sges(self.0.sg_list, self.0.num_sge, max) }
     }
 }

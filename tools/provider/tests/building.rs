@@ -147,7 +147,7 @@ fn atomic_writes_and_flushes_are_built_only() {
     wr.next(1, ffi::IBV_SEND_SIGNALED);
     call!(wr.wr_atomic_write(RKEY, ADDR, data.as_ptr().cast()));
     call!(wr.wr_flush(RKEY, ADDR, 77, 1, 1));
-    // A length that no MR has.
+    // A length beyond 32 bits, which no MR has.
     call!(wr.wr_flush(RKEY, ADDR, 1 << 32, 1, 0));
     assert_eq!(call!(wr.wr_complete()), 0);
     let (_, bytes) = device.fetch().unwrap();
@@ -349,7 +349,7 @@ fn inline_payload_is_copied_and_marked() {
         })
         .collect();
     call!(wr.wr_start());
-    // The flag follows from the payload.
+    // The WQE's inline flag depends on the payload, not on the application's flag.
     wr.next(1, ffi::IBV_SEND_INLINE);
     call!(wr.wr_send());
     call!(wr.wr_set_inline_data_list(3, buffers.as_ptr()));

@@ -124,7 +124,7 @@ fn a_cq_is_locked_from_start_to_end() {
         let other = scope.spawn(|| poll(&cq, 1).unwrap()[0].wr_id);
         for _ in 0..100 {
             thread::yield_now();
-            // SAFETY: this thread has the CQ.
+            // SAFETY: this thread holds the lock of the CQ.
             assert_eq!(unsafe { (*ex).wr_id }, 0);
             assert!(!other.is_finished());
         }

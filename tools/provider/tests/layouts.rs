@@ -141,7 +141,8 @@ fn what_libibverbs_exports_tells_its_layout() {
         marks.extend(layout.mark.map(|mark| mark.to_str().unwrap()));
         let exported = [&marks[..], &[registration]].concat();
         assert_eq!(chosen(&exported), Some(layout.since));
-        // Marks without the registration function, a missing mark, a mark of a later layout.
+        // Exports that no layout has: marks without the registration function, a missing mark, a
+        // mark of a later layout.
         assert_eq!(chosen(&marks), None);
         if marks.len() > 1 {
             assert_eq!(chosen(&exported[1..]), None);

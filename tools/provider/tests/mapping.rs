@@ -39,13 +39,13 @@ fn count(change: isize) {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(-1);
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         unsafe { System.dealloc(memory, layout) };
     }
 }
@@ -77,7 +77,7 @@ impl Bench {
 
     /// A QP; with `send_ops`, an extended QP with these operations.
     fn create_extended_qp(&self, send_ops: Option<u32>) -> *mut ffi::ibv_qp {
-        // SAFETY: a C structure of integers and pointers.
+        // SAFETY: zeroes are valid for a C structure of integers and pointers.
         let mut attr: ffi::ibv_qp_init_attr_ex = unsafe { zeroed() };
         attr.send_cq = self.cq;
         attr.recv_cq = self.cq;
@@ -97,7 +97,7 @@ impl Bench {
     }
 
     fn create_srq(&self) -> *mut ffi::ibv_srq {
-        // SAFETY: a C structure of integers and pointers.
+        // SAFETY: zeroes are valid for a C structure of integers and pointers.
         let mut attr: ffi::ibv_srq_init_attr = unsafe { zeroed() };
         attr.attr.max_wr = 16;
         attr.attr.max_sge = 1;
@@ -127,7 +127,7 @@ fn resize_cq(cq: *mut ffi::ibv_cq, entries: i32) -> i32 {
 }
 
 fn grow_srq(srq: *mut ffi::ibv_srq, max_wr: u32) -> i32 {
-    // SAFETY: a C structure of integers.
+    // SAFETY: zeroes are valid for a C structure of integers.
     let mut attr: ffi::ibv_srq_attr = unsafe { zeroed() };
     attr.max_wr = max_wr;
     // SAFETY: the SRQ lives.
@@ -355,7 +355,7 @@ fn a_longer_ring_is_filled_before_the_move() {
     let bench = Bench::new();
     let srq = bench.create_srq();
     for wr_id in 0..3 {
-        // SAFETY: a C structure of integers and pointers.
+        // SAFETY: zeroes are valid for a C structure of integers and pointers.
         let mut wr: ffi::ibv_recv_wr = unsafe { zeroed() };
         wr.wr_id = wr_id;
         let mut bad = ptr::null_mut();

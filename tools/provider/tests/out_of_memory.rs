@@ -46,20 +46,20 @@ fn succeeds() -> bool {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match succeeds() {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the function's safety requirements.
             true => unsafe { System.alloc(layout) },
             false => ptr::null_mut(),
         }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the function's safety requirements.
         unsafe { System.dealloc(memory, layout) };
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         match succeeds() {
-            // SAFETY: the caller's promise.
+            // SAFETY: by the function's safety requirements.
             true => unsafe { System.realloc(memory, layout, size) },
             false => ptr::null_mut(),
         }

@@ -202,7 +202,7 @@ fn a_window_has_its_next_key_once_the_binding_is_posted() {
         // SAFETY: the QP is this provider's, and the rest is valid.
         unsafe { mw::bind_mw(qp.as_ibv(), mw, &mut bind) }
     };
-    // Of the key, only the low 8 bits change.
+    // Only the low 8 bits of the key change.
     for rkey in [0x0102_0300, 0x0102_0301] {
         let before = mw.rkey;
         assert_eq!(post(&mut mw), 0);

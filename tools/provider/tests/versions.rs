@@ -21,9 +21,9 @@ const TRIED: std::ops::RangeInclusive<u32> = 6..=10;
 /// A kernel module, as the provider sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Module {
-    /// A module of version 6, which knows no ranges.
+    /// A module of version 6, which does not know ranges of versions.
     Six,
-    /// A module that knows ranges.
+    /// A module that knows ranges of versions.
     Ranges(Versions),
 }
 

@@ -52,7 +52,7 @@ unsafe extern "C" fn give(
 ) {
     // SAFETY: `take` allocated the memory.
     unsafe { libc::free(memory) };
-    // SAFETY: the test's context.
+    // SAFETY: the test passes a `Program` as context.
     let program = unsafe { &*context.cast::<Program>() };
     let Some(left) = program.left.get().checked_sub(1) else {
         return;
@@ -67,7 +67,7 @@ unsafe extern "C" fn give(
 fn with_program(test: impl Fn(&Arc<CompletionRing>, &Program)) {
     let program = Program::default();
     Pd::with_allocators(take, give, &program, |parent| {
-        // SAFETY: a parent domain of this provider.
+        // SAFETY: the domain is a parent domain of this provider.
         let pd = unsafe { Pd::from_ibv(parent) };
         let domain = pd.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_CQ);
         let layout = RingLayout::completions(SLOTS).unwrap();

@@ -154,7 +154,7 @@ impl Kernel {
 ///
 /// `core` is followed by `len` valid bytes.
 unsafe fn behind<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     unsafe { std::slice::from_raw_parts_mut(core.add(1).cast::<u8>(), len) }
 }
 
@@ -165,7 +165,7 @@ unsafe fn behind<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
 /// `context` has the length of the loaded libibverbs' contexts.
 unsafe fn end_of(context: *mut ffi::verbs_context) -> *mut ffi::ibv_context {
     let size = layout().expect("a known libibverbs").context_size;
-    // SAFETY: the caller's promise.
+    // SAFETY: by the function's safety requirements.
     unsafe {
         context
             .byte_add(size - size_of::<ffi::ibv_context>())
@@ -190,10 +190,10 @@ pub struct Opened {
 impl Opened {
     /// Opens a context. The error is `errno`.
     ///
-    /// The command `close` tells that the context's file was closed. The descriptor can't be
-    /// checked instead, since another thread may reuse its number.
+    /// `close` in [`Kernel::calls`] shows that the context's file was closed. The descriptor itself
+    /// can't be checked, since another thread may reuse its number.
     pub fn new() -> Result<Self, Option<i32>> {
-        // SAFETY: a C structure of integers and pointers.
+        // SAFETY: zeroes are valid for a C structure of integers and pointers.
         let ibv = unsafe { std::mem::zeroed() };
         let abi_version = kernel(|kernel| kernel.spoken.oldest);
         let mut device = Box::new(Device { ibv, abi_version });
@@ -340,7 +340,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
             ..AllocContextResp::default()
         };
         let told = told.to_bytes();
-        // SAFETY: the provider's response has room for it.
+        // SAFETY: the provider's response has room for these bytes.
         unsafe { behind(response, told.len()) }.copy_from_slice(&told);
         kernel.called("open")
     })
@@ -358,7 +358,7 @@ unsafe extern "C" fn ibv_cmd_alloc_pd(
     _response: *mut ffi::ib_uverbs_alloc_pd_resp,
     _response_size: usize,
 ) -> c_int {
-    // SAFETY: the caller's PD.
+    // SAFETY: the caller passes a valid PD.
     unsafe { (*pd).context = context };
     0
 }

@@ -159,7 +159,7 @@ pub fn sge(addr: u64, length: u32, lkey: u32) -> ffi::ibv_sge {
 
 /// A send work request with an RDMA part.
 pub fn send_wr(wr_id: u64, opcode: u32, flags: u32, sges: &mut [ffi::ibv_sge]) -> ffi::ibv_send_wr {
-    // SAFETY: a C structure of integers, pointers and unions of those.
+    // SAFETY: zeroes are valid for a C structure of integers, pointers and unions of these.
     let mut wr: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
     wr.wr_id = wr_id;
     wr.opcode = opcode;
@@ -213,7 +213,7 @@ pub fn ud(ah: &Ah) -> ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
 
 /// A window and an MR with the fields that work requests need.
 pub fn window_and_region() -> (ffi::ibv_mw, ffi::ibv_mr) {
-    // SAFETY: C structures of integers and pointers.
+    // SAFETY: zeroes are valid for C structures of integers and pointers.
     let (mut mw, mut mr): (ffi::ibv_mw, ffi::ibv_mr) = unsafe {
         (
             MaybeUninit::zeroed().assume_init(),
@@ -317,17 +317,17 @@ impl DeviceMemory {
     }
 
     fn half(&self, offset: u32) -> &AtomicU16 {
-        // SAFETY: an aligned word of the ring.
+        // SAFETY: the offset is that of an aligned word of the ring.
         unsafe { AtomicU16::from_ptr(self.at(offset, 1)) }
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {
-        // SAFETY: an aligned word of the ring.
+        // SAFETY: the offset is that of an aligned word of the ring.
         unsafe { AtomicU32::from_ptr(self.at(offset, 1)) }
     }
 
     fn long(&self, offset: u32) -> &AtomicU64 {
-        // SAFETY: an aligned word of the ring.
+        // SAFETY: the offset is that of an aligned word of the ring.
         unsafe { AtomicU64::from_ptr(self.at(offset, 1)) }
     }
 }
