@@ -16,13 +16,13 @@ use crate::virtqueues::Virtqueues;
 pub(crate) struct RfcQueues {
     queues: Arc<dyn Virtqueues>,
     numbers: QueueNumbers,
-    /// Virtqueues assigned to an object since the driver last reset them. Their indices belong to
-    /// that object, even if it is destroyed.
+    /// Virtqueues that were assigned to an object and not reset by the driver since then. They
+    /// can't be assigned again even if the object was destroyed: the ring indices have advanced.
     awaits_reset: Mutex<BTreeSet<u16>>,
 }
 
 impl RfcQueues {
-    /// All virtqueues unassigned, for a device with `max_cq` CQs in RFC mode.
+    /// State without assigned virtqueues, for a device with at most `max_cq` CQs in RFC mode.
     pub(crate) fn new(queues: Arc<dyn Virtqueues>, max_cq: u32) -> Self {
         Self {
             queues,
@@ -36,15 +36,16 @@ impl RfcQueues {
         self.numbers
     }
 
-    /// Whether the driver has enabled virtqueue `queue`, and it may be assigned to an object.
+    /// Whether virtqueue `queue` may be assigned to an object: the driver has enabled it, and has
+    /// reset it after its last assignment.
     pub(crate) fn is_usable(&self, queue: Option<u16>) -> bool {
         queue.is_some_and(|queue| {
             self.queues.split(queue).is_some() && !self.awaits_reset.lock().contains(&queue)
         })
     }
 
-    /// Assigns virtqueue `queue` to an object. It can't be assigned again until the driver resets
-    /// it.
+    /// Assigns virtqueue `queue` to an object. The virtqueue can't be assigned again until the
+    /// driver resets it.
     pub(crate) fn take(&self, queue: Option<u16>) -> Result<VirtqueueMem> {
         let queue = queue.ok_or(Errno::INVAL)?;
         let split = self.queues.split(queue).ok_or(Errno::INVAL)?;

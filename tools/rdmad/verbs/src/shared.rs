@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Locks, atomics and references of the engine. With feature `counting`, each thread counts its
-//! read-modify-writes of words that other threads write too.
+//! Locks, atomics and references that several threads use. With feature `counting`, each thread
+//! counts its read-modify-writes of words that other threads may write too.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ pub(crate) use std::sync::atomic::{AtomicU64, AtomicU8};
 
 pub(crate) use parking_lot::MutexGuard;
 
-/// Another reference to `object`, which other threads refer to as well.
+/// Takes another reference to `object`, whose reference count other threads change too.
 #[inline]
 pub(crate) fn share<T>(object: &Arc<T>) -> Arc<T> {
     note_reference();
     object.clone()
 }
 
-/// Counts the beginning and the end of a reference to a shared object.
+/// Counts the two read-modify-writes by which a reference to a shared object is taken and dropped.
 #[inline]
 pub(crate) fn note_reference() {
     #[cfg(feature = "counting")]

@@ -5,10 +5,10 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-/// Size of a block. Successive numbers are from the same block, so memory indexed by them stays
-/// compact. An observer of one number can narrow the next down to the numbers of its block.
+/// Number of numbers in a block. Successive numbers are from the same block, so the memory that
+/// they index is compact. An observer who knows one number knows the block of the next one.
 const BLOCK: u32 = 4096;
-/// Rounds of the Feistel network. Four suffice for a pseudorandom permutation.
+/// Number of rounds of the Feistel network. Four suffice for a pseudorandom permutation.
 const ROUNDS: u8 = 4;
 
 /// The key of the permutation: a guest that knows some numbers can't predict others.
@@ -20,7 +20,7 @@ pub(crate) enum Secret {
 }
 
 impl Secret {
-    /// A random key, or the `known` one.
+    /// The key `known`, or a random key if it is `None`.
     pub(crate) fn new(known: Option<u64>) -> Self {
         known.map_or_else(|| Self::Random(RandomState::new()), Self::Known)
     }
@@ -44,8 +44,8 @@ impl Secret {
     }
 }
 
-/// An unpredictable order of the numbers below a limit: block by block, with blocks in random order
-/// and numbers in random order within each block.
+/// An unpredictable order of the numbers below a limit. The blocks are in random order, and so are
+/// the numbers within each block. An incomplete block is the last one.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
     secret: Secret,
@@ -58,7 +58,7 @@ impl Shuffle {
         Self { secret, len }
     }
 
-    /// Number of elements.
+    /// Number of numbers in the order.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -75,8 +75,8 @@ impl Shuffle {
         block * BLOCK + self.permute(block, BLOCK, within)
     }
 
-    /// A permutation of the numbers below `len`, one for each `tweak`: a Feistel network over the
-    /// next power of four, applied until the result is below `len`.
+    /// Permutes the numbers below `len`. Each `tweak` gives another permutation. Applies a Feistel
+    /// network over the next power of four, repeatedly until the result is below `len`.
     fn permute(&self, tweak: u32, len: u32, number: u32) -> u32 {
         let half_bits = (u32::BITS - len.saturating_sub(1).leading_zeros()).div_ceil(2);
         let mask = (1 << half_bits) - 1;

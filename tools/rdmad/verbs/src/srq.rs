@@ -23,9 +23,9 @@ use crate::Device;
 
 /// A shared receive queue.
 ///
-/// Its QPs fetch work requests in the order of the ring. A slot belongs to the QP that fetched it
-/// until the work request completes. If that QP is reset or destroyed first, the slot returns to
-/// the front of the queue. Lock order: after the locks of QPs.
+/// QPs fetch work requests in the order of the ring. A slot belongs to the QP that fetched it until
+/// the work request completes. If that QP is reset or destroyed before, the slot is returned, and
+/// the work request is fetched next. Lock order: after the locks of QPs.
 #[derive(Debug)]
 pub(crate) struct Srq {
     number: Srqn,
@@ -54,10 +54,11 @@ struct SrqInner {
 #[derive(Debug)]
 struct SrqQueue {
     ring: DeviceSharedQueue,
-    /// Slots of fetched work requests that were returned unused; the last one is fetched next.
+    /// Slots that were fetched and returned unused. The last one in the list is fetched next.
     returned: Vec<u16>,
     max_wr: u32,
-    /// Limit at which SRQ_LIMIT_REACHED is raised; 0 if the event is not armed.
+    /// SRQ_LIMIT_REACHED is raised when fewer work requests than this are left; 0 if the event is
+    /// not armed.
     limit: u32,
     state: SrqState,
 }
@@ -110,7 +111,7 @@ impl Srq {
         }
     }
 
-    /// Its SRQN.
+    /// SRQN of the SRQ.
     pub(crate) fn number(&self) -> Srqn {
         self.number
     }
@@ -120,15 +121,14 @@ impl Srq {
         self.pd.number()
     }
 
-    /// Bytes of the longest WQE.
+    /// Length in bytes of the longest WQE.
     pub(crate) fn max_wqe(&self) -> usize {
         rq_wqe_size(self.max_sge as usize)
     }
 
-    /// Fetches the next WQE into `buffer`, which must have room for [the longest](Self::max_wqe).
-    /// Returns `None` if there is none. The caller must give the slot back by
-    /// [`complete`](Self::complete) or [`put_back`](Self::put_back); after an error the slot is
-    /// given back already.
+    /// Fetches the next WQE into `buffer`, which must have room for the [longest](Self::max_wqe)
+    /// WQE. Returns `None` if no WQE is posted. The caller must give the slot back by
+    /// [`complete`](Self::complete) or [`put_back`](Self::put_back), except after an error.
     pub(crate) fn fetch(
         &self,
         device: &Device,
@@ -153,7 +153,7 @@ impl Srq {
             _ => return Err(self.fail(queue, device)),
         };
         let present = memory.read_wqe(slot.into(), buffer, FIRST_OF_RECV, recv_size);
-        // Receives are fetched when a message needs them, so no doorbell is needed.
+        // WQEs are fetched when messages arrive, so the driver need not ring the doorbell.
         queue.ring.suppress_doorbell(&memory);
         self.check_limit(queue, &memory, device);
         let parsed = parse_recv(buffer, present, self.max_sge, Origin::Srq { slot });
@@ -166,7 +166,7 @@ impl Srq {
         parsed.map(Some)
     }
 
-    /// Completes a fetched work request. Must be called before its completion is visible.
+    /// Frees the slot of a fetched work request. Must be called before its CQE is visible.
     pub(crate) fn complete(&self) {
         let queue = &mut self.inner.lock().queue;
         if queue.state == SrqState::Live {
@@ -174,8 +174,8 @@ impl Srq {
         }
     }
 
-    /// Returns `slot` unused, since the QP that fetched it is reset or destroyed: the next QP takes
-    /// it.
+    /// Returns `slot` unused, since the QP that fetched it is reset or destroyed. The slot is
+    /// fetched next.
     pub(crate) fn put_back(&self, slot: u16) {
         self.inner.lock().queue.returned.push(slot);
     }
@@ -195,7 +195,7 @@ impl Srq {
         require(limit.is_none_or(|limit| limit <= bound))?;
         if let Some(NewRing { max_wr, ring }) = new {
             let (old, new) = (*mem.layout(), *ring.layout());
-            // A fetched slot keeps its number in the new ring.
+            // A fetched slot keeps its number in the new ring, so the new ring must not be smaller.
             require(new.slots() >= old.slots() && new.slot_shift() >= old.slot_shift())?;
             queue.ring.moved(new);
             queue.max_wr = max_wr;
@@ -226,7 +226,7 @@ impl Srq {
             .forget(FIRST_EVENT_QUEUE, EventSource::Srq(self.number));
     }
 
-    /// Raises SRQ_LIMIT_REACHED once, when fewer work requests than the limit are left.
+    /// If fewer work requests than the limit are left, raises SRQ_LIMIT_REACHED and disarms it.
     fn check_limit(&self, queue: &mut SrqQueue, memory: &RingView<'_>, device: &Device) {
         if queue.limit == 0 {
             return;

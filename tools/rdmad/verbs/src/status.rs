@@ -16,9 +16,9 @@ use crate::Device;
 /// The data path to the peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
-    /// By copies from memory to memory.
+    /// Data is copied from memory to memory.
     Direct,
-    /// By packets.
+    /// Data is sent in packets.
     Wire,
 }
 
@@ -43,13 +43,13 @@ pub struct MemoryStatus {
 /// Status of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpStatus {
-    /// QPN.
+    /// QPN of the QP.
     pub qpn: Qpn,
-    /// Type.
+    /// Type of the QP.
     pub qp_type: QpType,
-    /// State.
+    /// State of the QP.
     pub state: QpState,
-    /// Whether its queues belong to a process of the guest, not to the guest's kernel.
+    /// Whether the QP belongs to a process of the guest, not to the guest's kernel.
     pub user: bool,
     /// Peer of a connected QP.
     pub peer: Option<PeerStatus>,
@@ -83,23 +83,23 @@ pub struct DeviceStatus {
     pub guest_memory: MemoryStatus,
     /// Rate limits of the port.
     pub rates: PortRates,
-    /// How long the rate limits have held work back.
+    /// Time for which the rate limits have delayed work.
     pub throttled: Throttled,
-    /// Counters.
+    /// Counters of the device.
     pub counters: RspQueryCounters,
 }
 
 /// Statistics of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerStatus {
-    /// Total time of the rounds with work.
+    /// Total time of the worker's rounds with work.
     pub busy: Duration,
-    /// Cost of its longest turn, in the unit of [`RuntimeStatus::turn_budget`].
+    /// Cost of the worker's longest turn, in the unit of [`RuntimeStatus::turn_budget`].
     pub longest_turn: u64,
-    /// The longest round: time between two checks of deadlines and watched QPs, up to 8 turns
-    /// apart.
+    /// Time of the worker's longest round. A round has up to 8 turns; deadlines and watched QPs are
+    /// checked once in a round.
     pub longest_round: Duration,
-    /// Number of flows, mostly QPs, that it took over from other workers.
+    /// Number of flows, mostly QPs, that the worker took over from other workers.
     pub steals: u64,
 }
 
@@ -108,12 +108,13 @@ pub struct WorkerStatus {
 pub struct RuntimeStatus {
     /// The workers, by number.
     pub workers: Vec<WorkerStatus>,
-    /// Budget of a turn, for each half of a QP. The unit is the copy of one byte. The last step of
-    /// a turn may exceed the budget.
+    /// Budget of a turn, for each half of a QP. The unit is the cost of copying one byte. The last
+    /// step of a turn may exceed the budget.
     pub turn_budget: u64,
     /// Cost of the longest turn of any thread, in the same unit.
     pub longest_turn: u64,
-    /// Number of times that a thread, after removing an object, waited for the turns in progress.
+    /// Number of times that a thread waited until the turns in progress had ended, for example
+    /// after it removed an object.
     pub grace_periods: u64,
 }
 

@@ -19,8 +19,9 @@ use crate::shuffle::{Secret, Shuffle};
 /// different objects do not contend. A lookup [within a turn](Self::hold) writes nothing that
 /// another thread reads, so lookups of one object do not contend either.
 ///
-/// Numbers are given out in a secret order, so a number reveals nothing about others. Returned
-/// numbers are reused last and oldest first, so a stale number is unlikely to hit a new object.
+/// Numbers are given out in a secret order, so a number reveals little about others. A number is
+/// reused only when no fresh number is left, and the number that was returned first is reused
+/// first. So a stale number is unlikely to name a new object.
 ///
 /// Slots are allocated in blocks, when the first object of a block is inserted, and are never
 /// freed.
@@ -39,7 +40,7 @@ type Block<T> = OnceLock<Box<[TableSlot<T>; BLOCK]>>;
 #[derive(Debug)]
 struct TableSlot<T> {
     object: ArcSwapOption<T>,
-    /// Shared by visitors of the object; a change of the slot excludes them.
+    /// Lock that visitors of the object share. A change of `object` excludes visitors.
     visitors: RwLock<()>,
 }
 
@@ -50,7 +51,8 @@ const BLOCK: usize = 64;
 struct Free {
     /// Count of numbers that were given out at least once.
     fresh: u32,
-    /// The order of first use, of numbers counted from the lowest common one.
+    /// The order in which numbers are first given out. In it, numbers are counted from the lowest
+    /// common number.
     order: Shuffle,
     /// Returned numbers, oldest first.
     returned: VecDeque<u32>,
@@ -67,8 +69,8 @@ impl Free {
     }
 }
 
-/// A number taken from a [`Table`], not yet in use. The drop gives it back unless an object was
-/// inserted.
+/// A number of a [`Table`] that is reserved for an object. The drop gives the number back unless
+/// the object was inserted.
 pub(crate) struct Reserved<'a, N: Number, T> {
     table: &'a Table<N, T>,
     number: N,
@@ -77,13 +79,13 @@ pub(crate) struct Reserved<'a, N: Number, T> {
 
 /// An object of a table that a turn uses.
 ///
-/// After a removal and a wait for the turns in progress, no thread holds the object any more. The
-/// reference is a note in memory of this thread, which has room for eight notes. Further references
-/// count in the object, so keep few at a time.
+/// After the object's removal and a wait for the turns in progress, no thread holds the object any
+/// more. A thread has room to note eight such references in memory of its own. Further references
+/// change the object's reference count, which is slower, so hold only few at a time.
 pub(crate) struct Held<T>(Guard<Option<Arc<T>>>);
 
 impl<T> Held<T> {
-    /// The object: there always is one.
+    /// The object. Never `None`: [`Table::hold`] has checked that there is one.
     #[inline]
     pub(crate) fn get(&self) -> Option<&T> {
         self.0.as_deref()
@@ -98,7 +100,7 @@ impl<T> TableSlot<T> {
         }
     }
 
-    /// Puts `object` into the slot and returns the old object, which has no visitors any more.
+    /// Stores `object` in the slot and returns the old object, after all its visitors have ended.
     fn set(&self, object: Option<Arc<T>>) -> Option<Arc<T>> {
         let _alone = self.visitors.write();
         self.object.swap(object)
@@ -134,7 +136,7 @@ impl<N: Number, T> Table<N, T> {
         }
     }
 
-    /// The object with this number, if any.
+    /// The object with this number, if there is one.
     #[inline]
     pub(crate) fn get(&self, number: N) -> Option<Arc<T>> {
         let slot = self.slot(number)?;
@@ -142,15 +144,15 @@ impl<N: Number, T> Table<N, T> {
         slot.object.load_full()
     }
 
-    /// The object with this number, if any, for the turn in progress.
+    /// The object with this number, if there is one, for use within the turn in progress.
     #[inline]
     pub(crate) fn hold(&self, number: N) -> Option<Held<T>> {
         let object = self.slot(number)?.object.load();
         object.is_some().then(|| Held(object))
     }
 
-    /// Calls `visit` with the object with this number, if any, without taking a reference to it.
-    /// Its removal waits for the visit, so this may be called outside of turns.
+    /// Calls `visit` with the object with this number, if there is one, without taking a reference
+    /// to it. The object's removal waits for the visit, so this may be called outside of turns.
     #[inline]
     pub(crate) fn with<R>(&self, number: N, visit: impl FnOnce(&T) -> R) -> Option<R> {
         let slot = self.slot(number)?;
@@ -173,15 +175,15 @@ impl<N: Number, T> Table<N, T> {
         })
     }
 
-    /// Reserves a free number below `end` for which `usable` is true: the one that is free longest.
-    /// Returns `None` if there is none.
+    /// Reserves a free number below `end` for which `usable` returns true. If there are several,
+    /// the one that was returned first is taken. Returns `None` if there is none.
     pub(crate) fn reserve_below(
         &self,
         end: u32,
         usable: impl Fn(N) -> bool,
     ) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
-        // Numbers never used must queue with the returned ones.
+        // Numbers that were never given out are put into the same queue as the returned ones.
         while let Some(fresh) = free.take_fresh() {
             free.returned.push_back(self.common + fresh);
         }
@@ -196,7 +198,8 @@ impl<N: Number, T> Table<N, T> {
         })
     }
 
-    /// Reserves a special number. Returns `None` if it is in use. Calls must not be concurrent.
+    /// Reserves a special number. Returns `None` if the number is in use or not special. Calls must
+    /// not be concurrent.
     pub(crate) fn claim(&self, number: N) -> Option<Reserved<'_, N, T>> {
         let special = (self.first..self.common).contains(&number.get());
         let taken = self.slot(number).is_some_and(TableSlot::is_taken);
@@ -207,8 +210,8 @@ impl<N: Number, T> Table<N, T> {
         })
     }
 
-    /// Replaces the object with this number by `object`, and returns the old object. Does nothing
-    /// if there is no such object. Not to be called while the object may be removed.
+    /// Replaces the object with this number by `object`, and returns the old object. Returns `None`
+    /// if there is no object with this number. Must not run concurrently with the object's removal.
     pub(crate) fn replace(&self, number: N, object: Arc<T>) -> Option<Arc<T>> {
         let slot = self.slot(number)?;
         slot.is_taken().then(|| slot.set(Some(object))).flatten()
@@ -253,7 +256,7 @@ impl<N: Number, T> Table<N, T> {
 }
 
 impl<N: Number, T> Reserved<'_, N, T> {
-    /// The number.
+    /// The reserved number.
     pub(crate) fn number(&self) -> N {
         self.number
     }
@@ -320,7 +323,7 @@ mod tests {
         assert_eq!(take(|number| number == 3), Some(3));
         table.remove(Qpn::new(3));
         table.release(Qpn::new(3));
-        // Number 3 queues behind the other three numbers.
+        // Number 3 was returned last, so it is behind the other three numbers in the queue.
         let mut others = [(); 3].map(|()| take(|_| true).unwrap());
         others.sort();
         assert_eq!(others, [2, 4, 5]);

@@ -9,8 +9,8 @@ use virtio_rdma_abi::number::Qpn;
 use crate::shared::Mutex;
 use crate::Device;
 
-/// The QPs that use a CQ or SRQ, each with the number of its queues that do. A used object can't be
-/// destroyed, and if it fails its QPs fail.
+/// The QPs that use a CQ or SRQ, each with the number of its queues that use it. A CQ or SRQ that
+/// is used can't be destroyed. If it fails, the QPs fail.
 #[derive(Debug, Default)]
 pub(crate) struct Users(Mutex<BTreeMap<Qpn, u32>>);
 
@@ -31,12 +31,12 @@ impl Users {
         }
     }
 
-    /// Whether a QP uses the object.
+    /// Whether any QP uses the CQ or SRQ.
     pub(crate) fn any(&self) -> bool {
         !self.0.lock().is_empty()
     }
 
-    /// Fails the QPs after their CQ or SRQ failed: the next turn of each takes it to ERR.
+    /// Fails the QPs after their CQ or SRQ failed: the next turn of each QP takes it to ERR.
     pub(crate) fn fail(&self, device: &Device) {
         for qpn in self.0.lock().keys() {
             device.fail_qp(*qpn);

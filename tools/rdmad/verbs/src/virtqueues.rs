@@ -8,17 +8,17 @@ use virtqueue::Split;
 
 /// The virtqueues of a device, except for the control queue.
 pub trait Virtqueues: Send + Sync {
-    /// Writes `event` to event queue `queue`. The interrupt is sent by
-    /// [`send_interrupts`](Self::send_interrupts). Returns false if the queue has no buffer; then
-    /// [`Device::notified`](crate::Device::notified) must be called when the driver has placed one.
+    /// Writes `event` to event queue `queue`. [`send_interrupts`](Self::send_interrupts) sends the
+    /// interrupt. Returns false if the queue has no buffer. In that case
+    /// [`Device::notified`](crate::Device::notified) must be called when the driver has added one.
     fn push(&self, queue: u16, event: Event) -> bool;
     /// The rings of virtqueue `queue`, if the driver has enabled it.
     fn split(&self, queue: u16) -> Option<Split>;
     /// Requests an interrupt for virtqueue `queue`, which
     /// [`send_interrupts`](Self::send_interrupts) sends.
     fn interrupt(&self, queue: u16);
-    /// Called when the device has failed and serves nothing until it is reset. Reports `why` to the
-    /// driver, if possible.
+    /// Called when the device has failed, for reason `why`. The device serves nothing until it is
+    /// reset. The implementation should report the failure to the driver.
     fn fail(&self, why: &str) {
         let _ = why;
     }

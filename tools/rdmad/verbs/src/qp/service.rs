@@ -14,12 +14,12 @@ use virtio_rdma_abi::qp::QpAttr;
 use super::attr;
 use crate::wqe::{Fetched, Posted, Received};
 
-/// Proof that the requester waits for an acknowledgement by the peer.
+/// Proof that the requester waits for an acknowledgement by the peer, which gives the QP a turn.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForAnswer(());
 
-/// Proof that the responder waits for a request of the peer.
+/// Proof that the responder waits for a request of the peer, which gives the QP a turn.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForRequest(());
@@ -40,7 +40,7 @@ impl Requester {
         }
     }
 
-    /// Makes room for `depth` work requests in progress, charged to `budget`.
+    /// Allocates memory for `depth` work requests in progress, charged to `budget`.
     pub(super) fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
         match self {
             Self::Rc(requester) => requester.make_room(budget, depth),
@@ -56,7 +56,7 @@ impl Requester {
         }
     }
 
-    /// Whether every work request is complete.
+    /// Whether the requester holds no work request.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Rc(requester) => requester.is_empty(),
@@ -64,7 +64,7 @@ impl Requester {
         }
     }
 
-    /// Whether no work request has started without being complete.
+    /// Whether every work request whose execution was started is complete.
     pub(super) fn is_drained(&self) -> bool {
         match self {
             Self::Rc(requester) => requester.is_drained(),
@@ -72,7 +72,7 @@ impl Requester {
         }
     }
 
-    /// If `held`, no further work request starts; otherwise they may start again.
+    /// Sets whether work requests are held back. If they are, no further one is started.
     pub(super) fn hold(&mut self, held: bool) {
         match self {
             Self::Rc(requester) => requester.hold(held),
@@ -163,7 +163,7 @@ impl Requester {
         }
     }
 
-    /// Stops the requester, and passes `each` incomplete work request.
+    /// Stops the requester, and calls `each` for each incomplete work request.
     pub(super) fn drain(&mut self, each: impl FnMut(SendWr<Posted>)) {
         match self {
             Self::Rc(requester) => requester.drain().for_each(each),
@@ -172,7 +172,7 @@ impl Requester {
     }
 }
 
-/// The protocol machine of a QP's receive side.
+/// The protocol machine of a QP's receive half.
 #[derive(Debug)]
 pub(crate) enum Responder {
     Rc(rc::Responder<Received>),
@@ -214,7 +214,7 @@ impl Responder {
         }
     }
 
-    /// Remote operations that the QP permits.
+    /// Access rights that the QP grants to its peer.
     pub(crate) fn access(&self) -> AccessFlags {
         match self {
             Self::Rc(responder) => responder.attr().access,
@@ -223,8 +223,8 @@ impl Responder {
         }
     }
 
-    /// Takes the receive that the machine holds for the next message, since that message arrives on
-    /// the direct path.
+    /// Takes the receive that the machine has kept for the next message, since that message arrives
+    /// on the direct path.
     pub(super) fn take_receive(&mut self) -> Option<RecvWr<Received>> {
         match self {
             Self::Rc(_) => None,
@@ -233,8 +233,8 @@ impl Responder {
         }
     }
 
-    /// Stops the machine and takes back the receive that it holds: of an unfinished message, or of
-    /// a datagram that did not fit.
+    /// Stops the machine and returns the receive that it holds: that of an unfinished message, or
+    /// of a datagram that did not fit.
     pub(super) fn drain(&mut self) -> Option<RecvWr<Received>> {
         match self {
             Self::Rc(responder) => responder.drain(),
@@ -258,7 +258,7 @@ impl Responder {
         }
     }
 
-    /// `Some` if all requests are answered, so the responder waits for the next one.
+    /// `Some` if all requests are answered, so the responder waits for the next request.
     pub(super) fn await_request(&self) -> Option<ForRequest> {
         (!self.has_output()).then_some(ForRequest(()))
     }

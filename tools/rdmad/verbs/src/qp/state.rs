@@ -22,7 +22,7 @@ struct Transition {
     to: QpState,
     rc: Option<Attributes>,
     uc: Attributes,
-    /// For UD and GSI QPs. The GSI QP has a fixed port, so PORT is removed for it.
+    /// Attributes for UD and GSI QPs. For the GSI QP, whose port is fixed, PORT is removed.
     ud: Attributes,
 }
 
@@ -178,7 +178,7 @@ const TRANSITIONS: &[Transition] = &[
         ),
         ud: attributes(&[], &[Mask::PKEY_INDEX, Mask::QKEY, Mask::RATE_LIMIT]),
     },
-    // No such transition for RC: a send error ends a reliable connection.
+    // RC has no such transition: a send error takes an RC QP to ERR.
     Transition {
         from: Sqe,
         to: Rts,

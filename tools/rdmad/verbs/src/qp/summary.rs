@@ -9,12 +9,12 @@ use virtio_rdma_abi::number::{PortId, Qpn};
 use crate::runtime::QpKey;
 use crate::status::{DataPath, PeerStatus};
 
-/// Copies of properties of the QP's halves. They are not updated at the same instant.
+/// Copies of properties of the QP's halves. The copies are not updated at the same instant.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     /// QPN of the peer of a connection; 0 for none.
     peer: AtomicU32,
-    /// Port of the peer on the direct path, else 0.
+    /// Port of the peer if the connection uses the direct path, else 0.
     port: AtomicU32,
     /// Rate limit in kb/s; 0 for none.
     rate: AtomicU32,

@@ -7,7 +7,7 @@ use std::io;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
 /// Calls `start` while the current thread is bound to `cpu`. Threads that `start` creates inherit
-/// the affinity, so they need no permission to change it.
+/// this affinity, so their sandbox need not permit them to set it.
 pub(super) fn with_affinity<T>(cpu: usize, start: impl FnOnce() -> T) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();

@@ -38,13 +38,13 @@ use crate::status::RuntimeStatus;
 use crate::turn::TURN;
 use crate::Device;
 
-/// Largest default number of workers; the other CPUs are left to the VMs.
+/// Maximum of the default number of workers. The other CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
 
 /// The data path between two QPs of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
-    /// Copy between the memories of their VMs.
+    /// Copy between the memories of the QPs' VMs.
     #[default]
     Direct,
     /// Send packets, as to any other peer.
@@ -54,16 +54,16 @@ pub enum PathPolicy {
 /// Configuration of a [`Runtime`].
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeConfig {
-    /// Number of workers, at most [`MAX_WORKERS`]. The default is the number of CPUs less one, and
-    /// from one to four.
+    /// Number of workers, at most [`MAX_WORKERS`]. The default is the number of CPUs less one, but
+    /// at least 1 and at most 4.
     pub workers: Option<usize>,
     /// The data path between QPs of the process.
     pub path: PathPolicy,
-    /// CPUs that are each dedicated to one worker, which never sleeps. If the list is not empty,
-    /// `workers` and `poll` are ignored. Only for workers that are threads.
+    /// CPUs that are dedicated to workers. Each of them gets one worker, which never sleeps. If the
+    /// list is not empty, `workers` and `poll` are ignored. Only for workers that are threads.
     pub dedicated: Vec<usize>,
-    /// How long a worker polls an empty send queue before it requests a doorbell. The worker does
-    /// not sleep meanwhile. Ignored with a manual clock.
+    /// Time for which a worker polls an empty send queue before it requests a doorbell. The worker
+    /// does not sleep meanwhile. With a manual clock, send queues are not polled.
     pub poll: Duration,
     /// Whether the thread that receives a doorbell after an idle gap may do the work itself if all
     /// workers sleep.
@@ -72,8 +72,8 @@ pub struct RuntimeConfig {
     pub clock: Clock,
     /// How the workers run.
     pub worker_kind: WorkerKind,
-    /// The secret from which the numbers and keys of objects are drawn. Random by default. Fixed
-    /// for runs that must be repeatable.
+    /// The secret from which the numbers and keys of objects are derived. By default it is random;
+    /// a known secret makes runs repeatable.
     pub secret: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ pub struct Runtime {
 pub(crate) struct SharedRuntime {
     /// The devices, sorted by port.
     devices: ArcSwap<Vec<Arc<Device>>>,
-    /// Held while `devices` changes.
+    /// Lock that is held while `devices` is changed.
     changes: Mutex<()>,
     direct: AtomicBool,
     patience: Patience,
@@ -153,14 +153,14 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Has a stepped worker execute the next step of its round: begin, give one flow a turn, or
-    /// end. Returns whether the worker is awake. The order of these calls decides everything that
-    /// happens.
+    /// Executes the next step of a stepped worker: begins a round, gives one flow a turn, or ends
+    /// the round. Returns whether the worker is awake. The order of these calls alone determines
+    /// what the workers do.
     pub fn step(&self, worker: usize) -> bool {
         self.crew.step(worker)
     }
 
-    /// Whether all stepped workers sleep although there is work: a wake-up was lost.
+    /// Whether all stepped workers sleep although there is work, so a wake-up was lost.
     pub fn sleeps_over_work(&self) -> bool {
         let shared = &self.shared;
         self.crew.sleeps_on() && (shared.scheduler.is_busy() || shared.scheduler.is_due())
@@ -192,11 +192,13 @@ impl Drop for Runtime {
 }
 
 impl SharedRuntime {
-    /// Calls `make` with an unused port number, and adds the device that it returns.
+    /// Chooses an unused port number, calls `make` with it, and adds the device that `make`
+    /// returns.
     pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
         let _change = self.changes.lock();
         let mut devices = Vec::clone(&self.devices.load());
-        // Ports count from 1, so at the first gap a device's port number differs from its position.
+        // Ports are numbered from 1. The first device whose port number is not 1 + its position is
+        // behind the first unused number.
         let gap = (1..)
             .zip(&devices)
             .find(|(port, device)| device.port().get() != *port);
@@ -211,8 +213,8 @@ impl SharedRuntime {
         device
     }
 
-    /// Removes a device, if it was not removed before: another device may have its port number
-    /// then. On return no worker serves it any more.
+    /// Removes a device. On return no worker serves it any more. A second call has no effect, even
+    /// if another device has got the port number meanwhile.
     pub(crate) fn detach(&self, device: &Device) {
         {
             let _change = self.changes.lock();
@@ -227,8 +229,8 @@ impl SharedRuntime {
         self.scheduler.quiesce.synchronize();
     }
 
-    /// The device whose port has this MAC address, if isolation group `group` may exchange data
-    /// with it on the direct path.
+    /// The device whose port has this MAC address, if the direct path is enabled and the device is
+    /// in isolation group `group`.
     pub(crate) fn direct_peer(&self, group: u32, mac: [u8; 6]) -> Option<Arc<Device>> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
@@ -241,7 +243,7 @@ impl SharedRuntime {
             .cloned()
     }
 
-    /// The home worker of a flow, if its port exists.
+    /// The home of a flow, if the flow's port exists.
     pub(crate) fn home(&self, FlowKey { port, flow }: FlowKey) -> Option<usize> {
         let devices = self.devices.load();
         server::find(&devices, port).map(|device| device.flows().home(flow))

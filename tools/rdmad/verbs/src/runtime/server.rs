@@ -18,7 +18,7 @@ pub(super) struct Server {
     /// The worker's number, from 0.
     worker: usize,
     watch: Watch,
-    /// Start of the last round, if it had work.
+    /// Start of the current round, or of the last one if that had work.
     began: Option<Instant>,
     /// Whether this round had work.
     worked: bool,
@@ -82,7 +82,7 @@ impl Work for Server {
     }
 
     fn expired(&self, QpKey { port, qpn }: QpKey) {
-        // Looks in the current devices: the device may be newer than the round's snapshot.
+        // Searches the current devices: the QP's device may have been added during this round.
         if let Some(device) = find(&self.shared.devices.load(), port) {
             device.timer_expired(qpn);
         }
@@ -111,7 +111,7 @@ impl Work for Server {
     }
 
     fn end(&mut self) -> Next {
-        // Polls even if there is other work, since no doorbell announces work of watched QPs.
+        // Watched QPs are polled even if there was other work, since their doorbells don't ring.
         let watching = self.look();
         if self.worked {
             return Next::Round;
@@ -128,7 +128,8 @@ impl Work for Server {
 /// The device at `port`, if it exists.
 #[inline]
 pub(super) fn find(devices: &[Arc<Device>], port: PortId) -> Option<&Arc<Device>> {
-    // Ports count from 1, so the position is the port less 1 unless an earlier device is gone.
+    // Ports are numbered from 1, so the position is the port's number less 1 unless an earlier
+    // device was removed.
     let place = (port.get() as usize).wrapping_sub(1);
     if let Some(device) = devices.get(place).filter(|device| device.port() == port) {
         return Some(device);

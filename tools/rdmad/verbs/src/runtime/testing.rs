@@ -10,15 +10,15 @@ use roce::committed::Epoch;
 use super::{PathPolicy, Runtime};
 
 impl Runtime {
-    /// Sets the data path between QPs of the process. A QP adopts it when it next goes to RTR or
-    /// RTS.
+    /// Sets the data path between QPs of the process. A QP changes to that path when it next goes
+    /// to RTR or RTS.
     pub fn set_path(&self, path: PathPolicy) {
         let direct = path == PathPolicy::Direct;
         self.shared.direct.store(direct, Ordering::Relaxed);
     }
 
-    /// Drops both halves of every QP and the device side of every CQ, and recreates them from their
-    /// committed state. Must not be called within a turn of a worker.
+    /// Drops both halves of every QP and the device's state of every CQ, and recreates them from
+    /// their committed state. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
         let epoch = Epoch::new(self.shared.scheduler.start);
         for device in self.shared.devices.load().iter() {
@@ -42,8 +42,9 @@ impl Runtime {
         Some(next.saturating_duration_since(scheduler.clock.now()))
     }
 
-    /// Advances a manual clock by `time`, stopping exactly at each deadline. Returns when all work
-    /// due by then, and its consequences, is done. With the system's clock the thread sleeps.
+    /// Advances a manual clock by `time`, in steps that end at each deadline. At each step, and at
+    /// the end, waits until the workers have no more work. With the system's clock the thread
+    /// sleeps.
     pub fn advance(&self, time: Duration) {
         self.shared.scheduler.advance(time);
     }

@@ -7,10 +7,10 @@
 //! and no doorbell is requested meanwhile.
 //!
 //! Polling occupies the worker's CPU, so it is bounded: a worker watches few QPs, each for a
-//! limited time after the QP last had work. A worker with a dedicated CPU watches a QP without
-//! limit, until another QP needs its seat. If other threads need the CPU, watching does harm: while
-//! they run, nobody polls and no doorbell is requested. A worker that notices this watches no QPs
-//! for some time.
+//! limited time after the QP last had work. A worker with a dedicated CPU watches a QP until
+//! another QP needs its seat. If other threads need the worker's CPU, watching does harm: while
+//! they run, the QPs are not polled and their doorbells don't ring. A worker that notices a long
+//! time without a poll watches no QPs for some time.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -21,11 +21,12 @@ use super::QpKey;
 
 /// Maximum number of QPs that a worker watches at a time.
 const SEATS: usize = 8;
-/// Longest time between two polls; beyond it the worker was kept from its CPU.
+/// If the time between two polls is longer than this, other threads have used the worker's CPU.
 const ABSENCE: Duration = Duration::from_micros(500);
-/// Time for which the worker then watches no QPs.
+/// Time for which a worker watches no QPs after such an absence.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time without work after which a QP gives its seat to another QP, if patience is unlimited.
+/// With unlimited patience: time without work after which a QP loses its seat if another QP needs
+/// one.
 const TENURE: Duration = Duration::from_micros(50);
 
 /// How long a worker watches a QP after the QP last had work.
@@ -37,8 +38,8 @@ pub(crate) enum Patience {
     Unlimited,
 }
 
-/// Proof that a worker polls the QP's SQ, and gives the QP a turn when it has work or when the time
-/// ends.
+/// Proof that a worker polls the QP's SQ, and gives the QP a turn when work is posted or the time
+/// of watching ends.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Watched(());
@@ -49,16 +50,16 @@ pub(crate) struct Watch {
     patience: Patience,
     /// The watched QPs, each with the time when it last had work.
     seats: RefCell<ArrayVec<(QpKey, Instant), SEATS>>,
-    /// Whether a QP with work found no seat since the last poll.
+    /// Whether a QP that had work got no seat since the last poll.
     is_wanted: Cell<bool>,
-    /// Time of the last poll, while QPs are watched.
+    /// Time of the last poll; `None` if no QPs are watched since.
     looked: Cell<Option<Instant>>,
     /// Time until which no QPs are watched.
     pause: Cell<Option<Instant>>,
 }
 
 impl Watch {
-    /// A watch without QPs.
+    /// State without watched QPs.
     pub(crate) fn new(patience: Patience) -> Self {
         Self {
             patience,
@@ -69,13 +70,14 @@ impl Watch {
         }
     }
 
-    /// For a thread that must not watch QPs.
+    /// The watch of a thread that must not watch QPs: it admits no QP.
     pub(crate) fn nothing() -> Self {
         Self::new(Patience::Limited(Duration::ZERO))
     }
 
-    /// Watches a QP at the end of its turn, which began at `now`, if the QP is watched already, or
-    /// `worked` in this turn and there is a free seat. Then the QP need not request a doorbell.
+    /// Watches a QP at the end of its turn, which began at `now`, unless watching is disabled or
+    /// paused. A QP that is not watched already gets a seat only if it had work in this turn
+    /// (`worked`) and a seat is free. While the QP is watched, no doorbell need be requested.
     pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> Option<Watched> {
         if self.patience == Patience::Limited(Duration::ZERO) || self.is_paused(now) {
             return None;
@@ -99,9 +101,9 @@ impl Watch {
         self.seats.borrow().is_empty()
     }
 
-    /// Polls all watched QPs: `posted` tells whether a QP has work. A QP that has work, or whose
-    /// time has ended, is removed and passed to `ready`: it gets a turn, after which it is watched
-    /// again or requests a doorbell.
+    /// Polls all watched QPs. `posted` returns whether work is posted to a QP. A QP that has work,
+    /// or whose time of watching has ended, is removed and passed to `ready`, which gives it a
+    /// turn. At the end of that turn the QP is watched again or its doorbell is requested.
     pub(crate) fn look(&self, now: Instant, posted: impl Fn(QpKey) -> bool, ready: impl Fn(QpKey)) {
         let absent = |last: Instant| now.saturating_duration_since(last) > ABSENCE;
         if self.looked.replace(Some(now)).is_some_and(absent) {
@@ -148,7 +150,8 @@ mod tests {
         }
     }
 
-    /// Polls `watch`, with work posted at the QPs `posted`. Returns the QPs that become ready.
+    /// Polls the QPs of `watch`, of which those in `posted` have work. Returns the QPs that become
+    /// ready.
     fn look(watch: &Watch, now: Instant, posted: &[u32]) -> Vec<u32> {
         let ready = RefCell::new(Vec::new());
         watch.look(
@@ -201,7 +204,7 @@ mod tests {
         assert_eq!(look(&watch, back, &[]), [3]);
         assert!(watch.admit(qp(3), back, true).is_none());
         assert!(watch.admit(qp(3), back + PAUSE, true).is_some());
-        // A time without watched QPs does not count as absence.
+        // The time in which no QPs were watched does not count as an absence.
         assert!(look(&watch, back + PAUSE, &[]).is_empty());
     }
 

@@ -9,15 +9,17 @@ use crossbeam_utils::CachePadded;
 
 use crate::status::WorkerStatus;
 
-/// The loads of all workers. Each worker updates its own entry; other threads share entry 0.
+/// The loads of all workers. Each worker updates its own entry; threads that are not workers share
+/// entry 0.
 #[derive(Debug)]
 pub(super) struct WorkerLoads(Box<[CachePadded<Load>]>);
 
 #[derive(Debug, Default)]
 struct Load {
-    /// Largest cost of a turn.
+    /// Largest cost of a turn, in the unit of the turn budget.
     longest_turn: AtomicU64,
-    /// Longest time from one round to the next, in nanoseconds.
+    /// Longest time from the start of a round with work to the start of the next round, in
+    /// nanoseconds.
     longest_round: AtomicU64,
     /// Total time of the rounds with work, in nanoseconds.
     busy: AtomicU64,
@@ -29,13 +31,13 @@ impl WorkerLoads {
         Self((0..=workers).map(|_| CachePadded::default()).collect())
     }
 
-    /// Records a turn of `shard` with this cost.
+    /// Records the cost of a turn. `shard` is the index of the thread's entry.
     #[inline]
     pub(super) fn note_turn(&self, shard: usize, cost: usize) {
         raise(&self.0[shard].longest_turn, cost as u64);
     }
 
-    /// Records a round of `shard` with work, which took `time`.
+    /// Records a round with work, which took `time`. `shard` is the index of the worker's entry.
     #[inline]
     pub(super) fn note_round(&self, shard: usize, time: Duration) {
         // 64 bits of nanoseconds last for five centuries.
@@ -52,7 +54,8 @@ impl WorkerLoads {
         costs.max().unwrap_or(0)
     }
 
-    /// The status of each worker, by number, with its number of `steals`.
+    /// The status of each worker, in the order of worker numbers. `steals` returns a worker's
+    /// number of steals.
     pub(super) fn of_workers(&self, steals: impl Fn(usize) -> u64) -> Vec<WorkerStatus> {
         let nanoseconds = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
         let workers = self.0.iter().skip(1);
@@ -66,7 +69,8 @@ impl WorkerLoads {
     }
 }
 
-/// Stores only a new maximum, so the cache line stays shared otherwise.
+/// Raises `longest` to `value` if `value` is larger. Otherwise nothing is written, so the cache
+/// line stays shared.
 #[inline]
 fn raise(longest: &AtomicU64, value: u64) {
     if value > longest.load(Ordering::Relaxed) {

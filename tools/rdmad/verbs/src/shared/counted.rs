@@ -11,8 +11,8 @@ thread_local! {
     static WRITES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Number of read-modify-writes of shared words by this thread so far. A lock is two of them, and
-/// so is a reference. Loads and stores are none.
+/// Number of read-modify-writes of shared words by this thread so far. A lock counts as two, and a
+/// reference counts as two. Loads and stores are not counted.
 pub fn shared_writes() -> u64 {
     WRITES.with(Cell::get)
 }
@@ -64,7 +64,7 @@ impl<T> RwLock<T> {
 
 macro_rules! counted {
     ($name:ident of $value:ty: $($operation:ident)*) => {
-        /// The atomic of the same name.
+        /// The type of this name in `std::sync::atomic`, with read-modify-writes counted.
         #[derive(Debug, Default)]
         pub(crate) struct $name(atomic::$name);
 

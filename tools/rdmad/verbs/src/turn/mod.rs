@@ -11,11 +11,11 @@ use std::cell::Cell;
 
 pub(crate) use parked::Parked;
 
-/// Budget of a turn, for each half of a QP. A sparse flow waits for a few turns at most, so the
-/// budget bounds the delay of a small message behind large ones.
+/// Budget of a turn, for each half of a QP. It bounds the delay of a small message behind large
+/// ones, since a sparse flow waits for a few turns at most.
 pub(crate) const TURN: usize = 128 << 10;
-/// Most that the last step of a turn may exceed the budget: the cost of 128 work requests, of a
-/// message of as many packets, or of the copies of a datagram to a group.
+/// Maximum cost by which the last step of a turn may exceed the budget. Such a step completes 128
+/// work requests, sends a message of as many packets, or copies a datagram to all QPs of a group.
 #[cfg(feature = "testing")]
 const LAST_STEP: usize = 256 << 10;
 /// Largest cost of a turn.
@@ -23,15 +23,15 @@ const LAST_STEP: usize = 256 << 10;
 pub const MAX_TURN: usize = TURN + LAST_STEP;
 /// Cost of a work request of any kind, without its bytes.
 const WORK_REQUEST: usize = 1024;
-/// Cost of a byte of a sent frame, so that 64 KiB of frames fill a turn. With fewer, the overhead
-/// of turns would dominate; with more, the frames would leave the cache before their receiver reads
-/// them.
+/// Cost of a byte of a sent frame: 64 KiB of frames fill a turn. With fewer bytes the overhead of
+/// turns would dominate. With more, the frames would no longer be in the cache when their receiver
+/// reads them.
 const FRAME_BYTE: usize = 2;
 
-/// Cost of a received frame, so that 64 frames fill a turn.
+/// Cost of a received frame: 64 frames fill a turn.
 const RECEIVED_FRAME: usize = TURN / 64;
 
-/// The budget of a turn, and how much is spent.
+/// The budget of a turn, and the part of it that is spent.
 #[derive(Debug, Default)]
 pub(crate) struct TurnBudget {
     spent: Cell<usize>,
@@ -43,7 +43,7 @@ pub(crate) struct TurnBudget {
 pub(crate) struct Charged(());
 
 impl TurnBudget {
-    /// Cost so far. The last step of a turn may exceed the budget.
+    /// Cost of the turn so far. May exceed the budget after the last step.
     pub(crate) fn spent(&self) -> usize {
         self.spent.get()
     }
@@ -53,17 +53,17 @@ impl TurnBudget {
         self.left() == 0
     }
 
-    /// Bytes that may still be copied in this turn.
+    /// Number of bytes that may still be copied in this turn.
     pub(crate) fn left(&self) -> usize {
         TURN.saturating_sub(self.spent())
     }
 
-    /// Bytes of frames that may still be sent in this turn; at least 1.
+    /// Number of bytes of frames that may still be sent in this turn; at least 1.
     pub(crate) fn left_for_frames(&self) -> usize {
         (self.left() / FRAME_BYTE).max(1)
     }
 
-    /// Frames that may still be received in this turn; at least 1.
+    /// Number of frames that may still be received in this turn; at least 1.
     pub(crate) fn left_for_received(&self) -> usize {
         self.left().div_ceil(RECEIVED_FRAME).max(1)
     }
@@ -88,7 +88,8 @@ impl TurnBudget {
         let _ = self.charge(bytes.saturating_mul(FRAME_BYTE));
     }
 
-    /// Charges a work request if the cost is still `spent`, that is, if the step did nothing.
+    /// Proof that a step which began at cost `spent` was charged. If the step has charged nothing,
+    /// charges it as a work request.
     pub(crate) fn charged_since(&self, spent: usize) -> Charged {
         if self.spent() > spent {
             Charged(())

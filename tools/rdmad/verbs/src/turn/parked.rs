@@ -2,9 +2,9 @@
 
 //! Parked halves of QPs, and the callers that will give them their next turn.
 //!
-//! Each kind of caller has a token type. Only the function that registers the QP with the caller
-//! can create the token, since it is in the same module. A half parks with at least one token, so
-//! no half has work but no caller.
+//! Each kind of caller has a token type. Only the function that arranges the caller can create the
+//! token, since both are in the same module. A half parks with at least one token, so each parked
+//! half has a caller.
 
 use crate::direct::ForPeer;
 use crate::memory::ForDoorbell;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A packet between the frame port and its QP.
+//! A received packet that is not yet passed to its QP.
 
 use roce::Packet;
 

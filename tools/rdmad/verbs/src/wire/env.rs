@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A QP and its memory, as the interface that the protocol machines use.
+//! The interface by which the protocol machines access their QP and its memory.
 
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};
@@ -13,7 +13,7 @@ use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
 use crate::wqe::{Posted, Received};
 use crate::Device;
 
-/// The environment of a requester.
+/// The environment of a requester: access to the send half of its QP.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
     io: &'a mut SendIo,
@@ -91,7 +91,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
     }
 }
 
-/// The environment of a responder.
+/// The environment of a responder: access to the receive half of its QP.
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
     io: &'a mut RecvIo,
@@ -188,7 +188,7 @@ impl ResponderEnv for RecvEnv<'_, '_> {
 }
 
 impl RecvEnv<'_, '_> {
-    /// Handles a remote operation that memory refused.
+    /// Handles a remote operation whose access to memory failed.
     fn refused(&self, fault: Fault) -> RemoteFault {
         match fault {
             Fault::Key => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames left over from a turn.
+//! Received frames that a turn leaves for the next one.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ use arrayvec::ArrayVec;
 use parking_lot::Mutex;
 use roce::Frame;
 
-/// Number of frames that are processed together: successive frames for the same half of a QP form a
-/// run. A second-level cache holds this many frames from the check of their ICRC to the copy of
-/// their payload.
+/// Number of frames that are processed together. Successive frames for the same half of a QP are
+/// passed to it in one call. This number of frames fits a second-level cache, so a frame is still
+/// in the cache when its payload is copied after the check of its ICRC.
 pub(super) const FRAMES_AT_ONCE: usize = 16;
 
 /// Received frames, in order.
@@ -27,7 +27,7 @@ pub(crate) struct Leftover {
 }
 
 impl Leftover {
-    /// Stores the frames for the next turn. Returns whether there are any.
+    /// Stores `frames` for the next turn. Returns whether there are any.
     pub(super) fn put(&self, frames: Frames) -> bool {
         let any = !frames.is_empty();
         if any {

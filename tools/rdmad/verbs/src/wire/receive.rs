@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Handling of received frames: finding the QP, and passing the packet on.
+//! Handling of received frames: finds the QP of each packet and passes the packet to it.
 
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ use crate::runtime::TurnEnd;
 use crate::turn::TurnBudget;
 use crate::Device;
 
-/// The membership bit of a P_Key: full, not limited.
+/// The bit of a P_Key that is set for full members and clear for limited members.
 const FULL_MEMBER: u16 = 0x8000;
 
 /// Handles received frames, as a turn of the port.
@@ -56,7 +56,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
     TurnEnd { again, cost }
 }
 
-/// Drops frames that arrived for a device that has failed. Returns whether there may be more.
+/// Drops received frames of a device that has failed. Returns whether there may be more frames.
 pub(crate) fn drop_frames(device: &Device) -> bool {
     drop(device.leftover.take());
     let budget = TurnBudget::default();
@@ -86,7 +86,8 @@ enum Recipient {
     Responder(Qpn),
     /// The QPs that are attached to the packet's multicast group.
     Group,
-    /// No QP: a group's address with a QP's number, or a host's address with the multicast QPN.
+    /// No QP: the packet is invalid. It has a group's address and the QPN of a single QP, or a
+    /// host's address and the multicast QPN.
     Nobody,
 }
 
@@ -109,8 +110,8 @@ impl Recipient {
 }
 
 impl Receiving<'_> {
-    /// Handles frames, as far as the budget permits. An earlier turn has counted the first `seen`
-    /// frames. Returns the number of frames handled.
+    /// Handles frames, as far as the budget permits, and returns the number of frames handled. The
+    /// first `seen` frames were passed to an earlier call, which has counted them.
     fn frames(&self, frames: &[Frame], seen: usize) -> usize {
         let mut places = ArrayVec::<usize, FRAMES_AT_ONCE>::new();
         let mut packets = ArrayVec::<Arrived<'_>, FRAMES_AT_ONCE>::new();
@@ -147,14 +148,14 @@ impl Receiving<'_> {
             .map_or(frames.len(), |&place| place)
     }
 
-    /// Charges packets that have no recipient. Returns their number.
+    /// Drops packets that have no recipient, but charges them to the turn. Returns their number.
     fn ignore(&self, packets: &[Arrived<'_>]) -> usize {
         packets.iter().for_each(|_| self.budget.charge_received());
         packets.len()
     }
 
-    /// Parses the packet in a frame. Returns `None` if the link is down or the frame is invalid. A
-    /// frame that was `seen` is not counted again.
+    /// Parses the packet in a frame. Returns `None` if the link is down or the frame is invalid.
+    /// Counts the frame unless it was counted before (`seen`).
     fn parse<'f>(&self, frame: &'f Frame, seen: bool) -> Option<Arrived<'f>> {
         let device = self.device;
         if !device.link_is_up() {
@@ -229,7 +230,8 @@ impl Receiving<'_> {
         let mut served = false;
         let mut taken = 0;
         for arrived in packets {
-            // A packet may complete many work requests, which are charged to the turn.
+            // Checked before each packet, since a packet may complete many work requests, which are
+            // charged to `turn`.
             if turn.budget.spent() >= self.budget.left() {
                 break;
             }
@@ -319,7 +321,7 @@ fn receive_connected(
     let packet = &arrived.packet;
     let RecvSide { io, responder, .. } = side;
     let executed = match responder {
-        // A message that is in progress on the direct path must not be mixed with packets.
+        // A message is in progress on the direct path: packets must not change its receive.
         Some(Responder::Rc(_)) if io.incoming.is_some() => return Ok(()),
         Some(Responder::Rc(responder)) => {
             let expected = responder.expected_psn();
@@ -346,7 +348,7 @@ fn receive_datagram(
     };
     let device = turn.device;
     let (to, tag) = (packet.path.addresses.dst(), packet.path.vlan);
-    // A multicast GID has no entry in the table. It is valid in all VLANs of the port.
+    // A multicast GID has no entry in the GID table. It is valid in all VLANs of the port.
     let ours = if to.is_multicast() {
         device.gids.have_vlan(tag)
     } else {

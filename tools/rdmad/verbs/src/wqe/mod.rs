@@ -19,13 +19,14 @@ pub(crate) use send::{
     completion_opcode, fetch_send, max_message, Data, Fetched, Posted, SendRules,
 };
 
-/// Bytes of the largest send WQE for these capabilities. There is always room for the first SGE,
-/// since the length of inline data is read from it even if the QP permits none.
+/// Length in bytes of the longest send WQE for these capabilities. There is always room for one
+/// SGE, since the length of inline data is read from the first SGE even if the QP does not permit
+/// inline data.
 pub(crate) fn max_sq_wqe(cap: &QpCap) -> usize {
     sq_wqe_size(cap.max_send_sge as usize).max(INLINE_OFFSET + cap.max_inline_data as usize)
 }
 
-/// Bytes of the largest receive WQE for these capabilities.
+/// Length in bytes of the longest receive WQE for these capabilities.
 pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
     rq_wqe_size(cap.max_recv_sge as usize)
 }
@@ -35,9 +36,9 @@ pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
 pub(crate) struct Snapshots {
     bytes: ChargedList<u8>,
     stride: usize,
-    /// Free snapshots; the last one given back is reused first.
+    /// Indices of free snapshots. The index that was given back last is reused first.
     free: ChargedQueue<u16>,
-    /// Snapshot of a WQE that must complete before another WQE is fetched.
+    /// Index of the snapshot of a barrier: a WQE that must complete before another WQE is fetched.
     barrier: Option<u16>,
 }
 
@@ -70,8 +71,8 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Moves the memory of all snapshots to the returned value, without their contents; `self` has
-    /// no room left.
+    /// Moves the memory of all snapshots, without their contents, to the returned object. `self`
+    /// has no room afterwards.
     #[cfg(feature = "testing")]
     pub(crate) fn take_room(&mut self, budget: &Budget) -> Self {
         let nothing = Self {
@@ -85,7 +86,7 @@ impl Snapshots {
         room
     }
 
-    /// Drops all copies and shrinks to room for one WQE.
+    /// Drops all snapshots, and their memory except for that of one WQE.
     pub(crate) fn clear(&mut self) {
         self.bytes.fit(self.stride);
         self.free.drain().for_each(drop);
@@ -93,9 +94,9 @@ impl Snapshots {
         self.give_back(0);
     }
 
-    /// Capacity in WQEs, including those that are being executed.
+    /// Number of WQEs for which there is memory, including those that are being executed.
     fn count(&self) -> u16 {
-        // At most the `count` given to `make_room`, so the cast cannot truncate.
+        // The result is at most the `count` given to `make_room`, so the cast cannot truncate.
         (self.bytes.len() / self.stride) as u16
     }
 
@@ -113,8 +114,8 @@ impl Snapshots {
         }
     }
 
-    /// Whether the WQE fetched last invalidates a key. Then no other WQE is fetched before that WQE
-    /// completes, so later WQEs are checked against the remaining keys.
+    /// Whether the WQE that was fetched last invalidates a key. No other WQE is fetched before that
+    /// WQE completes, so later WQEs are checked against the keys that are valid afterwards.
     pub(crate) fn has_barrier(&self) -> bool {
         self.barrier.is_some()
     }
@@ -135,23 +136,24 @@ impl Snapshots {
 pub(crate) struct Received {
     /// Number of SGEs.
     pub num_sge: u32,
-    /// The queue from which it was fetched.
+    /// The queue from which the work request was fetched.
     pub origin: Origin,
 }
 
 /// The queue from which a receive work request was fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The QP's own RQ. Its slot is given back at the fetch.
+    /// The QP's own RQ. The slot was given back when the work request was fetched.
     Rq,
-    /// An SRQ. Its slot is given back when the work request completes.
+    /// An SRQ. The slot is given back when the work request completes.
     Srq {
         /// The slot in the SRQ's ring.
         slot: u16,
     },
 }
 
-/// Bytes of a receive WQE that are copied first: one cache line, with room for three SGEs.
+/// Number of bytes of a receive WQE that are copied first: one cache line, which has room for three
+/// SGEs.
 pub(crate) const FIRST_OF_RECV: usize = 64;
 
 /// Length in bytes of the receive WQE that begins with `first`.
@@ -169,8 +171,8 @@ pub(crate) enum BadRecv {
     Wqe(u64),
 }
 
-/// Fetches the next WQE of the RQ into `buffer` and gives its slot back. Returns `None` if there is
-/// none.
+/// Fetches the next WQE of the RQ into `buffer` and gives its slot back. Returns `None` if no WQE
+/// is posted.
 pub(crate) fn fetch_recv(
     queue: &mut WorkConsumer,
     view: &QueueView<'_>,
@@ -185,7 +187,7 @@ pub(crate) fn fetch_recv(
         return Err(BadRecv::Ring);
     }
     queue.complete(view, slot);
-    // Receives are fetched when a message needs them, so no doorbell is needed.
+    // WQEs are fetched when messages arrive, so the driver need not ring the doorbell.
     queue.suppress_doorbell(view);
     parse_recv(buffer, present, cap.max_recv_sge, Origin::Rq).map(Some)
 }
@@ -206,7 +208,7 @@ pub(crate) fn parse_recv(
         .sum();
     Ok(RecvWr {
         id: header.wr_id,
-        // Saturates: no message is longer than 4 GiB.
+        // A longer length may be cut to 4 GiB, since no message is longer.
         length: u32::try_from(length).unwrap_or(u32::MAX),
         local: Received {
             num_sge: header.num_sge,
@@ -215,8 +217,8 @@ pub(crate) fn parse_recv(
     })
 }
 
-/// Fetches the next WQE of an SQ or RQ only to flush it, and gives its slot back. Returns the
-/// header.
+/// Fetches the next WQE of an SQ or RQ that is flushed, and gives its slot back. Returns the WQE's
+/// header, or `None` if no WQE is posted.
 pub(crate) fn fetch_flushed<const HEADER: usize>(
     queue: &mut WorkConsumer,
     view: &QueueView<'_>,

@@ -18,18 +18,19 @@ use virtio_rdma_ring::RingError;
 use super::{sge, Snapshots};
 use crate::memory::{Keys, QueueView, Slot, WorkConsumer};
 
-/// The local part of a send work request: its slot, and the memory of its message.
+/// The part of a send work request that only the local side needs: its slot, the memory of its
+/// message, and the properties of its completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posted {
-    /// Slot of the SQ.
+    /// Slot of the work request in the SQ.
     pub slot: Slot,
-    /// Index of its WQE in the QP's [`Snapshots`].
+    /// Index of the WQE in the QP's [`Snapshots`].
     pub snapshot: u16,
-    /// Opcode of its completion.
+    /// Opcode of the completion.
     pub opcode: u8,
-    /// Whether success generates a CQE.
+    /// Whether a CQE is generated if the work request succeeds.
     pub signaled: bool,
-    /// The memory of its message.
+    /// The memory of the message.
     pub data: Data,
     /// L_Key or R_Key that is invalidated when the work request completes.
     pub invalidates: Option<u32>,
@@ -44,7 +45,7 @@ pub(crate) enum Data {
     Inline(u32),
 }
 
-/// The QP's rules for its work requests.
+/// The properties of a QP against which its work requests are checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendRules<'a> {
     pub qp_type: QpType,
@@ -60,8 +61,8 @@ pub(crate) struct SendRules<'a> {
     pub max_message: u32,
 }
 
-/// Bytes of a send WQE that are copied first: two cache lines, with room for three SGEs or a short
-/// inline message.
+/// Number of bytes of a send WQE that are copied first: two cache lines, which have room for three
+/// SGEs or a short inline message.
 const FIRST_OF_SEND: usize = 128;
 
 /// Length in bytes of the send WQE that begins with `first`.
@@ -84,8 +85,8 @@ pub(crate) struct Fetched {
     pub failed: Option<WcStatus>,
 }
 
-/// Fetches the next WQE of the SQ and checks it. Returns `None` if there is none. `reads` is true
-/// if READs and atomic operations may be outstanding.
+/// Fetches the next WQE of the SQ and checks it. Returns `None` if no WQE is posted. `reads` is
+/// true if the QP permits outstanding READs and atomic operations.
 ///
 /// # Errors
 ///
@@ -120,7 +121,7 @@ pub(crate) fn fetch_send(
     Ok(Some(fetched))
 }
 
-/// Reads the WQE in `slot` again, which is not complete. Its keys were checked at the first fetch.
+/// Reads the incomplete WQE in `slot` again. Its keys are not checked again.
 #[cfg(feature = "testing")]
 pub(crate) fn fetch_again(
     slot: Slot,
@@ -134,7 +135,8 @@ pub(crate) fn fetch_again(
     read_send(slot, snapshot, view, snapshots, check, rules, reads)
 }
 
-/// Copies the WQE in `slot` to `snapshot` and checks it. `check` checks the keys of its SGEs.
+/// Copies the WQE in `slot` to `snapshot` and checks it. `check` is called to check the key of each
+/// SGE.
 #[inline]
 fn read_send(
     slot: Slot,
@@ -172,8 +174,8 @@ fn read_send(
     Fetched { wr, failed }
 }
 
-/// Opcode of the completion of a send WQE: the WQE's own, or SEND if that is invalid. It must not
-/// look like the opcode of a receive.
+/// Opcode of the completion of a send WQE: the WQE's opcode, or SEND if that one is invalid. An
+/// invalid value could be taken for the opcode of a receive.
 pub(crate) fn completion_opcode(header: &SqHeader) -> u8 {
     let opcode = WrOpcode::try_from(header.opcode).unwrap_or(WrOpcode::Send);
     // All opcodes are below 0x80.
@@ -188,7 +190,7 @@ fn check_send(
     rules: &SendRules<'_>,
     reads: bool,
 ) -> Result<(), WcStatus> {
-    // In a virtqueue a WQE may be cut off anywhere.
+    // In RFC mode the driver's buffer may be shorter than the WQE.
     let has = |size: usize| {
         (size <= wqe.len())
             .then_some(())
@@ -208,7 +210,7 @@ fn check_send(
     match wr.op {
         SendOp::Local { .. } => return Ok(()),
         SendOp::AtomicWrite { .. } | SendOp::Flush(_) => {
-            // They count as outstanding atomic operations at the peer.
+            // Atomic writes and FLUSHes count as outstanding atomic operations at the peer.
             let admitted = reads.then_some(()).ok_or(WcStatus::LocQpOpErr);
             if opcode == WrOpcode::AtomicWrite {
                 wr.length = ATOMIC_SIZE;
@@ -220,7 +222,7 @@ fn check_send(
     if opcode == WrOpcode::RdmaReadWithInv {
         wr.local.invalidates = Some(u32::from_le_bytes(header.ex));
     }
-    // Whether the peer's answer is stored in local memory.
+    // Whether the peer's response is stored in the memory of the SGEs.
     let fetches = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
     if fetches && !reads {
         return Err(WcStatus::LocQpOpErr);
@@ -279,7 +281,8 @@ fn check_sges(
     Ok(length)
 }
 
-/// Longest message of a QP of this type on a port with path MTU `mtu` (in bytes).
+/// Length in bytes of the longest message of a QP of this type, on a port whose path MTU is `mtu`
+/// bytes.
 pub(crate) fn max_message(qp_type: QpType, mtu: u32) -> u32 {
     match qp_type {
         QpType::Rc | QpType::Uc => MAX_MESSAGE,
@@ -301,12 +304,12 @@ fn permits(qp_type: QpType, opcode: WrOpcode) -> bool {
     }
 }
 
-/// An invalidation: earlier work requests may use the memory until they complete.
+/// LOCAL_INV waits until earlier work requests are complete, since they may use the memory.
 const LOCAL_INV: SendOp = SendOp::Local { drained: true };
-/// A registration: it takes effect at the fetch, so it needs no order.
+/// REG_MR has taken effect when it was fetched, so it need not wait for other work requests.
 const REG_MR: SendOp = SendOp::Local { drained: false };
 
-/// A binding takes effect in its turn.
+/// BIND_MW takes effect in the order of the SQ, without waiting until earlier ones are complete.
 const BIND_MW: SendOp = SendOp::Local { drained: false };
 
 /// The operation of a WQE, or `None` if the WQE is invalid.

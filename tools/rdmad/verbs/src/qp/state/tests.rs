@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Compares the state table with a second one, which has a line for each transition and QP type.
+//! Compares the state table with a second table, which has a line for each transition and QP type.
 
 use super::*;
 
-/// QP type, old state, new state, and the letters (see [`LETTERS`]) of the required and of the
-/// optional attributes.
+/// The transitions: QP type, old state, new state, required attributes, optional attributes. Each
+/// letter stands for an attribute (see [`LETTERS`]).
 ///
 /// From IBTA table 91, adjusted to what the Linux verbs permit.
 const TABLE: &[(QpType, QpState, QpState, &str, &str)] = &[
@@ -69,8 +69,8 @@ const LETTERS: &[(char, Mask)] = &[
     ('L', Mask::RATE_LIMIT),
 ];
 
-/// Attributes that this device does not support in any transition. The last one counts only if rate
-/// limits were not negotiated.
+/// Attributes that this device does not support in any transition. The last one, the rate limit, is
+/// supported if rate limits were negotiated.
 const MISSING: &[Mask] = &[
     Mask::ALT_PATH,
     Mask::PATH_MIG_STATE,
@@ -111,7 +111,8 @@ fn expected(required: &[Mask], optional: &[Mask], mask: Mask, rate_limits: bool)
     }
 }
 
-/// Tests each transition with all subsets of its attributes, and with one further attribute.
+/// Tests each transition with all subsets of its attributes, alone and with one attribute that the
+/// transition does not permit.
 // abi
 #[test]
 fn each_step_takes_its_attributes_and_no_others() {

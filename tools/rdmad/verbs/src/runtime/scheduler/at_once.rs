@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Doorbells served by the thread that receives them.
+//! Turns given by the thread that receives a doorbell.
 //!
 //! Waking a worker takes longer than the work of most doorbells. So a thread that receives a
-//! doorbell while all workers sleep gives the QP a turn itself. It does not if it received another
-//! doorbell a moment ago, or if the QP had a stream of work before: then more work will follow, and
-//! a worker that is awake *watches* the QP, which saves further doorbells. If another thread is
-//! giving such a turn already, a worker is woken instead, so that both turns run in parallel.
+//! doorbell while all workers sleep gives the QP a turn itself.
+//!
+//! The thread wakes a worker instead if the device's last doorbell was a moment ago or the QP had a
+//! stream of work before. Then more work will follow, and a worker that is awake *watches* the QP,
+//! which saves further doorbells. The thread also wakes a worker if another thread that is no
+//! worker is giving a turn, so that both turns run in parallel.
 
 use std::time::{Duration, Instant};
 
@@ -22,12 +24,12 @@ const IDLE_GAP: Duration = Duration::from_micros(20);
 #[derive(Debug)]
 pub(crate) struct IdleGap {
     start: Instant,
-    /// In nanoseconds since `start`.
+    /// Time of the last doorbell, in nanoseconds since `start`.
     since: AtomicU64,
 }
 
 impl IdleGap {
-    /// An idle gap that begins at `start`.
+    /// State whose first idle gap begins at `start`.
     pub(crate) fn new(start: Instant) -> Self {
         Self {
             start,
@@ -35,7 +37,8 @@ impl IdleGap {
         }
     }
 
-    /// Ends the gap with a doorbell at `now`. Returns whether the gap was long enough.
+    /// Records a doorbell at `now`. Returns whether the time since the previous doorbell was an
+    /// idle gap.
     fn end(&self, now: Instant) -> bool {
         let at = nanos_since(self.start, now);
         let since = self.since.swap(at, Ordering::Relaxed);
@@ -44,15 +47,16 @@ impl IdleGap {
 }
 
 impl Scheduler {
-    /// Executes `turn` for a device whose doorbell this thread, which is no worker, has received,
-    /// if that is faster than waking a worker. Returns whether it did.
+    /// Executes `turn` for a device whose doorbell this thread has received, if the doorbell came
+    /// after an idle gap and all workers sleep. The thread must not be a worker. Returns whether
+    /// `turn` was executed.
     pub(crate) fn serve_at_once(&self, idle_gap: &IdleGap, turn: impl FnOnce()) -> bool {
         let served = self.at_once
             && idle_gap.end(self.clock.now())
             && self.sleep.all_sleep()
             && self.quiesce.try_outside(turn);
         if served {
-            // The time of the turn does not count as a gap.
+            // The gap to the next doorbell begins after the turn.
             idle_gap.end(self.clock.now());
         }
         served

@@ -15,12 +15,12 @@ use super::sync::Ordering;
 use super::work::{TurnEnd, Work};
 use super::{ReadySet, Scheduler};
 
-/// Successive rounds after which a watching worker without work takes over work of another worker.
-/// Unless the other worker is busy with a turn, it finds its work earlier, and has the flow's state
-/// in its cache.
+/// Number of successive rounds after which a worker that only watches takes over work of another
+/// worker. If that worker is not busy with a turn, it finds the work earlier itself, and has the
+/// flow's state in its cache.
 const ROUNDS_TO_STEAL: u32 = 16;
 
-/// A flow that a worker has taken, to give it a turn.
+/// A flow that a worker has taken from a ready set, to give the flow a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub key: FlowKey,
@@ -35,12 +35,13 @@ pub(super) struct Claims {
     sparse: usize,
     /// Whether the worker is awake only to poll its watched QPs.
     is_watching: bool,
-    /// Successive rounds in which this worker only polled watched QPs while another one had work.
+    /// Number of successive rounds in which this worker only polled watched QPs while another
+    /// worker had ready flows.
     rounds: u32,
 }
 
 impl Scheduler {
-    /// Makes `flow` ready, since it has work, and wakes a worker if needed.
+    /// Adds `flow`, which has work, to the ready flows of its home, and wakes a worker if needed.
     #[inline]
     pub(crate) fn make_ready(&self, flows: &PortFlows, flow: Flow) {
         let home = flows.home(flow);
@@ -58,7 +59,7 @@ impl Scheduler {
         class.is_some()
     }
 
-    /// Ends a turn of `flow`, which any thread may have executed.
+    /// Ends a turn of `flow` that a thread gave without claiming the flow.
     pub(crate) fn end_turn(&self, flows: &PortFlows, flow: Flow, end: TurnEnd) {
         self.end_claim(flows, flow, Class::Sparse, end);
     }
@@ -83,7 +84,7 @@ impl Scheduler {
 }
 
 impl Claims {
-    /// The claims of `worker`.
+    /// State of `worker`, which has chosen no flow yet.
     pub(super) fn new(worker: usize) -> Self {
         Self {
             worker,
@@ -93,7 +94,7 @@ impl Claims {
         }
     }
 
-    /// Sets whether the worker starts its next round only to poll its watched QPs.
+    /// Sets whether the worker begins its next round only to poll its watched QPs.
     pub(super) fn set_watching(&mut self, is_watching: bool) {
         self.is_watching = is_watching;
     }
@@ -141,8 +142,8 @@ impl Claims {
         scheduler.end_claim(flows, claim.key.flow, claim.class, end);
     }
 
-    /// Whether this worker should take over work of another worker. Called in rounds without own
-    /// work.
+    /// Whether this worker, which has no ready flow of its own, should take over a flow of another
+    /// worker.
     fn is_to_steal(&mut self, scheduler: &Scheduler) -> bool {
         if !self.is_watching {
             return true;
@@ -157,8 +158,8 @@ impl Claims {
         self.rounds > ROUNDS_TO_STEAL
     }
 
-    /// Takes a flow from another worker and makes this worker its home. Skips flows whose turn
-    /// would have to wait for a turn in progress: the other worker will serve them soon.
+    /// Takes a flow from another worker and makes this worker its home. Skips a flow if it or its
+    /// direct peer has a turn now: this worker would have to wait for that turn.
     fn steal<W: Work>(&self, work: &W, places: &W::Places) -> Option<Claim> {
         let scheduler = work.scheduler();
         let workers = scheduler.workers();
@@ -177,7 +178,8 @@ impl Claims {
                 .flatten()
                 .any(|key| work.is_served(places, key))
             {
-                // The other worker continues until it has no ready flows.
+                // Leaves the flow to the other worker, which serves all its ready flows before it
+                // sleeps.
                 scheduler.insert(other, flows, claim.key.flow);
                 scheduler.wake(other);
                 return None;
@@ -221,12 +223,12 @@ fn take<W: Work>(work: &W, places: &W::Places, worker: usize, class: Class) -> O
         let port = ports.take()?;
         let Some(flows) = W::flows(places, port) else {
             if W::flows(&work.places(), port).is_some() {
-                // The port is newer than `places`: the next round serves it.
+                // The port was added after `places` was taken: the next round serves it.
                 ports.insert(port);
                 work.scheduler().wake(worker);
                 return None;
             }
-            // The port is gone.
+            // The port was removed.
             continue;
         };
         let ready = flows.ready(worker, class);
@@ -253,7 +255,7 @@ mod tests {
     const PORT: PortId = PortId::new(1);
     const FLOW: Flow = Flow::of(Qpn::new(2));
 
-    /// One port.
+    /// Work of a single port, number 1.
     struct OnePort(Scheduler);
 
     impl Work for OnePort {

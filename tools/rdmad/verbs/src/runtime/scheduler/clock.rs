@@ -8,8 +8,8 @@ use super::sync;
 #[cfg(feature = "testing")]
 use super::testing::ManualTime;
 
-/// The clock of a runtime: the system's, or in tests a manual clock, which stands still until the
-/// test advances it.
+/// The clock of a runtime: the system's clock, or in tests a manual clock, which stands still until
+/// the test advances it.
 #[derive(Clone, Debug)]
 pub struct Clock(pub(super) ClockKind);
 
@@ -51,8 +51,8 @@ impl Clock {
         }
     }
 
-    /// Time until which a thread sleeps that must act at `deadline`. `None`, for ever, with a
-    /// manual clock.
+    /// Time until which a thread sleeps if it must act at `deadline`. With a manual clock this is
+    /// `None`: the thread sleeps until it is woken.
     pub(super) fn alarm(&self, deadline: Instant) -> Option<Instant> {
         (!self.stands_still()).then_some(deadline)
     }

@@ -13,7 +13,7 @@ use super::worker_kind::WorkerKind;
 pub(crate) enum Crew<W> {
     /// Each worker is a thread.
     Threads(Vec<JoinHandle<()>>),
-    /// The caller executes each step of a worker.
+    /// Calls of [`step`](Self::step) execute the steps of each worker.
     Steps(Mutex<Vec<Worker<W>>>),
 }
 
@@ -53,7 +53,7 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Whether all workers are stepped and would sleep at their next step.
+    /// Whether all workers are stepped and would still sleep at their next step.
     pub(crate) fn sleeps_on(&self) -> bool {
         match self {
             Self::Threads(_) => false,

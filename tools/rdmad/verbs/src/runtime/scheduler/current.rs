@@ -7,11 +7,11 @@ use std::cell::Cell;
 use super::sync::thread_local;
 
 thread_local! {
-    /// 1 + the worker's number, or 0 in a thread that is no worker.
+    /// 1 + the number of the worker that this thread is, or 0 if it is no worker.
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The worker's number, from 0, if the current thread is a worker.
+/// The number of the worker that the current thread is, from 0; `None` if it is no worker.
 #[inline]
 pub(super) fn current() -> Option<usize> {
     shard().checked_sub(1)
@@ -24,12 +24,12 @@ pub(crate) fn shard() -> usize {
     WORKER.with(Cell::get)
 }
 
-/// Makes the current thread `worker`.
+/// Sets the current thread's worker number to `worker`.
 pub(super) fn become_worker(worker: usize) {
     WORKER.with(|current| current.set(worker + 1));
 }
 
-/// Executes `step` as `worker`.
+/// Executes `step` while the current thread has worker number `worker`.
 pub(super) fn as_worker<T>(worker: usize, step: impl FnOnce() -> T) -> T {
     let before = WORKER.with(|current| current.replace(worker + 1));
     let result = step();

@@ -4,21 +4,21 @@
 
 use super::sync::{AtomicU8, Ordering};
 
-/// A worker is executing a turn.
+/// Flag: a worker is executing a turn.
 const BUSY: u8 = 1;
-/// Another worker tried to execute a turn meanwhile.
+/// Flag: another worker tried to execute a turn during that turn.
 const AGAIN: u8 = 2;
 
-/// Lets one worker at a time execute turns on an object. A second worker does not wait: the first
-/// one learns that there may be more to do.
+/// Lets one worker at a time execute turns on an object. A second worker does not wait: at the end
+/// of its turn, the first worker learns that there may be more work.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive(AtomicU8);
 
-/// A turn that ended.
+/// The end of a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended<T> {
     pub result: T,
-    /// Another worker tried meanwhile, so there may be more to do.
+    /// Whether another worker tried to execute a turn meanwhile, so there may be more work.
     pub again: bool,
 }
 
@@ -28,14 +28,14 @@ impl Exclusive {
         self.0.load(Ordering::Relaxed) & BUSY != 0
     }
 
-    /// Executes `turn`. Returns `None` if another worker is executing one; that worker learns of
-    /// the attempt.
+    /// Executes `turn`. If another worker is executing a turn, returns `None`, and that worker gets
+    /// [`again`](Ended::again).
     pub(crate) fn run<T>(&self, turn: impl FnOnce() -> T) -> Option<Ended<T>> {
         while self.0.fetch_or(BUSY, Ordering::AcqRel) & BUSY != 0 {
             if self.0.fetch_or(AGAIN, Ordering::AcqRel) & BUSY != 0 {
                 return None;
             }
-            // The other turn ended between the two operations, without seeing AGAIN.
+            // The other turn ended between the two operations, so its worker did not see AGAIN.
             self.0.fetch_and(!AGAIN, Ordering::AcqRel);
         }
         let busy = Busy(&self.0);
@@ -49,7 +49,7 @@ impl Exclusive {
 struct Busy<'a>(&'a AtomicU8);
 
 impl Busy<'_> {
-    /// Ends the turn. Returns whether another worker tried meanwhile.
+    /// Ends the turn. Returns whether another worker tried to execute a turn meanwhile.
     fn end(self) -> bool {
         let state = self.0.fetch_and(!(BUSY | AGAIN), Ordering::AcqRel);
         std::mem::forget(self);

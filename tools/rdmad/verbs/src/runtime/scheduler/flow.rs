@@ -3,8 +3,8 @@
 //! Flows: the units to which the scheduler gives turns.
 //!
 //! A flow is a QP, or the work of a port that belongs to no QP. Each flow has a *home*, the worker
-//! that serves it. A flow that fills a turn becomes *bulk* until a turn that it does not fill.
-//! Other flows are *sparse* and have priority, as in fq_codel (RFC 8290).
+//! that serves it. A flow that fills a turn becomes *bulk*, until it has no more work at the end of
+//! a turn. Other flows are *sparse* and have priority, as in fq_codel (RFC 8290).
 
 use crossbeam_utils::CachePadded;
 use virtio_rdma_abi::number::{Number, PortId, Qpn};
@@ -18,8 +18,8 @@ use super::sync::{AtomicU8, Ordering};
 pub(crate) struct Flow(u32);
 
 impl Flow {
-    /// The flow of the port's own work: received frames, room for frames, doorbells of CQs, buffers
-    /// of event queues.
+    /// The flow of the port's own work: received frames, new room in the frame port, doorbells of
+    /// CQs, and new buffers in event queues.
     pub(crate) const PORT: Self = Self(0);
 
     /// The flow of a QP. No QPN is 0, the number of [`PORT`](Self::PORT).
@@ -55,9 +55,9 @@ pub(crate) struct FlowKey {
 /// Priority class of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// A flow that did not fill its last turn.
+    /// A flow that has not filled a turn, or had no more work at the end of a later turn.
     Sparse,
-    /// A flow that filled a turn.
+    /// A flow that filled a turn and has had more work at the end of each turn since.
     Bulk,
 }
 
@@ -103,11 +103,12 @@ pub(crate) struct PortFlows {
     ready: Box<[CachePadded<ByClass<ReadySet<Flow>>>]>,
 }
 
-/// Home and class of a flow. Both are hints: any worker that takes a ready flow serves it.
+/// Home and class of a flow. Both are only hints: whichever worker takes a ready flow serves it.
 #[derive(Debug)]
 struct FlowState(AtomicU8);
 
-/// Set while the flow is bulk. The lower bits hold the number of the home worker.
+/// Bit of a [`FlowState`] that is set while the flow is bulk. The lower bits hold the number of the
+/// home worker.
 const BULK: u8 = 1 << 7;
 const _: () = assert!(MAX_WORKERS <= BULK as usize);
 
@@ -126,10 +127,10 @@ impl PortFlows {
         }
     }
 
-    /// Bytes of memory for each flow: largest value, for any number of workers.
+    /// Bytes of memory for each flow, with the maximum number of workers.
     pub(crate) const FLOW_SIZE: usize = size_of::<FlowState>() + 2 * MAX_WORKERS.div_ceil(8);
 
-    /// The port.
+    /// The port of these flows.
     pub(crate) fn port(&self) -> PortId {
         self.port
     }
@@ -143,11 +144,11 @@ impl PortFlows {
         })
     }
 
-    /// Makes `worker` the home of `flow`. If the flow is ready now, its old home may still serve it
-    /// once.
+    /// Makes `worker` the home of `flow`. If the flow is ready now, its old home may still give it
+    /// one turn.
     pub(crate) fn set_home(&self, flow: Flow, worker: usize) {
         if let Some(FlowState(state)) = self.states.get(flow.get() as usize) {
-            // `worker` is below MAX_WORKERS, so it fits.
+            // `worker` is below MAX_WORKERS, so the cast cannot truncate.
             let home = |old| Some(old & BULK | worker as u8);
             let _ = state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, home);
         }
@@ -162,8 +163,8 @@ impl PortFlows {
         }
     }
 
-    /// Updates the class of a flow after a turn as `class`: whether it `filled` the turn, and
-    /// whether it has more work (`again`).
+    /// Updates the class of a flow after a turn. `class` is its class at the start of the turn,
+    /// `filled` is true if it filled the turn, and `again` if it has more work.
     #[inline]
     pub(super) fn classify(&self, flow: Flow, class: Class, filled: bool, again: bool) {
         let Some(FlowState(state)) = self.states.get(flow.get() as usize) else {

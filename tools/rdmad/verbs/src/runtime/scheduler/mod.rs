@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Scheduling of workers: threads, clock, sleep and wake-ups, independent of what they serve.
+//! Scheduling of workers: threads, clock, sleep and wake-ups.
 //!
-//! No code here knows a device. [`Work`] describes what is served. This folder decides when a
-//! worker serves, sleeps and wakes up, with the same code for three kinds of worker:
+//! This folder decides when a worker gives turns, sleeps and wakes up. It does not depend on
+//! devices: the trait [`Work`] is its interface to them. The same code serves three kinds of
+//! worker:
 //!
 //! | kind | a worker is | primitives (`sync`) |
 //! |---|---|---|
 //! | threads | a thread | std's and parking_lot's |
-//! | stepped | [steps](Crew::step) that its caller chooses, in a simulation | the same |
+//! | stepped | a state machine, whose [steps](Crew::step) a simulation executes | the same |
 //! | loom (`tests/loom`) | a thread of the model | loom's |
 //!
 //! [`Crew`] and [`Sleep`] distinguish threads from stepped workers by an enum, which is fixed at
@@ -61,7 +62,7 @@ pub(crate) struct SchedulerConfig {
     pub workers: usize,
     /// How the workers run.
     pub worker_kind: WorkerKind,
-    /// Whether a thread that receives a doorbell may do the work itself.
+    /// Whether a thread that receives a doorbell may give the QP a turn itself.
     pub at_once: bool,
     /// The clock for timers.
     pub clock: Clock,
@@ -73,7 +74,7 @@ pub(crate) struct SchedulerConfig {
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     pub clock: Clock,
-    /// A time before all deadlines.
+    /// Time at which the scheduler was created, before all deadlines.
     #[cfg(feature = "testing")]
     pub start: Instant,
     pub quiesce: Quiesce,
@@ -87,11 +88,11 @@ pub(crate) struct Scheduler {
 /// Scheduling state of one worker.
 #[derive(Debug)]
 struct WorkerState {
-    /// Deadlines of the QPs at home on this worker.
+    /// Deadlines of the QPs whose home this worker was when their deadline was set.
     timers: Timers,
     /// Ports with flows that are ready for this worker.
     ports: ByClass<ReadySet<PortId>>,
-    /// Number of flows that this worker took from others.
+    /// Number of flows that this worker took from other workers.
     steals: AtomicU64,
 }
 
@@ -108,7 +109,7 @@ impl Scheduler {
         let start = clock.now();
         let state = || WorkerState {
             timers: Timers::new(start),
-            // Ports count from 1.
+            // Ports are numbered from 1.
             ports: ByClass::empty(MAX_PORTS + 1),
             steals: AtomicU64::new(0),
         };
@@ -130,13 +131,13 @@ impl Scheduler {
         self.workers.len()
     }
 
-    /// Number of flows that `worker` has taken from others.
+    /// Number of flows that `worker` has taken from other workers.
     pub(crate) fn steals(&self, worker: usize) -> u64 {
         self.workers[worker].steals.load(Ordering::Relaxed)
     }
 
-    /// Wakes `worker`, since it has work. The current worker needs no wake-up: it looks for work
-    /// before it sleeps. Returns whether a worker was woken.
+    /// Wakes `worker`, which has work, if it sleeps. Returns whether it was woken. The current
+    /// worker is not woken, since it looks for work before it sleeps.
     #[inline]
     fn wake(&self, worker: usize) -> bool {
         current::current() != Some(worker) && self.sleep.wake(worker)

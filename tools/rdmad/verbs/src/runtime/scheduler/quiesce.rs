@@ -6,16 +6,16 @@ use crossbeam_utils::CachePadded;
 
 use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 
-/// Grace periods. There is one counter for each worker, and one for all other threads. A counter is
-/// odd during a turn.
+/// Grace periods, as in RCU. There is one counter for each worker, and one for all other threads. A
+/// counter is odd during a turn.
 ///
-/// A worker looks an object up within a turn and drops it before the turn ends. So after an object
-/// is removed, it is unused once every turn that was in progress has ended. Beginning and ending a
-/// turn touches only the worker's own counter.
+/// A worker looks an object up within a turn and drops it before the turn ends. So a removed object
+/// is unused once every turn that was in progress at its removal has ended. The begin and the end
+/// of a turn write only the worker's own counter.
 #[derive(Debug)]
 pub(crate) struct Quiesce {
     turns: Box<[CachePadded<AtomicU64>]>,
-    /// Held during a turn of a thread that is no worker.
+    /// Lock that is held during a turn of a thread that is no worker.
     outside: Mutex<()>,
     waiters: AtomicU64,
     /// Number of calls of [`synchronize`](Self::synchronize).
@@ -24,14 +24,14 @@ pub(crate) struct Quiesce {
     ended: Condvar,
 }
 
-/// A turn in progress, of a worker or another thread.
+/// A turn in progress, of a worker or another thread. The drop ends the turn.
 pub(crate) struct Turn<'a> {
     quiesce: &'a Quiesce,
     counter: usize,
 }
 
 impl Quiesce {
-    /// No turns, for `workers` workers.
+    /// State for `workers` workers, without turns in progress.
     pub(crate) fn new(workers: usize) -> Self {
         Self {
             turns: (0..=workers)
@@ -45,7 +45,7 @@ impl Quiesce {
         }
     }
 
-    /// Number of times that a thread waited for the turns in progress.
+    /// Number of calls of [`synchronize`](Self::synchronize).
     pub(crate) fn periods(&self) -> u64 {
         self.periods.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ impl Drop for Turn<'_> {
         self.quiesce.turns[self.counter].fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.quiesce.waiters.load(Ordering::SeqCst) != 0 {
-            // Once this thread got the lock, a waiter either has not read the counter yet, or
+            // When this thread has got the lock, each waiter either has yet to read the counter, or
             // sleeps and gets the notification.
             drop(self.quiesce.lock.lock());
             self.quiesce.ended.notify_all();
@@ -149,7 +149,8 @@ mod tests {
         });
     }
 
-    /// `synchronize` waits for the current turn only, even if the worker begins another at once.
+    /// `synchronize` waits only for the turn in progress, even if the worker begins another turn
+    /// right after it.
     #[test]
     fn one_turn_of_a_worker_is_waited_for() {
         for worker in 0..2 {

@@ -10,14 +10,16 @@ use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 const WORD: u32 = u64::BITS;
 
-/// A set of small numbers. Any thread may add numbers, and any worker takes them, round robin.
+/// A set of small numbers. Any thread may add numbers, and any worker may take them. Numbers are
+/// taken round robin.
 ///
 /// Adding a number sets a bit, without lock or allocation. A number that is added repeatedly is in
 /// the set once.
 #[derive(Debug)]
 pub(crate) struct ReadySet<N> {
     bits: Box<[AtomicU64]>,
-    /// Bit n is set if word n of `bits` may be nonzero.
+    /// Bit n is set if word n of `bits` may be nonzero. If the bit is clear, the word is 0, or a
+    /// thread is about to set the bit.
     summary: Box<[AtomicU64]>,
     /// Number at which the next search starts.
     cursor: AtomicU32,
@@ -57,7 +59,7 @@ impl<N: Number> ReadySet<N> {
         true
     }
 
-    /// Takes the next number after the one taken last.
+    /// Takes the next number after the one that was taken last.
     pub(crate) fn take(&self) -> Option<N> {
         let start = self.cursor.load(Ordering::Relaxed);
         let number = self.take_from(start).or_else(|| self.take_from(0))?;
@@ -65,8 +67,8 @@ impl<N: Number> ReadySet<N> {
         Some(N::new(number))
     }
 
-    /// Whether the set is empty. May still be false after the last number was taken; then
-    /// [`take`](Self::take) finds nothing and corrects the summary.
+    /// Whether the set is empty. May still return false after the last number was taken, until
+    /// [`take`](Self::take) finds no number and corrects the summary.
     pub(crate) fn is_empty(&self) -> bool {
         self.summary
             .iter()
@@ -118,8 +120,8 @@ impl<N: Number> ReadySet<N> {
             let seen = bits.load(Ordering::Acquire);
             let candidates = seen & (u64::MAX << from);
             if candidates == 0 {
-                // While the summary bit was clear, other threads may have found the set empty. So
-                // numbers added meanwhile must be taken here.
+                // Other threads may have found the set empty while `tidy` had cleared the summary
+                // bit, so numbers that were added meanwhile must be taken here.
                 if seen == 0 && self.tidy(word) {
                     continue;
                 }

@@ -11,8 +11,8 @@ use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 use super::worker_kind::WorkerKind;
 use super::Clock;
 
-/// The sleeping workers. A wake-up of a worker that is awake, or that another thread has just
-/// woken, costs only one load. So a storm of doorbells is cheap.
+/// The sleeping workers. A storm of doorbells is cheap: to wake a worker that is awake, or that
+/// another thread has just woken, costs only a fence and a load.
 #[derive(Debug)]
 pub(super) struct Sleep {
     kind: WorkerKind,
@@ -26,7 +26,7 @@ const _: () = assert!(MAX_WORKERS <= u64::BITS as usize);
 /// The wake-up flag and condition variable of one worker.
 #[derive(Debug)]
 struct Bed {
-    /// There is a wake-up that the worker has not seen.
+    /// Whether there is a wake-up that the worker has not seen.
     rung: Mutex<bool>,
     bell: Condvar,
 }
@@ -34,7 +34,7 @@ struct Bed {
 /// The sleep of a stepped worker.
 #[derive(Debug)]
 pub(super) struct Nap {
-    /// Time at which the sleep ends without a wake-up.
+    /// Time at which the sleep ends if no wake-up ends it before.
     deadline: Option<Instant>,
 }
 
@@ -58,9 +58,10 @@ impl Sleep {
     }
 
     /// Puts `worker` to sleep until it is woken or until the time that `deadline` returns, unless
-    /// `busy` returns true. Both are called after the worker is marked as a sleeper, so no wake-up
-    /// is missed. A thread returns after its sleep. For a stepped worker the sleep only begins, and
-    /// the caller polls [`is_over`](Self::is_over).
+    /// `busy` returns true. `busy` and `deadline` are called after the worker is marked as a
+    /// sleeper, so no wake-up is missed. For a worker that is a thread, returns after the sleep.
+    /// For a stepped worker, returns a [`Nap`] at once, and the caller polls
+    /// [`is_over`](Self::is_over).
     pub(super) fn sleep(
         &self,
         worker: usize,
@@ -90,7 +91,7 @@ impl Sleep {
         None
     }
 
-    /// Marks `worker` as awake and clears its wake-up.
+    /// Marks `worker` as awake and clears its wake-up flag.
     fn get_up(&self, worker: usize, rung: &mut bool) {
         self.sleepers.fetch_and(!bit(worker), Ordering::SeqCst);
         *rung = false;
@@ -101,8 +102,8 @@ impl Sleep {
         nap.deadline.is_some_and(|deadline| deadline <= now) || *self.beds[worker].rung.lock()
     }
 
-    /// Ends the sleep of stepped worker `worker` if the wake-up [is due](Self::is_due) at `now`.
-    /// Returns whether it was.
+    /// Ends the sleep of stepped worker `worker` if its wake-up [is due](Self::is_due) at `now`.
+    /// Returns whether the sleep has ended.
     pub(super) fn is_over(&self, worker: usize, nap: &Nap, now: Instant) -> bool {
         let due = self.is_due(worker, nap, now);
         if due {
@@ -139,7 +140,8 @@ impl Sleep {
         }
     }
 
-    /// Clears the bit of `worker` and notifies it, if the bit is set. Returns whether it was.
+    /// If the bit of `worker` in `sleepers` is set, clears the bit and notifies the worker. Returns
+    /// whether the bit was set.
     fn call(&self, worker: usize) -> bool {
         let before = self.sleepers.fetch_and(!bit(worker), Ordering::SeqCst);
         if before & bit(worker) == 0 {
@@ -158,7 +160,7 @@ impl Sleep {
         self.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether all workers sleep, and none is being woken.
+    /// Whether all workers sleep, and no thread is waking one of them.
     #[inline]
     pub(super) fn all_sleep(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst).count_ones() as usize == self.beds.len()
@@ -167,8 +169,8 @@ impl Sleep {
     /// Whether all workers sleep and `idle` returns true. No worker wakes up before `idle` returns.
     #[cfg(feature = "testing")]
     pub(super) fn all_sleep_while(&self, idle: impl FnOnce() -> bool) -> bool {
-        // A worker that finds work while falling asleep holds its lock until it is no sleeper any
-        // more.
+        // A worker that finds work when it is about to sleep holds its bed's lock until it is no
+        // longer marked as a sleeper.
         let rung = Vec::from_iter(self.beds.iter().map(|bed| bed.rung.lock()));
         self.all_sleep() && rung.iter().all(|rung| !**rung) && idle()
     }

@@ -48,8 +48,9 @@ impl Clock {
 }
 
 impl Scheduler {
-    /// Advances a manual clock by `time`, stopping exactly at each deadline. Returns when all work
-    /// due by then, and its consequences, is done. With the system's clock the thread sleeps.
+    /// Advances a manual clock by `time`, in steps that end at each deadline. At each step, and at
+    /// the end, waits until the workers have no more work. With the system's clock the thread
+    /// sleeps.
     pub(crate) fn advance(&self, time: Duration) {
         if !self.clock.stands_still() {
             return self.clock.pass(time);
@@ -71,14 +72,14 @@ impl Scheduler {
     fn settle(&self) {
         while !self.is_idle() {
             if self.is_due() {
-                // A worker that was falling asleep may not know the new time.
+                // A worker may have read the clock before it was advanced, and then gone to sleep.
                 self.sleep.wake_all();
             }
             sync::yield_now();
         }
     }
 
-    /// Whether all workers sleep and none has work or a passed deadline.
+    /// Whether all workers sleep, no flow is ready and no deadline has passed.
     fn is_idle(&self) -> bool {
         self.sleep
             .all_sleep_while(|| !self.is_busy() && !self.is_due())

@@ -11,31 +11,31 @@ use super::clock::nanos_since;
 use super::sync::{AtomicU64, Mutex, Ordering};
 use super::Scheduler;
 
-/// A QP within the runtime.
+/// Identifies a QP within the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QpKey {
     /// The QP's port.
     pub port: PortId,
-    /// QPN.
+    /// QPN of the QP.
     pub qpn: Qpn,
 }
 
-/// `first` without deadlines.
+/// Value of [`Timers::first`] if there is no deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines that one worker handles, at most one for each QP. The QP's [`Alarm`] has a copy,
-/// by which the entry is found.
+/// The deadlines that one worker handles, at most one for each QP. The QP's [`Alarm`] holds a copy
+/// of its deadline, which is needed to find the entry.
 #[derive(Debug)]
 pub(crate) struct Timers {
     start: Instant,
-    /// The earliest deadline in nanoseconds since `start`, or [`NEVER`]. Lets workers check without
-    /// the lock.
+    /// The earliest deadline in nanoseconds since `start`, or [`NEVER`]. Workers check it without
+    /// taking the lock.
     first: AtomicU64,
     deadlines: Mutex<BTreeSet<(Instant, QpKey)>>,
 }
 
 impl Timers {
-    /// No deadlines. Later deadlines must not be before `start`.
+    /// An empty set. Deadlines that are added must not be before `start`.
     pub(crate) fn new(start: Instant) -> Self {
         Self {
             start,
@@ -44,7 +44,8 @@ impl Timers {
         }
     }
 
-    /// Replaces a QP's deadline `old` by `new`. Returns whether `new` is now the earliest deadline.
+    /// Replaces the deadline `old` of QP `key` by `new`. Returns whether `new` is now the earliest
+    /// deadline.
     pub(crate) fn change(&self, key: QpKey, old: Option<Instant>, new: Option<Instant>) -> bool {
         let mut deadlines = self.deadlines.lock();
         if let Some(old) = old {
@@ -57,7 +58,7 @@ impl Timers {
         new.is_some_and(|new| deadlines.first() == Some(&(new, key)))
     }
 
-    /// Removes and returns one QP whose deadline has passed.
+    /// Removes the entry of one QP whose deadline has passed at `now`, and returns the QP.
     pub(crate) fn expired(&self, now: Instant) -> Option<QpKey> {
         if nanos_since(self.start, now) < self.first.load(Ordering::Relaxed) {
             return None;
@@ -71,7 +72,7 @@ impl Timers {
         expired.map(|(_, key)| key)
     }
 
-    /// The earliest deadline.
+    /// The earliest deadline, if there is one.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.deadlines.lock().first().map(|(deadline, _)| *deadline)
     }
@@ -100,9 +101,9 @@ struct Entry {
 pub(crate) struct Until(());
 
 impl Alarm {
-    /// Ensures that QP `key`, at home on worker `home`, gets a turn at `deadline` or earlier. An
-    /// earlier entry stays: acknowledgements move the deadline often, and a useless turn is cheaper
-    /// than changing the timers each time.
+    /// Ensures that QP `key`, whose home is worker `home`, gets a turn at `deadline` or earlier. If
+    /// the QP's entry has an earlier deadline, it is kept: acknowledgements move the deadline
+    /// often, and a useless turn costs less than a change of the timers each time.
     pub(crate) fn set(
         &mut self,
         scheduler: &Scheduler,
@@ -128,7 +129,7 @@ impl Alarm {
         Until(())
     }
 
-    /// Notes that the timers have removed the entry.
+    /// Records that the timers have removed the entry.
     pub(crate) fn expired(&mut self) {
         self.0 = None;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The interface between the scheduler and what the workers serve.
+//! The interface between the scheduler and the devices that the workers serve.
 
 use std::time::Instant;
 
@@ -13,9 +13,9 @@ use super::Scheduler;
 /// The result of a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TurnEnd {
-    /// Whether the flow has more work at once.
+    /// Whether the flow has more work, which can be done at once.
     pub again: bool,
-    /// Cost of the work done.
+    /// Cost of the turn, in the unit of the turn budget.
     pub cost: usize,
 }
 
@@ -43,7 +43,7 @@ pub(crate) trait Work: Send + 'static {
     /// The flows of a port, if the port exists.
     fn flows(places: &Self::Places, port: PortId) -> Option<&PortFlows>;
 
-    /// The peer's flow, if `flow` is a QP with a direct connection.
+    /// The flow of the peer QP, if `flow` is a QP with a direct route.
     fn peer(&self, places: &Self::Places, flow: FlowKey) -> Option<FlowKey>;
 
     /// Whether a thread is giving the flow a turn now.

@@ -8,7 +8,7 @@ use super::sleep::Nap;
 use super::sync::spin_loop;
 use super::work::{Next, Work};
 
-/// Maximum number of passed deadlines that a round handles, before its turns.
+/// Maximum number of passed deadlines that a worker handles in a round, before it gives turns.
 const TIMERS_A_ROUND: usize = 64;
 /// Maximum number of turns in a round; between rounds a worker handles deadlines and polls watched
 /// QPs.
@@ -20,7 +20,7 @@ pub(crate) struct Worker<W> {
     number: usize,
     work: W,
     claims: Claims,
-    /// Number of turns in this round; `None` between rounds.
+    /// Number of turns given in this round; `None` between rounds.
     turns: Option<usize>,
     /// The sleep of a stepped worker.
     nap: Option<Nap>,
@@ -75,9 +75,9 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Executes the rest of a round.
+    /// Executes a round.
     fn round(&mut self) -> Next {
-        // A snapshot, so that a sleeping worker holds no reference to devices.
+        // Taken anew in each round, so a sleeping worker holds no reference to devices.
         let places = self.work.places();
         loop {
             if let Some(next) = self.go_on(&places) {
@@ -86,7 +86,7 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Executes the next step of a round. Returns what follows the round if this was its last step.
+    /// Executes the next step of a round. After the last step, returns what the worker does next.
     #[inline]
     fn go_on(&mut self, places: &W::Places) -> Option<Next> {
         match self.turns {
@@ -105,7 +105,7 @@ impl<W: Work> Worker<W> {
         None
     }
 
-    /// Gives the next flow a turn. Returns whether there was a flow.
+    /// Gives the next ready flow a turn. Returns whether there was one.
     #[inline]
     fn turn(&mut self, places: &W::Places) -> bool {
         let Some(claim) = self.claims.next(&self.work, places) else {
@@ -130,7 +130,7 @@ impl<W: Work> Worker<W> {
         self.work.begin(now);
     }
 
-    /// Acts on `next` after a round. Returns whether the worker is awake.
+    /// Does what `next` says after a round. Returns whether the worker is awake.
     fn rest(&mut self, next: Next) -> bool {
         self.claims.set_watching(matches!(next, Next::Watch));
         match next {
