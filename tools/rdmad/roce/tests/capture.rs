@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames captured from two Linux rxe devices: each is parsed and rebuilt from its parts, and the
-//! rebuilt frame is identical.
+//! Frames captured from two Linux rxe devices: a frame that is rebuilt from the parsed headers and
+//! payload is identical to the captured frame.
 
 mod common;
 

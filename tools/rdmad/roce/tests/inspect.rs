@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Classification of frames as RoCE by the switch, compared with that of the engine and of other
-//! receivers.
+//! The switch classifies frames as RoCE in the same way as the engine and other receivers do.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -14,7 +13,7 @@ use virtio_rdma_abi::number::Qpn;
 
 const UDP: u8 = 17;
 
-/// Headers of a frame from the first VLAN tag to the UDP destination port.
+/// Headers of a frame, from the first VLAN tag to the UDP destination port.
 #[derive(Clone, Debug)]
 struct Stack {
     tags: Vec<u16>,
@@ -143,7 +142,7 @@ fn engine_reads(frame: &[u8]) -> Option<bool> {
     use NetError::*;
     match Packet::parse(frame) {
         Err(PacketError::Net(NotRoce)) => Some(false),
-        // These checks are before that of the port.
+        // The engine makes these checks before it reads the port.
         Err(PacketError::Net(Truncated | Length | IpChecksum)) => None,
         Ok(_) | Err(_) => Some(true),
     }
@@ -215,7 +214,8 @@ fn contents_are_found_behind_tags() {
     assert!(carries_roce(&arp));
 }
 
-/// IP in IEEE 802 frames with LLC and SNAP headers, which hosts should accept (RFC 1122, 2.3.3).
+/// The parser finds IP in IEEE 802 frames with LLC and SNAP headers. Hosts should accept such
+/// frames (RFC 1122, 2.3.3).
 #[test]
 fn contents_are_found_behind_snap() {
     let stack = Stack {
@@ -234,7 +234,8 @@ fn contents_are_found_behind_snap() {
     assert!(carries_roce(&frame) && !is_roce(&frame));
     frame[24..26].copy_from_slice(&[0x08, 0x06]);
     assert!(matches!(inspect(&frame), Content::Arp(_)));
-    // An EtherType in place of the length, and another organization code in the SNAP header.
+    // Neither a frame with an EtherType in place of the length, nor one with another organization
+    // code in the SNAP header contains ARP.
     for (at, byte) in [(16, 6), (23, 1)] {
         let mut other = frame.clone();
         other[at] = byte;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Malformed frames are refused, and no frame causes a panic.
+//! Malformed frames are refused. No frame causes a panic.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -22,8 +22,7 @@ use roce::work::{AccessFlags, Mtu, With};
 use roce::{uc, ud, Packet, Psn};
 use virtio_rdma_abi::number::Qpn;
 
-/// Corrects the lengths, the IPv4 checksum and the ICRC of a frame, as far as the frame has these
-/// fields.
+/// Corrects the lengths, the IPv4 checksum and the ICRC of a frame, if the frame has these fields.
 fn reseal(frame: &mut [u8]) {
     let ip = 14;
     let header = if frame[12..14] == [0x08, 0x00] {
@@ -180,8 +179,8 @@ fn frames_may_be_padded_by_ethernet() {
 
 #[test]
 fn every_wrong_bit_is_noticed_or_meaningless() {
-    // No checksum covers the Ethernet addresses, the BTH byte with FECN and BECN and, for IPv6,
-    // traffic class, flow label and hop limit.
+    // Changes of the Ethernet addresses, of the BTH byte with FECN and BECN and, for IPv6, of
+    // traffic class, flow label and hop limit are not detected: no checksum covers them.
     for frame in [&capture::frames()[0], &capture::frames()[246]] {
         let header = if frame[12..14] == [0x08, 0x00] {
             20
@@ -245,7 +244,7 @@ fn the_reason_is_named() {
     );
     assert_eq!(
         broken(&|frame| {
-            // Both changes cancel out in the checksum.
+            // The IPv4 checksum stays valid: the two changes cancel out.
             frame[23] = 6;
             frame[25] = frame[25].wrapping_add(11);
         }),
@@ -357,7 +356,7 @@ proptest! {
             }
         }
         frame.truncate(frame.len() - cut);
-        // The packet is for this QP, and its PSN is near the expected one.
+        // Makes the packet one for this QP, with a PSN near the expected one.
         let bth = if frame[12..14] == [0x08, 0x00] { 42 } else { 62 };
         let psn = match to_responder {
             true => end.responder.expected_psn(),

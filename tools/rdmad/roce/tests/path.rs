@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Ethernet, IP and UDP headers of a path, and congestion marks, which change no result.
+//! Ethernet, IP and UDP headers of a path. Congestion marks do not change the results of requests.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -40,7 +40,7 @@ fn bytes_of_an_ipv4_path() {
     let expected = expected.concat();
     assert_eq!(frame[..expected.len()], expected);
     assert_eq!((frame[18 + 8], frame[18 + 9]), (17, 17), "TTL, UDP");
-    // 0x11 · 0x12 = 0x132.
+    // The source port is 0xc000 + 0x132, since 0x11 · 0x12 = 0x132.
     assert_eq!(frame[38..42], [0xc1, 0x32, 0x12, 0xb7]);
     assert_eq!(Packet::parse(&frame).unwrap().path, path);
 }
@@ -60,7 +60,7 @@ fn bytes_of_an_ipv6_path() {
     assert_eq!(frame[12..14], [0x86, 0xdd]);
     // The traffic class of the path, with the ECN field ECT(0).
     assert_eq!(frame[14..22], [0x6b, 0xa9, 0x12, 0x34, 0, 24, 17, 1]);
-    // 0x1234 ^ (0x91234 >> 14).
+    // The source port is 0xc000 + (0x1234 ^ (0x91234 >> 14)).
     assert_eq!(frame[54..56], [0xd2, 0x10]);
     let sent = Path {
         traffic_class: 0xba,
@@ -103,8 +103,8 @@ fn mark(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Lets both sides send in turn. `change` gets each frame with the index of its receiver, and
-/// delivers the frame.
+/// Lets both sides send in turn. Each frame is passed to `change` with the index of its receiver.
+/// `change` must deliver the frame.
 fn exchange(sim: &mut Sim, mut change: impl FnMut(&mut Sim, usize, Vec<u8>)) {
     let now = sim.now;
     for round in 0..20 {

@@ -2,7 +2,7 @@
 
 //! Atomic operations, packet by packet.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -42,8 +42,8 @@ fn request(sim: &Sim, op: AtomicOp, va: u64, rkey: u32, back: u32) -> Vec<u8> {
     sealed(&Headers::new(bth, request), &[])
 }
 
-/// Atomic responses and acknowledgements that side 1 sends now: distance of the PSN from the
-/// expected one, syndrome, original value.
+/// Atomic responses and acknowledgements that side 1 sends now. Of each: the distance of its PSN
+/// from the expected one, the syndrome and the original value.
 fn answers(sim: &mut Sim) -> Vec<(i32, Syndrome, Option<u64>)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
@@ -216,8 +216,8 @@ fn refused_atomics() {
     let broken = (NakCode::RemoteOperational, AsyncEvent::QpFatal);
     let all = AccessFlags::ALL;
     let rest = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-    // Address, R_Key, rights of the QP, rights of the memory, whether the memory has a fault, and
-    // the expected NAK and event.
+    // Each case has the address, R_Key, rights of the QP, rights of the memory, whether accesses to
+    // the memory fail, and the expected NAK and event.
     let cases = [
         (BASE + 4, RKEY, all, all, false, invalid),
         (BASE + 1, RKEY + 1, all, all, false, invalid),

@@ -2,7 +2,7 @@
 
 //! Congestion control: notifications on the wire, and many connections that share one link.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -18,12 +18,12 @@ use roce::opcode::CONGESTION_NOTIFICATION;
 use roce::work::SendOp;
 use roce::Packet;
 
-/// Queue length in bytes from which a link marks packets.
+/// Queue length in bytes above which a link marks packets.
 const MARK: usize = 64 << 10;
 /// Bytes that a link of 10 Gb/s sends in a millisecond.
 const MILLISECOND: usize = 1_250_000;
 
-/// Lets connections that post only `op` share a link. Measures 20 ms after 5 ms of warm-up.
+/// Lets connections that post only `op` share a link. Warms up for 5 ms and measures for 20 ms.
 fn share(op: SendOp, link: Link) -> (Figures, Bottleneck) {
     let mut net = Bottleneck::new(op, link);
     net.run(Duration::from_millis(5));
@@ -54,7 +54,8 @@ fn writers_share_a_marking_link() {
     assert_eq!(count(&net, Incident::Retransmission), 0);
 }
 
-/// A READ request causes 64 packets, so the queue of the link is longer than with WRITEs.
+/// READs share a link that marks packets. A READ request causes 64 packets, so the queue of the
+/// link is longer than with WRITEs.
 #[test]
 fn readers_share_a_marking_link() {
     let link = Link {

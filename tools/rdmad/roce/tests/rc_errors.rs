@@ -2,7 +2,7 @@
 
 //! Errors end the connection with the status of the IBTA. Earlier work requests succeed.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -228,7 +228,7 @@ fn no_receive() {
             waited >= 3 * rnr_delay(20) && waited < 4 * rnr_delay(20),
             "{waited:?}"
         );
-        // The packet that needs the receive is sent four times.
+        // The packet that needs a receive is sent four times: once, and for three retries.
         let needy = sim.ends[0].requester.attr().sq_psn + tries_packets[0];
         assert_eq!(
             requests(&sim)

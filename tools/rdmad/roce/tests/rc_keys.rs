@@ -2,7 +2,7 @@
 
 //! SENDs that invalidate an R_Key of the receiver, and operations on local keys.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;

@@ -2,7 +2,7 @@
 
 //! Single packets, including invalid ones, and the responses to them.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -18,7 +18,7 @@ use roce::opcode::Position;
 use roce::work::{AccessFlags, AsyncEvent, Mtu, SendOp, WcStatus};
 use roce::{Packet, Psn, QpError};
 
-/// A frame from side 0 to side 1. Its PSN is `ahead` after the expected one.
+/// A frame from side 0 to side 1. Its PSN is the expected one plus `ahead`.
 fn request(sim: &Sim, request: Request, ahead: u32, payload: &[u8]) -> Vec<u8> {
     let end = &sim.ends[1];
     let mut bth = Bth::new(0xffff, end.qpn, end.responder.expected_psn().add(ahead));
@@ -56,7 +56,7 @@ fn read(length: u32) -> Request {
     Request::Read(range(length))
 }
 
-/// A packet of a message: request and payload.
+/// The headers and the payload of a request packet.
 type Step<'a> = (Request, &'a [u8]);
 
 #[test]

@@ -2,7 +2,7 @@
 
 //! Atomic WRITE and FLUSH, packet by packet.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -47,7 +47,7 @@ fn behind_udp(frame: &[u8]) -> &[u8] {
     &frame[14 + 20 + 8..frame.len() - 4]
 }
 
-/// Headers of a request from side 0 to side 1. The PSN is `back` before the expected one.
+/// Headers of a request from side 0 to side 1. The PSN is the expected one minus `back`.
 fn request(sim: &Sim, request: Request, back: u32) -> Headers {
     let end = &sim.ends[1];
     let psn = end.responder.expected_psn().add(0x100_0000 - back);
@@ -98,7 +98,8 @@ enum Answer {
 use virtio_rdma_abi::number::Qpn;
 use Answer::{Ack, Done};
 
-/// Responses that side 1 sends now: kind, distance of the PSN from the expected one, syndrome.
+/// Responses that side 1 sends now. Of each: its kind, the distance of its PSN from the expected
+/// one, and the syndrome.
 fn answers(sim: &mut Sim) -> Vec<(Answer, i32, Syndrome)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
@@ -180,8 +181,8 @@ fn a_duplicate_is_answered_and_not_executed() {
     assert_eq!(answers(&mut sim), [(Done, -1, Syndrome::ACK)]);
 }
 
-/// A packet with an old PSN that repeats no executed request is not answered. Queued answers to
-/// other requests are still sent.
+/// A false duplicate, a packet with an old PSN that repeats no executed request, is not answered.
+/// Queued answers to other requests are still sent.
 #[test]
 fn a_false_duplicate_takes_no_answer_away() {
     let va = at(0).va;
@@ -233,8 +234,8 @@ fn requests_that_make_no_sense() {
     }
 }
 
-/// A requester may have any number of FLUSHes outstanding. The responder drops FLUSHes beyond 64
-/// queued answers and requests them again.
+/// A requester may have any number of FLUSHes outstanding. While 64 answers are queued, the
+/// responder drops further FLUSHes and requests them again.
 // abi: R-759
 #[test]
 fn more_flushes_than_answers_are_kept() {

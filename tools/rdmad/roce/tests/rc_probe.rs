@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Probes of a requester: the loss of the last packets is detected within a few round trips.
+//! By probes, a requester detects the loss of its last packets within a few round trips.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -16,8 +16,8 @@ use roce::env::Incident;
 use roce::rc::ack_timeout;
 use roce::work::{AtomicOp, Mtu, SendOp, WcStatus};
 
-/// A connection that has measured its round trip, 40 µs, with earlier messages. The local ACK
-/// timeout is 8.6 s.
+/// A connection with earlier messages, with which it has measured its round trip of 40 µs. The
+/// local ACK timeout is 8.6 s.
 fn settled() -> Sim {
     settled_with(Mtu::Mtu1024, 8)
 }
@@ -106,8 +106,8 @@ fn a_lost_tail_is_repeated_after_the_nak_of_the_probe() {
     assert_eq!(probes[0].psn, probes[4].psn, "the last one, then all four");
 }
 
-/// A responder sends one NAK for a gap. If the retransmitted packets get lost too, the second probe
-/// retransmits all of them without another NAK.
+/// A responder sends one NAK for a gap. If the retransmitted packets get lost too, the responder
+/// sends no other NAK, but the second probe retransmits all packets.
 #[test]
 fn a_gap_that_is_lost_twice_is_repeated_by_the_second_probe() {
     let mut sim = settled();
@@ -203,8 +203,8 @@ fn nothing_is_probed_that_is_answered_in_time() {
     assert_eq!(sim.ends[0].requester.next_deadline(), None);
 }
 
-/// The requester learns a round trip that is longer than its initial estimate. It does not treat
-/// each such round trip as a loss.
+/// If the round trip is longer than its initial estimate, the requester measures it, and does not
+/// treat each round trip as a loss.
 #[test]
 fn probes_follow_the_round_trip() {
     let mut sim = settled();
@@ -222,7 +222,7 @@ fn probes_follow_the_round_trip() {
     assert_eq!(requests(&sim).len(), 10, "each went out once");
 }
 
-/// A message takes less than 1 ms on average, losses of 2 % included.
+/// If 2 % of the packets get lost, a message still takes less than 1 ms on average.
 #[test]
 fn a_ping_pong_with_losses_takes_less_than_a_millisecond() {
     let faults = Faults {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Order and time of a requester's packets: window, acknowledgements, retransmissions, delays.
+//! Order and times of a requester's packets: window, acknowledgements, retransmissions, delays.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -19,7 +19,7 @@ use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::{Packet, Path, Pause, Psn};
 use virtio_rdma_abi::number::Qpn;
 
-/// Bytes of a message of 200 packets, more than the window. The last packet has one byte.
+/// Length in bytes of a message of 200 packets, more than the window. The last packet has one byte.
 const LONG: usize = 199 * 256 + 1;
 
 fn small_packets() -> Sim {
@@ -40,8 +40,8 @@ fn asking(frames: &[Vec<u8>]) -> Vec<usize> {
     (0..bths.len()).filter(|&at| bths[at].ack_req).collect()
 }
 
-/// Delivers an acknowledgement or a NAK to side 0. Its PSN is `ahead` after that of the first
-/// packet.
+/// Delivers an acknowledgement or a NAK to side 0. Its PSN is that of the first packet plus
+/// `ahead`.
 fn answer(sim: &mut Sim, ahead: u32, syndrome: Syndrome) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn).add(ahead);
     let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);
@@ -219,7 +219,8 @@ fn what_is_held_does_not_begin() {
     );
 }
 
-/// All packets sent so far are acknowledged, but the message has one more packet to send.
+/// A requester is not drained if all packets sent so far are acknowledged, but the message has one
+/// more packet to send.
 #[test]
 fn what_is_acknowledged_in_part_is_not_drained() {
     let mut sim = sim(Settings::default());

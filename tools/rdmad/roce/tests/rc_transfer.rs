@@ -2,7 +2,7 @@
 
 //! Data arrives complete, unchanged and in order over channels with faults.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -15,8 +15,8 @@ use roce::headers::Body;
 use roce::work::{AtomicOp, Mtu, Remote, SendOp, WcStatus, With};
 use roce::Packet;
 
-/// Bytes of each third of an endpoint's memory: local memory of send work requests, receive
-/// buffers, and memory for the peer's remote operations.
+/// Size in bytes of each third of an endpoint's memory. The thirds are the local memory of send
+/// work requests, the receive buffers, and the memory for the peer's remote operations.
 const THIRD: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +51,8 @@ impl Kind {
         }
     }
 
-    /// The atomic operation of work request `id`; `None` for other kinds. The comparison fails if
-    /// `id` is odd.
+    /// The atomic operation of work request `id`; `None` for other kinds. A compare-and-swap finds
+    /// another value if `id` is odd.
     fn atomic(self, id: usize, original: u64) -> Option<AtomicOp> {
         match self {
             Self::CompareSwap => Some(AtomicOp::CompareSwap {
@@ -164,7 +164,7 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
                 sim.ends[side].post(posted[side] as u64, op, pieces);
                 posted[side] += 1;
             }
-            // With a third of the seeds, a side has only a few frame buffers in each step.
+            // With every third seed, a side has only a few frame buffers in each step.
             sim.ends[side].world.frames = (seed % 3 == 0).then_some(rng.below(9) as usize);
         }
         if !sim.step()
@@ -320,7 +320,8 @@ fn reads_obey_the_negotiated_limit() {
     transfer(&work, settings, Faults::default(), 1);
 }
 
-/// A READ that was requested twice and answered late must not block the next READ.
+/// A READ whose request was retransmitted and whose responses arrive late must not block the next
+/// READ.
 #[test]
 fn a_repeated_read_leaves_room_for_the_next() {
     let settings = Settings {

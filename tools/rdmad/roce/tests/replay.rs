@@ -20,7 +20,7 @@ use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Re
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
 use virtio_rdma_abi::number::Qpn;
 
-/// Memory at any address, which allows every access and records the written bytes.
+/// Memory with any address. It allows every access and records the written bytes.
 struct Sparse {
     pool: FramePool,
     out: VecDeque<Frame>,
@@ -96,8 +96,8 @@ struct Flow<'a> {
     answers: Vec<Packet<'a>>,
 }
 
-/// The flows of RC requests. Each response is assigned to the flow of opposite direction that has
-/// its PSN.
+/// The flows of RC requests. Each response is assigned to the flow of the opposite direction whose
+/// requests have its PSN.
 fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
     let mut flows: BTreeMap<(IpAddr, Qpn), Flow> = BTreeMap::new();
     let packets: Vec<_> = frames
@@ -169,7 +169,7 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
         for request in &flow.requests {
             let psn = request.headers.bth.psn;
             if let Body::Request(Request::Read(reth)) = request.headers.body {
-                // The content of the server's memory is known only from rxe's READ responses.
+                // The content of the responder's memory is known only from rxe's READ responses.
                 for answer in &flow.answers {
                     let index = answer.headers.bth.psn.since(psn);
                     if (0..reth.length.div_ceil(1024) as i32).contains(&index) {

@@ -2,7 +2,7 @@
 
 //! Predicted frame sizes equal the sizes of the frames that are sent.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -74,7 +74,7 @@ fn frames_are_as_long_as_foretold() {
             let foretold: Vec<_> = (0..count)
                 .map(|index| request_size(Service::Rc, &connection, &wr, index))
                 .collect();
-            // The window delays the last requests of a long READ.
+            // Fewer frames may be sent: the window delays the last requests of a long READ.
             assert!(
                 !lengths.is_empty() && lengths.len() <= foretold.len(),
                 "{op:?} of {length}: {lengths:?}, {foretold:?}"

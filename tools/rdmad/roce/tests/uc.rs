@@ -2,7 +2,7 @@
 
 //! Unreliable connections: valid messages are delivered unchanged, invalid ones are dropped.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -180,7 +180,7 @@ fn a_loss_costs_its_message_alone() {
     assert!(!line.feed(send(Last), PSN + 3, b"end"), "the rest");
     assert!(!line.feed(send(Middle), PSN + 1, &FULL), "too late");
     assert_eq!(line.received(), []);
-    // The next message is accepted with any PSN, and takes the receive of the lost message.
+    // The next message is accepted with any PSN, and uses the receive of the lost message.
     assert!(line.feed(send(Only), PSN + 9, b"next"));
     assert_eq!(line.received(), [(0, 4)]);
     assert_eq!(line.far.memory[..4], *b"next");
@@ -235,7 +235,7 @@ fn messages_that_can_not_be_taken() {
         }
         assert!(!line.feed(last.0, psn, last.1), "case {number}");
         assert_eq!(line.received(), []);
-        // The connection continues, and the next message takes the held receive.
+        // The connection continues, and the next message uses the held receive.
         assert!(line.feed(send(Only), psn + 1, b"on"));
         assert_eq!(line.received(), [(5, 2)]);
     }
@@ -337,7 +337,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The channel loses and swaps packets. Exactly those SENDs are received whose packets all
+    /// The channel loses and swaps packets. A SEND is received if and only if all its packets
     /// arrive in order.
     #[test]
     fn whole_messages_or_none(

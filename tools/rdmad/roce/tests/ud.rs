@@ -2,7 +2,7 @@
 
 //! Datagrams.
 
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -178,7 +178,7 @@ fn a_datagram_arrives_behind_its_header() {
         let with = With::Imm([9, 8, 7, 6]);
         let frame = sent(SendOp::Send { with }, vec![100..1124], path);
         let (mut world, mut receiver) = (World::new(4096), Receiver::default());
-        // The GRH is scattered over the pieces too.
+        // The GRH does not fit into the first piece, so it is also split.
         post_recv(&mut world, 5, vec![0..21, 64..64 + 1043]);
         assert_eq!(
             deliver(&mut receiver, &mut world, &frame),
@@ -221,7 +221,8 @@ fn a_grh_is_the_header_on_the_wire() {
     assert_eq!(image[20..], frame[14..34]);
 }
 
-/// The GRH is a copy of the received IP header, which other senders may fill in differently.
+/// The GRH is a copy of the received IP header, also if the sender sets other header fields than
+/// this crate.
 #[test]
 fn a_receive_has_the_header_as_it_came() {
     let mut frame = sent(SEND, vec![0..7], v4());

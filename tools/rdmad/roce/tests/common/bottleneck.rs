@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Connections that share one link of 10 Gb/s with a queue, on a virtual clock.
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 use std::collections::VecDeque;
@@ -14,9 +14,9 @@ use super::endpoint::{Endpoint, Settings};
 
 /// Number of connections that share the link.
 pub const FLOWS: usize = 16;
-/// Bytes of a message.
+/// Length of a message in bytes.
 const MESSAGE: usize = 64 << 10;
-/// Number of messages that a requester has posted at a time.
+/// Number of posted and unfinished messages of each requester.
 const DEPTH: usize = 4;
 /// Latency from the link to the receiver of data, and from the receiver back to the sender.
 const LATENCY: Duration = Duration::from_micros(10);
@@ -26,7 +26,7 @@ fn time_of(bytes: usize) -> Duration {
     Duration::from_nanos(bytes as u64 * 8 / 10)
 }
 
-/// Queue lengths in bytes from which the link marks and drops packets.
+/// Queue lengths in bytes above which the link marks or drops packets.
 #[derive(Clone, Copy)]
 pub struct Link {
     /// Packets are marked if the queue is longer than this; `None` for a link that does not mark.
@@ -38,7 +38,7 @@ pub struct Link {
 /// Frames in flight: time of arrival, index of the connection and content.
 type Line = VecDeque<(Instant, usize, Vec<u8>)>;
 
-/// Figures since [`Bottleneck::measure`].
+/// Measurements since the last call of [`Bottleneck::measure`].
 #[derive(Debug)]
 pub struct Figures {
     /// Utilization of the link, 0 to 1.
@@ -60,7 +60,8 @@ pub struct Bottleneck {
     now: Instant,
     /// Time at which the queue of the link will be empty.
     free: Instant,
-    /// Frames from the sender of data, in the queue of the link or behind it.
+    /// Frames from the sender of data that wait in the queue of the link or have left it and not
+    /// arrived.
     data: Line,
     /// Frames to the sender of data, which do not use the link.
     answers: Line,
@@ -71,7 +72,7 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Connections on which end 0 posts only `op`.
+    /// Makes connections on which end 0 posts only `op`.
     pub fn new(op: SendOp, link: Link) -> Self {
         let settings = Settings {
             depth: DEPTH,
@@ -110,7 +111,7 @@ impl Bottleneck {
         self.dropped = 0;
     }
 
-    /// The figures since [`measure`](Self::measure).
+    /// The figures since the last call of [`measure`](Self::measure).
     pub fn figures(&self) -> Figures {
         let total: usize = self.bytes.iter().sum();
         let squares: f64 = self.bytes.iter().map(|&bytes| (bytes as f64).powi(2)).sum();

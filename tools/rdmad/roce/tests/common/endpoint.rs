@@ -43,15 +43,16 @@ pub struct World {
     pub receives: VecDeque<RecvWr<Pieces>>,
     pub sent: Vec<(u64, WcStatus)>,
     pub received: Vec<(u64, RecvCompletion)>,
-    /// Every access to local memory fails.
+    /// Whether every access to local memory fails.
     pub local_fault: bool,
-    /// `check` succeeds, but every access of the peer to the memory fails.
+    /// Whether every access of the peer to the memory fails, although `check` succeeds.
     pub remote_fault: bool,
-    /// `take_receive` returns `BadReceive`.
+    /// Whether `take_receive` returns `BadReceive`.
     pub bad_receive: bool,
     /// Number of frame buffers that `frame` still returns; `None` if only the pool limits them.
     pub frames: Option<usize>,
-    /// For each executed operation on local keys: number of work requests that had ended before.
+    /// For each executed operation on local keys, the number of work requests that had ended
+    /// before.
     pub local_operations: Vec<usize>,
     /// Number of executed atomic operations and atomic WRITEs.
     pub atomics: usize,
@@ -61,7 +62,7 @@ pub struct World {
     pub keys: Vec<u32>,
     /// Counted incidents, in order.
     pub incidents: Vec<Incident>,
-    /// `check` accepts every range.
+    /// Whether `check` accepts every range.
     pub is_endless: bool,
 }
 
@@ -417,7 +418,7 @@ impl Endpoint {
     fn note(&mut self, result: Result<(), QpError>) {
         if let Err(error) = result {
             self.errors.push(error);
-            // An engine does the same: it moves the QP to ERR and flushes the work requests.
+            // A real engine also moves the QP to ERR and flushes the work requests.
             for wr in self.requester.drain() {
                 self.world.sent.push((wr.id, WcStatus::WrFlushErr));
             }

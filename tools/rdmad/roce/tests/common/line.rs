@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One direction of an unreliable connection.
+//! One direction of an unreliable connection: a requester and the responder of its peer.
 
 use budget::Budget;
 use roce::headers::{Body, Bth, Headers, Part};
@@ -87,7 +87,7 @@ impl Line {
         self.deliver(&frame).expect("the QP lives")
     }
 
-    /// Completed receives: id and message length in bytes. Checks that all were successful.
+    /// Id and message length in bytes of each completed receive. Checks that all were successful.
     pub fn received(&self) -> Vec<(u64, u32)> {
         let received = self.far.received.iter();
         received

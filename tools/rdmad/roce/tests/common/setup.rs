@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Helpers of tests with a single connection.
-// Local memory is a list of ranges, often of a single one: `vec![0..8]`.
+// Local memory is a list of ranges. Many lists have a single range, such as `vec![0..8]`.
 #![allow(clippy::single_range_in_vec_init)]
 
 use roce::headers::{Bth, Headers};
@@ -13,11 +13,11 @@ use roce::Packet;
 use super::endpoint::{Pieces, Settings, BASE, RKEY};
 use super::sim::{Faults, Sim};
 
-/// Bytes of memory of an endpoint.
+/// Size of an endpoint's memory in bytes.
 pub const MEMORY: usize = 64 << 10;
-/// Bytes of a message: three packets.
+/// Length of a message of three packets in bytes.
 pub const LEN: usize = 3000;
-/// A plain SEND.
+/// A SEND without immediate data and invalidation.
 pub const SEND: SendOp = SendOp::Send {
     with: With::Nothing,
 };
@@ -27,7 +27,7 @@ pub fn sim(settings: Settings) -> Sim {
     Sim::new(MEMORY, settings, Faults::default(), 1)
 }
 
-/// The peer's memory from byte `offset` on.
+/// Address and R_Key of byte `offset` of the peer's memory.
 pub fn at(offset: u64) -> Remote {
     Remote {
         va: BASE + offset,
@@ -35,7 +35,7 @@ pub fn at(offset: u64) -> Remote {
     }
 }
 
-/// Local memory of a message.
+/// Local memory of a message of [`LEN`] bytes.
 pub fn local() -> Pieces {
     vec![0..LEN]
 }
@@ -45,7 +45,7 @@ pub fn write(remote: Remote) -> SendOp {
     SendOp::Write { remote, imm: None }
 }
 
-/// A complete frame with these headers. Either endpoint accepts its addresses.
+/// A complete frame with these headers. Both endpoints accept the addresses of the frame.
 pub fn sealed(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let path = roce::Path::new(
         [1; 6],
@@ -73,7 +73,8 @@ pub fn opcode(frame: &[u8]) -> u8 {
     frame[behind - packet.headers.size()]
 }
 
-/// Posts a work request with `flags` on side 0. Its message is 8 bytes long.
+/// Posts a work request with `flags` on side 0. Its message has 8 bytes, or 0 for an operation on
+/// local keys.
 pub fn post_flags(sim: &mut Sim, id: u64, op: SendOp, flags: SendFlags) {
     let length = if let SendOp::Local { .. } = op { 0 } else { 8 };
     let wr = SendWr {
@@ -101,7 +102,7 @@ pub fn sent(sim: &mut Sim, side: usize) -> Vec<Vec<u8>> {
     frames.map(|frame| frame.to_vec()).collect()
 }
 
-/// The value of a word after an atomic operation on its value `original`.
+/// The value of a word after an atomic operation, if its value was `original` before.
 pub fn apply(op: AtomicOp, original: u64) -> u64 {
     match op {
         AtomicOp::CompareSwap { compare, swap } if original == compare => swap,

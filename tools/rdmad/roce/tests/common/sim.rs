@@ -140,7 +140,7 @@ impl Sim {
         };
         if next > self.now {
             if sent {
-                // Advances the clock only a little, so that the budget does not limit the rate.
+                // Advances the clock by 2 µs at most, so that the budget does not limit the rate.
                 self.now = next.min(self.now + Duration::from_micros(2));
                 return true;
             }
