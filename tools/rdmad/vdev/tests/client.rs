@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The function as a vfio-user client sees it, even a client that breaks the protocol.
+//! Tests of the PCI function by a vfio-user client, which may break the protocol.
 
 mod common;
 
@@ -23,7 +23,7 @@ const EINVAL: u32 = 22;
 const EOPNOTSUPP: u32 = 95;
 const ENOMEM: u32 = 12;
 const EEXIST: u32 = 17;
-/// Time limit of a wait. Only a broken device exceeds it.
+/// Time limit of a wait, which only a broken device exceeds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -198,8 +198,8 @@ fn a_thread_that_is_held_up_does_not_hold_up_the_end() {
 struct Full(OwnedFd);
 
 impl Full {
-    /// Fills the counter and makes the file blocking. This affects the device too, since the flags
-    /// belong to the open file description, which it shares.
+    /// Fills the counter and makes the file blocking. The device is affected too: it shares the
+    /// open file description, to which the flags belong.
     fn new(fd: &OwnedFd) -> Self {
         let flags = rustix::fs::fcntl_getfl(fd).unwrap();
         rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -355,7 +355,7 @@ fn a_storm_of_doorbells_is_taken_and_reads_pass() {
     for i in 0..WRITES {
         client.posted_write(4, 4096 * (i % 16), &(i as u32).to_le_bytes());
         if i % 10_000 == 0 {
-            // The read is answered after all writes that were posted before.
+            // The read is answered after the device has handled all writes that were posted before.
             client.read(2, reg::STATUS, 1).unwrap();
             assert_eq!(bench.device.doorbells.load(Ordering::SeqCst), i + 1);
         }
@@ -394,7 +394,8 @@ fn a_client_that_does_not_read_can_be_left() {
     let mut message = words(&[9 << 16, 32, 0, 0]);
     message.extend(access(4, 0, 0x1_0000));
     while client.stream.write(&message).is_ok() {}
-    // The server waits for room in the socket now, or soon will. In both cases it must end.
+    // The server waits for room in the socket, now or soon. In both cases the drop must end the
+    // server.
     bench.handle = None;
 }
 
@@ -427,7 +428,7 @@ fn functions_of_one_process_are_independent() {
             })
         })
         .collect();
-    // A function that hangs in its reset does not disturb the others.
+    // A function whose reset does not end does not affect the other functions.
     let hung = Bench::new();
     hung.device.hold_reset.set_closed(true);
     let mut driver = hung.driver();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The function as a driver sees it.
+//! Tests of the PCI function by a virtio driver.
 
 mod common;
 
@@ -183,7 +183,8 @@ fn broken_rings_ask_for_a_reset_and_recover() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     let unmapped = MEMORY_AT + MEMORY;
-    // Each entry prepares descriptors and returns a head, or breaks the ring itself.
+    // Each entry writes invalid descriptors or an invalid ring, and returns the head of the chain
+    // to submit.
     type Break = fn(&Driver, u64) -> u16;
     let breaks: [Break; 9] = [
         |_, _| 16,
@@ -241,7 +242,7 @@ fn long_input_is_read_up_to_the_limit() {
     let bench = Bench::new();
     let mut driver = bench.driver();
     driver.start();
-    // A chain of 16 descriptors of up to 64 KiB, of which the device reads 1000 bytes.
+    // A chain of 16 descriptors of up to 64 KiB each. The device reads only 1000 bytes.
     for i in 0..15 {
         driver.descriptor(0, i, DATA, 0x1_0000, 1, i + 1);
     }
@@ -283,8 +284,8 @@ fn a_queue_is_reset_and_comes_back_smaller() {
     assert_eq!(driver.echo(0, 16, b"xy", 2), b"yx");
 }
 
-/// A driver enables a queue and then makes a request that needs the queue. It may do both while the
-/// device is about to take requests.
+/// A driver enables a queue and then makes a request, in another queue, that needs this queue. The
+/// device must start the queue before it takes the request.
 // abi: R-1159
 #[test]
 fn a_request_finds_the_queue_that_was_enabled_before() {
@@ -434,7 +435,8 @@ fn a_device_may_serve_a_queue_itself() {
 fn a_function_that_nobody_set_up_hears_no_kicks() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    // The driver notifies without initialising the device, like in a VM restored from a snapshot.
+    // The driver notifies the device without initialising it, as in a VM that was restored from a
+    // snapshot.
     driver.put(ring_at(0) + AVAIL + 2, &1u16.to_le_bytes());
     driver.write16(reg::NOTIFY, 0);
     assert_eq!(driver.read8(reg::STATUS), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A socket thread that fails stops its device, unmaps guest memory, and logs why.
+//! If a socket thread fails, it stops its device, unmaps guest memory, and logs the reason.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use tracing::field::{Field, Visit};
 use tracing::{span, Event, Level, Metadata, Subscriber};
 
-/// Logging this message panics, once.
+/// When this message is logged next, the logging thread panics.
 static PLANTED: Mutex<Option<&str>> = Mutex::new(None);
 /// Errors that were logged.
 static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -88,7 +88,7 @@ fn a_socket_thread_that_ends_stops_its_device() {
         *PLANTED.lock().unwrap() = Some("client disconnected");
         drop(driver);
     });
-    // poll(2) fails if it is passed more descriptors than a process may have open.
+    // poll(2) fails if the number of descriptors exceeds the limit of open files.
     let limit = getrlimit(Resource::Nofile);
     ends("Invalid argument", |driver| {
         let current = Some(4);

@@ -13,7 +13,7 @@ use rustix::fs::{ftruncate, SealFlags};
 const RUNNING: u8 = 15;
 const NEEDS_RESET: u8 = 64;
 
-/// Asserts that both queues are stopped and that `fail` was called once.
+/// Asserts that both queues are stopped and that the device's method `fail` was called once.
 fn has_stopped(bench: &Bench) {
     let queues = bench.device.active.lock().unwrap().clone().unwrap().1;
     for queue in &queues {
@@ -122,7 +122,7 @@ fn the_next_client_has_sound_memory() {
     driver.start();
     lose(&mut driver, &file);
     tells_of_the_loss(&bench);
-    // Unmapping the region does not clear the failure.
+    // Unmapping the region of the lost memory does not clear the failure.
     driver.client.unmap(MEMORY_AT, MEMORY).unwrap();
     assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
     drop(driver);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! A panic in the service thread stops its device until the next reset. A panic in the socket
-//! thread disconnects its client. Neither affects anything else.
+//! thread disconnects its client. Other functions are not affected.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn in_a_reset() {
     let mut driver = bench.driver();
     driver.start();
     bench.device.plant("reset");
-    // The reset ends nevertheless, and `fail` of the device was called.
+    // The reset panics, but it ends, and the device's method `fail` was called.
     driver.start();
     assert_eq!(bench.device.take_failures(), [PANICKED]);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");

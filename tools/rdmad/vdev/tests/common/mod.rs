@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A vfio-user client, a virtio driver that uses it, and a device for both.
+//! A vfio-user client, a virtio driver that uses this client, and a virtio device.
 
 #![allow(dead_code)]
 
@@ -29,14 +29,14 @@ pub const FEATURE: u64 = 1 << 3;
 /// VERSION_1, ACCESS_PLATFORM, RING_RESET.
 pub const TRANSPORT: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
-/// A device that answers each request with the request's bytes in reverse.
+/// A device that answers each request with the request's bytes in reverse order.
 #[derive(Default)]
 pub struct Echo {
     pub active: Mutex<Option<(u64, Vec<Arc<Virtqueue>>)>>,
     pub resets: AtomicU64,
     pub doorbells: AtomicU64,
     pub last_doorbell: AtomicU64,
-    /// While this is set, kicks are ignored.
+    /// While this is true, the device ignores notifications.
     pub deaf: Mutex<bool>,
     /// Name of the method whose next call panics.
     planted: Mutex<Option<&'static str>>,
@@ -50,7 +50,7 @@ pub struct Echo {
     pub hold_config: Gate,
     /// While closed, no queue is served.
     pub hold_serve: Gate,
-    /// Number of enabled queues at the time of each request.
+    /// For each request, the number of queues that were enabled when it was served.
     pub enabled: Mutex<Vec<usize>>,
 }
 
@@ -188,7 +188,7 @@ impl VirtioDevice for Echo {
     }
 }
 
-/// An [`Echo`] device and the server of its socket.
+/// An [`Echo`] device and the server of its vfio-user socket.
 pub struct Bench {
     pub device: Arc<Echo>,
     pub space: Arc<DmaSpace>,
@@ -574,7 +574,7 @@ impl Driver {
         rustix::io::read(&self.interrupts[vector], &mut [0; 8]).is_ok()
     }
 
-    /// Executes a request of `data` with room for an answer of `room` bytes. Returns the answer.
+    /// Sends a request with `data` and with room for an answer of `room` bytes. Returns the answer.
     pub fn echo(&mut self, queue: u16, size: u16, data: &[u8], room: u32) -> Vec<u8> {
         self.put(DATA, data);
         self.descriptor(queue, 0, DATA, data.len() as u32, 1, 1);
