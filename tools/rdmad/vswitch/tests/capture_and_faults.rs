@@ -51,8 +51,8 @@ fn what_crosses_the_switch_is_captured_once() {
     assert!(Packet::parse(frames.iter().find(|frame| frame.len() > 100).unwrap()).is_ok());
 }
 
-/// Sends 200 numbered frames from one engine to the other. Returns the numbers of those that arrive
-/// intact, in the order of arrival.
+/// Sends 200 numbered frames from one engine to the other, with faults by `plan`. Returns the
+/// numbers of the frames that arrive intact, in the order of arrival.
 fn arrivals(plan: &str) -> Vec<u8> {
     let plan: FaultPlan = plan.parse().unwrap();
     let rig = Rig::with(2, 0, |config| config.faults = Some(plan));

@@ -14,7 +14,7 @@ fn unicast_between_machines() {
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "one"));
     rig.nets[1].send(&frame(mac(0), mac(1), "two"));
     assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "two"));
-    // Nobody else received the earlier frames.
+    // No other link has received the earlier frames: the broadcast is the next frame that arrives.
     rig.nets[0].send(&frame(BROADCAST, mac(0), "all"));
     for far in [&rig.nets[1], &rig.nets[2], &rig.uplinks[0]] {
         assert_eq!(far.receive(), frame(BROADCAST, mac(0), "all"));
@@ -51,8 +51,8 @@ fn frames_to_oneself_and_to_nobody_go_nowhere() {
     rig.engine_send(0, &frame(mac(0), mac(0), "no RoCE"));
     rig.nets[0].send(&frame(mac(1), mac(0), "honest"));
     rig.nets[1].receive();
-    // The same from the engine. One of its frames passes through the switch's thread, after the
-    // frames that it sent before.
+    // The engine's frame to its own machine is not delivered either. "honest" passes through the
+    // switch's thread after that frame, so the frame is counted when "honest" arrives.
     rig.engine_send(0, &frame(mac(1), mac(0), "honest"));
     rig.nets[1].receive();
     rig.engine_send(0, &roce(mac(0), mac(0), 2));
@@ -82,7 +82,8 @@ fn roce_goes_to_the_engine() {
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "net"));
 }
 
-/// Any process of a guest can send UDP. Forged RoCE must not reach peers that trust the engine.
+/// RoCE from a network interface is not forwarded. Any process of a guest could forge it, and peers
+/// trust RoCE from this MAC address.
 #[test]
 fn network_interfaces_speak_no_roce() {
     const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
@@ -92,7 +93,7 @@ fn network_interfaces_speak_no_roce() {
     for to in [mac(0), mac(1), GROUP, OUTSIDE, BROADCAST] {
         let plain = roce(to, mac(0), 1);
         let tag = |kind: [u8; 2]| [&plain[..12], &kind, &[0, 5], &plain[12..]].concat();
-        // The first fragment of a packet that a receiver would reassemble.
+        // The first fragment of a packet, which a receiver would reassemble.
         let mut fragment = plain.clone();
         fragment[20] |= 0x20;
         for hidden in [tag([0x81, 0]), tag([0x88, 0xa8]), fragment, plain.clone()] {
@@ -119,7 +120,8 @@ fn a_network_interface_speaks_roce_if_told_so() {
     assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 1));
     rig.nets[0].send(&roce(OUTSIDE, mac(0), 2));
     assert_eq!(rig.uplinks[0].receive(), roce(OUTSIDE, mac(0), 2));
-    // A network interface can't reach its own engine, by unicast or by multicast.
+    // RoCE from a network interface is not delivered to its own engine, neither unicast nor
+    // multicast.
     for engine in &rig.engines {
         engine.0.join(GROUP);
     }
@@ -156,7 +158,8 @@ fn network_interfaces_claim_their_own_addresses_alone() {
     rig.counts(1, |stats| stats.refused, 1);
 }
 
-/// Two uplinks to one segment: frames sent on one return on the other.
+/// Two uplinks lead to the same segment, so frames that are sent on one uplink return on the other.
+/// The returned frames are refused.
 #[test]
 fn a_loop_of_uplinks_brings_nothing_back() {
     let rig = Rig::new(1, 2);
@@ -179,7 +182,8 @@ fn a_loop_of_uplinks_brings_nothing_back() {
     rig.counts(2, |stats| stats.refused, 3);
 }
 
-/// Frames that wait for an engine that does not read leave room for frames of other sources.
+/// If the frames of one source wait for an engine that does not read, frames of other sources are
+/// still forwarded.
 #[test]
 fn a_flood_takes_the_buffers_of_its_source_alone() {
     let rig = Rig::new(3, 2);
@@ -271,7 +275,8 @@ fn addresses_behind_uplinks_are_learned() {
     assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "here"));
     rig.nets[0].send(&frame(OUTSIDE, mac(0), "found"));
     assert_eq!(rig.uplinks[1].receive(), frame(OUTSIDE, mac(0), "found"));
-    // The address moves to the other uplink only after it was silent on the first one.
+    // A frame from the address on the other uplink is refused, because the address was just seen
+    // on the first one.
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "too early"));
     rig.uplinks[0].send(&frame(mac(0), [2, 9, 9, 9, 9, 9], "another"));
     assert_eq!(
@@ -304,8 +309,7 @@ fn uplinks_forward_to_each_other_but_not_our_own_addresses() {
         frame([2, 9, 9, 9, 9, 9], OUTSIDE, "through")
     );
     rig.counts(1, |stats| stats.refused, 2);
-    // The destination is known to be behind the uplink that the frame came from, so the frame has
-    // no route.
+    // A frame to an address behind the uplink from which the frame arrived has no route.
     rig.uplinks[0].send(&frame(OUTSIDE, [2, 9, 9, 9, 9, 9], "local"));
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "last"));
     assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "last"));
@@ -361,7 +365,7 @@ fn ports_of_different_groups_do_not_reach_one_another() {
         for _ in [2, 3] {
             rig.engine_receive(1);
         }
-        // The other ports receive frames from outside, and no frame before them.
+        // The next frames that ports of other groups receive are from outside.
         for other in [2, 3] {
             rig.uplinks[0].send(&frame(mac(other), OUTSIDE, "outside"));
             assert!(rig.nets[other].receive().ends_with(b"outside"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames that an engine builds without an ICRC: receivers that get them so, and receivers that get
-//! them with an ICRC.
+//! Frames that an engine builds without an ICRC: some receivers receive these frames without an
+//! ICRC, for the others the switch adds the ICRC.
 
 mod common;
 
@@ -43,7 +43,8 @@ fn damage_is_noticed() {
     for number in 0..50 {
         rig.engine_build(0, mac(1), number);
         let frame = rig.engine_receive(1);
-        // The ICRC does not cover the byte with the congestion marks of the BTH.
+        // Damage is not noticed in byte 46, which has the congestion marks of the BTH: the ICRC does
+        // not cover it.
         let is_covered = frame[46] == 0;
         assert!(!is_covered || Packet::parse_frame(&frame).is_err());
     }
@@ -58,7 +59,7 @@ fn uplinks_get_right_ones() {
         let bind = "127.0.0.1:0".parse().unwrap();
         config.uplinks.push(Uplink::Udp { bind, peer: to }.into());
     });
-    // The switch has not learned the address, so all uplinks get the frame.
+    // The switch has not learned the address, so the frame is sent to all uplinks.
     rig.engine_build(0, OUTSIDE, 7);
     let expected = roce(OUTSIDE, mac(0), 7);
     assert_eq!(rig.uplinks[0].receive(), expected);

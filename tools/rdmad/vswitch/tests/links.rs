@@ -36,7 +36,7 @@ fn nobody_at_the_other_end_costs_frames_alone() {
     rig.nets[0].send(&frame(mac(2), mac(0), "lost"));
     rig.nets[0].send(&frame(BROADCAST, mac(0), "heard"));
     assert_eq!(rig.nets[1].receive(), frame(BROADCAST, mac(0), "heard"));
-    // The receiver may read the last frame before the switch has counted the drops.
+    // Waits: the receiver may read the last frame before the switch has counted the dropped ones.
     rig.counts(2, |stats| stats.dropped, 2);
     // The receiver returns: a new socket is bound at its path.
     let again = UnixDatagram::bind(rig.dir.path().join("net2")).unwrap();
@@ -211,7 +211,7 @@ fn a_link_that_takes_nothing_gives_the_engine_its_buffers_back() {
         rig.engine_send(0, &roce(mac(1), mac(0), 3));
         assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 3));
         if number % 500 == 0 {
-            // When this frame arrives, the switch's thread has handled the frames before.
+            // When this frame arrives, the switch's thread has handled all earlier frames.
             rig.engine_send(0, &frame(mac(1), mac(0), "after them"));
             rig.nets[1].receive();
         }
@@ -266,11 +266,11 @@ fn udp_uplink() {
 }
 
 /// Moves the calling thread, and the threads and programs that it starts, to a new network
-/// namespace with nothing but `lo`. There the test may create taps, raw sockets and addresses
-/// without a change to the host's network.
+/// namespace with only `lo`. There the test may create taps, raw sockets and addresses without
+/// changing the host's network.
 fn own_network() {
-    // This makes no user namespace: a process with several threads or in a chroot can't. For a user
-    // other than root, tools/testbed/enter has made one.
+    // No user namespace is made here, because a process with several threads or in a chroot can't
+    // make one. For a user other than root, tools/testbed/enter has made a user namespace.
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
         .expect("no network namespace: run tests as root or by tools/testbed/enter");
     ip("link set lo up");
@@ -353,8 +353,8 @@ fn udp_pair() -> [Rig; 2] {
 #[test]
 fn frames_of_any_length_pass_udp_together_and_in_order() {
     let [near, far] = udp_pair();
-    // Runs of one length, shorter frames at the end of a run, varying lengths, and more frames than
-    // one call sends.
+    // Frames of the same length, shorter frames at the end of a run, varying lengths, and more
+    // frames than one call sends.
     let lengths = [1100; 130]
         .into_iter()
         .chain([1100, 1100, 200, 1100])
@@ -369,8 +369,8 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
             frame
         })
         .collect();
-    // The near switch must learn the far address first: frames to unknown addresses go to every
-    // uplink.
+    // The near switch must learn the far address first: frames to unknown addresses are sent to
+    // every uplink.
     far.engine_send(0, &roce(mac(0), OUTSIDE, 0));
     near.engine_receive(0);
     let (engine, _) = &near.engines[0];
@@ -438,7 +438,8 @@ fn a_frame_that_is_too_long_is_refused_by_a_tap() {
         config.uplinks.push(Uplink::Tap("up0".into()).into())
     });
     ip("neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev up0");
-    // Linux drops packets until it has noticed the carrier: that the switch has opened the tap.
+    // Linux drops packets until it has noticed the carrier, which the tap has since the switch
+    // opened it.
     let has_carrier = || ip("link show up0").contains(" state UP ");
     wait_until("a carrier of the tap", has_carrier);
     let socket = UdpSocket::bind("192.0.2.1:0").unwrap();

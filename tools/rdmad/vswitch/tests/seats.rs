@@ -12,7 +12,7 @@ use roce::{Frame, FramePort};
 use sockets::Access;
 use vswitch::{open_net, DatagramPath, EnginePort, PortConfig};
 
-/// Configuration of a port with this number, to be added later.
+/// Configuration of port number `port`, which a test adds later.
 fn late(port: usize, group: u32) -> PortConfig {
     PortConfig {
         name: format!("late{port}"),
@@ -54,7 +54,7 @@ fn an_engine_that_comes_reaches_others_and_they_reach_it() {
             assert_eq!(rig.engine_receive(0)[..], roce(mac(0), mac(2), number));
             rig.switch.remove_port(&engine).unwrap();
             assert_eq!(names(), before);
-            // The address of the removed port may now be behind an uplink.
+            // Frames to the address of the removed port are now sent to the uplink.
             rig.engine_send(0, &roce(mac(2), mac(0), number));
             assert_eq!(rig.uplinks[0].receive(), roce(mac(2), mac(0), number));
             assert!(engine.receive().is_none());
@@ -119,7 +119,8 @@ fn a_network_interface_comes_and_goes() {
     }
 }
 
-/// A frame that waits for a removed port does not reach the next port in the same seat.
+/// A frame that waits for a port when the port is removed is not delivered to the next port in the
+/// same seat.
 #[test]
 fn frames_that_wait_end_with_their_port() {
     let rig = Rig::with(1, 1, |config| {
@@ -163,7 +164,8 @@ fn frames_of(capture: &[u8]) -> Vec<&[u8]> {
     frames
 }
 
-/// Engines deliver frames without the switch's thread, except while one of their ports is captured.
+/// Engines deliver frames to each other without the switch's thread, except while one of their
+/// ports is captured. In both cases a capture contains each frame once.
 #[test]
 fn frames_from_and_to_a_port_are_captured_once() {
     let rig = Rig::with(3, 1, |config| config.port_captures = 1);
@@ -230,7 +232,7 @@ fn a_capture_ends_with_its_port() {
     }
 }
 
-/// The depth of a queue is that of now, its maximum stays.
+/// The counter `frames` of a queue is its present length, the counter `longest` the maximum so far.
 #[test]
 fn depths_of_queues_are_counted() {
     let rig = rig(0);
@@ -245,7 +247,7 @@ fn depths_of_queues_are_counted() {
     let queue = rig.stats(1).engine_queue;
     assert_eq!((queue.frames, queue.longest), (0, 10));
     assert!(queue.limit > queue.longest);
-    // The far end takes no more than its socket holds.
+    // The receiver does not read, so frames wait when its socket is full.
     const FRAMES: u64 = 400;
     for number in 0..FRAMES {
         rig.nets[0].send(&frame(mac(1), mac(0), &format!("{number}")));

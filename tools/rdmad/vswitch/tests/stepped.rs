@@ -12,8 +12,8 @@ use roce::FramePort;
 use tempfile::TempDir;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
 
-/// A switch with one port without a network interface, the far ends of its uplinks, and the
-/// directory of their sockets.
+/// A switch with one port that has no network interface. Returns the switch, the port's engine, the
+/// other ends of the uplinks, and the directory of their sockets.
 fn switch(now: Instant) -> (SteppedSwitch, EnginePort, [UnixDatagram; 2], TempDir) {
     let dir = TempDir::new().unwrap();
     let mut config = Config::default();
@@ -67,7 +67,8 @@ fn an_engine_wakes_it_and_gets_its_frame_back() {
     let mut frame = engine.frame(bytes.len()).unwrap();
     frame.copy_from_slice(&bytes);
     engine.send(frame);
-    // One frame of the engine, and the buffers for the next frames of the three links.
+    // In use are one buffer of the engine, and one buffer of each of the three links for its next
+    // frame.
     assert_eq!(switch.frames(), [1, 1, 1, 1]);
     assert!(switch.is_awake(now));
     switch.round(now);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The agreement of two switches that Unix sockets join, and attempts of others to forge it.
+//! The agreement on batches between two switches that Unix sockets join, and attempts of other
+//! senders to forge it.
 
 mod common;
 
@@ -16,7 +17,7 @@ use roce::{Frame, FramePort, Packet};
 use tempfile::TempDir;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
 
-/// A switch with one port and one uplink, whose sockets have the given names in a directory.
+/// A switch with one port and one uplink over a Unix socket.
 struct Side {
     switch: SteppedSwitch,
     engine: EnginePort,
@@ -53,7 +54,7 @@ impl Side {
         }
     }
 
-    /// Sends a packet like an engine, without an ICRC.
+    /// Sends a packet without an ICRC from the engine.
     fn send(&self, dst: Mac, number: u8) {
         let (path, headers) = send_only(dst, mac(self.port), number, 0);
         let mut frame = self.engine.frame(roce(dst, mac(0), 0).len()).unwrap();
@@ -75,7 +76,7 @@ impl Side {
     }
 }
 
-/// Runs rounds of all sides at `now`, until they have exchanged their datagrams.
+/// Runs enough rounds of all sides at `now` to exchange all their datagrams.
 fn settle<const N: usize>(now: Instant, mut sides: [&mut Side; N]) {
     for _ in 0..6 {
         for side in &mut sides {
@@ -117,7 +118,7 @@ fn those_that_agree_send_no_icrc() {
         assert_eq!(Packet::parse_frame(&frame).unwrap().payload[0], number);
     }
     assert_eq!((left.refused(), right.refused()), (0, 0));
-    // The buffers of received frames were returned.
+    // The buffers of received frames were returned to their pools.
     assert_eq!(right.switch.frames(), [0, 1, 1]);
 }
 
@@ -273,11 +274,11 @@ fn a_batch_needs_the_token_of_the_present_agreement() {
         settle(now, [right]);
         right.engine.receive()
     };
-    // A batch from an end that has not greeted is refused, whatever its token.
+    // A batch from an end that has not sent a greeting is refused, whatever its token.
     assert!(sends(&mut right, &batch(token, &bare)).is_none());
     assert!(sends(&mut right, &batch([1; 8], &bare)).is_none());
     assert_eq!(right.refused(), 2);
-    // A batch from an end that has greeted is accepted only with the right token.
+    // A batch from an end that has sent a greeting is accepted only with the right token.
     let mut hello = greeting[..36].to_vec();
     hello[20..28].copy_from_slice(&[2; 8]);
     hello[28..36].copy_from_slice(&token);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch with real sockets at its other ends.
+//! A switch, and real sockets at the other ends of its links.
 //!
-//! Tests show that a frame does not arrive by a later frame that does.
+//! To show that a frame does not arrive, a test sends another frame afterwards: it must be the next
+//! one that arrives.
 // Each test program uses a part of this module.
 #![allow(dead_code)]
 
@@ -26,7 +27,7 @@ pub use waiting::*;
 
 pub const BROADCAST: Mac = [0xff; 6];
 pub const OUTSIDE: Mac = [2, 0, 0, 0, 1, 1];
-/// Time limit of a wait. Only a broken switch exceeds it.
+/// Time limit of a wait, which only a broken switch exceeds.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn mac(port: usize) -> Mac {
@@ -67,7 +68,7 @@ pub fn send_only(dst: Mac, src: Mac, number: u8, traffic_class: u8) -> (Path, He
     (path, Headers::new(bth, send))
 }
 
-/// Whether a datagram is a greeting or a batch between switches, which has no source address.
+/// Whether a datagram is a greeting or a batch between switches: its source address is zero.
 pub fn is_of_switches(bytes: &[u8]) -> bool {
     bytes.get(6..12) == Some(&[0; 6])
 }
@@ -87,7 +88,8 @@ impl Far {
         }
     }
 
-    /// Connects to the switch, like another switch: datagrams of others are refused.
+    /// Connects to the switch, like another switch would. This socket then refuses datagrams of
+    /// other senders.
     pub fn connect(&self) {
         self.0.connect(&self.1).expect("the switch's socket");
     }
@@ -223,8 +225,9 @@ impl Rig {
         }
     }
 
-    /// Counters of a port, or of an uplink; uplinks follow all ports. The switch's thread may not
-    /// have counted the last frames yet: [`counts`](Self::counts) waits for a value.
+    /// Counters of port or uplink number `index`; the numbers of uplinks follow those of ports. The
+    /// switch's thread may not have counted the last frames yet: [`counts`](Self::counts) waits for
+    /// a value.
     pub fn stats(&self, index: usize) -> Stats {
         self.switch.stats()[index].clone()
     }
