@@ -144,8 +144,8 @@ fn judge_work(kind: Option<Kind>) -> Option<String> {
     (!is_good).then(|| format!("{place}: {WORK}: {}, {told}", output.status))
 }
 
-/// Runs a process that tries the system call `act`, or [`work`], in a thread of the kind `place`, or
-/// outside of the sandbox if `place` is [`FREE`].
+/// Runs a process that tries the system call `act`, or [`work`], in a thread of the kind `place`.
+/// If `place` is [`FREE`], the call is made outside of the sandbox.
 fn try_in(place: &str, act: &str) -> Output {
     Command::new(env::current_exe().unwrap())
         .args([ATTEMPT, place, act])
