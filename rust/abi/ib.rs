@@ -11,7 +11,7 @@ use super::number::Qpn;
 
 /// QPN of the GSI QP (IBTA 3.9.2: general service interface).
 pub const GSI_QPN: Qpn = Qpn::new(1);
-/// Destination QPN of multicast datagrams (IBTA 10.5.2). It is no QP's number.
+/// Destination QPN of multicast datagrams (IBTA 10.5.2). No QP has this number.
 pub const MULTICAST_QPN: Qpn = Qpn::new(0x00ff_ffff);
 /// Mask of 24 bits, for QPNs, PSNs and MSNs.
 pub const MASK_24: u32 = 0x00ff_ffff;

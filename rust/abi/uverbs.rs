@@ -121,7 +121,7 @@ wire_struct! {
 wire_struct! {
     /// Request of RESIZE_CQ.
     pub struct ResizeCqReq: 16 {
-        /// The new ring. A ring in process memory replaces the current one at once. A ring in
+        /// The new ring. A ring in process memory replaces the current ring immediately. A ring in
         /// kernel memory is only prepared: a further request without ring moves the CQ to the ring
         /// prepared last.
         0 => ring: UserRing,

@@ -45,7 +45,7 @@ impl Pages {
                 contents.push(byte(at), GFP_KERNEL)?;
             }
             let page = Page::alloc_page(GFP_KERNEL)?;
-            // SAFETY: The source has a page's bytes, and nobody else knows the page.
+            // SAFETY: The source has a page's bytes, and nobody else has a reference to the page.
             unsafe { page.write_raw(contents.as_ptr(), 0, PAGE_SIZE) }?;
             pages.push(page, GFP_KERNEL)?;
         }
@@ -75,7 +75,7 @@ impl Pages {
         };
         // SAFETY: The description is complete, and the pages live until the buffer is released.
         let raw = from_err_ptr(unsafe { bindings::dma_buf_export(&info) })
-            // SAFETY: There is no buffer, so the pages are ours still.
+            // SAFETY: No buffer was created, so the pages are still ours.
             .inspect_err(|_| drop(unsafe { KBox::from_raw(pages) }))?;
         // From here on `release` owns the pages.
         let raw = NonNull::new(raw).ok_or(EINVAL)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Symbols for functions that C headers define inline or as macros, which Rust can't call. The
- * build strips the prefix "rust_helper_" for Rust. This file stands in for the kernel's
- * rust/helpers/helpers.c, which would include the other files here. Files named *_ext.c would be
- * added to a file of the kernel.
+ * build strips the prefix "rust_helper_" for Rust. In the kernel's tree, rust/helpers/helpers.c
+ * would include the other files of this folder, and the content of each file *_ext.c would be added
+ * to an existing file.
  */
 
 #include <linux/compiler_types.h>
@@ -21,7 +21,7 @@
 #include "sched.c"
 #include "virtio.c"
 
-/* Rust shall not see the structures of the core's own header. */
+/* bindgen must not see the structures of the core's own header. */
 #ifdef __BINDGEN__
 bool rust_helper_ib_cq_event_unread(struct ib_cq *cq);
 #else

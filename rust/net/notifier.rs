@@ -115,9 +115,9 @@ impl<T: NotifierOps> Notifier<T> {
     pub fn new(ops: T) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             ops,
-            // Last, since it is called from here on.
+            // Initialized last, since the callback may run from here on.
             //
-            // INVARIANT: It is registered, or the initialization fails.
+            // INVARIANT: The block is registered, or the initialization fails.
             block <- Opaque::try_ffi_init(|slot: *mut bindings::notifier_block| {
                 let block = bindings::notifier_block {
                     notifier_call: Some(Self::call),

@@ -59,7 +59,7 @@ pub fn pin<'a, T: Driver>(
         let dma_device = (*device.as_raw()).dma_device;
         bindings::dma_buf_dynamic_attach(buffer.as_raw(), dma_device, &OPERATIONS, raw.cast())
     })
-    // SAFETY: There is no attachment, so the umem is ours still.
+    // SAFETY: The attachment failed, so the umem is still ours.
     .inspect_err(|_| drop(unsafe { KBox::from_raw(raw) }))?;
     // SAFETY: The umem is valid. The exporter may invalidate the attachment already, but there
     // is no mapping, without which `invalidated` does not read this member.
@@ -95,8 +95,8 @@ static OPERATIONS: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
 ///
 /// Called with the reservation of the buffer locked, for an attachment that [`pin`] made.
 unsafe extern "C" fn invalidated(attachment: *mut bindings::dma_buf_attachment) {
-    // SAFETY: By the safety requirements: the umem is freed after the attachment has ended, and
-    // what is changed of it is guarded by the reservation.
+    // SAFETY: By the safety requirements: the umem is freed after the attachment has ended, and the
+    // reservation guards all changes of the umem.
     unsafe {
         let raw = (*attachment)
             .importer_priv

@@ -71,7 +71,7 @@ static READY: AtomicFlag = AtomicFlag::new(false);
 /// Initializes the list of peers. Called before the module's first device.
 pub fn start() {
     if !STARTED.xchg(true, Relaxed) {
-        // SAFETY: The flag lets one caller pass, once.
+        // SAFETY: The flag admits one caller, once.
         unsafe { PEERS.init() };
         READY.store(true, Release);
     }

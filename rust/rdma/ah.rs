@@ -27,8 +27,8 @@ use kernel::{
 /// A device with address handles.
 ///
 /// Kernel clients create and destroy AHs also with locks held and in interrupts. So only
-/// [`create_user_ah`](Self::create_user_ah) may sleep, not the other functions of this trait or the
-/// drop of an [`Ah`](Self::Ah).
+/// [`create_user_ah`](Self::create_user_ah) may sleep. The other functions of this trait and the
+/// drop of an [`Ah`](Self::Ah) must not.
 ///
 /// # Examples
 ///

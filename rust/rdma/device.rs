@@ -144,7 +144,7 @@ impl<T: Driver> Device<T> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a number beyond those of [`Config::user_queues_in_kernel`].
+    /// `EINVAL` for a number greater than [`Config::user_queues_in_kernel`].
     pub(super) fn completed_qp(&self, number: u32) -> Result<Option<&QpStub>> {
         let stubs = &self.0.own().stubs;
         if stubs.is_empty() {
@@ -157,7 +157,7 @@ impl<T: Driver> Device<T> {
     /// Sets or clears the network device of a port.
     pub fn set_netdev(&self, port: u32, netdev: Option<&net::device::Device>) -> Result {
         let netdev = netdev.map_or(core::ptr::null_mut(), net::device::Device::as_raw);
-        // SAFETY: The device is valid, and so is `netdev`, which the core takes a reference of.
+        // SAFETY: The device is valid, and so is `netdev`. The core takes a reference to `netdev`.
         to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
     }
 

@@ -156,7 +156,7 @@ struct LockedUmem {
 /// The umem of a [`Dmabuf`]; `None` once it is released.
 #[pin_data]
 struct Attached {
-    /// The lock is held while the umem is released. It is taken before the reservation.
+    /// The lock is held while the umem is released. It is taken before the lock of the reservation.
     #[pin]
     umem: Mutex<Option<Umem>>,
 }

@@ -292,7 +292,8 @@ unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
 ///
 /// # Invariants
 ///
-/// `entry` was inserted into the list of `mappings`. Only this and the end of the list remove it.
+/// `entry` was inserted into the list of `mappings`. Only the drop of this value and the end of the
+/// list remove the entry.
 pub struct Offer<T: UserContexts> {
     mappings: Mappings<T>,
     entry: NonNull<Entry<T::Registers>>,
@@ -369,8 +370,8 @@ impl<T: UserContexts> Drop for OwnedMappings<T> {
 
 /// # Safety
 ///
-/// Called by the core as `mmap` of a device of `T`: `context` and `vma` are valid, and the latter
-/// is being set up.
+/// Called by the core as `mmap` of a device of `T`: `context` and `vma` are valid, and `vma` is
+/// being set up.
 pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
     context: *mut bindings::ib_ucontext,
     vma: *mut bindings::vm_area_struct,

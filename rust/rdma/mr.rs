@@ -142,7 +142,8 @@ pub trait DmabufRegions: MemoryRegions {
 /// A device with MRs that kernel clients map and register repeatedly by work requests (fast
 /// registration, IBTA 10.6.4).
 pub trait FastRegistration: MemoryRegions {
-    /// Creates an MR for up to `max_pages` pages. It is invalid until it is registered.
+    /// Creates an MR for up to `max_pages` pages. The MR is invalid until a work request registers
+    /// it.
     fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Self::Mr>>;
 
     /// The pages of an MR from [`alloc_mr`](Self::alloc_mr); `None` for other MRs. Called in any
@@ -417,8 +418,8 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
 
 /// # Safety
 ///
-/// Called by the core as `rereg_user_mr` of a device of `T`: `mr` is an MR of it over memory of a
-/// process, `new_pd` and `udata` are valid.
+/// Called by the core as `rereg_user_mr` of a device of `T`: `mr` is an MR of this device over
+/// memory of a process, `new_pd` and `udata` are valid.
 pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
     mr: *mut bindings::ib_mr,
     flags: c_int,
@@ -456,8 +457,8 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
 
 /// # Safety
 ///
-/// Called by the core as `dereg_mr` of a device of `T`: `raw` is an MR of it that nothing uses any
-/// more, `udata` is null or valid.
+/// Called by the core as `dereg_mr` of a device of `T`: `raw` is an MR of this device that nothing
+/// uses any more, `udata` is null or valid.
 pub(super) unsafe extern "C" fn dereg<T: MemoryRegions>(
     raw: *mut bindings::ib_mr,
     udata: *mut bindings::ib_udata,
@@ -495,8 +496,8 @@ pub(super) unsafe extern "C" fn alloc<T: FastRegistration>(
 
 /// # Safety
 ///
-/// Called by the core as `map_mr_sg` of a device of `T`: `mr` is an MR of it that no work request
-/// uses, `list` is mapped and has `count` entries, `offset` is null or writable.
+/// Called by the core as `map_mr_sg` of a device of `T`: `mr` is an MR of this device that no work
+/// request uses, `list` is mapped and has `count` entries, `offset` is null or writable.
 pub(super) unsafe extern "C" fn map<T: FastRegistration>(
     mr: *mut bindings::ib_mr,
     list: *mut bindings::scatterlist,

@@ -45,8 +45,8 @@ struct Mapped {
 ///
 /// # Invariants
 ///
-/// Each of `runs` is mapped for `device`, and consists of pages of `_pages`. It is dropped while
-/// `device` is bound.
+/// Each of `runs` is mapped for `device`, and consists of pages of `_pages`. The mapping is dropped
+/// while `device` is bound.
 struct DmaMapping {
     device: ARef<device::Device>,
     runs: KVVec<Mapped>,
@@ -107,7 +107,8 @@ impl Drop for DmaMapping {
 }
 
 /// Zeroed memory of the kernel that a process maps and a device reads and writes. It is charged to
-/// the memory cgroup of the task that allocated it, and not locked memory of the process.
+/// the memory cgroup of the task that allocated it, and does not count as locked memory of the
+/// process.
 ///
 /// The kernel itself does not access it. Its pages are freed when this is dropped and no process
 /// maps them any more. The driver drops this before it is unbound from its device, or never: the

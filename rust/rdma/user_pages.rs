@@ -19,8 +19,8 @@ use kernel::{
 /// Order of the longest run of pages that is requested: the order of a huge page.
 const MAX_ORDER: u32 = 9;
 
-/// Pages that are charged to the memory cgroup of the current task, and zeroed. The allocator logs
-/// no failures: the caller reports them.
+/// Flags for pages that are zeroed and charged to the memory cgroup of the current task. The
+/// allocator logs no failures: the caller reports them.
 ///
 /// Lists of pages are not charged: at the limit of the cgroup, a small charged allocation could get
 /// a process killed.

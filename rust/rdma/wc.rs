@@ -204,7 +204,7 @@ impl<'a> Completions<'a> {
     #[inline]
     pub fn slot(&mut self, consumer: &QpConsumer) -> Option<Slot<'_, 'a>> {
         let qp = consumer.name();
-        // INVARIANT: There is room.
+        // INVARIANT: The completions are not full.
         (!qp.is_null() && !self.is_full()).then_some(Slot {
             completions: self,
             qp,
@@ -298,7 +298,7 @@ pub(super) unsafe extern "C" fn poll_cq<T: KernelCompletionQueues>(
         };
         // SAFETY: By the function's safety requirements.
         T::poll_cq(unsafe { Cq::from_raw(cq) }, &mut completions)?;
-        // LOSSLESS: At most `count`.
+        // LOSSLESS: The number is at most `count`.
         Ok((room - completions.room) as c_int)
     })
 }

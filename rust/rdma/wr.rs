@@ -352,8 +352,8 @@ impl<'a> Inline<'a> {
         if length == 0 {
             return &[];
         }
-        // SAFETY: The kernel client that posted the request promises that the address is one of the
-        // kernel, with that many bytes that nobody changes until the request is posted.
+        // SAFETY: The kernel client that posted the request promises that the address is an address
+        // of the kernel, with `length` bytes that nobody changes until the request is posted.
         unsafe {
             slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length)
         }

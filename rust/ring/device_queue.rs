@@ -163,8 +163,8 @@ impl DeviceQueue {
     pub fn enable_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
         self.awaits_doorbell = true;
         memory.store_u32(self.layout.device(), self.next.to_le());
-        // The driver stores its position and then loads this one, so one of the two sides sees the
-        // other's store.
+        // The driver stores its position and then loads this doorbell position, so one of the two
+        // sides sees the other's store.
         memory.full_barrier();
         self.next != self.produced(memory)
     }

@@ -96,7 +96,7 @@ impl<T: Tick> Periodic<T> {
         })
     }
 
-    /// Makes the next call at once instead of after the pause. Can be called in any context.
+    /// Makes the next call immediately instead of after the pause. Can be called in any context.
     pub fn hasten(&self) {
         // SAFETY: By the type invariant the work item is initialized. The queue always exists.
         unsafe {

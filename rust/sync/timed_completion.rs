@@ -52,7 +52,7 @@ impl TimedCompletion {
 
     /// Wakes one waiter, or lets the next wait return at once. Can be called in any context.
     pub fn complete(&self) {
-        // SAFETY: It is initialized.
+        // SAFETY: The completion is initialized.
         unsafe { bindings::complete(self.inner.get()) };
     }
 
@@ -60,13 +60,13 @@ impl TimedCompletion {
     ///
     /// Waits that run concurrently may or may not consume them.
     pub fn reinit(&self) {
-        // SAFETY: It is initialized.
+        // SAFETY: The completion is initialized.
         while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}
     }
 
     /// Waits, uninterruptibly, for the completion. Returns `false` if the time is over first.
     pub fn wait_timeout(&self, timeout: Msecs) -> bool {
-        // SAFETY: It is initialized.
+        // SAFETY: The completion is initialized.
         unsafe {
             bindings::wait_for_completion_timeout(self.inner.get(), msecs_to_jiffies(timeout)) != 0
         }

@@ -34,8 +34,8 @@ impl Host {
         let device: &faux::Device<Bound> = faux.as_ref();
         let device: &device::Device<Bound> = device.as_ref();
         let raw: *mut bindings::device = core::ptr::from_ref(device).cast_mut().cast();
-        // SAFETY: The device is valid, and nobody else uses it. Masks and parameters live as long
-        // as it.
+        // SAFETY: The device is valid, and nobody else uses it. Masks and parameters exist as long
+        // as the device.
         unsafe {
             (*raw).coherent_dma_mask = u64::MAX;
             (*raw).dma_mask = &raw mut (*raw).coherent_dma_mask;

@@ -201,7 +201,8 @@ impl<T: Driver> Adapter<T> {
         if vdev.status().is_some() {
             return 0;
         }
-        // SAFETY: The device is valid, and the core is negotiating its features with nobody else.
+        // SAFETY: The device is valid. The core is negotiating its features, and nothing else uses
+        // them.
         unsafe { bindings::__virtio_clear_bit(vdev.as_raw(), bindings::VIRTIO_F_ADMIN_VQ) };
         ENODEV.to_errno()
     }

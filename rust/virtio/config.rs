@@ -107,7 +107,7 @@ impl Device<Bound> {
 /// # Errors
 ///
 /// [`ENXIO`] beyond the configuration, [`EINVAL`] for another width than 1, 2 or 4, or an offset
-/// that is no multiple of it.
+/// that is not a multiple of the width.
 pub(super) fn check_access(access: &Range<usize>, len: usize) -> Result<(u32, u32)> {
     let width = match access.len() {
         1 => 1,

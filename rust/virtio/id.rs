@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Device types, and the table of those that a driver matches.
-//!
-//! C header: [`include/uapi/linux/virtio_ids.h`](srctree/include/uapi/linux/virtio_ids.h)
+//! Device types, and the table of the types that a driver matches.
 
 use crate::bindings;
 use kernel::device_id::RawDeviceId;

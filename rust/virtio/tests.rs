@@ -35,7 +35,7 @@ suite! { rust_virtio {
     fn an_id_table_ends_with_zeroes() {
         let table: IdTable = &TABLE;
         let start = table.as_ptr();
-        // SAFETY: The table has two entries and a last one of zeroes.
+        // SAFETY: The table has two entries and a terminating entry of zeroes.
         let ids = unsafe { core::slice::from_raw_parts(start, 3) };
         let ids: [(u32, u32); 3] = core::array::from_fn(|at| (ids[at].device, ids[at].vendor));
         check!(ids == [(4, bindings::VIRTIO_DEV_ANY_ID), (42, 0x1af4), (0, 0)]);

@@ -165,7 +165,7 @@ struct BoundDriver {
     resets: Arc<Mutex<()>>,
 }
 
-/// Buffers that wait until the device can have them. None of them is in a virtqueue.
+/// Buffers that wait to be added to the virtqueue. None of them is in the virtqueue.
 struct Kept<C>(Option<KBox<Buffer<C>>>);
 
 impl<C> Kept<C> {
@@ -276,7 +276,7 @@ impl<C> Attached<C> {
 impl<C: Send + 'static> Virtqueue<C> {
     /// A detached queue.
     pub fn new() -> impl PinInit<Self> {
-        // INVARIANT: It is null.
+        // INVARIANT: The virtqueue is null.
         let attached = Attached {
             vq: null_mut(),
             kept: Kept(None),
@@ -320,7 +320,8 @@ impl<C: Send + 'static> Virtqueue<C> {
     #[cold]
     fn add_kept(&self) {
         let mut is_added = false;
-        // One at a time, since there may be many, and interrupts are off while one is added.
+        // Kept buffers are added one at a time, since there may be many, and interrupts are off
+        // during each addition.
         loop {
             let mut attached = self.attached.lock();
             let Some(buffer) = attached.kept.pop() else {
@@ -461,7 +462,7 @@ impl<C: Send + 'static> Virtqueue<C> {
     /// be added or kept.
     fn detach(&self) -> (*mut bindings::virtqueue, Kept<C>) {
         let mut attached = self.attached.lock();
-        // INVARIANT: It is null.
+        // INVARIANT: The virtqueue is null.
         let vq = replace(&mut attached.vq, null_mut());
         // The kept buffers are returned and not dropped here, with the lock held: the drop of a
         // context may run any code.

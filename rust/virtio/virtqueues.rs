@@ -156,7 +156,8 @@ impl Virtqueues {
             // that before the device is unbound.
             if let Err(error) = unsafe { info.queue.reserve(device, &resets) } {
                 for info in &queues[..index] {
-                    // SAFETY: It was reserved above. The device never had a buffer of it.
+                    // SAFETY: The queue was reserved above, and the device never had a buffer of
+                    // it.
                     let _ = unsafe { info.queue.release(Reset::Done) };
                 }
                 return Err(error);
@@ -202,8 +203,9 @@ impl Device<Bound> {
     pub(super) unsafe fn look_after_queues(&self) -> bool {
         // SAFETY: The device is valid.
         let queues = unsafe { self.slot().read_volatile() };
-        // SAFETY: If not null, it points to a complete `Virtqueues`, as `find_vqs()` sees to. It is
-        // freed after all of the queues were released, and one of them is not until this returns.
+        // SAFETY: If not null, `priv` points to a complete `Virtqueues`, by the barrier in
+        // `find_vqs()`. The `Virtqueues` is freed after all queues were released, and one of them
+        // is not released until this returns.
         unsafe { queues.as_ref() }.is_none_or(|queues| {
             queues
                 .0
@@ -255,7 +257,7 @@ impl Device<Core<'_>> {
         }
         let place = KBox::new_uninit(GFP_KERNEL)?;
         let queues = KBox::into_raw(KBox::write(place, Virtqueues::reserve(self, queues)?));
-        // A reader that sees the pointer sees the memory behind it.
+        // A reader that sees the pointer also sees the data that it points to.
         smp_mb(Write);
         // SAFETY: The device is valid; `priv` changes in this context only.
         unsafe { self.slot().write_volatile(queues) };
@@ -296,8 +298,8 @@ impl Device<Core<'_>> {
     /// Sends the interrupts of `vq`, a queue of the device, to the online CPU number `index`.
     fn set_affinity(&self, vq: NonNull<bindings::virtqueue>, index: u32) {
         // SAFETY: The device is valid. `cpumask_of()` has a mask for each CPU, and
-        // `cpumask_local_spread()` returns one that is online. The queue exists until
-        // `remove_queues()`, which needs the same context. This context may sleep.
+        // `cpumask_local_spread()` returns an online CPU. The queue exists until `remove_queues()`,
+        // which needs the same context. This context may sleep.
         let result = to_result(unsafe {
             let node = bindings::dev_to_node(&raw mut (*self.as_raw()).dev);
             let cpu = bindings::cpumask_local_spread(index, node);

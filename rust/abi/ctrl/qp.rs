@@ -48,7 +48,8 @@ wire_struct! {
         30 => max_inline_data: u32,
         /// Flags with own rings, else zero (the RFC's first reserved word).
         34 => flags: CreateFlags,
-        /// SRQ with [`CreateFlags::SRQ`], else zero (the RFC's second reserved word).
+        /// SRQ if `flags` contains [`CreateFlags::SRQ`], else zero (the RFC's second reserved
+        /// word).
         38 => srqn: Srqn,
         /// Reserved, zero.
         42 => reserved: [u8; 24],

@@ -92,7 +92,7 @@ fn sequences_wrap() {
     let at = |sequence| word(sequence, ArmKind::Next, 0).to_le();
     let arm = driver.layout().arm();
     assert!(!complete(&mut device, &memory, 0, false));
-    // A word with the last sequence, then one with sequence 0, then one with sequence 1.
+    // A word with the last sequence, then words with the sequences 0 and 1.
     for sequence in [last, 0, 1] {
         memory.store_u64(arm, at(sequence));
         assert!(device.publish(&memory));
@@ -141,9 +141,8 @@ fn a_request_for_any_completion_is_not_narrowed() {
     }
 }
 
-/// One consumer sleeps until a completion. Another one polls and arms before the device checks the
-/// arm word.
-// abi
+/// One consumer sleeps until a completion. Another consumer polls and arms before the device checks
+/// the arm word. abi
 #[test]
 fn a_second_request_keeps_the_position_of_the_first() {
     for (start, second) in STARTS
@@ -445,7 +444,7 @@ fn hostile_arm_words_cause_one_event_a_sequence() {
         if round % 2 == 0 {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         }
-        // Only four sequences, so successive words often have the same one.
+        // Only four sequences, so successive words often have the same sequence.
         let hostile = random & !(0x0fff_ffff << 36);
         memory.store_u64(layout.arm(), hostile.to_le());
         memory.store_u32(layout.owner(), device.published().to_le());

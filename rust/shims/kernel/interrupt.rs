@@ -33,7 +33,8 @@ impl LocalInterruptDisabled {
     /// A section whose value was forgotten is open on this processor, and nothing else ends it.
     #[inline]
     pub(crate) unsafe fn end() {
-        // SAFETY: The caller guarantees that there was a call that this one undoes.
+        // SAFETY: The caller guarantees a call of `virtio_rdma_shim_interrupt_disable` that this
+        // call undoes.
         unsafe { virtio_rdma_shim_interrupt_enable() };
     }
 }

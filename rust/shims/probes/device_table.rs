@@ -5,7 +5,7 @@
 #[repr(transparent)]
 pub struct Id(u8);
 
-// SAFETY: `Id` is a transparent wrapper of it.
+// SAFETY: `Id` is a transparent wrapper of `u8`.
 unsafe impl kernel::device_id::RawDeviceId for Id {
     type RawType = u8;
 }

@@ -68,7 +68,7 @@ pub struct Shared {
 /// `shared` is initialised once `alloc_context` has returned the context.
 #[repr(C)]
 pub struct Context {
-    /// The end of libibverbs' `verbs_context`, whose head lies before it.
+    /// libibverbs' `ibv_context`, the end of a `verbs_context` whose other members lie before it.
     ibv: UnsafeCell<ffi::ibv_context>,
     shared: MaybeUninit<Arc<Shared>>,
 }
@@ -298,7 +298,7 @@ unsafe extern "C" fn query_port(
     unsafe { ffi::ibv_cmd_query_port(context, port, attr, &mut command, size_of_val(&command)) }
 }
 
-/// The verbs of this provider; libibverbs answers the others with `EOPNOTSUPP`.
+/// The verbs of this provider; libibverbs answers all other verbs with `EOPNOTSUPP`.
 static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     alloc_mw: Some(mw::alloc_mw),
     alloc_parent_domain: Some(pd::alloc_parent_domain),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! The private interface between libibverbs and providers in each release of rdma-core.
-//! Documentation/rdma-core.md tells how these facts were found.
+//! Documentation/rdma-core.md explains how these facts were found.
 //!
 //! The private ABI has a number, which is part of the names of provider libraries and of the
 //! function that registers a provider. The interface has changed without a new number too, so a

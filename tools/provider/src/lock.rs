@@ -109,8 +109,8 @@ impl<T> Lock<T> {
         loop {
             match self.acquire() {
                 Ok(()) => return Some(Guard { lock: self }),
-                // An exchange even if the state is WANTED already: the end of the batch
-                // synchronises with it.
+                // Exchanges the state even if it is WANTED already: the end of the batch
+                // synchronises with the exchange.
                 Err(kept @ (KEPT | WANTED)) => {
                     let told = self.state.compare_exchange(
                         kept,

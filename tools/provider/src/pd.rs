@@ -28,7 +28,7 @@ use crate::lock::Threads;
 #[repr(C)]
 pub struct Pd {
     ibv: ffi::ibv_pd,
-    /// Number of parent domains made of this PD, or of queues made in this parent domain.
+    /// Number of users: of a PD, the parent domains made of it; of a parent domain, its queues.
     users: AtomicUsize,
     /// The origin of a parent domain; `None` for a PD.
     parent: Option<Parent>,

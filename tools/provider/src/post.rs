@@ -97,7 +97,7 @@ impl Opcodes {
         self.0
     }
 
-    /// The set of a bit mask.
+    /// The set whose bit mask is `bits`.
     #[inline]
     pub const fn from_bits(bits: u32) -> Self {
         Self(bits)

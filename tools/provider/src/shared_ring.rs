@@ -220,7 +220,7 @@ mod tests {
             wr_id,
             ..Zeroed::zeroed()
         };
-        // SAFETY: a list of one work request without SGEs.
+        // SAFETY: the list has one work request, without SGEs.
         let mut list = unsafe { List::new(&mut wr) };
         let mut posting = ring.lock();
         let status = list.try_each(|wr| posting.post(wr, 1));

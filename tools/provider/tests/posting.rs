@@ -318,7 +318,7 @@ fn inline_payload_is_gathered_behind_one_sge() {
     ];
     let mut wr = send_wr(1, ffi::IBV_WR_SEND, ffi::IBV_SEND_INLINE, &mut sges);
     assert_eq!(post_send(&qp, &mut wr).0, 0);
-    // The application may use its buffer again at once.
+    // The application may use its buffer again immediately.
     (first, second) = ([0; 11], [0; 3]);
     assert_eq!((first[0], second[0]), (0, 0));
 

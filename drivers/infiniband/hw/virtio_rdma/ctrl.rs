@@ -222,8 +222,8 @@ impl ControlQueue {
         let mut tries = PATIENCE_MS;
         while let Err((error, back)) = self.queue.add(buffer) {
             buffer = back;
-            // Both errors pass: DMA mapping may lack memory, and a small ring may be full. Commands
-            // that are answered give back memory and ring entries.
+            // Both errors are temporary: DMA mapping may lack memory, and a small ring may be full.
+            // Commands that are answered free memory and ring entries.
             if self.is_dead() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
                 buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
@@ -254,12 +254,13 @@ impl ControlQueue {
         Buffer::new(MAX_REQUEST, MAX_RESPONSE, Sender::None, GFP_KERNEL)
     }
 
-    /// Starts a command and returns at once; `sender` gets `buffer` back with the answer. The
-    /// command is sent later if the ring is full or memory is short. Can be called in any context.
+    /// Starts a command and returns immediately. `sender` later receives `buffer` with the answer.
+    /// The command is sent later if the ring is full or memory is short. Can be called in any
+    /// context.
     ///
     /// # Errors
     ///
-    /// Returns `buffer` if the device takes no commands.
+    /// Returns `buffer` if the device accepts no commands.
     pub(crate) fn start<R: Request>(
         &self,
         request: &R,
@@ -333,8 +334,8 @@ impl ControlQueue {
         false
     }
 
-    /// Resets a device that broke a promise on which memory safety depends. It is dead from then
-    /// on.
+    /// Resets a device that broke a promise on which memory safety depends. The device is dead from
+    /// then on.
     pub(crate) fn stop(&self) -> Reset {
         self.give_up("is stopped");
         self.queue.reset_device()

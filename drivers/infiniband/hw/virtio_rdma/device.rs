@@ -216,8 +216,8 @@ impl Device {
         (*self.dev).as_ref()
     }
 
-    /// Resets a device that broke a promise on which memory safety depends. It is dead from then
-    /// on.
+    /// Resets a device that broke a promise on which memory safety depends. The device is dead from
+    /// then on.
     pub(crate) fn stop(&self) -> Reset {
         let reset = self.ctrl.stop();
         if reset == Reset::Done {
@@ -283,8 +283,8 @@ impl Device {
         }
     }
 
-    /// The number of completion vectors: one for each event queue. In RFC mode there is one: each
-    /// CQ is a virtqueue with an interrupt of its own.
+    /// The number of completion vectors: one for each event queue. In RFC mode the number is 1,
+    /// since each CQ is a virtqueue with its own interrupt.
     pub(crate) fn comp_vectors(&self) -> u32 {
         self.limits
             .own_rings

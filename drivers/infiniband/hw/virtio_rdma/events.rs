@@ -3,8 +3,8 @@
 //! Event queues, in which the device reports completions and asynchronous events.
 //!
 //! Each queue is kept full of buffers. The interrupt handler takes out all used buffers, passes
-//! their events on, and only then adds the buffers again. So it handles at most one ring's worth of
-//! events, however fast the device is, and all events that raised the interrupt.
+//! their events on, and only then adds the buffers again. So each interrupt handles all events that
+//! raised it, but at most as many as the queue has buffers, however fast the device is.
 
 use crate::{
     abi::event::{

@@ -27,7 +27,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// The features that the driver knows: all of them.
+/// The features that the driver knows: all features of the device type.
 pub(crate) const FEATURES: [Feature; feature::Feature::ALL.len()] = {
     let mut features = [Feature::device_type(0); feature::Feature::ALL.len()];
     let mut at = 0;

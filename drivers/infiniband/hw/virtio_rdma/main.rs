@@ -2,9 +2,8 @@
 
 //! Driver for virtio RDMA devices.
 //!
-//! `unsafe` is confined to the abstractions of the subsystems that this driver uses: [`bindings`],
-//! [`net`], [`rdma`], [`sync`] and [`virtio`] know nothing of virtio-rdma, and the driver has none
-//! of its own.
+//! The driver has no `unsafe` code. It uses abstractions of subsystems, which have: [`bindings`],
+//! [`net`], [`rdma`], [`sync`] and [`virtio`]. None of these is specific to virtio-rdma.
 
 #![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -2,9 +2,9 @@
 
 //! The network device that carries the port's RoCE traffic and configuration.
 //!
-//! A network device in the same PCI slot as the RDMA device is preferred. Else it is the one with
-//! the port's MAC address, which the driver derives from the system image GUID. The network device
-//! may appear later than the RDMA device and vanish earlier.
+//! A network device in the same PCI slot as the RDMA device is preferred. Otherwise the network
+//! device with the port's MAC address is chosen; the driver derives this address from the system
+//! image GUID. The network device may appear later than the RDMA device and vanish earlier.
 //!
 //! Lock order: the RTNL, then `Binding::bound`.
 
@@ -57,7 +57,7 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// Follows the network device of `owner`, starting with one that exists already.
+    /// Follows the network device of `owner`, which may exist already.
     ///
     /// `dev` is the bus device of the RDMA device, `guid` its system image GUID.
     pub(crate) fn new(

@@ -4,7 +4,8 @@
 //!
 //! Entry 0 is the device itself.
 //!
-//! Lock order: the table's lock is taken with no other in it; targets are called without it.
+//! Lock order: no other lock is taken while the table's lock is held. Targets are called without
+//! the table's lock.
 
 use crate::{
     abi::ib::AsyncEvent,

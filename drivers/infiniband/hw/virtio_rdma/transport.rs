@@ -3,12 +3,13 @@
 //! Virtqueues of the transport as CQs, SQs and RQs, for devices without rings at addresses of the
 //! driver's choice (RFC mode).
 //!
-//! Probe finds all of them. A new CQ or QP gets a number from the device, and with it the
-//! virtqueues of that number. Once it was destroyed, they are reset for the next CQ or QP.
+//! Probe finds all virtqueues. A new CQ or QP gets a number from the device, and with it the
+//! virtqueues of that number. Once the CQ or QP was destroyed, its virtqueues are reset for the
+//! next owner.
 //!
 //! A virtqueue of CQEs interrupts only when a command armed its CQ. Arming must not sleep, so the
-//! driver does not wait for the answer. No completion is missed by that: when the device processes
-//! the command, it compares the CQEs that it wrote with those that were polled.
+//! driver does not wait for the answer. Nevertheless no completion is missed: when the device
+//! processes the command, it compares the CQEs that it wrote with those that were polled.
 //!
 //! Lock order: `claimed`, then the locks of a queue's reset; `CqVirtqueue::arming`, then the locks
 //! of the control queue.
@@ -103,7 +104,7 @@ pub(crate) struct CqVirtqueue {
 struct Arming {
     /// The buffer for the command; empty while a command is in flight.
     buffer: Option<CommandBuffer>,
-    /// The request to send when the buffer comes back.
+    /// The request to send when the buffer is available again.
     next: NotifyFlags,
     /// Cookie of the CQ that the command in flight arms.
     cookie: u64,
@@ -137,7 +138,7 @@ impl CqVirtqueue {
             cqn: self.cqn,
             flags: replace(&mut arming.next, NotifyFlags::NONE),
         };
-        // A device that takes no commands is soon declared dead, which wakes all consumers.
+        // A device that accepts no commands is soon declared dead, which wakes all consumers.
         arming.buffer = self.ctrl.start(&request, buffer, self.clone()).err();
     }
 }
@@ -208,8 +209,8 @@ impl Claimable for CqVirtqueue {
 
 /// Ownership of a virtqueue by a CQ or QP.
 ///
-/// The owner drops it after the device destroyed the CQ or QP. This resets the virtqueue, which may
-/// sleep, and lets the next CQ or QP claim it.
+/// The owner drops the claim after the device destroyed the CQ or QP. The drop resets the
+/// virtqueue, which may sleep, and lets the next CQ or QP claim it.
 pub(crate) struct Claim<Q: Claimable>(Arc<Q>);
 
 impl<Q: Claimable> Claim<Q> {

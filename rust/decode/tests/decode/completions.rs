@@ -348,8 +348,7 @@ fn the_type_of_the_headers_is_no_service_level() {
     assert_eq!(level(WcFlags::GRH), 10);
 }
 
-/// Each flag with each service, for receives and sends.
-// abi: R-710
+/// Tries each flag with each service, for receives and sends. abi: R-710
 #[test]
 fn flags_fit_the_operation() {
     let (imm, key) = (WcFlags::WITH_IMM, WcFlags::WITH_INVALIDATE);

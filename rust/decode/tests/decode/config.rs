@@ -282,7 +282,7 @@ fn fields_without_their_feature_are_not_read() {
         parts.rates = RateLimitConfig::default();
     };
     assert_eq!(refused(0, spoil), None);
-    // Without own rings, the SRQ feature is not in force.
+    // Without own rings, the SRQ feature has no effect.
     assert_eq!(refused(SRQ, spoil), None);
     assert_eq!(refused(RING_ADDR, spoil), Some("num_event_queues"));
     assert_eq!(refused(RATE_LIMIT, spoil), Some("min_rate, max_rate"));
@@ -368,7 +368,7 @@ fn fields_are_accessed_by_their_width() {
         let widths: Vec<_> = accesses.iter().map(Range::len).collect();
         (whole, widths)
     };
-    // All fields up to `atomic_cap` are aligned. The later ones are read byte by byte.
+    // All fields up to `atomic_cap` are aligned. Later fields are read byte by byte.
     let rfc = [[4; 24].as_slice(), &[1; 32]].concat();
     for features in [0, EVERY_FEATURE] {
         assert_eq!(widths(features, 0..128), (Some(0..128), rfc.clone()));
@@ -379,7 +379,7 @@ fn fields_are_accessed_by_their_width() {
     let srq = RING_ADDR | SRQ;
     assert_eq!(widths(srq, 160..640), (Some(160..172), vec![4; 3]));
     assert_eq!(widths(RATE_LIMIT, 128..640), (Some(176..192), vec![4; 4]));
-    // Without own rings, the SRQ feature is not in force.
+    // Without own rings, the SRQ feature has no effect.
     for features in [0, SRQ] {
         assert_eq!(widths(features, 128..640), (None, vec![]));
     }

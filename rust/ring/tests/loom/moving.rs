@@ -32,9 +32,8 @@ fn post(queue: &mut Shared, memory: &Memory, value: u32) {
     let _ = queue.publish(memory);
 }
 
-/// An SRQ grows while the device fetches. One receive is posted before, one while the device
-/// executes the command, one after.
-// abi
+/// An SRQ grows while the device fetches. One receive is posted before the device executes the
+/// command, one meanwhile, and one afterwards. abi
 #[test]
 fn a_growing_srq_keeps_its_order() {
     explore("SRQ that grows", |start| {

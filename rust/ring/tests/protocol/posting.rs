@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// Number of the first work request. Positions wrap after two work requests.
+/// Unwrapped position of the first work request. Positions wrap after two work requests.
 const START: u8 = WRAP - 2;
 
 // Indices of the words of the ring. The slots follow.
@@ -89,7 +89,7 @@ struct State {
     memory: Memory<WORDS, 2>,
     command: Command,
     doorbell: bool,
-    /// Number behind the last completion that is on its way to the owner.
+    /// Unwrapped position behind the last completion that is on its way to the owner.
     completed: u8,
     // The owner's state.
     owner: OwnerAt,

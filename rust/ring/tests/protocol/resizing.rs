@@ -9,7 +9,8 @@ use crate::memory::Memory;
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};
 
-/// Number of the first completion. Positions of the old ring wrap after two completions.
+/// Unwrapped position of the first completion. Positions of the old ring wrap after two
+/// completions.
 const START: u8 = WRAP - 2;
 const SLOTS: u8 = 3;
 
@@ -86,8 +87,8 @@ struct State {
     resize: Resize,
     doorbell: bool,
     event: bool,
-    // The device's state. The numbers of completions continue in the new ring, where position 0 is
-    // number `end`.
+    // The device's state. Unwrapped positions continue in the new ring, whose position 0 is the
+    // unwrapped position `end`.
     looks: bool,
     has_moved: bool,
     pushed: u8,
@@ -107,7 +108,7 @@ struct State {
     asked: u8,
     next: u8,
     seen: u8,
-    /// State that only the rule uses: the number of the completion at which the request starts.
+    /// State that only the rule uses: the unwrapped position at which the request starts.
     request: Option<u8>,
     broken: Option<Broken>,
 }
@@ -144,8 +145,7 @@ impl State {
         }
     }
 
-    /// Index of the first word of the ring, and the number of the completion at the ring's position
-    /// 0.
+    /// Index of the ring's first word, and the unwrapped position that is the ring's position 0.
     fn ring(&self, is_new: bool) -> (usize, u8) {
         match is_new {
             true => (RING, self.end),
@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    /// Number behind the last completion, as the owner loads it from the ring that it uses.
+    /// Unwrapped position behind the last completion, as the owner loads it from its ring.
     fn produced(&self, actor: usize, is_new: bool) -> u8 {
         let (ring, base) = self.ring(is_new);
         let producer = self.memory.load(actor, ring + PRODUCER);

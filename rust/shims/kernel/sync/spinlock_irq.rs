@@ -55,27 +55,27 @@ unsafe impl Backend for SpinLockIrqBackend {
 
     #[inline]
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
-        // SAFETY: The requirements are the same.
+        // SAFETY: `SpinLockBackend` has the same requirements.
         unsafe { SpinLockBackend::init(ptr, name, key) }
     }
 
     #[inline]
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
         let _ = ManuallyDrop::new(local_interrupt_disable());
-        // SAFETY: The requirements are the same.
+        // SAFETY: `SpinLockBackend` has the same requirements.
         unsafe { SpinLockBackend::lock(ptr) }
     }
 
     #[inline]
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
         let disabled = local_interrupt_disable();
-        // SAFETY: The requirements are the same.
+        // SAFETY: `SpinLockBackend` has the same requirements.
         unsafe { SpinLockBackend::try_lock(ptr) }.map(|()| core::mem::forget(disabled))
     }
 
     #[inline]
     unsafe fn unlock(ptr: *mut Self::State, guard_state: &Self::GuardState) {
-        // SAFETY: The requirements are the same.
+        // SAFETY: `SpinLockBackend` has the same requirements.
         unsafe { SpinLockBackend::unlock(ptr, guard_state) };
         // SAFETY: The caller holds the lock, so the section that `lock` began is open.
         unsafe { LocalInterruptDisabled::end() };
@@ -83,7 +83,7 @@ unsafe impl Backend for SpinLockIrqBackend {
 
     #[inline]
     unsafe fn assert_is_held(ptr: *mut Self::State) {
-        // SAFETY: The requirements are the same.
+        // SAFETY: `SpinLockBackend` has the same requirements.
         unsafe { SpinLockBackend::assert_is_held(ptr) }
     }
 }

@@ -237,7 +237,8 @@ unsafe extern "C" fn _verbs_init_and_alloc_context(
 ) -> *mut c_void {
     assert!(offset.is_null(), "a context is at the start of its memory");
     let longer = kernel(|kernel| kernel.longer);
-    // SAFETY: the provider requests more bytes than the longest context has. It may be all zeroes.
+    // SAFETY: the provider requests more bytes than the longest context has. Zeroes are valid for a
+    // context.
     unsafe {
         let memory = libc::calloc(1, size);
         let context = end_of(memory.byte_add(longer).cast());

@@ -85,12 +85,12 @@ enum Poller {
 enum KernelMemory {
     /// A ring.
     Ring {
-        /// Kept alive while the device writes to it.
+        /// The ring, which has to exist while the device writes to it.
         _ring: Arc<KernelRing>,
     },
     /// A virtqueue of the transport.
     Virtqueue {
-        /// Kept claimed while the device writes to it.
+        /// The claim, held while the device writes to the virtqueue.
         _claim: Claim<CqVirtqueue>,
     },
 }

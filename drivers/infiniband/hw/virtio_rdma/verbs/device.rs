@@ -183,7 +183,7 @@ impl IbDevice {
     }
 }
 
-/// The registered device. It is unregistered when this is dropped.
+/// The registered device. Dropping it unregisters the device.
 pub(crate) struct Verbs {
     /// Dropped first: events of the port need the device.
     _events: EventRegistration,

@@ -3,8 +3,8 @@
 //! The verbs of a virtio RDMA device.
 //!
 //! Each object owns the memory that the device uses for it, and the registration for its events.
-//! Its `Drop` has the device destroy it, waits for the answer, and only then frees the memory.
-//! Without an answer, the memory goes to the [graveyard](crate::graveyard).
+//! When an object is dropped, it sends the command to destroy it, waits for the answer, and only
+//! then frees the memory. Without an answer, the memory goes to the [graveyard](crate::graveyard).
 //!
 //! | module | content |
 //! |---|---|

@@ -137,7 +137,7 @@ mod fate {
 /// The memory of an MR.
 #[derive(Default)]
 enum Memory {
-    /// All memory of the guest, by DMA addresses.
+    /// All memory of the guest, addressed by DMA addresses.
     #[default]
     All,
     /// Memory of a process.

@@ -27,8 +27,8 @@ impl MulticastGroups for IbDevice {
         super::create(&qp.device().device, &request, ()).map(|_| ())
     }
 
-    /// Always succeeds, or else the core could not destroy the QP. A device that does not answer is
-    /// dead, and delivers nothing.
+    /// Always succeeds: otherwise the core could not destroy the QP. A device that does not answer
+    /// is dead, and delivers nothing.
     fn detach(qp: &Qp<Self>, group: &[u8; 16]) -> Result {
         let request = CmdDetachMcast {
             qpn: qp.number(),

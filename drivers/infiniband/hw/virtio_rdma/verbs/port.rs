@@ -107,8 +107,8 @@ fn mtu_of(netdev: &net::device::Device) -> Mtu {
 }
 
 impl Ports for IbDevice {
-    /// Attributes of the port: those that the device reports, but state and MTU limited by the
-    /// network device.
+    /// Attributes of the port as the device reports them, with state and MTU limited by the network
+    /// device.
     fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttr> {
         check_port(port)?;
         let mut response = match ask(&this.device) {

@@ -169,7 +169,7 @@ impl UserRing {
 ///
 /// For a ring in memory of the kernel this takes two verbs: the first one prepares the ring, which
 /// the process maps and fills; the second one moves the queue. A process that fails to map the ring
-/// goes on with the present one.
+/// continues to use the present ring.
 #[pin_data]
 pub(super) struct UserQueue {
     mappings: Mappings<IbDevice>,

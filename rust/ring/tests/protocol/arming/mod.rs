@@ -13,7 +13,7 @@ use crate::search::{breaks, holds, Broken, Model};
 use crate::{position, WRAP};
 
 const SLOTS: u8 = 2;
-/// Number of the first completion. Positions wrap after two completions.
+/// Unwrapped position of the first completion. Positions wrap after two completions.
 const START: u8 = WRAP - 2;
 
 // Indices of the words of the ring. The slots follow.
@@ -98,7 +98,7 @@ struct Device {
     pushed: u8,
     published: u8,
     consumed: u8,
-    /// Count behind the last solicited completion.
+    /// Unwrapped position behind the last solicited completion.
     solicited: u8,
     fired: u8,
     word: u8,
@@ -129,14 +129,14 @@ struct Owner {
     locked: bool,
     sequence: u8,
     kind: Kind,
-    /// Number of the completion whose position is in the arm word.
+    /// The unwrapped position whose wrapped value is in the arm word.
     asked: u8,
     next: u8,
     seen: u8,
 }
 
-/// State that only the rules use: the numbers of the completions at which the requests of the
-/// current sequence start.
+/// State that only the rules use: the unwrapped positions at which the requests of the current
+/// sequence start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Ghost {
     next: Option<u8>,

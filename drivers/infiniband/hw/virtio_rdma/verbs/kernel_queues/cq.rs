@@ -170,8 +170,8 @@ impl KernelCq {
     pub(super) fn attach_shared(&self, qpn: Qpn, source: &Arc<SharedSource>) -> Result {
         let node = RBTreeNode::new(qpn, source.clone(), GFP_KERNEL)?;
         let before = self.state.lock().shared.insert(node);
-        // Any previous entry means that the device assigned the number twice. It is dropped outside
-        // of the lock, since this may free its memory.
+        // Any previous entry means that the device assigned the number twice. The entry is dropped
+        // outside of the lock, since this may free its memory.
         before.map_or(Ok(()), |_| Err(EIO))
     }
 
@@ -224,7 +224,7 @@ impl KernelCq {
     }
 
     /// Arms the CQ. Returns whether the consumer should poll again, because completions may wait
-    /// for which no event will come (`IB_CQ_REPORT_MISSED_EVENTS`).
+    /// that no event will report (`IB_CQ_REPORT_MISSED_EVENTS`).
     pub(super) fn arm(&self, bus: &device::Device<Bound>, notify: Notify) -> bool {
         let kind = if notify.solicited_only {
             ArmKind::Solicited
@@ -233,7 +233,7 @@ impl KernelCq {
         };
         let mut state = self.state.lock();
         // A request for any completion is not narrowed to solicited ones: another thread may wait
-        // for it.
+        // for an unsolicited completion.
         let is_armed = state.armed == ArmKind::Next || state.armed == kind;
         if !is_armed {
             state.armed = kind;
@@ -313,8 +313,8 @@ impl KernelCq {
         self.lost();
     }
 
-    /// Reports the CQ as lost: no more completions come. The consumer is woken to flush outstanding
-    /// work requests of QPs in ERR.
+    /// Reports the CQ as lost: no more completions will arrive. The consumer is woken to flush
+    /// outstanding work requests of QPs in ERR.
     fn lost(&self) {
         self.device.ctrl().note_loss();
         self.consumer.event(CqEvent::Error);

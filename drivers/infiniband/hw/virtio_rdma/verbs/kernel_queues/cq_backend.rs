@@ -57,7 +57,7 @@ pub(in crate::verbs) enum CqBackend {
 pub(super) enum AfterArm {
     /// No step is left: the device will see the request.
     Nothing,
-    /// The caller asked for missed completions, and some wait to be polled.
+    /// The caller requested a report of missed completions, and some completions wait to be polled.
     Missed,
     /// The device has to be notified of the request.
     Tell {
@@ -240,7 +240,7 @@ fn qualifies(cqe: &Cqe, kind: ArmKind) -> bool {
 }
 
 /// Takes the oldest CQE of a virtqueue: from `held`, beginning at `first`, else from the virtqueue.
-// Not inlined: else the compiler splits CQEs into their fields in polls of rings as well.
+/// Not inlined: otherwise the compiler would split CQEs into their fields in polls of rings too.
 #[inline(never)]
 fn take_element(
     queue: &CqVirtqueue,
@@ -317,8 +317,8 @@ fn kill(
     }
     held.truncate(kept);
     *first = 0;
-    // The CQEs of the destroyed QP are among the first `capacity` ones, since there are no more
-    // elements; the device may add others meanwhile.
+    // The CQEs of the destroyed QP are among the next `capacity` used elements, since the virtqueue
+    // has no more elements. The device may add other CQEs meanwhile.
     for _ in 0..held.capacity() {
         let element = pop(queue)?;
         if element.is_none() {

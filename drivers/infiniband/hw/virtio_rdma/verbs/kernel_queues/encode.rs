@@ -216,7 +216,7 @@ fn datagram(request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result {
     Ok(())
 }
 
-/// Writes the payload of a request behind the header, and returns the length of the WQE.
+/// Writes the payload of a request after the header, and returns the length of the WQE.
 #[inline(never)]
 fn inline_payload(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result<usize> {
     let length = request

@@ -140,8 +140,8 @@ fn take(
         if state.backend.is_due(&cqe, state.armed) {
             state.armed = ArmKind::None;
         }
-        // The driver gave the CQEs of destroyed QPs this number, at most one in each slot. A device
-        // that writes this number itself could keep the loop busy without end.
+        // The driver wrote this number into CQEs of destroyed QPs, at most one in each slot. A
+        // device that writes this number itself could keep the loop busy without end.
         if cqe.qp_num == Qpn::NONE {
             killed += 1;
             if killed > state.backend.slots() {

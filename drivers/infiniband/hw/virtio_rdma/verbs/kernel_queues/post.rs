@@ -59,8 +59,8 @@ impl KernelQueuePairs for IbDevice {
     }
 }
 
-/// Fills slots with requests by `fill` until one can't be posted, and publishes the filled slots.
-/// The request that can't be posted is the last one taken from `requests`.
+/// Calls `fill` to fill a slot with each request, until a request can't be posted. Publishes the
+/// filled slots. The request that can't be posted is the last one taken from `requests`.
 #[inline]
 fn post<R>(
     qp: &rdma::qp::Qp<IbDevice>,

@@ -48,7 +48,7 @@ use kernel::{
 pub(in crate::verbs) enum Backing {
     /// A ring.
     Ring {
-        /// Kept alive while the device accesses it.
+        /// The ring, which has to exist while the device accesses it.
         _ring: Arc<KernelRing>,
     },
     /// A virtqueue of the transport.

@@ -86,7 +86,7 @@ impl WorkBackend {
         build: impl FnOnce(u32, &mut Wqe<'_>) -> Result<usize>,
     ) -> Result<u32> {
         let mut taken = None;
-        // One call of `build` for both kinds, so that the compiler inlines it.
+        // One call of `build` for both kinds of memory, so that the compiler inlines it.
         let (position, mut wqe) = match self {
             Self::Ring { ring, queue } => {
                 let position = queue.reserve().ok_or(ENOMEM)?;
@@ -131,7 +131,7 @@ impl WorkBackend {
         Ok(position)
     }
 
-    /// Frees the slot that was reserved last, and keeps its element as a spare one.
+    /// Frees the slot that was reserved last, and adds its element to the spare ones.
     #[cold]
     fn cancel(&mut self, taken: Option<Element>) {
         match self {
@@ -211,8 +211,8 @@ impl WorkBackend {
         }
     }
 
-    /// Frees all slots, whose work requests do not complete, and returns the position of the next
-    /// one.
+    /// Frees all slots, without completions of their work requests, and returns the position of the
+    /// next slot.
     pub(super) fn reset(&mut self) -> u32 {
         match self {
             Self::Ring { queue, .. } => queue.reset(),
@@ -221,9 +221,9 @@ impl WorkBackend {
     }
 }
 
-/// An element of `size` bytes for a WQE: a spare one, else one that the device has used. Each free
-/// slot has such an element, since the device uses an element before it writes the CQE that frees
-/// the slot.
+/// An element of `size` bytes for a WQE: a spare element, else an element that the device has used.
+/// Each free slot has such an element, since the device uses an element before it writes the CQE
+/// that frees the slot.
 fn take_spare(queue: &WorkVirtqueue, spare: &mut KVec<Element>, size: usize) -> Result<Element> {
     let used = || queue.elements().get_buf().map(|(element, _)| element);
     let mut element = spare.pop().or_else(used).ok_or(ENOMEM)?;

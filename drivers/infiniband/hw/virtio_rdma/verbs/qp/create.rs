@@ -212,7 +212,7 @@ fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<
     finish(qp)
 }
 
-/// Creates a QP in virtqueues of the transport. The kernel posts to it, also for a process.
+/// Creates a QP in virtqueues of the transport. The kernel posts to it, even for a process.
 fn in_virtqueues(
     pd: &Pd<IbDevice>,
     transport: &Transport,
