@@ -14,7 +14,7 @@
 /* QPN of the GSI QP (IBTA 3.9.2: general service interface). */
 #define VIRTIO_RDMA_GSI_QPN 1
 
-/* Destination QPN of multicast datagrams (IBTA 10.5.2). It is no QP's number. */
+/* Destination QPN of multicast datagrams (IBTA 10.5.2). No QP has this number. */
 #define VIRTIO_RDMA_MULTICAST_QPN 0xffffff
 
 /* Mask of 24 bits, for QPNs, PSNs and MSNs. */
@@ -1494,7 +1494,7 @@ struct virtio_rdma_qp_attr {
  * @recv_cqn: CQ of the RQ
  * @max_inline_data: largest inline payload in bytes
  * @flags: flags with own rings, else zero (the RFC's first reserved word)
- * @srqn: SRQ with SRQ, else zero (the RFC's second reserved word)
+ * @srqn: SRQ if flags contains SRQ, else zero (the RFC's second reserved word)
  * @reserved: reserved, zero
  */
 struct virtio_rdma_cmd_create_qp {
