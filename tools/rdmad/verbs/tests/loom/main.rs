@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Checks all interleavings of workers and threads that make work ready for them without a common
-//! lock.
+//! Checks all interleavings of workers with threads that make work ready for them. Workers and
+//! threads share no lock.
 //!
 //! The engine's module `runtime/scheduler` is compiled here unchanged, with the synchronization
 //! primitives of the model checker loom.

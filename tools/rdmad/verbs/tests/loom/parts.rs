@@ -51,7 +51,8 @@ fn a_number_that_is_not_seen_is_taken() {
     });
 }
 
-/// Turns of two workers at the same object never overlap, and a turn sees the last request.
+/// Turns of two workers on the same object never overlap. A turn begins after the last request,
+/// even if the requesting worker does not get a turn.
 #[test]
 fn turns_are_exclusive_and_complete() {
     loom::model(|| {

@@ -37,7 +37,8 @@ std::thread_local! {
     static TIME: RefCell<Time> = RefCell::default();
 }
 
-/// Clock of a model. Reading the clock must not synchronize threads, so it is unknown to loom.
+/// Clock of a model. It does not use loom's primitives, because a read of the clock must not
+/// synchronize threads.
 #[derive(Default)]
 struct Time {
     /// Time since the start of the model.

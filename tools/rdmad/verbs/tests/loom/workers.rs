@@ -23,7 +23,7 @@ const TURN: usize = 10;
 /// Number of flows of the port.
 const FLOWS: usize = 3;
 
-/// State that all threads of a model share, as those of a runtime with one device.
+/// State that all threads of a model share, like the state of a runtime with one device.
 struct Model {
     scheduler: Scheduler,
     flows: PortFlows,
@@ -40,7 +40,7 @@ struct ModelQp {
     serving: Exclusive,
     /// Number of work requests that were posted and not executed.
     posted: Mutex<usize>,
-    /// Each turn of the QP uses up its budget.
+    /// Whether each turn of the QP uses up its budget.
     is_bulk: bool,
     is_destroyed: Mutex<bool>,
 }
@@ -51,7 +51,7 @@ impl Model {
         Self::run_bulk(workers, clock, 0, scenario);
     }
 
-    /// Like [`run`](Self::run), with QPs that use up their turns if their numbers are below `bulk`.
+    /// Like [`run`](Self::run). QPs whose numbers are below `bulk` use up the budget of each turn.
     fn run_bulk(workers: usize, clock: Clock, bulk: usize, scenario: impl FnOnce(&Arc<Self>)) {
         let qp = |number| ModelQp {
             is_bulk: number < bulk,
@@ -230,7 +230,7 @@ fn no_work_is_left_at_the_end_of_a_turn() {
     });
 }
 
-/// A port is served that is attached and gets work during a worker's round.
+/// A port that is attached and gets work during a worker's round is served.
 #[test]
 fn a_new_port_is_served() {
     check_few(2, || {
@@ -297,7 +297,7 @@ fn what_is_due_is_done_when_time_has_passed() {
     });
 }
 
-/// Workers end in any state.
+/// Workers end when the scheduler stops, in any state of the workers.
 #[test]
 fn workers_end() {
     check(|| Model::run(2, Clock::manual(), |_| {}));

@@ -87,7 +87,7 @@ impl Choices {
 
     /// True with a probability of 1 in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
-        // Choice 0, which shrinking prefers, is false.
+        // Choice 0 must mean false, because shrinking replaces choices by 0.
         self.below(times) == times - 1
     }
 

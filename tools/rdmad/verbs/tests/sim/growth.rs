@@ -15,7 +15,7 @@ use crate::guest::{limits, Guest};
 use crate::harness::{Cq, Options, Qp, Srq, FULL};
 use crate::party::{destroy_cq, destroy_qp};
 
-/// Slots of the shortest possible queue.
+/// Number of slots of the shortest possible queue.
 const SLOTS: u32 = 2;
 
 /// Number of PDs, CQs, MRs and QPs of a device, and bytes that it has allocated for them.

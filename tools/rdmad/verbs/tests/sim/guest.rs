@@ -38,16 +38,16 @@ pub struct Guest {
     pd: Cell<Pdn>,
     /// Total number of event buffers.
     pub buffers: usize,
-    /// The device was reset, which destroyed its objects.
+    /// Whether the device was reset, which destroyed its objects.
     is_reset: Cell<bool>,
     link: Cell<bool>,
     /// Number of link changes.
     changes: Cell<usize>,
-    /// Number of events of link changes.
+    /// Number of events of link changes that have arrived.
     told: Cell<usize>,
-    /// State of the link according to the last event.
+    /// State of the link according to the last event of a link change.
     last_told: Cell<bool>,
-    /// The event virtqueue had no buffers at some time, so events may be late.
+    /// Whether the event virtqueue had no buffers at some time, so events may be late.
     is_starved: Cell<bool>,
 }
 
@@ -66,7 +66,7 @@ pub fn limits() -> Limits {
 }
 
 impl Guest {
-    /// Guest number `n`, with a random number of event buffers.
+    /// Creates guest number `n`, with a random number of event buffers.
     pub fn new(
         n: usize,
         (runtime, clock): (&Runtime, Clock),
@@ -94,7 +94,7 @@ impl Guest {
         }
     }
 
-    /// The default PD of objects.
+    /// The PD in which objects are created by default.
     pub fn pd(&self) -> Pdn {
         self.pd.get()
     }
@@ -206,7 +206,8 @@ impl Guest {
         !events.is_empty()
     }
 
-    /// Checks the last event of the port. All of its events must have arrived.
+    /// Checks that the last event of the port is the state of its link. All events of the port must
+    /// have arrived.
     pub fn check_port(&self) {
         let (link, told) = (self.link.get(), self.last_told.get());
         assert_eq!(link, told, "the last event of the port is wrong");

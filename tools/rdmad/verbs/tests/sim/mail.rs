@@ -57,7 +57,7 @@ pub struct Mail<'w> {
     boxes: Vec<Mailbox<'w>>,
     qkeys: [u32; 2],
     posted: u64,
-    /// Id of the datagram that was sent while all QPs were idle.
+    /// Id of the datagram that was sent while all QPs were idle, so it must arrive.
     probed: Option<u64>,
 }
 
@@ -126,7 +126,7 @@ impl<'w> Mailbox<'w> {
 
 impl<'w> Mail<'w> {
     pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
-        // Q_Keys that no other QP has.
+        // Two Q_Keys that no QP of another party has.
         let cookie = guests[0].vm.cookie() as u32;
         let qkeys = [cookie << 1, (cookie << 1) + 1];
         let boxes = (0..2 + choices.below(2)).map(|_| {
@@ -171,7 +171,7 @@ impl<'w> Mail<'w> {
             }
             if choices.once_in(12) {
                 let other = address.remote_qpn.get() ^ (1 << choices.below(8));
-                // QPNs 0 and 1 are those of management QPs.
+                // QPNs 0 and 1 belong to management QPs, so they are not used.
                 address.remote_qpn = Qpn::new(if other < 2 { other | 0x80 } else { other });
             }
             if choices.once_in(3) {
@@ -263,7 +263,7 @@ impl<'w> Party<'w> for Mail<'w> {
         any
     }
 
-    /// Sends a datagram while all QPs are idle. [`Party::finish`] checks that this one arrives.
+    /// Sends a datagram if all QPs are idle. [`Party::finish`] checks that this datagram arrives.
     fn feed(&mut self) -> bool {
         let is_short = |ours: &Mailbox<'_>| ours.receives.iter().any(|receive| receive.2 < AREA);
         let quiet = |ours: &Mailbox<'_>| !ours.ending && ours.sent.is_empty() && !is_short(ours);

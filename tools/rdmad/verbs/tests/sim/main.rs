@@ -40,9 +40,10 @@ use run::{Engine, Failure};
 /// The simulated drivers use own rings.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;
 
-/// Default seeds of runs whose engine keeps its objects.
+/// Default seeds of runs in which the engine's QPs and CQs are not rebuilt.
 const SEEDS: Range<u64> = 0..1000;
-/// Default seeds of runs whose engine is rebuilt after each step: fewer, because they take longer.
+/// Default seeds of runs in which the engine's QPs and CQs are rebuilt after each step. There are
+/// fewer seeds, because these runs take longer.
 const REBUILT_SEEDS: Range<u64> = 0..100;
 /// Default number of steps of a run.
 const STEPS: usize = 400;

@@ -11,7 +11,7 @@ pub struct Model<'w> {
     pub guest: &'w Guest,
     pub iova: u64,
     bytes: Vec<u8>,
-    /// Writes that a device may make now. Each of their bytes may be written already or not.
+    /// Writes that the device may be executing. Each of their bytes may be written already or not.
     pending: Vec<Pending>,
 }
 
@@ -44,7 +44,7 @@ impl<'w> Model<'w> {
         self.bytes.len()
     }
 
-    /// The bytes of `range` without pending writes.
+    /// The expected bytes of `range`, without the effect of pending writes.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
     }
@@ -55,7 +55,7 @@ impl<'w> Model<'w> {
         self.bytes[at..at + data.len()].copy_from_slice(data);
     }
 
-    /// Begins a pending write: from now on, a device may write `data` for work request `id`.
+    /// Begins a pending write: from now on, the device may write `data` for work request `id`.
     pub fn begin(&mut self, id: u64, at: usize, data: Vec<u8>) {
         self.pending.push(Pending { id, at, data });
     }
@@ -73,8 +73,8 @@ impl<'w> Model<'w> {
         self.check();
     }
 
-    /// Ends the pending write of work request `id` in its current state. Returns whether all of the
-    /// data was written.
+    /// Ends the pending write of work request `id`. The bytes that the device has written so far
+    /// stay. Returns whether all of the data was written.
     pub fn refuse(&mut self, id: u64) -> bool {
         self.check();
         let Some(pending) = self.take(id) else {

@@ -27,13 +27,13 @@ pub trait Party<'w> {
     /// Polls until all CQs are empty and checks completions. Returns whether there were any.
     fn poll(&mut self) -> bool;
 
-    /// Posts work requests that others need to complete, such as receives. Returns whether any was
-    /// posted.
+    /// Posts work requests, such as receives, without which outstanding work can't complete.
+    /// Returns whether any was posted.
     fn feed(&mut self) -> bool {
         false
     }
 
-    /// Resumes paused work, when all other work has ended. Returns whether there was any.
+    /// Resumes paused work after all other work has ended. Returns whether work was paused.
     fn resume(&mut self) -> bool {
         false
     }
@@ -73,7 +73,7 @@ pub fn deregister(guest: &Guest, mr: &Mr) {
     guest.give_back(CmdDeregMr { mrn: mr.mrn });
 }
 
-/// Memory and cookies of destroyed objects.
+/// Memory and event cookies of destroyed objects, which no device may use any more.
 pub struct Grave<'w> {
     pub guest: &'w Guest,
     pub cookies: Vec<u64>,

@@ -22,7 +22,8 @@ use crate::vault::Vault;
 
 /// Maximum number of frames in a row that may be lost, so that no requester uses up its retries.
 const LOSSES: usize = 3;
-/// Maximum number of deadlines that may pass before all frames are delivered, for the same reason.
+/// Maximum number of deadlines that may pass before all frames are delivered, so that no requester
+/// uses up its retries.
 const DELAYS: usize = 5;
 /// Number of steps after which workers count as never coming to rest.
 const ENDLESS: usize = 100_000;
@@ -250,7 +251,7 @@ impl<'w> Sim<'w> {
         if flying == 0 {
             return;
         }
-        // Maximum number of frames are delivered in order.
+        // Most frames are delivered in order.
         let at = if choices.once_in(8) {
             choices.below(flying)
         } else {
@@ -295,7 +296,7 @@ impl<'w> Sim<'w> {
         for _ in 0..ENDLESS {
             let mut moved = self.work();
             moved |= self.deliver_all();
-            // With few event buffers, events arrive one after the other.
+            // Each taken event frees a buffer, which further events may need to arrive.
             while self.take_events() {
                 moved |= self.work();
             }
@@ -391,7 +392,7 @@ impl<'w> Sim<'w> {
 
     /// Lets the workers take steps until all sleep. Returns whether any was awake.
     fn work(&mut self) -> bool {
-        // The first worker may do all of the work, so the workers take turns in being the first.
+        // The worker that steps first may do all of the work, so it is another worker each time.
         self.first += 1;
         let mut steps = 0;
         loop {

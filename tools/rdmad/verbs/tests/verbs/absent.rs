@@ -9,7 +9,7 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
-/// Bytes of the GRH ahead of a datagram in its receive.
+/// Length in bytes of the GRH, which precedes the data of a datagram in the receive buffer.
 const GRH: u64 = 40;
 
 /// Options of a pair in which A has no RQ and B has no SQ.

@@ -16,7 +16,7 @@ fn pair(world: &World, qp_type: QpType, mtus: [Mtu; 2]) -> Pair<'_> {
     Pair::with(world, ours, theirs)
 }
 
-/// Status of a work request of A, and the state of B afterwards.
+/// Executes a work request of A. Returns its status, and the state of B afterwards.
 fn outcome(path: PathPolicy, mtus: [Mtu; 2], opcode: WrOpcode, len: u32) -> (u8, QpState) {
     let world = World::new(2, path);
     let p = pair(&world, QpType::Rc, mtus);

@@ -33,8 +33,9 @@ fn after_an_idle_gap_the_ringing_thread_serves() {
     let world = at_once(PathPolicy::Direct, Duration::ZERO);
     let pair = Pair::new(&world);
     let (mut id, mut done) = (0, 0);
-    // The ringing thread does not serve a message if a worker had no CPU to go to sleep. A worker
-    // cannot be faster than the following poll 20 times in a row.
+    // Not every message is served by the ringing thread: a worker may not have got a CPU to go to
+    // sleep. 20 messages in a row that are complete right after their doorbell were all served by
+    // the ringing thread, because a worker is not that fast each time.
     wait(
         "messages that are executed when the doorbell was rung",
         || {
@@ -75,7 +76,7 @@ fn a_stream_is_watched_by_a_worker() {
 fn after_a_stream_a_worker_serves() {
     let world = at_once(PathPolicy::Direct, POLL);
     let pair = Pair::new(&world);
-    // Several attempts: a worker without a CPU does not poll for a while.
+    // Several attempts: a worker that was kept from its CPU does not poll for a while.
     wait("a message without a doorbell", || {
         thread::sleep(REST);
         let many: Vec<_> = (0..20)

@@ -81,8 +81,8 @@ fn long_qp(vm: &Vm, cqn: Cqn, ring: RingAddr) -> CmdCreateQpRings {
     }
 }
 
-/// Creates objects until the device refuses one, and returns their numbers. Checks that a budget of
-/// `memory` bytes allows that many objects of at least `least` bytes.
+/// Creates objects until the device refuses one, and returns their numbers. Checks that the
+/// objects, each of at least `least` bytes, fit a budget of `memory` bytes.
 fn fill<N>(memory: u64, least: u64, mut make: impl FnMut() -> Result<N, u8>) -> Vec<N> {
     let mut made = Vec::new();
     loop {

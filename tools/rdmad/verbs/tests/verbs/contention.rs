@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Read-modify-writes of words that other threads write too: each costs a transfer of a cache line
-//! between processors.
+//! The number of read-modify-writes of words that other threads write too. Each of them costs a
+//! transfer of a cache line between processors.
 
 use verbs::{shared_writes, Clock, Limits, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ib::{SigType, WrOpcode};
@@ -9,15 +9,15 @@ use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
-/// Messages of a turn.
+/// Number of messages.
 const MESSAGES: u64 = 64;
-/// Bytes of a message.
+/// Length of a message in bytes.
 const SIZE: u32 = 64;
-/// Read-modify-writes for each message, those of the turn included.
+/// Maximum mean number of read-modify-writes for each message, including those of the turn.
 const MOST: u64 = 2;
 
-/// Has a worker send messages from MRs to MRs whose pages are not contiguous, the way `opcode`
-/// does. Returns its read-modify-writes.
+/// Lets a worker execute messages with `opcode` between MRs whose pages are not contiguous. Returns
+/// the number of read-modify-writes of the worker.
 fn writes(opcode: WrOpcode) -> u64 {
     let config = RuntimeConfig {
         workers: Some(1),
@@ -39,7 +39,7 @@ fn writes(opcode: WrOpcode) -> u64 {
     connect(&ours, &theirs);
     let len = MESSAGES * u64::from(SIZE) * 2;
     let scattered = |vm: &Vm| vm.register_reversed(vm.pdn, vm.alloc(len), len, FULL);
-    // Of two MRs in turn, so that no work request has the key of the last one.
+    // Work requests alternate between two MRs of each VM, so none has the key of the previous one.
     let [ours_mrs, their_mrs] = [a, b].map(|vm| [scattered(vm), scattered(vm)]);
     let wqe = |id: u64| {
         let [mr, peer] = [ours_mrs, their_mrs].map(|mrs| mrs[id as usize % 2]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! State SQD: work requests that have begun end, no other begins, and the event SQ_DRAINED is
-//! raised once if requested.
+//! State SQD: work requests that have begun are completed, no other work request begins, and the
+//! event SQ_DRAINED is raised once if it was requested.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,8 +29,8 @@ fn drain(p: &Pair<'_>, notify: u8) {
         .unwrap();
 }
 
-/// Moves A to SQD with one SEND that has begun, but cannot end without a receive, and three SENDs
-/// behind it.
+/// Moves A to SQD while one SEND has begun that cannot complete without a receive, and three later
+/// SENDs have not begun.
 fn begin(p: &Pair<'_>) {
     p.qa.post(&p.send(1, 10));
     wait("the first to begin", || {
@@ -179,8 +179,8 @@ fn what_was_taken_and_not_begun_waits() {
     p.cq_a.expect(2, WcStatus::Success);
 }
 
-/// A rate limit delays the rest of a message. Its work request is not drained, even if the peer has
-/// acknowledged all packets sent so far.
+/// A rate limit delays the rest of a message. The SQ is not drained before the whole message is
+/// sent, even if the peer has acknowledged all packets sent so far.
 // abi
 #[test]
 fn a_message_between_two_packets_is_under_way() {

@@ -63,7 +63,7 @@ fn a_small_message_waits_for_few_turns() {
         pair.qa.ring_doorbell(Doorbell::Sq);
     }
     let sent = || a.device.status().counters.direct_tx_bytes;
-    // Each bulk QP has had two turns, so the scheduler knows that it uses up its turns.
+    // Waits until each bulk QP has had two turns, so that the scheduler treats it as bulk.
     while sent() < 2 * PAIRS as u64 * u64::from(LARGE) {
         assert!(world.runtime.step(0));
     }
@@ -117,7 +117,7 @@ fn small_messages_leave_large_ones_their_turns() {
     panic!("the large message was not sent");
 }
 
-/// An idle worker steals QPs that wait for another worker, and remains their home.
+/// An idle worker steals QPs that wait for another worker, and becomes their home.
 #[test]
 fn a_worker_without_work_takes_over() {
     let world = stepped(2);
@@ -128,7 +128,7 @@ fn a_worker_without_work_takes_over() {
         pairs.iter().for_each(|pair| {
             pair.write(id);
         });
-        // Worker 0 takes no steps, like a worker without a CPU.
+        // Worker 0 takes no steps, like a worker that does not get a CPU.
         rest(&world, &[1]);
         for pair in &pairs {
             pair.cq_a.expect(id, WcStatus::Success);

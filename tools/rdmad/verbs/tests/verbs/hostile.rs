@@ -170,7 +170,7 @@ fn doorbells_ring_only_what_their_page_may() {
     settle();
     p.cq_a.expect(3, WcStatus::WrFlushErr);
 
-    // Doorbell values of no existing queue.
+    // Doorbell values that name no existing queue.
     for value in [
         0,
         u32::MAX,
@@ -231,8 +231,8 @@ fn objects_may_go_while_work_is_outstanding() {
             let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
             let options = Options {
                 signal: SigType::All,
-                // In rounds without a peer, the requester gives up soon. In other rounds, a slow
-                // peer must not cause an error.
+                // In rounds in which the peer is destroyed, the requester should give up soon. In
+                // other rounds, a slow peer must not cause an error.
                 retry_cnt: if round % 4 == 1 { 0 } else { 7 },
                 timeout: if round % 4 == 1 { 8 } else { 16 },
                 slots: 16,

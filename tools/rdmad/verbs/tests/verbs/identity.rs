@@ -39,8 +39,8 @@ fn management(from: &Vm, to: &Vm) -> Vec<u8> {
     frame(from, to, &headers, &[0x5a; 256])
 }
 
-/// The GSI QP belongs to the guest's kernel. A process of another guest must not reach this QP by a
-/// UDP socket.
+/// The GSI QP belongs to the guest's kernel. A process of another guest must not be able to send to
+/// this QP by a UDP socket.
 #[test]
 fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     let dir = TempDir::new().unwrap();
@@ -70,7 +70,8 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     wait("a frame to be refused", || {
         (daemon.switch.stats()[1].refused == 1).then_some(())
     });
-    // A datagram of that VM's engine arrives, and takes the first receive.
+    // A datagram that VM B's RDMA device sends arrives. It takes the first receive, so the frame
+    // above took none.
     let data = b.mr(64);
     theirs.post(&Wr::new(1, WrOpcode::Send).local(&data, 0, 64).to(&gsi));
     let cqe = cq_a.expect(9, WcStatus::Success);
@@ -290,7 +291,7 @@ fn requests_from_another_mac_address_are_not_taken() {
             let write = forged(&p, mac, &write_nowhere(&p.qb), b"boom");
             world.net.inject(p.b.mac, &send);
             world.net.inject(p.b.mac, &write);
-            // The peer is a port of this daemon, so its packets never come through a router.
+            // The peer is a port of this daemon, so packets that passed a router are not its own.
             world.net.inject_routed(p.b.mac, &send);
             world.net.inject_routed(p.b.mac, &write);
         }

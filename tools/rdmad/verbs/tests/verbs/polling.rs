@@ -9,7 +9,7 @@ use verbs::{Limits, PathPolicy, RuntimeConfig};
 
 use crate::harness::*;
 
-/// Time after which a worker that does not poll has requested a doorbell.
+/// Time within which a worker that does not poll requests a doorbell.
 const REST: Duration = Duration::from_millis(2);
 
 /// Calls `check` on both data paths, with workers that poll an idle queue for `poll`.
@@ -30,7 +30,7 @@ fn polling(poll: Duration, check: impl Fn(&Pair<'_>)) {
 fn a_queue_that_is_watched_asks_for_no_doorbell() {
     polling(Duration::from_secs(60), |pair| {
         let mut id = 0;
-        // Several attempts: a worker without a CPU does not poll for a while.
+        // Several attempts: a worker that was kept from its CPU does not poll for a while.
         wait("a message without a doorbell", || {
             id += 1;
             thread::sleep(REST);
@@ -56,7 +56,7 @@ fn a_worker_that_owns_a_cpu_asks_for_no_doorbell() {
             ..RuntimeConfig::default()
         };
         let world = World::with_config(2, config, Limits::default());
-        // More queues than a worker polls at a time: the others request doorbells.
+        // There are more queues than a worker polls at a time: the other queues request doorbells.
         let pairs = Vec::from_iter((0..20).map(|_| Pair::new(&world)));
         let mut id = 0;
         for _ in 0..3 {
@@ -65,7 +65,7 @@ fn a_worker_that_owns_a_cpu_asks_for_no_doorbell() {
                 pair.write_and_wait(id);
             }
         }
-        // Several attempts: a worker without a CPU does not poll for a while.
+        // Several attempts: a worker that was kept from its CPU does not poll for a while.
         wait("a message without a doorbell", || {
             id += 1;
             thread::sleep(3 * REST);

@@ -55,7 +55,7 @@ impl<'vm> Fast<'vm> {
         }
     }
 
-    /// The MR with another key.
+    /// The MR as peers and work requests address it, with the key `key`.
     fn under(&self, key: u32) -> Mr {
         Mr { key, ..self.mr }
     }

@@ -22,8 +22,8 @@ const ENOMEM: u8 = 12;
 
 const READ_ONLY: AccessFlags = AccessFlags::REMOTE_READ;
 
-/// A REREG_MR of `mr` that changes what `flags` says. The new memory has two pages and the address
-/// 0x5000; PD and rights stay the same unless the caller changes them.
+/// A REREG_MR of `mr` that changes the attributes in `flags`. The new memory has two pages and the
+/// address 0x5000; PD and rights stay the same unless the caller changes the command.
 fn rereg(vm: &Vm, mr: &Mr, flags: ReregFlags) -> CmdReregMr {
     let at = vm.alloc(0x2000);
     CmdReregMr {

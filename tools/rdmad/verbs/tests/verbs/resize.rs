@@ -152,7 +152,8 @@ fn a_dead_cq_does_not_move() {
     }
     let dead = EventKind::Async(AsyncEvent::CqErr);
     vm.sink.expect(dead, cq.cookie);
-    // All CQEs are marked as polled, so the refusal has another reason than lack of room.
+    // All CQEs are marked as polled, so the new ring has room. The resize is refused because the CQ
+    // is dead.
     cq.ring.set_owner(16);
     assert_eq!(cq.begin_resize(32, 32).err(), Some(EINVAL));
 }

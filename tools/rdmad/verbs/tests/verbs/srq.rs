@@ -373,7 +373,7 @@ fn a_queue_grows_with_work_in_it() {
         assert_eq!(bench.srq.resize(4), Err(EINVAL), "shorter");
         bench.srq.resize(16).unwrap();
         assert_eq!(bench.srq.query().max_wr, 16);
-        // There is room for one receive that was completed before, and for 8 in the new slots.
+        // There is room for 9 receives: one in the slot of a completed receive, and 8 in new slots.
         bench.post(8, 9);
         for id in 3..17 {
             bench.send((id % 2) as usize, id, 1);

@@ -124,7 +124,7 @@ fn data_survives_every_fault() {
             &daemon.vms[0],
             &daemon.vms[1],
             Options {
-                // Code of 67 ms.
+                // The code of 67 ms.
                 timeout: 14,
                 ..Options::default()
             },
@@ -227,7 +227,8 @@ fn daemons_are_joined_by_an_uplink() {
         &left.vms[0],
         &right.vms[0],
         Options {
-            // Code of about half a second, because the sockets between the daemons hold few frames.
+            // The code of about half a second. The timeout is this long because the sockets between
+            // the daemons hold few frames.
             timeout: 17,
             ..lossless()
         },

@@ -193,7 +193,8 @@ fn a_long_queue_is_flushed_in_many_turns() {
     is_bounded(&world.runtime.status());
 }
 
-/// Each multicast datagram is copied to all members of its group, so few datagrams use up a turn.
+/// Each multicast datagram is copied to all members of its group, so few datagrams use up the
+/// budget of a turn.
 #[test]
 fn datagrams_to_a_large_group_take_many_turns() {
     const DATAGRAMS: u32 = 64;
@@ -241,7 +242,7 @@ fn datagrams_to_a_large_group_take_many_turns() {
     is_bounded(&world.runtime.status());
 }
 
-/// One acknowledgement ends many work requests, so few acknowledgements use up a turn.
+/// One acknowledgement completes many work requests, so few acknowledgements use up a turn.
 #[test]
 fn acknowledgements_of_much_work_take_many_turns() {
     const QPS: usize = 160;
@@ -294,7 +295,7 @@ fn acknowledgements_of_much_work_take_many_turns() {
     is_bounded(&world.runtime.status());
 }
 
-/// A reset waits only once for the current turns, regardless of the number of objects.
+/// A reset waits only once for the turns in progress, regardless of the number of objects.
 #[test]
 fn a_reset_waits_once() {
     let world = World::new(1, PathPolicy::Direct);

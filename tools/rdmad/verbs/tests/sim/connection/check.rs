@@ -19,7 +19,8 @@ impl Connection<'_> {
         ours.follow();
         ours.take_events();
         let left = ours.left.pop_front();
-        // The completion may have an event that has not arrived.
+        // The completion may have been written before the CQ was armed in the new ring, so its
+        // event may not have arrived.
         let early = left.is_none() && ours.early > 0;
         let Some(cqe) = left.or_else(|| ours.cq.poll()) else {
             return false;
@@ -174,7 +175,7 @@ impl End<'_> {
                 && imm == message.imm
                 && match reliable {
                     true => bytes == filled(data),
-                    // An earlier incomplete message may have written data behind that of this one.
+                    // An earlier incomplete message may have left data behind the end of this one.
                     false => bytes.starts_with(data),
                 }
         };

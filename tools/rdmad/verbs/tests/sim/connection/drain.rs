@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! State SQD of an end: work requests that have begun end, and no other begins before RTS.
+//! State SQD of one end of a connection: work requests that have begun are completed, and no other
+//! work request begins before RTS.
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState};
@@ -13,22 +14,22 @@ use crate::choices::Choices;
 
 const DRAINED: EventKind = EventKind::Async(AsyncEvent::SqDrained);
 
-/// State of an end whose QP is in SQD.
+/// State of one end of a connection while its QP is in SQD.
 #[derive(Debug)]
 pub(super) struct Drain {
-    /// The driver requested the event SQ_DRAINED.
+    /// Whether the driver requested the event SQ_DRAINED.
     notify: bool,
-    /// The event has arrived.
+    /// Whether the event SQ_DRAINED has arrived.
     told: bool,
-    /// Work requests with ids below this one were posted before SQD.
+    /// Work requests whose ids are below this one were posted before SQD.
     end: u64,
-    /// All work requests that had begun are complete.
+    /// Whether all work requests that had begun are complete.
     over: bool,
 }
 
 impl Connection<'_> {
-    /// Moves the QP of a side to SQD. If it is in SQD, moves it back to RTS or checks whether it is
-    /// drained.
+    /// Moves the QP of a side to SQD. If the QP is in SQD already, moves it back to RTS or queries
+    /// whether its SQ is drained.
     pub(super) fn drain(&mut self, side: usize, choices: &mut Choices) {
         let ours = &mut self.ends[side];
         if ours.ending {
@@ -49,7 +50,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Moves QPs in SQD, which must be drained now, back to RTS. Returns whether there were any.
+    /// Checks that the SQs of QPs in SQD are drained, and moves the QPs back to RTS. Returns
+    /// whether a QP was in SQD.
     pub(super) fn go_on(&mut self) -> bool {
         let mut any = false;
         for ours in &mut self.ends {
@@ -108,7 +110,8 @@ impl End<'_> {
         }
     }
 
-    /// Checks that a work request that was executed may be executed in SQD.
+    /// If the QP is in SQD, checks that the work request `sent`, which was executed, began before
+    /// the SQ was drained and was posted before SQD.
     pub(super) fn check_drain(&self, sent: &Sent) {
         if let Some(drain) = &self.drain {
             assert!(!drain.over, "{sent:?} began although the SQ was drained");

@@ -36,7 +36,7 @@ pub(super) struct Sent {
     pub opcode: WrOpcode,
     pub signaled: bool,
     pub local: usize,
-    /// Another work request uses the same local area.
+    /// Whether another work request uses the same local area.
     pub is_shared: bool,
     pub remote: Option<usize>,
     /// Data that must be at the destination when the work request is complete.
@@ -48,7 +48,7 @@ pub(super) struct Sent {
 pub(super) struct Message {
     pub data: Vec<u8>,
     pub imm: Option<[u8; 4]>,
-    /// The data is stored in the receive buffer; false for a WRITE with immediate data.
+    /// Whether the data is stored in the receive buffer; false for a WRITE with immediate data.
     pub placed: bool,
     pub solicited: bool,
 }
@@ -70,34 +70,35 @@ pub(super) struct End<'w> {
     /// Messages to the peer that the peer has not received.
     pub messages: VecDeque<Message>,
     pub received: VecDeque<Received>,
-    /// Value of this end's atomic word after all work requests that the peer has posted.
+    /// Value that this end's atomic word will have after all work requests that the peer has
+    /// posted.
     pub word: u64,
     pub armed: Option<ArmKind>,
-    /// The new ring of the CQ, if the device uses it already and the driver does not.
+    /// The new ring of the CQ, if the device uses it already and the driver does not use it yet.
     pub moving: Option<Moving>,
-    /// Completions from the old ring that were not polled.
+    /// Completions of the CQ's old ring that were not polled yet.
     pub left: VecDeque<Cqe>,
     /// Number of completions in the new ring that were written before the CQ was armed there.
     pub early: u32,
-    /// An event may still be raised because of the last move of the CQ.
+    /// Whether an event may still be raised because of the last move of the CQ.
     pub late: bool,
-    /// An event must still be raised because of the last move of the CQ.
+    /// Whether an event must still be raised because of the last move of the CQ.
     pub owed: bool,
-    /// Completions were polled since the CQ was armed. The device may still raise an event for
-    /// them.
+    /// Whether completions were polled since the CQ was armed. The device may still raise an event
+    /// for these completions.
     pub polled: bool,
-    /// The doorbell of the CQ was rung since the last event. The device may handle the doorbell
-    /// after a move of the CQ.
+    /// Whether the doorbell of the CQ was rung since the last event. The device may handle the
+    /// doorbell after a move of the CQ.
     pub rang: bool,
-    /// State of the SQ while the QP is in SQD.
+    /// State of draining; `Some` while the QP is in SQD.
     pub drain: Option<Drain>,
-    /// The event SQ_DRAINED of an earlier SQD may still arrive.
+    /// Whether the event SQ_DRAINED of an earlier SQD may still arrive.
     pub may_drain: bool,
     pub pace: Option<Pace>,
     pub posted: u64,
-    /// A work request of the SQ has failed: later ones are flushed.
+    /// Whether a work request of the SQ has failed, so later ones are flushed.
     pub failed: bool,
-    /// The QP or its peer is in ERR, so work requests may end in error.
+    /// Whether the QP or its peer is in ERR, so work requests may complete in error.
     pub ending: bool,
 }
 
@@ -161,7 +162,7 @@ impl<'w> End<'w> {
     /// Arms the CQ. The caller has polled all completions before.
     pub fn arm(&mut self, kind: ArmKind) {
         self.take_events();
-        // All completions are polled, so no event of the last move is missing.
+        // All completions are polled, so no event is expected any more because of the last move.
         self.settle_move();
         self.polled &= self.armed.is_some();
         // A CQ that is armed for the next completion stays so.
@@ -199,7 +200,7 @@ impl<'w> End<'w> {
         count + events.len() > 0
     }
 
-    /// Ends the expectation of events because of the last move of the CQ.
+    /// Records that no event is expected any more because of the last move of the CQ.
     fn settle_move(&mut self) {
         self.early = 0;
         (self.late, self.owed) = (false, false);

@@ -25,7 +25,7 @@ pub struct Connection<'w> {
 }
 
 impl<'w> Connection<'w> {
-    /// A connection between two of `guests`, or within one of them.
+    /// Connects QPs of two random guests, which may be the same guest.
     pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
         let ends = [(); 2].map(|()| &guests[choices.below(guests.len())]);
         let qp_type = choices.of(&[QpType::Rc, QpType::Rc, QpType::Uc]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits of an end: no more bytes are sent in any time than the rate allows, plus a burst.
+//! Rate limits of one end of a connection: in any period, at most as many bytes are sent as the
+//! rate allows plus one burst.
 
 use std::time::Instant;
 
@@ -11,9 +12,9 @@ use virtio_rdma_abi::wire::Wire;
 use super::end::{End, Sent};
 use crate::choices::Choices;
 
-/// Bytes of the longest frame, by which a burst may be exceeded.
+/// Length in bytes of the longest frame. A burst may be exceeded by one frame.
 const FRAME: u128 = 4096 + 200;
-/// Smallest default burst in bytes: one packet.
+/// Length in bytes of the smallest default burst: one packet.
 const PACKET: u128 = 4096;
 /// Time in nanoseconds in which a rate of 1 kb/s allows one byte.
 const BYTE: u128 = 8_000_000;

@@ -41,7 +41,8 @@ impl Connection<'_> {
             _ => 0,
         };
         let solicited = choices.once_in(4);
-        // Areas of unsignaled work requests are freed only by the completion of a later one.
+        // Only the completion of a later work request frees the areas of unsignaled ones, so their
+        // number is limited.
         let [ours, theirs] = self.sides(side);
         let unsignaled = ours.sent.iter().rev().take_while(|wr| !wr.signaled).count();
         let signaled = !choices.once_in(3) || unsignaled >= AREAS / 2;
@@ -146,7 +147,7 @@ impl Connection<'_> {
         driver::post(&ours.qp, &wr.flags(flags));
     }
 
-    /// Posts a SEND of the data that the last work request reads, with a fence.
+    /// If the last work request is a READ, posts a SEND with a fence that sends the fetched data.
     fn pass_on(&mut self, side: usize, choices: &mut Choices) {
         let [ours, _] = self.sides(side);
         let Some(read) = ours.sent.back_mut() else {

@@ -42,7 +42,8 @@ impl End<'_> {
         self.left.extend(self.cq.finish_resize(moving));
         // An event that was raised before is not raised again in the new ring.
         self.take_events();
-        // The device may not have raised an event for completions of the old ring.
+        // If completions of the old ring are unpolled, the device may still have to raise an event
+        // for them.
         let is_overdue = !self.left.is_empty() || self.rang;
         self.early = driver::unpolled(&self.cq);
         self.late = is_overdue || self.early > 0;

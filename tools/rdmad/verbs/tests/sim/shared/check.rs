@@ -12,21 +12,21 @@ const LIMIT: EventKind = EventKind::Async(AsyncEvent::SrqLimitReached);
 const LAST: EventKind = EventKind::Async(AsyncEvent::QpLastWqeReached);
 
 impl Shared<'_> {
-    /// Least number of receives in the SRQ: each QP may have taken one that is not complete.
+    /// Smallest number of receives that may be in the SRQ: each QP may have taken one receive that
+    /// is not complete.
     fn least(&self) -> u64 {
         let held = self.members.len() as u64;
         self.receives.outstanding(&self.cq).saturating_sub(held)
     }
 
-    /// Updates the fewest receives since the limit was armed. Must be called before a receive is
-    /// posted.
+    /// Updates `fewest`. Must be called before a receive is posted.
     pub(super) fn note_fewest(&mut self) {
         self.fewest = self.fewest.min(self.least());
     }
 
     /// Takes and checks the events of the SRQ and its QPs. Returns whether there were any.
     pub(super) fn check_events(&mut self) -> bool {
-        // Counted before the events are taken: an event that is due now has arrived already.
+        // Counted before the events are taken, so an event that is due for this count has arrived.
         let left = self.receives.outstanding(&self.cq);
         let is_starved = self.guest.is_starved();
         let events = self.guest.take_events(self.receives.srq.cookie);

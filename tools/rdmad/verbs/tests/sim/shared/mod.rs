@@ -39,9 +39,9 @@ struct Member<'w> {
     messages: VecDeque<Vec<u8>>,
     /// Id of the last receive that `to` completed.
     last: u64,
-    /// `to` is in ERR.
+    /// Whether `to` is in ERR.
     ending: bool,
-    /// QP_LAST_WQE_REACHED has arrived, and all completions before it were polled.
+    /// Whether QP_LAST_WQE_REACHED has arrived and all completions before it were polled.
     closed: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Shared<'w> {
     slots: u32,
     /// The armed limit; 0 if none is armed.
     limit: u32,
-    /// Fewest receives that the SRQ may have had since the limit was armed.
+    /// Smallest number of receives that the SRQ may have had since the limit was armed.
     fewest: u64,
 }
 

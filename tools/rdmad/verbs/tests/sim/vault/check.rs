@@ -36,13 +36,14 @@ impl Vault<'_> {
         any
     }
 
-    /// Whether work requests may fail because the connection may have ended.
+    /// Whether any work request may be flushed, because another one may have failed or a QP is in
+    /// ERR.
     fn may_break(&self) -> bool {
         let mut tries = self.owner.tries.iter().chain(&self.thief.tries);
         self.ending || tries.any(|one| one.fails.is_some())
     }
 
-    /// Checks the completion of a send work request, of the owner if `ours`.
+    /// Checks the completion of a send work request: the owner's if `ours`, else the thief's.
     fn ended(&mut self, ours: bool, cqe: &Cqe) {
         let may_break = self.may_break();
         let side = match ours {
@@ -101,7 +102,8 @@ impl Vault<'_> {
         let first = !std::mem::replace(&mut side.failed, true);
         self.is_silent |= ours && status != WcStatus::WrFlushErr;
         self.ending = true;
-        // Only a peer that refuses a request executes no later requests.
+        // If the peer refused the first failed request, later requests are not executed. Otherwise
+        // this is not certain.
         let refused = [
             WcStatus::RemAccessErr,
             WcStatus::RemInvReqErr,
@@ -111,7 +113,8 @@ impl Vault<'_> {
             return;
         }
         self.must_raise |= status != WcStatus::RemOpErr;
-        // Work requests without a fence may overtake a READ or an atomic operation.
+        // After a READ or an atomic operation, later work requests without a fence may already have
+        // been executed.
         let behind: Vec<_> = match one.kind {
             Kind::Write | Kind::Receive => side.tries.iter().map(|one| one.id).collect(),
             _ => Vec::new(),
@@ -123,7 +126,7 @@ impl Vault<'_> {
         }
     }
 
-    /// Checks the completion of a receive: of the owner if `ours`, else of the thief.
+    /// Checks the completion of a receive: the owner's if `ours`, else the thief's.
     fn received(&mut self, ours: bool, cqe: &Cqe) {
         let may_break = self.may_break();
         let (side, tries) = match ours {

@@ -34,7 +34,7 @@ pub struct Fast<'w> {
     mrn: MrNumber,
     key: u32,
     registered: Option<Registered>,
-    /// A work request that changes the MR has not completed.
+    /// Whether a work request that changes the MR is outstanding.
     is_changing: bool,
     /// DMA address of the vault.
     iova: u64,
@@ -74,7 +74,7 @@ impl<'w> Fast<'w> {
         self.key == key && self.registered.is_some_and(opens)
     }
 
-    /// The current key, unless it is changing.
+    /// The current key, unless a work request that changes it is outstanding.
     pub fn pick(&self) -> Option<u32> {
         (!self.is_changing).then_some(self.key)
     }

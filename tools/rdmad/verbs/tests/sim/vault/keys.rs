@@ -21,7 +21,7 @@ const MRS: usize = 5;
 const OLD: usize = 4;
 
 const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
-/// All rights, and windows.
+/// All access rights, and the right to bind windows.
 const BINDABLE: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
 
 /// Error code of commands for an MR to which a window is bound.
@@ -30,7 +30,7 @@ const EBUSY: u8 = 16;
 /// An MR that covers the vault.
 struct Key {
     mr: Mr,
-    /// The MR is in the PD of the owner's QP.
+    /// Whether the MR is in the PD of the owner's QP.
     ours: bool,
     access: AccessFlags,
 }
@@ -114,7 +114,7 @@ impl<'w> Keys<'w> {
         } else if let Some(key) = self.pick_fast(choices) {
             mr.key = key;
         } else if choices.once_in(24) {
-            // The key with another low byte or another number, or 0.
+            // A key with another variant or another MR number, or key 0.
             mr.key = choices.of(&[mr.key ^ 1, mr.key ^ 0x100, 0]);
         }
         mr.addr = mr.addr.wrapping_add(self.iova).wrapping_sub(mr.iova);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A vault: memory of an owner with keys that are created, changed and destroyed, and a thief, the
-//! peer that tries these keys. The result of each try must match its key, and memory must not
-//! change without permission.
+//! A vault is memory of an owner, with keys that are created, changed and destroyed. Its peer, the
+//! thief, tries these keys. The result of each try must match the rights of its key, and the memory
+//! must not change without permission.
 
 mod check;
 mod fast;
@@ -23,7 +23,7 @@ use crate::party::{deregister, is_same, Grave, Party};
 use keys::Keys;
 use side::{Kind, Receive, Side, Try};
 
-/// Bytes of an area, which only one try at a time uses on both sides.
+/// Length in bytes of an area of memory. Only one try at a time uses an area, on both sides.
 const AREA: usize = 1024;
 /// Number of areas.
 const AREAS: usize = 8;
@@ -35,22 +35,23 @@ pub struct Vault<'w> {
     /// A PD that is not the PD of the owner's QP.
     stranger: Pdn,
     keys: Keys<'w>,
-    /// Flushed tries. Their packets may be in flight, and be checked against other keys.
+    /// Flushed tries. Their packets may still arrive, and are then checked against the keys of that
+    /// time.
     adrift: Vec<Try>,
     /// MR of the thief's memory.
     mr: Mr,
     /// Remote operations that the owner's QP admits.
     access: AccessFlags,
     posted: u64,
-    /// A work request has failed, or a QP was moved to ERR.
+    /// Whether a work request has failed or a QP was moved to ERR.
     ending: bool,
     /// Events that refused tries may raise.
     may_raise: Vec<AsyncEvent>,
     /// The event that was raised.
     raised: Option<AsyncEvent>,
-    /// A refused try must raise an event.
+    /// Whether a try was refused that must raise an event.
     must_raise: bool,
-    /// The owner's QP may have gone to ERR for a reason that raises no event.
+    /// Whether the owner's QP may have gone to ERR for a reason that raises no event.
     is_silent: bool,
 }
 
@@ -239,7 +240,7 @@ impl<'w> Vault<'w> {
         driver::post(&side.qp, &wr);
     }
 
-    /// Updates the possible results of a try with the current keys.
+    /// Updates the possible results of a try according to the current keys.
     fn judge(&mut self, one: &mut Try) {
         if one.kind.changes_keys() {
             return;

@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// Completion status of the operation without these rights.
+    /// Completion status of the operation if its key does not grant the rights.
     pub fn refused(self) -> WcStatus {
         match self {
             Self::Write | Self::Read | Self::Add => WcStatus::RemAccessErr,
@@ -77,11 +77,11 @@ pub(super) struct Try {
     pub at: usize,
     /// Length in bytes.
     pub len: usize,
-    /// The current keys permit the operation.
+    /// Whether the current keys permit the operation.
     pub allowed: bool,
-    /// The operation may succeed, or may have succeeded.
+    /// Whether the operation may succeed or may have succeeded.
     pub succeeds: bool,
-    /// Status with which the operation may fail, if it may.
+    /// Status with which the operation may fail; `None` if it must not fail.
     pub fails: Option<WcStatus>,
 }
 
@@ -104,7 +104,7 @@ pub(super) struct Side<'w> {
     /// Tries in the order of the SQ.
     pub tries: VecDeque<Try>,
     pub receives: VecDeque<Receive>,
-    /// A work request of the SQ has ended in error.
+    /// Whether a work request of the SQ has completed in error.
     pub failed: bool,
 }
 

@@ -40,7 +40,7 @@ struct Window {
     mw_type: MwType,
     key: u32,
     bound: Option<Bound>,
-    /// A work request that changes the window has not completed.
+    /// Whether a work request that changes the window is outstanding.
     is_changing: bool,
 }
 
@@ -82,7 +82,7 @@ impl<'w> Windows<'w> {
         (!keys.is_empty()).then(|| choices.of(&keys))
     }
 
-    /// Whether a window is bound to this MR; `None` if a work request is changing this.
+    /// Whether a window is bound to this MR; `None` if this depends on an outstanding work request.
     pub fn show(&self, mrn: MrNumber) -> Option<bool> {
         let is_bound =
             |window: &&Window| !window.is_changing && window.bound.is_some_and(|at| at.mrn == mrn);

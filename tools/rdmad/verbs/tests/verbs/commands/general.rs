@@ -158,7 +158,7 @@ fn every_field_of_the_configuration() {
         max_fast_reg_page_list_len: 512,
         max_pi_fast_reg_page_list_len: 0,
         max_pkeys: 1,
-        // Code of 134 ms.
+        // The code that stands for 134 ms.
         local_ca_ack_delay: 15,
     };
     let config = Config::decode(&vm.device.config_space()).unwrap();

@@ -252,8 +252,8 @@ fn limits_on_pages_bind_all_mrs() {
             max_num_sg,
         })
     };
-    // Pages of an MR for fast registration count twice: while one page list is registered, the next
-    // one is mapped.
+    // Pages of an MR for fast registration count twice, because MAP_MR_SG may set the next page
+    // list while one is registered.
     let mr = create(40).unwrap();
     assert_eq!(create(11).err(), Some(ENOMEM));
     let other = vm.mr(20 << 12);

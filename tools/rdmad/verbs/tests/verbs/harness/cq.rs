@@ -15,7 +15,7 @@ use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
 use super::qp::PAGE;
 use super::{is_rfc, mode, wait, Ring, Vm};
 
-/// Statuses that the device writes to completions.
+/// Completion statuses that the device may write.
 const GIVEN: [WcStatus; 12] = [
     WcStatus::Success,
     WcStatus::LocLenErr,
@@ -106,7 +106,7 @@ pub struct Cq<'vm> {
     queue: RefCell<CompletionQueue>,
 }
 
-/// The new ring of a CQ that the device uses already, and the driver does not yet.
+/// The new ring of a CQ, which the device uses already and the driver does not use yet.
 pub struct Moving {
     target: Ring,
     next: CompletionQueue,

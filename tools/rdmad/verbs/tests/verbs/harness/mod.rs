@@ -98,7 +98,7 @@ thread_local! {
 pub struct Sink {
     pub buffers: AtomicUsize,
     pub events: Events,
-    /// Writing the next event panics.
+    /// Whether the next write of an event panics.
     pub panics: AtomicBool,
     /// Reason for which the device needs a reset.
     failure: Mutex<Option<String>>,
@@ -147,8 +147,8 @@ impl Sink {
         UNSENT.with_borrow_mut(|unsent| unsent.push((self.events.clone(), event)));
     }
 
-    /// Waits for an event and removes it. In RFC mode, there are no asynchronous events: returns at
-    /// once.
+    /// Waits for an event and removes it. Does not wait for asynchronous events in RFC mode, which
+    /// has none.
     pub fn expect(&self, kind: EventKind, cookie: u64) {
         if is_rfc() && kind != EventKind::Completion {
             return;
@@ -249,7 +249,7 @@ impl Drop for World {
     }
 }
 
-/// `others` and the features of the mode.
+/// `others`, and the features that own rings need unless this is RFC mode.
 fn features(others: &[Feature]) -> Features {
     let mode = match is_rfc() {
         true => &[][..],
@@ -291,7 +291,7 @@ impl Vm {
         Self::with_addresses(n, runtime, port, limits, &[])
     }
 
-    /// Like [`new`](Self::new), with the only IP addresses that the VM may use.
+    /// Like [`new`](Self::new), for a VM that may use only the IP addresses `addresses`.
     pub fn with_addresses(
         n: usize,
         runtime: &Runtime,

@@ -24,15 +24,15 @@ pub const PAGE: u32 = 3;
 #[derive(Clone, Copy)]
 pub struct Options {
     pub qp_type: QpType,
-    /// The QP belongs to a process, not to the kernel.
+    /// Whether the QP belongs to a process, not to the kernel.
     pub user: bool,
-    /// The QP does not receive its own datagrams to multicast groups.
+    /// Whether the QP does not receive its own datagrams to multicast groups.
     pub blocks_loopback: bool,
     pub qkey: u32,
     pub slots: u32,
-    /// The QP has no SQ.
+    /// Whether the QP has no SQ.
     pub without_sq: bool,
-    /// The QP has no RQ.
+    /// Whether the QP has no RQ.
     pub without_rq: bool,
     pub sge: u32,
     pub inline: u32,
@@ -73,11 +73,12 @@ impl Default for Options {
             signal: SigType::Requested,
             access: FULL,
             mtu: Mtu::Mtu1024,
-            // About 134 ms. A shorter timeout would count a worker without a CPU as packet loss.
+            // The code of about 134 ms. With a shorter timeout, the delay of a worker that does not
+            // get a CPU would count as packet loss.
             timeout: 15,
             retry_cnt: 7,
             rnr_retry: 7,
-            // Code of 10 µs.
+            // The code of 10 µs.
             min_rnr_timer: 1,
             rd_atomic: 4,
             // The PSN wraps after 16 packets.
@@ -100,8 +101,8 @@ pub struct Qp<'vm> {
 /// Posted work requests of an SQ or RQ.
 struct Posted {
     queue: WorkQueue,
-    /// Ids of the work requests that are not known to have ended. `tail` is the ring position of
-    /// the first.
+    /// Ids of the work requests that are not known to be complete. `tail` is the ring position of
+    /// the first one.
     ids: VecDeque<u64>,
     tail: u32,
 }
@@ -122,7 +123,8 @@ impl Posted {
         self.ids.push_back(id);
     }
 
-    /// Records a polled completion: work request `id` and all earlier ones have ended.
+    /// Records that work request `id` and all earlier ones are complete, after the completion of
+    /// `id` was polled.
     fn ended(&mut self, id: u64) {
         let Some(index) = self.ids.iter().position(|&posted| posted == id) else {
             return;
@@ -397,7 +399,7 @@ impl<'vm> Qp<'vm> {
         posted.queue.publish(&self.rq)
     }
 
-    /// Reclaims the slots of the work requests that are known to have ended.
+    /// Reclaims the slots of the work requests that are known to be complete.
     fn reclaim(&self) {
         for (is_recv, posted) in [(false, &self.sq_queue), (true, &self.rq_queue)] {
             for id in self.vm.take_ended(self.qpn, is_recv) {

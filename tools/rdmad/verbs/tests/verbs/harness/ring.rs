@@ -36,7 +36,7 @@ pub struct Ring {
     /// Addresses of the parts of a virtqueue. Behind its descriptors are the indirect tables, of
     /// two descriptors for each slot.
     split: Split,
-    /// The last two positions of the owner of a virtqueue, older one first.
+    /// The owner's previous and current position in a virtqueue.
     stored: [AtomicU32; 2],
     /// The last known position of the device in a virtqueue, whose used index has only 16 bits.
     produced: AtomicU32,
@@ -196,8 +196,8 @@ impl Ring {
         self.set_available_index(position.wrapping_add(slots) as u16);
     }
 
-    /// Fills in the descriptors of a virtqueue, one for each slot. Every other one refers to an
-    /// indirect table that divides its slot in two.
+    /// Fills in the descriptors of a virtqueue, one for each slot. Every other descriptor refers to
+    /// an indirect table, which divides the slot into two buffers.
     pub fn describe(&self, writable: bool) {
         let write = if writable { F_WRITE } else { 0 };
         let tables = self.split.descriptors + DESCRIPTOR * u64::from(self.layout.slots());
@@ -211,7 +211,7 @@ impl Ring {
             } else {
                 let table = tables + 2 * DESCRIPTOR * u64::from(slot);
                 let first = (table - self.split.descriptors) / DESCRIPTOR;
-                // An offset within a field of each kind of element.
+                // In each kind of element, this offset is within a field.
                 let cut = 29;
                 self.descriptor(first, (at, cut), write | F_NEXT, 1);
                 self.descriptor(first + 1, (at + u64::from(cut), len - cut), write, 0);

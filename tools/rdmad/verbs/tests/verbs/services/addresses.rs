@@ -84,7 +84,7 @@ fn packets_leave_as_their_address_vector_says() {
             vlan: VLAN,
         })
         .unwrap();
-        // A port without a device, which receives the packets.
+        // The packets are received by a port without a device.
         let peer = world.net.port(mac(9));
         let cq = Cq::new(vm, 64);
         let qp = Qp::new(vm, &cq, &cq, Options::of(qp_type));
@@ -119,7 +119,7 @@ fn packets_leave_as_their_address_vector_says() {
             },
             flow_label: FLOW_LABEL,
             hop_limit: HOP_LIMIT,
-            // 0xc000 | (0x1234 ^ (0x91234 >> 14)).
+            // Derived from the flow label 0x91234: 0xc000 | (0x1234 ^ (0x91234 >> 14)).
             src_port: 0xd210,
             ..Path::new(vm.mac, mac(9), Addresses::V6(address(1), address(9)))
         };

@@ -206,7 +206,8 @@ fn nothing_is_lost_between_qps_and_cpu() {
             wait("the CPU to count", || {
                 counted.load(Ordering::Relaxed).then_some(())
             });
-            // Set before an unwrap can panic: the scope joins the thread of the CPU.
+            // Ends the CPU's thread before an `unwrap` can panic, since the scope waits for the
+            // thread.
             done.store(true, Ordering::Relaxed);
             let by_cpu = cpu.join().unwrap();
             for result in added {
@@ -233,7 +234,8 @@ fn add(vm: &Vm, owner: &Vm, counter: &Mr, times: u64) {
     }
 }
 
-/// Atomic operations beyond the limit of outstanding ones wait, and a fence waits for all of them.
+/// More atomic operations are posted than may be outstanding: the others wait. A work request with
+/// a fence waits for all of them.
 // abi
 #[test]
 fn many_at_once_and_a_fence() {

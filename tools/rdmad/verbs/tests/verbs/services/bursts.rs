@@ -50,7 +50,8 @@ fn each_packet_reaches_its_qp_in_order() {
         }
         let qpn = pairs[which].qb.qpn;
         match run % 4 {
-            // A bad packet before the last packet of the run, so between two packets for one QP.
+            // Adds a bad packet before the last packet of the run, so it is between two packets for
+            // the same QP.
             0 => frames.push(packet(qpn, FOREIGN, sent[which], b"four")),
             1 => frames.push(packet(NOBODY, OURS, 0, b"four")),
             2 => {

@@ -29,10 +29,10 @@ use crate::harness::*;
 /// QP types that any process may create.
 const USER_TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 
-/// Bytes of the GRH ahead of a datagram in its receive.
+/// Length in bytes of the GRH, which precedes the data of a datagram in the receive buffer.
 const GRH: u64 = 40;
 
-/// Offset of the data of a SEND in the receive, in bytes.
+/// Offset in bytes of the data of a SEND in the receive buffer.
 fn data_offset(qp_type: QpType) -> u64 {
     match qp_type {
         QpType::Ud | QpType::Gsi => GRH,

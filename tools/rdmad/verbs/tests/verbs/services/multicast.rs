@@ -174,8 +174,8 @@ fn a_member_hears_itself_unless_it_blocks_loopback() {
                 sender.expect(1, &sender, group(1), b"echo");
                 sender.post_recv(1);
             }
-            // The next datagrams that the sender receives are those of the others. The others have
-            // no receives left for the datagrams of each other.
+            // The sender's next datagrams are from the other members. These members have no
+            // receives left, so they do not receive each other's datagrams.
             for (other, id) in others.iter().zip(1..) {
                 sender.post_recv(id + 1);
                 other.send(group(1), b"reply");
@@ -332,7 +332,8 @@ fn as_many_members_as_the_limits_say() {
     }
     assert_eq!(attach(first, group(groups)), Err(ENOMEM), "groups");
     assert_eq!(attach(&others[0], group(groups)), Err(ENOMEM), "groups");
-    // Limit of members in all groups. There are `groups` members now.
+    // Limit of members of all groups together. `first` is in each group, so there are `groups`
+    // members now.
     let mut places = others
         .iter()
         .flat_map(|qp| (0..groups).map(move |number| (qp, number)));

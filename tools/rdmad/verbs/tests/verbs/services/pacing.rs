@@ -22,7 +22,7 @@ const EINVAL: u8 = 22;
 const EOPNOTSUPP: u8 = 95;
 
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
-/// Bytes of a message, except for datagrams.
+/// Length in bytes of a message that is not a datagram.
 pub(super) const MESSAGE: u32 = 8192;
 /// Number of work requests in the SQ of a [`Load`].
 pub(super) const DEPTH: u64 = 32;
@@ -62,7 +62,7 @@ pub(super) struct Load<'a, 'vm> {
 impl<'a, 'vm> Load<'a, 'vm> {
     pub(super) fn new(pair: &'a Pair<'vm>) -> Self {
         let wr = match pair.qa.options.qp_type {
-            // The peer drops these datagrams: it has no receives.
+            // The peer has no receives, so it drops these datagrams.
             QpType::Ud => pair.wr(0, WrOpcode::Send, 1000),
             _ => pair.wr(0, WrOpcode::RdmaWrite, MESSAGE),
         };
@@ -95,7 +95,8 @@ impl<'a, 'vm> Load<'a, 'vm> {
     }
 }
 
-/// Bytes that the rate limits of the first VM counted in each of `count` milliseconds.
+/// Runs for `count` milliseconds. Returns the number of bytes that the rate limits of the first VM
+/// counted in each of them.
 fn series(world: &World, loads: &mut [Load<'_, '_>], count: usize) -> Vec<u64> {
     let mut before = world.vms[0].counters().paced_bytes;
     let mut series = Vec::with_capacity(count);
@@ -114,8 +115,8 @@ fn carried(rate: u32, ms: usize) -> u64 {
     u64::from(rate) * ms as u64 / 8
 }
 
-/// Checks that the mean rate is within 5 % of `rate`, in kb/s, and that no 10 ms exceed the rate by
-/// more than `burst` bytes.
+/// Checks that the mean rate is within 5 % of `rate`, in kb/s, and that in no period of 10 ms the
+/// bytes exceed the rate by more than `burst` bytes.
 fn holds(series: &[u64], rate: u32, burst: u64) {
     let total: u64 = series.iter().sum();
     let asked = carried(rate, series.len()) as f64;

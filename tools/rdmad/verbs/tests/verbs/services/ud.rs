@@ -35,7 +35,7 @@ fn check_grh(grh: &[u8], [from, to]: [&Vm; 2], hop_limit: u8, traffic_class: u8,
         .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
         .sum::<u32>();
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "its checksum");
-    // IPv4, UDP, BTH, DETH, `transport`, ICRC.
+    // Lengths of IPv4 header, UDP header, BTH, DETH, `transport` and ICRC.
     let total = 20 + 8 + 12 + 8 + transport + 4;
     assert_eq!(u32::from(u16::from_be_bytes([ip[2], ip[3]])), total);
 }
@@ -112,7 +112,7 @@ fn datagrams_over_ipv6() {
         p.cq_b.expect(1, WcStatus::Success);
         let grh = p.b.read(p.mb.iova, GRH as usize);
         assert_eq!(grh[..4], [0x62, 0x85, 0x43, 0x21]);
-        // UDP, BTH, DETH, data, ICRC.
+        // Lengths of UDP header, BTH, DETH, data and ICRC.
         assert_eq!(grh[4..6], (8 + 12 + 8 + 100 + 4u16).to_be_bytes());
         assert_eq!(grh[6..8], [17, 3]);
         assert_eq!((&grh[8..24], &grh[24..]), (&gid(1)[..], &gid(2)[..]));
@@ -201,7 +201,7 @@ fn both_paths_share_the_receives() {
     let p = Pair::with(&world, options, options);
     for round in 0..20 {
         world.runtime.set_path(PATHS[round as usize % 2]);
-        // The receive is held after a datagram that does not fit, and the next one takes it.
+        // After a datagram that does not fit, the QP holds the receive. The next datagram takes it.
         p.qb.post_recv(round, &[sge(&p.mb, 0, 140)]);
         p.qa.post(&p.send(100, 101));
         p.cq_a.expect(100, WcStatus::Success);

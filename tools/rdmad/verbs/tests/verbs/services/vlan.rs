@@ -150,7 +150,7 @@ fn a_connection_has_one_vlan() {
         on_both_paths(|path| {
             let world = world(path, vlans);
             let ours = Options {
-                // Code of about 1 ms.
+                // The code of about 1 ms.
                 timeout: 8,
                 retry_cnt: 1,
                 ..Options::default()
