@@ -59,7 +59,7 @@ enum CqState {
 pub(crate) struct CqAttr {
     /// Doorbell page from which the CQ may be rung.
     pub doorbell_page: u32,
-    /// Event queue for its completion events.
+    /// Event queue for the CQ's completion events.
     pub event_queue: u16,
     /// The driver's cookie, which the CQ's events carry.
     pub cookie: u64,
@@ -87,12 +87,12 @@ impl Cq {
         }
     }
 
-    /// Its CQN.
+    /// CQN of the CQ.
     pub(crate) fn number(&self) -> Cqn {
         self.number
     }
 
-    /// Delivers completions.
+    /// Writes CQEs of `completions` to the CQ and publishes them.
     fn complete(&self, device: &Device, view: &DmaView, completions: &[PendingCqe]) {
         self.update(device, view, |queue| {
             completions
@@ -157,7 +157,7 @@ impl Cq {
         }
         let mut queue = inner.queue.enter(view);
         let is_sound = change(&mut queue);
-        // After an overflow the CQEs of this batch are not published.
+        // After an overflow, the CQEs that were written before it are published.
         let is_due = !queue.lost() && queue.publish();
         let is_dead = !is_sound || queue.lost();
         if is_due {
@@ -214,7 +214,7 @@ const BATCH: usize = 8;
 #[derive(Clone, Copy, Debug)]
 struct PendingCqe {
     cqe: Cqe,
-    /// The sender requested a solicited event, or the completion is an error.
+    /// Whether the sender requested a solicited event or the completion is an error.
     solicited: bool,
 }
 

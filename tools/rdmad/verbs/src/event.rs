@@ -68,8 +68,8 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Adds an event. An asynchronous event that already waits moves to the end, so the last of the
-    /// port's events is its current state. A waiting completion event keeps its place.
+    /// Adds an event. An asynchronous event that already waits moves to the end, so the port's last
+    /// event matches the port's state. A waiting completion event keeps its place.
     fn add(&mut self, source: EventSource, kind: EventKind, cookie: u64) {
         let Self {
             order,

@@ -3,9 +3,9 @@
 //! The verbs engine of a virtio-rdma device.
 //!
 //! A [`Device`] is the device of one VM. It executes control commands, given as bytes, on the VM's
-//! objects, and the work requests in the VM's rings. Guest memory is a [`dma::DmaSpace`], its
-//! virtqueues are [`Virtqueues`], and the network is a [`roce::FramePort`], so the engine does not
-//! depend on how the device is presented to the guest. The devices of a process share a
+//! objects, and the work requests in the VM's rings. Guest memory is a [`dma::DmaSpace`], the
+//! device's virtqueues are [`Virtqueues`], and the network is a [`roce::FramePort`], so the engine
+//! does not depend on how the device is presented to the guest. The devices of a process share a
 //! [`Runtime`]: worker threads, and the direct path between their memories.
 //!
 //! | module | what it holds |

@@ -18,7 +18,7 @@ use crate::shared::Mutex;
 /// Credit for one byte or message. A rate of one per second earns a credit of 1 per nanosecond.
 const UNIT: i128 = 1_000_000_000;
 /// The default burst is as much as the rate carries in this time. A worker may be late by this time
-/// without loss.
+/// without loss of throughput.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
 /// A portion is as much as the rate carries in this time, up to [`MOST_BYTES`] or
 /// [`MOST_MESSAGES`].

@@ -73,8 +73,8 @@ impl Device {
         Ok(DONE)
     }
 
-    /// Registers the pages of `list` as the MR that `cmd` describes. The MR begins at the offset of
-    /// address `first` in its page.
+    /// Registers the pages of `list` as the MR that `cmd` describes. The offset of the MR in the
+    /// first page is the page offset of address `first`.
     fn reg_mr(&self, cmd: &CmdRegUserMr, list: PageList, first: u64) -> Result<RspMr> {
         check_access(cmd.access_flags, self.optional_rights())?;
         let pd = self.use_pd(cmd.pdn)?;
@@ -85,7 +85,8 @@ impl Device {
     }
 
     /// Reads the pages of `list` for the MR that `cmd` describes, and checks that the VM's memory
-    /// permits `access`. The MR begins at the offset of address `first` in its page.
+    /// permits `access`. The offset of the MR in the first page is the page offset of address
+    /// `first`.
     fn pages_of(
         &self,
         cmd: &CmdRegUserMr,
@@ -156,7 +157,7 @@ impl Device {
     }
 
     /// Checks that `list` has exactly the pages of an MR of `len` bytes at address `base`. Returns
-    /// the offset of the MR in its first page, which is the offset of address `first` in its page.
+    /// the offset of the MR in the first page, which is the page offset of address `first`.
     pub(crate) fn check_range(
         &self,
         list: &PageList,

@@ -83,7 +83,7 @@ impl DirectRoute {
         self.port
     }
 
-    /// The device and QP at the far end, if they exist.
+    /// The device and QP at the far end, if they exist and the device has not failed.
     pub(crate) fn end(&self) -> Option<RouteEnd> {
         let device = self
             .device
@@ -144,7 +144,8 @@ enum Wait {
     Nothing,
     /// The end of the pause that the responder requested (RNR).
     Pause(Instant),
-    /// An answer of the peer, until the time when it counts as lost, if any.
+    /// An answer of the peer. The field is the time at which the answer counts as lost, if there is
+    /// a timeout.
     Answer(Option<Instant>),
 }
 
@@ -342,7 +343,7 @@ impl Transfer {
         target.establish(recv);
 
         let left = self.wr.length - self.done;
-        // `min` with the budget, so the cast cannot truncate.
+        // `left` has 32 bits, so the casts cannot truncate.
         let limit = match self.wr.op {
             // Atomic operations are executed in one step.
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,

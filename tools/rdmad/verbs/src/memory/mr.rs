@@ -81,7 +81,7 @@ impl<N: Number> Variants<N> {
 #[derive(Debug)]
 pub(crate) struct Mr {
     number: MrNumber,
-    /// Its PD.
+    /// PD of the MR.
     pd: PdUse,
     kind: MrKind,
     /// Charge for the pages. A replacement that keeps the pages also keeps their charge.

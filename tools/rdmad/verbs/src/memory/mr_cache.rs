@@ -39,7 +39,8 @@ pub(super) struct MrCache {
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct Entry {
-    /// From the lowest bit: rights, PD, key. Stored last and read first.
+    /// Holds, from the lowest bit: access rights, PD number, key. Of the entry's words, stored last
+    /// and read first.
     tag: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,
@@ -125,7 +126,7 @@ impl MrCache {
 }
 
 impl Flat {
-    /// No memory.
+    /// Content that grants no access.
     pub(super) const NOTHING: Self = Self {
         pdn: Pdn::new(0),
         access: AccessFlags::NONE,

@@ -257,7 +257,7 @@ impl VirtqueueCq {
             completed: 0,
             latch: ArmLatch::starting_at(queue.split.size.into(), 0),
             arm: ArmWord {
-                // Sequence 0 counts as answered.
+                // A request with sequence 0 would count as answered.
                 sequence: 1,
                 kind: ArmKind::None,
                 position: 0,

@@ -69,7 +69,7 @@ struct Bound {
 pub(crate) struct KeyUser {
     /// PD of the QP.
     pub pdn: Pdn,
-    /// QPN.
+    /// QPN of the QP.
     pub qpn: Qpn,
 }
 
@@ -135,7 +135,7 @@ impl WindowTable {
 
     /// Creates an unbound window. Returns its number and key.
     pub(crate) fn insert(&self, pd: PdUse, mw_type: MwType) -> Result<(MwNumber, u32)> {
-        // Charges the window and a binding.
+        // The charge covers the window and its binding.
         let bound = size_of::<Region>() + BOOKKEEPING;
         let charge = self.budget.charge_object::<Window>(bound)?;
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;

@@ -57,7 +57,7 @@ pub(super) fn validate_rate(rate: u32) -> Result<()> {
     require(rate == 0 || RATE_LIMITS.contains(&rate))
 }
 
-/// Copies the attributes in `mask` from `from`, which are valid, to `to`.
+/// Copies the attributes in `mask`, which must be valid, from `from` to `to`.
 pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     let has = |bit| mask.contains(bit);
     if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {

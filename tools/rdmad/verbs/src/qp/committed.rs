@@ -42,7 +42,7 @@ struct SendState {
     pacer: Pacing,
     /// 1 if the ring is corrupt.
     broken: u8,
-    /// 1 if SQ_DRAINED was raised since the QP went to SQD.
+    /// 1 if the SQ has drained since the QP went to SQD.
     drained: u8,
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct Qp {
     /// Whether the device fetched only few WQEs between the last two times that it requested the
     /// QP's doorbell.
     is_request_response: AtomicBool,
-    /// Whether a worker serves the QP, and whether it became ready meanwhile.
+    /// Whether a worker serves the QP, and whether the QP became ready meanwhile.
     serving: Exclusive,
     /// Properties that other threads may read at any time, without a lock.
     pub summary: Summary,
@@ -90,7 +90,7 @@ const DESTROYED: u8 = u8::MAX;
 /// Properties of a QP that are fixed at creation.
 #[derive(Debug)]
 pub(crate) struct QpInit {
-    /// Type.
+    /// Type of the QP.
     pub qp_type: QpType,
     /// Whether the QP belongs to a process, not to the guest's kernel.
     pub user: bool,
@@ -98,7 +98,7 @@ pub(crate) struct QpInit {
     pub blocks_loopback: bool,
     /// Whether every send work request generates a CQE.
     pub signal_all: bool,
-    /// Capabilities.
+    /// Capabilities of the QP.
     pub cap: QpCap,
     /// The driver's cookie, which the QP's events carry.
     pub cookie: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The work of workers: turns of the flows of devices.
+//! The work of workers: giving turns to the flows of devices.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -52,7 +52,7 @@ pub(crate) struct Watch {
     seats: RefCell<ArrayVec<(QpKey, Instant), SEATS>>,
     /// Whether a QP that had work got no seat since the last poll.
     is_wanted: Cell<bool>,
-    /// Time of the last poll; `None` if no QPs are watched since.
+    /// Time of the last poll; `None` if no QPs were watched after it.
     looked: Cell<Option<Instant>>,
     /// Time until which no QPs are watched.
     pause: Cell<Option<Instant>>,

@@ -14,8 +14,9 @@ pub(crate) use parked::Parked;
 /// Budget of a turn, for each half of a QP. It bounds the delay of a small message behind large
 /// ones, since a sparse flow waits for a few turns at most.
 pub(crate) const TURN: usize = 128 << 10;
-/// Maximum cost by which the last step of a turn may exceed the budget. Such a step completes 128
-/// work requests, sends a message of as many packets, or copies a datagram to all QPs of a group.
+/// Maximum cost by which the last step of a turn may exceed the budget. The most expensive steps
+/// complete 128 work requests, send a message of as many packets, or copy a datagram to all QPs of
+/// a group.
 #[cfg(feature = "testing")]
 const LAST_STEP: usize = 256 << 10;
 /// Largest cost of a turn.

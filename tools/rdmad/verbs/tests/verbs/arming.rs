@@ -89,8 +89,8 @@ fn produce(qp: &Qp<'_>, sent: &Cq<'_>, progress: &Progress) {
     }
 }
 
-/// Arms the CQ and polls it in each round. If it is empty, waits for an event. Returns how often it
-/// waited.
+/// Arms the CQ and polls it in each round, and waits for an event if the CQ is empty. Returns the
+/// number of waits.
 fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
     let mut chance = Chance(11);
     let (mut consumed, mut slept) = (AHEAD, 0);

@@ -4,9 +4,8 @@
 //!
 //! A frame may be sent when the bucket holds as much credit as the frame has bytes. The bucket
 //! fills at the rate and holds one burst, so in any period t at most rate · t + burst bytes are
-//! sent.
-//! Credit is exact, in fractions of a byte. The bucket has no timer: a QP that must wait parks with
-//! a deadline, like a QP that waits for an acknowledgement.
+//! sent. Credit is exact, in fractions of a byte. The bucket has no timer: a QP that must wait
+//! parks with a deadline, like a QP that waits for an acknowledgement.
 
 #[cfg(feature = "testing")]
 mod committed;
@@ -19,7 +18,7 @@ pub(in crate::qp) use self::committed::PacerState;
 /// Credit for one byte. A rate of 1 kb/s earns a credit of 1 per nanosecond.
 const BYTE: u64 = 8_000_000;
 /// The default burst is as much as the rate carries in this time. A worker may be late by this time
-/// without loss.
+/// without loss of throughput.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
 
 /// A rate limit as the driver sets it.

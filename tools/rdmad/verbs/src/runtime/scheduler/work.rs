@@ -49,7 +49,7 @@ pub(crate) trait Work: Send + 'static {
     /// Whether a thread is giving the flow a turn now.
     fn is_served(&self, places: &Self::Places, flow: FlowKey) -> bool;
 
-    /// Handles the passed deadline of a QP.
+    /// Handles a deadline of QP `key` that has passed.
     fn expired(&self, key: QpKey);
 
     /// Begins a round at `now`.

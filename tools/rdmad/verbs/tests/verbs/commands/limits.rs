@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The limits in the configuration space are exact: a driver can create exactly as many objects.
+//! The limits in the configuration space are exact: a driver can create that many objects, and no
+//! more.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::{
