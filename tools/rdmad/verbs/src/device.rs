@@ -605,7 +605,8 @@ impl Device {
     }
 
     fn serve_frames(self: &Arc<Self>) -> TurnEnd {
-        // One QP gets a turn. After that turn, the next QP gets one if there is still room.
+        // One QP that waits for room gets a turn. If there is still room after that turn, the next
+        // QP gets a turn.
         if let Some(qpn) = self.blocked.take() {
             self.qp_ready(qpn);
         }

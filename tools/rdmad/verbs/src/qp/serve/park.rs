@@ -80,7 +80,7 @@ impl Qp {
         ];
         let parked = under_way.into_iter().flatten().reduce(Parked::and);
         debug_assert!(parked.is_some(), "QP {} waits for nobody", self.number);
-        // Should nothing be arranged, a useless turn is better than no turn.
+        // If there is no caller, request a turn at once: a useless turn is better than none.
         parked.unwrap_or(Parked::again())
     }
 

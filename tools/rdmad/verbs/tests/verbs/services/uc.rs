@@ -190,8 +190,8 @@ fn a_first_message_in_rtr_establishes_the_connection() {
     });
 }
 
-/// A sender is reset in the middle of a message. The next message uses the held receive of the
-/// incomplete message.
+/// A sender is reset in the middle of a message. The next message takes the receive that the
+/// responder holds for the incomplete message.
 #[test]
 fn a_sender_that_starts_anew() {
     /// Bytes of a long message. A port has buffers for all of its packets, so that none is lost.

@@ -62,7 +62,7 @@ fn datagrams_of_all_sizes() {
                     (cqe.opcode, cqe.byte_len, cqe.qp_num, cqe.port_num),
                     (OPCODE_RECV, size + GRH as u32, p.qb.qpn, 1)
                 );
-                // Without a VLAN tag, service level 10 stands for UDP over IPv4.
+                // Without a VLAN tag, `sl` is the type of the headers: 10 for UDP over IPv4.
                 assert_eq!((cqe.src_qp, cqe.pkey_index, cqe.sl), (p.qa.qpn, 0, 10));
                 let flags = match opcode {
                     WrOpcode::SendWithImm => {

@@ -80,7 +80,7 @@ fn datagrams_tell_their_vlan() {
     for (vlan, sl, completed) in [
         (0x123, 13, (true, 0x123, 5)),
         (4094, 0, (true, 4094, 0)),
-        // Without a VLAN tag, service level 10 stands for UDP over IPv4.
+        // Without a VLAN tag, `sl` is the type of the headers: 10 for UDP over IPv4.
         (0, 3, (false, 0, 10)),
         (NO_VLAN, 3, (false, 0, 10)),
     ] {
