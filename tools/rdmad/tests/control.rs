@@ -35,7 +35,7 @@ fn the_level_of_the_log_changes() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = start(dir.path(), &[]);
     assert_eq!(done(dir.path(), &["log-level", "warn"]), "");
-    // Connections are not logged any more.
+    // At this level, connections are not logged.
     drop(UnixStream::connect(dir.path().join("a.vfio")).unwrap());
     let error = refused(dir.path(), &["log-level", "loud"]);
     assert!(error.contains("\"loud\" is no level of the log"), "{error}");
@@ -122,8 +122,8 @@ fn limits_change_while_it_runs() {
     assert_eq!(limits(), "\"rate\":\"none\",\"messages\":\"5000\"");
 }
 
-/// A mode that lets others connect does not let them control the daemon. The test needs a user who
-/// may become another one: root, or an ordinary user in tools/testbed/enter.
+/// Other users may not control the daemon, even if the socket's mode allows them to connect. This
+/// test must run as root or by tools/testbed/enter, because it changes its user.
 #[test]
 fn another_user_is_refused_whatever_the_mode() {
     const OTHER: u32 = 1;

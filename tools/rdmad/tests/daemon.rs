@@ -71,7 +71,7 @@ fn port(dir: &Path, name: &str) -> String {
     )
 }
 
-/// Ends a daemon by a signal. Returns whether it exited with success.
+/// Ends a daemon by a signal. Returns whether the daemon exited with success.
 fn end(mut child: Child, signal: Signal) -> bool {
     kill_process(Pid::from_child(&child), signal).unwrap();
     child.wait().unwrap().success()
@@ -96,7 +96,7 @@ fn a_port_is_a_function_until_a_signal_ends_it() {
         assert_eq!(id, [0xf4, 0x1a, 0x6a, 0x10]);
         // The doorbell region has 16 MiB.
         assert_eq!(client.region(4).unwrap().size, 16 << 20);
-        // The device configuration has the MAC address as a GUID.
+        // The device configuration contains a GUID that is derived from the MAC address.
         let mut guid = [0; 8];
         client.region_read(2, 0x2004, &mut guid).unwrap();
         assert_eq!(guid, [0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 1]);
@@ -120,7 +120,7 @@ fn writes_to_the_configuration_are_logged() {
     let stderr = child.stderr.take().unwrap();
     assert!(end(child, Signal::TERM));
     let log = std::io::read_to_string(stderr).unwrap();
-    // The test bed searches the log for these words.
+    // The test bed searches logs for these words.
     let line = "write of 4 bytes to the device configuration at 0x4";
     assert!(log.contains(line), "{log}");
 }
@@ -178,7 +178,8 @@ fn a_withheld_feature_is_not_offered() {
     let (features, queues) = offered(&[]);
     let transport = Features(1 << F_INDIRECT_DESC);
     assert_eq!(features, Features::ALL.union(transport));
-    // The control queue, 64 CQs and 64 pairs of SQ and RQ, since a driver may decline `RING_ADDR`.
+    // One control queue, 64 CQs, 64 SQs and 64 RQs: these exist because a driver may decline
+    // `RING_ADDR`.
     assert_eq!(queues, 1 + 64 + 2 * 64);
     let (without, same) = offered(&["--withhold", "ring-addr"]);
     let of_rings = [Feature::RingAddr, Feature::Srq, Feature::ResizeCq];
@@ -350,7 +351,8 @@ for family in families(sys.stdin.read()):
     lines.lines().filter_map(sample).collect()
 }
 
-/// Number of open file descriptors of a daemon below `limit`. It may have inherited higher ones.
+/// Number of open file descriptors of a daemon that are below `limit`. The daemon may have inherited
+/// others.
 fn descriptors(child: &Child, limit: usize) -> usize {
     let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<usize>().ok();
@@ -358,7 +360,8 @@ fn descriptors(child: &Child, limit: usize) -> usize {
     numbers.filter(|number| *number < limit).count()
 }
 
-/// Samples the state of a daemon's thread 100 times. Returns how often the thread sleeps.
+/// Samples the state of a daemon's thread 100 times. Returns the number of samples in which the
+/// thread sleeps.
 fn sleeps(child: &Child, thread: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     let stats = tasks.map(|task| task.unwrap().path().join("stat"));
@@ -411,7 +414,8 @@ fn without_descriptors_clients_wait_and_nothing_spins() {
         first
             .dma_map(0, iova, 4096, std::os::fd::AsRawFd::as_raw_fd(&memory))
             .unwrap();
-        // The client does not wait for the reply to DMA_MAP. The reply to this read follows it.
+        // `dma_map` does not wait for its reply. The reply to this read shows that the daemon has
+        // executed the command.
         first.region_read(7, 0, &mut [0; 4]).unwrap();
         iova += 4096;
     }
@@ -485,7 +489,8 @@ fn a_storm_of_doorbells_for_queues_that_are_not_there_costs_no_memory() {
     assert!(end(child, Signal::TERM));
 }
 
-/// A full socket for standard error, and its other end. A write blocks until the other end is read.
+/// A full socket for standard error, after its other end. A write blocks until the other end is
+/// read.
 fn full() -> (UnixStream, Stdio) {
     let (reader, mut writer) = UnixStream::pair().unwrap();
     writer.set_nonblocking(true).unwrap();
@@ -494,7 +499,7 @@ fn full() -> (UnixStream, Stdio) {
     (reader, OwnedFd::from(writer).into())
 }
 
-/// The daemon under timeout(1): a daemon that hangs makes the test fail.
+/// A command that runs the daemon by timeout(1), so that the test fails if the daemon hangs.
 fn timely(args: &[&str], stderr: Stdio) -> Command {
     let daemon = daemon(args);
     let mut timely = Command::new("timeout");
@@ -524,7 +529,7 @@ fn a_log_that_nobody_reads_holds_up_nobody() {
     assert!(end(child, Signal::TERM));
     drop(unread);
 
-    // A daemon that can't start must end too.
+    // A daemon that can't start must end even if its standard error is not read.
     let (_unread, stderr) = full();
     let port = format!("a,vfio=/nonexistent/socket,mac={MAC}");
     let status = timely(&["--port", &port], stderr).status().unwrap();

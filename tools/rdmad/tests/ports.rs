@@ -17,7 +17,7 @@ use ctl::{done, log, port, refused, start};
 use sockets::passed;
 use waiting::wait_until;
 
-/// Text of a port with a network interface.
+/// Value of `--port` for a port with a network interface.
 fn with_net(dir: &Path, name: &str, number: u8) -> String {
     let at = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
     let net = format!(",net={}:{}", at("net"), at("qemu"));
@@ -69,7 +69,7 @@ fn a_port_comes_and_goes() {
     assert!(!dir.join("a.vfio").exists(), "its keeper removes it");
 }
 
-/// Frames pass between ports, also to a monitor that starts later, and to a restarted monitor.
+/// Frames are forwarded between ports, also if a monitor starts later or is restarted.
 #[test]
 fn the_network_of_a_port_is_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,8 +189,8 @@ fn wrong_descriptors_get_a_sentence() {
     assert!(!log.contains("refused system call"), "{log}");
 }
 
-/// A capture has the frames of its port. If its reader is too slow, frames are left out and
-/// counted, and nothing else is delayed.
+/// A capture contains the frames of its port. If its reader is too slow, frames are left out and
+/// counted, and no other work is delayed.
 #[test]
 fn the_frames_of_a_port_are_captured() {
     const LEN: usize = 9000;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The command `qemu-args`. VMs of the test bed are started with the same arguments.
+//! Tests of the command `qemu-args`. The test bed starts its VMs with the same arguments.
 
 use std::fs;
 use std::io::Write;
@@ -59,7 +59,7 @@ fn qemu_takes_the_arguments() {
             "{property}: {known}"
         );
     }
-    // QEMU must start with all arguments except the device, which would wait for the daemon.
+    // QEMU must start with all arguments except those of the device, which needs a daemon.
     let others: Vec<_> = words
         .chunks(2)
         .filter(|pair| !pair[1].contains("vfio"))

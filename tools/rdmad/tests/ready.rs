@@ -50,8 +50,8 @@ fn stderr(mut child: Child) -> String {
     std::io::read_to_string(stderr).unwrap()
 }
 
-/// Checks the messages to a service manager that has this socket, and that a client can connect
-/// after the first message.
+/// Checks the messages to a service manager with the socket `manager`. Also checks that a client can
+/// connect after the first message.
 fn tells(manager: UnixDatagram, notify: &str) {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon(daemon(dir.path(), notify).spawn().unwrap());
@@ -79,7 +79,8 @@ fn the_socket_of_a_service_manager_may_be_abstract() {
     tells(manager, &format!("@{name}"));
 }
 
-/// Only the daemon sends messages; its keeper, another process, does not.
+/// Readiness is reported to the descriptor and to the service manager. The keeper, another process,
+/// can't send messages to the service manager.
 #[test]
 fn a_descriptor_and_a_service_manager_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,7 +97,8 @@ fn a_descriptor_and_a_service_manager_are_told() {
     assert!(!environment.contains("NOTIFY_SOCKET"), "{environment}");
 }
 
-/// `NOTIFY_SOCKET` may be inherited from another service that started the daemon's parent.
+/// The daemon starts even if it can't send to `NOTIFY_SOCKET`. This variable may be inherited from
+/// another service that started the daemon's parent.
 #[test]
 fn a_service_manager_out_of_reach_stops_nothing() {
     let dir = tempfile::tempdir().unwrap();

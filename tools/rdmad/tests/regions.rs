@@ -49,9 +49,9 @@ fn the_configuration_is_read_by_any_width() {
     }
 }
 
-/// Guests with larger pages need a larger doorbell stride. The configuration reports the stride,
-/// the region has room for all doorbell pages, and only writes to the start of a page ring a
-/// doorbell.
+/// Guests with larger pages need a larger distance between doorbell pages, the stride. The
+/// configuration reports the stride, the region has room for all doorbell pages, and only writes to
+/// the start of a page ring a doorbell.
 // abi, R-1101, R-1102, R-1103
 #[test]
 fn doorbells_are_rung_at_their_stride() {

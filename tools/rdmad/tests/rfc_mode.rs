@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The daemon with a driver without own rings, which uses registers, the control queue, and
-//! virtqueues as CQs, SQs and RQs.
+//! The daemon with a driver in RFC mode, whose CQs, SQs and RQs are virtqueues.
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
@@ -31,10 +30,10 @@ use virtio_rdma_abi::wqe::SqHeader;
 const MAC: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 const RING_ADDR: u64 = 1;
-/// Addresses of CQE and WQE buffers. Each queue has [`SIZE`] descriptors.
+/// DMA addresses of CQE and WQE buffers. Each queue has [`SIZE`] descriptors.
 const CQES: u64 = DATA + 0x4000;
 const WQES: u64 = DATA + 0x6000;
-/// Vectors of the control queue and of the CQ.
+/// Interrupt vectors of the control queue and of the CQ.
 const CONTROL_VECTOR: usize = 1;
 const CQ_VECTOR: usize = 2;
 
@@ -136,8 +135,8 @@ fn enable_pair(driver: &mut Driver, numbers: QueueNumbers) {
     }
 }
 
-/// Creates a CQ and a QP, executes RDMA WRITEs, and destroys both. Asserts that there are
-/// interrupts only when they were requested.
+/// Creates a CQ and a QP, executes RDMA WRITEs, and destroys the CQ and the QP. Asserts that there
+/// are interrupts only when they were requested.
 fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
     let cqn = call(driver, CmdCreateCq { cqe: SIZE.into() }).unwrap().cqn;
     assert_eq!(cqn, Cqn::new(0));
@@ -174,7 +173,7 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
     for round in 0..2u16 {
         if round == 1 {
             let flags = NotifyFlags::NEXT_COMPLETION;
-            // The driver does not poll one completion, so it does not return that buffer to the CQ.
+            // The driver returns the buffer of the first completion to the CQ.
             describe(driver, ring_at(1), 0, CQES, 64, 2);
             offer(driver, ring_at(1), 0);
             call(driver, CmdReqNotify { cqn, flags }).unwrap();

@@ -19,17 +19,17 @@ use waiting::wait_until;
 /// How long a test waits for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a daemon with all kinds of threads, two workers among them.
+/// Starts a daemon with threads of all kinds, including two workers.
 fn start(dir: &Path, more: &[&str]) -> Daemon {
     start_with(dir, &[&["--workers", "2"], more].concat())
 }
 
-/// Starts a daemon with all kinds of threads.
+/// Starts a daemon with threads of all kinds.
 fn start_with(dir: &Path, more: &[&str]) -> Daemon {
     start_port(dir, "52:54:00:09:00:01", more)
 }
 
-/// The same, with this MAC address of its port.
+/// Like [`start_with`], with the MAC address `mac` of the port.
 fn start_port(dir: &Path, mac: &str, more: &[&str]) -> Daemon {
     let at = |name: &str| dir.join(name).display().to_string();
     let net = format!("net={}:{}", at("net"), at("qemu"));
@@ -71,7 +71,7 @@ fn every_thread_is_confined() {
         "control",
         "log",
         "pcap",
-        // Threads for ports that can be added.
+        // The next two are spare threads, for ports that are added later.
         "service",
         "socket",
         "status",
@@ -83,8 +83,8 @@ fn every_thread_is_confined() {
     assert_eq!(names, expected);
     for (name, fields) in threads {
         assert_eq!(fields["NoNewPrivs"], "1", "{name}");
-        // Mode 2 is a filter. One filter forbids calls for ever, the other is the list of the
-        // thread's kind.
+        // Mode 2 is a filter. One filter is for system calls that no thread makes, the other is
+        // that of the thread's kind.
         assert_eq!(fields["Seccomp"], "2", "{name}");
         assert_eq!(fields["Seccomp_filters"], "2", "{name}");
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
@@ -126,8 +126,8 @@ fn limits_are_lowered() {
         words.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(limit("Max processes"), ["0", "0"]);
-    // The limit is twice the sum of 64 MiB for the port and each spare one, and the daemon's own
-    // 512 MiB.
+    // The limit is twice the sum of 512 MiB for the daemon itself, and of 64 MiB for the port and
+    // for each spare port.
     let data = ((2 * (4 * 64 + 512)) << 20).to_string();
     assert_eq!(limit("Max data size"), [data.as_str(), data.as_str()]);
     let files = limit("Max open files");
@@ -149,14 +149,15 @@ fn the_keeper_is_confined_and_ends_with_the_daemon() {
     let status = fs::read_to_string(&keeper).unwrap();
     assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
     assert!(status.contains("Seccomp:\t2\n"), "{status}");
-    // An ended process that was not waited for has no memory any more.
+    // A process that has ended but was not waited for has no field `VmSize`.
     let is_alive = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.contains("VmSize"));
     assert!(is_alive(&keeper));
     drop(daemon);
     wait_until("the end of the keeper", || !is_alive(&keeper));
 }
 
-/// A restarted monitor has another socket at the path of the old one.
+/// A restarted monitor has a new socket at the path of the old one. The daemon, in its sandbox,
+/// connects to it.
 #[test]
 fn a_monitor_that_comes_anew_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,8 +180,8 @@ fn a_monitor_that_comes_anew_is_found() {
     }
 }
 
-/// Runs of frames of one length pass in both directions. The kernel sends and receives each run as
-/// one packet.
+/// A UDP uplink transfers consecutive frames of the same length in both directions. The kernel
+/// sends and receives these frames as one packet.
 #[test]
 fn udp_uplinks_are_served() {
     const FRAMES: usize = 40;
@@ -211,8 +212,8 @@ fn udp_uplinks_are_served() {
     }
 }
 
-/// Two daemons that have greeted each other send batches, which other system calls read and write
-/// than single frames.
+/// Two daemons that have greeted each other send batches. For these, the sandbox must allow other
+/// system calls than for single frames.
 #[test]
 fn unix_uplinks_between_daemons_are_served() {
     const LEFT: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
@@ -236,7 +237,8 @@ fn unix_uplinks_between_daemons_are_served() {
         let len = monitors[to].recv(&mut received).unwrap();
         assert_eq!(received[..len], frame);
     };
-    // The greeting of the later daemon comes before its frame, the answer before the next one.
+    // The greeting of the daemon that was started last arrives before its frame. The other daemon's
+    // answer arrives before the next frame.
     cross(1, 0, [0xff; 6], RIGHT);
     for _ in 0..3 {
         cross(0, 1, RIGHT, LEFT);

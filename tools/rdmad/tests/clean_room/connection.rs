@@ -16,7 +16,7 @@ use crate::region::LEN;
 use crate::rings;
 use crate::wire::*;
 
-/// A message of several packets, from two SGEs to two SGEs. The receiver sleeps until the
+/// Sends a message of several packets from two SGEs to two SGEs. The receiver sleeps until the
 /// completion event.
 // abi
 // abi
@@ -54,7 +54,7 @@ fn a_send_wakes_its_receiver() {
     });
 }
 
-/// Rings wrap several times. Messages have inline data, and every third is signaled.
+/// Rings wrap several times. Messages have inline data, and every third message is signaled.
 // abi
 #[test]
 fn rings_go_round() {
@@ -84,8 +84,8 @@ fn rings_go_round() {
     });
 }
 
-/// A CQ armed for solicited completions ignores other completions, sends one event, and sends
-/// another one only after it was armed again.
+/// A CQ that is armed for solicited completions ignores other completions. It sends one event, and
+/// sends another event only after it was armed again.
 // abi
 #[test]
 fn an_event_is_sent_for_what_was_asked() {
@@ -141,7 +141,7 @@ fn a_write_with_immediate_data() {
 }
 
 /// A QP that is reset and connected again continues at the present positions of its rings. Work
-/// requests from before the reset get no CQE.
+/// requests that were posted before the reset get no CQE.
 // abi
 #[test]
 fn a_qp_starts_again() {
@@ -210,7 +210,7 @@ fn work_waits_for_its_state() {
     });
 }
 
-/// ERR flushes work requests that no state has served.
+/// The state ERR flushes work requests that were posted in a state that does not serve them.
 // abi: R-202, R-1150
 #[test]
 fn waiting_work_is_flushed() {

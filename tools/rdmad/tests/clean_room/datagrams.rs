@@ -19,7 +19,7 @@ const OPTIONS: Options = Options {
     ..PLAIN
 };
 
-/// The datagram member of a WQE's union. Unused fields have values other than 0.
+/// The datagram member of a WQE's union. Unused fields are not 0.
 fn to(qpn: u32, qkey: u32, gid: &[u8; 16], mac: &[u8; 6]) -> Fields {
     Fields::default()
         .le32(qpn)
@@ -39,7 +39,7 @@ fn to(qpn: u32, qkey: u32, gid: &[u8; 16], mac: &[u8; 6]) -> Fields {
 fn arrives(a: &Endpoint, b: &mut Endpoint, dgid: &[u8; 16], payload: &[u8]) -> Cqe {
     let cqe = only(&mut b.recv_cq);
     let header = b.region.extent.read(OFFSET, 40);
-    // Version, traffic class and flow label.
+    // The first 4 bytes are version, traffic class and flow label.
     assert_eq!(header[..4], [0x62, 0x15, 0x43, 0x21]);
     assert_eq!(header[7], 55);
     assert_eq!(header[8..24], a.gid);
@@ -60,7 +60,7 @@ fn a_datagram_names_its_sender() {
         b.post_receive(&receive(1, &[b.region.sge(0, 1000)]));
         a.region.write(0, &payload);
         let from = [a.region.sge(0, 700)];
-        // The first datagram has a wrong Q_Key, so b does not receive it.
+        // The first datagram has a wrong Q_Key, so it is not delivered to b.
         for (wr_id, qkey) in [(2, QKEY + 1), (3, QKEY)] {
             let send = Send::new(opcode::SEND_WITH_IMM, wr_id)
                 .member(to(b.qpn(), qkey, &b.gid, &b.mac))
@@ -112,7 +112,7 @@ fn a_group_receives() {
         }
         a.post_send(&send.inline(&[8; 20]));
         assert_eq!(only(&mut a.recv_cq).wr_id, 3);
-        // The next datagram that b receives is not the one to the group.
+        // The datagram to the group is not delivered to b: b receives `direct` next.
         let direct = Send::new(opcode::SEND, 4).member(to(b.qpn(), QKEY, &b.gid, &b.mac));
         a.post_send(&direct.inline(&[9; 20]));
         let dgid = b.gid;

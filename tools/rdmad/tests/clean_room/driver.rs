@@ -71,7 +71,7 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A driver that has initialised its device.
+/// The driver of an initialised device.
 pub struct Driver {
     pub memory: Rc<Memory>,
     pub features: u64,
@@ -83,7 +83,7 @@ pub struct Driver {
     exchange: u64,
     events: Virtqueue,
     events_notify: u64,
-    /// DMA address of the page for event buffers, and length of the shortest buffer in bytes.
+    /// DMA address of the page for event buffers, and length of the shortest event buffer in bytes.
     buffers: u64,
     event_room: u32,
 }
@@ -115,8 +115,8 @@ impl Driver {
         driver
     }
 
-    /// Resets the device and initialises it by the steps of virtio 1.3, 3.1.1, with virtqueues in
-    /// new memory.
+    /// Resets the device and initialises it, with virtqueues in new memory, in the order of virtio
+    /// 1.3, 3.1.1.
     pub fn initialise(&mut self) {
         self.reset();
         self.control = Virtqueue::new(&self.memory, ENTRIES);
@@ -193,7 +193,7 @@ impl Driver {
         u64::from(offset) * u64::from(self.function.notify_multiplier)
     }
 
-    /// Resets virtqueue `index`, and waits until that is done.
+    /// Resets virtqueue `index`, and waits until the reset is done.
     pub fn reset_queue(&mut self, index: u16) {
         self.write_register(register::QUEUE_SELECT, &index.to_le_bytes());
         self.write_register(register::QUEUE_RESET, &1u16.to_le_bytes());
@@ -233,8 +233,8 @@ impl Driver {
         self.write_register(register::DEVICE_STATUS, &[status]);
     }
 
-    /// Reads fields of the configuration, all of the same generation. A field is given by its
-    /// offset and its size in bytes.
+    /// Reads fields of one generation of the configuration. A field is given by its offset and its
+    /// size in bytes.
     pub fn config(&mut self, fields: &[(u64, usize)]) -> Vec<Vec<u8>> {
         loop {
             let before = self.read_register(register::CONFIG_GENERATION, 1);
@@ -294,7 +294,7 @@ impl Driver {
         self.buffers + 64 * u64::from(buffer)
     }
 
-    /// Makes an event buffer available, which may be longer than an event.
+    /// Makes an event buffer available. The buffer may be longer than an event.
     fn offer_event_buffer(&mut self, buffer: u16) {
         let piece = Piece {
             address: self.event_buffer(buffer),

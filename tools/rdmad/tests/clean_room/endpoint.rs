@@ -22,15 +22,15 @@ use crate::rings::SharedQueue;
 use crate::rings::WorkQueue;
 use crate::wire::*;
 
-/// Maximum number of work requests of each queue, and of SGEs of each work request.
+/// Maximum number of work requests of each queue. [`SGES`] is that of SGEs of each work request.
 pub const DEPTH: u32 = 64;
 const SGES: u32 = 2;
 /// Maximum number of work requests of an SRQ.
 pub const SHARED_DEPTH: u32 = 8;
 /// Maximum length of the inline data of a send work request, in bytes.
 pub const INLINE_LEN: u32 = 32;
-/// Base-2 logarithms of the slot sizes. A send WQE has at most 91 + 32 bytes, a receive WQE
-/// 12 + 2 * 16.
+/// Base-2 logarithms of the slot sizes. A send WQE has at most 91 + 32 bytes, a receive WQE has at
+/// most 12 + 2 * 16 bytes.
 const SEND_SHIFT: u8 = 7;
 pub const RECEIVE_SHIFT: u8 = 6;
 /// Cookies of the objects, which their events carry.
@@ -50,7 +50,7 @@ pub struct Options {
     pub is_shared: bool,
 }
 
-/// Own rings, and no other optional feature.
+/// Options of a side with own rings and no other optional feature.
 pub const PLAIN: Options = Options {
     features: 0,
     depth: 0,
@@ -144,7 +144,7 @@ impl Endpoint {
         self.sq.number
     }
 
-    /// The address of the QP, for a peer.
+    /// The address of the QP, which its peer needs.
     pub fn peer(&self) -> Peer {
         Peer {
             gid: self.gid,
@@ -161,7 +161,7 @@ impl Endpoint {
         self.send_from(psn);
     }
 
-    /// Moves the QP from RESET to RTR. Calls `between` in INIT.
+    /// Moves the QP from RESET to RTR. Calls `between` while the QP is in INIT.
     pub fn receive_from(&mut self, peer: Peer, peer_psn: u32, between: impl FnOnce(&mut Endpoint)) {
         let qpn = self.qpn();
         to_init(&mut self.driver, qpn);
@@ -235,7 +235,7 @@ impl Endpoint {
         add_gid(&mut self.driver, self.gid).unwrap();
     }
 
-    /// Destroys everything in order, and resets the device.
+    /// Destroys all objects, those that use others first, and resets the device.
     pub fn end(mut self) {
         let (qpn, pd, region) = (self.qpn(), self.pd, self.region.handle);
         let cqs = [self.send_cq.number, self.recv_cq.number];

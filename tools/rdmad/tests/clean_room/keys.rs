@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Keys that work requests create and invalidate: fast registration, invalidation, memory windows.
+//! Keys that work requests create and invalidate: fast registration and memory windows.
 
 use crate::connected;
 use crate::endpoint::Endpoint;
@@ -63,8 +63,8 @@ fn write(side: &mut Endpoint, address: u64, rkey: u32, bytes: &[u8]) -> u8 {
     only(&mut side.send_cq).status
 }
 
-/// A fast registration gives the peer access to its pages by its key, until the owner invalidates
-/// the key.
+/// After a fast registration, the peer can access the registered pages by the key, until the owner
+/// invalidates the key.
 // abi, R-1149
 // abi: R-1157
 #[test]
@@ -90,7 +90,7 @@ fn a_registration_ends_with_an_invalidation() {
     });
 }
 
-/// A peer invalidates a key by a SEND, and the receiver's CQE has the key. Then the MR can be
+/// A peer invalidates a key by a SEND. The receiver's CQE contains the key, and the MR can then be
 /// registered again.
 // abi
 #[test]

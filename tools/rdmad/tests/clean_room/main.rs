@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Two drivers written only from `Documentation/abi.md` and its parts, with the daemon and two
-//! ports. On purpose they share no code with `rust/abi`, `rust/ring` and the drivers of other
-//! tests: `wire.rs` has a second copy of all numbers and layouts. So these tests find a mistake
-//! that the device and the project's own driver have in common. Do not import those crates here.
+//! Tests of a daemon with two ports by drivers that were written only from `Documentation/abi.md`
+//! and its parts. On purpose these drivers share no code with `rust/abi`, `rust/ring` and the
+//! drivers of other tests: `wire.rs` has a second copy of all numbers and layouts. So these tests
+//! find mistakes that the device and the project's own driver have in common. Do not import those
+//! crates here.
 
 mod connection;
 #[path = "../ctl/mod.rs"]
@@ -40,8 +41,9 @@ use wire::*;
 /// MAC addresses of the ports.
 const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 9, 0, 1], [0x52, 0x54, 0, 9, 0, 2]];
 
-/// Starts a daemon with two ports, whose sockets are in `dir`. Port a has a configured address, so
-/// it may use only this one and its link-local address. Its driver uses the latter.
+/// Starts a daemon with the ports a and b, whose sockets are in `dir`. Port a has a configured IP
+/// address, so it may use only this address and its link-local address. Its driver uses the
+/// link-local address.
 fn daemon(dir: &Path, path: &str) -> Daemon {
     daemon_with(dir, path, &[])
 }
@@ -59,7 +61,8 @@ fn daemon_with(dir: &Path, path: &str, more: &[&str]) -> Daemon {
     Daemon::start(command)
 }
 
-/// Runs a test with two sides that are not connected, by the direct path and by packets.
+/// Runs a test with two sides that are not connected, once with the direct path and once with
+/// packets.
 fn apart(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
     for path in ["direct", "wire"] {
         let dir = tempfile::tempdir().unwrap();
@@ -81,7 +84,7 @@ fn connected(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
     });
 }
 
-/// Like [`connected`], with fixed options: one driver has only own rings; the other also has page
+/// Like [`connected`], with fixed options: one driver uses only own rings. The other also uses page
 /// sizes, VLANs, and rings whose page lists have directories.
 fn between(test: impl Fn(Endpoint, Endpoint)) {
     let more = Options {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory of the guest: a file that the daemon maps too. Allocated pages are scattered, so a device
-//! that misreads a page list accesses wrong bytes.
+//! Memory of the guest: a file that the daemon maps too. Allocated pages are scattered: if the
+//! device misreads a page list, it accesses wrong bytes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -126,8 +126,8 @@ impl Extent {
         bytes
     }
 
-    /// Writes a page list of the extent: flat with `depth` 0, a directory with one block with
-    /// `depth` 1.
+    /// Writes a page list of the extent. With `depth` 0 the list is flat; with `depth` 1 it is a
+    /// directory with one block.
     pub fn list(&self, depth: u8) -> PageList {
         let list = self.memory.page() + if depth == 0 { UNALIGNED } else { 0 };
         for (at, page) in (list..).step_by(8).zip(&self.pages) {
@@ -158,7 +158,7 @@ impl PageList {
 }
 
 impl Drop for PageList {
-    /// Erases the list, so that a device which reads it later fails.
+    /// Overwrites the list, so that a device which reads it later finds invalid addresses.
     fn drop(&mut self) {
         for page in &self.pages {
             let len = PAGE - page % PAGE;

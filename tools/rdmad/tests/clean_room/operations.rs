@@ -47,7 +47,8 @@ fn a_write_is_read_back() {
     });
 }
 
-/// Atomic operations return the original value. COMPARE_SWAP swaps only if this value is equal.
+/// Atomic operations return the original value. COMPARE_SWAP swaps only if the original value equals
+/// the expected one.
 // abi
 #[test]
 fn atomic_operations() {
@@ -96,7 +97,7 @@ fn an_atomic_operation_is_aligned() {
     });
 }
 
-/// An atomic WRITE carries its bytes in the WQE. A FLUSH completes when they are visible.
+/// The bytes of an atomic WRITE are in the WQE. A FLUSH completes when written bytes are visible.
 // abi
 // abi: R-753
 #[test]
@@ -131,8 +132,8 @@ fn atomic_writes_and_flushes() {
     });
 }
 
-/// Without page sizes, an aligned address may map to unaligned memory, where atomic operations are
-/// impossible: they are refused.
+/// Without page sizes, an aligned address may map to unaligned memory. Atomic operations on such
+/// memory are impossible, so they are refused.
 // abi: R-1151, R-1156
 #[test]
 fn memory_of_an_atomic_operation_is_aligned() {

@@ -99,7 +99,7 @@ impl Function {
             .unwrap();
     }
 
-    /// Walks the list of capabilities, and records the places of virtio's structures.
+    /// Walks the list of capabilities, and records where virtio's structures are.
     fn walk(&mut self, vectors: usize) {
         let mut at = self.configuration(0x34, 1)[0] & !3;
         while at != 0 {

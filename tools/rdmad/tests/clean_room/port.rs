@@ -8,7 +8,7 @@ use crate::endpoint::DEPTH;
 use crate::endpoint::INLINE_LEN;
 use crate::wire::*;
 
-/// Index of the used entry in the GID table.
+/// Index of the GID table's entry that these tests use.
 pub const GID_INDEX: u16 = 3;
 
 /// Checks the identity and limits of the device, and returns its MAC address.

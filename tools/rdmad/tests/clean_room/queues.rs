@@ -59,7 +59,7 @@ fn query_srq(b: &mut Endpoint) -> (u32, u32, u32) {
 }
 
 /// Receives of an SRQ are consumed in the order in which they were posted, whatever the order of
-/// their slots. An event reports that fewer than the limit are left.
+/// their slots. An event reports that fewer receives than the limit are left.
 // abi
 #[test]
 fn a_shared_queue_tells_its_limit() {
@@ -121,8 +121,8 @@ fn a_shared_queue_grows() {
     });
 }
 
-/// A CQ moves to another ring while it holds completions and is armed. The first completion in the
-/// new ring triggers the event.
+/// A CQ is moved to another ring while it holds completions and is armed. The first completion in
+/// the new ring triggers the event.
 // abi
 #[test]
 fn a_cq_moves() {
@@ -201,7 +201,7 @@ fn a_short_event_buffer_stops_the_device() {
 }
 
 /// A CQ ring must have slots for the requested number of CQEs, up to the limit. It may have more
-/// pages than it needs. Other flags and nonzero reserved bytes are refused.
+/// pages than it needs. Unknown flags and nonzero reserved bytes are refused.
 // abi, R-1142, R-1158
 #[test]
 fn a_cq_is_as_it_must_be() {

@@ -8,10 +8,10 @@ use crate::wire::*;
 
 /// Length of the MR in bytes.
 pub const LEN: u32 = 10_000;
-/// Offset of the first byte in its page.
+/// Offset of the MR's first byte in its page.
 pub const OFFSET: u64 = 0x123;
 
-/// Access flags of MR and QP.
+/// Access flags of the MR and the QP, if `features` are negotiated.
 pub fn rights(features: u64) -> u32 {
     let flush = if features & FLUSH != 0 {
         FLUSH_GLOBAL
@@ -26,7 +26,7 @@ pub struct Region {
     pub handle: u32,
     pub lkey: u32,
     pub rkey: u32,
-    /// Address of the first byte in work requests.
+    /// Address in work requests of the MR's first byte.
     pub address: u64,
     pub extent: Extent,
 }
@@ -37,7 +37,8 @@ impl Region {
     pub fn new(driver: &mut Driver, pd: u32, depth: u8) -> Region {
         let extent = Extent::new(&driver.memory, OFFSET + u64::from(LEN));
         let has_page_size = driver.features & MR_PAGES != 0;
-        // The offset in the first page is that of `address` with page sizes, else that of `start`.
+        // With page sizes, `address` determines the offset in the first page; without page sizes,
+        // `start` does.
         let (start, address) = match has_page_size {
             true => (0x7fff_0000_0456, 0xabcd_0000_0000 + OFFSET),
             false => (0x7fff_0000_0000 + OFFSET, 0xabcd_0000_0456),

@@ -57,7 +57,7 @@ impl Queue {
         self.buffers + u64::from(head / 2) * ROOM
     }
 
-    /// Makes a buffer of `len` bytes available. The first descriptor has `part` bytes.
+    /// Makes a buffer of `len` bytes available by two descriptors. The first one has `part` bytes.
     fn offer(&mut self, part: u32, len: u32, is_writable: bool) {
         let head = self.offered * 2 % ENTRIES;
         let address = self.buffer(head);
@@ -79,8 +79,8 @@ impl Queue {
         driver.notify(self.index, self.notify);
     }
 
-    /// Asserts that the device has returned the oldest work request's buffer. It does so before the
-    /// driver can see the completion.
+    /// Asserts that the device has returned the oldest work request's buffer. The device must
+    /// return the buffer before the driver can see the completion.
     fn is_given_back(&mut self) {
         assert!(matches!(self.ring.take(), Some((_, 0))));
     }
@@ -101,7 +101,7 @@ struct Side {
     driver: Driver,
     pd: u32,
     region: Region,
-    /// The CQs of sends and receives.
+    /// The CQ of sends and the CQ of receives.
     cqs: [Queue; 2],
     sq: Queue,
     rq: Queue,
@@ -186,8 +186,8 @@ impl Side {
     }
 }
 
-/// A message wakes its receiver. The number of a destroyed QP is reused once its virtqueues were
-/// reset.
+/// A message wakes its receiver. After a QP was destroyed and its virtqueues were reset, its number
+/// is reused.
 // abi
 // abi
 #[test]

@@ -18,7 +18,7 @@ use crate::wire::Fields;
 /// Kinds of arm requests: for any completion, or for solicited completions.
 pub const NEXT: u64 = 1;
 pub const SOLICITED: u64 = 2;
-/// `slot_shift` of a CQ.
+/// Base-2 logarithm of the size of a CQ's slots: the field `slot_shift`.
 const CQ_SHIFT: u8 = 6;
 
 /// The memory of a ring.
@@ -30,8 +30,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of `slots` slots of 2^`shift` bytes, followed by `behind` bytes. Its page list has
-    /// the depth `depth`.
+    /// A ring of `slots` slots of 2^`shift` bytes, followed by `behind` more bytes. Its page list
+    /// has the depth `depth`.
     fn new(memory: &Rc<Memory>, slots: u32, shift: u8, behind: u64, depth: u8) -> Ring {
         let extent = Extent::new(memory, (u64::from(slots) << shift) + behind);
         Ring {
@@ -64,7 +64,8 @@ impl Ring {
         u64::from(position % self.slots) << self.shift
     }
 
-    /// DMA address of a word: 0 is the owner's word, 1 the device's word, 2 the arm word.
+    /// DMA address of a word behind the slots. Number 0 is the owner's position, 1 the device's
+    /// position, 2 the arm word.
     fn word(&self, number: u64) -> u64 {
         let behind = u64::from(self.slots) << self.shift;
         self.extent.at(behind + 64 * number)
@@ -122,8 +123,8 @@ impl WorkQueue {
     }
 }
 
-/// A shared receive queue. Work requests use the slots in another order than that of posting: each
-/// pair is swapped, as the array `order` says.
+/// A shared receive queue. The slots of each two consecutive work requests are swapped, and the
+/// array `order` in the ring says so.
 pub struct SharedQueue {
     pub ring: Ring,
     /// Handle of the SRQ.
@@ -181,7 +182,8 @@ pub struct CompletionQueue {
     consumer: u32,
     /// The device's producer position as it was read last.
     known: u32,
-    /// Sequence number of arm requests, and kind and position of the present one.
+    /// Sequence number of the next arm request. `asked` is the kind and position of the present
+    /// one.
     sequence: u64,
     asked: Option<(u64, u32)>,
 }
@@ -256,14 +258,14 @@ impl CompletionQueue {
         self.sequence = sequence;
     }
 
-    /// Updates the state after an event of this CQ.
+    /// Updates this state after an event of the CQ was received.
     pub fn told(&mut self) {
         self.sequence = (self.sequence + 1) % (1 << 30);
         self.asked = None;
         self.known = self.ring.load_device();
     }
-    /// Moves to another ring. Returns the remaining completions of the old ring, which ends at
-    /// position `end`.
+    /// Moves the CQ to another ring. Returns the remaining completions of the old ring, which ends
+    /// at position `end`.
     pub fn moves(&mut self, driver: &mut Driver, ring: Ring, end: u32) -> Vec<Cqe> {
         let mut held = Vec::new();
         while self.consumer != end {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Ports that are added and removed while others work.
+//! Ports that are added and removed while other ports are in use.
 
 use std::fs;
 use std::path::Path;
@@ -15,12 +15,13 @@ use crate::process::Daemon;
 use crate::wire::*;
 use crate::MACS;
 
-/// How often a port is added and removed.
+/// Number of times that a port is added and removed.
 const ROUNDS: u32 = 100;
 /// Memory for the tables and frames of a port, in KiB.
 const OF_A_PORT: u64 = 27 << 10;
 
-/// Runs a test with a daemon whose control socket is `dir`/ctl, by the direct path and by packets.
+/// Runs a test with a daemon whose control socket is `dir`/ctl, once with the direct path and once
+/// with packets.
 fn on_both_paths(test: impl Fn(&Path, &Daemon)) {
     for path in ["direct", "wire"] {
         let dir = tempfile::tempdir().unwrap();
@@ -95,8 +96,8 @@ fn ports_come_and_go_and_nothing_grows() {
     });
 }
 
-/// Peers of a removed port get errors, like after the end of its VM. A port that is added again
-/// under the same name is another peer.
+/// Peers of a removed port get errors, as after the end of its VM. A port that is added again under
+/// the same name is another peer.
 #[test]
 fn peers_of_a_port_that_goes_get_errors() {
     const RETRY_EXC_ERR: u8 = 12;

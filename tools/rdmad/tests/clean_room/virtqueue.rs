@@ -52,8 +52,8 @@ impl Virtqueue {
         [self.table, self.available, self.used]
     }
 
-    /// Makes a chain of descriptors available; `first` is its first descriptor. The caller notifies
-    /// the device.
+    /// Makes a chain of descriptors available. `first` is the index of its first descriptor. The
+    /// caller must notify the device.
     pub fn offer(&mut self, first: u16, pieces: &[Piece]) {
         for (index, piece) in (first..).zip(pieces) {
             let is_last = usize::from(index - first) + 1 == pieces.len();

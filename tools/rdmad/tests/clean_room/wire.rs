@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers and layouts from `Documentation/abi.md` and its parts. This second copy exists on
-//! purpose: a mistake in `rust/abi` would otherwise be on both sides of each test.
+//! Numbers and layouts from `Documentation/abi.md` and its parts. This copy of `rust/abi` exists on
+//! purpose: otherwise both sides of each test would share a mistake in `rust/abi`.
 
 /// Feature bits.
 pub const RING_ADDR: u64 = 1 << 0;
@@ -220,7 +220,7 @@ pub struct Send {
     pub wr_id: u64,
     pub opcode: u32,
     pub flags: u32,
-    /// Immediate data as raw bytes, or the key to invalidate as le32.
+    /// Immediate data as raw bytes, or the key to invalidate in little-endian byte order.
     pub ex: [u8; 4],
     /// Encoded member of the WQE's union.
     pub union: Vec<u8>,
@@ -260,7 +260,7 @@ impl Send {
         self
     }
 
-    /// Encodes the header. Bytes of the union after its member have values other than 0.
+    /// Encodes the header. The bytes of the union after its member are not 0.
     fn header(&self, num_sge: usize) -> Fields {
         let mut header = Fields::default()
             .le32(num_sge as u32)

@@ -6,7 +6,7 @@ use crate::between;
 use crate::only;
 use crate::wire::*;
 
-/// Offsets in a send WQE: number of SGEs, and address and L_Key of the first SGE.
+/// Offsets in a send WQE of the number of SGEs, and of the address and L_Key of the first SGE.
 const NUM_SGE: usize = 0;
 const ADDRESS: usize = 75;
 const LKEY: usize = 87;
@@ -57,7 +57,7 @@ fn fields_without_meaning_are_ignored() {
     });
 }
 
-/// Inline data must have exactly one SGE.
+/// A work request with inline data must have exactly one SGE.
 // abi: R-1153
 #[test]
 fn inline_data_of_another_form_is_refused() {

@@ -43,8 +43,8 @@ fn damage_is_noticed() {
     for number in 0..50 {
         rig.engine_build(0, mac(1), number);
         let frame = rig.engine_receive(1);
-        // Damage is not noticed in byte 46, which has the congestion marks of the BTH: the ICRC does
-        // not cover it.
+        // Damage is not noticed in byte 46, which has the congestion marks of the BTH, because the
+        // ICRC does not cover this byte.
         let is_covered = frame[46] == 0;
         assert!(!is_covered || Packet::parse_frame(&frame).is_err());
     }
