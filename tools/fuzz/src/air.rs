@@ -13,7 +13,7 @@ use crate::own::stage::limits;
 
 /// Number of frame buffers of a port.
 const FRAMES: usize = 512;
-/// Maximum number of received frames that wait at a port; more are lost.
+/// Maximum number of received frames that wait at a port. Further frames are lost.
 const QUEUE: usize = 256;
 
 /// A network with ports and frames in flight.
@@ -32,7 +32,7 @@ struct Port {
 }
 
 impl Air {
-    /// Makes a VM whose device has a port of the network.
+    /// Makes VM number `n`, and connects its device to the network by a port.
     pub fn vm(&mut self, n: usize, runtime: &Runtime) -> Vm {
         let port = Arc::new(Port {
             mac: mac(n),

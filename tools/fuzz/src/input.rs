@@ -29,24 +29,25 @@ impl<'a> Input<'a> {
         usize::from(self.any::<u8>()) % end
     }
 
-    /// True once in `times`.
+    /// True with a probability of 1 in `times`.
     pub fn once_in(&mut self, times: usize) -> bool {
-        // False for zeros, so that missing bytes take the common path.
+        // False if the byte is zero, so that missing bytes lead to the common case.
         self.below(times) == times - 1
     }
 
-    /// An element of `things`, which has at most 256.
+    /// An element of `things`, which has at most 256 elements.
     pub fn of<T: Copy>(&mut self, things: &[T]) -> T {
         things[self.below(things.len())]
     }
 
-    /// Up to `most` bytes.
+    /// A list of up to `most` bytes.
     pub fn bytes(&mut self, most: u8) -> Vec<u8> {
         let len = usize::from(self.any::<u8>()).min(most.into());
         (0..len).map(|_| self.any()).collect()
     }
 
-    /// `usual`, a neighbour of `usual`, or a number that range checks tend to get wrong.
+    /// The number `usual`, a neighbour of it, or another number for which range checks are often
+    /// wrong.
     pub fn edge(&mut self, usual: u64) -> u64 {
         match self.below(16) {
             0..=9 => usual,
@@ -65,7 +66,7 @@ impl<'a> Input<'a> {
         self.edge(usual.into()) as u32
     }
 
-    /// The number of an object, or one near it.
+    /// The number `usual` of an object, or another number by the choice of [`edge`](Self::edge).
     pub fn number<N: Number>(&mut self, usual: N) -> N {
         N::new(self.edge32(usual.get()))
     }

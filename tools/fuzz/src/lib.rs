@@ -29,12 +29,12 @@ use std::{fs, io};
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name of its module and corpus.
+    /// The name of the target, its module and its corpus.
     pub name: &'static str,
-    /// One line about its input, the code under test, and the oracle.
+    /// One line about the target's input, the code under test, and the checks.
     pub about: &'static str,
-    /// Feeds these bytes to the code under test. Panics on a defect of that code, never because of
-    /// the bytes.
+    /// Passes these bytes to the code under test. Panics if that code has a defect, and never
+    /// because of the bytes.
     pub run: fn(&[u8]),
 }
 
@@ -103,7 +103,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
 }
 
 thread_local! {
-    /// Texts of the thread's panics, including contained ones.
+    /// Messages of this thread's panics, including contained panics.
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -122,7 +122,7 @@ impl Target {
             }));
         });
         PANICS.take();
-        // Unwind safe: a target keeps no state that its next run could see.
+        // Unwind safe: a target that panics leaves no state behind that its next run uses.
         let ended = panic::catch_unwind(AssertUnwindSafe(|| (self.run)(data)));
         match (PANICS.take().into_iter().next(), ended) {
             (Some(panic), _) => Err(panic),

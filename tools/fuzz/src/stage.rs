@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Whole engines that one thread drives, and a connection that hostile VMs must not disturb.
+//! Whole verbs engines that one thread steps, and a connection that hostile VMs must not disturb.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use virtio_rdma_abi::number::Qpn;
 use super::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, World, Wr};
 
 const WORKERS: usize = 2;
-/// Number of steps after which workers that still find work count as endless.
+/// Number of steps after which workers that still have work count as endless.
 const ENDLESS: usize = 100_000;
 /// Maximum number of deadlines to wait for: a requester retries for ever if its peer never posts a
 /// receive.
 const DEADLINES: usize = 64;
-/// Number of bytes that a device may allocate in addition to its tables and frames.
+/// Maximum number of bytes that a device may allocate in addition to its tables and frames.
 const MEMORY: u64 = 2 << 20;
 
-/// Small limits, which a driver reaches soon.
+/// Small limits of a device, so that a driver reaches them soon.
 pub fn limits() -> Limits {
     let limits = Limits {
         max_qp: 32,
@@ -49,7 +49,7 @@ pub fn limits() -> Limits {
     }
 }
 
-/// A runtime with a manual clock and workers that are stepped by calls.
+/// Configuration of a runtime whose clock and workers are driven by calls.
 fn config(path: PathPolicy) -> RuntimeConfig {
     RuntimeConfig {
         workers: Some(WORKERS),
@@ -95,7 +95,7 @@ pub fn pass(runtime: &Runtime) -> bool {
     next.is_some()
 }
 
-/// Runs the workers until no work is left, deadlines included.
+/// Runs the workers, and advances the clock to their deadlines, until no work is left.
 pub fn settle(runtime: &Runtime) {
     work(runtime);
     for _ in 0..DEADLINES {
@@ -122,7 +122,7 @@ pub fn memory(vm: &Vm) -> u64 {
     vm.device.status().memory.used
 }
 
-/// A connection that must work, whatever other programs and VMs do.
+/// A connection between two VMs that must work, whatever other programs and VMs do.
 pub struct Neighbour<'w> {
     world: &'w World,
     cqs: [Cq<'w>; 2],

@@ -44,7 +44,7 @@ fn sges(input: &mut Input<'_>, mr: &Mr) -> Vec<Sge> {
     (0..input.below(4)).map(|_| piece(input)).collect()
 }
 
-/// Bytes of a send WQE with the first MR as the local and the second as the remote memory.
+/// Bytes of a send WQE. The first MR is its local memory, the second its remote memory.
 pub fn send(input: &mut Input<'_>, mrs: &[Mr; 2], peer: &Vm, qpns: &[Qpn]) -> Vec<u8> {
     let [ours, theirs] = mrs;
     let opcode = input.of(WrOpcode::ALL);

@@ -16,5 +16,6 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     fuzz::target(&name).unwrap_or_else(|| panic!("no target has the name {name}"))
 });
 
-// libFuzzer's panic hook ends the process at each panic, so a contained panic is a finding too.
+// libFuzzer's panic hook ends the process at each panic, so panics that the daemon would contain
+// are findings too.
 fuzz_target!(|data: &[u8]| (TARGET.run)(data));

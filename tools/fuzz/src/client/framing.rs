@@ -2,9 +2,9 @@
 
 //! A model of the stream: it turns writes with descriptors into messages with descriptors.
 //!
-//! A read of the socket ends after a write that carries descriptors. Descriptors belong to the
-//! message in which the read ended that brought them. If a message has several sets of descriptors,
-//! it gets the last one.
+//! A read of the socket ends after a write that carries descriptors. The descriptors belong to the
+//! message in which this read ended. If several reads with descriptors ended in a message, the
+//! message gets only the descriptors of the last one.
 
 use std::collections::VecDeque;
 
@@ -26,16 +26,17 @@ pub struct Message {
     pub fds: Vec<Thing>,
 }
 
-/// The error if the client broke the protocol.
+/// The error that the client broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// The state of the stream: bytes that the server has read, and bytes that it has yet to read.
+/// The state of the stream: writes that the server has yet to read, and bytes that it has read and
+/// not handled.
 #[derive(Clone, Debug, Default)]
 pub struct Framing {
     writes: VecDeque<Write>,
     buffer: Vec<u8>,
-    /// Received descriptors, with the length of `buffer` at the end of their read.
+    /// Received descriptors, each set with the length of `buffer` after the read that received it.
     waiting: VecDeque<(usize, Vec<Thing>)>,
 }
 

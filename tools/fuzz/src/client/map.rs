@@ -50,7 +50,8 @@ impl Map {
             thing,
             writable,
         } = region;
-        // RAM begins at address 0 and needs a file. Other memory without a file is ignored.
+        // Writable memory at address 0 is RAM and needs a file. Other memory without a file is
+        // ignored.
         if !has_file {
             return if iova == 0 && writable {
                 Err(EINVAL)
@@ -94,7 +95,7 @@ impl Map {
         Ok(())
     }
 
-    /// File and offset of the `len` bytes at `iova`, if they lie in one region.
+    /// File and offset of the `len` bytes at `iova`; `None` unless all lie in one region.
     pub fn find(&self, iova: u64, len: u64) -> Option<Place> {
         let holds = |it: &&Region| it.iova <= iova && iova <= it.last();
         let region = self.regions.iter().find(holds)?;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The files of guest memory. Pages that the device may not write are filled with marks, which must
-//! not change.
+//! The files of guest memory. Pages that the device must not write are filled with marks, a byte
+//! value that must not change.
 
 use super::map::{Map, Place};
 use super::things::{Thing, Things, MEMORIES, PAGE, PAGES};
 
-/// The byte that fills unwritten pages of each file.
+/// The mark of each file: the byte that fills pages which must not be written.
 const MARKS: [u8; MEMORIES] = [0xa5, 0x5a];
 
-/// The pages of each file that may be written.
+/// For each page of each file, whether it may be written.
 pub struct Memory {
     open: [[bool; PAGES]; MEMORIES],
 }
@@ -49,8 +49,8 @@ impl Memory {
         assert_eq!(read, Ok(bytes.len()), "memory is read");
     }
 
-    /// Panics if a page has changed for which writes were not permitted. Fills the other pages with
-    /// marks again.
+    /// Panics if a page has changed for which writes were not permitted. Then fills the other pages
+    /// with marks, and permits no writes any more.
     pub fn end(&mut self, things: &Things) {
         let mut bytes = [0; PAGES * PAGE];
         for (file, open) in self.open.iter().enumerate() {

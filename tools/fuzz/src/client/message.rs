@@ -119,7 +119,8 @@ impl Reply {
         self.header.size as usize
     }
 
-    /// Removes the reply from the front of `stream`. Panics if the stream begins with another one.
+    /// Removes the reply from the front of `stream`. Panics if the stream does not begin with this
+    /// reply.
     pub fn take(&self, stream: &mut &[u8]) {
         let (shown, rest) = stream.split_at_checked(self.len()).unwrap_or((stream, &[]));
         *stream = rest;

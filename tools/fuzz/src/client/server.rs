@@ -10,13 +10,13 @@ use super::vectors::{Vectors, VECTORS};
 use super::{EINVAL, EOPNOTSUPP};
 use crate::function::{Function, Step, Task, BARS};
 
-/// Index of the configuration space's region, its length in bytes, and the number of regions.
+/// Index of the region of the configuration space, its length in bytes, and the number of regions.
 const CONFIG: u32 = 7;
 const CONFIG_LEN: u64 = 256;
 const REGIONS: u32 = 9;
 /// Number of interrupt types: INTx, MSI, MSI-X.
 const IRQS: u32 = 3;
-/// Limits of unread replies, below the capacity of the socket.
+/// Maximum number and total length in bytes of unread replies, below the capacity of the socket.
 const MAX_REPLIES: usize = 64;
 const MAX_BYTES: usize = 0x1_8000;
 
@@ -27,7 +27,7 @@ pub struct Server {
     pub map: Map,
     pub vectors: Vectors,
     framing: Framing,
-    /// Header of a DEVICE_RESET without a reply yet, and whether its reset is done.
+    /// Header of a DEVICE_RESET that has no reply yet. `is_reset` is set when its reset is done.
     reset: Option<Header>,
     is_reset: bool,
     replies: Vec<Reply>,
@@ -52,7 +52,7 @@ impl Server {
         let mut ahead = self.clone();
         ahead.framing.write(write.clone());
         let (bytes, writes) = ahead.framing.unread();
-        // A protocol error does not matter here: only the amount of replies does.
+        // A protocol error is ignored: only the number and length of the replies are needed.
         let _ = ahead.serve();
         let replies: usize = ahead.replies.iter().map(Reply::len).sum();
         let few = writes <= MAX_REPLIES / 2 && ahead.replies.len() <= MAX_REPLIES;
@@ -64,7 +64,7 @@ impl Server {
         self.framing.write(write);
     }
 
-    /// Serves everything that the client has written.
+    /// Handles all that the client has written.
     pub fn serve(&mut self) -> Result<(), Broken> {
         if std::mem::take(&mut self.is_reset) {
             if let Some(header) = self.reset.take() {
@@ -97,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Descriptors that the server holds open.
+    /// The client's descriptors that the server holds open.
     pub fn held(&self) -> Vec<Thing> {
         let mapped = self.map.regions.iter().map(|region| region.thing);
         let others = self.vectors.connected().chain(self.framing.waiting());

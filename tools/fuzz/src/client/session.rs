@@ -19,10 +19,10 @@ use crate::function::driver::{
 };
 use crate::function::{send_bytes, Bench, Step, NOTIFY, VIRTIO};
 
-/// Maximum number of steps in which the service thread completes all work of an input.
+/// Maximum number of steps that the service thread needs for all pending work.
 const REST: usize = 200;
-/// Number of bytes that the kernel queues as one piece. It splits longer writes and attaches the
-/// descriptors to the first piece.
+/// Maximum number of bytes that the kernel queues as one piece. The kernel splits longer writes, and
+/// attaches the descriptors to the first piece.
 const PIECE: usize = 0x8000;
 
 /// A function, and the descriptors and memory of its clients.
@@ -72,7 +72,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sends posted writes: offset, width in bytes and value of each.
+    /// Sends posted writes to registers. `writes` has the offset, the width in bytes and the value
+    /// of each.
     pub fn write_registers(&mut self, writes: &[(u64, usize, u64)]) {
         for &(offset, width, value) in writes {
             let payload = store(VIRTIO, offset, &value.to_le_bytes()[..width]);
@@ -82,7 +83,8 @@ impl<'a> Session<'a> {
         self.serve();
     }
 
-    /// Makes a chain available and notifies the queue.
+    /// Writes `chain` to the descriptor table of a queue, makes the chain available, and notifies
+    /// the device.
     pub fn offer(&mut self, queue: u64, chain: &[u8]) {
         let at = queue_at(queue);
         let mut index = [0; 2];
@@ -115,8 +117,8 @@ impl<'a> Session<'a> {
         [&header.encode(), payload].concat()
     }
 
-    /// Writes to the socket when the model says that it has room. Bytes for which there is never
-    /// room are dropped.
+    /// Writes to the socket. If the model shows no room, the server is first made to read. If there
+    /// is no room even then, the bytes are dropped.
     pub fn write(&mut self, mut bytes: Vec<u8>, fds: &[Thing]) {
         if !fds.is_empty() && bytes.len() > PIECE {
             let rest = bytes.split_off(bytes.len() - PIECE);
@@ -186,7 +188,7 @@ impl<'a> Session<'a> {
         u64::from_ne_bytes(count)
     }
 
-    /// Lets the service thread do a piece of work. Returns whether there was any.
+    /// Lets the service thread do a piece of work. Returns whether there was work.
     pub fn serve_device(&mut self) -> bool {
         let step = self.bench.serve_device(&mut self.server.function);
         self.server.stepped(step);
@@ -200,12 +202,13 @@ impl<'a> Session<'a> {
         assert!(steps <= REST, "work without end");
     }
 
-    /// Disconnects the client, at once or after its last message was served, and connects another.
+    /// Disconnects the client, and connects another one. If not `at_once`, the messages of the first
+    /// client are served before.
     pub fn leave(&mut self, at_once: bool) {
         if at_once {
             let (gone, _) = UnixStream::pair().expect("socket");
             self.client = gone;
-            // Queued messages are served until sending a reply fails.
+            // The server handles queued messages until it can't send a reply.
             let _ = self.bench.stepped.serve_client();
             for number in 0..EVENTFDS {
                 self.signals(number);
@@ -228,13 +231,13 @@ impl<'a> Session<'a> {
         self.check_interrupts();
         assert_eq!(self.bench.space.mapped().0, 0, "mapped bytes");
         let left = self.client.read(&mut [0]).map_err(|error| error.kind());
-        // The connection is reset if the server has left input unread.
+        // If the server has left input unread, the connection is reset instead of closed.
         let is_closed = matches!(left, Ok(0) | Err(ErrorKind::ConnectionReset));
         assert!(is_closed, "the connection is still open");
         self.client = connect(self.bench);
     }
 
-    /// Checks that a client and a driver that follow the rules are served.
+    /// Checks that a client and a driver are served if they follow the rules.
     fn be_honest(&mut self) {
         let version = self.message(command::VERSION, 0, &[0, 0, 1, 0]);
         self.write(version, &[]);
@@ -266,8 +269,8 @@ impl<'a> Session<'a> {
         assert_eq!(index, [1, 0], "used index");
     }
 
-    /// Ends the input. Checks that an honest client is served next, and that nothing is left of
-    /// either client.
+    /// Ends the input. Checks that an honest client is served next, and that the server then holds
+    /// no descriptors and no memory of either client.
     pub fn end(mut self) {
         self.serve();
         self.drain();

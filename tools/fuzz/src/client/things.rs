@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Valid and invalid descriptors that a client passes to the server. Counts how many of each the
-//! process holds open.
+//! Valid and invalid descriptors that a client passes to the server. This module counts how many
+//! descriptors of each file the process holds open.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,8 +20,8 @@ pub const EVENTFDS: usize = 3;
 /// Number of descriptors to choose from.
 pub const THINGS: usize = 9;
 
-/// Index of a descriptor. The files of memory come first, then the first of these files opened
-/// read-only, then the eventfds, then other kinds of files.
+/// Index of a descriptor. The order is: the files of guest memory, the first of these files opened
+/// read-only, the eventfds, and other kinds of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thing(pub usize);
 
@@ -31,7 +31,8 @@ impl Thing {
         Self(MEMORIES + 1 + number)
     }
 
-    /// The number of the file of memory, and whether it is open for writing.
+    /// The number of the file of guest memory, if the descriptor is one, and whether it is open for
+    /// writing.
     pub fn memory(self) -> Option<(usize, bool)> {
         match self.0 {
             file @ 0..MEMORIES => Some((file, true)),
@@ -51,7 +52,7 @@ impl Thing {
 pub struct Things {
     fds: [OwnedFd; THINGS],
     identities: [Identity; THINGS],
-    /// Number of descriptors of each that the process holds without the server's.
+    /// For each file, the number of descriptors that the process holds without those of the server.
     own: [usize; THINGS],
 }
 
@@ -66,7 +67,8 @@ impl Things {
         let [a, b, c] = eventfds();
         let (pipe, _) = rustix::pipe::pipe().expect("pipe");
         let (socket, _) = UnixStream::pair().expect("socket");
-        // A file that other code may also open, such as /dev/null, could not be counted.
+        // A socket, because the descriptors of a file that other code may also open, such as
+        // /dev/null, could not be counted.
         let other = UnixDatagram::unbound().expect("socket");
         let fds = [
             first,
@@ -93,7 +95,7 @@ impl Things {
         self.fds[thing.0].as_fd()
     }
 
-    /// Panics unless the server holds exactly these of the client's descriptors.
+    /// Panics unless the server holds exactly the descriptors `expected` of the client.
     pub fn check(&self, expected: &[Thing]) {
         let held = self.held();
         for (number, identity) in self.identities.iter().enumerate() {
@@ -127,7 +129,7 @@ fn identity(fd: &str) -> Option<Identity> {
         let file = fs::metadata(link(fd)).ok()?;
         return Some((file.dev(), file.ino()));
     }
-    // All eventfds share one inode, so they are told apart by their ID.
+    // All eventfds share one inode, so their IDs distinguish them.
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
     let (_, id) = about.split_once("eventfd-id:")?;
     Some((u64::MAX, id.split_whitespace().next()?.parse().ok()?))

@@ -17,7 +17,7 @@ const MSIX: u32 = 2;
 #[derive(Clone, Copy, Debug, Default)]
 struct Vector {
     eventfd: Option<usize>,
-    /// Set if the vector was raised without an eventfd; true if that is certain.
+    /// `Some` if the vector may have been raised while it had no eventfd; true if it certainly was.
     pending: Option<bool>,
 }
 
@@ -57,7 +57,7 @@ impl Vectors {
         }
     }
 
-    /// Executes SET_IRQS. `words` follow its length field.
+    /// Executes SET_IRQS. `words` are the four words that follow the length field of its payload.
     pub fn set(&mut self, words: [u32; 4], fds: &[Thing]) -> Result<(), u32> {
         let [flags, index, start, count] = words;
         // Exactly one type of data (none, booleans, eventfds) and one action (mask, unmask,
@@ -101,7 +101,7 @@ impl Vectors {
         Ok(())
     }
 
-    /// Range of the number of signals of each eventfd since the last call.
+    /// For each eventfd, the possible numbers of signals since the last call.
     pub fn take_signals(&mut self) -> [RangeInclusive<u64>; EVENTFDS] {
         let (least, most) = (
             std::mem::take(&mut self.least),

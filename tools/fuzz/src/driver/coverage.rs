@@ -2,8 +2,8 @@
 
 //! Line coverage of each parser by the corpora.
 //!
-//! A program that is built with LLVM's source coverage replays the corpora. It counts lines of a
-//! parser; the engine only counts edges of the whole program.
+//! A program that is built with LLVM's source coverage replays the corpora. It measures the lines of
+//! each parser, while the engine only counts edges of the whole program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ struct Parser {
     name: &'static str,
     /// Source files and directories of the parser, relative to the tree.
     sources: &'static [&'static str],
-    /// The targets that feed the parser.
+    /// Names of the targets that pass bytes to the parser.
     targets: &'static [&'static str],
 }
 
@@ -117,7 +117,7 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The program that replays inputs, built with a counter for each region of the sources.
+/// The program that replays inputs. It is built with a counter for each region of the sources.
 struct Instrumented {
     program: PathBuf,
     /// Major version of the compiler's LLVM. Tools of other versions can't read its profiles.
@@ -128,7 +128,7 @@ impl Instrumented {
     /// Builds the program.
     fn build() -> Result<Self> {
         let directory = build().join("target-coverage");
-        // An explicit target keeps counters out of build scripts.
+        // With an explicit target, build scripts are built without counters.
         let status = Command::new("cargo")
             .args(["build", "--quiet", "--target", TRIPLE])
             .args(["-p", "fuzz", "--bin", "fuzz"])

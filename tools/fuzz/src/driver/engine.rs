@@ -12,7 +12,7 @@ use fuzz::Target;
 
 pub const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// Flags by which stable rustc instruments edges and comparisons with LLVM's SanitizerCoverage.
+/// Flags that make stable rustc instrument edges and comparisons with LLVM's SanitizerCoverage.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
@@ -22,7 +22,7 @@ const RUSTFLAGS: &str = "-Cpasses=sancov-module \
 
 /// Seconds after which the run of one input counts as endless.
 const ENDLESS: u32 = 20;
-/// Memory limit of the process in MiB. Touched pages of guest memory count.
+/// Memory limit of the process in MiB, including the pages of guest memory that were accessed.
 const MEMORY: u32 = 2048;
 /// Maximum length of an input in bytes.
 const INPUT: u32 = 4096;
@@ -77,14 +77,14 @@ impl Engine {
             .arg(format!("-timeout={ENDLESS}"))
             .arg(format!("-rss_limit_mb={MEMORY}"))
             .arg(format!("-max_len={INPUT}"))
-            // Missing guest memory raises SIGBUS, which the device handles itself.
+            // libFuzzer must not handle SIGBUS: the device handles it, for missing guest memory.
             .arg("-handle_bus=0")
             .arg(format!("-artifact_prefix={}/", work.display()))
             .stderr(File::create(&log)?);
         Ok((command, log))
     }
 
-    /// Runs a target for `time`, starting from its corpora. Returns the engine's log.
+    /// Runs a target for `time`, starting with the inputs of its corpora. Returns the engine's log.
     pub fn fuzz(&self, target: &Target, time: Duration, seed: u32) -> Result<String> {
         let (mut command, log) = self.command(target)?;
         command
@@ -102,7 +102,8 @@ impl Engine {
         fs::create_dir_all(target.corpus())?;
         let (mut command, log) = self.command(target)?;
         let status = command
-            // Only edges are compared: with their counts, many more inputs would be added.
+            // Only reached edges are compared. If their counts were compared too, many more inputs
+            // would be added.
             .args(["-merge=1", "-use_counters=0"])
             .arg(target.corpus())
             .arg(work(target).join("corpus"))

@@ -16,7 +16,7 @@ pub struct Report {
     covered_before: u64,
     /// Number of edges that were reached at the end of the run.
     covered_after: u64,
-    /// Number of inputs that took new paths.
+    /// Number of inputs that reached new paths through the program.
     new_paths: u64,
     /// Duration of the run.
     seconds: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A function under test, stepped in parallel with its model.
+//! A PCI function under test, stepped in parallel with its model.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Bench {
         Function::new(self.initial, self.generation)
     }
 
-    /// Lets the service thread do a piece of work, and updates the model.
+    /// Lets the service thread do a piece of work, and updates the model accordingly.
     pub fn serve_device(&mut self, model: &mut Function) -> Step {
         let tasks = self.stepped.tasks();
         let worked = self.stepped.serve_device();
@@ -120,7 +120,8 @@ impl Bench {
     /// Disconnects the client. Returns the model of the state that the next client finds.
     pub fn disconnect(&mut self, model: &Function) -> Function {
         self.stepped.disconnect();
-        // A queue that was served before the reset may have broken the rules.
+        // Each failure changes the generation: before the reset, queues may have been served whose
+        // contents break the rules.
         let calls = self.device.take_calls();
         let failures = calls.iter().filter(|&call| *call == Call::Fail).count();
         self.generation = model.common.generation.wrapping_add(failures as u8);

@@ -77,7 +77,7 @@ impl QueueModel {
 pub struct Common {
     device_select: u32,
     driver_select: u32,
-    /// Features that the driver accepts.
+    /// Feature bits that the driver has accepted.
     pub accepted: u64,
     /// Interrupt vector of configuration changes.
     pub config_vector: u16,
@@ -97,7 +97,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The registers after power on.
+    /// The registers after power-on.
     pub fn new(generation: u8) -> Self {
         Self {
             device_select: 0,
@@ -115,7 +115,7 @@ impl Common {
         }
     }
 
-    /// The registers as a read shows them.
+    /// The bytes that a read of all registers returns.
     pub fn image(&self) -> [u8; LEN] {
         let mut image = [0; LEN];
         let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);

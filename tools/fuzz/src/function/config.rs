@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the configuration space: its contents after power on, and the writable bits.
+//! A model of the configuration space: its contents after power-on, and the writable bits.
 
 /// Length of the configuration space in bytes.
 const LEN: usize = 256;
@@ -12,7 +12,7 @@ const CFG_PCI: u8 = 5;
 /// The configuration space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The space as a read shows it.
+    /// The bytes that a read of the whole space returns.
     pub bytes: [u8; LEN],
     writable: [u8; LEN],
     initial: [u8; LEN],
@@ -20,8 +20,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The configuration space of a function that has the contents `initial` after power on, and
-    /// BARs of these lengths.
+    /// The configuration space of a function with the contents `initial` after power-on, and with
+    /// BARs of these lengths in bytes.
     pub fn new(initial: [u8; LEN], bars: [u64; 6]) -> Self {
         let mut writable = [0; LEN];
         // Writable bits of the command register (memory space, bus master, INTx disable), and the
@@ -62,7 +62,7 @@ impl Config {
         self.window as u64 + 16
     }
 
-    /// Reads `len` bytes at `offset`. Bits beyond the end read as ones.
+    /// Reads `len` bytes at `offset`. Bytes beyond the end read as 0xff.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let rest = self.bytes.iter().skip(offset as usize);
         rest.copied()
@@ -79,8 +79,8 @@ impl Config {
         }
     }
 
-    /// The BAR and the offset that an access of `len` bytes at `offset` reaches, if it is to the
-    /// data field.
+    /// The BAR and the offset that an access of `len` bytes at `offset` reaches. `None` unless it is
+    /// an access to the data field of the capability that accesses BARs.
     pub fn reaches(&self, offset: u64, len: usize) -> Option<(u32, u64)> {
         let word = |at: usize| {
             let bytes = &self.bytes[self.window + at..][..4];
@@ -94,7 +94,7 @@ impl Config {
         hit.then(|| (u32::from(self.bytes[self.window + 4]), target))
     }
 
-    /// Restores the contents after power on.
+    /// Restores the contents after power-on.
     pub fn reset(&mut self) {
         self.bytes = self.initial;
     }

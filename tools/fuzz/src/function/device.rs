@@ -32,7 +32,7 @@ pub enum Call {
     Doorbell(u64, u32),
 }
 
-/// A device that answers each request with the request's bytes in reverse.
+/// A device that answers each request with the request's bytes in reverse order.
 #[derive(Default)]
 pub struct Echo {
     calls: Mutex<Vec<Call>>,
@@ -45,7 +45,7 @@ impl Echo {
         std::mem::take(&mut lock(&self.calls))
     }
 
-    /// The queues. Empty before DRIVER_OK.
+    /// The device's queues. Empty before DRIVER_OK.
     pub fn queues(&self) -> Vec<Arc<Virtqueue>> {
         lock(&self.queues).clone()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Writes of a driver to registers and to its queues.
+//! A driver's writes to registers and to its queues.
 
 use arbitrary::{Result, Unstructured};
 
@@ -41,8 +41,8 @@ pub fn queue_at(queue: u64) -> u64 {
     MEMORY + 0x4000 * queue
 }
 
-/// Offset, width in bytes and value of the register writes of a driver that follows the rules, from
-/// a reset up to DRIVER_OK.
+/// The register writes of a driver that follows the rules, from a reset up to DRIVER_OK. Of each:
+/// offset, width in bytes and value.
 pub fn set_up(input: &mut Unstructured<'_>) -> Result<Vec<(u64, usize, u64)>> {
     let (status, width) = STATUS;
     let mut writes = vec![(status, width, 3)];
@@ -95,7 +95,7 @@ pub fn descriptor(address: u64, len: u32, flags: u16, next: u16) -> [u8; 16] {
     bytes
 }
 
-/// A value: mostly one that is valid for some register, else an arbitrary one.
+/// A value for a register: mostly one that is valid for some register, otherwise an arbitrary one.
 pub fn value(input: &mut Unstructured<'_>) -> Result<u64> {
     Ok(match input.arbitrary::<u8>()? {
         small @ 0..=95 => u64::from(small & 0x1f),
@@ -107,7 +107,7 @@ pub fn value(input: &mut Unstructured<'_>) -> Result<u64> {
     })
 }
 
-/// An offset in a BAR, mostly inside a structure.
+/// An offset in a BAR, mostly inside one of virtio's structures.
 pub fn place(input: &mut Unstructured<'_>) -> Result<u64> {
     let base = *input.choose(&[0, ISR, DEVICE, NOTIFY, 0xfff0, 0x1_0000])?;
     Ok(base + u64::from(input.arbitrary::<u8>()?) % 0x44)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A PCI function for targets: a device that answers each request, and a model of its registers.
+//! A PCI function for targets: a device that answers each request, and a model of the function's
+//! registers.
 
 mod bench;
 mod common;
@@ -22,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// An eventfd for each vector of the function.
+/// One eventfd for each interrupt vector of the function.
 pub fn eventfds() -> [OwnedFd; QUEUES.len() + 1] {
     let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
     [(); QUEUES.len() + 1].map(|()| eventfd(0, flags).expect("eventfd"))

@@ -29,7 +29,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Panics if `bytes` differ from the expected ones.
+    /// Panics if `bytes` are not a result that the model expects.
     pub fn check(&self, bytes: &[u8]) {
         let mut bytes = bytes.to_vec();
         if let (true, Some(first)) = (self.either, bytes.first_mut()) {
@@ -43,7 +43,8 @@ impl Shown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Raised {
     pub vector: u16,
-    /// Whether the interrupt must occur. An answer may interrupt or not, depending on its ring.
+    /// Whether the interrupt must occur. The interrupt for an answer depends on the flags in the
+    /// ring, so it may or may not occur.
     pub certain: bool,
 }
 
@@ -59,8 +60,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// The function after power on, with this configuration space and `generation` configuration
-    /// changes so far.
+    /// The function after power-on, with the contents `initial` of the configuration space, and with
+    /// `generation` configuration changes so far.
     pub fn new(initial: [u8; 256], generation: u8) -> Self {
         Self {
             common: Common::new(generation),

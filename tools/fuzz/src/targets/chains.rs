@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Descriptor chains in RFC mode, in rings that change while they are served. Bad chains may break
-//! their own QP or CQ, and nothing else.
+//! Descriptor chains in RFC mode, in virtqueues that change while they are served. Bad chains may
+//! break only their own QP or CQ.
 
 use std::ops::Range;
 
@@ -67,7 +67,7 @@ impl<'w> Bench<'w> {
         };
         let qp = Qp::new(vm, &cq, &cq, options);
         connect(&qp, &qp);
-        // At first all buffers of the CQ are available.
+        // The driver starts with all buffers of the CQ made available.
         let published = SLOTS as u16;
         Self {
             world,
@@ -136,8 +136,8 @@ impl<'w> Bench<'w> {
         };
         let next = u16::from(input.any::<u8>()) % (SLOTS as u16 + 2);
         let (address, len) = (input.edge(at), input.edge32(usual));
-        // A buffer in memory of the honest connection is moved: the device does not protect a VM
-        // from its own driver.
+        // A buffer in memory of the honest connection is moved to other memory: the device does not
+        // protect a VM from its own driver.
         let is_outside = address.saturating_add(len.into()) <= self.honest.start;
         match is_outside || address >= self.honest.end {
             true => (address, len, flags, next),
@@ -182,7 +182,7 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// Resets or notifies a queue directly, which the driver of RFC mode may not do.
+    /// Resets or notifies a virtqueue, which a correct driver in RFC mode must not do at this time.
     fn reset(&mut self, input: &mut Input<'_>) {
         let vm = self.qp.vm;
         let numbers = mode::numbers(vm);

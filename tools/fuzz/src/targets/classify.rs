@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Classification of a frame as RoCE: by the switch, by the engine, and by its construction.
+//! Classification of a frame as RoCE: by the switch, by the engine, and by the construction of the
+//! frame.
 //!
-//! A filter that recognises less RoCE than a receiver lets forged packets pass. A filter that
-//! recognises more drops frames of other protocols.
+//! A filter that does not recognise all frames which a receiver treats as RoCE lets forged packets
+//! pass. A filter that recognises other frames as RoCE drops frames of other protocols.
 
 use arbitrary::{Arbitrary, Unstructured};
 use roce::headers::Bth;
@@ -42,7 +43,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Checks that must hold of any frame.
+/// Checks a frame of any content.
 fn look_at(frame: &[u8]) {
     let _ = inspect(frame);
     let packet = Packet::parse(frame);
@@ -80,7 +81,7 @@ fn is_rebuilt(packet: &Packet<'_>) {
     );
 }
 
-/// Corrects checksum and ICRC of a frame that has the simple form that the engine parses.
+/// Corrects the checksum and the ICRC of a frame, if it has a form that the engine parses.
 fn seal(frame: &mut [u8]) {
     let at = match frame.get(12..14) {
         Some([0x81, 0x00]) => ETHERNET + TAG,
@@ -164,7 +165,7 @@ enum Ip {
 }
 
 impl Stack {
-    /// Asserts that all classifiers agree with the frame's construction.
+    /// Builds the frame, and asserts that all classifiers agree with its construction.
     fn look_at(&self, input: &mut Unstructured<'_>) {
         let mut behind = [0; 64];
         let fill = input.fill_buffer(&mut behind);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A hostile guest: invalid commands, doorbells, rings and WQEs, by packets or by the direct path.
-//! It must harm nobody but itself.
+//! A hostile guest: invalid commands, doorbells, rings and WQEs, with packets or with the direct
+//! path. It must not harm other VMs.
 
 mod peer;
 mod plain;
@@ -21,7 +21,7 @@ use crate::own::harness::{connect, qp::PAGE, srq, Cq, Mr, Options, Qp, Ring, Vm,
 use crate::own::stage::{self, Neighbour};
 use crate::wqe;
 
-/// Maximum number of steps. More steps would only take longer.
+/// Maximum number of steps. More steps would only increase the run time.
 const ACTS: usize = 60;
 /// Indices of the ring of the SRQ, and of the SQ of the QP that uses the SRQ.
 const SHARED_SQ: usize = 8;
@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) {
     let world = stage::world(3, path);
     let [hostile, peer] = [&world.vms[0], &world.vms[1]];
     let before = stage::memory(hostile);
-    // The peer and a third VM talk to each other.
+    // The peer and a third VM have a connection that must keep working.
     let mut neighbour = Neighbour::new(&world, [1, 2]);
     let guard = peer.alloc(4096);
     peer.write(guard, &[0x5a; 4096]);
@@ -244,7 +244,7 @@ impl<'w> Guest<'w> {
         self.vm.device.doorbell(PAGE, doorbell.to_u32());
     }
 
-    /// The number of an object, possibly of another kind than `N`.
+    /// The number of an object, which may be of another kind than `N`.
     fn number<N: Number>(&self, input: &mut Input<'_>) -> N {
         let any = input.any::<u8>();
         N::new(match any % 4 {
@@ -283,8 +283,8 @@ impl<'w> Guest<'w> {
     }
 }
 
-/// Registers an MR of the guest. The request of the harness lacks the page size that the negotiated
-/// features require.
+/// Registers an MR of the guest. The harness can't do this: its request lacks the page size that
+/// the negotiated features require.
 fn own_mr(vm: &Vm) -> Mr {
     const LEN: u64 = 8192;
     let iova = vm.alloc(LEN);

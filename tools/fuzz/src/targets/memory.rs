@@ -64,7 +64,7 @@ struct Bench<'w> {
     base: u64,
     memory: Vec<u8>,
     open: Vec<Opens>,
-    /// Keys that are not valid any more.
+    /// Keys that give no access.
     closed: Vec<u32>,
     /// Number, key and type of each window.
     windows: Vec<(MwNumber, u32, MwType)>,
@@ -84,7 +84,7 @@ impl<'w> Bench<'w> {
         };
         let qps = [
             Qp::new(peer, &cqs[0], &cqs[0], options),
-            // A QP of a kernel client: only these may register memory by work requests.
+            // A QP of a kernel client: only kernel clients may register memory by work requests.
             Qp::new(
                 owner,
                 &cqs[1],
@@ -129,13 +129,13 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// A registration of some pages in some order, and the access that it gives.
+    /// A registration of random pages in random order, and the access that it gives.
     fn request(&self, input: &mut Input<'_>) -> (CmdRegUserMrPages, Opens) {
         let npages = 1 + input.below(MR_PAGES);
         let page = |_| self.base + PAGE * (input.any::<u8>() as u64 % PAGES);
         let pages: Vec<u64> = (0..npages).map(page).collect();
         let offset = u64::from(input.any::<u16>()) % PAGE;
-        // The MR ends in its last page.
+        // The length is chosen so that the MR ends in its last page.
         let most = npages as u64 * PAGE - offset;
         let least = most.saturating_sub(PAGE - 1).max(1);
         let len = least + u64::from(input.any::<u16>()) % (most - least + 1);
@@ -226,7 +226,7 @@ impl<'w> Bench<'w> {
         if flags.contains(ReregFlags::ACCESS) {
             old.access = opens.access;
         }
-        // The model does not predict what happens to the windows of the MR.
+        // The model does not predict whether the windows of the MR still give access.
         self.forget_windows(mrn);
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The same work requests by the direct path and by packets: completions, memory, states and events
-//! must be equal.
+//! The same work requests are executed with the direct path and with packets. Completions, memory,
+//! states and events must be equal.
 
 use std::sync::atomic::Ordering;
 
@@ -16,8 +16,8 @@ use crate::own::stage;
 const ACTS: usize = 30;
 /// Length of an MR in bytes.
 const LEN: u64 = 32 << 10;
-/// Offset of the source and the target of READs. Nothing else writes there, since no fence orders
-/// READs with other work requests.
+/// Offset of the source and the target of READs. Other work requests do not write to this memory,
+/// because no fence orders them with READs.
 const READ: u64 = 16 << 10;
 /// Longest message in bytes.
 const LONGEST: usize = 6000;
@@ -151,8 +151,9 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
         match input.below(8) {
             0..=3 => {
                 let side = usize::from(input.once_in(4));
-                // The old sender's work completes first: if both sides had work, it would be a race
-                // which side fails first. A send that waits for a receive gets one.
+                // The work of the old sender must complete first: if both sides had work, it would
+                // depend on timing which side fails first. Receives are posted for sends that wait
+                // for one.
                 if side != sender {
                     stage::settle(&world.runtime);
                     poll_all(&cqs, &mut polled);
@@ -175,8 +176,8 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
                 let len = length(&mut input) as u32 + 40;
                 let at = u64::from(input.any::<u8>());
                 let mut piece = sge(&mrs[side], at, len);
-                // A receive with a bad key is long enough: with a second fault, either of the two
-                // might be reported.
+                // A receive with a bad key is made long enough: if it were also too short, it would
+                // be undefined which fault is reported.
                 if input.once_in(16) {
                     piece.lkey ^= 1;
                     piece.length = LONGEST as u32;

@@ -3,7 +3,8 @@
 //! Configuration space, registers and queues of a PCI function.
 //!
 //! A driver writes arbitrary values, interleaved with steps of the service thread. After each step
-//! the registers must equal those of a model, and interrupts must use the model's vectors.
+//! the registers must equal those of a model, and interrupts must have the vectors that the model
+//! predicts.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -27,7 +28,7 @@ thread_local! {
 /// Runs the target.
 pub fn run(data: &[u8]) {
     MACHINE.with_borrow_mut(|machine| {
-        // `take` drops the machine if the run panics: it is not used again.
+        // After `take`, the machine is dropped if the run panics, so it is not used again.
         let mut taken = machine.take().unwrap_or_else(Machine::new);
         let mut run = Run::new(&mut taken);
         // An error means that the input is used up.
@@ -37,7 +38,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// A function, and the VM's memory and eventfds.
+/// A PCI function, and the VM's memory and eventfds.
 struct Machine {
     bench: Bench,
     memory: OwnedFd,
@@ -220,7 +221,7 @@ impl<'a> Run<'a> {
         assert_eq!(calls, self.model.take_doorbells(), "calls of a write");
     }
 
-    /// Lets the service thread do a piece of work. Returns whether there was any.
+    /// Lets the service thread do a piece of work. Returns whether there was work.
     fn serve(&mut self) -> bool {
         let step = self.bench.serve_device(&mut self.model);
         self.check_interrupts();

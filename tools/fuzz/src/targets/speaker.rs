@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A connection into which a third party injects packets, over a network that loses, duplicates and
-//! reorders frames.
+//! A connection over a network that loses, duplicates and reorders frames, and into which a third
+//! party, the *speaker*, injects packets.
 //!
-//! Packets that the third party, the *speaker*, sends from its own address must have no effect. In
-//! some inputs it forges the peer's address. Then all work requests must still complete, each once,
-//! and no memory outside of the MRs may change.
+//! Packets that the speaker sends from its own address must have no effect. In some inputs the
+//! speaker forges the peer's address. Then all work requests must still complete, each once, and no
+//! memory outside of the MRs may change.
 
 mod bodies;
 
@@ -32,7 +32,7 @@ const AREA: u64 = 4096;
 /// Maximum number of outstanding work requests.
 const OUTSTANDING: usize = 7;
 const AREAS: u64 = 8;
-/// Maximum number of lost frames in a row: fewer than make a requester give up.
+/// Maximum number of consecutive lost frames, so small that no requester fails.
 const LOSSES: usize = 3;
 /// Number of rounds after which outstanding work counts as endless.
 const ROUNDS: usize = 2000;
@@ -113,7 +113,7 @@ impl<'w> Talk<'w> {
             guard
         });
         let mrs = [a, b].map(|vm| vm.mr(3 * AREAS * AREA));
-        // The source of READs of A.
+        // The source of A's READs.
         let source = pattern((AREAS * AREA) as usize, 99);
         b.write(mrs[1].iova + AREAS * AREA, &source);
         Self {
@@ -150,7 +150,8 @@ impl<'w> Talk<'w> {
             }
             8..=10 => self.speak(input),
             _ => {
-                // All frames in flight are delivered before time passes, so none is late.
+                // All frames in flight are delivered before the clock advances, so no frame causes a
+                // timeout.
                 self.deliver_all();
                 stage::work(self.runtime);
                 self.deliver_all();
@@ -245,15 +246,15 @@ impl<'w> Talk<'w> {
                 self.lost += 1;
                 self.air.lose(at);
             }
-            // Only RC detects duplicates.
+            // A duplicate is delivered only with RC, because other services don't detect it.
             1 if self.qp_type == QpType::Rc => {
                 if let Some(copy) = self.air.copy(at) {
                     self.air.inject(&copy);
                 }
             }
             2 if self.qp_type == QpType::Rc => {
-                // A corrupted copy. The ICRC detects this, except for bits that it does not cover:
-                // then the frame arrives twice.
+                // A corrupted copy. The ICRC detects the corruption, except in bits that it does not
+                // cover: the copy is then a duplicate.
                 if let Some(mut copy) = self.air.copy(at) {
                     let flip = input.below(copy.len().min(256));
                     copy[flip] ^= 1 << input.below(8);
@@ -391,7 +392,7 @@ impl<'w> Talk<'w> {
         self.messages.remove(at);
     }
 
-    /// Asserts that all work requests complete, each once, as the service guarantees.
+    /// Asserts that each work request completes once, as the transport service guarantees.
     fn finish(mut self) {
         for _ in 0..ROUNDS {
             stage::work(self.runtime);

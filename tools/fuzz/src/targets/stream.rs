@@ -4,8 +4,8 @@
 //!
 //! A client sends valid and damaged messages, split at any byte, interleaved with steps of the
 //! service thread and of a worker. It disconnects, and another client connects. A model reads the
-//! same bytes. It predicts replies, mapped regions, interrupts and open descriptors, so it shows
-//! whether anything is left of a client.
+//! same bytes. It predicts replies, mapped regions, interrupts and open descriptors, so it detects
+//! resources that the server does not release when a client disconnects.
 
 use std::cell::RefCell;
 
@@ -30,7 +30,7 @@ thread_local! {
 /// Runs the target.
 pub fn run(data: &[u8]) {
     MACHINE.with_borrow_mut(|machine| {
-        // `take` drops the machine if the run panics: it is not used again.
+        // After `take`, the machine is dropped if the run panics, so it is not used again.
         let mut taken = machine.take().unwrap_or_else(Machine::new);
         let mut run = Run {
             session: Session::new(&mut taken),
@@ -46,7 +46,7 @@ pub fn run(data: &[u8]) {
 /// The run of one input.
 struct Run<'a> {
     session: Session<'a>,
-    /// Bytes that are sent together with the next message.
+    /// Bytes of earlier messages that are sent together with the next message.
     kept: Vec<u8>,
 }
 
@@ -162,7 +162,7 @@ impl Run<'_> {
             Some(region) => (region.iova, region.len),
             None => (page(input)?, page(input)?),
         };
-        // Maximum number of messages request neither dirty pages nor all regions.
+        // The majority of messages request neither dirty pages nor the unmapping of all regions.
         let flags = if flags < 0xe0 {
             0
         } else {

@@ -29,12 +29,13 @@ struct Queue {
     outstanding: Vec<(u32, u32)>,
 }
 
-/// A step of the kernel client or the device.
+/// A step of the kernel client that posts work requests, or of the device.
 #[derive(Arbitrary, Debug)]
 enum Act {
     /// Posts a work request of this length to a queue, or to the SRQ.
     Post(u8, u16),
-    /// Completes a work request: queue, distance from the oldest, and the other fields of the CQE.
+    /// Completes a work request, given by its queue and its distance from the oldest one. `Told` has
+    /// the other fields of the CQE.
     Complete(u8, u8, Told),
     /// Writes a CQE of random bytes.
     Scribble([u8; 38]),
@@ -57,7 +58,7 @@ impl Told {
     fn cqe(&self, wr_id: u64, qpn: Qpn) -> Cqe {
         Cqe {
             wr_id,
-            // Maximum number of work requests succeed.
+            // The majority of work requests succeed.
             status: self.status.saturating_sub(200),
             opcode: match self.opcode {
                 opcode @ 0..=0x3f => opcode,
@@ -135,7 +136,7 @@ pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Handles a CQE like the driver.
+/// Handles a CQE in the same way as the driver does.
 fn take(
     cqe: &Cqe,
     queues: &mut [Queue],

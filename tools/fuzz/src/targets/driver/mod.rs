@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The driver's decoders for configuration, answers, events and CQEs, fed by a device that writes
-//! anything. Each decoder is compared with a model that follows the specification.
+//! The driver's decoders for configuration, answers, events and CQEs from a device that writes any
+//! bytes. Each decoder is compared with a model that follows the specification.
 
 mod completions;
 
@@ -61,7 +61,8 @@ fn answers(data: &[u8]) {
     }
 }
 
-/// Asserts that the check of QP attributes refuses them, or that they are valid for verbs.
+/// Asserts that QP attributes which pass the driver's check are valid for verbs, and that valid
+/// ones pass it.
 fn is_possible(attr: &QpAttr) {
     let Ok(checked) = qp::check(attr) else {
         let is_known = attr.qp_state <= 6 && attr.path_mtu <= 5 && attr.path_mig_state <= 2;
@@ -79,7 +80,7 @@ fn is_possible(attr: &QpAttr) {
 }
 
 /// Asserts that an answer is decoded correctly: a success has the right length, an error has a
-/// nonzero status, anything else is invalid. Returns the response of a success.
+/// nonzero status, and all other answers are invalid. Returns the response of a success.
 fn is_read<T: Wire>(buffer: &[u8], written: usize) -> Option<T> {
     let bytes = match written <= buffer.len() {
         true => &buffer[..written],

@@ -12,7 +12,7 @@ use crate::input::Input;
 use crate::own::harness::{connect, sge, Cq, Mr, Options, Qp, Vm, Wr};
 use crate::own::stage;
 
-/// Maximum number of outstanding work requests: fewer than the CQ has entries.
+/// Maximum number of outstanding work requests, less than the number of entries of the CQ.
 const UNDER_WAY: usize = 12;
 
 pub(super) struct Peer<'w> {
@@ -46,7 +46,7 @@ impl<'w> Peer<'w> {
         peer
     }
 
-    /// Posts a work request, which may access the guest's memory.
+    /// Posts a work request, which may access the guest's MR `guest`.
     pub(super) fn act(&mut self, input: &mut Input<'_>, guest: &Mr) {
         self.poll();
         let under_way: usize = self.waiting.iter().map(VecDeque::len).sum();
@@ -86,7 +86,7 @@ impl<'w> Peer<'w> {
     /// The next ID for a work request of a queue (0 for sends, 1 for receives).
     fn id(&mut self, queue: usize) -> u64 {
         self.next += 2;
-        // The lowest bit is the queue.
+        // The lowest bit is the number of the queue.
         let id = self.next | queue as u64;
         self.waiting[queue].push_back(id);
         id

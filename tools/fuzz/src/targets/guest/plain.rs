@@ -10,7 +10,8 @@ use super::Guest;
 use crate::input::Input;
 use crate::wqe;
 
-/// Sets of features to withhold: without them commands have another layout, or are refused.
+/// Sets of features to withhold. Without these features, commands have another layout or are
+/// refused.
 const FORMS: [Features; 5] = [
     Features::NONE,
     Features::of(&[Feature::RegPages]),
@@ -130,7 +131,7 @@ impl Guest<'_> {
         vm.device.set_features(Features::ALL);
     }
 
-    /// A GID: the guest's, the peer's, or one that nobody has.
+    /// A request to add a GID: the guest's, the peer's, or one that no VM has.
     fn gid(&self, input: &mut Input<'_>) -> CmdAddGid {
         let mut gid = input.of(&[self.vm.gid, self.peer.vm.gid, [0; 16]]);
         gid[15] ^= input.of(&[0, 0, 9]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Fast registration: REG_MR with its own page list or that of MAP_MR_SG, and invalidation by
-//! either side.
+//! Fast registration: REG_MR with a page list in the work request or from MAP_MR_SG, and
+//! invalidation by the owner or by its peer.
 
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdMapMrSg};
 use virtio_rdma_abi::feature::Feature;
@@ -70,7 +70,8 @@ impl Bench<'_> {
             key,
             access,
         };
-        // Errors: the key of another MR, or an MR that was created with its memory.
+        // Sometimes the work request is wrong: it has the key of another MR, or is for an MR that
+        // was created with its memory.
         let is_wrong = match (input.below(8), self.open.first()) {
             (7, _) => {
                 base.key ^= 1 << (8 + input.below(24));
@@ -140,12 +141,14 @@ impl Bench<'_> {
         self.invalidated(at, done);
     }
 
-    /// Checks whether an invalidation should have succeeded, and removes the key if it did.
+    /// Checks the result `done` of an invalidation, and removes the key if the invalidation has
+    /// succeeded.
     fn invalidated(&mut self, at: Option<usize>, done: bool) {
         let kind = at.map(|at| self.open[at].kind);
         match kind {
             Some(Kind::Fast) => assert!(done, "not invalidated"),
-            // Only a type 2 window of the same QP can be invalidated, which the model ignores.
+            // Either result is possible: only a type 2 window of the same QP can be invalidated,
+            // and the model does not record the QP.
             Some(Kind::Window) => {}
             Some(Kind::Fixed) | None => assert!(!done, "invalidated: {at:?}"),
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The provider, on rings that a hostile device writes to.
+//! The provider, with rings to which a hostile device writes.
 //!
 //! The device completes work requests correctly, or forges, repeats and withholds CQEs and writes
 //! anywhere in the rings. The provider must deliver the completions that a model reads from the
 //! same rings: each has the ID of an outstanding work request, and each work request completes
-//! once. The rings may change only where a step may write.
+//! once. In each step, the provider may write only to certain parts of the rings.
 
 mod model;
 
@@ -85,7 +85,7 @@ struct Bench {
     /// Position after the last CQE that the device wrote.
     produced: u32,
     next_id: u64,
-    /// Number of positions of the SRQ's ring that were filled.
+    /// Number of receives that were posted to the SRQ's ring so far.
     filled: u32,
     /// Slots of the SRQ that a correct device has yet to complete, in order.
     waiting: Vec<u16>,
@@ -137,7 +137,7 @@ impl Bench {
             let changed = self.act(&act);
             self.is_confined(&before, &changed, &act);
         }
-        // One poll for each ring must deliver all completions.
+        // As many polls as there are rings, and one more, must deliver all completions.
         for _ in 0..=RINGS {
             self.poll(16);
         }
@@ -155,7 +155,7 @@ impl Bench {
             .collect()
     }
 
-    /// Asserts that the rings have changed in `parts` at most.
+    /// Asserts that the rings have changed only in `parts`. `before` has their old contents.
     fn is_confined(&self, before: &[(Memory, Vec<u8>)], parts: &[(usize, usize)], act: &Act) {
         let rings = self.rings();
         for (ring, old) in before {
@@ -289,7 +289,7 @@ impl Bench {
         let ring = Memory::new(RingKind::Shared, self.srq.ring().user_ring());
         let mut bad = std::ptr::null_mut();
         let mut wr = recv_wr(id, &mut []);
-        // SAFETY: the SRQ is this provider's, and the list is one work request.
+        // SAFETY: the SRQ is this provider's, and the list contains one valid work request.
         let status = unsafe { srq::post_srq_recv(self.srq.as_ibv(), &mut wr, &mut bad) };
         let is_full = self.receives.len() == ring.layout.slots() as usize;
         assert_eq!(status, if is_full { libc::ENOMEM } else { 0 });
@@ -326,7 +326,7 @@ impl Bench {
             .completions
             .poll(max, &mut self.owners, &mut self.receives);
         let mut places = [(); 32].map(|()| work_completion(&Cqe::default(), UNTOUCHED));
-        // SAFETY: the CQ is this provider's, and there is more room than is said.
+        // SAFETY: the CQ is this provider's, and `places` has more than `max` elements.
         let count = unsafe { cq::poll_cq(self.cq.as_ibv(), max as i32, places.as_mut_ptr()) };
         let Some(expected) = expected else {
             assert_eq!(count, -libc::EIO);

@@ -12,7 +12,7 @@ use virtio_rdma_abi::uverbs::UserRing;
 
 const PAGE: usize = 4096;
 
-/// A ring as the device sees it, by its address. The provider must keep the ring mapped.
+/// The device's access to a ring, by the ring's address. The ring must stay mapped.
 #[derive(Clone, Copy)]
 pub struct Memory {
     base: *mut u8,
@@ -30,14 +30,14 @@ impl Memory {
     /// The contents of all pages of the ring.
     pub fn bytes(&self) -> Vec<u8> {
         let len = (self.layout.size() as usize).next_multiple_of(PAGE);
-        // SAFETY: rings are mapped by pages, and one thread accesses them.
+        // SAFETY: rings are mapped in whole pages, and only this thread accesses them.
         unsafe { slice::from_raw_parts(self.base, len) }.to_vec()
     }
 
     /// Reads `N` bytes at offset `at`.
     pub fn read<const N: usize>(&self, at: u32) -> [u8; N] {
         assert!(at as usize + N <= self.layout.size() as usize);
-        // SAFETY: within the ring, which one thread accesses.
+        // SAFETY: the bytes lie within the ring, which only this thread accesses.
         unsafe {
             self.base
                 .add(at as usize)
@@ -57,7 +57,7 @@ impl Memory {
     /// Writes `bytes` at offset `at`, as the device.
     pub fn write(&self, at: u32, bytes: &[u8]) {
         assert!(at as usize + bytes.len() <= self.layout.size() as usize);
-        // SAFETY: within the ring, which one thread accesses.
+        // SAFETY: the bytes lie within the ring, which only this thread accesses.
         let to = unsafe { slice::from_raw_parts_mut(self.base.add(at as usize), bytes.len()) };
         to.copy_from_slice(bytes);
     }
@@ -80,7 +80,8 @@ impl Memory {
 pub struct Queue {
     /// The application's IDs of work requests, by slot.
     ids: Vec<u64>,
-    /// Position after the last posted work request, and of the oldest slot that is not free.
+    /// Position after the last posted work request. `oldest` is the position of the oldest slot
+    /// that is not free.
     pub posted: u32,
     oldest: u32,
     /// Position after the last polled work request.
@@ -153,7 +154,7 @@ fn complete(cqe: &Cqe, owner: &mut Owner, shared: &mut Shared) -> Option<u64> {
 /// A completion ring: the present one of the CQ, or an old one.
 pub struct Completing {
     pub memory: Memory,
-    /// Position of the next completion, and the last producer position that was read.
+    /// Position of the next completion. `seen` is the last producer position that was read.
     pub next: u32,
     seen: u32,
     /// The end position that the device reported for an old ring.

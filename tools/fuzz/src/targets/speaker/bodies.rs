@@ -41,7 +41,7 @@ pub fn aeth_of(body: &mut Body) -> Option<&mut Aeth> {
     }
 }
 
-/// A different body than `old`, which addresses memory of `mr`.
+/// Another body in place of `old`. If it has an RETH, this addresses memory of `mr`.
 pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
     let reth = Reth {
         va: input.edge(mr.addr),

@@ -9,7 +9,7 @@ use roce::net::{inspect, link_local, Content, Mac};
 use super::ledger::{mac, ADDRESS};
 use crate::input::Input;
 
-/// The address of port 1, if that port is restricted.
+/// The IPv4 address that is configured for port 1, if that port is restricted.
 pub const SECOND: [u8; 4] = [10, 0, 0, 2];
 /// Addresses that are not configured for any port.
 const STRANGER_V4: [u8; 4] = [10, 0, 0, 3];
@@ -24,10 +24,11 @@ const ECHO: u8 = 128;
 /// ICMPv6 types of router messages, which make claims about other hosts.
 const ROUTER: u8 = 134;
 const REDIRECT: u8 = 137;
-/// Padding after a claim, which has room for a frame's number.
+/// Padding after a claim, in which the frame's number is stored.
 const PAD: [u8; 8] = [0; 8];
 
-/// The bytes after a frame's Ethernet addresses: a claim of the interface with address `own`.
+/// The bytes after a frame's Ethernet addresses: a claim by the interface with the MAC address
+/// `own`.
 pub fn claim(input: &mut Input<'_>, own: Mac) -> Vec<u8> {
     let v4 = [ADDRESS, SECOND, STRANGER_V4, NONE_V4];
     let v6 = [
@@ -106,8 +107,8 @@ pub fn honest(to: Mac) -> [Vec<u8>; 2] {
     packets.map(|(kind, packet)| [&to[..], &mac(0), &kind, &packet, &PAD].concat())
 }
 
-/// Whether the interface of a port may send a frame. A `restricted` port may claim only its own
-/// addresses.
+/// Whether the network interface of a port may send a frame. A `restricted` port may claim only its
+/// own addresses.
 pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
     let given = if port == 0 { ADDRESS } else { SECOND };
     let own: [IpAddr; 2] = [given.into(), link_local(mac(port)).into()];
@@ -131,7 +132,7 @@ pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
     claims(frame).into_iter().all(may_claim) && !(restricted && speaks_for_others)
 }
 
-/// Whether the packet is ARP for IPv4 with the sender address `sender`.
+/// Whether the ARP packet is for IPv4 and has the sender MAC address `sender`.
 fn is_of(packet: &[u8], sender: Mac) -> bool {
     packet.len() >= 28 && packet[2..6] == [0x08, 0x00, 6, 4] && packet[8..14] == sender
 }

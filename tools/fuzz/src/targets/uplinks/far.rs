@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The remote ends of links. They can be slow, disappear and come back.
+//! The remote ends of links. A remote end can be slow, disappear and come back.
 
 use std::fs;
 use std::io;
@@ -82,12 +82,14 @@ impl Far {
         self.socket = opened;
     }
 
-    /// Closes the socket. A Unix socket's path remains, like after a process was killed.
+    /// Closes the socket. A Unix socket's path remains, as after the process of the remote end was
+    /// killed.
     pub fn close(&mut self) {
         self.socket = None;
     }
 
-    /// Connects to the switch, like another switch: datagrams of others are refused.
+    /// Connects to the switch, like another switch would. This socket then refuses datagrams of
+    /// other senders.
     pub fn connect(&self) {
         if let (Some(Socket::Unix(socket)), Place::Unix { switch, .. }) =
             (&self.socket, &self.place)
@@ -103,7 +105,7 @@ impl Far {
         }
     }
 
-    /// Sends a frame to the switch, whose socket may be full.
+    /// Sends a frame to the switch. Fails if the switch's socket is full.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let sent = match (&self.socket, &self.place) {
             (Some(Socket::Unix(socket)), Place::Unix { switch, .. }) => {
@@ -115,11 +117,11 @@ impl Far {
         sent.map(drop)
     }
 
-    /// Takes the next received frame. Datagrams that switches exchange about their agreement are no
-    /// frames: they have no source address.
+    /// Takes the next received frame. Skips greetings and batches of switches, whose source address
+    /// is zero.
     pub fn receive(&mut self) -> Option<&[u8]> {
         let into = &mut self.buffer;
-        // The first error may be a pending error of an earlier send, so the read is retried once.
+        // The first error may be a late error of an earlier send, so the read is retried once.
         let mut errors = 0;
         while errors < 2 {
             let received = match &self.socket {

@@ -103,7 +103,7 @@ pub fn hostile(input: &mut Input<'_>, own: Mac, number: u32) -> Vec<u8> {
 /// Overwrites the number at the end of a frame.
 pub fn renumber(frame: &mut [u8], number: u32) {
     if let Some((head, tail)) = frame.split_last_chunk_mut::<4>() {
-        // Only behind the Ethernet header: a shorter frame has no room for the number.
+        // The number must not overwrite the Ethernet header: a shorter frame has no room for it.
         if head.len() >= 14 {
             *tail = number.to_be_bytes();
         }

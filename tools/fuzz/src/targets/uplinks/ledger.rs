@@ -25,8 +25,8 @@ pub const fn mac(port: usize) -> Mac {
     [2, 0, 0, 0, 0, port as u8 + 1]
 }
 
-/// The MAC address behind uplink 0. It sends often enough that the switch never learns the address
-/// on another uplink.
+/// The MAC address of the honest neighbour behind uplink 0. It sends frames so often that the switch
+/// never learns its address on another uplink.
 pub const HONEST: Mac = [2, 0, 0, 0, 1, 0];
 /// An IPv4 address that only port 0 may claim.
 pub const ADDRESS: [u8; 4] = [10, 0, 0, 1];
@@ -43,7 +43,7 @@ pub fn address(frame: &[u8], at: usize) -> Mac {
 #[derive(Default)]
 struct Sent {
     from: Vec<Party>,
-    /// Sequence number of the last time that the frame was sent.
+    /// Sequence number of the last send of the frame.
     number: u32,
     arrived: Vec<Party>,
 }
@@ -110,8 +110,9 @@ impl Ledger {
         })
     }
 
-    /// Records the arrival of a frame. Asserts that a party which may send it to this receiver did
-    /// so, that it arrives once for each time it was sent, and that frames arrive in order.
+    /// Records the arrival of a frame at party `at`. Asserts that the frame was sent by a party that
+    /// may send it to `at`, that it does not arrive more often than it was sent, and that frames
+    /// arrive in order.
     pub fn arrive(&mut self, at: Party, frame: &[u8], routed: bool) {
         let head = &frame[..frame.len().min(64)];
         assert!(frame.len() >= 14, "{at:?} gets {head:02x?}");
@@ -146,8 +147,8 @@ impl Ledger {
             let expected = matches!(from, Party::Uplink(uplink) if self.routed[uplink]);
             assert_eq!(routed, expected, "{at:?} gets {head:02x?} of {from:?}");
         }
-        // Frames between engines are not ordered: only multicast passes through the switch's
-        // thread.
+        // Frames between engines are not ordered: multicast passes through the switch's thread, and
+        // unicast does not.
         if !matches!((from, at), (Party::Engine(_), Party::Engine(_))) {
             let last = self.last.insert((from, at), sent.number);
             assert!(last.is_none_or(|last| last < sent.number), "out of order");
@@ -155,7 +156,7 @@ impl Ledger {
     }
 }
 
-/// Whether the switch accepts frames with this source address from uplinks.
+/// Whether the switch accepts frames with the source address `source` from uplinks.
 fn may_come(source: Mac) -> bool {
     source[0] & 1 == 0 && source != [0; 6] && !(0..PORTS).any(|port| source == mac(port))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch with hostile neighbours: they send any frames, are slow, full or absent, and return.
+//! A switch with hostile neighbours, which send arbitrary frames, do not read, disappear and return.
 //! Honest parties exchange frames through the switch at the same time.
 //!
 //! One thread runs the rounds of the switch and sets its time. Tap interfaces are not tested, since
@@ -37,16 +37,17 @@ const ACTS: usize = 60;
 const UPLINKS: usize = 3;
 /// Number of links: network interfaces, then uplinks.
 const LINKS: usize = PORTS + UPLINKS;
-/// Number of frames of hostile parties after which the honest parties read: fewer than fit in a
-/// queue.
+/// Maximum number of frames of hostile parties before the honest parties read. A queue has room for
+/// more frames.
 const FLOOD: usize = 200;
-/// Number of rounds after which a switch that still finds work counts as endless.
+/// Number of rounds after which a switch that still has work counts as endless.
 const ENDLESS: usize = 2000;
 /// Number of sleeps after which waiting frames count as stuck.
 const SLEEPS: usize = 400;
-/// Longest sleep while frames wait for room.
+/// Maximum sleep of the switch while frames wait for room.
 const STALE: Duration = Duration::from_millis(500);
-/// Maximum number of frames of one source in a round, and of datagrams that one call receives.
+/// Maximum number of frames that the switch takes from one source in a round. `TOGETHER` is the
+/// maximum number of datagrams that one call receives.
 const BATCH: u64 = 64;
 const TOGETHER: u64 = 128;
 /// The honest and the hostile parties.
@@ -81,7 +82,7 @@ struct World {
     told: Arc<AtomicBool>,
     fars: [Far; LINKS],
     ledger: Ledger,
-    /// When the honest neighbour last sent a frame.
+    /// Time when the honest neighbour last sent a frame.
     spoke: Instant,
     /// Number of frames of hostile parties since the honest parties last read everything.
     flood: usize,
@@ -147,7 +148,7 @@ impl World {
             let (config, fars) = config(dir.path(), udp, &ledger);
             match SteppedSwitch::new(config, now) {
                 Ok((switch, engines)) => break (fars, switch, engines),
-                // Another process has bound the address meanwhile.
+                // Another process has bound the address in the meantime. Others are tried.
                 Err(Error::Uplink(Uplink::Udp { .. }, _)) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -229,7 +230,7 @@ impl World {
         };
         let number = self.ledger.number();
         let mut frame = hostile(input, own, number);
-        // A UDP datagram may arrive late, when the switch would learn the honest address from it.
+        // A UDP datagram may arrive so late that the switch would learn the honest address from it.
         if party == Party::Uplink(2) && frame.get(6..12) == Some(&HONEST) {
             return;
         }
@@ -250,7 +251,7 @@ impl World {
         }
     }
 
-    /// Sends a frame. Returns false if the sender has no buffer or its socket no room.
+    /// Sends a frame. Returns false if the engine has no buffer or the switch's socket has no room.
     fn send(&mut self, from: Party, frame: &[u8]) -> bool {
         let link = match from {
             Party::Net(port) => port,
@@ -273,7 +274,7 @@ impl World {
         sent
     }
 
-    /// Sends frames between the honest parties, which must arrive.
+    /// Sends frames between the honest parties, and records that these frames must arrive.
     fn speak(&mut self, len: usize) {
         if self.due.len() > 8 {
             self.settle();
@@ -302,7 +303,7 @@ impl World {
     /// Exchanges frames between the honest parties, and asserts that all arrive.
     fn talk(&mut self) {
         self.settle();
-        // The switch learns the honest address first, before a hostile party uses it.
+        // The switch learns the honest address before a hostile party uses it.
         let number = self.ledger.number();
         let hello = plain(mac(0), HONEST, number, 0);
         assert!(self.send(Party::Uplink(0), &hello));
@@ -333,7 +334,7 @@ impl World {
         }
     }
 
-    /// Reads the frames of all parties that currently read.
+    /// Receives frames at all parties that read at present.
     fn read(&mut self) {
         for link in 0..LINKS {
             if self.fars[link].reads {
@@ -369,7 +370,7 @@ impl World {
         assert!(known <= self.ledger.sources().min(UPLINKS * CAPACITY));
     }
 
-    /// Runs rounds until the switch sleeps. Time does not pass.
+    /// Runs rounds until the switch sleeps, without advancing the clock.
     fn work(&mut self) {
         for _ in 0..ENDLESS {
             self.read();
@@ -404,14 +405,15 @@ impl World {
         self.flood = 0;
     }
 
-    /// Advances the time to the end of the switch's sleep, which is bounded while frames wait.
+    /// Advances the clock to the end of the switch's sleep. Asserts that this sleep is short enough
+    /// for waiting frames.
     fn sleep(&mut self) {
         let alarm = self.switch.alarm().expect("sleeps with work at hand");
         assert!(alarm <= self.now + STALE, "oversleeps");
         self.now = self.now.max(alarm);
     }
 
-    /// Makes all parties return and read. Asserts that no frame remains in the switch.
+    /// Makes all parties return and read. Asserts that the switch then releases all buffers.
     fn come_home(&mut self) {
         let home = [0, 0, 1, 1, 1, 1, 1];
         for link in [1, 3, 4] {
