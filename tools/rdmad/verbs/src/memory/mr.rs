@@ -132,7 +132,7 @@ pub(crate) struct Registration {
     pub number: MrNumber,
     /// The new key.
     pub key: u32,
-    /// The new access rights, which [`check_access`] has accepted.
+    /// The new access rights, which [`check_access`](super::check_access) has accepted.
     pub access: AccessFlags,
     /// The pages, if the work request names them; otherwise those that MAP_MR_SG set are used.
     pub pages: Option<Mapped>,
