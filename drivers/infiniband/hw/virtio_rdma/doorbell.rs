@@ -91,8 +91,8 @@ impl Doorbells {
         )
     }
 
-    /// Rings a queue of the kernel. The device sees all earlier writes to memory once it sees the
-    /// doorbell. `bus` is the virtio device.
+    /// Rings the doorbell of a queue of the kernel, which `value` names. The device sees all
+    /// earlier writes to memory once it sees the doorbell. `bus` is the virtio device.
     #[inline]
     pub(crate) fn ring(&self, bus: &device::Device<Bound>, value: u32) {
         self.kernel.write32::<0>(bus, value);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The device's abilities: its configuration, read once.
+//! The device's limits and features, read once from its configuration.
 
 use crate::{
     abi::{

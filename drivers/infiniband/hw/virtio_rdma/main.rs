@@ -19,7 +19,7 @@ use kernel::{
     virtio, //
 };
 
-// The device and the provider compile these too, and use items that the driver does not.
+// The device and the provider compile this module too, and use items that the driver does not use.
 #[allow(clippy::wrong_self_convention, dead_code, unreachable_pub)]
 mod abi;
 // Checks of data that the device writes. Tests on the host compile them too.

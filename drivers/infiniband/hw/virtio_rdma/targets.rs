@@ -164,7 +164,7 @@ pub(crate) struct EventTargets {
 }
 
 impl EventTargets {
-    /// A table for `max` targets beside the device itself.
+    /// A table for `max` targets besides the device itself.
     pub(crate) fn new(max: usize) -> Result<Arc<Self>> {
         let chunks = KVec::with_capacity((1 + max).div_ceil(CHUNK), GFP_KERNEL)?;
         let this = Arc::pin_init(

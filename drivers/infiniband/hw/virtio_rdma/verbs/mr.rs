@@ -68,11 +68,11 @@ pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
 /// Hints without effect here: a page list names each pinned page in any case.
 const HINTS: ib::AccessFlags = ib::AccessFlags::HUGETLB;
 
-/// Rights that QPs of processes admit beside [`SUPPORTED`].
+/// Rights that QPs of processes admit in addition to [`SUPPORTED`].
 pub(super) const FLUSHES: ib::AccessFlags =
     ib::AccessFlags(ib::AccessFlags::FLUSH_GLOBAL.0 | ib::AccessFlags::FLUSH_PERSISTENT.0);
 
-/// The rights that MRs of processes can grant beside [`SUPPORTED`].
+/// The rights that MRs of processes can grant in addition to [`SUPPORTED`].
 pub(super) fn optional_rights(limits: &Limits) -> ib::AccessFlags {
     let mut rights = ib::AccessFlags::NONE;
     if limits.has(Feature::MemWindows) {

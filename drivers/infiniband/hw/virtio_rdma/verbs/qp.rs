@@ -191,8 +191,8 @@ impl Drop for Qp {
                 };
                 let backings = (backing(&qp.send), backing(&qp.recv));
                 let memory = super::destroy(&self.device, &request, (backings, claims.take()));
-                // The QP's CQEs are killed before other QPs can claim its virtqueues or get its
-                // number.
+                // The QP's CQEs are invalidated before other QPs can claim its virtqueues or get
+                // its number.
                 *qp = KernelQp::default();
                 drop(memory);
             }

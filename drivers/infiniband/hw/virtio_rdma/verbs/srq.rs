@@ -250,7 +250,7 @@ impl SharedReceiveQueues for IbDevice {
     }
 
     /// Changes limit or size of an SRQ. Only SRQs of processes can be resized: no kernel client
-    /// does it.
+    /// resizes SRQs.
     fn modify_srq(
         srq: &rdma::srq::Srq<Self>,
         modification: &SrqModification,

@@ -75,7 +75,7 @@ pub(super) struct State {
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
     /// The QPs that take receives from SRQs and complete them into this CQ, by QP number.
     pub(super) shared: RBTree<Qpn, Arc<SharedSource>>,
-    /// The kind of event that the consumer has requested and not yet got.
+    /// The kind of event that the consumer has requested and not yet received.
     pub(super) armed: ArmKind,
     /// The device broke the rules of the CQ, so none of its CQEs are trusted; or the CQ is closed.
     pub(super) broken: bool,

@@ -229,7 +229,7 @@ impl CqBackend {
     }
 }
 
-/// Whether a completion meets a request for an event of this kind.
+/// Whether `cqe` satisfies a request for an event of this kind.
 #[inline]
 fn qualifies(cqe: &Cqe, kind: ArmKind) -> bool {
     match kind {

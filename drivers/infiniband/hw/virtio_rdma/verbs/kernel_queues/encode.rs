@@ -132,7 +132,7 @@ impl Encoded {
     }
 }
 
-/// Writes the member of the union at the end of the header that belongs to the operation.
+/// Writes the member of the header's union that belongs to the operation.
 #[inline]
 fn put_operation(qp: &Qp, request: &SendWr<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result<Encoded> {
     let is_rc = qp.qp_type() == QpType::Rc;

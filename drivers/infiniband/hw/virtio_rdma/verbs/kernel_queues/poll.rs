@@ -259,7 +259,7 @@ fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
     })
 }
 
-/// Completes work requests as flushed that the device will not complete.
+/// Completes, as flushed, the work requests that the device will not complete.
 #[cold]
 fn flush(
     device: &Device,
