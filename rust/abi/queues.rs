@@ -51,7 +51,7 @@ impl QueueNumbers {
         }
     }
 
-    /// Virtqueue of the SQ of QP `qpn`, or `None` if it has no valid number.
+    /// Virtqueue of the SQ of QP `qpn`, or `None` if the virtqueue has no valid number.
     pub const fn sq(&self, qpn: Qpn) -> Option<u16> {
         match qpn.get() {
             0 => None,
@@ -59,7 +59,7 @@ impl QueueNumbers {
         }
     }
 
-    /// Virtqueue of the RQ of QP `qpn`, or `None` if it has no valid number.
+    /// Virtqueue of the RQ of QP `qpn`, or `None` if the virtqueue has no valid number.
     pub const fn rq(&self, qpn: Qpn) -> Option<u16> {
         match qpn.get() {
             0 => None,

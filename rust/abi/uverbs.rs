@@ -183,7 +183,7 @@ wire_struct! {
 wire_struct! {
     /// Request of MODIFY_SRQ, which has no driver response in uverbs.
     pub struct ModifySrqReq: 24 {
-        /// With `IB_SRQ_MAX_WR` as in [`ResizeCqReq`]; otherwise all zero.
+        /// The new ring, as in [`ResizeCqReq`], if `IB_SRQ_MAX_WR` is set; otherwise all zero.
         0 => ring: UserRing,
         /// Address at which the kernel stores the [`RingMapping`] of a prepared ring; otherwise 0.
         16 => mapping_addr: u64,

@@ -46,7 +46,7 @@ wire_struct! {
         26 => recv_cqn: Cqn,
         /// Largest inline payload in bytes.
         30 => max_inline_data: u32,
-        /// Flags with own rings, else zero (the RFC's first reserved word).
+        /// Flags if queues are own rings, else zero (the RFC's first reserved word).
         34 => flags: CreateFlags,
         /// SRQ if `flags` contains [`CreateFlags::SRQ`], else zero (the RFC's second reserved
         /// word).
