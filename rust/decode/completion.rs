@@ -36,7 +36,7 @@ pub fn split_wr_id(wr_id: u64) -> (usize, u32) {
     ((wr_id >> 32) as usize, wr_id as u32)
 }
 
-/// The slot in the `wr_id` of an SRQ's work request, which is just the slot.
+/// The slot of an SRQ's work request, whose `wr_id` is just the slot number.
 ///
 /// # Errors
 ///

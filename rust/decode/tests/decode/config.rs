@@ -89,7 +89,7 @@ impl Parts {
     }
 }
 
-/// The field for which a configuration is refused, if it is.
+/// The field because of which the configuration is refused; `None` if it is accepted.
 fn refused(features: u64, spoil: impl FnOnce(&mut Parts)) -> Option<&'static str> {
     let mut parts = good();
     spoil(&mut parts);
@@ -329,7 +329,7 @@ fn doorbell_pages_are_no_closer_than_pages() {
     }
 }
 
-/// 1,024 virtqueues: the control queue, one for each CQ and two for each QP.
+/// The limit of 1,024 virtqueues includes the control queue, one for each CQ and two for each QP.
 // abi: R-28
 #[test]
 fn virtqueues_are_shared_by_cqs_and_qps() {
