@@ -47,7 +47,7 @@ impl ArmLatch {
     pub const fn starting_at(slots: u32, position: u32) -> Self {
         Self {
             slots,
-            // LOSSLESS: `From` is no const function.
+            // LOSSLESS: A cast, since `From` is not const.
             position: position as u64,
             solicited: 0,
             word: 0,

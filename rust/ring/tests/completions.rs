@@ -56,7 +56,7 @@ fn completions_pass_the_wrap_in_order() {
 #[test]
 fn the_longest_ring_is_filled_and_drained() {
     const SLOTS: u32 = 4_194_304;
-    // Only the words: CQEs would take 256 MiB.
+    // Ring memory with only the words: the CQEs would take 256 MiB.
     struct Words(std::cell::Cell<[u32; 2]>);
     impl Words {
         fn at(offset: u32) -> usize {
@@ -167,7 +167,7 @@ fn the_device_bounds_the_position_of_the_consumer() {
         for value in 0..4 {
             assert!(!complete(&mut device, &memory, value, false));
         }
-        // Ahead of the producer, or further back than the ring's length.
+        // Positions ahead of the producer, or further back than the ring's length.
         for ahead in [5, 6, 0x8000_0000, u32::MAX, u32::MAX - 4] {
             memory.store_u32(owner, start.wrapping_add(ahead).to_le());
             let full = device.push(&memory, &[0xff; 4], false);

@@ -62,7 +62,7 @@ enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OwnerAt {
     Idle,
-    /// The doorbell must be loaded next.
+    /// The doorbell request must be loaded next.
     Published,
     Gone,
 }
