@@ -35,7 +35,7 @@ pub enum AtomicCap {
 /// ```
 /// use crate::rdma::attributes::{AtomicCap, DeviceAttr};
 ///
-/// // A device with PDs and nothing to do in them.
+/// // A device with PDs but no other objects.
 /// let attr = DeviceAttr {
 ///     max_pd: 1024,
 ///     max_pkeys: 1,
@@ -116,7 +116,7 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: The core queries devices from their registration on.
         let from = T::query_device(unsafe { Device::from_raw(device) });
-        // SAFETY: By the function's safety requirements; the core has zeroed it.
+        // SAFETY: By the function's safety requirements; the core has zeroed the structure.
         let to = unsafe { &mut *attr };
         to.sys_image_guid = u64::from_ne_bytes(from.sys_image_guid);
         copy_fields!(from => to; vendor_id, vendor_part_id, hw_ver, device_cap_flags,

@@ -150,7 +150,7 @@ impl<Q: Handled> Link<Q> {
         let _guard = self.calling.lock();
         let queue = self.queue.load(Relaxed);
         if !queue.is_null() {
-            // SAFETY: By the type invariants: the lock is held.
+            // SAFETY: By the type invariants, since the lock is held.
             unsafe { Q::complete(queue) };
         }
     }

@@ -117,14 +117,14 @@ impl<T: Driver> Device<T> {
 
     /// The device that performs DMA.
     pub fn dma_device(&self) -> &device::Device<Bound> {
-        // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self`
-        // is borrowed.
+        // SAFETY: `Registration::new` set the DMA device; by the type invariants it is bound as
+        // long as `self` is borrowed.
         unsafe { device::Device::from_raw((*self.as_raw()).dma_device) }
     }
 
     /// The device that the driver is bound to: [`Config::bound_device`].
     pub fn bound_device(&self) -> &device::Device<Bound> {
-        // SAFETY: By the type invariants it is bound as long as `self` is borrowed.
+        // SAFETY: By the type invariants the device is bound as long as `self` is borrowed.
         unsafe { self.0.own().bound_device.as_bound() }
     }
 
@@ -319,7 +319,8 @@ impl<T: Driver> Drop for Registered<'_, T> {
     }
 }
 
-/// The generic device that is embedded in the C structure. Its references keep the memory of both.
+/// The generic device that is embedded in the C structure. References to it keep the memory of both
+/// structures.
 ///
 /// # Safety
 ///

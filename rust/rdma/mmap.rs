@@ -200,7 +200,7 @@ impl<R: Registers> List<R> {
         if let Some(place) = self.entries.get_mut(index) {
             // INVARIANT: The last entry moves to the index of the removed one.
             *place = last;
-            // SAFETY: As above; the lock of the list is held.
+            // SAFETY: By the type invariants the last entry is valid; the lock of the list is held.
             unsafe { (*last.as_ptr()).index = index };
         }
         // SAFETY: As above, and the entry is not in the list any more.

@@ -269,7 +269,7 @@ fn into_raw<T: MemoryRegions>(new: NewMr<T::Mr>) -> Result<*mut bindings::ib_mr>
     Ok(raw)
 }
 
-/// The result of `make`, with an error as a pointer.
+/// The pointer that `make` returns, or its error encoded as a pointer.
 fn err_ptr(make: impl FnOnce() -> Result<*mut bindings::ib_mr>) -> *mut bindings::ib_mr {
     make().unwrap_or_else(Error::to_ptr)
 }

@@ -60,7 +60,7 @@ unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
             to.add(at).cast::<W>().write_unaligned(word);
         }
     }
-    // SAFETY: Each range is within `len`, and they follow each other.
+    // SAFETY: Each range is within `len`, and the ranges follow each other.
     unsafe {
         for index in 0..len / 8 {
             word::<u64>(from, to, index * 8);
@@ -132,9 +132,9 @@ pub enum Order {
     Platform,
 }
 
-/// Zeroed DMA memory in pages of equal size. The methods below present them to the CPU as one
-/// piece, and the list of their addresses to the device. The pages are small, so a queue of any
-/// size can be allocated when memory is fragmented.
+/// Zeroed DMA memory in pages of equal size. The methods below present the pages to the CPU as one
+/// piece, and to the device as a list of addresses. The pages are small, so a queue of any size can
+/// be allocated when memory is fragmented.
 ///
 /// The device may write at any time, and so may other CPUs, since the methods take `&self`. So all
 /// accesses are volatile accesses to words, by this module only; ranges of bytes are copied word by

@@ -25,7 +25,7 @@ pub struct Counter(bindings::rdma_stat_desc);
 impl Counter {
     /// A counter with this name, which is also the name of a file in sysfs.
     pub const fn new(name: &'static CStr) -> Self {
-        // INVARIANT: By the type of the argument.
+        // INVARIANT: The argument is a static reference.
         Self(bindings::rdma_stat_desc {
             name: name.to_bytes_with_nul().as_ptr(),
             flags: 0,

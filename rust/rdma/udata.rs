@@ -175,8 +175,8 @@ impl Udata<'_> {
     }
 }
 
-/// Checks that a verb without driver data got none, and zeroes the response. Called before the verb
-/// has any effect.
+/// Checks that a process passed no driver data to a verb that takes none, and zeroes the response.
+/// Called before the verb has any effect.
 ///
 /// # Safety
 ///

@@ -53,8 +53,8 @@ pub struct Umem(WhileBound<Owned>);
 
 /// # Invariants
 ///
-/// This owns `raw`, a umem of the RDMA device whose memory `_device` keeps. It is dropped while the
-/// DMA device is bound.
+/// This owns `raw`, a umem of the RDMA device whose memory `_device` keeps. The umem is released
+/// while the DMA device is bound.
 pub(super) struct Owned {
     raw: NonNull<bindings::ib_umem>,
     _device: ARef<device::Device>,
@@ -99,8 +99,8 @@ impl Umem {
         device: &Device<T>,
         raw: NonNull<bindings::ib_umem>,
     ) -> Self {
-        // INVARIANT: By the safety requirements. `WhileBound` drops it only while the bound device
-        // is bound. So its ancestors are bound too, among them the DMA device.
+        // INVARIANT: By the safety requirements. `WhileBound` drops the umem only while the bound
+        // device is bound. So its ancestors are bound too, among them the DMA device.
         let owned = Owned {
             raw,
             _device: device.memory(),

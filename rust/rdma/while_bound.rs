@@ -82,7 +82,7 @@ impl Binding {
     /// The binding of `device` to its present driver.
     pub(super) fn new(device: &device::Device<Bound>) -> Result<Self> {
         let state = Arc::pin_init(
-            // INVARIANT: The user is the end, which is made next.
+            // INVARIANT: The one user is the [`End`] that is made next.
             pin_init!(State {
                 users: Atomic::new(1),
                 unused <- Completion::new(),

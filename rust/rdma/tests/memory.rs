@@ -39,7 +39,7 @@ use kernel::{
     }, //
 };
 
-/// Counts how often it is dropped.
+/// A value that counts its drops.
 struct Counted(Arc<Atomic<u32>>);
 
 impl Drop for Counted {
