@@ -153,7 +153,7 @@ unsafe extern "C" fn map(
     attachment: *mut bindings::dma_buf_attachment,
     direction: bindings::dma_data_direction,
 ) -> *mut bindings::sg_table {
-    // SAFETY: By the safety requirements; the core has `unmap` called before `release`.
+    // SAFETY: By the safety requirements; the core calls `unmap` before `release`.
     let table = unsafe {
         let pages = &*(*(*attachment).dmabuf).priv_.cast::<Pages>();
         pages.map((*attachment).dev, direction)
@@ -163,7 +163,7 @@ unsafe extern "C" fn map(
 
 /// # Safety
 ///
-/// Called by the core with what [`map`] returned for the attachment.
+/// Called by the core with the table that [`map`] returned for the attachment.
 unsafe extern "C" fn unmap(
     attachment: *mut bindings::dma_buf_attachment,
     table: *mut bindings::sg_table,

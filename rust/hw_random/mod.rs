@@ -32,7 +32,7 @@ impl<'a> Buffer<'a> {
         Self { room, len: 0 }
     }
 
-    /// Number of bytes that the read still wants.
+    /// Number of bytes that the read can still take.
     pub fn remaining(&self) -> usize {
         self.room.len() - self.len
     }

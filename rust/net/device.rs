@@ -48,7 +48,7 @@ impl Device {
         if !unsafe { bindings::netdev_is_ethernet(self.as_raw()) } {
             return None;
         }
-        // SAFETY: By the type invariant; the address is longer than that of Ethernet and does not
+        // SAFETY: By the type invariant; the field is longer than an Ethernet address and does not
         // change once the device is registered.
         Some(unsafe { *bindings::netdev_perm_addr(self.as_raw()).cast() })
     }

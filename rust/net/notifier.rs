@@ -139,8 +139,8 @@ impl<T: NotifierOps> Notifier<T> {
         event: c_ulong,
         info: *mut c_void,
     ) -> c_int {
-        // SAFETY: The block is embedded in a `Notifier<T>`, of which `ops` is initialized and the
-        // rest not touched.
+        // SAFETY: The block is embedded in a `Notifier<T>`, whose `ops` is initialized; nothing
+        // else of it is accessed.
         let ops = unsafe {
             let this = kernel::container_of!(Opaque::cast_from(block), Self, block);
             &(*this).ops
@@ -156,7 +156,7 @@ impl<T: NotifierOps> Notifier<T> {
 #[pinned_drop]
 impl<T: NotifierOps> PinnedDrop for Notifier<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant it is registered.
+        // SAFETY: By the type invariant the block is registered.
         unsafe { bindings::unregister_netdevice_notifier(self.block.get()) };
     }
 }

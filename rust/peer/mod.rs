@@ -110,7 +110,7 @@ unsafe extern "C" fn get_context<T: Peer>(peer_id: u64) -> *mut c_void {
 
 /// # Safety
 ///
-/// `context` is what [`get_context`] of the same peer returned, and is not used any more.
+/// `context` was returned by [`get_context`] of the same peer, and is not used any more.
 unsafe extern "C" fn put_context<T: Peer>(context: *mut c_void) {
     // SAFETY: By the function's safety requirements.
     drop(unsafe { KBox::from_raw(context.cast::<T>()) });
@@ -118,8 +118,7 @@ unsafe extern "C" fn put_context<T: Peer>(context: *mut c_void) {
 
 /// # Safety
 ///
-/// `context` is what [`get_context`] of the same peer returned and not put yet, `range` is
-/// writable.
+/// `context` was returned by [`get_context`] of the same peer and not put yet, `range` is writable.
 unsafe extern "C" fn get_range<T: Peer>(
     context: *mut c_void,
     address: u64,

@@ -54,7 +54,8 @@ impl Entry {
     }
 
     fn name(&self) -> &CStr {
-        // SAFETY: By the type invariants, `rdma_peer_register` has seen a name.
+        // SAFETY: By the type invariants: `rdma_peer_register` has checked that the peer has a
+        // name.
         unsafe { CStr::from_char_ptr(self.peer().name) }
     }
 }
@@ -209,7 +210,7 @@ impl PeerContext {
         Ok(Self { owner, data })
     }
 
-    /// Finds memory of the context; `None` if the address is not one of the peer.
+    /// Finds memory of the context; `None` if the address does not belong to the peer.
     ///
     /// # Errors
     ///
