@@ -1493,7 +1493,7 @@ struct virtio_rdma_qp_attr {
  * @max_recv_sge: maximum number of SGEs of a receive work request
  * @recv_cqn: CQ of the RQ
  * @max_inline_data: largest inline payload in bytes
- * @flags: flags with own rings, else zero (the RFC's first reserved word)
+ * @flags: flags if queues are own rings, else zero (the RFC's first reserved word)
  * @srqn: SRQ if flags contains SRQ, else zero (the RFC's second reserved word)
  * @reserved: reserved, zero
  */

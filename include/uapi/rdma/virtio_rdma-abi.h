@@ -196,7 +196,8 @@ struct virtio_rdma_create_srq_resp {
 /**
  * struct virtio_rdma_modify_srq_req - request of MODIFY_SRQ, which has no driver response in
  *	uverbs
- * @ring: with IB_SRQ_MAX_WR as in struct virtio_rdma_resize_cq_req; otherwise all zero
+ * @ring: the new ring, as in struct virtio_rdma_resize_cq_req, if IB_SRQ_MAX_WR is set;
+ *	otherwise all zero
  * @mapping_addr: address at which the kernel stores the struct virtio_rdma_ring_mapping of a
  *	prepared ring; otherwise 0
  */
