@@ -32,9 +32,9 @@ const TOUCHED: Broken = "the device writes to a ring after it was destroyed";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
-    /// The owner loads the doorbell before its position is visible.
+    /// The owner loads the device's doorbell request before its own position is visible.
     OwnerBarrier,
-    /// The device loads the producer before its doorbell is visible.
+    /// The device loads the producer before its doorbell request is visible.
     DeviceBarrier,
     /// The device sleeps without loading the producer.
     DeviceLook,
@@ -70,7 +70,7 @@ enum OwnerAt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum DeviceAt {
     Polling,
-    /// The device has stored its doorbell.
+    /// The device has stored its doorbell request. It must load the producer next.
     Asking,
     Asleep,
 }
