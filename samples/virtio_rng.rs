@@ -117,7 +117,8 @@ impl Rng {
 
     /// Gives the device the buffer.
     fn request(&self, state: &mut State, mut buffer: Buffer) -> Result {
-        // Zeroed, or a device that writes less than it reports would repeat bytes that were read.
+        // Zeroed: otherwise a device that writes less than it reports would repeat bytes that were
+        // read.
         buffer.reset(0, BUFFER_SIZE)?;
         if let Err((error, buffer)) = self.queue.add(buffer) {
             state.buffer = Some(buffer);

@@ -18,7 +18,7 @@ use kernel::{
 
 /// The work of one tick.
 pub trait Tick: Send + Sync + 'static {
-    /// Called in process context, by one task at a time. Returns whether to be called again.
+    /// Called in process context, by one task at a time. Returns whether it is to be called again.
     fn tick(&self) -> bool;
 }
 
@@ -141,7 +141,7 @@ impl<T: Tick> Periodic<T> {
 #[pinned_drop]
 impl<T: Tick> PinnedDrop for Periodic<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant it is initialized.
+        // SAFETY: By the type invariant the work item is initialized.
         unsafe { bindings::disable_delayed_work_sync(self.work.get()) };
     }
 }

@@ -88,7 +88,7 @@ impl ProcessMemory {
 
 impl Drop for ProcessMemory {
     fn drop(&mut self) {
-        // SAFETY: The current process has mapped it.
+        // SAFETY: The current process has mapped the memory.
         let _ = unsafe { bindings::vm_munmap(self.address as c_ulong, self.length) };
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests that need no device: KUnit suites where the kernel has KUnit, and else run by this module.
+//! Tests that need no device. They are KUnit suites if the kernel has KUnit; otherwise this module
+//! runs them.
 
 use kernel::prelude::*;
 

@@ -148,7 +148,7 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
     }
 
     unsafe fn unregister(vdrv: &Opaque<Self::DriverType>) {
-        // SAFETY: By this function's requirements it was registered.
+        // SAFETY: By this function's requirements the driver was registered.
         unsafe { bindings::unregister_virtio_driver(vdrv.get()) }
     }
 }

@@ -153,7 +153,7 @@ impl<C> Buffer<C> {
 pub struct Virtqueue<C: Send + 'static> {
     #[pin]
     attached: SpinLockIrq<Attached<C>>,
-    /// The device that reserved the queue. The device stays bound while this is locked.
+    /// The device for which the queue is reserved. It stays bound while this is locked.
     #[pin]
     device: Mutex<Option<BoundDriver>>,
 }

@@ -153,7 +153,7 @@ impl Virtqueues {
         let resets = Arc::pin_init(new_mutex!((), "virtio::Virtqueues::resets"), GFP_KERNEL)?;
         for (index, info) in queues.iter().enumerate() {
             // SAFETY: The device is bound. `remove_queues()` releases the queue, and the bus calls
-            // that before the device is unbound.
+            // that function before the device is unbound.
             if let Err(error) = unsafe { info.queue.reserve(device, &resets) } {
                 for info in &queues[..index] {
                     // SAFETY: The queue was reserved above, and the device never had a buffer of

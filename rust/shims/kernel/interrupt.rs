@@ -19,7 +19,7 @@ pub struct LocalInterruptDisabled(NotThreadSafe);
 /// Disables interrupts of this processor. Sections may nest and end in any order.
 #[inline]
 pub fn local_interrupt_disable() -> LocalInterruptDisabled {
-    // SAFETY: It can be called in any context.
+    // SAFETY: The function can be called in any context.
     unsafe { virtio_rdma_shim_interrupt_disable() };
     // INVARIANT: The call above is owned by the new value.
     LocalInterruptDisabled(NotThreadSafe)
