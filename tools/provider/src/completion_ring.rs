@@ -468,7 +468,8 @@ impl CompletionRing {
                 Stop::Error(error) => return Err(error),
                 Stop::Attend => {
                     // A call applies messages once and leaves later messages to the next call. A
-                    // thread that keeps sending messages would else keep this thread here for ever.
+                    // thread that keeps sending messages would otherwise keep this thread here for
+                    // ever.
                     if !replace(&mut has_attended, true) {
                         self.attend(state);
                     }

@@ -12,8 +12,8 @@
 //! QP by an acquire load sees `is_pending` too.
 //!
 //! Control verbs do not wait, so messages may arrive as fast as they are applied. The holder of the
-//! lock therefore applies once the messages that it finds, and does not loop until the queue is
-//! empty.
+//! lock therefore applies only the messages that it finds at first, and does not loop until the
+//! queue is empty.
 
 use std::collections::VecDeque;
 use std::io;
@@ -120,7 +120,7 @@ impl<M> Deferred<M> {
     /// The messages are kept until they are [dropped](Self::drop_applied). Only the holder of the
     /// CQ's lock calls this function.
     pub fn apply(&self, apply: impl FnOnce(&mut [M])) {
-        // `applied` is empty then: only this thread adds to it.
+        // `applied` is empty after this: only this thread adds to it.
         self.drop_applied();
         self.queue(|queue| {
             // INVARIANT: both queues have the reserved room.

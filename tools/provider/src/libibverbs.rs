@@ -30,8 +30,8 @@ type Any = *mut c_void;
 /// Any operation.
 type Operation = Option<unsafe extern "C" fn()>;
 
-/// Entries of the table of operations. Entries beyond the known operations are null, in case that
-/// libibverbs has more.
+/// Number of entries in the table of operations. Entries beyond the known operations are null, in
+/// case libibverbs has more operations.
 const ROOM: usize = 128;
 /// Number of operations in the headers that the provider was built with.
 const GIVEN: usize = size_of::<ffi::verbs_context_ops>() / size_of::<Operation>();

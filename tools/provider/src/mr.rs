@@ -70,7 +70,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     errno::created(status, mr)
 }
 
-/// `rereg_mr`. The region keeps its keys.
+/// `rereg_mr`. The MR keeps its keys.
 ///
 /// # Safety
 ///

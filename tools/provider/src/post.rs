@@ -145,7 +145,7 @@ pub struct SendLimits {
 }
 
 impl SendLimits {
-    /// Takes a slot for a WQE. The QP supports its opcode.
+    /// Takes a slot for a WQE. The QP supports the WQE's opcode.
     ///
     /// # Errors
     ///
