@@ -351,8 +351,8 @@ for family in families(sys.stdin.read()):
     lines.lines().filter_map(sample).collect()
 }
 
-/// Number of open file descriptors of a daemon that are below `limit`. The daemon may have inherited
-/// others.
+/// Number of open file descriptors of a daemon that are below `limit`. The daemon may have
+/// inherited others.
 fn descriptors(child: &Child, limit: usize) -> usize {
     let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<usize>().ok();

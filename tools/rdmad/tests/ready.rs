@@ -50,8 +50,8 @@ fn stderr(mut child: Child) -> String {
     std::io::read_to_string(stderr).unwrap()
 }
 
-/// Checks the messages to a service manager with the socket `manager`. Also checks that a client can
-/// connect after the first message.
+/// Checks the messages to a service manager with the socket `manager`. Also checks that a client
+/// can connect after the first message.
 fn tells(manager: UnixDatagram, notify: &str) {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon(daemon(dir.path(), notify).spawn().unwrap());

@@ -21,8 +21,8 @@ use crate::function::{send_bytes, Bench, Step, NOTIFY, VIRTIO};
 
 /// Maximum number of steps that the service thread needs for all pending work.
 const REST: usize = 200;
-/// Maximum number of bytes that the kernel queues as one piece. The kernel splits longer writes, and
-/// attaches the descriptors to the first piece.
+/// Maximum number of bytes that the kernel queues as one piece. The kernel splits longer writes,
+/// and attaches the descriptors to the first piece.
 const PIECE: usize = 0x8000;
 
 /// A function, and the descriptors and memory of its clients.
@@ -202,8 +202,8 @@ impl<'a> Session<'a> {
         assert!(steps <= REST, "work without end");
     }
 
-    /// Disconnects the client, and connects another one. If not `at_once`, the messages of the first
-    /// client are served before.
+    /// Disconnects the client, and connects another one. If not `at_once`, the messages of the
+    /// first client are served before.
     pub fn leave(&mut self, at_once: bool) {
         if at_once {
             let (gone, _) = UnixStream::pair().expect("socket");

@@ -2,8 +2,8 @@
 
 //! Line coverage of each parser by the corpora.
 //!
-//! A program that is built with LLVM's source coverage replays the corpora. It measures the lines of
-//! each parser, while the engine only counts edges of the whole program.
+//! A program that is built with LLVM's source coverage replays the corpora. It measures the lines
+//! of each parser, while the engine only counts edges of the whole program.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -79,8 +79,8 @@ impl Config {
         }
     }
 
-    /// The BAR and the offset that an access of `len` bytes at `offset` reaches. `None` unless it is
-    /// an access to the data field of the capability that accesses BARs.
+    /// The BAR and the offset that an access of `len` bytes at `offset` reaches. `None` unless it
+    /// is an access to the data field of the capability that accesses BARs.
     pub fn reaches(&self, offset: u64, len: usize) -> Option<(u32, u64)> {
         let word = |at: usize| {
             let bytes = &self.bytes[self.window + at..][..4];

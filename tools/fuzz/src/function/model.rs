@@ -60,8 +60,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// The function after power-on, with the contents `initial` of the configuration space, and with
-    /// `generation` configuration changes so far.
+    /// The function after power-on, with the contents `initial` of the configuration space, and
+    /// with `generation` configuration changes so far.
     pub fn new(initial: [u8; 256], generation: u8) -> Self {
         Self {
             common: Common::new(generation),

@@ -150,8 +150,8 @@ impl<'w> Talk<'w> {
             }
             8..=10 => self.speak(input),
             _ => {
-                // All frames in flight are delivered before the clock advances, so no frame causes a
-                // timeout.
+                // All frames in flight are delivered before the clock advances, so no frame causes
+                // a timeout.
                 self.deliver_all();
                 stage::work(self.runtime);
                 self.deliver_all();
@@ -253,8 +253,8 @@ impl<'w> Talk<'w> {
                 }
             }
             2 if self.qp_type == QpType::Rc => {
-                // A corrupted copy. The ICRC detects the corruption, except in bits that it does not
-                // cover: the copy is then a duplicate.
+                // A corrupted copy. The ICRC detects the corruption, except in bits that it does
+                // not cover: the copy is then a duplicate.
                 if let Some(mut copy) = self.air.copy(at) {
                     let flip = input.below(copy.len().min(256));
                     copy[flip] ^= 1 << input.below(8);

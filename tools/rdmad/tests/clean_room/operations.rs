@@ -47,8 +47,8 @@ fn a_write_is_read_back() {
     });
 }
 
-/// Atomic operations return the original value. COMPARE_SWAP swaps only if the original value equals
-/// the expected one.
+/// Atomic operations return the original value. COMPARE_SWAP swaps only if the original value
+/// equals the expected one.
 // abi
 #[test]
 fn atomic_operations() {

@@ -34,8 +34,8 @@ struct Queue {
 enum Act {
     /// Posts a work request of this length to a queue, or to the SRQ.
     Post(u8, u16),
-    /// Completes a work request, given by its queue and its distance from the oldest one. `Told` has
-    /// the other fields of the CQE.
+    /// Completes a work request, given by its queue and its distance from the oldest one. `Told`
+    /// has the other fields of the CQE.
     Complete(u8, u8, Told),
     /// Writes a CQE of random bytes.
     Scribble([u8; 38]),

@@ -25,8 +25,8 @@ pub const fn mac(port: usize) -> Mac {
     [2, 0, 0, 0, 0, port as u8 + 1]
 }
 
-/// The MAC address of the honest neighbour behind uplink 0. It sends frames so often that the switch
-/// never learns its address on another uplink.
+/// The MAC address of the honest neighbour behind uplink 0. It sends frames so often that the
+/// switch never learns its address on another uplink.
 pub const HONEST: Mac = [2, 0, 0, 0, 1, 0];
 /// An IPv4 address that only port 0 may claim.
 pub const ADDRESS: [u8; 4] = [10, 0, 0, 1];
@@ -110,9 +110,9 @@ impl Ledger {
         })
     }
 
-    /// Records the arrival of a frame at party `at`. Asserts that the frame was sent by a party that
-    /// may send it to `at`, that it does not arrive more often than it was sent, and that frames
-    /// arrive in order.
+    /// Records the arrival of a frame at party `at`. Asserts that the frame was sent by a party
+    /// that may send it to `at`, that it does not arrive more often than it was sent, and that
+    /// frames arrive in order.
     pub fn arrive(&mut self, at: Party, frame: &[u8], routed: bool) {
         let head = &frame[..frame.len().min(64)];
         assert!(frame.len() >= 14, "{at:?} gets {head:02x?}");

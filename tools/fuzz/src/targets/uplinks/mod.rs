@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch with hostile neighbours, which send arbitrary frames, do not read, disappear and return.
-//! Honest parties exchange frames through the switch at the same time.
+//! A switch with hostile neighbours, which send arbitrary frames, do not read, disappear and
+//! return. Honest parties exchange frames through the switch at the same time.
 //!
 //! One thread runs the rounds of the switch and sets its time. Tap interfaces are not tested, since
 //! they need privileges.
