@@ -13,7 +13,7 @@ use crate::work::{AsyncEvent, Mtu};
 /// Attributes of a connection that requester and responder share.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Addresses of packets to the peer.
+    /// Addresses and other header fields of packets to the peer.
     pub path: Path,
     /// QPN of the peer.
     pub dest_qpn: Qpn,

@@ -81,8 +81,8 @@ impl FramePool {
         buffers.allocated - free
     }
 
-    /// Sets `notify`, which is called when a buffer is returned after [`take`](Self::take) found
-    /// none, in the thread that returns the buffer. Later calls of this function have no effect.
+    /// Sets `notify`. If [`take`](Self::take) has found no buffer, the thread that returns the next
+    /// buffer calls `notify`. Later calls of `on_free` have no effect.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.0.notify.set(Box::new(notify));
     }
@@ -129,8 +129,8 @@ impl FramePool {
 }
 
 impl Buffers {
-    /// Takes a free buffer for `len` bytes. If there is none, the error is the length of the buffer
-    /// that the caller must allocate, or `None` if all `capacity` buffers are in use.
+    /// Takes a free buffer for `len` bytes. If no buffer is free, the error is the length in bytes
+    /// of the buffer that the caller must allocate, or `None` if all `capacity` buffers are in use.
     fn take(&mut self, capacity: usize, len: usize) -> Result<Box<[u8]>, Option<usize>> {
         let fits = usize::from(len > LENGTHS[0]);
         if let Some(bytes) = self.free[fits].pop() {

@@ -23,11 +23,11 @@ const MASKED: usize = ROUTE_HEADER + IPV6_SIZE + UDP_SIZE + Bth::SIZE;
 pub struct Icrc(Hasher);
 
 impl Icrc {
-    /// Starts with the headers of a packet, from the IP header up to and including the BTH.
+    /// Starts the computation with the headers of a packet, from the IP header to the BTH.
     ///
     /// # Panics
-    /// If `headers` has neither the length of an IPv4 header, UDP header and BTH, nor that of an
-    /// IPv6 header, UDP header and BTH.
+    /// If `headers` does not have the total length of an IPv4 or IPv6 header, a UDP header and a
+    /// BTH.
     pub fn new(headers: &[u8]) -> Self {
         let mut bytes = [0xff; MASKED];
         let masked = &mut bytes[..ROUTE_HEADER + headers.len()];

@@ -250,7 +250,7 @@ pub struct Source {
 /// Size of the word of an atomic operation in bytes.
 pub const ATOMIC_SIZE: u32 = 8;
 
-/// Number of packets, and thus of PSNs, of a message of `length` bytes. An empty message takes one
+/// Number of packets, and thus of PSNs, of a message of `length` bytes. An empty message has one
 /// packet.
 pub fn packets(length: u32, mtu: Mtu) -> u32 {
     length.div_ceil(mtu.bytes()).max(1)

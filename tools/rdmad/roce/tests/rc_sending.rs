@@ -40,8 +40,7 @@ fn asking(frames: &[Vec<u8>]) -> Vec<usize> {
     (0..bths.len()).filter(|&at| bths[at].ack_req).collect()
 }
 
-/// Delivers an acknowledgement or a NAK to side 0. Its PSN is that of the first packet plus
-/// `ahead`.
+/// Delivers an acknowledgement or a NAK to side 0. Its PSN is the first PSN of side 0 plus `ahead`.
 fn answer(sim: &mut Sim, ahead: u32, syndrome: Syndrome) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn).add(ahead);
     let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);

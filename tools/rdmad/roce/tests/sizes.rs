@@ -68,7 +68,7 @@ fn frames_are_as_long_as_foretold() {
                 flags: SendFlags::SIGNALED,
                 local: (),
             };
-            // An empty message takes one frame.
+            // An empty message has one frame.
             let span = frame_span(&op, settings.mtu);
             let count = wr.length.div_ceil(span).max(1);
             let foretold: Vec<_> = (0..count)

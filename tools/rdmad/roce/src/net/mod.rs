@@ -153,8 +153,8 @@ impl Path {
     }
 
     /// The service level in the completion of a received datagram: the priority of its VLAN tag.
-    /// Without a tag, the service level encodes the header type, like that of ConnectX devices: bit
-    /// 3 for UDP, and 1 for IPv6 or 2 for IPv4 in the low bits.
+    /// Without a tag, the service level encodes the header type as ConnectX devices do: bit 3 is
+    /// set for UDP, and the low bits are 1 for IPv6 or 2 for IPv4.
     pub fn service_level(&self) -> u8 {
         const UDP: u8 = 8;
         match (self.vlan, self.addresses) {

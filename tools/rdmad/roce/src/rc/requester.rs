@@ -325,7 +325,7 @@ impl<L> Requester<L> {
     }
 
     /// Executes the operation on local keys at the cursor, or skips it if it was executed before.
-    /// Returns false if there is no such operation or it has to wait.
+    /// Returns false if no such operation is at the cursor or the operation has to wait.
     fn execute_local<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> bool {
         let Some(&SendOp::Local { drained }) =
             self.queue.get(self.cursor).map(|pending| &pending.wr.op)

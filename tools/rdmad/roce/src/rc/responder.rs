@@ -88,7 +88,7 @@ pub struct Responder<R> {
     jobs: VecDeque<Job>,
     /// PSNs and results of the last atomic operations and atomic WRITEs, to answer duplicates.
     results: VecDeque<(Psn, Answer)>,
-    /// PSNs of the last READs, to recognize duplicates. `flushes` does the same for FLUSHes.
+    /// PSNs of the last READs, to recognize duplicates. `flushes` has those of the last FLUSHes.
     reads: ExecutedRequests,
     flushes: ExecutedRequests,
     ack_pending: bool,

@@ -59,7 +59,7 @@ pub struct Responder<R> {
     access: AccessFlags,
     expected: Psn,
     message: Option<MessageInProgress>,
-    /// The held receive: that of the message in progress, or of a dropped message.
+    /// The held receive, of the message in progress or of a dropped message.
     recv: Option<RecvWr<R>>,
     dead: bool,
 }

@@ -18,10 +18,10 @@ pub(super) fn received(header: &[u8]) -> [u8; GRH_SIZE] {
     image
 }
 
-/// The bytes in place of the GRH for a datagram that is transferred without a packet. They are the
-/// same as for a packet with `path` and the IPv4 identification `ident`.
+/// The bytes in place of the GRH for a datagram that is transferred without a packet. A packet with
+/// `path` and the IPv4 identification `ident` would result in the same bytes.
 ///
-/// `transport` is the length of that packet from the BTH to the ICRC in bytes, see
+/// `transport` is the length of such a packet from the BTH to the ICRC in bytes, see
 /// [`transport_size`].
 pub fn grh(path: &Path, ident: u16, transport: usize) -> [u8; GRH_SIZE] {
     let mut image = [0; GRH_SIZE];

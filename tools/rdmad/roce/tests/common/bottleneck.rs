@@ -29,9 +29,9 @@ fn time_of(bytes: usize) -> Duration {
 /// Queue lengths in bytes above which the link marks or drops packets.
 #[derive(Clone, Copy)]
 pub struct Link {
-    /// Packets are marked if the queue is longer than this; `None` for a link that does not mark.
+    /// Length above which packets are marked; `None` for a link that does not mark packets.
     pub mark: Option<usize>,
-    /// Packets are dropped if the queue is longer than this.
+    /// Length above which packets are dropped.
     pub full: usize,
 }
 

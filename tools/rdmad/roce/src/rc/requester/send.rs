@@ -23,8 +23,8 @@ struct Next {
     length: u32,
     /// Payload of an atomic WRITE, which is not in local memory but in the work request.
     word: Option<[u8; 8]>,
-    /// Position of the packet to send after this one. A READ request takes the positions of all its
-    /// response packets.
+    /// Position of the packet to send after this one. A READ request occupies the positions of all
+    /// its response packets.
     end: u64,
 }
 

@@ -25,7 +25,7 @@ impl ExecutedRequests {
         self.0.capacity() * size_of::<(Psn, u32)>()
     }
 
-    /// Stores an executed request, which takes `count` PSNs from `psn` on.
+    /// Stores an executed request with `count` PSNs from `psn` on.
     pub(super) fn note(&mut self, psn: Psn, count: u32) {
         if self.0.len() == LIMIT {
             self.0.pop_front();

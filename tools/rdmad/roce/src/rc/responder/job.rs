@@ -56,7 +56,7 @@ impl Job {
 }
 
 impl<R> Responder<R> {
-    /// Queues a READ. Returns the number of PSNs that the READ takes.
+    /// Queues a READ. Returns the number of PSNs of the READ.
     pub(super) fn read<E: ResponderEnv<Recv = R>>(
         &mut self,
         reth: Reth,

@@ -39,7 +39,7 @@ impl<R> Responder<R> {
         }
     }
 
-    /// The held receive: that of the message in progress, or of a dropped message.
+    /// The held receive, of the message in progress or of a dropped message.
     pub fn held(&self) -> Option<&RecvWr<R>> {
         self.recv.as_ref()
     }
