@@ -113,10 +113,10 @@ impl Aio {
         let mut requests = [ptr::from_mut(&mut request)];
         let mut result = Ok(0);
         for _ in 0..TRIES {
-            // SAFETY: io_submit reads one pointer at the third argument and the `struct iocb`
-            // behind it, into which it may write the key. Both live as long as the call; the kernel
-            // keeps neither. A request to poll has no buffer: its `buffer` holds the events to wait
-            // for.
+            // SAFETY: the third argument points to an array of one pointer to a `struct iocb`.
+            // io_submit reads both, and may write the key of the structure. Both live during the
+            // call; the kernel does not use these pointers later. A request to poll has no buffer:
+            // its field `buffer` holds the events to wait for.
             result = check(unsafe {
                 libc::syscall(
                     libc::SYS_io_submit,

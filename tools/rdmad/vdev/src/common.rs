@@ -332,7 +332,8 @@ impl CommonConfig {
         Some(Ok(Action::None))
     }
 
-    /// The address register at `offset` of the selected queue, `None` if there is no such register.
+    /// The address register at `offset`, of the selected queue. `None` if there is no such
+    /// register.
     fn queue_address(&mut self, offset: usize) -> Option<Result<&mut u64, Violation>> {
         let field: fn(&mut Split) -> &mut u64 = match offset {
             QUEUE_DESC => |at| &mut at.descriptors,
@@ -411,7 +412,8 @@ impl CommonConfig {
         Ok(queue)
     }
 
-    /// `vector`, or `NO_VECTOR` if there is no such vector: the driver reads the register back.
+    /// `vector`, or `NO_VECTOR` if there is no such vector. The driver reads the register back to
+    /// detect this.
     fn checked_vector(&self, vector: u16) -> u16 {
         if vector < self.vectors {
             vector

@@ -27,8 +27,8 @@ pub trait VirtioDevice: Send + Sync {
     /// PCI class code: base class, sub-class, programming interface.
     fn pci_class(&self) -> u32;
 
-    /// Offered features: those of the device type, and those of
-    /// [`TRANSPORT_FEATURES`](crate::TRANSPORT_FEATURES) that the device supports.
+    /// Offered features: of the device type, and a subset of
+    /// [`TRANSPORT_FEATURES`](crate::TRANSPORT_FEATURES).
     fn features(&self) -> u64;
 
     /// Maximum size of each queue in descriptors; each is a power of two.

@@ -2,8 +2,8 @@
 
 //! The PCI function: dispatches register accesses and runs the device through its states.
 //!
-//! Locks: the lock of the registers and that of a queue are never held together. Neither is held
-//! during a call to the device.
+//! Locks: a thread that holds the lock of the registers does not take the lock of a queue, nor the
+//! reverse. No lock is held during a call of the device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -80,7 +80,7 @@ impl IrqSet {
             .checked_add(count)
             .filter(|&end| end <= u32::from(vectors))
             .ok_or(CommandError::Invalid("no such vector"))?;
-        // Both fit `u16`, since the end is at most `vectors`.
+        // The end is at most `vectors`, a u16, so the casts do not truncate.
         let range = start as u16..end as u16;
         match data {
             vfio::VFIO_IRQ_SET_DATA_NONE if count == 0 => Ok(Self::Reset),

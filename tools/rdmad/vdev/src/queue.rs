@@ -245,9 +245,9 @@ impl Ring {
         let mut waiting = self.waiting(view)?;
         if waiting == 0 && self.quiet {
             self.set_quiet(view, false)?;
-            // The driver writes the index and reads the flag. The device clears the flag and reads
-            // the index. With a full barrier on both sides, at least one side sees the other's
-            // write.
+            // The driver writes the index and then reads the flag. The device clears the flag and
+            // then reads the index. With a full barrier between the two steps on both sides, at
+            // least one side sees the write of the other side.
             fence(Ordering::SeqCst);
             waiting = self.waiting(view)?;
         }
@@ -330,8 +330,9 @@ impl Ring {
         // Release: a driver that sees the index also sees the answer and the used entry.
         at.store_used_index(view, next)?;
         self.next_used = next;
-        // The driver clears the flag and reads the index. The device writes the index and reads the
-        // flag. With a full barrier on both sides, at least one side sees the other's write.
+        // The driver clears the flag and then reads the index. The device writes the index and then
+        // reads the flag. With a full barrier between the two steps on both sides, at least one
+        // side sees the write of the other side.
         fence(Ordering::SeqCst);
         Ok(at.wants_interrupts(view)?)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A function without threads, for tests: the caller decides when the socket thread and the service
-//! thread would do their next piece of work. Each step runs the code of those threads.
+//! A PCI function without threads, for tests. By method calls, a test does the work of the socket
+//! thread and of the service thread in single steps. Each step runs the code of these threads.
 
 use std::io;
 use std::os::unix::net::UnixStream;
