@@ -301,8 +301,8 @@ impl EventLoop {
             match link.receive(&mut self.spares[source], &pool) {
                 Ok(None) => return,
                 Ok(Some(Received::Here(len))) if link::is_valid_length(len) => {
-                    // The frame keeps its buffer if another one is free for the next frame, else it
-                    // is dropped.
+                    // The frame is handled if another buffer is free for the next frame. Otherwise
+                    // the frame is dropped, and its buffer is used again.
                     match pool.take(MAX_FRAME) {
                         Some(next) => {
                             let mut frame = mem::replace(&mut self.spares[source], next);

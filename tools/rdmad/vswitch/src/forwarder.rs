@@ -297,8 +297,8 @@ impl Forwarder {
             }
             Origin::Engine(port) => source == self.ports[port.0].mac,
             Origin::Uplink(at) => {
-                // A frame from an uplink with the address of a port is forged, or returns through a
-                // loop. The same holds for an address that was just seen on another uplink.
+                // A frame from an uplink is forged, or returns through a loop, if its source is the
+                // address of a port, or an address that was just seen on another uplink.
                 let valid =
                     !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
                 valid
@@ -429,8 +429,8 @@ impl Forwarder {
     }
 
     /// Copies a multicast frame to the engines that have joined its address. A frame from an engine
-    /// also returns to that engine, which decides which of its QPs receive the datagram. A frame
-    /// from a network interface does not reach the engine of the same port.
+    /// is also copied to this engine, which decides which of its QPs receive the datagram. A frame
+    /// from a network interface is not copied to the engine of the same port.
     fn copy_to_engines(&mut self, from: Origin, frame: &Frame) {
         let Some(group) = address(frame, 0) else {
             return;

@@ -37,8 +37,8 @@ const CONGESTED: usize = 64;
 /// for a slow receiver, and so does the engine. But a receiver that does not read at all must not
 /// delay the engine's frames to other receivers.
 const STALL: Duration = Duration::from_secs(1);
-/// How long a frame may wait before the link counts as stalled. A receiver that reads a frame now
-/// and then never exceeds [`STALL`], but delays the engine as well.
+/// How long a frame may wait before the link counts as stalled. A receiver that reads a single
+/// frame from time to time never exceeds [`STALL`], but it delays the engine too.
 const AGE: Duration = Duration::from_secs(3);
 
 /// Maximum number of frames that are collected until the end of a round, to be sent together.
@@ -335,8 +335,8 @@ impl Link {
         }
     }
 
-    /// Sends a frame that also goes to other destinations. If the socket is full, a copy in a
-    /// buffer of `pool` is added to the backlog.
+    /// Sends a frame that is also sent to other destinations. If the socket is full, a copy of the
+    /// frame in a buffer of `pool` is added to the backlog.
     pub(crate) fn send_copy(&mut self, frame: &[u8], pool: &FramePool, now: Instant) -> Delivery {
         match self.send_at_once(frame) {
             Ok(sent) => sent,

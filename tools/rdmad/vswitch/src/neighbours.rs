@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Lists of engines that deliver frames to one another without the switch's thread.
+//! Lists of engines that deliver frames to each other without the switch's thread.
 
 use std::fmt;
 use std::sync::Arc;

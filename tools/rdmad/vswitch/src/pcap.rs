@@ -200,7 +200,7 @@ impl Drop for PcapWriter {
             let _ = full.send(mem::take(&mut self.chunk));
         }
         if let Some(thread) = self.thread.take() {
-            // The thread ends since the channel is closed. A panic was reported already.
+            // The thread ends, since the channel is closed. A panic has already been reported.
             let _ = thread.join();
         }
         if self.missing > 0 {

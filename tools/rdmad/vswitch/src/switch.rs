@@ -132,8 +132,8 @@ pub(crate) struct Seats {
     /// Counters of the uplinks.
     uplinks: Vec<Arc<Counters>>,
     groups: Mutex<HashMap<u32, Arc<Neighbours>>>,
-    /// Whether engines deliver frames to one another without the switch's thread. With a capture or
-    /// faults, all frames pass through that thread.
+    /// Whether engines deliver frames to each other without the switch's thread. With a capture or
+    /// faults, all frames pass through this thread.
     direct: bool,
 }
 
@@ -393,7 +393,7 @@ impl Drop for Switch {
     fn drop(&mut self) {
         self.waker.stop();
         if let Some(thread) = self.thread.take() {
-            // The thread was told to stop. A panic was reported already.
+            // The thread ends, since the waker's `stop` is set. A panic has already been reported.
             let _ = thread.join();
         }
     }

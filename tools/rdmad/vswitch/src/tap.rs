@@ -35,8 +35,7 @@ impl Tap {
         })
     }
 
-    /// Attaches to a new interface of the same name. Does not create the interface, which is up to
-    /// its owner.
+    /// Attaches to a new interface of the same name. Its owner must have created the interface.
     ///
     /// The TUN driver detaches the file when it deletes the interface, so the file can be attached
     /// again.
@@ -45,7 +44,8 @@ impl Tap {
         attach(&self.file, &self.name)
     }
 
-    /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit.
+    /// Reads the next frame. Returns its length, which exceeds that of `into` if the frame did not
+    /// fit.
     pub(crate) fn receive(&self, into: &mut [u8]) -> Result<usize, Errno> {
         // The driver truncates a frame without an error. The MTU of the interface may exceed the
         // longest frame of the switch, so one more byte is read to detect longer frames.

@@ -90,14 +90,14 @@ impl Udp {
         })
     }
 
-    /// Sends the first of `frames`, and following frames that fit the same call. `frames` must not
-    /// be empty. Returns the number of frames sent.
+    /// Sends the first of `frames`, and the following frames that the same system call can send.
+    /// `frames` must not be empty. Returns the number of frames sent.
     pub(crate) fn send(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
         let run = self.run(frames);
         if run > 1 {
             match twice(|| self.send_together(frames, run)) {
-                // EINVAL and EMSGSIZE: the frames exceed the MTU. The others: the interface or the
-                // kernel does not support runs.
+                // EINVAL and EMSGSIZE mean that the frames exceed the MTU. The other errors mean
+                // that the interface or the kernel does not support runs.
                 Err(Errno::INVAL | Errno::MSGSIZE) => self.apart(frames[0].len() - 1),
                 Err(Errno::IO | Errno::OPNOTSUPP | Errno::NOPROTOOPT) => self.apart(0),
                 sent => return sent.map(|()| run),
@@ -122,8 +122,8 @@ impl Udp {
         twice(|| self.socket.send(frame).map(drop).map_err(errno))
     }
 
-    /// Number of frames that one system call sends: the first, the following frames of the same
-    /// length, and then one shorter frame.
+    /// Number of frames that one system call sends: the first frame, the following frames of the
+    /// same length, and then one shorter frame.
     fn run(&self, frames: &VecDeque<Frame>) -> usize {
         let len = frames[0].len();
         if len > self.together {
@@ -150,7 +150,8 @@ impl Udp {
             .map_err(errno)
     }
 
-    /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit.
+    /// Reads the next frame. Returns its length, which exceeds that of `into` if the frame did not
+    /// fit.
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         if self.arrival.is_empty() {
             self.arrival.fill(&self.socket)?;

@@ -33,7 +33,7 @@ impl UnixPeer {
         Ok(Self::of(Remote::new(socket, path)?))
     }
 
-    /// Takes a socket with the path of its peer, and connects it if the peer exists.
+    /// The peer at the path of `remote`. Connects the socket of `remote` if the peer exists.
     pub(crate) fn of(remote: Remote) -> Self {
         let mut peer = Self {
             remote,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Frames that an engine builds without an ICRC: some receivers receive these frames without an
-//! ICRC, for the others the switch adds the ICRC.
+//! Frames that an engine builds without an ICRC. They are delivered to some receivers without an
+//! ICRC; for other receivers, the switch adds the ICRC.
 
 mod common;
 

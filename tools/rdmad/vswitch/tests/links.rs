@@ -438,8 +438,8 @@ fn a_frame_that_is_too_long_is_refused_by_a_tap() {
         config.uplinks.push(Uplink::Tap("up0".into()).into())
     });
     ip("neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev up0");
-    // Linux drops packets until it has noticed the carrier, which the tap has since the switch
-    // opened it.
+    // The tap has a carrier since the switch has opened it. Linux drops packets until it has
+    // noticed the carrier.
     let has_carrier = || ip("link show up0").contains(" state UP ");
     wait_until("a carrier of the tap", has_carrier);
     let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
