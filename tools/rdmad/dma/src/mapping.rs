@@ -46,7 +46,7 @@ impl Mapping {
         Self::map(iova, file, offset, len, writable, loss, Arc::new(charge))
     }
 
-    /// Maps the same region again, with the present pages of its file.
+    /// Maps the region again, with the present pages of its file.
     pub(crate) fn again(&self) -> Result<Self, MapError> {
         Self::map(
             self.iova,
@@ -94,7 +94,7 @@ impl Mapping {
                 (rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::NORESERVE).bits() as i32,
             )
             .build()?;
-        // Both fit `usize`, since the length of the whole mapping does.
+        // The length of the whole mapping fits `usize`, so the casts do not truncate.
         let (page, lead) = (page as usize, lead as usize);
         Ok(Self {
             iova,

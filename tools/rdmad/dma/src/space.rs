@@ -268,7 +268,7 @@ impl fmt::Debug for DmaSpace {
 /// A pinned DMA map. Slices from a view are valid as long as the view lives.
 pub struct DmaView {
     snapshot: Guard<Arc<Snapshot>>,
-    /// Index of the region that was accessed last: the next access is mostly to the same region.
+    /// Index of the region that was accessed last. The next access is mostly to this region too.
     recent: Cell<usize>,
 }
 
