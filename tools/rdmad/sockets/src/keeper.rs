@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The keeper: a process that accesses paths for the daemon, which its sandbox denies any path.
+//! The keeper: a process that accesses paths for the daemon. The daemon's sandbox denies the daemon
+//! access to all paths.
 //!
 //! When a peer restarts, it has a new socket at the same path, to which the daemon must connect.
 //! When the daemon ends, it must remove its sockets. Both tasks need paths, and a seccomp filter

@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// A file that has replaced the socket keeps its permissions.
+    /// If another file has replaced the socket, the permissions of this file are not changed.
     #[test]
     fn permissions_are_those_of_the_socket_alone() {
         let dir = tempfile::tempdir().unwrap();
