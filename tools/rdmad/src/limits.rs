@@ -8,14 +8,14 @@ use verbs::DeviceConfig;
 
 use crate::cli::Args;
 
-/// Maximum number of open files of the daemon except those of its ports: of workers, switch,
-/// uplinks, status and log.
+/// Maximum number of open files of the daemon, except those of its ports. These are files of the
+/// workers, the switch, the uplinks, the status and the log.
 const OWN: u64 = 64;
 /// Maximum number of open files of a port except those that its client passes: sockets and eventfds
 /// of the daemon.
 const OF_A_PORT: u64 = 16;
 
-/// Memory of the daemon except that of its ports, in bytes: of stacks, switch, capture and log.
+/// Memory of the daemon in bytes, except that of its ports: stacks, switch, capture and log.
 const OWN_MEMORY: u64 = 512 << 20;
 
 /// Raises the limit of open files to its maximum. Logs a warning if this does not suffice for

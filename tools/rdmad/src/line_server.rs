@@ -43,7 +43,7 @@ pub trait Answers: Send + 'static {
     /// Whether requests may carry descriptors.
     const TAKES_DESCRIPTORS: bool;
 
-    /// Answers a request, which carried the descriptors `fds`. A request that is too long is
+    /// Answers a request that arrived with the descriptors `fds`. A request that is too long is
     /// truncated to one byte more than [`MAX_REQUEST`](Self::MAX_REQUEST).
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Drop for Server {
         // This can't fail: no other code writes to this eventfd, so its counter is not full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // The thread was told to stop. A panic was reported already.
+            // The thread ends, since `stop` is signalled. A panic has already been reported.
             let _ = thread.join();
         }
     }
@@ -324,7 +324,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
-        // Another daemon takes over the path.
+        // Another daemon binds a socket at the same path.
         std::fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(server);

@@ -15,8 +15,8 @@ use anyhow::{Context, Result};
 /// The environment variable with the address of the service manager's socket (sd_notify(3)).
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The pipe and the service manager to notify, if there are any. The pipe and the socket of the
-/// manager are opened before the threads are confined, because the sandbox denies this.
+/// The pipe and the service manager to notify, if there are any. The pipe and the manager's socket
+/// are opened before the threads are confined, because the sandbox denies opening files.
 #[derive(Debug)]
 pub struct Listeners {
     pipe: Option<Pipe>,

@@ -301,8 +301,8 @@ fn the_status_is_told_in_each_form() {
     );
     assert_eq!(value(&build), "1.0");
 
-    // Clients that send nothing or garbage, or don't read the reply, must not block others for
-    // long.
+    // Clients that send nothing or garbage, or don't read the reply, must not block other clients
+    // for long.
     let mut nonsense = UnixStream::connect(&socket).unwrap();
     nonsense.write_all(&[b'x'; 4096]).unwrap();
     let silent = UnixStream::connect(&socket).unwrap();
@@ -351,8 +351,8 @@ for family in families(sys.stdin.read()):
     lines.lines().filter_map(sample).collect()
 }
 
-/// Number of open file descriptors of a daemon that are below `limit`. The daemon may have
-/// inherited others.
+/// Number of open file descriptors of a daemon that are below `limit`. The daemon may also have
+/// inherited higher ones.
 fn descriptors(child: &Child, limit: usize) -> usize {
     let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
     let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<usize>().ok();

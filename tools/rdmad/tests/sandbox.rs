@@ -83,8 +83,8 @@ fn every_thread_is_confined() {
     assert_eq!(names, expected);
     for (name, fields) in threads {
         assert_eq!(fields["NoNewPrivs"], "1", "{name}");
-        // Mode 2 is a filter. One filter is for system calls that no thread makes, the other is
-        // that of the thread's kind.
+        // Mode 2 is a filter. Of the two filters, one forbids the system calls that no thread
+        // needs, and the other allows those that threads of this kind need.
         assert_eq!(fields["Seccomp"], "2", "{name}");
         assert_eq!(fields["Seccomp_filters"], "2", "{name}");
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {

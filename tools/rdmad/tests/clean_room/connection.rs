@@ -258,8 +258,8 @@ fn a_reset_destroys_all_objects() {
     });
 }
 
-/// A WRITE with a wrong R_Key writes nothing and moves both QPs to ERR. The requester gets a CQE,
-/// the responder an event, and all other work requests on both sides are flushed.
+/// A WRITE with a wrong R_Key writes nothing and moves both QPs to ERR. A CQE reports this to the
+/// requester, and an event to the responder. All other work requests of both sides are flushed.
 // abi, R-1151
 #[test]
 fn a_wrong_key_ends_both_qps() {

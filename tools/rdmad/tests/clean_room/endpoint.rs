@@ -22,7 +22,7 @@ use crate::rings::SharedQueue;
 use crate::rings::WorkQueue;
 use crate::wire::*;
 
-/// Maximum number of work requests of each queue. [`SGES`] is that of SGEs of each work request.
+/// Maximum number of work requests of each queue.
 pub const DEPTH: u32 = 64;
 const SGES: u32 = 2;
 /// Maximum number of work requests of an SRQ.
@@ -154,8 +154,8 @@ impl Endpoint {
         }
     }
 
-    /// Moves the QP from RESET to RTS. The first PSN of this side is `psn`, that of the other side
-    /// `peer_psn`.
+    /// Moves the QP from RESET to RTS. The first PSN of this side is `psn`, the first PSN of the
+    /// peer is `peer_psn`.
     pub fn connect(&mut self, peer: Peer, psn: u32, peer_psn: u32) {
         self.receive_from(peer, peer_psn, |_| {});
         self.send_from(psn);
@@ -235,7 +235,7 @@ impl Endpoint {
         add_gid(&mut self.driver, self.gid).unwrap();
     }
 
-    /// Destroys all objects, those that use others first, and resets the device.
+    /// Destroys all objects, each before the objects that it uses, and resets the device.
     pub fn end(mut self) {
         let (qpn, pd, region) = (self.qpn(), self.pd, self.region.handle);
         let cqs = [self.send_cq.number, self.recv_cq.number];
