@@ -47,7 +47,8 @@ impl Server {
         }
     }
 
-    /// Whether both sockets have room for a write and its replies.
+    /// Whether the sockets of client and server have room for a write of the client and its
+    /// replies.
     pub fn has_room(&self, write: &Write) -> bool {
         let mut ahead = self.clone();
         ahead.framing.write(write.clone());

@@ -107,7 +107,7 @@ impl Things {
 
     fn held(&self) -> [usize; THINGS] {
         let mut held = [0; THINGS];
-        // `flatten` skips errors: other threads may open and close files at the same time.
+        // `flatten` skips errors, because other threads may open and close files meanwhile.
         for entry in fs::read_dir("/proc/self/fd").expect("/proc").flatten() {
             let identity = entry.file_name().to_str().and_then(identity);
             for (count, other) in held.iter_mut().zip(&self.identities) {

@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
     let path = input.of(&[PathPolicy::Direct, PathPolicy::Wire]);
     let world = stage::world(2, path);
     let vm = &world.vms[0];
-    // An honest connection of the same VM.
+    // A second connection of the same VM, whose driver follows the rules.
     let mut neighbour = Neighbour::new(&world, [0, 1]);
     let before = stage::memory(vm);
     {

@@ -16,7 +16,7 @@ use crate::input::Input;
 /// MAC addresses of hostile parties behind uplinks.
 pub const HOSTILE: [Mac; 2] = [[2, 0, 0, 0, 2, 0], [2, 0, 0, 0, 2, 1]];
 const STRANGER: Mac = [2, 0, 0, 0, 3, 0];
-/// Frame lengths in bytes around the limits, and those of ordinary frames.
+/// Frame lengths in bytes: around the limits, and of ordinary frames.
 const LENGTHS: [usize; 8] = [13, 14, 64, 512, 1514, 9014, 9232, 9233];
 
 /// A frame of another protocol than IP or ARP, which ends with `number`.

@@ -148,7 +148,8 @@ impl World {
             let (config, fars) = config(dir.path(), udp, &ledger);
             match SteppedSwitch::new(config, now) {
                 Ok((switch, engines)) => break (fars, switch, engines),
-                // Another process has bound the address in the meantime. Others are tried.
+                // Another process has bound an address in the meantime, so other addresses are
+                // tried.
                 Err(Error::Uplink(Uplink::Udp { .. }, _)) => {}
                 Err(error) => panic!("{error}"),
             }
