@@ -23,6 +23,11 @@ pub(super) trait Call: Send + Sync + 'static {
 }
 
 /// Data, and the work item that runs [`Call::call`] on the data.
+///
+/// # Invariants
+///
+/// While the work item is queued, it owns a reference of the [`Arc`] that contains `self`. It gives
+/// the reference up when it runs or is cancelled.
 #[repr(C)]
 #[pin_data]
 pub(super) struct Deferred<T: Call> {

@@ -37,7 +37,8 @@ macro_rules! core_object {
         }
 
         impl<T: $trait> Object<bindings::$c, T> {
-            /// The device of the object. Drivers do not call this method for all kinds of objects.
+            /// The device of the object.
+            // Drivers do not call this method for all kinds of objects.
             #[allow(dead_code)]
             pub fn device(&self) -> &super::Device<T> {
                 // SAFETY: The core sets the device of each object, and destroys all objects before

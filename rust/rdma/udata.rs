@@ -148,7 +148,11 @@ impl Udata<'_> {
         Ok(T::from_driver_data(&request))
     }
 
-    /// Checks that there is no request, or only zeroes.
+    /// Checks that there is no request, or that its bytes are all zero.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if the request has non-zero bytes, `EFAULT` if it can't be read.
     pub fn no_request(&self) -> Result {
         // SAFETY: `raw` is valid by the type invariants. With length 0, the pointer is not
         // accessed.

@@ -223,8 +223,8 @@ pub struct Slot<'c, 'a> {
 }
 
 impl Slot<'_, '_> {
-    /// Adds a completion. Inlined, since the compiler would otherwise build the completion in
-    /// memory twice.
+    /// Adds a completion.
+    // Inlined, since the compiler would otherwise build the completion in memory twice.
     #[inline(always)]
     pub fn write(self, completion: &Wc) {
         let mut wc = bindings::ib_wc {

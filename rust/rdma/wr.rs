@@ -524,6 +524,10 @@ pub(super) unsafe extern "C" fn post_recv<T: KernelQueuePairs>(
 }
 
 /// Posts the receive work requests of a list with `post`.
+///
+/// # Safety
+///
+/// `list` is valid, `bad` writable.
 pub(super) unsafe fn recv_list(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Device types, and the table of the types that a driver matches.
+//!
+//! C header: [`include/uapi/linux/virtio_ids.h`](srctree/include/uapi/linux/virtio_ids.h)
 
 use crate::bindings;
 use kernel::device_id::RawDeviceId;

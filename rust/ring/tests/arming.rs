@@ -142,7 +142,8 @@ fn a_request_for_any_completion_is_not_narrowed() {
 }
 
 /// One consumer sleeps until a completion. Another consumer polls and arms before the device checks
-/// the arm word. abi
+/// the arm word.
+// abi
 #[test]
 fn a_second_request_keeps_the_position_of_the_first() {
     for (start, second) in STARTS

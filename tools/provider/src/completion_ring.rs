@@ -55,8 +55,8 @@ use crate::shared_ring::SharedRing;
 use crate::table::Table;
 use crate::work_ring::WorkRing;
 
-/// The rings of a QP. The send queue is used most, so it is the first member and has the
-/// structure's address.
+/// The rings of a QP.
+// The send queue is used most, so it is the first member and has the structure's address.
 #[repr(C)]
 pub struct QpRings {
     /// Send queue, if the QP has one.
@@ -103,8 +103,8 @@ impl QpRings {
         true
     }
 
-    /// [Delivers](Self::deliver) the CQE of a receive. Not inlined: otherwise each poll of sends
-    /// would save registers for the lock of an SRQ.
+    /// [Delivers](Self::deliver) the CQE of a receive.
+    // Not inlined: otherwise each poll of sends would save registers for the lock of an SRQ.
     #[inline(never)]
     fn deliver_receive(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
         let cqe = Cqe::from_bytes(&slot.read());
@@ -325,6 +325,10 @@ const NO_QP: Qpn = Qpn::NONE;
 
 impl CompletionRing {
     /// A new queue in `map`, whose bytes are all zero.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub fn new(map: RingMap, domain: &Domain) -> io::Result<Arc<Self>> {
         let (ring, queue) = Ring::new(map)?;
         let arming = Arming {

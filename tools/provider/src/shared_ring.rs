@@ -59,6 +59,10 @@ struct Moving {
 
 impl SharedRing {
     /// A new queue in `memory`, whose bytes are all zero.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub fn new(memory: RingMap, domain: &Domain) -> io::Result<Self> {
         let layout = *memory.layout();
         let posting = Posting {

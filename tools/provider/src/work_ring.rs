@@ -74,6 +74,10 @@ pub struct WorkRing {
 
 impl WorkRing {
     /// A new queue in `memory`, whose bytes are all zero.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
     pub fn new(memory: RingMap, threads: Threads) -> io::Result<Self> {
         let layout = *memory.layout();
         let slots = layout.slots() as usize;

@@ -290,7 +290,8 @@ fn bytes_of_a_write_are_not_those_posted() {
     assert!(!fits(&silent, &request(Service::Reliable)));
 }
 
-/// Clients subtract the length of the GRH from the received length without a check. abi: R-686
+/// Clients subtract the length of the GRH from the received length without a check.
+// abi: R-686
 #[test]
 fn a_datagram_has_its_header() {
     for (length, good) in [(0, false), (39, false), (40, true)] {
@@ -348,7 +349,8 @@ fn the_type_of_the_headers_is_no_service_level() {
     assert_eq!(level(WcFlags::GRH), 10);
 }
 
-/// Tries each flag with each service, for receives and sends. abi: R-710
+/// Tries each flag with each service, for receives and sends.
+// abi: R-710
 #[test]
 fn flags_fit_the_operation() {
     let (imm, key) = (WcFlags::WITH_IMM, WcFlags::WITH_INVALIDATE);

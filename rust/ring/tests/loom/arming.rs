@@ -126,7 +126,8 @@ fn no_wakeup_is_lost_without_a_look_after_arming() {
 }
 
 /// One consumer sleeps until any completion. Another consumer polls, and arms the CQ for a
-/// solicited completion. abi
+/// solicited completion.
+// abi
 #[test]
 fn a_second_consumer_does_not_take_the_event_of_the_first() {
     explore("two consumers", |start| {

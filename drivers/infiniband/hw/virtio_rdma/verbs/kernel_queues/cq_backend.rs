@@ -104,8 +104,13 @@ impl CqBackend {
         }
     }
 
-    /// `cqe` is an out parameter, since the compiler would split a returned CQE into its fields and
-    /// join them again.
+    /// Moves the oldest CQE into `cqe`. Returns whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the device broke the queue's rules.
+    // `cqe` is an out parameter, since the compiler would split a returned CQE into its fields and
+    // join them again.
     #[inline]
     pub(super) fn take(&mut self, cqe: &mut Cqe) -> Result<bool> {
         match self {
@@ -240,7 +245,7 @@ fn qualifies(cqe: &Cqe, kind: ArmKind) -> bool {
 }
 
 /// Takes the oldest CQE of a virtqueue: from `held`, beginning at `first`, else from the virtqueue.
-/// Not inlined: otherwise the compiler would split CQEs into their fields in polls of rings too.
+// Not inlined: otherwise the compiler would split CQEs into their fields in polls of rings too.
 #[inline(never)]
 fn take_element(
     queue: &CqVirtqueue,

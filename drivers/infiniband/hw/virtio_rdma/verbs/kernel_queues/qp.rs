@@ -254,6 +254,10 @@ impl WorkState {
     /// Completes the work request at `position` and frees the slots up to it. If `accept` fails, no
     /// slot is freed, and the work request stays outstanding until a poll flushes the queue.
     /// Returns the result of `accept`.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the work request is not outstanding; the errors of `accept`.
     #[inline]
     pub(super) fn complete<R>(
         &mut self,
