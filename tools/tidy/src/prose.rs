@@ -80,10 +80,6 @@ pub fn check(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
 /// The long lines: their numbers and widths. Excluded are tables, links, directives, and lines with
 /// a word or message that must not be broken.
 fn long_lines(source: &Source) -> Vec<(usize, usize)> {
-    let width = match source.language {
-        Language::Shell => 4,
-        _ => 8,
-    };
     let is_long = |(_, line): &(usize, &str)| {
         let text = line.trim_start();
         let is_table = source.language == Language::Markdown && text.starts_with('|')
@@ -101,23 +97,26 @@ fn long_lines(source: &Source) -> Vec<(usize, usize)> {
             || has_single && is_quoted('\'');
         let is_recipe = RECIPES.contains(&source.path.as_str());
         let is_exempt = is_recipe || is_table || is_link || is_directive || is_bound;
-        columns(line, width) > COLUMNS && !is_exempt
+        columns(line, source.language) > COLUMNS && !is_exempt
     };
     let lines = source.text.lines().enumerate().filter(is_long);
     lines
-        .map(|(number, line)| (number, columns(line, width)))
+        .map(|(number, line)| (number, columns(line, source.language)))
         .collect()
 }
 
-/// The width of a line in columns, with tabs of `width` columns: 8 in kernel style, 4 in shell
-/// scripts.
-pub fn columns(line: &str, width: usize) -> usize {
-    let step = |at: usize, c| {
-        if c == '\t' {
-            at / width * width + width
-        } else {
-            at + 1
-        }
+/// The width of a line in columns. A tab has 8 columns as in the kernel's style, or 4 in shell
+/// scripts. A character has as many columns as bytes, which is how the kernel's checkpatch counts,
+/// except in Markdown.
+pub fn columns(line: &str, language: Language) -> usize {
+    let tab = match language {
+        Language::Shell => 4,
+        _ => 8,
+    };
+    let step = |at: usize, c: char| match c {
+        '\t' => at / tab * tab + tab,
+        _ if language == Language::Markdown => at + 1,
+        _ => at + c.len_utf8(),
     };
     line.chars().fold(0, step)
 }
@@ -250,6 +249,8 @@ mod tests {
             text,
         };
         assert_eq!(long_lines(&source), [(0, 108)]);
-        assert_eq!((columns("a\tb", 8), columns("a\tb", 4)), (9, 5));
+        let all = [Language::Rust, Language::Shell, Language::Markdown];
+        assert_eq!(all.map(|language| columns("a\tb", language)), [9, 5, 9]);
+        assert_eq!(all.map(|language| columns("µ", language)), [2, 2, 1]);
     }
 }

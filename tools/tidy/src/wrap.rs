@@ -38,7 +38,7 @@ fn wrapped(source: &Source) -> Option<String> {
         let range = paragraph.line..paragraph.line + paragraph.lines;
         let is_long = lines[range.clone()]
             .iter()
-            .any(|line| columns(line, 8) > COLUMNS);
+            .any(|line| columns(line, source.language) > COLUMNS);
         // Block comments are not wrapped: their end is not a word.
         let is_block = lines[range.clone()]
             .iter()
@@ -74,7 +74,8 @@ fn fill(paragraph: &Paragraph, language: Language) -> Vec<String> {
     let mut is_empty = true;
     for word in paragraph.text.split_whitespace() {
         let is_bound = binds(word, language);
-        if !is_empty && !is_bound && columns(&line, 8) + 1 + columns(word, 8) > COLUMNS {
+        let width = columns(&line, language) + 1 + columns(word, language);
+        if !is_empty && !is_bound && width > COLUMNS {
             lines.push(std::mem::replace(&mut line, paragraph.rest.clone()));
             is_empty = true;
         }
