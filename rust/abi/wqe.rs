@@ -212,8 +212,8 @@ wire_struct! {
         0 => addr: u64,
         /// Length in bytes; 0 unbinds a type 1 window.
         8 => length: u64,
-        /// The window's current R_Key. For a type 2 window only bits 31–8 are used, since it is not
-        /// bound.
+        /// The window's current R_Key. For a type 2 window only bits 31–8 are used, since it is
+        /// not bound.
         16 => mw_rkey: u32,
         /// The window's new R_Key, in which only bits 7–0 may differ.
         20 => rkey: u32,

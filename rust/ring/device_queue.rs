@@ -169,7 +169,8 @@ impl DeviceQueue {
         self.next != self.produced(memory)
     }
 
-    /// Turns doorbells off while the device polls the queue, for the next 2³² − 1 work requests.
+    /// Turns doorbells off while the device polls the queue, for the next 2³² − 1 work
+    /// requests.
     pub fn suppress_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         if self.awaits_doorbell {
             self.awaits_doorbell = false;

@@ -117,8 +117,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Counters of a port since the device was created, modulo 2⁶⁴. Bytes of packets are the bytes
-    /// of their Ethernet frames, without FCS.
+    /// Counters of a port since the device was created, modulo 2⁶⁴. Bytes of packets are the
+    /// bytes of their Ethernet frames, without FCS.
     pub struct RspQueryCounters: 224 {
         /// Packets sent.
         0 => tx_packets: u64,

@@ -2,8 +2,8 @@
 
 //! The TCP connection over which the two sides of a test synchronize.
 //!
-//! The protocol consists of lines: `run NAME ROUNDS` starts a test, `say HEX…` carries numbers, and
-//! `end` or `fail REASON` ends the test.
+//! The protocol consists of lines: `run NAME ROUNDS` starts a test, `say HEX…` carries numbers,
+//! and `end` or `fail REASON` ends the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};

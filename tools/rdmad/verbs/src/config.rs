@@ -26,7 +26,8 @@ const HW_VERSION: u32 = 1;
 pub(crate) const MR_PAGE_SHIFT: u8 = 12;
 /// Page shifts that page lists with a page size may have: 4 KiB to 1 GiB.
 pub(crate) const MR_PAGE_SHIFTS: RangeInclusive<u8> = MR_PAGE_SHIFT..=30;
-/// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms. Long, since workers share CPUs with the VMs.
+/// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms. Long, since workers share CPUs with the
+/// VMs.
 const ACK_DELAY: u8 = 15;
 /// Largest overhead of a packet in an Ethernet payload, in bytes: IPv6, UDP, BTH, AtomicETH, ImmDt
 /// and ICRC (IBTA A17.5.1).
@@ -101,7 +102,8 @@ pub struct Limits {
     pub event_queues: u32,
     /// Number of doorbell pages.
     pub doorbell_pages: u32,
-    /// The distance between doorbell pages is 2ⁿ bytes. It must be at least the guest's page size.
+    /// The distance between doorbell pages is 2ⁿ bytes. It must be at least the guest's page
+    /// size.
     pub doorbell_shift: u8,
     /// Bytes that the device may allocate for its VM. Tables and frames are allocated even beyond
     /// this limit.

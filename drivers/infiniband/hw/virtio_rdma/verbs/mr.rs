@@ -209,8 +209,8 @@ impl Mr {
         }
     }
 
-    /// The exponent n of the page size of 2ⁿ bytes; `None` for MRs whose page size the driver does
-    /// not choose.
+    /// The exponent n of the page size of 2ⁿ bytes; `None` for MRs whose page size the driver
+    /// does not choose.
     pub(super) fn page_shift(&self) -> Option<u8> {
         match &self.memory {
             Memory::User(user) => Some(user.lock().page_shift),

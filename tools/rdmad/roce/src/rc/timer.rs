@@ -19,8 +19,8 @@ pub fn rnr_delay(code: u8) -> Duration {
 /// Time that a requester waits for an acknowledgement; `None` if it waits without limit. `exponent`
 /// is the QP's local ACK timeout n, of which only the low 5 bits are used.
 ///
-/// The IBTA lets a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after the
-/// last progress. This function returns twice that time: on a busy host, late responses of a
+/// The IBTA lets a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after
+/// the last progress. This function returns twice that time: on a busy host, late responses of a
 /// software peer are more frequent than lost packets.
 pub fn ack_timeout(exponent: u8) -> Option<Duration> {
     match exponent & 0x1f {

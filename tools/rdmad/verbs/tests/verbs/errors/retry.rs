@@ -71,8 +71,8 @@ fn a_receive_that_comes_late() {
     }
 }
 
-/// The requester gives up after its retries. Each retry takes one to four times 4.096 µs · 2ⁿ (IBTA
-/// 9.7.6.1.3).
+/// The requester gives up after its retries. Each retry takes one to four times 4.096 µs · 2ⁿ
+/// (IBTA 9.7.6.1.3).
 // abi
 #[test]
 fn a_timeout_is_as_long_as_the_qp_says() {
