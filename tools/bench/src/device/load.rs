@@ -42,6 +42,16 @@ pub enum Way {
     Unix,
 }
 
+impl Way {
+    /// The data path that QPs of one daemon take.
+    pub fn policy(self) -> PathPolicy {
+        match self {
+            Self::Direct => PathPolicy::Direct,
+            Self::Wire | Self::Udp | Self::Unix => PathPolicy::Wire,
+        }
+    }
+}
+
 /// A load whose cost is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
@@ -130,10 +140,7 @@ impl Load {
         let pairs = self.pairs as usize;
         let uplinks = match self.way {
             Way::Direct | Way::Wire => {
-                let policy = match self.way {
-                    Way::Direct => PathPolicy::Direct,
-                    _ => PathPolicy::Wire,
-                };
+                let policy = self.way.policy();
                 return vec![Daemon::new(1..=2 * pairs, 1, policy, Config::default())];
             }
             Way::Udp => udp(),

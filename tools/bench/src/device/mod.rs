@@ -15,6 +15,7 @@ pub mod harness;
 
 mod cpu;
 mod floor;
+mod latency;
 mod load;
 
 use anyhow::Result;
@@ -34,6 +35,9 @@ const MODE: harness::Mode = harness::Mode::OwnRings;
 pub const FLOOR: &str = "memcpy";
 /// The name of the figure of copying with a CRC32 of each packet's payload.
 pub const CRC: &str = "memcpy and CRC32";
+
+/// The name of the figure of half a round trip.
+pub const LATENCY: &str = "half a round trip, dedicated CPU";
 
 /// Message sizes whose bandwidth is measured.
 const SIZES: [u32; 6] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -160,8 +164,15 @@ fn subjects() -> impl Iterator<Item = Subject> {
             key: Key::new("TCP", "host, loopback", "MB/s").size(size.into()),
             measure: Box::new(move || floor::tcp(size)),
         });
+    let latencies = latency::cpu().into_iter().flat_map(|cpu| {
+        [Way::Direct, Way::Wire].map(|way| Subject {
+            key: Key::new(LATENCY, configuration(way), "µs").size(latency::SIZE.into()),
+            measure: Box::new(move || latency::half_round_trip(way.policy(), cpu)),
+        })
+    });
     floors
         .chain(streams)
+        .chain(latencies)
         .chain(bandwidths)
         .chain(apart)
         .chain(spreads)

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::table::bytes;
-use crate::device::CRC;
+use crate::device::{CRC, LATENCY};
 use crate::figure::{Figure, Report, Target};
 use crate::host::MEMCPY;
 use crate::run::ALONE;
@@ -261,6 +261,11 @@ fn device_alone(report: &Report) -> Vec<Target> {
         // Twice, since in one daemon the same thread copies and sums the bytes for both ends.
         both.into_iter().map(|(ratio, at)| (2.0 * ratio, at))
     });
+    let daemons = ["RDMA WRITE", "SEND"].iter().flat_map(|name| {
+        let unix = format!("{ALONE}two daemons, Unix sockets");
+        let tcp = Of("TCP", "host, loopback");
+        ratios(report, Of(name, &unix), tcp, &(4 * KIB..=u64::MAX))
+    });
     vec![
         judge(
             "device alone, 64-byte WRITEs, direct, one QP",
@@ -289,6 +294,20 @@ fn device_alone(report: &Report) -> Vec<Target> {
             0.5,
             "× memcpy and CRC32",
             packets.collect(),
+        ),
+        judge(
+            "device alone, packets between two daemons, Unix sockets, from 4 KiB",
+            AtLeast,
+            0.5,
+            "× TCP over the loopback",
+            daemons.collect(),
+        ),
+        judge(
+            "half a round trip of 8 bytes, direct, worker with a CPU of its own",
+            AtMost,
+            1.0,
+            "µs",
+            values(report, Of(LATENCY, &direct)),
         ),
     ]
 }

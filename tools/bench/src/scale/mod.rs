@@ -22,7 +22,9 @@ use verbs::PathPolicy;
 use crate::figure::{Key, Report, Shape};
 use load::Load;
 
+pub use probe::Probe;
 pub use quantity::Quantity;
+pub use statistics::percentile;
 
 /// Maximum number of guests: the harness numbers guests with a byte.
 const MAX_GUESTS: i64 = 250;

@@ -11,8 +11,6 @@ use super::lane::{Guest, Lane};
 use crate::device::harness::waiting::spin_until;
 use crate::device::harness::{wait, Cq, Vm};
 
-/// Bytes of a message.
-const SIZE: u32 = 8;
 /// Slots of a QP's send queue. Only one work request is outstanding at a time.
 const DEPTH: u32 = 2;
 /// Minimum pause between two messages, and maximum random addition in µs: the sender is sparse and
@@ -35,11 +33,20 @@ struct Side<'vm> {
 }
 
 impl<'vm> Probe<'vm> {
+    /// Bytes of a message.
+    pub const SIZE: u32 = 8;
+
     /// A connection between two VMs, which may be the same VM.
     pub fn new(vms: [&'vm Vm; 2]) -> Self {
-        let [one, two] = vms.map(|vm| (Guest::new(vm, SIZE), Cq::new(vm, DEPTH)));
+        let [one, two] = vms.map(|vm| (Guest::new(vm, Self::SIZE), Cq::new(vm, DEPTH)));
         let lane = |from: &(Guest<'vm>, Cq<'vm>), to: &(Guest<'vm>, Cq<'vm>)| {
-            Lane::new((&from.0, &to.0), (&from.1, &to.1), DEPTH, SIZE, (0, 0))
+            Lane::new(
+                (&from.0, &to.0),
+                (&from.1, &to.1),
+                DEPTH,
+                Self::SIZE,
+                (0, 0),
+            )
         };
         let lanes = [lane(&one, &two), lane(&two, &one)];
         let mut sides = [one, two].into_iter().zip(lanes);
@@ -53,13 +60,24 @@ impl<'vm> Probe<'vm> {
         }
     }
 
-    /// Sends back and forth for `time`. Returns the times of all messages in µs.
+    /// Sends back and forth for `time`, with pauses. Returns the times of all messages in µs.
     pub fn run(&mut self, time: Duration) -> Vec<f64> {
         let mut random = fastrand::Rng::with_seed(1);
+        self.repeat(time, || {
+            sleep(PAUSE + Duration::from_micros(random.u64(..MORE)))
+        })
+    }
+
+    /// Like [`run`](Self::run), without pauses.
+    pub fn run_without_pauses(&mut self, time: Duration) -> Vec<f64> {
+        self.repeat(time, || ())
+    }
+
+    fn repeat(&mut self, time: Duration, mut pause: impl FnMut()) -> Vec<f64> {
         let mut times = Vec::new();
         let began = Instant::now();
         while began.elapsed() < time {
-            sleep(PAUSE + Duration::from_micros(random.u64(..MORE)));
+            pause();
             times.push(self.message().as_secs_f64() * 1e6);
         }
         times
@@ -78,12 +96,12 @@ impl<'vm> Probe<'vm> {
         let slot = (self.sent / 2 % u64::from(DEPTH)) as u32;
         self.sent += 1;
         let number = self.sent;
-        let address = to.guest.address(slot, SIZE);
+        let address = to.guest.address(slot, Self::SIZE);
         from.guest
             .vm
-            .write(from.guest.address(slot, SIZE), &number.to_ne_bytes());
+            .write(from.guest.address(slot, Self::SIZE), &number.to_ne_bytes());
         let view = to.guest.vm.space.enter();
-        let word = view.slice(address, SIZE as usize).expect("memory");
+        let word = view.slice(address, Self::SIZE as usize).expect("memory");
         let posted = Instant::now();
         from.lane.post(1);
         spin_until("a message", || {
