@@ -8,9 +8,9 @@
 //! are in flight at a time.
 //!
 //! A device is dead if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
-//! neither success nor an error, breaks a virtqueue, asks for a reset, or is gone. From then on
-//! all waiting and all later commands fail with [`Failure::Dead`]. The virtqueue keeps the buffers
-//! that the device holds, and frees them once the device was reset.
+//! neither success nor an error, breaks a virtqueue, requests a reset, or is gone. From then on all
+//! waiting and all later commands fail with [`Failure::Dead`]. The virtqueue keeps the buffers that
+//! the device holds, and frees them once the device was reset.
 //!
 //! Callers that cannot sleep use [`start`](ControlQueue::start): it works in any context, reports
 //! the answer by a callback, and takes a buffer of the caller.

@@ -5,7 +5,7 @@
 //! The memory is kept until the device was reset. If the reset cannot be confirmed either, the
 //! memory is leaked: better lost than written by the device under its next owner. The same holds
 //! for a PCI function that was unplugged without notice: registers that read as all ones do not
-//! prove that all of its earlier writes have reached memory.
+//! prove that all earlier writes of the function have reached memory.
 //!
 //! Other drivers must not call back a leaked object, unless it keeps this module loaded, as this
 //! type does: [`LingeringDmabuf`](crate::rdma::dmabuf::LingeringDmabuf).

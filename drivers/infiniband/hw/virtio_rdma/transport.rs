@@ -239,7 +239,7 @@ impl<Q: Claimable> Deref for Claim<Q> {
 impl<Q: Claimable> Drop for Claim<Q> {
     fn drop(&mut self) {
         self.0.forget();
-        // Locked over the reset, after which the device may assign the number again.
+        // Locked until the reset is complete: the device may assign the number again after it.
         let mut claimed = self.0.claimed().lock();
         // If the reset fails, the virtqueue stays claimed, and the next CQ or QP with its number is
         // refused. A dead device assigns no more numbers.

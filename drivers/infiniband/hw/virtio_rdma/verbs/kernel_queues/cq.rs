@@ -223,8 +223,8 @@ impl KernelCq {
         self.consumer.notify_later();
     }
 
-    /// Arms the CQ. Returns whether the consumer should poll again, because completions may wait
-    /// that no event will report (`IB_CQ_REPORT_MISSED_EVENTS`).
+    /// Arms the CQ. Returns whether the consumer should poll again, because completions may be
+    /// waiting that no event will report (`IB_CQ_REPORT_MISSED_EVENTS`).
     pub(super) fn arm(&self, bus: &device::Device<Bound>, notify: Notify) -> bool {
         let kind = if notify.solicited_only {
             ArmKind::Solicited
@@ -287,8 +287,8 @@ impl KernelCq {
         let (is_missed, is_due) = match after {
             AfterArm::Nothing => (false, false),
             AfterArm::Missed => (true, !report_missed),
-            // A device that still works would be notified of the request, and would find
-            // completions in the ring that `missed` does not count.
+            // A working device would be notified of the request. It might find completions in the
+            // ring that `missed` does not count.
             AfterArm::Tell { missed } => (missed, missed || self.virtqueue.is_none()),
             AfterArm::Fire => (true, true),
         };

@@ -174,8 +174,8 @@ fn deliver(
     let (source_index, position) = completion::split_wr_id(cqe.wr_id);
     let source = state.sources.get(source_index).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
-    // Before the lock is taken, so that there is no call between the checks and the write of the
-    // completion.
+    // This is done before the lock is taken, so that there is no call between the checks and the
+    // write of the completion.
     let slot = completions.slot(&work.client.consumer);
     let mut queue = work.state.lock_with(disabled);
     if queue.qpn != cqe.qp_num {

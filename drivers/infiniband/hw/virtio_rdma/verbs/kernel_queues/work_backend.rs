@@ -86,7 +86,7 @@ impl WorkBackend {
         build: impl FnOnce(u32, &mut Wqe<'_>) -> Result<usize>,
     ) -> Result<u32> {
         let mut taken = None;
-        // One call of `build` for both kinds of memory, so that the compiler inlines it.
+        // There is one call of `build` for both kinds of memory, so that the compiler inlines it.
         let (position, mut wqe) = match self {
             Self::Ring { ring, queue } => {
                 let position = queue.reserve().ok_or(ENOMEM)?;

@@ -221,7 +221,8 @@ fn in_virtqueues(
 ) -> Result<NewQp<Qp>> {
     let device = &pd.device().device;
     let mut cap = init.cap();
-    // Rounded up to a power of two, as the slots of a ring are, but not above the device's limit.
+    // Capabilities are rounded up to a power of two, as the slots of a ring are, but not above the
+    // device's limit.
     let limit = device.limits().queues.max_qp_wr;
     let round = |entries: u32| match entries {
         0 => 0,
