@@ -4,8 +4,8 @@
 //!
 //! The numbers are fixed by this ABI. They come from the RFC, which refers to names such as `enum
 //! ib_mtu`, from the IBTA, or from this project. Many equal those of the Linux kernel, which may
-//! change its own at any time. So a driver that passes a number on asserts at compile time that
-//! both are equal.
+//! change its numbers at any time. So a driver that passes a number on to the kernel asserts at
+//! compile time that both numbers are equal.
 
 use super::number::Qpn;
 

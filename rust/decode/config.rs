@@ -77,8 +77,8 @@ pub enum ConfigError {
     NarrowDoorbells(u64),
 }
 
-/// The features that the driver uses: those whose requirements are met, in RFC mode without those
-/// that only processes with own rings can use.
+/// The features that the driver uses: the features whose requirements are met. In RFC mode,
+/// features that only processes with own rings can use are excluded.
 fn in_use(features: Features) -> Features {
     match features.has(Feature::RingAddr) {
         true => features.in_force(),

@@ -67,8 +67,8 @@ impl Report {
     /// Decodes an event from a buffer. `written` is the number of bytes that the device claims to
     /// have written.
     ///
-    /// Returns `None` if `written` is less than the size of an event or more than that of the
-    /// buffer, and for unknown kinds, which newer devices may send.
+    /// Returns `None` if `written` is less than the size of an event or more than the size of the
+    /// buffer. Also returns `None` for unknown kinds, which newer devices may send.
     pub fn decode(buffer: &[u8], written: usize) -> Option<Self> {
         let event = Event::decode(buffer.get(..written)?)?;
         Some(Self {

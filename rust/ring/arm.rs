@@ -5,9 +5,9 @@
 //! `Documentation/rings.md`, "Arming", describes the protocol and why no event is lost.
 //!
 //! The word holds the producer's position as the consumer knows it, from polling or from the last
-//! event. So a completion that is newer causes an event even if it arrived before the CQ was armed,
-//! as on devices whose CQs are armed with the consumer's index. Some programs rely on this: they
-//! poll until the CQ is empty, arm it, and sleep without polling again.
+//! event. So a newer completion causes an event even if it arrived before the CQ was armed. Devices
+//! whose CQs are armed with the consumer's index behave in the same way. Some programs rely on
+//! this: they poll until the CQ is empty, arm it, and sleep without polling again.
 
 use super::abi::ring::ArmKind;
 use super::abi::ring::ArmWord;

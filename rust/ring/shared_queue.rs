@@ -91,9 +91,9 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     }
 
     /// Copies everything that the device may still read from `memory`, the current ring, to
-    /// `target`, a zeroed ring of `layout`, with at least as many slots of at least the same size.
-    /// Until the device has moved, the owner must also fill each slot in `target`, and
-    /// [mirror](Self::mirror) its offer there.
+    /// `target`, a zeroed ring of `layout`. The new ring has at least as many slots, of at least
+    /// the same size. Until the device has moved, the owner must also fill each slot in `target`,
+    /// and [mirror](Self::mirror) its offer there.
     pub fn copy_to<M: RingMemory + ?Sized>(
         &self,
         memory: &M,
@@ -120,8 +120,8 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     }
 
     /// Offers and publishes `slot` in `target`, a ring of `layout` that was [copied
-    /// to](Self::copy_to), at the position that the next [`offer`](Self::offer) will use in the
-    /// current ring.
+    /// to](Self::copy_to). The position is the one that the next [`offer`](Self::offer) will use in
+    /// the current ring.
     pub fn mirror<M: RingMemory + ?Sized>(&self, layout: &RingLayout, target: &M, slot: u16) {
         target.store_u16(layout.order(self.head), slot.to_le());
         target.store_owner_release(layout, self.head.wrapping_add(1).to_le());

@@ -351,8 +351,8 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
     }
 }
 
-/// A consumer arms after the device last checked the old ring, so its doorbell arrives too late.
-/// Another consumer polls the completion that should have caused the event.
+/// A consumer arms the old ring after the device last checked it, so the consumer's doorbell
+/// arrives too late. Another consumer polls the completion that should have caused the event.
 // abi
 #[test]
 fn a_doorbell_that_comes_after_the_move_is_made_up_for() {
