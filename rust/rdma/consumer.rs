@@ -4,12 +4,12 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 //!
-//! A completion handler may arm, poll and post. The driver's functions for these may in turn call
+//! A completion handler may arm, poll and post. The driver's functions for this may in turn call
 //! [`notify_later`](Consumer::notify_later) and [`event`](Consumer::event), which therefore take no
 //! lock.
 //!
-//! Lock order: the lock of a [`Consumer`] is held while its completion handler runs. It is thus
-//! taken before the driver's locks of posting, polling and arming, none of which is held when a
+//! Lock order: the lock of a [`Consumer`] is held while its completion handler runs. So it is taken
+//! before the driver's locks of posting, polling and arming: none of these is held when a
 //! completion handler is called. No lock at all is held when an event handler is called.
 
 use super::{

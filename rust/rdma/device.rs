@@ -170,9 +170,9 @@ impl<T: Driver> Device<T> {
         NonNull::new(netdev.cast()).map(|netdev| unsafe { ARef::from_raw(netdev) })
     }
 
-    /// Reports a changed state of the port of `netdev` to clients. For a network device that is a
-    /// member of a bond or team, the core leaves this report to drivers; for other network devices
-    /// it reports the change itself.
+    /// Reports to clients that the state of the port of `netdev` changed. For a network device that
+    /// is a member of a bond or team, the core leaves this report to drivers; for other network
+    /// devices it reports the change itself.
     pub fn dispatch_port_state(&self, netdev: &net::device::Device) {
         // SAFETY: The device is registered by the type invariants, and the network device is valid.
         unsafe { bindings::ib_dispatch_port_state_event(self.as_raw(), netdev.as_raw()) };
@@ -531,7 +531,7 @@ impl<T: Driver> Allocated<T> {
         }
         let parts = DeviceParts {
             bound_device: config.bound_device.into(),
-            // Made before the registration, so that the binding ends after the registration.
+            // The binding is made before the registration, so that it ends after the registration.
             binding: Binding::new(config.bound_device)?,
             stubs,
         };

@@ -3,7 +3,7 @@
 //! DMA buffers: memory of other drivers that a device accesses.
 //!
 //! A buffer is pinned as long as it is used. Nevertheless its exporter may take the buffer back for
-//! good, to use the memory otherwise or because the exporter's device is removed. The driver's
+//! good, because it needs the memory or because the exporter's device is removed. The driver's
 //! [`Revoke`] then ends the device's accesses.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
@@ -311,7 +311,7 @@ impl<R: Revoke> Dmabuf<R> {
     }
 
     /// Keeps the module of `T` loaded as long as the buffer exists. Used for a buffer that the
-    /// device may still access, so that it has to be kept, perhaps for good.
+    /// device may still access. Such a buffer must be kept, perhaps for ever.
     ///
     /// # Errors
     ///

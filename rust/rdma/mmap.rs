@@ -377,8 +377,8 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements. The core finds an entry that
-        // `List::insert` made, of the area's length, and only if the area is shared.
+        // SAFETY: By the function's safety requirements. The core finds only entries that
+        // `List::insert` made, with the area's length, and only if the area is shared.
         let raw = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
         if raw.is_null() {
             return Err(EINVAL);

@@ -130,8 +130,8 @@ impl PageDirectory {
         let mut blocks = KVVec::with_capacity(lists, GFP_KERNEL)?;
         let mut left = count;
         while left > 0 {
-            // A list for terabytes has thousands of blocks, so other tasks have to be scheduled in
-            // between on a kernel without preemption.
+            // A list for terabytes has thousands of blocks. A kernel without preemption must
+            // schedule other tasks in between.
             //
             // SAFETY: This context may sleep.
             unsafe { bindings::cond_resched() };

@@ -248,8 +248,8 @@ handled! { ib_qp, QpEvent, qp_context, qp, }
 
 /// A QP structure with a number and nothing else.
 ///
-/// When the core polls the CQs of a process, it reads the QP numbers after the poll, when the QPs
-/// may have been destroyed. So the completions point to stubs in place of the QPs.
+/// When the core polls the CQs of a process, it reads the QP numbers after the poll. The QPs may
+/// have been destroyed by then. So the completions point to stubs in place of the QPs.
 pub(super) struct QpStub(KBox<Opaque<bindings::ib_qp>>);
 
 impl QpStub {

@@ -334,8 +334,8 @@ pub(super) unsafe extern "C" fn query<T: ModifyQueuePairs>(
         let qp = unsafe { Qp::<T>::from_raw(raw) };
         let attributes = T::query_qp(qp)?;
         // SAFETY: By the function's safety requirements. Zeroes are a valid value of both
-        // structures. All bytes are written, since all reach user space, also those of alternate
-        // paths, which Ethernet does not have.
+        // structures. All bytes are written, since all reach user space, even those of alternate
+        // paths, which do not exist on Ethernet.
         unsafe {
             attr.write_bytes(0, 1);
             init.write_bytes(0, 1);

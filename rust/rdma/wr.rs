@@ -352,8 +352,9 @@ impl<'a> Inline<'a> {
         if length == 0 {
             return &[];
         }
-        // SAFETY: The kernel client that posted the request promises that the address is an address
-        // of the kernel, with `length` bytes that nobody changes until the request is posted.
+        // SAFETY: The kernel client that posted the request promises that `length` bytes of kernel
+        // memory are at the address, and that nobody changes these bytes until the request is
+        // posted.
         unsafe {
             slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length)
         }

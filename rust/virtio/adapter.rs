@@ -186,9 +186,9 @@ impl<T: Driver> Adapter<T> {
 
     /// Refuses a device that is gone.
     ///
-    /// Its feature bits and its status read as all ones. While the core fails the probe, the PCI
-    /// transport would treat it as a device in use with an administration virtqueue, and use that
-    /// queue, which was never set up.
+    /// The feature bits and the status of such a device read as all ones. So the PCI transport
+    /// would regard its administration virtqueue as in use while the core fails the probe, and
+    /// would access that queue, which was never set up.
     ///
     /// # Safety
     ///

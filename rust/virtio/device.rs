@@ -220,8 +220,8 @@ impl Device<device::Bound> {
 
     /// The device to pass to the DMA API: the parent of the virtio device, which performs the DMA.
     ///
-    /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API, and
-    /// for a transport that maps memory by its own operations, such as VDUSE.
+    /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API. Also
+    /// `None` for a transport that maps memory by its own operations, such as VDUSE.
     ///
     /// # Examples
     ///

@@ -338,8 +338,8 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
     }
 
-    /// Takes out a buffer that the device has used, with the number of bytes that the device wrote,
-    /// at most the length of the writable part.
+    /// Takes out a buffer that the device has used. Also returns the number of bytes that the
+    /// device wrote, which is at most the length of the writable part.
     pub fn get_buf(&self) -> Option<(KBox<Buffer<C>>, usize)> {
         let mut written = 0;
         let attached = self.attached.lock();
@@ -553,8 +553,8 @@ impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
         drop(kept);
         let mut count = 0;
         while !vq.is_null() {
-            // SAFETY: The queue is valid until a grace period is over and nothing else refers to it
-            // by now, except a notification under way, which does not touch buffers.
+            // SAFETY: The queue is valid until a grace period is over. By now only a notification
+            // under way may still refer to the queue; it does not touch buffers.
             let token = unsafe { bindings::virtqueue_detach_unused_buf(vq) };
             if token.is_null() {
                 break;

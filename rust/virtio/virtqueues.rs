@@ -204,8 +204,8 @@ impl Device<Bound> {
         // SAFETY: The device is valid.
         let queues = unsafe { self.slot().read_volatile() };
         // SAFETY: If not null, `priv` points to a complete `Virtqueues`, by the barrier in
-        // `find_vqs()`. The `Virtqueues` is freed after all queues were released, and one of them
-        // is not released until this returns.
+        // `find_vqs()`. The `Virtqueues` is freed only after all queues were released, and one
+        // queue is not released until this returns.
         unsafe { queues.as_ref() }.is_none_or(|queues| {
             queues
                 .0
@@ -216,7 +216,7 @@ impl Device<Bound> {
 }
 
 impl Device<Core<'_>> {
-    /// Clears `priv`: when the queues are deleted, and when the device is bound, since a previous
+    /// Clears `priv`. Called when the queues are deleted, and when the device is bound: a previous
     /// driver may have left a pointer there.
     pub(super) fn clear_priv(&self) {
         // SAFETY: The device is valid; `priv` changes in this context only.

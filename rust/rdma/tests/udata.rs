@@ -76,9 +76,9 @@ impl Verb {
     }
 }
 
-/// Whether the tests can send requests that are refused. For each of these the core logs a message
-/// for debugging, which names the device of the request's file, and there is no file here. A kernel
-/// with dynamic debugging does not format the message unless it is enabled.
+/// Whether the tests can send requests that are refused. For each refused request the core logs a
+/// debug message, which names the device of the request's file; there is no file in these tests. A
+/// kernel with dynamic debugging formats the message only if the message is enabled.
 const REFUSES: bool = cfg!(CONFIG_DYNAMIC_DEBUG);
 
 /// Driver data of `N` bytes, of which each process passes at least `MIN`.
