@@ -880,7 +880,7 @@ impl Attachment {
         self.clean(qpn, rings, true);
     }
 
-    /// Drops the completions of a QP that the device has written so far, if the QP is still
+    /// Drops the completions that the device has written so far for a QP, if the QP is still
     /// attached with these rings.
     fn clean(&self, qpn: Qpn, rings: &Arc<QpRings>, is_alive: bool) {
         let Some(slot) = self.ring.qps.find(qpn) else {

@@ -66,7 +66,7 @@ pub const LAYOUTS: [Layout; 6] = [
 ];
 
 /// Members of `struct verbs_context_ops` in their order. A number after a member is the release
-/// that added the member, unless the first known release has it.
+/// that added the member; members without a number are in the first known release.
 const OPERATIONS: &str = "
     advise_mr alloc_buf:64 alloc_dm alloc_dmah:59 alloc_mw alloc_null_mr alloc_parent_domain
     alloc_pd alloc_td async_event attach_counters_point_flow attach_mcast bind_mw close_xrcd

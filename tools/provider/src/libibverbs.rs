@@ -190,7 +190,7 @@ pub unsafe fn set_operations(
         return false;
     };
     let ordered = in_order(layout, operations);
-    // SAFETY: the table is at least as long as that of any libibverbs, which copies it.
+    // SAFETY: the table is at least as long as that of any libibverbs. libibverbs copies the table.
     unsafe { ffi::verbs_set_ops(whole(context), ordered.as_ptr().cast()) };
     // SAFETY: the context is valid.
     let taken = unsafe { &(*context).ops };

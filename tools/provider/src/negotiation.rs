@@ -2,9 +2,9 @@
 
 //! Negotiation of the interface version with the kernel module.
 //!
-//! sysfs has the oldest version that the module supports, which libibverbs reads. The request for a
-//! context has the provider's range of versions. A module of version 6 knows no ranges and refuses
-//! such a request, so the provider then sends a request without a range.
+//! libibverbs reads the oldest version that the module supports from sysfs. The request for a
+//! context contains the provider's range of versions. A module of version 6 knows no ranges and
+//! refuses such a request, so the provider then sends a request without a range.
 
 use std::fmt;
 

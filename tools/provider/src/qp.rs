@@ -316,8 +316,8 @@ impl Qp {
     }
 
     /// Notes the `state` that a query has returned. The state was `before` when the query began.
-    /// Only ERR is stored, since the device moves QPs to no other state by itself, and only if no
-    /// thread has modified the QP since.
+    /// Only ERR is stored: the device moves QPs to no other state by itself. It is stored only if
+    /// no thread has modified the QP since the query began.
     pub fn queried(&self, before: ffi::ibv_qp_state, state: ffi::ibv_qp_state) {
         let error = ffi::IBV_QPS_ERR;
         let order = Ordering::Relaxed;

@@ -173,8 +173,7 @@ fn a_number_comes_back_before_its_last_qp_has_left_the_cq() {
     let ex = extended(&cq);
     let mut attr = ATTR;
     assert_eq!(call!(ex.start_poll(&mut attr)), 0);
-    // The reset is queued until the end of the batch, and so are the creations of both QPs after
-    // it.
+    // The reset and the creations of both QPs after it are queued until the end of the batch.
     first.changed(ffi::IBV_QPS_RESET);
     let old = qp_with_srq(&shared, &cq, &srq, QPN);
     completions.push(received(0));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! All layouts of libibverbs: the check of headers against layouts, and a fake library of each
-//! layout, which a child process loads instead of libibverbs.
+//! Tests of all layouts of libibverbs. Headers are checked against layouts, and for each layout a
+//! child process loads a fake library of this layout instead of libibverbs.
 
 use std::env;
 use std::ffi::c_void;

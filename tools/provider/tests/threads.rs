@@ -112,8 +112,8 @@ fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
         device.lock().unwrap().push(received(0));
         thread::scope(|scope| {
             resize(&cq, &device, 16, || {
-                // Completions in the new ring, of a QP that is destroyed before the process knows
-                // this ring.
+                // Completions of the old QP in the new ring. The QP is destroyed before the process
+                // knows this ring.
                 for slot in 1..3 {
                     device.lock().unwrap().push(received(slot));
                 }
