@@ -9,7 +9,7 @@ use crate::work::{Mtu, SendFlags, SendOp, SendWr};
 /// A packet of a message.
 pub(crate) struct Segment {
     pub part: Part,
-    /// Solicited event: the receiver raises one when the message completes.
+    /// Whether the receiver raises a solicited event when the message completes.
     pub solicited: bool,
     /// Offset of the payload in the message, in bytes.
     pub offset: u32,

@@ -51,8 +51,8 @@ impl Kind {
         }
     }
 
-    /// The atomic operation of work request `id`; `None` for other kinds. A compare-and-swap finds
-    /// another value if `id` is odd.
+    /// The atomic operation of work request `id`; `None` for other kinds. If `id` is odd, a
+    /// compare-and-swap expects another value than `original`, so it does not swap.
     fn atomic(self, id: usize, original: u64) -> Option<AtomicOp> {
         match self {
             Self::CompareSwap => Some(AtomicOp::CompareSwap {

@@ -12,7 +12,7 @@ use super::bytes::be24;
 /// are sent as zero and ignored on receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// Solicited event: the receiver raises one when the message completes.
+    /// Whether the receiver raises a solicited event when the message completes.
     pub solicited: bool,
     /// Path migration request: 1 if the QP is in the state Migrated. A QP without an alternate path
     /// is always in this state (IBTA 17.2.8). Ignored on receipt, since rxe sends 0.

@@ -44,7 +44,7 @@ pub enum Content<'a> {
         src: IpAddr,
         /// Protocol number of the header behind IP options and extension headers.
         protocol: u8,
-        /// Bytes from that header on; empty in a fragment that is not the first.
+        /// Bytes from the header of `protocol` on; empty in a fragment that is not the first.
         payload: &'a [u8],
     },
     /// An ARP packet.

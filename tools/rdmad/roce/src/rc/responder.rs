@@ -49,8 +49,8 @@ enum NakReason {
     Fatal(NakCode, Option<AsyncEvent>),
 }
 
-/// The reason for a request with an invalid opcode, length or sequence of packets, and for an
-/// operation that the QP does not admit.
+/// The reason for the NAK to a request with an invalid opcode, length or sequence of packets, and
+/// to an operation that the QP does not admit.
 const INVALID: NakReason = NakReason::Fatal(NakCode::InvalidRequest, Some(AsyncEvent::QpReqErr));
 
 impl From<RemoteFault> for NakReason {

@@ -28,7 +28,8 @@ pub struct Requester<L> {
     index: u32,
     next: Psn,
     dead: bool,
-    /// Whether the requester starts no further work requests. A started one continues.
+    /// Whether the requester starts no further work requests. A work request that has begun
+    /// continues.
     held: bool,
 }
 

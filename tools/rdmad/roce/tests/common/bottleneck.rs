@@ -60,8 +60,8 @@ pub struct Bottleneck {
     now: Instant,
     /// Time at which the queue of the link will be empty.
     free: Instant,
-    /// Frames from the sender of data that wait in the queue of the link or have left it and not
-    /// arrived.
+    /// Frames from the sender of data that wait in the queue of the link, or are on the way from
+    /// the link to the receiver.
     data: Line,
     /// Frames to the sender of data, which do not use the link.
     answers: Line,
