@@ -245,8 +245,8 @@ impl Client {
             _ if index < vfio::VFIO_PCI_NUM_REGIONS => 0,
             _ => return Err(CommandError::Invalid("no such region")),
         };
-        // VFIO_REGION_INFO_FLAG_MMAP is not set: a client that maps a region waits for a reply to
-        // each other write to the region.
+        // VFIO_REGION_INFO_FLAG_MMAP is not set: with this flag the client would wait for a reply
+        // to each REGION_WRITE to the region.
         let flags = if size == 0 {
             0
         } else {

@@ -45,8 +45,8 @@ pub const F_INDIRECT_DESC: u32 = 28;
 pub const F_VERSION_1: u32 = 32;
 /// Number of feature bit VIRTIO_F_ACCESS_PLATFORM: the device uses DMA addresses.
 pub const F_ACCESS_PLATFORM: u32 = 33;
-/// Number of feature bit VIRTIO_F_ORDER_PLATFORM: the driver uses memory barriers for a hardware
-/// device instead of those for another CPU.
+/// Number of feature bit VIRTIO_F_ORDER_PLATFORM: the driver uses memory barriers as for a hardware
+/// device, which are stronger than those between CPUs.
 pub const F_ORDER_PLATFORM: u32 = 36;
 /// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
 pub const F_RING_RESET: u32 = 40;

@@ -62,8 +62,8 @@ impl Limiter {
         }
     }
 
-    /// `None` if the message must be suppressed. Else the number of messages that were suppressed
-    /// since the last logged one.
+    /// `None` if the message must be suppressed. Otherwise the number of messages that were
+    /// suppressed since the last logged message.
     fn admit(&self, now: Instant) -> Option<u64> {
         let mut window = self.window.lock();
         if now.duration_since(window.start) >= PERIOD {

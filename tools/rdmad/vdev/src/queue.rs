@@ -101,8 +101,8 @@ impl Virtqueue {
         self.ring.lock().running.is_some()
     }
 
-    /// Addresses and size of the queue, if the driver has enabled it, for a device that accesses
-    /// the rings itself. The device may use them until
+    /// Addresses and size of the queue, for a device that accesses the rings itself. `None` unless
+    /// the driver has enabled the queue. The device may access the rings until
     /// [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
     /// [`VirtioDevice::reset`](crate::VirtioDevice::reset) returns.
     pub fn split(&self) -> Option<Split> {

@@ -106,7 +106,7 @@ impl Listener {
     }
 }
 
-/// Spare threads and AIO contexts for functions, since a confined process can't create either.
+/// Spare threads and AIO contexts for functions, since a confined process can't create them.
 #[derive(Debug)]
 pub struct Seats {
     socket: Reserve,

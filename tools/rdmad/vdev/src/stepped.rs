@@ -40,7 +40,7 @@ impl SteppedFunction {
         })
     }
 
-    /// Connects a client and returns its end of the connection. The client before must have
+    /// Connects a client and returns its end of the connection. The previous client must have
     /// [disconnected](Self::disconnect).
     pub fn connect(&mut self) -> io::Result<UnixStream> {
         assert!(self.session.is_none(), "one client at a time");
