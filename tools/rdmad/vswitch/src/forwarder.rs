@@ -139,7 +139,7 @@ pub(crate) struct Forwarder {
     /// Buffer pools for frames, one for each port, then one for each uplink. With a pool of its
     /// own, no port or uplink can use up the buffers of another one.
     pools: Vec<FramePool>,
-    /// For each port, whether its engine was delivered frames in this round.
+    /// For each port, whether frames were delivered to its engine in this round.
     touched: Vec<bool>,
 }
 

@@ -54,11 +54,11 @@ const COMPLAINT: Duration = Duration::from_secs(60);
 
 /// Requested size of a socket's receive buffer in bytes. The kernel may grant less.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Requested size of a socket's send buffer in bytes: a few windows. In a larger buffer a
-/// retransmitted packet would wait behind its original.
+/// Requested size of a socket's send buffer in bytes: enough for the windows of a few connections.
+/// In a larger buffer a retransmitted packet would wait behind its original.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// Two Unix datagram sockets by their paths; a datagram is a raw frame, as QEMU's `-netdev dgram`
+/// The paths of two Unix datagram sockets. Each datagram is a raw frame, as QEMU's `-netdev dgram`
 /// sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramPath {

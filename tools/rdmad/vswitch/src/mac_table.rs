@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), Some(SECOND));
         let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
         assert_eq!(shares, [2, 1]);
-        // An address that moves to an uplink without room is removed and uses up no room.
+        // The address moves from its uplink to one without room: it is removed from the table.
         let later = later + HOLD;
         assert_eq!(table.learn([2, 0, 0, 0, 1, 1], FIRST, later), Heard::There);
         assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), None);

@@ -196,7 +196,7 @@ impl Drop for PcapWriter {
     fn drop(&mut self) {
         let full = self.full.take();
         if let Some(full) = full.filter(|_| self.thread.is_some()) {
-            // Dropping may wait for the thread here, so that no frame is left out.
+            // Waits for room in the queue of chunks, so that no frame is left out.
             let _ = full.send(mem::take(&mut self.chunk));
         }
         if let Some(thread) = self.thread.take() {

@@ -67,9 +67,9 @@ impl Udp {
         let socket = UdpSocket::bind(bind)?;
         socket.connect(peer)?;
         socket.set_nonblocking(true)?;
-        // Datagrams that exceed the path's MTU are fragmented. With IPv4 routers do this, so ICMP
-        // messages about the MTU, which anybody may forge, are ignored. With IPv6 only the sender
-        // fragments.
+        // Datagrams that exceed the path's MTU are fragmented. With IPv4, routers can fragment
+        // them, so ICMP messages about the MTU are ignored: anybody may forge such messages. With
+        // IPv6, only the sender fragments.
         match peer {
             SocketAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::OMIT)?,
             SocketAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?,

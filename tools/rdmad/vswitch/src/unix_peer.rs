@@ -44,9 +44,8 @@ impl UnixPeer {
         peer
     }
 
-    /// Connects to the present socket at the peer's path. To be called from time to time: the
-    /// socket of a restarted peer can't send to this socket before, so nothing else reports the
-    /// restart.
+    /// Connects to the present socket at the peer's path. To be called from time to time: until
+    /// then, a restarted peer can't send to this socket, so nothing else reports the restart.
     pub(crate) fn renew(&mut self) {
         let _ = self.connect();
     }
