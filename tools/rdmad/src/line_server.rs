@@ -30,8 +30,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 pub const MAX_CLIENTS: usize = 16;
 /// Number of bytes of a request that are read at a time.
 const PIECE: usize = 4096;
-/// Pause before the next client after one could not be accepted, for example for lack of
-/// descriptors.
+/// Pause after a client could not be accepted, for example for lack of descriptors, before the
+/// next attempt.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The requests and answers of a server.

@@ -120,8 +120,8 @@ impl Ports {
         let mut ports = self.ports.lock();
         let at = ports.iter().position(|port| port.args.name == name);
         let port = ports.remove(at.with_context(|| no_port(name))?);
-        // A client may delay the end of its port. The lock is released before, so that requests for
-        // the status do not wait.
+        // A client may delay the end of its port. So the lock is released first: requests for the
+        // status must not wait.
         drop(ports);
         self.host.remove(port.served)
     }

@@ -489,8 +489,8 @@ fn a_storm_of_doorbells_for_queues_that_are_not_there_costs_no_memory() {
     assert!(end(child, Signal::TERM));
 }
 
-/// A full socket for standard error, after its other end. A write blocks until the other end is
-/// read.
+/// Two ends of a socket pair: the reader, and a writer for standard error whose buffer is full. A
+/// write blocks until the reader is read.
 fn full() -> (UnixStream, Stdio) {
     let (reader, mut writer) = UnixStream::pair().unwrap();
     writer.set_nonblocking(true).unwrap();

@@ -290,8 +290,8 @@ extern "C" fn on_bus_error(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO. `si_addr` is an
-    // integer of it for any code.
+    // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO. `si_addr` reads a
+    // field of this structure, any bytes of which are a valid address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     match code {
         // A page that no thread is accessing has a memory error. An access will raise SIGBUS again.

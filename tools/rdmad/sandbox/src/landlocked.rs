@@ -17,8 +17,8 @@ use crate::Error;
 /// The newest version of Landlock whose access rights are known here. Older kernels enforce fewer.
 const KNOWN: ABI = ABI::V9;
 
-/// Denies the calling thread access to files, the network and processes, except by descriptors that
-/// it has. Returns whether the kernel has Landlock.
+/// Denies the calling thread access to files, the network and processes. Open descriptors remain
+/// usable. Returns whether the kernel has Landlock.
 pub(crate) fn allow_nothing() -> Result<bool, Error> {
     handle(AccessFs::from_all(KNOWN))
         .and_then(RulesetCreated::restrict_self)

@@ -54,11 +54,11 @@ impl Remote {
         &self.socket
     }
 
-    /// Connects the socket to the present socket at the path.
+    /// Connects the socket to the socket that is at the peer's path now.
     ///
     /// # Errors
     ///
-    /// No process has a socket there.
+    /// No process has a socket at this path.
     pub fn connect(&mut self) -> io::Result<()> {
         let Some(errand) = &self.errand else {
             return self.socket.connect(&self.path);

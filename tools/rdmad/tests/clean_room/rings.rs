@@ -182,8 +182,8 @@ pub struct CompletionQueue {
     consumer: u32,
     /// The device's producer position as it was read last.
     known: u32,
-    /// Sequence number of the next arm request. `asked` is the kind and position of the present
-    /// one.
+    /// Sequence number of the next arm request. `asked` has the kind and the position of the
+    /// pending arm request.
     sequence: u64,
     asked: Option<(u64, u32)>,
 }

@@ -24,8 +24,8 @@ pub enum ChainError {
     /// The chain has more descriptors than the queue, or than the caller allows; possibly a loop.
     #[error("descriptor chain too long")]
     TooLong,
-    /// An indirect descriptor, although they were not negotiated; or an indirect descriptor in an
-    /// indirect table or with the NEXT flag.
+    /// An indirect descriptor without the negotiated feature, in an indirect table, or with the
+    /// NEXT flag.
     #[error("indirect descriptor where there must be none")]
     Indirect,
     /// The length of an indirect table is not a multiple of the descriptor size.
