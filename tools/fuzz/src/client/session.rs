@@ -202,8 +202,8 @@ impl<'a> Session<'a> {
         assert!(steps <= REST, "work without end");
     }
 
-    /// Disconnects the client, and connects another one. If not `at_once`, the messages of the
-    /// first client are served before.
+    /// Disconnects the client, and connects another one. Unless `at_once`, the server first handles
+    /// all messages of the first client.
     pub fn leave(&mut self, at_once: bool) {
         if at_once {
             let (gone, _) = UnixStream::pair().expect("socket");

@@ -52,7 +52,8 @@ impl Thing {
 pub struct Things {
     fds: [OwnedFd; THINGS],
     identities: [Identity; THINGS],
-    /// For each file, the number of descriptors that the process holds without those of the server.
+    /// For each file, the number of descriptors that the process itself holds, without those that
+    /// the server has received.
     own: [usize; THINGS],
 }
 

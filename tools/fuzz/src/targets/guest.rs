@@ -23,7 +23,7 @@ use crate::wqe;
 
 /// Maximum number of steps. More steps would only increase the run time.
 const ACTS: usize = 60;
-/// Indices of the ring of the SRQ, and of the SQ of the QP that uses the SRQ.
+/// Indices of two rings: the SQ of the QP that uses the SRQ, and the SRQ itself.
 const SHARED_SQ: usize = 8;
 const SRQ: usize = 9;
 

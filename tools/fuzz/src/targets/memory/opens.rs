@@ -28,7 +28,7 @@ pub(super) struct Opens {
     pub(super) kind: Kind,
     pub(super) va: u64,
     pub(super) len: u64,
-    /// Offset of the first byte in the first page, and the addresses of the pages.
+    /// Offset of the first byte in the first page. `pages` has the DMA addresses of the pages.
     pub(super) offset: u64,
     pub(super) pages: Vec<u64>,
     pub(super) access: AccessFlags,
