@@ -84,7 +84,7 @@ impl Addresses {
         }
     }
 
-    /// Source.
+    /// Source address.
     pub fn src(&self) -> IpAddr {
         match *self {
             Self::V4(src, _) => src.into(),
@@ -92,7 +92,7 @@ impl Addresses {
         }
     }
 
-    /// Destination.
+    /// Destination address.
     pub fn dst(&self) -> IpAddr {
         match *self {
             Self::V4(_, dst) => dst.into(),

@@ -20,8 +20,8 @@ pub fn rnr_delay(code: u8) -> Duration {
 /// is the QP's local ACK timeout n, of which only the low 5 bits are used.
 ///
 /// The IBTA lets a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after
-/// the last progress. This function returns 2 · 4.096 µs · 2ⁿ: on a busy host, late responses of a
-/// software peer are more frequent than lost packets.
+/// the last progress. This function returns 2 · 4.096 µs · 2ⁿ: on a busy host, late responses
+/// of a software peer are more frequent than lost packets.
 pub fn ack_timeout(exponent: u8) -> Option<Duration> {
     match exponent & 0x1f {
         0 => None,
