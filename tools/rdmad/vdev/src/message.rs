@@ -112,7 +112,7 @@ structures! {
         minor: u16,
     }
 
-    /// DMA_MAP.
+    /// Payload of DMA_MAP.
     DmaMap, 32: {
         argsz: u32,
         flags: u32,
@@ -121,7 +121,7 @@ structures! {
         len: u64,
     }
 
-    /// DMA_UNMAP and its reply.
+    /// Start of the payload of DMA_UNMAP and of its reply.
     DmaUnmap, 24: {
         argsz: u32,
         flags: u32,

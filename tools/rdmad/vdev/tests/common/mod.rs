@@ -26,7 +26,7 @@ pub const SHM_LEN: u64 = 1 << 16;
 pub const CONFIG: [u8; 6] = *b"config";
 /// A feature bit of the device type.
 pub const FEATURE: u64 = 1 << 3;
-/// VERSION_1, ACCESS_PLATFORM, RING_RESET.
+/// Feature bits of the transport: VERSION_1, ACCESS_PLATFORM, RING_RESET.
 pub const TRANSPORT: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
 /// A device that answers each request with the request's bytes in reverse order.
