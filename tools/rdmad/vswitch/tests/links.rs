@@ -321,7 +321,7 @@ fn udp_goes_on_after_icmp_messages() {
     let rig = Rig::with(1, 0, |config| {
         config.uplinks.push(Uplink::Udp { bind, peer }.into())
     });
-    // Port unreachable, fragmentation needed, prohibited by a firewall.
+    // Codes of ICMP: port unreachable, fragmentation needed, prohibited by a firewall.
     for (count, code) in (1..).zip([3, 4, 13]) {
         unreachable(code, bind, peer);
         let is_heard = || rig.stats(1).errors >= count;
