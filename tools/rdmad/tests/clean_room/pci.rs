@@ -77,7 +77,7 @@ impl Function {
             device: Window::default(),
             shared: Vec::new(),
         };
-        // Memory space and bus master.
+        // Enables accesses to memory space, and DMA of the function as a bus master.
         let command = function.configuration(4, 2)[0] | 0b110;
         function.configure(4, &[command, 0]);
         function.walk(vectors);

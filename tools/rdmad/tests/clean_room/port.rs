@@ -55,7 +55,7 @@ pub fn active_mtu(driver: &mut Driver) -> u8 {
         let port = driver.command(command::QUERY_PORT, &[1], 161).unwrap();
         assert!(le32(&port, 7) > GID_INDEX.into(), "GID table");
         assert_eq!(port[33..], [0; 128]);
-        // ACTIVE, LINK_UP.
+        // The port's state is ACTIVE, its physical state LINK_UP.
         (port[0] == 4 && port[32] == 5).then_some(port[2])
     })
 }
