@@ -18,17 +18,17 @@ const REQUEST: usize = 512;
 /// A recorded event of the device. Except for `Answer`, these are calls of its methods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// `activate`, with these features.
+    /// The method `activate` was called, with these features.
     Activate(u64),
-    /// `reset`.
+    /// The method `reset` was called.
     Reset,
-    /// `reset_queue` of this queue.
+    /// The method `reset_queue` was called for this queue.
     ResetQueue(u16),
-    /// `fail`.
+    /// The method `fail` was called.
     Fail,
     /// The device answered a request of this queue.
     Answer(u16),
-    /// `shm_write` with this offset and value.
+    /// The method `shm_write` was called, with this offset and value.
     Doorbell(u64, u32),
 }
 
