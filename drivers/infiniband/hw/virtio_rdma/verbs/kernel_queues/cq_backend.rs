@@ -78,7 +78,7 @@ impl CqBackend {
         Self::Ring { ring, queue }
     }
 
-    /// A CQ in a virtqueue, which it fills with `entries` elements.
+    /// A CQ in a virtqueue, to which `entries` elements are added.
     pub(in crate::verbs) fn virtqueue(queue: Arc<CqVirtqueue>, entries: usize) -> Result<Self> {
         let held = KVec::with_capacity(entries, GFP_KERNEL)?;
         for _ in 0..entries {

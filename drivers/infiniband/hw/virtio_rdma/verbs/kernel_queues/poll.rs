@@ -210,7 +210,8 @@ fn deliver_shared(
 }
 
 impl Client {
-    /// The completion of a posted work request, if the CQE is possible for it.
+    /// The completion of a posted work request; an error if the CQE is not possible for this work
+    /// request.
     #[inline(always)]
     fn completion(&self, cqe: &Cqe, outcome: Outcome, posted: &Posted, pkeys: u16) -> Result<Wc> {
         let request = Request {
