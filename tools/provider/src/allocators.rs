@@ -89,7 +89,7 @@ unsafe impl Send for Lender {}
 unsafe impl Sync for Lender {}
 
 impl Lender {
-    /// Counts a user of the parent domain `pd`. Its memory is for `resource`.
+    /// Counts a user of the parent domain `pd`. The user's memory is for `resource`.
     pub fn new(pd: &Pd, allocators: Option<Allocators>, resource: u32) -> Self {
         pd.users().fetch_add(1, Ordering::Relaxed);
         // INVARIANT: the lender is counted.

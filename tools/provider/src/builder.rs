@@ -110,7 +110,7 @@ unsafe fn operation(
     opcode: ffi::ibv_wr_opcode,
     describe: impl FnOnce(&mut SendWqe, Slot<'_>),
 ) {
-    // SAFETY: the caller's QP; the application sets these fields before each call.
+    // SAFETY: the caller passes a QP; the application sets these fields before each call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: by the function's safety requirements.
     let Some(mut building) = (unsafe { Building::of(qp) }) else {

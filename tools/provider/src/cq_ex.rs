@@ -51,7 +51,7 @@ unsafe fn of<'a>(cq: *mut ffi::ibv_cq_ex) -> &'a Cq {
 unsafe fn advance(cq: *mut ffi::ibv_cq_ex, polling: &mut Polling<'_>) -> c_int {
     match polling.advance() {
         Ok(Some((status, wr_id))) => {
-            // SAFETY: the caller's CQ, of which this thread holds the lock.
+            // SAFETY: the caller passes a CQ of this provider, and this thread holds its lock.
             unsafe {
                 (*cq).status = completion::status(status);
                 (*cq).wr_id = wr_id;

@@ -256,7 +256,7 @@ mod tests {
         let good = attr(0, ptr::null());
         let mut other = <ffi::verbs_device as ffi::Zeroed>::zeroed();
         for device in [ptr::null_mut(), ptr::from_mut(&mut other).cast()] {
-            // SAFETY: null, or a device without operations.
+            // SAFETY: `device` is null or a device without operations.
             let context = unsafe { virtio_rdma_dv_open_device(device, &good) };
             assert!(context.is_null());
             assert_eq!(

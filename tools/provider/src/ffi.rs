@@ -32,7 +32,8 @@ pub unsafe trait Zeroed: Sized {
 
 macro_rules! zeroed {
     ($($ty:ty),* $(,)?) => {$(
-        // SAFETY: a C structure of integers, raw pointers, function pointers and unions of these.
+        // SAFETY: the type is a C structure of integers, raw pointers, function pointers and unions
+        // of these.
         unsafe impl Zeroed for $ty {}
     )*};
 }

@@ -28,7 +28,7 @@ const KEPT: u8 = 2;
 /// A batch has the lock, and a control verb has tried to take it.
 const WANTED: u8 = 3;
 
-/// Whether several threads may use a queue, which is then locked.
+/// Whether several threads may use a queue. If so, the queue is locked.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {
     many: bool,

@@ -268,7 +268,7 @@ impl RingMap {
     /// a queue that was made with this layout.
     #[inline(always)]
     pub unsafe fn unchecked(&self) -> &Unchecked {
-        // SAFETY: a transparent wrapper.
+        // SAFETY: `Unchecked` is a transparent wrapper of `RingMap`.
         unsafe { &*ptr::from_ref(self).cast() }
     }
 

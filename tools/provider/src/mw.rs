@@ -84,7 +84,7 @@ pub unsafe extern "C" fn bind_mw(
     };
     wr.opcode = ffi::IBV_WR_BIND_MW;
     let mut bad = ptr::null_mut();
-    // SAFETY: the caller's QP, and a work request that names the caller's objects.
+    // SAFETY: the caller passes a QP of this provider; the work request names the caller's objects.
     let status = unsafe { qp::post_send(qp, &mut wr, &mut bad) };
     if status != 0 {
         return errno::set(status);

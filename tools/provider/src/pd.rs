@@ -142,7 +142,7 @@ impl Pd {
             pd_context: ptr::from_ref(program).cast_mut().cast(),
             ..Zeroed::zeroed()
         };
-        // SAFETY: an object of this provider, which outlives the domain.
+        // SAFETY: the PD is an object of this provider, and outlives the domain.
         let domain = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
         assert!(!domain.is_null());
         test(domain);

@@ -494,7 +494,7 @@ pub unsafe extern "C" fn modify_qp(
         unsafe { ffi::ibv_cmd_modify_qp(qp, attr, mask, &mut command, size_of_val(&command)) }
     };
     if status == 0 && mask as u32 & ffi::IBV_QP_STATE != 0 {
-        // SAFETY: a QP of this provider, and its attributes.
+        // SAFETY: libibverbs passes a QP of this provider, and its attributes.
         unsafe { Qp::from_ibv(qp).changed((*attr).qp_state) };
     }
     status
@@ -512,7 +512,7 @@ pub unsafe extern "C" fn query_qp(
     init_attr: *mut ffi::ibv_qp_init_attr,
 ) -> c_int {
     let mut command = ffi::ibv_query_qp::zeroed();
-    // SAFETY: a QP of this provider.
+    // SAFETY: libibverbs passes a QP of this provider.
     let before = unsafe { Qp::from_ibv(qp) }.state();
     // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
     let status = unsafe {
@@ -526,7 +526,7 @@ pub unsafe extern "C" fn query_qp(
         )
     };
     if status == 0 {
-        // SAFETY: a QP of this provider, and attributes that the command has filled in.
+        // SAFETY: `qp` is a QP of this provider, and the command has filled in the attributes.
         unsafe {
             let qp = Qp::from_ibv(qp);
             qp.queried(before, (*attr).qp_state);

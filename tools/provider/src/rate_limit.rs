@@ -31,7 +31,7 @@ pub unsafe fn modify_qp(
 ) -> c_int {
     let mut command = ModifyQp::new(&shape);
     let mut response = ffi::ib_uverbs_ex_modify_qp_resp::zeroed();
-    // SAFETY: the caller's QP and attributes; command and response are as long as stated.
+    // SAFETY: the caller passes a QP and attributes; command and response are as long as stated.
     unsafe {
         ffi::ibv_cmd_modify_qp_ex(
             qp,

@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn devices_of_another_copy_of_this_library_are_ours() {
         assert!(is_ours_of(&DRIVER.0));
-        // Another copy has another table, with another string.
+        // Another copy of the library has its own table, with its own string.
         let name = CString::from(NAME);
         let mut table = ffi::verbs_device_ops {
             name: name.as_ptr(),

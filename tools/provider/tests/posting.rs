@@ -40,7 +40,7 @@ fn header(
 const REMOTE_ADDR: [u8; 8] = [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11];
 const RKEY: [u8; 4] = [0xcc, 0xbb, 0xaa, 0x99];
 
-/// The union of an RDMA opcode.
+/// The bytes of the header's union for an RDMA opcode.
 fn rdma() -> Vec<u8> {
     [&REMOTE_ADDR[..], &RKEY].concat()
 }
