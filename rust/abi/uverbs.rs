@@ -44,7 +44,7 @@ wire_struct! {
         0 => attributes: ContextAttributes,
         /// Id of the context, which is passed to the peer.
         4 => peer_id: u32,
-        /// The peer's name, padded with zeroes, at least one.
+        /// The peer's name, followed by at least one zero byte.
         8 => peer_name: [u8; PEER_NAME_SIZE],
         /// Versions that the provider supports.
         72 => versions: Versions,

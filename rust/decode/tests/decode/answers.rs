@@ -145,7 +145,8 @@ fn a_port_tells_nothing_unknown() {
     }
 }
 
-/// Rights unknown to this driver are masked, since they might be other rights in the kernel.
+/// Rights unknown to this driver are masked, since their bits might mean other rights in the
+/// kernel.
 // abi: R-1112, R-1113
 #[test]
 fn a_qp_tells_nothing_unknown() {
