@@ -53,7 +53,7 @@ struct virtio_rdma_versions {
  *	all zero
  * @attributes: the fields below that are valid; other fields are zero
  * @peer_id: id of the context, which is passed to the peer
- * @peer_name: the peer's name, padded with zeroes, at least one
+ * @peer_name: the peer's name, followed by at least one zero byte
  * @versions: versions that the provider supports
  */
 struct virtio_rdma_alloc_context_req {
