@@ -113,7 +113,8 @@ pub struct Requester<L> {
     /// End of the delay that an RNR NAK requested.
     rnr_deadline: Option<Instant>,
     dead: bool,
-    /// Whether the requester starts no further work requests. Started ones continue.
+    /// Whether the requester starts no further work requests. Work requests that have begun
+    /// continue.
     held: bool,
 }
 
