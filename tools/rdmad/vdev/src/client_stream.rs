@@ -117,8 +117,8 @@ impl ClientStream {
             }
         }
         if !fds.is_empty() {
-            // All waiting descriptors belong to the incomplete message, which will get only the
-            // latest ones. So older ones are dropped.
+            // All waiting descriptors belong to the incomplete message, which will get only those
+            // of the last chunk. So the older descriptors are dropped.
             if self.waiting.len() > 1 {
                 self.waiting.pop_front();
             }
