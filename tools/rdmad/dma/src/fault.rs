@@ -9,8 +9,8 @@
 //! when an access fails. The VM's device has to be stopped: the spare page does not hold the
 //! guest's data.
 //!
-//! A fault outside of guest memory is passed to the handler that was installed before, which is
-//! that of Rust's runtime. It restores the default action, so the signal ends the process.
+//! A fault outside of guest memory is passed to the previous handler, which Rust's runtime has
+//! installed. The previous handler restores the default action, so the signal ends the process.
 #![allow(unsafe_code)]
 
 use std::io;
