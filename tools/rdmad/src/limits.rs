@@ -11,11 +11,12 @@ use crate::cli::Args;
 /// Maximum number of open files of the daemon, except those of its ports. These are files of the
 /// workers, the switch, the uplinks, the status and the log.
 const OWN: u64 = 64;
-/// Maximum number of open files of a port except those that its client passes: sockets and eventfds
-/// of the daemon.
+/// Maximum number of sockets and eventfds that the daemon opens for a port. The files that the
+/// port's client passes are not included.
 const OF_A_PORT: u64 = 16;
 
-/// Memory of the daemon in bytes, except that of its ports: stacks, switch, capture and log.
+/// Memory of the daemon in bytes for stacks, switch, capture and log. The memory of ports is not
+/// included.
 const OWN_MEMORY: u64 = 512 << 20;
 
 /// Raises the limit of open files to its maximum. Logs a warning if this does not suffice for
