@@ -118,7 +118,7 @@ impl ClientStream {
         }
         if !fds.is_empty() {
             // All waiting descriptors belong to the incomplete message, which will get only those
-            // of the last chunk. So the older descriptors are dropped.
+            // that arrived last. So the older descriptors are dropped.
             if self.waiting.len() > 1 {
                 self.waiting.pop_front();
             }
