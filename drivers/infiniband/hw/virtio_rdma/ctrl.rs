@@ -306,8 +306,8 @@ impl ControlQueue {
             for slot in &self.slots {
                 slot.done.complete();
             }
-            // A task that read `dead` before it was set holds the lock until it waits. So it waits
-            // once the lock was taken here, and is notified.
+            // A task that read `dead` before `dead` was set holds the lock until it waits. So once
+            // the lock was taken here, the task waits, and is notified below.
             drop(self.idle.lock());
             self.idle_changed.notify_all();
         }

@@ -100,8 +100,8 @@ impl virtio::Driver for Driver {
             }
             let device = Device::new(dev)?;
             Ok(try_pin_init!(Data {
-                // Created before the registrations: users of these may wait for a dead device, and
-                // only the watch notices its death.
+                // The watch is created before the registrations: users of the registrations may
+                // wait for a dead device, and only the watch notices its death.
                 watch <- device.watch(),
                 ready <- {
                     let ready = Ready::new(dev, &device).inspect_err(|error| {

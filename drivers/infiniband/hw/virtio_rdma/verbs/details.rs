@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Details of the driver's objects, which `rdma -dd resource show` prints after those of the core.
+//! Details of the driver's objects, which `rdma -dd resource show` prints after the core's details.
 
 use super::device::IbDevice;
 use crate::{

@@ -91,7 +91,7 @@ pub(super) struct IbDevice {
     /// Limits the number of AHs, which the device does not count.
     pub(super) ahs: Arc<Quota>,
     /// Limits the pages of rings of all processes together, with or without cgroups. The kernel
-    /// can't reclaim these pages; a memory cgroup only limits those of its own processes.
+    /// can't reclaim these pages; a memory cgroup limits only the pages of its own processes.
     pub(super) ring_pages: Arc<Quota>,
 }
 

@@ -22,8 +22,8 @@
 //!
 //! Lock order: locks of a CQ's consumer, the lock of a CQ, that of a work queue or an SRQ.
 
-/// Asserts at compile time that constants of the ABI equal those of the kernel. Used beside each
-/// conversion that passes one of them on as the other.
+/// Asserts at compile time that constants of the ABI equal those of the kernel. Used next to each
+/// conversion between the two.
 macro_rules! assert_same {
     ($($abi:expr => $kernel:ident,)*) => {
         $(const _: () = assert!($abi as u64 == crate::bindings::$kernel as u64);)*

@@ -16,7 +16,7 @@ use kernel::{
 /// The limit of a resource, and how much of it is in use.
 ///
 /// Has its own reference count, so that a [`Charge`] can be dropped in any context: a reference to
-/// the device can't, since dropping the last one may sleep.
+/// the device can't be, since dropping the last reference may sleep.
 pub(super) struct Quota {
     max: usize,
     used: Atomic<usize>,

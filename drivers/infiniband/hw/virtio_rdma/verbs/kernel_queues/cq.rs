@@ -3,7 +3,7 @@
 //! Completion queues that the kernel polls.
 //!
 //! Lock order: `KernelCq::state`, then the lock of a work queue or an SRQ. The consumer is called
-//! without any of them.
+//! with none of these locks held.
 
 use super::{
     cq_backend::{
@@ -304,7 +304,7 @@ impl KernelCq {
     }
 
     /// Reports that the device broke the CQ's rules. The caller has set `broken`: no more CQEs are
-    /// taken from it.
+    /// taken from the CQ.
     pub(super) fn broke(&self) {
         dev_err!(
             self.device.as_device(),

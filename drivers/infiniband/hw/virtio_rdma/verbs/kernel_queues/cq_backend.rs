@@ -43,8 +43,8 @@ pub(in crate::verbs) enum CqBackend {
     Virtqueue {
         /// The virtqueue.
         queue: Arc<CqVirtqueue>,
-        /// CQEs of other QPs that were taken out of the virtqueue in the search for those of a
-        /// destroyed QP. Entries before `first` are empty.
+        /// CQEs of other QPs that were taken out of the virtqueue during the search for the CQEs of
+        /// a destroyed QP. Entries before `first` are empty.
         held: KVec<Option<Element>>,
         /// Index of the oldest CQE in `held`.
         first: usize,
@@ -295,8 +295,8 @@ fn give_back(queue: &CqVirtqueue, element: Element) -> Result {
     kept.map_err(|(error, _)| error)
 }
 
-/// Takes out all CQEs. Gives those of QP `qpn` back to the device, and keeps the others in `held`,
-/// which has room for all of them.
+/// Takes out all CQEs. Gives the CQEs of QP `qpn` back to the device, and keeps the other CQEs in
+/// `held`, which has room for all CQEs.
 fn kill(
     queue: &CqVirtqueue,
     held: &mut KVec<Option<Element>>,
