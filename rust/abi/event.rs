@@ -3,8 +3,8 @@
 //! Event virtqueues, with own rings: virtqueues 1 to `num_event_queues`.
 //!
 //! The driver fills them with buffers of [`Event::SIZE`] bytes. An event queue carries the
-//! completion events of the CQs that were created with its number. The first one also carries
-//! asynchronous events.
+//! completion events of the CQs that were created with its number. The first event queue also
+//! carries asynchronous events.
 
 use super::ib::AsyncEvent;
 use super::wire::UnknownValue;

@@ -112,8 +112,8 @@ pub enum Misfit {
 }
 
 /// Decodes a structure that was received as `bytes`. If the sender knows fewer fields than the
-/// receiver, the missing fields are zero. If the sender knows more fields, those that the receiver
-/// does not know must be zero. The kernel's copy from user space has the same rule.
+/// receiver, the missing fields are zero. If the sender knows more fields, the fields that the
+/// receiver does not know must be zero. The kernel's copy from user space has the same rule.
 ///
 /// # Errors
 ///

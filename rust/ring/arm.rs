@@ -127,7 +127,7 @@ impl Arm {
         u32::from_le(memory.load_device_acquire(layout))
     }
 
-    /// Notes that an event was received: the next [`arm`](Self::arm) requests a new one.
+    /// Notes that an event was received: the next [`arm`](Self::arm) requests a new event.
     #[inline]
     pub fn event_received(&mut self) {
         self.sequence = self.sequence.wrapping_add(1) & ArmWord::SEQUENCE_MASK;

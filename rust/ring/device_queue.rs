@@ -16,7 +16,8 @@ pub struct DeviceQueue {
     seen: u32,
     /// Number of completed work requests, which may complete in any order.
     done: u32,
-    /// Whether the driver may ring the doorbell for the work request at `next` or for a later one.
+    /// Whether the driver may ring the doorbell for the work request at `next` or for a later work
+    /// request.
     awaits_doorbell: bool,
 }
 

@@ -112,7 +112,7 @@ impl WorkQueue {
         self.slots.has_outstanding()
     }
 
-    /// Frees all slots and returns the position of the next one, after the device has reset its
+    /// Frees all slots and returns the position of the next slot, after the device has reset its
     /// side (QP state RESET).
     pub fn reset(&mut self) -> u32 {
         self.slots.reset()

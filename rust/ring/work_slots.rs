@@ -139,7 +139,7 @@ impl WorkSlots {
         self.end.wrapping_sub(self.slots)
     }
 
-    /// Frees all slots and returns the position of the next one.
+    /// Frees all slots and returns the position of the next slot.
     pub fn reset(&mut self) -> u32 {
         self.head = self.published;
         self.end = self.published.wrapping_add(self.slots);

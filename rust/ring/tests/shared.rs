@@ -229,7 +229,7 @@ fn a_queue_that_grows_keeps_positions_slots_and_order() {
         let target = Memory::new(&longer);
         driver.copy_to(&memory, &longer, &target, &mut [0; 64]);
         assert_eq!(target.position(longer.owner()), at(2));
-        // Posts a receive to both rings while the device still uses the old one.
+        // Posts a receive to both rings while the device still uses the old ring.
         let slot = driver.reserve().unwrap();
         for (memory, layout) in [(&target, &longer), (&memory, driver.layout())] {
             memory.write(layout.slot(slot.into()), &2u32.to_le_bytes());

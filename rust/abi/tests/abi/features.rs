@@ -83,7 +83,7 @@ fn features_without_what_they_need_are_not_in_force() {
     // Bits of the virtio transport are kept.
     let version_1 = Features(1 << 32);
     assert_eq!(version_1.union(Features::of(&[Srq])).in_force(), version_1);
-    // One step is enough: no required feature requires another one.
+    // One step is enough: no required feature requires another feature.
     assert!(Feature::ALL
         .iter()
         .filter_map(|feature| feature.needs())

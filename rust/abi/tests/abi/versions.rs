@@ -95,7 +95,7 @@ fn is_read_by_length<T: Extensible + PartialEq + Debug + Copy>() {
 type Frozen<'a> = (usize, &'a [(usize, usize)]);
 
 /// Checks that the structure begins with its first version. So an old request is the beginning of a
-/// new one whose other fields are zero.
+/// new request whose other fields are zero.
 fn begins_as<T: Extensible + PartialEq + Debug + Copy>(fields: &[Field], (size, old): Frozen<'_>) {
     let now: Vec<_> = fields
         .iter()
@@ -139,7 +139,8 @@ fn structures_only_grow() {
     }
 }
 
-/// A structure inside of another one must not grow: the fields after it would move.
+/// A structure inside of another structure must not grow: the fields after the inner structure
+/// would move.
 // abi: R-1131
 #[test]
 fn structures_inside_of_others_stay() {

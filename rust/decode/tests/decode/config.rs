@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Configurations: the ones that are refused, and the limits that result from the others.
+//! Configurations: which of them are refused, and which limits result from accepted configurations.
 
 use std::ops::Range;
 

@@ -32,7 +32,7 @@ const LEFT: Broken = "a receive was never fetched";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flaw {
     None,
-    /// The owner publishes in the old ring before the new one.
+    /// The owner publishes in the old ring before the new ring.
     OldFirst,
     /// The owner posts only to the old ring until the device has answered.
     OldOnly,
