@@ -3,9 +3,9 @@
 //! Bindings of the virtio and RDMA headers, laid over the kernel crate's.
 //!
 //! The kernel crate's bindings are imported by a glob, and the generated items of this module
-//! shadow those of the same name: for example, `ib_device` is only an opaque name in the kernel
-//! crate. The abstractions of the subsystems call functions of this module. A driver uses at most
-//! constants of this module, to compare them with those of its ABI.
+//! shadow the kernel crate's items of the same name: for example, `ib_device` is only an opaque
+//! name in the kernel crate. The abstractions of the subsystems call functions of this module. A
+//! driver uses at most constants of this module, to compare them with those of its ABI.
 
 #![allow(
     clippy::all,

@@ -33,7 +33,7 @@ use kernel::{
 pub struct Pages(KVec<Page>);
 
 impl Pages {
-    /// Allocates `count` pages. Byte `n` of them, counted from the start of the first page, is
+    /// Allocates `count` pages. Byte `n` of the pages, counted from the start of the first page, is
     /// `byte(n)`.
     pub fn new(count: usize, byte: impl Fn(usize) -> u8) -> Result<Self> {
         let mut pages = KVec::with_capacity(count, GFP_KERNEL)?;

@@ -267,7 +267,7 @@ impl Consumer<bindings::ib_cq> {
     /// Calls the completion handler of a CQ that the consumer has armed. Can be called in any
     /// context, but not from the consumer's verbs.
     ///
-    /// A process that has not read its last completion event gets no second one.
+    /// A process that has not read its last completion event gets no second event.
     pub fn notify(&self) {
         self.0.notify();
     }

@@ -78,12 +78,12 @@ impl<T: Call> Deferred<T> {
         };
         if !queued {
             // SAFETY: The work item did not take this reference: it was queued already and owns
-            // another one, or it is disabled.
+            // another reference, or it is disabled.
             drop(unsafe { Arc::from_raw(owned) });
         }
     }
 
-    /// Cancels a queued call, waits for a running one, and prevents later ones. Called in process
+    /// Cancels a queued call, waits for a running call, and prevents later calls. Called in process
     /// context.
     pub(super) fn disable(self: &Arc<Self>) {
         // SAFETY: The work item is initialised.

@@ -409,7 +409,7 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
                 })
             }
         };
-        // SAFETY: The reference was taken above; a mapping of registers holds another one.
+        // SAFETY: The reference was taken above; a mapping of registers holds another reference.
         unsafe { bindings::rdma_user_mmap_entry_put(raw) };
         mapped.map(|()| 0)
     })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Details of a driver's objects, which `rdma -dd resource show` prints after those of the core.
+//! Details of a driver's objects, which `rdma -dd resource show` prints after the core's details.
 //!
 //! C headers: [`include/rdma/restrack.h`](srctree/include/rdma/restrack.h),
 //! [`include/net/netlink.h`](srctree/include/net/netlink.h)

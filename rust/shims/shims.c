@@ -19,8 +19,9 @@ void virtio_rdma_shim_mb(void)
 
 #ifdef LACKS_interrupt
 /*
- * Counted sections without interrupts: the one that ends last restores the state from before the
- * first one. Each module has its own count. Sections of two modules nest, as their calls do.
+ * Counted sections without interrupts: the section that ends last restores the state from before
+ * the first section. Each module has its own count. Sections of two modules nest, as their calls
+ * do.
  */
 void virtio_rdma_shim_interrupt_disable(void);
 void virtio_rdma_shim_interrupt_enable(void);

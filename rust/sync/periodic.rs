@@ -63,7 +63,7 @@ unsafe impl<T: Tick> Send for Periodic<T> {}
 unsafe impl<T: Tick> Sync for Periodic<T> {}
 
 impl<T: Tick> Periodic<T> {
-    /// Starts the calls of `tick`, the first one after a `pause`.
+    /// Starts the calls of `tick`. The first call comes after a `pause`.
     pub fn new(pause: Msecs, tick: T) -> impl PinInit<Self> {
         pin_init!(Self {
             pause: msecs_to_jiffies(pause),

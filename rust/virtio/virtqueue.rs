@@ -65,7 +65,7 @@ pub struct Buffer<C> {
     readable_len: usize,
     writable: KVec<u8>,
     writable_len: usize,
-    /// The next buffer in the list of those that the queue keeps.
+    /// The next buffer in the list of buffers that the queue keeps.
     next: Option<KBox<Self>>,
     /// The driver's own data.
     pub context: C,
@@ -89,8 +89,8 @@ impl<C> Buffer<C> {
         )?)
     }
 
-    /// Sets the lengths of both parts, at most those allocated, and zeroes all bytes. So no data of
-    /// an earlier use is left where the device writes less than the length.
+    /// Sets the lengths of both parts, at most the allocated lengths, and zeroes all bytes. So no
+    /// data of an earlier use is left where the device writes less than the length.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl<C> Buffer<C> {
         Ok(())
     }
 
-    /// Sets the lengths of both parts, at most those allocated. The bytes do not change.
+    /// Sets the lengths of both parts, at most the allocated lengths. The bytes do not change.
     ///
     /// # Errors
     ///
@@ -498,7 +498,7 @@ pub(super) trait AnyVirtqueue: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`EBUSY`] if the queue is reserved already, for this device or another one.
+    /// [`EBUSY`] if the queue is reserved already, for this device or another device.
     ///
     /// # Safety
     ///
