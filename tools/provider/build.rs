@@ -97,7 +97,7 @@ fn generate() -> Result<(), String> {
     link(&out)
 }
 
-/// Generates stub libraries to link with. Their symbols have no version or an old one, so the
+/// Generates stub libraries to link with. Their symbols have no version or an old version, so the
 /// provider loads with each libibverbs of a known layout, and with glibc 2.31 and later.
 fn link(out: &Path) -> Result<(), String> {
     let folder = out.join("link");

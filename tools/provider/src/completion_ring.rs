@@ -275,8 +275,8 @@ impl State {
         self.queue.publish(self.ring.unchecked());
     }
 
-    /// Drops the completions of a QP: those before `end` in the last ring, and all in earlier
-    /// rings.
+    /// Drops the completions of a QP: all completions in earlier rings, and the completions before
+    /// `end` in the last ring.
     fn clean(&self, qpn: Qpn, end: u32, rings: &QpRings) {
         let (mut ring, mut queue) = (&self.ring, &self.queue);
         let mut newer = &self.newer;
@@ -835,7 +835,8 @@ impl Attachment {
         Ok(Self { ring: ring.clone() })
     }
 
-    /// Delivers the completions of a new QP, but not those of an earlier QP with the same number.
+    /// Delivers the completions of a new QP, but not the completions of an earlier QP with the same
+    /// number.
     ///
     /// # Errors
     ///

@@ -113,7 +113,7 @@ impl Drop for Mapping {
 }
 
 /// A ring for a queue that is to be created or moved. Its memory is lent by the program, or else
-/// allocated by the kernel during the command and mapped after it.
+/// allocated by the kernel during the command and mapped after the command.
 pub struct PlannedRing {
     layout: RingLayout,
     lent: Option<Mapping>,

@@ -396,7 +396,8 @@ impl Qp {
     /// # Safety
     ///
     /// The QP has a send queue, this thread has locked it, and nothing borrows from the guard.
-    // Not inlined and with few arguments, so that simple work requests save no registers for it.
+    // Not inlined and with few arguments, so that simple work requests save no registers for this
+    // call.
     #[inline(never)]
     unsafe fn post_other(&self, wr: wr::Send<'_>) -> Result<(), c_int> {
         let ring = self.rings.send.as_ref().ok_or(libc::ENOMEM)?;

@@ -173,8 +173,9 @@ impl WorkRing {
         queue.publish(unsafe { self.memory.unchecked() })
     }
 
-    /// Completes the work request at `position` and all earlier ones; called when its completion is
-    /// polled. Returns the application's id, or `None` if the work request is not outstanding.
+    /// Completes the work request at `position` and all earlier work requests; called when its
+    /// completion is polled. Returns the application's id, or `None` if the work request is not
+    /// outstanding.
     #[inline]
     pub fn complete(&self, position: u64) -> Option<u64> {
         let position = u32::try_from(position).ok()?;
