@@ -198,12 +198,12 @@ impl Features {
         self.0 & feature.mask() != 0
     }
 
-    /// The features of both sets.
+    /// The features that are in both sets.
     pub const fn intersection(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 
-    /// The features of both sets together.
+    /// The features that are in at least one of the two sets.
     pub const fn union(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }

@@ -2,8 +2,9 @@
 
 //! Driver for virtio RDMA devices.
 //!
-//! The driver has no `unsafe` code. It uses abstractions of subsystems, which have: [`bindings`],
-//! [`net`], [`rdma`], [`sync`] and [`virtio`]. None of these is specific to virtio-rdma.
+//! The driver has no `unsafe` code. It uses abstractions of subsystems, which have `unsafe` code:
+//! [`bindings`], [`net`], [`rdma`], [`sync`] and [`virtio`]. None of these is specific to
+//! virtio-rdma.
 
 #![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -183,7 +183,7 @@ impl CqBackend {
     }
 
     /// Requests an event of the device. If `is_armed`, an earlier request is still pending and
-    /// includes this one.
+    /// includes this request.
     pub(super) fn arm(&mut self, kind: ArmKind, is_armed: bool, report_missed: bool) -> AfterArm {
         match self {
             Self::Ring { ring, queue } => match queue.arm(&**ring, kind, report_missed) {
