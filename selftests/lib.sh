@@ -76,7 +76,7 @@ there() {
 	fi
 }
 
-# Prints the RDMA device of a VM: virtio_rdma's, or else any other.
+# Prints the name of a VM's RDMA device: the virtio_rdma device if there is one, else any other.
 device() { there "$1" find_device; }
 
 find_device() {

@@ -21,7 +21,8 @@ balanced() {
 }
 
 load() { insmod "$sample"; }
-# Unloads the sample. A buffer keeps the module until a little after the end of its last user.
+# Unloads the sample. A buffer keeps the module loaded until shortly after the buffer's last user
+# has ended.
 unload() { [[ ! -e /sys/module/rdma_peer_sample ]] || until_ok 30 rmmod rdma_peer_sample; }
 # Whether a module can't be removed.
 is_kept() {

@@ -176,8 +176,8 @@ test_remove_module_while_a_read_waits() {
 	remove
 }
 
-# A reset of the function: the device loses its queues, and the driver keeps its generator, for
-# which a reader may be waiting.
+# A reset of the function: the device loses its queues. The driver keeps its generator, because a
+# reader may be waiting for it.
 test_reset_of_the_function() {
 	insert
 	local function

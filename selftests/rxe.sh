@@ -77,7 +77,7 @@ test_verbs_with_rxe_as_client() {
 
 test_rc_pingpong() { pair -g ibv_rc_pingpong -n 100 -c; }
 test_rc_pingpong_events() { pair -g ibv_rc_pingpong -n 100 -c -e; }
-# rxe answers when its machine gets to it, which may take longer than perftest's default timeout, 7
+# rxe answers when its VM gets a processor, which may take longer than perftest's default timeout, 7
 # times 67 ms: -u sets a longer timeout. perftest assumes that both sides support the same number of
 # outstanding READs, but rxe supports more than our device: -o sets the number.
 test_write_bw() { pair -x ib_write_bw -s 65536 -n 100 -u 18; }

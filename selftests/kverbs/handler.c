@@ -100,7 +100,7 @@ void chain_free(void)
 		ib_destroy_cq(chain.cq);
 }
 
-/* At each completion, the handler posts the next work request. All complete with @status. */
+/* On completion, the handler posts the next work request. Each request completes with @status. */
 bool chain_run(enum ib_wc_status status)
 {
 	reinit_completion(&chain.done);

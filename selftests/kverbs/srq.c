@@ -95,7 +95,7 @@ static int post(struct shared *shared, struct work *work, u32 offset)
 	return ib_post_srq_recv(shared->srq, &wr, NULL);
 }
 
-/* Sends message @number over one of the QPs. It arrives in the oldest receive. */
+/* Sends message @number over one of the QPs. The oldest receive takes it. */
 static bool message(struct shared *shared, struct work *recv, unsigned int number)
 {
 	struct pair *pair = shared->pair;

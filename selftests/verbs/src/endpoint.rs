@@ -86,7 +86,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Creates one end in a new PD and connects it with that of the other side.
+    /// Creates one end in a new PD and connects it with the end of the other side.
     pub fn connect(session: &mut Session, options: &Options) -> Result<Self> {
         let pd = Pd::new(&session.context)?;
         Self::connect_in(session, &pd, options)
@@ -128,7 +128,7 @@ impl Endpoint {
         })
     }
 
-    /// Connects a QP in RESET with that of the other side and moves it to RTS. The session keeps
+    /// Connects a QP in RESET with the QP of the other side and moves it to RTS. The session keeps
     /// the QP.
     pub fn link(session: &mut Session, qp: &Rc<Qp>, options: &Options) -> Result<Path> {
         let gid_index = session.settings.gid_index;

@@ -43,7 +43,7 @@ pub struct Settings {
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub addr: u64,
     /// Remote key.
     pub rkey: u32,

@@ -72,7 +72,7 @@ pub struct Worse {
     pub now: f64,
 }
 
-/// Keeps the figures of a run. They replace the figures of the same class of machines.
+/// Keeps the figures of a run. The new figures replace the kept ones of the same class of machines.
 pub fn keep(options: &Options) -> Result<()> {
     let path = &options.figures;
     let text =

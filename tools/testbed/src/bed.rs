@@ -151,7 +151,7 @@ pub struct Bed {
     ground: Ground,
     router: Arc<Router>,
     vms: Vec<Vm>,
-    /// For each guest, the bytes of its console that were checked for complaints.
+    /// For each guest, the number of bytes of its console that were checked for complaints.
     seen: Vec<usize>,
     /// Whether complaints of the guests' kernels are ignored.
     allow_warnings: bool,

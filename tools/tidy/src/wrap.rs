@@ -33,7 +33,7 @@ fn wrapped(source: &Source) -> Option<String> {
             .collect(),
         _ => paragraphs(source),
     };
-    // From the end, so that the indices of earlier lines stay valid.
+    // Start from the end, so that the indices of earlier lines stay valid.
     for paragraph in paragraphs.into_iter().rev() {
         let range = paragraph.line..paragraph.line + paragraph.lines;
         let is_long = lines[range.clone()]

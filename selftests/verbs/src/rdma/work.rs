@@ -28,11 +28,11 @@ pub enum Op {
     SendInvalidate(u32),
     /// Invalidation of a local key.
     LocalInvalidate(u32),
-    /// Atomic WRITE: address and key of the word, its 8 bytes. Only by
-    /// [`Qp::build`](super::Qp::build).
+    /// Atomic WRITE: address and key of the word, its 8 bytes. Only
+    /// [`Qp::build`](super::Qp::build) accepts it.
     AtomicWrite(u64, u32, [u8; 8]),
-    /// FLUSH: address, key and length of the range, type, level. Only by
-    /// [`Qp::build`](super::Qp::build).
+    /// FLUSH: address, key and length of the range, type, level. Only
+    /// [`Qp::build`](super::Qp::build) accepts it.
     Flush(u64, u32, usize, u8, u8),
 }
 

@@ -120,7 +120,7 @@ pub fn members(session: &mut Session) -> Result<()> {
 const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 22;
 
 /// A QP that blocks multicast loopback does not receive its own messages. Another QP of the same
-/// side receives them, and the first QP receives those of the other one.
+/// side receives them, and the first QP receives the messages of the other QP.
 // abi
 pub fn without_echo(session: &mut Session) -> Result<()> {
     // User space no longer defines this bit: the kernel reports the feature to kernel clients only.

@@ -163,7 +163,8 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Requests forbidden mappings: of other pages, longer ones, private and executable ones.
+/// Requests forbidden mappings: mappings of other pages, and mappings that are too long, private or
+/// executable.
 // abi
 pub fn mappings(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -202,7 +203,7 @@ pub fn mappings(session: &mut Session) -> Result<()> {
 }
 
 /// Overwrites a posted work request by a registration, which only the kernel may post. The device
-/// refuses it, because the driver has marked the QP as one of a process.
+/// refuses the registration, because the driver has marked the QP as one of a process.
 // abi: R-518
 pub fn registration(session: &mut Session) -> Result<()> {
     let options = Options::default();

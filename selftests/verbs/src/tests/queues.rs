@@ -406,7 +406,7 @@ pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
             let sges = [mr.sge(64, 64)];
             qp.send(&SendWr::new(id, Op::Send, &sges))?;
         }
-        // The first completions are polled. Others may be in the CQ or not yet written.
+        // The first completions are polled. Other completions may be in the CQ, or not yet written.
         let mut found = Vec::new();
         while found.is_empty() {
             cq.poll(&mut found)?;

@@ -14,8 +14,8 @@ use crate::pattern::{bytes, compare};
 use crate::rdma::{Cq, Op, SendWr, Wc};
 use crate::session::Session;
 
-/// Longest time to wait for a completion of the endless traffic. It is shorter than elsewhere:
-/// scripts remove the device and wait until both sides detect this.
+/// Longest time to wait for a completion of the endless traffic. It is shorter than in the
+/// other tests: scripts remove the device and wait until both sides detect this.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// SENDs, WRITEs and READs with verified data, until the file `until` exists. Prints the number of

@@ -201,7 +201,7 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
 }
 
 /// UC and UD QPs need the attributes of their type for each transition. Missing attributes and
-/// those of other types are refused.
+/// attributes of other types are refused.
 // abi
 pub fn unreliable_types(session: &mut Session) -> Result<()> {
     type Change = (u32, u32);

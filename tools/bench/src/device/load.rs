@@ -74,7 +74,7 @@ pub struct Load {
 pub enum Pages {
     /// All pages are contiguous.
     Adjacent,
-    /// No two pages are contiguous, as in a process that has got its memory page by page.
+    /// No two pages are contiguous, as in a process that allocated its memory page by page.
     Apart,
 }
 

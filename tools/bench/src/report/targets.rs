@@ -190,7 +190,7 @@ pub fn targets(report: &Report) -> Vec<Target> {
     }
     let rate = "message rate by QPs";
     let mut rates = ratios(report, Of(rate, "direct"), Of(rate, "rxe"), &ANY);
-    // Only the first rate, that of one QP.
+    // Keep only the first rate, which is the rate with one QP.
     rates.truncate(1);
     all.push(judge(
         "rate of 64-byte WRITEs, direct, one QP",
@@ -243,7 +243,7 @@ fn device_alone(report: &Report) -> Vec<Target> {
     let direct = format!("{ALONE}direct");
     let messages = "messages over so many QPs";
     let mut rate = values(report, Of(messages, &direct));
-    // Only the first rate, that of one QP.
+    // Keep only the first rate, which is the rate with one QP.
     rate.truncate(1);
     let spread = |what: &str| {
         let rates = values(report, Of(what, &direct));
@@ -258,7 +258,7 @@ fn device_alone(report: &Report) -> Vec<Target> {
         let wire = format!("{ALONE}wire");
         let floor = Of(CRC, "host");
         let both = ratios(report, Of(name, &wire), floor, &(4 * KIB..=u64::MAX));
-        // Twice, since in one daemon the same thread copies and sums the bytes for both ends.
+        // Double the ratio: in one daemon, the same thread copies and sums the bytes for both ends.
         both.into_iter().map(|(ratio, at)| (2.0 * ratio, at))
     });
     let daemons = ["RDMA WRITE", "SEND"].iter().flat_map(|name| {

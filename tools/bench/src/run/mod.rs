@@ -178,7 +178,7 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
         .unwrap_or_else(|| (cores / SPINNING).clamp(1, 4));
     let sizes = match options.sizes {
         _ if options.full => Sizes::Full,
-        // Fewer sizes, so that the whole run ends within a quarter of an hour.
+        // Use fewer sizes, so that the whole run ends within a quarter of an hour.
         Sizes::Coarse if part == Part::Wire => Sizes::Brief,
         sizes => sizes,
     };
