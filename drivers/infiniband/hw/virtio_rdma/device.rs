@@ -190,8 +190,8 @@ impl Device {
         )?;
         dev.ready()?;
         if let Queues::OwnRings(own_rings) = &this.queues {
-            // Only after `ready`: before it, a kernel that is hardened against early interrupts
-            // marks queues as broken.
+            // The queues are filled after `ready`: before `ready`, a kernel that is hardened
+            // against early interrupts marks queues as broken.
             for queue in &own_rings.event_queues {
                 queue.fill()?;
             }

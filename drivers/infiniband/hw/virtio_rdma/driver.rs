@@ -51,7 +51,7 @@ pub(crate) struct Driver;
 /// A bound device.
 #[pin_data]
 pub(crate) struct Data {
-    /// Empty once the device is being unbound.
+    /// `None` once the device is being unbound.
     #[pin]
     ready: Mutex<Option<Ready>>,
     #[pin]

@@ -209,8 +209,8 @@ impl KernelCq {
     /// Called after work requests were posted to a QP of the CQ, or the QP was stopped. Wakes the
     /// consumer if the work requests have to be flushed by its polls.
     pub(super) fn posted(&self) {
-        // Only if completions may be lost. Otherwise no work request has to be flushed, and the
-        // consumer would be woken for nothing.
+        // The consumer is woken only if completions may be lost: otherwise no work request has to
+        // be flushed.
         if self.device.has_losses() && self.state.lock().left(&self.device).is_some() {
             self.wake();
         }
