@@ -98,8 +98,8 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
             if ALIGNED {
                 to.cast::<W>().write_volatile(word);
             } else {
-                // Only for unaligned words, since the compiler copies an `Unaligned` through the
-                // stack.
+                // This is used only for unaligned words, since the compiler copies an `Unaligned`
+                // through the stack.
                 to.cast::<Unaligned<W>>().write_volatile(Unaligned(word));
             }
         }

@@ -135,7 +135,7 @@ unsafe fn pci_config_len(pci: *mut bindings::pci_dev) -> usize {
     let mut len = None;
     // SAFETY: By the function's requirement.
     let mut pos = unsafe { bindings::pci_find_capability(pci, bindings::PCI_CAP_ID_VNDR as c_int) };
-    // Bounded, since a device may present a list without an end.
+    // The number of steps is bounded, since a device may present a list without an end.
     for _ in 0..MAX_CAPABILITIES {
         if pos == 0 {
             break;

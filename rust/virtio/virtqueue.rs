@@ -366,8 +366,8 @@ impl<C: Send + 'static> Virtqueue<C> {
 
     /// Notifies the device of added buffers, unless it has suppressed notifications.
     pub fn kick(&self) {
-        // Outside of the lock, since the notification may cost a VM exit. The RCU guard keeps the
-        // queue valid.
+        // The notification is sent without the lock, since it may cost a VM exit. The RCU guard
+        // keeps the queue valid.
         let _rcu = rcu::read_lock();
         let attached = self.attached.lock();
         let vq = attached.vq;
@@ -435,8 +435,8 @@ impl<C: Send + 'static> Virtqueue<C> {
         let bound = self.device.lock();
         let bound = bound.as_ref().ok_or(ENODEV)?;
         let _one_at_a_time = bound.resets.lock();
-        // Checked before, since a transport waits for ever for the confirmation of a device that is
-        // gone or needs a reset.
+        // The health is checked before the reset, since a transport waits for ever for the
+        // confirmation of a device that is gone or needs a reset.
         //
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
         if unsafe { bound.device.as_bound() }.health() != Health::Good {

@@ -110,7 +110,7 @@ suite! { rust_rdma_registers {
         check!(phys_addr(&page, host.device()).is_err());
     }
 
-    /// After the binding, another driver may claim the addresses.
+    /// After the end of the binding, another driver may claim the addresses.
     fn a_region_ends_with_its_binding() {
         let host = Host::new(c"rdma_test")?;
         let other = Host::new(c"rdma_test_other")?;

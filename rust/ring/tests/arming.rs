@@ -445,7 +445,7 @@ fn hostile_arm_words_cause_one_event_a_sequence() {
         if round % 2 == 0 {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         }
-        // Only four sequences, so successive words often have the same sequence.
+        // There are only four sequences, so successive words often have the same sequence.
         let hostile = random & !(0x0fff_ffff << 36);
         memory.store_u64(layout.arm(), hostile.to_le());
         memory.store_u32(layout.owner(), device.published().to_le());

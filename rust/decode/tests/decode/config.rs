@@ -300,7 +300,7 @@ fn event_queues_are_no_more_than_processors() {
     }
 }
 
-/// A process maps whole pages of its machine. A page must not hold doorbells of others.
+/// A process maps whole pages of its machine. A page must not hold doorbells of other processes.
 // abi: R-1103, R-1104, R-1105
 #[test]
 fn doorbell_pages_are_no_closer_than_pages() {
@@ -385,7 +385,7 @@ fn fields_are_accessed_by_their_width() {
     }
 }
 
-/// A capability whose feature was not negotiated has no verb. Some capabilities never have one.
+/// A capability whose feature was not negotiated has no verb. Some capabilities never have a verb.
 // abi
 #[test]
 fn capabilities_need_verbs() {

@@ -13,7 +13,7 @@ use virtio_rdma_decode::event::Cookie;
 
 use super::config::good;
 
-/// Random CQEs that often pass the first checks: uniformly random ones hardly ever have a valid
+/// Random CQEs that often pass the first checks: uniformly random CQEs hardly ever have a valid
 /// opcode.
 fn cqe() -> impl Strategy<Value = Cqe> {
     let opcode = prop_oneof![Just(0x80u8), Just(0x81), 0u8..0x24, any::<u8>()];
