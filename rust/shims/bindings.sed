@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# The limits of a device were signed in older series.
+# Older series have signed limits of a device. Makes them unsigned.
 /^pub struct ib_device_attr \{/,/^}/ s/: ffi::c_int,/: u32,/

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# Writes a Rust file with the examples in the documentation of the files that are named: a function for each, and the
-# list of them. Those with a language ("text", "ignore") are left out.
+# Writes a Rust file with the examples in the documentation of the named files: a function for each
+# example, and a list of these functions. Examples with a language ("text", "ignore") are left out.
 
 function name_of(file) {
 	sub(/.*\/rust\//, "", file)
