@@ -13,8 +13,8 @@ use roce::{Frame, FramePool};
 
 use crate::addresses::Addresses;
 use crate::engine_queues::EngineQueues;
-use crate::index::{PortIndex, UplinkIndex};
-use crate::link::{self, Delivery, Link};
+use crate::index::{PortIndex, SourceIndex, UplinkIndex};
+use crate::link::{self, Delivery, Link, Sender};
 use crate::mac_table::{Heard, MacTable};
 use crate::pcap::PcapWriter;
 use crate::stats::Counters;
@@ -204,10 +204,15 @@ impl Forwarder {
     /// The buffer pool for frames from `origin`. Copies of frames from an engine use the pool of
     /// its port.
     pub(crate) fn pool_of(&self, origin: Origin) -> &FramePool {
-        match origin {
-            Origin::Net(port) | Origin::Engine(port) => &self.pools[port.0],
-            Origin::Uplink(at) => &self.pools[self.ports.len() + at.0],
-        }
+        &self.pools[self.source(origin).0]
+    }
+
+    /// The source of frames from `origin`: network interface and engine of a port are one source.
+    fn source(&self, origin: Origin) -> SourceIndex {
+        SourceIndex(match origin {
+            Origin::Net(port) | Origin::Engine(port) => port.0,
+            Origin::Uplink(at) => self.ports.len() + at.0,
+        })
     }
 
     /// Number of buffers in use: of each engine, then of each network interface, then of each
@@ -388,19 +393,22 @@ impl Forwarder {
             origin,
             destination,
         } = forwarding;
-        let patient = matches!(origin, Origin::Engine(_));
+        let sender = Sender {
+            source: self.source(origin),
+            is_patient: matches!(origin, Origin::Engine(_)),
+        };
         match destination {
             Destination::Nowhere => {}
             Destination::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
             Destination::Net(port) => {
                 let SwitchPort { net, counters, .. } = &mut self.ports[port.0];
                 if let Some(link) = net {
-                    count(link.send(frame, patient, now), counters);
+                    count(link.send(frame, sender, now), counters);
                 }
             }
             Destination::Uplink(at) => {
                 let UplinkPort { link, counters, .. } = &mut self.uplinks[at.0];
-                count(link.send(frame, patient, now), counters);
+                count(link.send(frame, sender, now), counters);
             }
             Destination::Uplinks => self.copy_to_uplinks(origin, &frame, now),
             Destination::Multicast { engines } => {
@@ -447,23 +455,23 @@ impl Forwarder {
     }
 
     fn copy_to_nets(&mut self, from: Origin, frame: &[u8], now: Instant) {
-        let pool = self.pool_of(from).clone();
+        let (source, pool) = (self.source(from), self.pool_of(from).clone());
         let group = from.port().map(|from| self.ports[from.0].group);
         for (at, port) in self.ports.iter_mut().enumerate() {
             let reached = group.is_none_or(|group| group == port.group);
             if let Some(link) = port.net.as_mut().filter(|_| reached) {
                 if from.port() != Some(PortIndex(at)) {
-                    count(link.send_copy(frame, &pool, now), &port.counters);
+                    count(link.send_copy(frame, source, &pool, now), &port.counters);
                 }
             }
         }
     }
 
     fn copy_to_uplinks(&mut self, from: Origin, frame: &[u8], now: Instant) {
-        let pool = self.pool_of(from).clone();
+        let (source, pool) = (self.source(from), self.pool_of(from).clone());
         for (at, uplink) in self.uplinks.iter_mut().enumerate() {
             if from != Origin::Uplink(UplinkIndex(at)) {
-                let sent = uplink.link.send_copy(frame, &pool, now);
+                let sent = uplink.link.send_copy(frame, source, &pool, now);
                 count(sent, &uplink.counters);
             }
         }

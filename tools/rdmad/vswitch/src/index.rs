@@ -10,3 +10,7 @@ pub(crate) struct PortIndex(pub(crate) usize);
 /// The number of an uplink, in the order of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UplinkIndex(pub(crate) usize);
+
+/// The index of a source of frames: of a port, or of an uplink, which follow all ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SourceIndex(pub(crate) usize);

@@ -6,7 +6,8 @@
 //! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames. It
 //! never blocks, and all its queues are bounded: frames to a full receiver are dropped and counted.
 //! Frames of an engine are not dropped while a socket is full: they wait, and the engine waits for
-//! their buffers. But if the socket accepts nothing for a while, they are dropped too.
+//! their buffers. But if the socket accepts nothing for a while, they are dropped too. Ports whose
+//! frames wait for the same socket get equal shares of its bytes.
 //!
 //! # Forwarding
 //! - A virtual machine may send only from its own MAC address; frames with another source are
@@ -53,6 +54,7 @@
 #![deny(unsafe_code)]
 
 mod addresses;
+mod backlog;
 mod batch;
 mod engine_queues;
 mod event_loop;

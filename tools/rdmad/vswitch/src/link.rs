@@ -18,20 +18,24 @@ use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
 use sockets::{Access, NetSockets, Remote, SocketPath};
 
+use crate::backlog::{Backlog, TOGETHER};
 use crate::engine_queues::RECEIVE_QUEUE;
+use crate::index::SourceIndex;
 use crate::tap::Tap;
 use crate::udp::Udp;
 use crate::unix_peer::UnixPeer;
 use crate::unix_uplink::UnixUplink;
 
-/// Maximum number of frames that wait for room in a socket. It does not limit frames of engines,
-/// unless the link is stalled. The socket of a network interface holds only
+/// Maximum number of frames of a source that wait for room in a socket. It does not limit frames of
+/// engines, unless the link is stalled. The socket of a network interface holds only
 /// `net.unix.max_dgram_qlen` datagrams, 10 by default, less than one window of a connection.
 pub(crate) const BACKLOG: usize = 512;
 
 /// Number of waiting frames above which a new frame is marked as congested, if its sender supports
-/// ECN.
+/// ECN. Sources with waiting frames divide this number among themselves.
 const CONGESTED: usize = 64;
+/// The least share of a source in [`CONGESTED`].
+const MIN_SHARE: usize = 4;
 
 /// How long a socket may accept nothing before the link counts as stalled. Frames of an engine wait
 /// for a slow receiver, and so does the engine. But a receiver that does not read at all must not
@@ -40,9 +44,6 @@ const STALL: Duration = Duration::from_secs(1);
 /// How long a frame may wait before the link counts as stalled. A receiver that reads a single
 /// frame from time to time never exceeds [`STALL`], but it delays the engine too.
 const AGE: Duration = Duration::from_secs(3);
-
-/// Maximum number of frames that are collected until the end of a round, to be sent together.
-const TOGETHER: usize = 64;
 
 /// Retry interval of a full socket for which epoll does not report room.
 const RETRY: Duration = Duration::from_micros(100);
@@ -123,6 +124,14 @@ pub(crate) enum Delivery {
     Dropped,
 }
 
+/// The sender of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) source: SourceIndex,
+    /// Whether the sender has a fixed number of buffers and waits for them.
+    pub(crate) is_patient: bool,
+}
+
 /// The error of a send if the socket has no room.
 struct Full;
 
@@ -151,9 +160,7 @@ pub(crate) enum Waits {
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: Socket,
-    backlog: VecDeque<Frame>,
-    /// For each frame of the backlog, the time when it was added.
-    since: VecDeque<Instant>,
+    backlog: Backlog,
     /// Time when the socket last accepted a frame of the backlog, or when the first frame was added
     /// to the empty backlog.
     waiting: Instant,
@@ -208,8 +215,7 @@ impl Link {
     fn new(socket: Socket, path: Option<SocketPath>) -> Self {
         Self {
             socket,
-            backlog: VecDeque::with_capacity(BACKLOG),
-            since: VecDeque::with_capacity(BACKLOG),
+            backlog: Backlog::default(),
             waiting: Instant::now(),
             stalled: false,
             gone: false,
@@ -286,8 +292,7 @@ impl Link {
         self.gone = true;
         self.watched = false;
         self.waits = Waits::No;
-        self.since.clear();
-        self.backlog.drain(..).count() + mem::take(&mut self.dropped)
+        self.backlog.clear() + mem::take(&mut self.dropped)
     }
 
     /// Attaches again to an interface that was deleted. Returns whether that succeeded.
@@ -317,33 +322,42 @@ impl Link {
     }
 
     /// Sends a frame, after those in the backlog. If the socket is full, the frame is added to the
-    /// backlog, or dropped if the backlog is full too. A `patient` frame is added even to a full
-    /// backlog, unless the link is stalled: its sender has a fixed number of buffers and waits for
-    /// them. Links that send several frames in one call collect frames until
-    /// [`retry`](Self::retry).
-    pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Delivery {
+    /// backlog, or dropped if the backlog is full too. A frame of a patient sender is added even to
+    /// a full backlog, unless the link is stalled. Links that send several frames in one call
+    /// collect frames until [`retry`](Self::retry).
+    pub(crate) fn send(&mut self, frame: Frame, sender: Sender, now: Instant) -> Delivery {
         if self.sends_together() {
-            let sent = self.enqueue(frame, patient, now);
-            if self.waits == Waits::No && self.backlog.len() == TOGETHER {
+            let sent = self.enqueue(frame, sender, now);
+            if self.waits == Waits::No && self.backlog.len() >= TOGETHER {
                 self.send_waiting(now);
             }
             return sent;
         }
         match self.send_at_once(&frame) {
             Ok(sent) => sent,
-            Err(Full) => self.enqueue(frame, patient, now),
+            Err(Full) => self.enqueue(frame, sender, now),
         }
     }
 
     /// Sends a frame that is also sent to other destinations. If the socket is full, a copy of the
     /// frame in a buffer of `pool` is added to the backlog.
-    pub(crate) fn send_copy(&mut self, frame: &[u8], pool: &FramePool, now: Instant) -> Delivery {
+    pub(crate) fn send_copy(
+        &mut self,
+        frame: &[u8],
+        source: SourceIndex,
+        pool: &FramePool,
+        now: Instant,
+    ) -> Delivery {
+        let sender = Sender {
+            source,
+            is_patient: false,
+        };
         match self.send_at_once(frame) {
             Ok(sent) => sent,
             Err(Full) => match pool.take(frame.len()) {
                 Some(mut copy) => {
                     copy.copy_from_slice(frame);
-                    self.enqueue(copy, false, now)
+                    self.enqueue(copy, sender, now)
                 }
                 None => Delivery::Dropped,
             },
@@ -376,18 +390,20 @@ impl Link {
         }
     }
 
-    fn enqueue(&mut self, mut frame: Frame, patient: bool, now: Instant) -> Delivery {
-        if self.backlog.len() >= BACKLOG && (!patient || self.stalled) {
+    fn enqueue(&mut self, mut frame: Frame, sender: Sender, now: Instant) -> Delivery {
+        let Sender { source, is_patient } = sender;
+        let waiting = self.backlog.len_of(source);
+        if waiting >= BACKLOG && (!is_patient || self.stalled) {
             return Delivery::Dropped;
         }
         if self.backlog.is_empty() {
             self.waiting = now;
         }
-        if self.waits != Waits::No && self.backlog.len() > CONGESTED {
+        let share = (CONGESTED / self.backlog.sources().max(1)).max(MIN_SHARE);
+        if self.waits != Waits::No && waiting > share {
             roce::net::mark(&mut frame);
         }
-        self.backlog.push_back(frame);
-        self.since.push_back(now);
+        self.backlog.push(source, frame, now);
         Delivery::Done
     }
 
@@ -400,7 +416,7 @@ impl Link {
 
     fn send_waiting(&mut self, now: Instant) {
         while !self.backlog.is_empty() {
-            let gone = match self.socket.send_first(&mut self.backlog) {
+            let gone = match self.socket.send_first(self.backlog.choose()) {
                 Ok(sent) => {
                     self.waiting = now;
                     sent
@@ -416,10 +432,9 @@ impl Link {
                     }
                 },
             };
-            self.backlog.drain(..gone);
-            self.since.drain(..gone);
+            self.backlog.remove(gone);
         }
-        let oldest = self.since.front().copied();
+        let oldest = self.backlog.oldest();
         self.stalled = oldest.is_some_and(|oldest| {
             now.saturating_duration_since(self.waiting) > STALL
                 || now.saturating_duration_since(oldest) > AGE
@@ -427,9 +442,7 @@ impl Link {
         if oldest.is_none() {
             self.waits = Waits::No;
         } else if self.stalled {
-            self.dropped += self.backlog.len().saturating_sub(BACKLOG);
-            self.backlog.truncate(BACKLOG);
-            self.since.truncate(BACKLOG);
+            self.dropped += self.backlog.shorten(BACKLOG);
         }
     }
 
@@ -552,6 +565,11 @@ pub(crate) fn is_valid_length(len: usize) -> bool {
 mod tests {
     use super::*;
 
+    const SENDER: Sender = Sender {
+        source: SourceIndex(0),
+        is_patient: true,
+    };
+
     /// A link over which `frames` frames were sent at `now`, more than the receiving socket holds.
     /// Returns the link and that socket.
     fn full(now: Instant, frames: usize) -> (Link, UnixDatagram, tempfile::TempDir) {
@@ -567,7 +585,7 @@ mod tests {
         let mut link = Link::of_net(sockets).unwrap();
         let pool = FramePool::new(frames);
         for _ in 0..frames {
-            let sent = link.send(pool.take(100).unwrap(), true, now);
+            let sent = link.send(pool.take(100).unwrap(), SENDER, now);
             assert_eq!(sent, Delivery::Done);
         }
         assert_eq!(link.waits(), Waits::ForTime);
@@ -601,14 +619,14 @@ mod tests {
             far.recv(&mut [0; 200]).unwrap();
             dropped += link.retry(now);
             // Frames are added too, but the age of the oldest frame decides.
-            link.send(others.take(100).unwrap(), true, now);
+            link.send(others.take(100).unwrap(), SENDER, now);
         }
         assert!(dropped > BACKLOG - 50, "{dropped} of {frames}");
         // The link is stalled, so only few of these patient frames are accepted.
         let pool = FramePool::new(BACKLOG);
         let late = start + 6 * STALL;
         let taken = (0..BACKLOG)
-            .map(|_| link.send(pool.take(100).unwrap(), true, late))
+            .map(|_| link.send(pool.take(100).unwrap(), SENDER, late))
             .filter(|sent| *sent == Delivery::Done)
             .count();
         assert!(taken < 50, "{taken}");
@@ -617,7 +635,7 @@ mod tests {
         while far.recv(&mut [0; 200]).is_ok() {
             link.retry(later);
         }
-        let sent = link.send(pool.take(100).unwrap(), true, later);
+        let sent = link.send(pool.take(100).unwrap(), SENDER, later);
         assert_eq!((sent, link.stalled), (Delivery::Done, false));
     }
 }
