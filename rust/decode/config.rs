@@ -350,7 +350,8 @@ impl Limits {
     }
 
     /// Whether kernel clients can use fast registration. Without [`Feature::RegPages`], mapping an
-    /// MR would take a command, and clients call it where they must not sleep.
+    /// MR would take a command. Clients map MRs where they must not sleep, so they can't wait for a
+    /// command.
     pub fn has_fast_registration(&self) -> bool {
         let flag = DeviceCaps::MEM_MGT_EXTENSIONS;
         self.has(Feature::RegPages) && self.config.device_cap_flags.contains(flag)

@@ -144,8 +144,8 @@ impl<T: HwRng> Registration<T> {
         max: usize,
         wait: bool,
     ) -> c_int {
-        // SAFETY: By this function's requirements and the type invariant: the generator is
-        // unregistered before it is dropped, which waits for reads.
+        // SAFETY: By this function's requirements and the type invariant: before the generator is
+        // dropped, it is unregistered, which waits for reads.
         let rng = unsafe { &*((*hwrng).priv_ as *const T) };
         // SAFETY: By this function's requirements; nobody else accesses the room meanwhile.
         let room = unsafe { slice::from_raw_parts_mut(data.cast::<MaybeUninit<u8>>(), max) };

@@ -61,8 +61,8 @@ pub fn pin<'a, T: Driver>(
     })
     // SAFETY: The attachment failed, so the umem is still ours.
     .inspect_err(|_| drop(unsafe { KBox::from_raw(raw) }))?;
-    // SAFETY: The umem is valid. The exporter may invalidate the attachment already, but there
-    // is no mapping, without which `invalidated` does not read this member.
+    // SAFETY: The umem is valid. The exporter may invalidate the attachment already. But
+    // `invalidated` reads this member only if there is a mapping, and there is none yet.
     unsafe { (*raw).attach = attachment };
     // From here on the umem owns the attachment and the reference to the buffer.
     let _ = buffer.into_raw();

@@ -253,9 +253,9 @@ impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
     pub fn operation(&self) -> Result<SendOperation<'a, T>> {
         // Each closure is called only for the opcodes of its structure.
         //
-        // SAFETY: By the opcode, which is one of RDMA WRITE or READ.
+        // SAFETY: Called for RDMA WRITE and READ, whose requests have this structure.
         let rdma = || RemoteMemory::from(unsafe { self.outer::<bindings::ib_rdma_wr>() });
-        // SAFETY: By the opcode, which is the opcode of an atomic operation.
+        // SAFETY: Called for atomic operations, whose requests have this structure.
         let atomic = || unsafe { self.outer::<bindings::ib_atomic_wr>() };
         Ok(match self.raw.opcode {
             bindings::ib_wr_opcode_IB_WR_SEND => SendOperation::Send,
@@ -286,7 +286,8 @@ impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
                 SendOperation::LocalInv(self.invalidated_key())
             }
             bindings::ib_wr_opcode_IB_WR_REG_MR => {
-                // SAFETY: By the opcode. The client keeps the MR as long as it posts the request.
+                // SAFETY: A request with this opcode has this structure. The client keeps the MR
+                // while it posts the request.
                 SendOperation::RegMr(unsafe { FastReg::from_raw(self.outer())? })
             }
             _ => return Err(EOPNOTSUPP),

@@ -126,8 +126,8 @@ impl<T: Tick> Periodic<T> {
     ///
     /// To be called by the workqueue only, for the work item of a `Periodic<T>`.
     unsafe extern "C" fn run(work: *mut bindings::work_struct) {
-        // SAFETY: The work item is the first part of a delayed one, which is in a `Periodic<T>`.
-        // This stays valid, since its drop waits for this call.
+        // SAFETY: The work item is the first part of a delayed work item, which is in a
+        // `Periodic<T>`. The `Periodic<T>` stays valid, since its drop waits for this call.
         let this = unsafe {
             let work = kernel::container_of!(work, bindings::delayed_work, work);
             &*kernel::container_of!(Opaque::cast_from(work), Self, work)

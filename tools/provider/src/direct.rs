@@ -144,8 +144,8 @@ pub unsafe extern "C" fn virtio_rdma_dv_open_device(
         None => Err(libc::EINVAL),
     };
     match request {
-        // SAFETY: the device is one of this provider, whose `alloc_context` takes a request within
-        // the call.
+        // SAFETY: the device is one of this provider, whose `alloc_context` reads the request
+        // within this call.
         Ok(request) => unsafe {
             let mut request = OpenRequest::new(&request);
             ffi::verbs_open_device(device, ptr::from_mut(&mut request).cast())

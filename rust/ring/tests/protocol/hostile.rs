@@ -199,8 +199,8 @@ impl Model for State {
             }
         }
         if self.work.is_dead {
-            // A reset sets all positions to any value that the device loads, since all earlier work
-            // requests are dropped.
+            // A reset sets all positions to the value that the device loads, which may be any
+            // value: all earlier work requests are dropped.
             for value in 0..WRAP {
                 let (next, seen, done, is_dead) = (value, value, value, false);
                 let work = Queue {

@@ -66,8 +66,8 @@ impl State {
         device.at = DeviceAt::Idle;
         let word = self.memory.load(DEVICE, ARM);
         let (sequence, kind, asked) = parse_arm_word(word);
-        // A word that the device checks for the first time may be overdue. A word that it has
-        // checked before may not.
+        // A word that the device checks for the first time may be overdue. A word that the device
+        // has checked before must not be overdue.
         let is_known = self.ghost.looked == word;
         self.ghost.looked = word;
         let mut overdue = false;
