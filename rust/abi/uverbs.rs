@@ -122,8 +122,8 @@ wire_struct! {
     /// Request of RESIZE_CQ.
     pub struct ResizeCqReq: 16 {
         /// The new ring. A ring in process memory replaces the current ring immediately. A ring in
-        /// kernel memory is only prepared: a further request without ring moves the CQ to the ring
-        /// prepared last.
+        /// kernel memory is only prepared: a further request without a ring moves the CQ to the
+        /// ring prepared last.
         0 => ring: UserRing,
     }
 }

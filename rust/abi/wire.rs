@@ -11,8 +11,8 @@
 pub trait Wire: Sized {
     /// Number of bytes on the wire.
     const SIZE: usize;
-    /// Natural alignment: that of its widest integer. Most structures in the ABI are not aligned to
-    /// it.
+    /// Natural alignment: the alignment of the widest integer in the value. Most structures in the
+    /// ABI are not aligned to it.
     const ALIGN: usize;
     /// The value whose bytes are all zero.
     const ZERO: Self;

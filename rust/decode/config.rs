@@ -73,7 +73,7 @@ pub enum ConfigError {
     /// This number of CQs leaves no virtqueues for QPs.
     TooManyCqs(u32),
     /// The distance of doorbell pages in bytes, which is less than a page of the machine. A process
-    /// would map doorbells of others together with its own.
+    /// would map doorbells of other processes together with its own.
     NarrowDoorbells(u64),
 }
 

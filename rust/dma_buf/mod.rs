@@ -47,7 +47,7 @@ impl DmaBuf {
     ///
     /// # Safety
     ///
-    /// `raw` is a valid buffer, and the caller owns a reference to it, which it gives up.
+    /// `raw` is a valid buffer. The caller owns a reference to `raw`, and gives it up.
     pub unsafe fn from_raw(raw: NonNull<bindings::dma_buf>) -> Self {
         // INVARIANT: By the safety requirements.
         Self(raw)

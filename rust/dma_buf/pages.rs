@@ -52,8 +52,8 @@ impl Pages {
         Ok(Self(pages))
     }
 
-    /// Exports the pages as a buffer. They are freed together with it. The buffer holds a reference
-    /// to module `M`, whose code it calls.
+    /// Exports the pages as a buffer. The pages are freed together with the buffer. The buffer
+    /// holds a reference to module `M`, whose code it calls.
     ///
     /// # Errors
     ///

@@ -93,7 +93,7 @@ fn with_peers<R>(work: impl FnOnce(&mut Peers) -> Result<R>) -> Result<R> {
 /// # Safety
 ///
 /// `peer` is valid. If this succeeds, `peer` and everything it points to stay valid and unchanged
-/// until it is unregistered.
+/// until the peer is unregistered.
 #[no_mangle]
 pub unsafe extern "C" fn rdma_peer_register(peer: *const bindings::rdma_peer) -> c_int {
     from_result(|| {
@@ -187,7 +187,7 @@ impl Drop for OwnerModule {
 }
 
 impl PeerContext {
-    /// Attaches a new context to the peer `name`, which gets the number `id`.
+    /// Attaches a new context to the peer `name`. The context has the number `id`.
     ///
     /// # Errors
     ///

@@ -185,7 +185,7 @@ impl<Q: Handled> Link<Q> {
             pending &= pending - 1;
             *Q::element(&mut record) = queue;
             // SAFETY: The consumer passed the handler together with this context. The handler takes
-            // events of `Q`, and no others are pending.
+            // events of `Q`, and only such events are pending.
             unsafe { handler(&mut record, context) };
         }
     }

@@ -86,7 +86,7 @@ pub trait Registers: Send + Sync {
 ///
 /// # Errors
 ///
-/// `EINVAL` if the region is not one of `parent`, holds no such page, or is not page-aligned
+/// `EINVAL` if the region does not belong to `parent`, holds no such page, or is not page-aligned
 /// memory.
 pub(super) fn phys_addr(
     registers: &impl Registers,
@@ -109,7 +109,7 @@ pub struct MmapOffset(pub u64);
 /// The memory that is mapped at an offset.
 pub(super) enum Backing<R> {
     /// A page of registers. Mappings end with the context. They are counted, and `R` is dropped
-    /// after the last one.
+    /// after the last mapping.
     Registers(R),
     /// Memory. Each mapping holds references to the pages, and ends when its process unmaps it.
     Memory(Arc<UserPages>),
@@ -268,7 +268,7 @@ unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
 }
 
 /// Memory that processes can map. After this is dropped, they can't create new mappings; existing
-/// ones stay.
+/// mappings stay.
 ///
 /// # Examples
 ///

@@ -15,7 +15,7 @@ use kernel::{
 };
 
 /// A device whose queue pairs can be attached to multicast groups. The GID of a group, in network
-/// byte order, identifies it; on Ethernet it has no LID.
+/// byte order, identifies the group; on Ethernet a group has no LID.
 ///
 /// The core calls these functions only for QPs of type [`Ud`](super::qp::QpType::Ud) and for
 /// multicast GIDs.

@@ -255,8 +255,8 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     #[inline]
     fn at(&self, offset: u32) -> Option<(*mut u8, usize)> {
         let offset = offset as usize;
-        // By the type invariants this does not wrap. `wrapping_shr` saves a check in each post and
-        // poll.
+        // By the type invariants the shift does not wrap. `wrapping_shr` saves a check in each post
+        // and poll.
         let page = self.addresses.get(offset.wrapping_shr(self.page_shift))?;
         let within = offset & self.page_mask;
         let left = (self.page_mask ^ within).wrapping_add(1);

@@ -110,9 +110,9 @@ impl Drop for DmaMapping {
 /// the memory cgroup of the task that allocated it, and does not count as locked memory of the
 /// process.
 ///
-/// The kernel itself does not access it. Its pages are freed when this is dropped and no process
-/// maps them any more. The driver drops this before it is unbound from its device, or never: the
-/// memory stays allocated and mapped for the device if it is dropped later.
+/// The kernel itself does not access the memory. The pages are freed when this is dropped and no
+/// process maps them any more. The driver drops this before it is unbound from its device, or
+/// never: the memory stays allocated and mapped for the device if it is dropped later.
 pub struct UserMemory {
     mapping: WhileBound<DmaMapping>,
     pages: Arc<UserPages>,

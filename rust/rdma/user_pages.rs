@@ -146,8 +146,8 @@ impl UserPages {
 impl Drop for UserPages {
     fn drop(&mut self) {
         for page in &self.0 {
-            // SAFETY: By the type invariants the reference is ours, and the page's order is 0. It
-            // is freed with its last reference.
+            // SAFETY: By the type invariants the reference is ours, and the page's order is 0. The
+            // page is freed with its last reference.
             unsafe { bindings::__free_pages(page.as_ptr(), 0) };
         }
     }

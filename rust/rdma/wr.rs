@@ -207,8 +207,8 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
-/// For SENDs that is `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`. The MR of
-/// a REG_MR is of a device of `T`.
+/// For SENDs, if `is_datagram`, this structure is `ib_ud_wr`, whose AH is null or belongs to a
+/// device of `T`. The MR of a REG_MR is of a device of `T`.
 pub struct SendWr<'a, T: KernelQueuePairs> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,

@@ -109,9 +109,9 @@ impl CompletionQueue {
         ring_doorbell
     }
 
-    /// Notes that a completion event was received: the next [`arm`](Self::arm) requests another,
-    /// for completions that arrive later. Must be called before the consumer is notified, with the
-    /// queue's lock held.
+    /// Notes that a completion event was received: the next [`arm`](Self::arm) requests another
+    /// event, for completions that arrive later. Must be called before the consumer is notified,
+    /// with the queue's lock held.
     #[inline]
     pub fn event_received<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         self.arm.event_received();

@@ -11,8 +11,8 @@ use super::abi::ring::RingLayout;
 /// tolerates concurrent writes. The methods take and return words as they are in memory, in
 /// little-endian order; the ring logic converts them.
 ///
-/// Offsets are in bytes from the start of the ring. They are computed only from its layout, so they
-/// are aligned to the size of the access and stay below
+/// Offsets are in bytes from the start of the ring. They are computed only from the ring's layout,
+/// so they are aligned to the size of the access and stay below
 /// [`RingLayout::size`](super::abi::ring::RingLayout::size). An implementation is created for a
 /// ring of known size and checks at creation that it can access all of it, so accesses can't fail
 /// later. No slot crosses a page boundary.

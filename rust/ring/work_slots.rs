@@ -8,8 +8,8 @@ use super::RingError;
 ///
 /// Slots are used in order: the work request at position `p` is in slot `p` modulo the number of
 /// slots. Positions wrap at 32 bits and identify outstanding work requests. A slot is free again
-/// when the completion of its work request, or of a later one, was polled: then the CQ has room for
-/// the completion of the next work request.
+/// when the completion of its work request, or of a later work request, was polled: then the CQ has
+/// room for the completion of the next work request.
 #[derive(Debug)]
 pub struct WorkSlots {
     slots: u32,

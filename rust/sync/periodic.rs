@@ -23,7 +23,7 @@ pub trait Tick: Send + Sync + 'static {
 }
 
 /// Calls a [`Tick`] with a pause between the calls. Dropping it ends the calls, and waits for a
-/// running one.
+/// running call.
 ///
 /// # Examples
 ///

@@ -271,8 +271,8 @@ impl<T: Driver> Adapter<T> {
         0
     }
 
-    /// Restores the device after [`reset_prepare_callback`](Self::reset_prepare_callback). Its
-    /// features are negotiated again.
+    /// Restores the device after [`reset_prepare_callback`](Self::reset_prepare_callback). The
+    /// device's features are negotiated again.
     ///
     /// # Errors
     ///

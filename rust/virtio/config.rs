@@ -55,8 +55,8 @@ impl Device<Bound> {
     ///
     /// # Errors
     ///
-    /// [`ENXIO`] if the configuration is too short, [`EINVAL`] for another access or one that is
-    /// not in `space`, [`EBUSY`] if the device changes the configuration without pause.
+    /// [`ENXIO`] if the configuration is too short, [`EINVAL`] for any other access, or a range
+    /// that is not in `space`, [`EBUSY`] if the device changes the configuration without pause.
     pub fn read_config(
         &self,
         accesses: impl Iterator<Item = Range<usize>> + Clone,
@@ -126,7 +126,7 @@ pub(super) fn check_access(access: &Range<usize>, len: usize) -> Result<(u32, u3
 }
 
 /// The length of the configuration: the smallest length of all capabilities of this kind, since it
-/// is not known which capability the transport chose. Usually a device has one.
+/// is not known which capability the transport chose. Usually a device has one such capability.
 ///
 /// # Safety
 ///

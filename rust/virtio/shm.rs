@@ -95,7 +95,7 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if there is no such page or the region is not one of `dev`, [`ENOMEM`].
+    /// [`EINVAL`] if there is no such page or the region does not belong to `dev`, [`ENOMEM`].
     pub fn map_page(&self, dev: &device::Device<Bound>, index: usize) -> Result<MappedPage> {
         self.region.access(dev)?;
         if index >= self.pages {

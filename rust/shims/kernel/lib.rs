@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The kernel crate of an older series, with the names of the newest one.
+//! The kernel crate of an older series, with the names of the newest series.
 //!
 //! Our crates are compiled with this crate in place of the kernel's if the kernel lacks a name that
-//! they use. Each module adds the names of one probe, and re-exports all others.
+//! they use. Each module adds the names of one probe, and re-exports all other names.
 
 extern crate kernel as stock;
 

@@ -223,7 +223,7 @@ impl ControlQueue {
         while let Err((error, back)) = self.queue.add(buffer) {
             buffer = back;
             // Both errors are temporary: DMA mapping may lack memory, and a small ring may be full.
-            // Commands that are answered free memory and ring entries.
+            // When commands are answered, memory and ring entries become free.
             if self.is_dead() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
                 buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
