@@ -163,7 +163,7 @@ fn entries(table: &'static str) -> impl Iterator<Item = (&'static str, u32)> {
 }
 
 /// Members of `struct verbs_context_ops` in all layouts, each with the release that added it. 0
-/// stands for the first known release or an earlier one.
+/// stands for the first known release or an earlier release.
 pub fn operations() -> impl Iterator<Item = (&'static str, u32)> {
     entries(OPERATIONS)
 }

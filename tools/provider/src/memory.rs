@@ -307,8 +307,8 @@ impl Unchecked {
     #[inline(always)]
     fn u16(&self, offset: u32) -> &AtomicU16 {
         debug_assert!(offset % 2 == 0);
-        // SAFETY: the word is in the mapping, and aligned, since every 16-bit part of a layout is;
-        // it is only ever accessed atomically.
+        // SAFETY: the word is in the mapping, and aligned, since every 16-bit part of a layout is
+        // aligned; the word is only ever accessed atomically.
         unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
     }
 

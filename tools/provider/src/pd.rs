@@ -3,8 +3,9 @@
 //! Protection domains, thread domains and parent domains.
 //!
 //! A thread domain is the program's promise to post to the QPs of the domain from one thread at a
-//! time. A parent domain joins a thread domain with a PD. It is used like that PD, and its QPs do
-//! not lock their queues. A parent domain can also have allocators for the memory of queues.
+//! time. A parent domain joins a thread domain with a PD. The parent domain is used like that PD,
+//! and its QPs do not lock their queues. A parent domain can also have allocators for the memory of
+//! queues.
 
 #[cfg(test)]
 use std::ffi::c_void;
