@@ -134,8 +134,8 @@ struct virtio_rdma_create_cq_resp {
 /**
  * struct virtio_rdma_resize_cq_req - request of RESIZE_CQ
  * @ring: the new ring. A ring in process memory replaces the current ring immediately. A ring
- *	in kernel memory is only prepared: a further request without ring moves the CQ to the ring
- *	prepared last
+ *	in kernel memory is only prepared: a further request without a ring moves the CQ to the
+ *	ring prepared last
  */
 struct virtio_rdma_resize_cq_req {
 	struct virtio_rdma_user_ring ring;
