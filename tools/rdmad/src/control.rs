@@ -6,7 +6,7 @@
 //! socket determine the users who may connect. Without `--ctl-group`, only root and the daemon's
 //! user may control the daemon, even if the permissions of the socket are changed later.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::line_server::Answers;
 use crate::log::Level;
 use crate::ports::{PortState, Ports};
 use crate::rates::{self, parse_bytes, parse_messages};
+use crate::removals::Removals;
 
 /// Maximum length of a request in bytes.
 pub const MAX_REQUEST: usize = 4096;
@@ -92,6 +93,8 @@ pub enum Reply {
 pub struct Control {
     /// The ports of the daemon.
     pub ports: Arc<Ports>,
+    /// The threads that remove ports.
+    pub removals: Removals,
     /// The level of the log.
     pub level: Level,
     /// Whether users other than root and the daemon's user may control the daemon, if the
@@ -100,7 +103,13 @@ pub struct Control {
 }
 
 impl Control {
-    fn reply(&mut self, client: &UnixStream, request: &[u8], fds: Vec<OwnedFd>) -> Result<Reply> {
+    /// Executes a request. Without a reply, another thread replies to the client.
+    fn reply(
+        &mut self,
+        client: &Arc<UnixStream>,
+        request: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<Reply>> {
         let user = socket_peercred(client).context("can't tell who asks")?.uid;
         check_user(user, geteuid(), self.has_group)?;
         ensure!(
@@ -108,26 +117,34 @@ impl Control {
             "the request is longer than {MAX_REQUEST} bytes"
         );
         let request = serde_json::from_slice(request).context("not a request")?;
-        match request {
-            Request::Ports {} => Ok(Reply::Ports(self.ports.states())),
+        let reply = match request {
+            Request::Ports {} => Reply::Ports(self.ports.states()),
             Request::AddPort { port } => {
                 self.ports.add(port.parse()?, fds)?;
-                Ok(Reply::Done)
+                Reply::Done
             }
             Request::RemovePort { port } => {
-                self.ports.remove(&port)?;
-                tracing::info!(port, "removed");
-                Ok(Reply::Done)
+                let (ports, client) = (self.ports.clone(), client.clone());
+                self.removals.run(move || {
+                    let removed = ports.remove(&port);
+                    let reply = removed.map(|()| {
+                        tracing::info!(port, "removed");
+                        Reply::Done
+                    });
+                    // The client may have gone.
+                    let _ = line(reply).and_then(|line| (&*client).write_all(&line));
+                })?;
+                return Ok(None);
             }
             Request::Capture { port } => {
                 self.ports.capture(&port, fds)?;
                 tracing::info!(port, "its frames are captured");
-                Ok(Reply::Done)
+                Reply::Done
             }
             Request::EndCapture { port } => {
                 let Captured { frames, left_out } = self.ports.end_capture(&port)?;
                 tracing::info!(port, "{frames} frames were captured, {left_out} left out");
-                Ok(Reply::Captured { frames, left_out })
+                Reply::Captured { frames, left_out }
             }
             Request::Limit {
                 port,
@@ -147,7 +164,7 @@ impl Control {
                     rates::text(rates.bytes),
                     rates::text(rates.messages)
                 );
-                Ok(Reply::Done)
+                Reply::Done
             }
             Request::LogLevel { level } => {
                 let level: LevelFilter = match level.parse() {
@@ -158,9 +175,10 @@ impl Control {
                 };
                 self.level.set(level)?;
                 tracing::info!("the level of the log is {level}");
-                Ok(Reply::Done)
+                Reply::Done
             }
-        }
+        };
+        Ok(Some(reply))
     }
 }
 
@@ -182,19 +200,25 @@ impl Answers for Control {
 
     fn answer(
         &mut self,
-        client: &UnixStream,
+        client: &Arc<UnixStream>,
         request: &[u8],
         fds: Vec<OwnedFd>,
-    ) -> io::Result<Vec<u8>> {
-        let reply = self.reply(client, request, fds).unwrap_or_else(|error| {
-            let error = format!("{error:#}");
-            tracing::warn!("control: {error}");
-            Reply::Error(error)
-        });
-        let mut line = serde_json::to_vec(&reply)?;
-        line.push(b'\n');
-        Ok(line)
+    ) -> io::Result<Option<Vec<u8>>> {
+        let reply = self.reply(client, request, fds);
+        reply.transpose().map(line).transpose()
     }
+}
+
+/// The line that a client gets. An error is logged too.
+fn line(reply: Result<Reply>) -> io::Result<Vec<u8>> {
+    let reply = reply.unwrap_or_else(|error| {
+        let error = format!("{error:#}");
+        tracing::warn!("control: {error}");
+        Reply::Error(error)
+    });
+    let mut line = serde_json::to_vec(&reply)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 #[cfg(test)]

@@ -44,17 +44,18 @@ pub trait Answers: Send + 'static {
     const TAKES_DESCRIPTORS: bool;
 
     /// Answers a request that arrived with the descriptors `fds`. A request that is too long is
-    /// truncated to one byte more than [`MAX_REQUEST`](Self::MAX_REQUEST).
+    /// truncated to one byte more than [`MAX_REQUEST`](Self::MAX_REQUEST). If there is no answer yet,
+    /// another thread writes it to `client` later. The connection ends when `client` is dropped.
     ///
     /// # Errors
     ///
     /// If this fails, the client gets no answer.
     fn answer(
         &mut self,
-        client: &UnixStream,
+        client: &Arc<UnixStream>,
         request: &[u8],
         fds: Vec<OwnedFd>,
-    ) -> io::Result<Vec<u8>>;
+    ) -> io::Result<Option<Vec<u8>>>;
 }
 
 /// A running server. Dropping it ends its thread and removes the socket.
@@ -167,7 +168,7 @@ fn serve<A: Answers>(listener: &UnixListener, stop: &OwnedFd, answers: &mut A) -
 
 /// A connected client.
 struct Client {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     request: Vec<u8>,
     /// Descriptors that arrived with the request.
     fds: Vec<OwnedFd>,
@@ -180,7 +181,7 @@ impl Client {
     fn new(stream: UnixStream) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
         Some(Self {
-            stream,
+            stream: Arc::new(stream),
             request: Vec::new(),
             fds: Vec::new(),
             answer: None,
@@ -193,7 +194,7 @@ impl Client {
             None => PollFlags::IN,
             Some(_) => PollFlags::OUT,
         };
-        PollFd::new(&self.stream, flags)
+        PollFd::new(&*self.stream, flags)
     }
 
     /// Reads or writes as much as possible without blocking. Returns whether the client must be
@@ -216,7 +217,7 @@ impl Client {
             let read = if A::TAKES_DESCRIPTORS {
                 passed::receive(&self.stream, &mut piece, &mut self.fds)?
             } else {
-                self.stream.read(&mut piece)?
+                (&*self.stream).read(&mut piece)?
             };
             // Descriptors beyond the maximum of one request are closed.
             self.fds.truncate(MAX_DESCRIPTORS);
@@ -229,13 +230,15 @@ impl Client {
                 return Ok(true);
             }
             let fds = mem::take(&mut self.fds);
-            let answer = answers.answer(&self.stream, &self.request, fds)?;
+            let Some(answer) = answers.answer(&self.stream, &self.request, fds)? else {
+                return Ok(false);
+            };
             self.answer = Some(answer.into());
         }
         let answer = self.answer.get_or_insert_default();
         while !answer.is_empty() {
             let (next, _) = answer.as_slices();
-            let written = self.stream.write(next)?;
+            let written = (&*self.stream).write(next)?;
             answer.drain(..written);
         }
         Ok(false)
@@ -256,11 +259,11 @@ mod tests {
 
         fn answer(
             &mut self,
-            _: &UnixStream,
+            _: &Arc<UnixStream>,
             request: &[u8],
             _: Vec<OwnedFd>,
-        ) -> io::Result<Vec<u8>> {
-            Ok(request.repeat(self.0))
+        ) -> io::Result<Option<Vec<u8>>> {
+            Ok(Some(request.repeat(self.0)))
         }
     }
 

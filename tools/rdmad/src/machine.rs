@@ -11,6 +11,7 @@ use crate::control::Control;
 use crate::line_server::Server;
 use crate::log::Level;
 use crate::ports::Ports;
+use crate::removals::Removals;
 use crate::status::Status;
 
 /// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
@@ -39,6 +40,7 @@ impl Machine {
             Some(path) => {
                 let control = Control {
                     ports: ports.clone(),
+                    removals: Removals::start()?,
                     level,
                     has_group: args.ctl_group.is_some(),
                 };

@@ -24,6 +24,7 @@ mod ports;
 mod qemu_args;
 mod rates;
 mod ready;
+mod removals;
 mod report;
 mod size;
 mod status;

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{bail, Context, Result};
 use sandbox::Kind;
@@ -52,7 +53,12 @@ impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
     const MAX_REQUEST: usize = 16;
     const TAKES_DESCRIPTORS: bool = false;
 
-    fn answer(&mut self, _: &UnixStream, request: &[u8], _: Vec<OwnedFd>) -> io::Result<Vec<u8>> {
+    fn answer(
+        &mut self,
+        _: &Arc<UnixStream>,
+        request: &[u8],
+        _: Vec<OwnedFd>,
+    ) -> io::Result<Option<Vec<u8>>> {
         let look = &self.0;
         let text = match Form::of(request) {
             Some(Form::Text) => look().to_string(),
@@ -60,7 +66,7 @@ impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
             Some(Form::Metrics) => metrics::text(look()),
             None => return Err(io::Error::other("unknown request")),
         };
-        Ok(text.into_bytes())
+        Ok(Some(text.into_bytes()))
     }
 }
 

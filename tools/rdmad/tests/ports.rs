@@ -8,12 +8,16 @@ mod process;
 mod waiting;
 
 use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use ctl::{done, log, port, refused, start};
+use rustix::net::sockopt::set_socket_linger;
 use sockets::passed;
 use waiting::wait_until;
 
@@ -154,6 +158,52 @@ fn a_port_that_can_not_be_leaves_nothing_behind() {
     done(dir, &["remove-port", "b"]);
     done(dir, &["add-port", &port(dir, "d", 2)]);
     assert_eq!(names(dir), ["a", "c", "d"]);
+    let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+}
+
+/// A TCP socket whose close waits for its peer, and the peer.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    while near.write(&[0; 1 << 16]).is_ok() {}
+    set_socket_linger(&near, Some(Duration::from_secs(3600))).unwrap();
+    (near, far)
+}
+
+/// The removal of a port waits for the port's thread, here until a descriptor of its client is
+/// closed. Other requests do not wait for the removal.
+#[test]
+fn a_port_whose_end_takes_long_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let status = dir.join("status").display().to_string();
+    let daemon = start(dir, &["--port", &port(dir, "b", 2), "--status", &status]);
+    let mut client = UnixStream::connect(dir.join("b.vfio")).unwrap();
+    let (near, far) = lingering();
+    // The daemon has the descriptor before the message is complete, and closes it since the length
+    // of the message, 0, is invalid.
+    passed::send(&client, &[0; 8], &[near.as_fd()]).unwrap();
+    drop(near);
+    client.write_all(&[0; 8]).unwrap();
+    let mut removal = UnixStream::connect(dir.join("ctl")).unwrap();
+    let request = b"{\"command\":\"remove-port\",\"port\":\"b\"}\n";
+    removal.write_all(request).unwrap();
+    wait_until("the removal of b", || names(dir) == ["a"]);
+    removal.set_nonblocking(true).unwrap();
+    let early = removal.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::WouldBlock, "the removal is over");
+    done(dir, &["add-port", &port(dir, "c", 3)]);
+    let report = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["status", "--socket", &status])
+        .output()
+        .unwrap();
+    assert!(report.status.success(), "{report:?}");
+    drop(far);
+    removal.set_nonblocking(false).unwrap();
+    assert_eq!(std::io::read_to_string(removal).unwrap(), "\"done\"\n");
     let log = log(daemon);
     assert!(!log.contains("refused system call"), "{log}");
 }
