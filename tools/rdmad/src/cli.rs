@@ -12,6 +12,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use nix::unistd::Group;
+use serde::{Deserialize, Serialize};
 use sockets::Access;
 use vdev::{F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_RING_RESET, F_VERSION_1};
 use verbs::{LinkSpeed, PathPolicy, PortRates, MAX_PORTS, MAX_WORKERS};
@@ -20,6 +21,7 @@ use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
 
 use crate::claims::Claims;
 use crate::ctl::CtlArgs;
+use crate::octal::{self, parse_mode};
 use crate::qemu_args::QemuArgs;
 use crate::rates::{self, parse_bytes, parse_messages};
 use crate::size::{mib, parse_size};
@@ -164,6 +166,11 @@ pub struct Args {
     #[arg(long, value_name = "N", requires = "ctl")]
     pub spare_ports: Option<u16>,
 
+    /// Write what the command ctl changes to this file, and restore it at the next start: ports,
+    /// limits, and the level of the log. No other daemon may use the file's folder.
+    #[arg(long, value_name = "FILE", requires = "ctl")]
+    pub state: Option<PathBuf>,
+
     /// Write a line to this file descriptor, a pipe, once QEMU may be started. A service manager at
     /// NOTIFY_SOCKET is notified too.
     #[arg(long, value_name = "N")]
@@ -171,18 +178,31 @@ pub struct Args {
 }
 
 /// Users who may connect to the sockets.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SocketArgs {
     /// Permissions of the sockets; by default 600, or 660 with --socket-group.
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
+    #[serde(
+        rename = "mode",
+        default,
+        with = "octal",
+        skip_serializing_if = "Option::is_none"
+    )]
     socket_mode: Option<u32>,
 
     /// Group of the sockets, by its name or number.
     #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    #[serde(rename = "group", default, skip_serializing_if = "Option::is_none")]
     socket_group: Option<u32>,
 }
 
 impl SocketArgs {
+    /// Whether no option is given.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Permissions and group of the sockets.
     pub fn access(&self) -> Access {
         let access = access_of(self.socket_group);
@@ -267,7 +287,8 @@ pub enum Sandbox {
 }
 
 /// The value of one `--port`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PortArgs {
     /// Name of the port in the log.
     pub name: String,
@@ -608,13 +629,6 @@ fn parse_link(text: &str) -> Result<DatagramPath> {
         local: local.into(),
         remote: remote.into(),
     })
-}
-
-fn parse_mode(text: &str) -> Result<u32> {
-    u32::from_str_radix(text, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o777)
-        .with_context(|| format!("{text:?} is not an octal number up to 777"))
 }
 
 fn parse_group(text: &str) -> Result<u32> {

@@ -10,7 +10,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 use sandbox::Uplinks;
-use sockets::keeper;
+use sockets::keeper::{self, Changed, Keeper};
+use sockets::KeptFile;
 use vswitch::Uplink;
 
 use crate::cli::{Args, KEEPER};
@@ -24,9 +25,15 @@ pub fn block_signals() -> Result<SigSet> {
     Ok(signals)
 }
 
-/// Starts the keeper, and turns on the sandbox for all threads that are started later.
-pub fn begin(args: &Args) -> Result<()> {
+/// Starts the keeper, and another one for `file`, and turns on the sandbox for all threads that are
+/// started later.
+pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
     keeper::start(KEEPER, Stdio::inherit()).context("can't start the keeper")?;
+    if let Some(file) = file {
+        let keeper = Keeper::start(KEEPER, Stdio::inherit());
+        let kept = keeper.and_then(|keeper| file.keep_by(&keeper));
+        kept.context("the keeper of the state file")?;
+    }
     let links = || args.uplinks.iter().map(|uplink| &uplink.link);
     sandbox::turn_on(Uplinks {
         unix: links().any(|link| matches!(link, Uplink::Unix(_))),
@@ -57,13 +64,14 @@ pub fn keep() -> Result<()> {
     // its own session.
     block_signals()?;
     let _ = rustix::process::setsid();
-    let confine = |removed: &[&Path]| {
+    let confine = |changed: &Changed<'_>| {
         let directory = |path: &&Path| match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             _ => ".".into(),
         };
-        let directories: BTreeSet<_> = removed.iter().map(directory).collect();
-        let confined = sandbox::confine_keeper(directories.iter().map(|path| &**path));
+        let directories: BTreeSet<_> = changed.removed.iter().map(directory).collect();
+        let directories = directories.iter().map(|path| &**path);
+        let confined = sandbox::confine_keeper(directories, &changed.folders);
         confined.map_err(|error| {
             eprintln!("virtio-rdmad: no sandbox for the keeper: {error}");
             io::ErrorKind::PermissionDenied.into()

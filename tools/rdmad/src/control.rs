@@ -11,16 +11,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{geteuid, Uid};
 use sandbox::Kind;
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::filter::LevelFilter;
 use vswitch::pcap::Captured;
 
+use crate::cli::SocketArgs;
 use crate::line_server::Answers;
-use crate::log::Level;
+use crate::log::{parse_level, Level};
 use crate::ports::{PortState, Ports};
 use crate::rates::{self, parse_bytes, parse_messages};
 use crate::removals::Removals;
@@ -38,6 +38,9 @@ pub enum Request {
     AddPort {
         /// The port in the syntax of `--port`.
         port: String,
+        /// Users who may connect to the sockets, which are restored for them.
+        #[serde(default, skip_serializing_if = "SocketArgs::is_default")]
+        sockets: SocketArgs,
     },
     /// Removes a port.
     RemovePort {
@@ -119,8 +122,8 @@ impl Control {
         let request = serde_json::from_slice(request).context("not a request")?;
         let reply = match request {
             Request::Ports {} => Reply::Ports(self.ports.states()),
-            Request::AddPort { port } => {
-                self.ports.add(port.parse()?, fds)?;
+            Request::AddPort { port, sockets } => {
+                self.ports.add(port.parse()?, &sockets, fds)?;
                 Reply::Done
             }
             Request::RemovePort { port } => {
@@ -167,12 +170,8 @@ impl Control {
                 Reply::Done
             }
             Request::LogLevel { level } => {
-                let level: LevelFilter = match level.parse() {
-                    Ok(level) => level,
-                    Err(_) => bail!(
-                        "{level:?} is no level of the log: off, error, warn, info, debug or trace"
-                    ),
-                };
+                let level = parse_level(&level)?;
+                self.ports.changes().set_level(level)?;
                 self.level.set(level)?;
                 tracing::info!("the level of the log is {level}");
                 Reply::Done

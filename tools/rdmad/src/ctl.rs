@@ -9,10 +9,11 @@ use std::process::Stdio;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Subcommand;
-use sockets::{keeper, PortSockets};
+use sockets::keeper;
 
 use crate::cli::{PortArgs, SocketArgs, KEEPER};
 use crate::control::{Reply, Request, MAX_REQUEST};
+use crate::host;
 use crate::line_server;
 
 /// The request, and the socket of the daemon.
@@ -93,8 +94,9 @@ impl Command {
     fn request(&self) -> Request {
         match self {
             Self::Ports => Request::Ports {},
-            Self::AddPort { port, .. } => Request::AddPort {
+            Self::AddPort { port, sockets } => Request::AddPort {
                 port: port.to_string(),
+                sockets: sockets.clone(),
             },
             Self::Capture { port, file, .. } => match file {
                 Some(_) => Request::Capture { port: port.clone() },
@@ -150,22 +152,16 @@ pub fn run(args: &CtlArgs, to: &mut impl Write) -> Result<()> {
 /// Makes the sockets of a port, and requests that the daemon serve the port.
 fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec<u8>, Reply)> {
     let port = port.absolute()?;
-    let access = sockets.access();
     let keeper = keeper::start(KEEPER, Stdio::null()).context("can't start the keeper")?;
-    // Each socket registers an errand with the keeper. The order determines the numbers of the
-    // errands, which the daemon knows.
-    let vfio = sockets::listen(&port.vfio, &access)?;
-    let net = port.net.as_ref();
-    let net = net.map(|path| vswitch::open_net(path, &access));
-    let net = net.transpose().context("network of the port")?;
-    let sockets = PortSockets { vfio, net };
+    let made = host::make_sockets(&port, sockets)?;
     keeper.seal().context("the keeper")?;
     let keeper = keeper.socket()?;
     let request = Request::AddPort {
         port: port.to_string(),
+        sockets: sockets.clone(),
     };
-    let answer = ask(socket, &request, &sockets.descriptors(&keeper))?;
-    sockets.leave();
+    let answer = ask(socket, &request, &made.descriptors(&keeper))?;
+    made.leave();
     Ok(answer)
 }
 

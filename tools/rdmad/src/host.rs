@@ -18,7 +18,7 @@ use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
 use vswitch::{EnginePort, PortConfig, Switch};
 
-use crate::cli::{Args, PortArgs};
+use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::device::RdmaDevice;
 use crate::size::mib;
 
@@ -148,8 +148,8 @@ impl Host {
         })
     }
 
-    /// Serves a port that is added while the daemon runs. `fds` are its sockets.
-    pub fn add(&self, port: &PortArgs, group: u32, fds: Vec<OwnedFd>) -> Result<ServedPort> {
+    /// Serves a port in addition to those of the start, at these sockets.
+    pub fn add(&self, port: &PortArgs, group: u32, sockets: PortSockets) -> Result<ServedPort> {
         let memory = port.memory.unwrap_or(self.memory);
         ensure!(
             memory <= self.memory,
@@ -157,11 +157,10 @@ impl Host {
             mib(memory),
             mib(self.memory)
         );
-        let net = port.net.as_ref().map(|net| (&*net.local, &*net.remote));
         let PortSockets {
             vfio: (listener, path),
             net,
-        } = PortSockets::of(fds, &port.vfio, net)?;
+        } = sockets;
         let listener = Listener::from_parts(listener, path)?;
         let frames = self.switch.add_port(switch_port(port, group), net)?;
         let served = self.serve(port, group, listener, frames.clone());
@@ -203,6 +202,24 @@ impl Host {
         engine.detach();
         Ok(self.switch.remove_port(&frames)?)
     }
+}
+
+/// Makes the sockets of a port.
+pub fn make_sockets(port: &PortArgs, sockets: &SocketArgs) -> Result<PortSockets> {
+    let access = sockets.access();
+    // With a keeper, each socket registers an errand. The order determines the numbers of the
+    // errands, which the daemon knows.
+    let vfio = sockets::listen(&port.vfio, &access)?;
+    let net = port.net.as_ref();
+    let net = net.map(|path| vswitch::open_net(path, &access));
+    let net = net.transpose().context("network of the port")?;
+    Ok(PortSockets { vfio, net })
+}
+
+/// The sockets of a port that another process has made.
+pub fn passed_sockets(port: &PortArgs, fds: Vec<OwnedFd>) -> Result<PortSockets> {
+    let net = port.net.as_ref().map(|net| (&*net.local, &*net.remote));
+    Ok(PortSockets::of(fds, &port.vfio, net)?)
 }
 
 fn switch_port(port: &PortArgs, group: u32) -> PortConfig {

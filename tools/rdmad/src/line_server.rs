@@ -44,8 +44,9 @@ pub trait Answers: Send + 'static {
     const TAKES_DESCRIPTORS: bool;
 
     /// Answers a request that arrived with the descriptors `fds`. A request that is too long is
-    /// truncated to one byte more than [`MAX_REQUEST`](Self::MAX_REQUEST). If there is no answer yet,
-    /// another thread writes it to `client` later. The connection ends when `client` is dropped.
+    /// truncated to one byte more than [`MAX_REQUEST`](Self::MAX_REQUEST). If there is no answer
+    /// yet, another thread writes it to `client` later. The connection ends when `client` is
+    /// dropped.
     ///
     /// # Errors
     ///

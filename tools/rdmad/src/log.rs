@@ -12,6 +12,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use parking_lot::{Condvar, Mutex};
 use sandbox::Kind;
 use tracing_subscriber::filter::LevelFilter;
@@ -39,6 +40,14 @@ impl Level {
     pub fn set(&self, level: LevelFilter) -> Result<(), reload::Error> {
         (self.0)(level)
     }
+}
+
+/// Parses a level of the log.
+pub fn parse_level(text: &str) -> Result<LevelFilter> {
+    let level = text.parse().ok();
+    level.with_context(|| {
+        format!("{text:?} is no level of the log: off, error, warn, info, debug or trace")
+    })
 }
 
 /// A writer of lines to the log, which never waits. Clones write to the same log.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use crate::cli::Args;
+use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::control::Control;
 use crate::line_server::Server;
 use crate::log::Level;
 use crate::ports::Ports;
 use crate::removals::Removals;
+use crate::state::State;
 use crate::status::Status;
 
 /// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
@@ -24,10 +25,17 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Opens all sockets and starts all threads. The workers run on the CPUs `dedicated`, if there
-    /// are any. `level` changes the level of the log.
-    pub fn start(args: &Args, dedicated: Vec<usize>, level: Level) -> Result<Self> {
-        let ports = Arc::new(Ports::start(args, dedicated)?);
+    /// Opens all sockets and starts all threads. `state` has the ports `added` in addition to those
+    /// of `args`. The workers run on the CPUs `dedicated`, if there are any. `level` changes the
+    /// level of the log.
+    pub fn start(
+        args: &Args,
+        state: State,
+        added: Vec<(PortArgs, SocketArgs)>,
+        dedicated: Vec<usize>,
+        level: Level,
+    ) -> Result<Self> {
+        let ports = Arc::new(Ports::start(args, state, added, dedicated)?);
         let status = match &args.status {
             Some(path) => {
                 let ports = ports.clone();

@@ -18,6 +18,7 @@ mod line_server;
 mod log;
 mod machine;
 mod metrics;
+mod octal;
 #[cfg(test)]
 mod panics;
 mod ports;
@@ -27,6 +28,8 @@ mod ready;
 mod removals;
 mod report;
 mod size;
+mod state;
+mod state_document;
 mod status;
 
 use std::io::{IsTerminal, Write};
@@ -42,12 +45,13 @@ use crate::cli::{Args, Command, Sandbox};
 use crate::log::{Level, Log};
 use crate::machine::Machine;
 use crate::ready::Listeners;
+use crate::state::{Restored, State};
 
 /// Context of errors of the sandbox, with a hint how to run without a sandbox.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let mut args = Args::parse();
     match &args.command {
         Some(Command::Status(ask)) => {
             return end(status::show(
@@ -68,13 +72,17 @@ fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
+    let (mut state, restored) = match State::restore(&mut args) {
+        Ok(restored) => restored,
+        Err(error) => return end(Err(error)),
+    };
     // CPUs are reserved first, since threads and the keeper inherit the affinity.
     let dedicated = match cpus::dedicate(args.dedicate.map_or(0, usize::from)) {
         Ok(cpus) => cpus,
         Err(error) => return end(Err(error)),
     };
     if args.sandbox == Sandbox::On {
-        if let Err(error) = confinement::begin(&args).context(NO_SANDBOX) {
+        if let Err(error) = confinement::begin(&args, state.file()).context(NO_SANDBOX) {
             return end(Err(error));
         }
     }
@@ -100,7 +108,7 @@ fn main() -> ExitCode {
     let filter = subscriber.reload_handle();
     subscriber.init();
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
-    let status = match run(&args, dedicated, &signals, level) {
+    let status = match run(&args, state, restored, dedicated, &signals, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -112,9 +120,22 @@ fn main() -> ExitCode {
     status
 }
 
-fn run(args: &Args, dedicated: Vec<usize>, signals: &SigSet, level: Level) -> Result<()> {
-    limits::raise(args.ports.len());
-    let machine = Machine::start(args, dedicated, level)?;
+fn run(
+    args: &Args,
+    state: State,
+    restored: Restored,
+    dedicated: Vec<usize>,
+    signals: &SigSet,
+    level: Level,
+) -> Result<()> {
+    if let Some(restored) = restored.level {
+        level.set(restored)?;
+    }
+    for message in restored.superseded {
+        tracing::warn!("{message}");
+    }
+    limits::raise(args.ports.len() + restored.added.len());
+    let machine = Machine::start(args, state, restored.added, dedicated, level)?;
     let listeners = Listeners::open(args.ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;

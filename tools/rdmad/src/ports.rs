@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use anyhow::{ensure, Context, Result};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use vdev::Listener;
 use verbs::PortRates;
@@ -15,10 +15,11 @@ use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
 
 use crate::claims::Claims;
-use crate::cli::{check_guest_memory, Args, PortArgs};
-use crate::host::{Host, ServedPort};
+use crate::cli::{check_guest_memory, Args, PortArgs, SocketArgs};
+use crate::host::{self, Host, ServedPort};
 use crate::rates;
 use crate::report::Report;
+use crate::state::{Changes, State};
 
 /// A port of the running daemon.
 struct Port {
@@ -30,7 +31,11 @@ struct Port {
 }
 
 /// All ports, in the order in which they were added.
+///
+/// Each change locks the state first. So the list of ports is locked for a short time only, and the
+/// status waits neither for the file of the state nor for a client.
 pub struct Ports {
+    state: State,
     ports: Mutex<Vec<Port>>,
     host: Host,
 }
@@ -55,9 +60,14 @@ pub struct PortState {
 }
 
 impl Ports {
-    /// Opens all sockets and serves the ports of the command line. The workers run on the CPUs
-    /// `dedicated`, if there are any.
-    pub fn start(args: &Args, dedicated: Vec<usize>) -> Result<Self> {
+    /// Opens all sockets and serves the ports of the command line, and those that `state` has in
+    /// addition: `added`. The workers run on the CPUs `dedicated`, if there are any.
+    pub fn start(
+        args: &Args,
+        state: State,
+        added: Vec<(PortArgs, SocketArgs)>,
+        dedicated: Vec<usize>,
+    ) -> Result<Self> {
         // The sockets are opened first: this fails if another daemon is running already.
         let bind = |port: &PortArgs| {
             Listener::bind(&port.vfio, &args.access())
@@ -79,15 +89,60 @@ impl Ports {
                 served: host.serve(args, group, listener, frames)?,
             });
         }
-        Ok(Self {
+        let ports = Self {
+            state,
             ports: Mutex::new(ports),
             host,
-        })
+        };
+        let mut changes = ports.state.lock();
+        for (port, sockets) in added {
+            let context = || format!("{}: port {}", changes.name(), port.name);
+            ports.restore(&port, &sockets).with_context(context)?;
+        }
+        changes.settle()?;
+        drop(changes);
+        Ok(ports)
     }
 
-    /// Adds a port. `fds` are its sockets.
-    pub fn add(&self, args: PortArgs, fds: Vec<OwnedFd>) -> Result<()> {
-        let mut ports = self.ports.lock();
+    /// Waits for other changes, and begins one that concerns no port.
+    pub fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.state.lock()
+    }
+
+    /// Serves a port that the state has.
+    fn restore(&self, args: &PortArgs, sockets: &SocketArgs) -> Result<()> {
+        let group = self.admit(args)?;
+        let sockets = host::make_sockets(args, sockets)?;
+        let served = self.host.add(args, group, sockets)?;
+        self.push(args, group, served);
+        Ok(())
+    }
+
+    /// Adds a port. `fds` are its sockets, to which the users `sockets` may connect.
+    pub fn add(&self, args: PortArgs, sockets: &SocketArgs, fds: Vec<OwnedFd>) -> Result<()> {
+        let mut changes = self.state.lock();
+        let group = self.admit(&args)?;
+        let made = host::passed_sockets(&args, fds)?;
+        let served = self.host.add(&args, group, made)?;
+        if let Err(error) = changes.add(&args, sockets) {
+            self.host.remove(served)?;
+            return Err(error);
+        }
+        self.push(&args, group, served);
+        Ok(())
+    }
+
+    fn push(&self, args: &PortArgs, group: u32, served: ServedPort) {
+        self.ports.lock().push(Port {
+            args: args.clone(),
+            group,
+            served,
+        });
+    }
+
+    /// Checks whether a port can be added. Returns the number of its group.
+    fn admit(&self, args: &PortArgs) -> Result<u32> {
+        let ports = self.ports.lock();
         let present = || ports.iter().map(|port| &port.args);
         let mut claims = Claims::default();
         self.host
@@ -95,34 +150,30 @@ impl Ports {
             .iter()
             .try_for_each(|path| claims.path(path))?;
         present()
-            .chain([&args])
+            .chain([args])
             .try_for_each(|port| claims.port(port))?;
         ensure!(
             ports.len() < self.host.most_ports,
             "there are {} ports, and the daemon was started for no more (--spare-ports)",
             ports.len()
         );
-        let mapped = present().chain([&args]);
+        let mapped = present().chain([args]);
         check_guest_memory(mapped.map(|port| self.host.guest_memory(port)))?;
         let numbered = ports.iter().map(|port| (&port.args, port.group));
-        let group = group_number(numbered, &args);
-        let served = self.host.add(&args, group, fds)?;
-        ports.push(Port {
-            args,
-            group,
-            served,
-        });
-        Ok(())
+        Ok(group_number(numbered, args))
     }
 
     /// Removes the port with this name.
     pub fn remove(&self, name: &str) -> Result<()> {
+        let mut changes = self.state.lock();
+        self.with(name, |_| Ok(()))?;
+        changes.remove(name)?;
         let mut ports = self.ports.lock();
         let at = ports.iter().position(|port| port.args.name == name);
         let port = ports.remove(at.with_context(|| no_port(name))?);
-        // A client may delay the end of its port. So the lock is released first: requests for the
-        // status must not wait.
         drop(ports);
+        // A client may delay the end of its port. No lock is held, so nobody else waits.
+        drop(changes);
         self.host.remove(port.served)
     }
 
@@ -143,10 +194,14 @@ impl Ports {
 
     /// Changes the rate limits of the port with this name. Returns the new limits.
     pub fn limit(&self, name: &str, change: impl FnOnce(&mut PortRates)) -> Result<PortRates> {
+        let mut changes = self.state.lock();
+        let mut args = self.with(name, |port| Ok(port.args.clone()))?;
+        change(&mut args.rates);
+        changes.change(&args)?;
         self.with(name, |port| {
-            change(&mut port.args.rates);
-            port.served.engine.set_rates(port.args.rates);
-            Ok(port.args.rates)
+            port.args.rates = args.rates;
+            port.served.engine.set_rates(args.rates);
+            Ok(args.rates)
         })
     }
 

@@ -27,6 +27,8 @@ pub(crate) struct Allowed {
 pub(crate) enum When {
     /// The argument has this 32-bit value.
     Is(u8, u32),
+    /// The argument has all of these bits set. Only its low 32 bits can be checked.
+    Has(u8, u32),
     /// The argument has none of these bits set. Only its low 32 bits can be checked.
     Lacks(u8, u32),
     /// The argument is a null pointer.
@@ -39,6 +41,9 @@ impl When {
         use SeccompCmpOp::{Eq, MaskedEq};
         match self {
             Self::Is(argument, value) => SeccompCondition::new(argument, Dword, Eq, value.into()),
+            Self::Has(argument, bits) => {
+                SeccompCondition::new(argument, Dword, MaskedEq(bits.into()), bits.into())
+            }
             Self::Lacks(argument, bits) => {
                 SeccompCondition::new(argument, Dword, MaskedEq(bits.into()), 0)
             }
@@ -79,8 +84,8 @@ impl Filters {
 }
 
 /// Restricts the calling thread, which is the keeper's, to the system calls in the keeper's list.
-pub(crate) fn apply_keeper() -> Result<(), Error> {
-    let program = allow(lists::keeper(), Kind::Keeper)?;
+pub(crate) fn apply_keeper(replaces: bool) -> Result<(), Error> {
+    let program = allow(lists::keeper(replaces), Kind::Keeper)?;
     seccompiler::apply_filter(&program).map_err(Error::Filter)
 }
 

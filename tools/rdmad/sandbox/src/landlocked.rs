@@ -5,11 +5,13 @@
 //! The seccomp filter already refuses system calls for such accesses by their numbers. Landlock
 //! refuses the access itself, whichever system call makes it.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use landlock::{
-    path_beneath_rules, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset,
-    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, ABI,
+    path_beneath_rules, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible,
+    PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
+    RulesetStatus, Scope, ABI,
 };
 
 use crate::Error;
@@ -26,14 +28,24 @@ pub(crate) fn allow_nothing() -> Result<bool, Error> {
         .map_err(Error::Landlock)
 }
 
-/// Restricts the calling thread to removing files in these directories and to connecting to Unix
-/// sockets.
-pub(crate) fn allow_removing<'a>(
+/// Restricts the calling thread to removing files in these directories, and to replacing files in
+/// these folders. If there are none, it may connect to Unix sockets.
+pub(crate) fn allow_keeper<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
+    folders: &[BorrowedFd<'_>],
 ) -> Result<(), Error> {
-    let rules = path_beneath_rules(directories, AccessFs::RemoveFile);
-    handle(AccessFs::from_all(KNOWN) & !AccessFs::ResolveUnix)
-        .and_then(|ruleset| ruleset.add_rules(rules))
+    let removing = path_beneath_rules(directories, AccessFs::RemoveFile);
+    let replace = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::RemoveFile;
+    let replacing = folders
+        .iter()
+        .map(|folder| Ok::<_, RulesetError>(PathBeneath::new(folder, replace)));
+    let mut files = AccessFs::from_all(KNOWN);
+    if folders.is_empty() {
+        files.remove(AccessFs::ResolveUnix);
+    }
+    handle(files)
+        .and_then(|ruleset| ruleset.add_rules(removing))
+        .and_then(|ruleset| ruleset.add_rules(replacing))
         .and_then(RulesetCreated::restrict_self)
         .map(drop)
         .map_err(Error::Landlock)

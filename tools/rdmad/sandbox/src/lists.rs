@@ -7,7 +7,7 @@
 
 use libc::*;
 
-use crate::filter::When::{Is, Lacks, Null};
+use crate::filter::When::{Has, Is, Lacks, Null};
 use crate::filter::{any, when, Allowed};
 use crate::Kind;
 
@@ -37,7 +37,7 @@ pub(crate) fn of(kind: Kind, uplinks: Uplinks) -> Vec<Allowed> {
         Kind::Capture => vec![any(SYS_write)],
         Kind::Status => status(),
         Kind::Control => control(),
-        Kind::Keeper => return keeper(),
+        Kind::Keeper => return keeper(false),
     };
     [all(), own].concat()
 }
@@ -187,16 +187,29 @@ fn errands() -> Vec<Allowed> {
     vec![any(SYS_recvfrom), when(SYS_sendto, &[Null(4)])]
 }
 
-/// System calls of the keeper process, which accesses paths for the daemon.
-pub(crate) fn keeper() -> Vec<Allowed> {
-    let own = vec![
+/// System calls of the keeper process, which accesses paths for the daemon. A keeper that
+/// `replaces` files creates and renames files. It opens no existing file and connects no socket.
+pub(crate) fn keeper(replaces: bool) -> Vec<Allowed> {
+    let mut own = vec![
         any(SYS_recvmsg),
         when(SYS_sendto, &[Null(4)]),
-        any(SYS_connect),
         #[cfg(target_arch = "x86_64")]
         any(SYS_unlink),
         any(SYS_unlinkat),
     ];
+    if replaces {
+        let new = Has(2, (O_WRONLY | O_CREAT | O_EXCL) as u32);
+        own.extend([
+            when(SYS_openat, &[new, Lacks(2, O_RDWR as u32)]),
+            any(SYS_write),
+            any(SYS_fsync),
+            #[cfg(target_arch = "x86_64")]
+            any(SYS_renameat),
+            any(SYS_renameat2),
+        ]);
+    } else {
+        own.push(any(SYS_connect));
+    }
     [all(), own].concat()
 }
 

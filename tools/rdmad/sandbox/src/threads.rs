@@ -7,6 +7,7 @@ use std::fs;
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
@@ -79,20 +80,24 @@ pub fn confine_main() -> Result<bool, Error> {
     confine(filters, Kind::Main)
 }
 
-/// Confines the keeper, a process with one thread. The keeper may connect sockets, and remove files
-/// in `directories`. It retains `CAP_DAC_OVERRIDE` if it has this capability, to connect to a
-/// monitor that runs as another user than the daemon.
+/// Confines the keeper, a process with one thread. The keeper may remove files in `directories`. If
+/// there are `folders`, it may replace files there; otherwise it may connect sockets. It retains
+/// `CAP_DAC_OVERRIDE` if it has this capability, to connect to a monitor that runs as another user
+/// than the daemon.
 ///
 /// # Errors
 ///
 /// The keeper can't be confined.
-pub fn confine_keeper<'a>(directories: impl IntoIterator<Item = &'a Path>) -> Result<(), Error> {
+pub fn confine_keeper<'a>(
+    directories: impl IntoIterator<Item = &'a Path>,
+    folders: &[BorrowedFd<'_>],
+) -> Result<(), Error> {
     violation::set_kind(Kind::Keeper);
     violation::install().map_err(Error::Signal)?;
     privileges::refuse_new()?;
     privileges::drop_but(CapabilitySet::DAC_OVERRIDE)?;
-    landlocked::allow_removing(directories)?;
-    filter::apply_keeper()
+    landlocked::allow_keeper(directories, folders)?;
+    filter::apply_keeper(!folders.is_empty())
 }
 
 /// Confines the calling thread. Returns whether the kernel has Landlock.

@@ -12,13 +12,17 @@
 //!
 //! The keeper ends with the daemon.
 //!
+//! A file that the daemon replaces while it runs is another errand. It has its own keeper, since
+//! writing to a slow disk would delay other errands.
+//!
 //! A port that is added to a running daemon has its own keeper. The process that makes the port's
 //! sockets starts this keeper, registers the errands, seals the list and passes the keeper's socket
 //! to the daemon. So the daemon can't register errands, and the paths are accessed with the rights
 //! of the user who added the port. This keeper ends with the port.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
@@ -34,6 +38,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use crate::kept_file::{self, MAX_CONTENT};
+
 /// Longest message in bytes: the kind of request, and a path.
 const MAX_MESSAGE: usize = 1 + 4096;
 
@@ -42,6 +48,12 @@ const MAX_MESSAGE: usize = 1 + 4096;
 const CONNECT: u8 = b'c';
 /// First byte of a message that registers an errand to remove a path, which follows.
 const REMOVE: u8 = b'r';
+/// First byte of a message that registers an errand to replace a file. The file's folder is passed
+/// as a descriptor; the file's name follows.
+const REPLACE: u8 = b'f';
+/// First byte of a message with a part of the new content of a file. The errand's number and the
+/// bytes follow.
+const CONTENT: u8 = b'w';
 /// First byte of a message that requests an errand. The errand's number follows.
 const RUN: u8 = b'x';
 /// First byte of the message that seals the list of errands.
@@ -52,26 +64,71 @@ const SEAL: u8 = b's';
 enum Shown {
     Connect(UnixDatagram, PathBuf),
     Remove(PathBuf),
+    Replace {
+        directory: OwnedFd,
+        name: OsString,
+        /// The received part of the new content.
+        content: Vec<u8>,
+    },
 }
 
 impl Shown {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Connect(_, path) | Self::Remove(path) => path,
-        }
-    }
-
-    fn run(&self) -> io::Result<()> {
+    fn run(&mut self) -> io::Result<()> {
         match self {
             Self::Connect(socket, path) => socket.connect(path),
             Self::Remove(path) => std::fs::remove_file(path),
+            Self::Replace {
+                directory,
+                name,
+                content,
+            } => kept_file::replace(directory, name, &mem::take(content), || {}),
         }
+    }
+
+    /// Adds `bytes` to the new content of a file.
+    fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Self::Replace { content, .. } = self else {
+            return Err(Errno::INVAL.into());
+        };
+        content.extend(bytes);
+        if content.len() > MAX_CONTENT {
+            // The client gives up. Its next content begins anew.
+            content.clear();
+            return Err(Errno::FBIG.into());
+        }
+        Ok(())
+    }
+}
+
+/// The files that the errands of a keeper change.
+#[derive(Debug, Default)]
+pub struct Changed<'a> {
+    /// Paths to remove.
+    pub removed: Vec<&'a Path>,
+    /// Folders of files to replace.
+    pub folders: Vec<BorrowedFd<'a>>,
+}
+
+impl<'a> Changed<'a> {
+    fn by(errands: &'a [Shown]) -> Self {
+        let mut changed = Self::default();
+        for errand in errands {
+            match errand {
+                Shown::Connect(..) => {}
+                Shown::Remove(path) => changed.removed.push(path),
+                Shown::Replace { directory, .. } => changed.folders.push(directory.as_fd()),
+            }
+        }
+        changed
     }
 }
 
 /// Runs the keeper: serves the daemon at the other end of `socket` until the daemon ends. `confine`
-/// is called when the list of errands is sealed, with the paths to remove.
-pub fn keep(socket: impl AsFd, confine: impl FnOnce(&[&Path]) -> io::Result<()>) -> io::Result<()> {
+/// is called when the list of errands is sealed, with the files that the errands change.
+pub fn keep(
+    socket: impl AsFd,
+    confine: impl FnOnce(&Changed<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     let mut errands = Vec::new();
     let mut confine = Some(confine);
     loop {
@@ -80,7 +137,7 @@ pub fn keep(socket: impl AsFd, confine: impl FnOnce(&[&Path]) -> io::Result<()>)
             return Ok(());
         };
         let (request, rest) = message[..len].split_first().ok_or(Errno::INVAL)?;
-        let path = || PathBuf::from(std::ffi::OsStr::from_bytes(rest));
+        let path = || PathBuf::from(OsStr::from_bytes(rest));
         let is_open = confine.is_some();
         let done = match (*request, fd) {
             (CONNECT, Some(fd)) if is_open => {
@@ -91,20 +148,22 @@ pub fn keep(socket: impl AsFd, confine: impl FnOnce(&[&Path]) -> io::Result<()>)
                 errands.push(Shown::Remove(path()));
                 Ok(())
             }
+            (REPLACE, Some(directory)) if is_open => {
+                errands.push(Shown::Replace {
+                    directory,
+                    name: OsStr::from_bytes(rest).to_owned(),
+                    content: Vec::new(),
+                });
+                Ok(())
+            }
             (SEAL, None) => {
-                let removed = errands
-                    .iter()
-                    .filter(|errand| matches!(errand, Shown::Remove(_)));
-                let removed: Vec<_> = removed.map(Shown::path).collect();
-                confine
-                    .take()
-                    .map_or(Err(Errno::PERM.into()), |confine| confine(&removed))
+                let confine = confine.take().ok_or(Errno::PERM.into());
+                confine.and_then(|confine| confine(&Changed::by(&errands)))
             }
-            (RUN, None) => {
-                let number = rest.try_into().map(u32::from_ne_bytes).ok();
-                let errand = number.and_then(|number| errands.get(number as usize));
-                errand.ok_or(Errno::INVAL.into()).and_then(Shown::run)
+            (CONTENT, None) => {
+                numbered(&mut errands, rest).and_then(|(errand, content)| errand.add(content))
             }
+            (RUN, None) => numbered(&mut errands, rest).and_then(|(errand, _)| errand.run()),
             _ => Err(Errno::PERM.into()),
         };
         let errno = match done {
@@ -114,6 +173,16 @@ pub fn keep(socket: impl AsFd, confine: impl FnOnce(&[&Path]) -> io::Result<()>)
         };
         retry(|| rustix::net::send(&socket, &errno.to_ne_bytes(), SendFlags::NOSIGNAL))?;
     }
+}
+
+/// The errand whose number a message begins with, and the rest of the message.
+fn numbered<'a, 'b>(
+    errands: &'a mut [Shown],
+    message: &'b [u8],
+) -> io::Result<(&'a mut Shown, &'b [u8])> {
+    let (number, rest) = message.split_first_chunk().ok_or(Errno::INVAL)?;
+    let errand = errands.get_mut(u32::from_ne_bytes(*number) as usize);
+    Ok((errand.ok_or(Errno::INVAL)?, rest))
 }
 
 /// Receives a message with at most one descriptor. `None` if the other side has closed the socket.
@@ -177,6 +246,10 @@ impl Client {
         }
         let answer = self.exchange(message, fd);
         self.lost = answer.is_err();
+        let answer = answer.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ended(),
+            _ => error,
+        });
         match answer? {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),
@@ -352,10 +425,28 @@ impl Errand {
         KEEPER.get().map(show).transpose()
     }
 
+    /// Registers the errand to replace the file `name` in `directory` with `keeper`.
+    pub(crate) fn replace(
+        keeper: &Keeper,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> io::Result<Self> {
+        keeper.show(&[&[REPLACE], name.as_bytes()], Some(directory))
+    }
+
     /// Requests that the keeper run the errand.
     pub(crate) fn run(&self) -> io::Result<()> {
-        let message: &[&[u8]] = &[&[RUN], &self.number.to_ne_bytes()];
-        self.keeper.0.lock().ask(message, None)
+        self.run_with(&[])
+    }
+
+    /// Requests that the keeper run the errand, with this content of the file to replace.
+    pub(crate) fn run_with(&self, content: &[u8]) -> io::Result<()> {
+        let number = self.number.to_ne_bytes();
+        let mut client = self.keeper.0.lock();
+        for piece in content.chunks(MAX_MESSAGE - 1 - number.len()) {
+            client.ask(&[&[CONTENT], &number, piece], None)?;
+        }
+        client.ask(&[&[RUN], &number], None)
     }
 }
 
@@ -365,7 +456,7 @@ mod tests {
 
     /// Starts a keeper in a thread and returns its client. The thread ends when the client is
     /// dropped.
-    fn keeper(confine: fn(&[&Path]) -> io::Result<()>) -> Keeper {
+    fn keeper(confine: fn(&Changed<'_>) -> io::Result<()>) -> Keeper {
         let (socket, theirs) = socket_pair().unwrap();
         std::thread::spawn(move || keep(theirs, confine).unwrap());
         Keeper::of(socket, None)
@@ -405,8 +496,8 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "mine").unwrap();
         let name = path.as_os_str().as_bytes();
-        let keeper = keeper(|removed| {
-            assert!(removed.is_empty());
+        let keeper = keeper(|changed| {
+            assert!(changed.removed.is_empty() && changed.folders.is_empty());
             Ok(())
         });
         keeper.seal().unwrap();
@@ -418,9 +509,39 @@ mod tests {
         let socket = UnixDatagram::unbound().unwrap();
         let shown = keeper.show(&[&[CONNECT], name], Some(socket.as_fd()));
         refused(shown.map(drop));
+        let folder = std::fs::File::open(dir.path()).unwrap();
+        refused(Errand::replace(&keeper, folder.as_fd(), OsStr::new("file")).map(drop));
         refused(keeper.seal());
         assert!(keeper.errand(0).run().is_err());
         assert!(path.exists());
+    }
+
+    #[test]
+    fn files_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let keeper = keeper(|changed| {
+            assert_eq!((changed.removed.len(), changed.folders.len()), (1, 1));
+            Ok(())
+        });
+        let name = dir.path().join("other");
+        let remove = keeper.show(&[&[REMOVE], name.as_os_str().as_bytes()], None);
+        let remove = remove.unwrap();
+        let folder = std::fs::File::open(dir.path()).unwrap();
+        let replace = Errand::replace(&keeper, folder.as_fd(), OsStr::new("file")).unwrap();
+        keeper.seal().unwrap();
+        let long: Vec<u8> = (0..3 * MAX_MESSAGE).map(|at| (at / 7) as u8).collect();
+        for content in [&b"short"[..], &long, b""] {
+            replace.run_with(content).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), content);
+        }
+        let error = replace.run_with(&vec![0; MAX_CONTENT + 1]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()));
+        assert!(std::fs::read(&path).unwrap().is_empty());
+        replace.run_with(b"short").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"short");
+        let error = remove.run_with(b"content").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

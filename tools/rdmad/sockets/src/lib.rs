@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod keeper;
+mod kept_file;
 pub mod passed;
 mod remote;
 
@@ -24,10 +25,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{
     chmod, chownat, fchmod, fstat, open, openat, AtFlags, FileType, Gid, Mode, OFlags,
 };
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
 use self::keeper::Errand;
+pub use self::kept_file::KeptFile;
 pub use self::passed::{NetSockets, PortSockets};
 pub use self::remote::Remote;
 
@@ -37,7 +40,7 @@ const MAX_PATH: usize = 107;
 const BACKLOG: i32 = 128;
 /// User ID of root, who may replace any file.
 const ROOT: u32 = 0;
-/// Mode bits of a directory to which users other than its owner may write.
+/// Mode bits of a file or directory to which users other than its owner may write.
 const OTHERS_WRITE: u32 = 0o022;
 /// Mode bit of a directory in which only the owner of a file may remove or rename it.
 const STICKY: u32 = 0o1000;
@@ -56,29 +59,13 @@ pub enum Error {
     /// The file at this path is not a socket.
     #[error("{0} exists and is no socket")]
     NotASocket(PathBuf),
-    /// Other users could replace the socket: they may write to its directory.
-    #[error(
-        "socket {path}: others than the owner may write to {directory}, which is not sticky; \
-         take that from them (chmod go-w) or use a directory of your own (mode 0700)"
-    )]
-    Exposed {
+    /// The socket's directory can't be used.
+    #[error("socket {path}: {error}")]
+    Directory {
         /// The socket's path.
         path: PathBuf,
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// Another user could replace the socket: the user owns its directory.
-    #[error(
-        "socket {path}: {directory} belongs to user {owner}, who could replace the socket; \
-         use a directory of your own (mode 0700)"
-    )]
-    Foreign {
-        /// The socket's path.
-        path: PathBuf,
-        /// The directory.
-        directory: PathBuf,
-        /// The directory's owner.
-        owner: u32,
+        /// Why not.
+        error: DirectoryError,
     },
     /// Another file has replaced the socket that was just bound.
     #[error("socket {0} was replaced by another file; use a directory of your own (mode 0700)")]
@@ -91,6 +78,31 @@ pub enum Error {
         /// The error of the system call.
         error: io::Error,
     },
+}
+
+/// Why a directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// Other users could replace files there: they may write to it.
+    #[error(
+        "others than the owner may write to {0}, which is not sticky; \
+         take that from them (chmod go-w) or use a directory of your own (mode 0700)"
+    )]
+    Exposed(PathBuf),
+    /// Another user could replace files there: the user owns it.
+    #[error(
+        "{directory} belongs to user {owner}, who could replace files there; \
+         use a directory of your own (mode 0700)"
+    )]
+    Foreign {
+        /// The directory.
+        directory: PathBuf,
+        /// The directory's owner.
+        owner: u32,
+    },
+    /// It can't be opened.
+    #[error("can't open the directory {0}: {1}")]
+    Io(PathBuf, io::Error),
 }
 
 /// Users who may connect to a socket.
@@ -168,7 +180,7 @@ fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<Owne
     if path.as_os_str().as_bytes().len() > MAX_PATH {
         return Err(Error::PathTooLong(path.to_owned()));
     }
-    let directory = open_directory(path)?;
+    let directory = socket_directory(path)?;
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(Error::NotASocket(path.to_owned()));
@@ -183,6 +195,14 @@ fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<Owne
         Err(error) => return Err(failure(path, error)),
     }
     Ok(directory)
+}
+
+/// Opens the directory of the socket `path`.
+fn socket_directory(path: &Path) -> Result<OwnedFd, Error> {
+    open_directory(path, OFlags::PATH).map_err(|error| Error::Directory {
+        path: path.to_owned(),
+        error,
+    })
 }
 
 fn bind(
@@ -212,28 +232,30 @@ fn bind(
     Ok((fd, at))
 }
 
-/// Opens the directory of `path`. Fails if another user may replace files in it.
-fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
+/// Opens the directory of `path` with these flags. Fails if another user may replace files in it.
+fn open_directory(path: &Path, flags: OFlags) -> Result<OwnedFd, DirectoryError> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = open(directory, flags, Mode::empty()).map_err(|error| failure(path, error))?;
-    let stat = fstat(&fd).map_err(|error| failure(path, error))?;
-    let (path, directory) = (path.to_owned(), directory.to_owned());
+    let failure = |error: Errno| DirectoryError::Io(directory.to_owned(), error.into());
+    let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = open(directory, flags, Mode::empty()).map_err(failure)?;
+    let stat = fstat(&fd).map_err(failure)?;
+    let directory = directory.to_owned();
     let owner = stat.st_uid;
-    if owner != ROOT && owner != geteuid().as_raw() {
-        return Err(Error::Foreign {
-            path,
-            directory,
-            owner,
-        });
+    if !is_trusted(owner) {
+        return Err(DirectoryError::Foreign { directory, owner });
     }
     if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & STICKY == 0 {
-        return Err(Error::Exposed { path, directory });
+        return Err(DirectoryError::Exposed(directory));
     }
     Ok(fd)
+}
+
+/// Whether the owner of a file is root or the user of this process.
+fn is_trusted(owner: u32) -> bool {
+    owner == ROOT || owner == geteuid().as_raw()
 }
 
 /// Sets group and permissions of the socket at `path`, in `directory`. Symbolic links are not
@@ -315,7 +337,7 @@ mod tests {
         for mode in [0o777, 0o775, 0o770, 0o702] {
             set(mode);
             let error = listen(&path, &Access::default()).unwrap_err();
-            assert!(matches!(error, Error::Exposed { .. }), "{error}");
+            assert!(matches!(error, Error::Directory { .. }), "{error}");
             let (error, dir) = (error.to_string(), dir.path().display().to_string());
             assert!(error.contains("directory of your own"), "{error}");
             assert!(error.contains(&dir), "{error}");
@@ -354,7 +376,7 @@ mod tests {
         for name in ["file", "other"] {
             fs::set_permissions(at(name), fs::Permissions::from_mode(0o640)).unwrap();
             std::os::unix::fs::symlink(at(name), at("link")).unwrap();
-            let directory = open_directory(&at("link")).unwrap();
+            let directory = socket_directory(&at("link")).unwrap();
             let access = Access {
                 mode: 0o666,
                 group: Some(rustix::process::getgid().as_raw()),
@@ -385,6 +407,9 @@ mod tests {
         let long = dir.path().join("x".repeat(MAX_PATH));
         assert!(matches!(listen(&long, &access), Err(Error::PathTooLong(_))));
         let nowhere = dir.path().join("no/where");
-        assert!(matches!(listen(&nowhere, &access), Err(Error::Io { .. })));
+        assert!(matches!(
+            listen(&nowhere, &access),
+            Err(Error::Directory { .. })
+        ));
     }
 }

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A file that is replaced as a whole: whenever its writer ends, it has its old or its new content.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{
+    flock, fstat, fsync, openat, renameat, unlinkat, AtFlags, FileType, FlockOperation, Mode,
+    OFlags,
+};
+use rustix::io::Errno;
+
+use crate::keeper::{Errand, Keeper};
+use crate::{is_trusted, open_directory, OTHERS_WRITE, PRIVATE};
+
+/// Maximum length of the content in bytes.
+pub(crate) const MAX_CONTENT: usize = 8 << 20;
+/// Maximum number of attempts to lock the folder, and the pause between two of them. The keeper of
+/// a killed process holds the lock until it ends too.
+const ATTEMPTS: u32 = 30;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A file, and its folder. The folder is locked against other processes.
+#[derive(Debug)]
+pub struct KeptFile {
+    directory: OwnedFd,
+    name: OsString,
+    /// The errand to replace the file, if there is a keeper: the daemon itself may not.
+    errand: Option<Errand>,
+}
+
+impl KeptFile {
+    /// Opens and locks the folder of `path`. Returns the content of the file too, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// Other users may replace the file, another process has locked the folder, or the file can't
+    /// be read.
+    pub fn open(path: &Path) -> io::Result<(Self, Option<Vec<u8>>)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let directory = open_directory(path, OFlags::RDONLY).map_err(io::Error::other)?;
+        lock(&directory)?;
+        let content = read(&directory, name)?;
+        let file = Self {
+            directory,
+            name: name.to_owned(),
+            errand: None,
+        };
+        Ok((file, content))
+    }
+
+    /// Has `keeper` replace the file from now on, and seals its list of errands. The keeper holds
+    /// the lock of the folder as well.
+    ///
+    /// # Errors
+    ///
+    /// The keeper has ended, or could not be confined.
+    pub fn keep_by(&mut self, keeper: &Keeper) -> io::Result<()> {
+        let errand = Errand::replace(keeper, self.directory.as_fd(), &self.name)?;
+        keeper.seal()?;
+        self.errand = Some(errand);
+        Ok(())
+    }
+
+    /// Replaces the content.
+    ///
+    /// # Errors
+    ///
+    /// The content can't be written, for example for lack of space. The file is as it was.
+    pub fn replace(&self, content: &[u8]) -> io::Result<()> {
+        match &self.errand {
+            Some(errand) => errand.run_with(content),
+            None => replace(&self.directory, &self.name, content, || {}),
+        }
+    }
+}
+
+fn lock(directory: &OwnedFd) -> io::Result<()> {
+    for _ in 0..ATTEMPTS {
+        match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => thread::sleep(PAUSE),
+            done => return Ok(done?),
+        }
+    }
+    Err(io::Error::other("another process has locked its folder"))
+}
+
+/// Reads the file `name`. `None` if it does not exist.
+fn read(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    // Without `NONBLOCK`, the open of a FIFO would wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(directory, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) => return Err(io::Error::other("it is a symbolic link")),
+        Err(error) => return Err(error.into()),
+    };
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if !is_trusted(stat.st_uid) || stat.st_mode & OTHERS_WRITE != 0 {
+        return Err(io::Error::other(
+            "others than root and the user of the daemon may write to it; \
+             look at its content, and take that from them (chmod 600, chown)",
+        ));
+    }
+    let mut content = Vec::new();
+    let longest = MAX_CONTENT as u64;
+    File::from(file)
+        .take(longest + 1)
+        .read_to_end(&mut content)?;
+    if content.len() > MAX_CONTENT {
+        return Err(Errno::FBIG.into());
+    }
+    Ok(Some(content))
+}
+
+/// Replaces the content of the file `name` in `directory`. Calls `step` before each system call
+/// that changes a file.
+pub(crate) fn replace(
+    directory: &OwnedFd,
+    name: &OsStr,
+    content: &[u8],
+    mut step: impl FnMut(),
+) -> io::Result<()> {
+    if content.len() > MAX_CONTENT {
+        return Err(Errno::FBIG.into());
+    }
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(".new");
+    let remove = || unlinkat(directory, &temporary, AtFlags::empty());
+    step();
+    // A killed process may have left it.
+    match remove() {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut exchange = || {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        step();
+        let file = openat(directory, &temporary, flags, Mode::from_raw_mode(PRIVATE))?;
+        let mut rest = content;
+        while !rest.is_empty() {
+            step();
+            match rustix::io::write(&file, rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        step();
+        fsync(&file)?;
+        step();
+        renameat(directory, &temporary, directory, name)
+    };
+    if let Err(error) = exchange() {
+        // The error of the exchange is the one to report.
+        let _ = remove();
+        return Err(error.into());
+    }
+    step();
+    // Makes the new name durable.
+    Ok(fsync(directory)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::env;
+    use std::fs;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use rustix::process::{getpid, kill_process, Signal};
+
+    const OLD: &[u8] = b"old content";
+    const NEW: &[u8] = b"new";
+
+    /// Variables of a process that replaces a file and ends before one of the steps.
+    const FOLDER: &str = "KEPT_FILE_FOLDER";
+    const STEP: &str = "KEPT_FILE_STEP";
+
+    #[test]
+    fn a_file_is_made_and_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let (file, content) = KeptFile::open(&path).unwrap();
+        assert_eq!(content, None);
+        for content in [OLD, NEW, b""] {
+            file.replace(content).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), content);
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o600);
+        }
+        let long = vec![b'x'; MAX_CONTENT + 1];
+        assert!(file.replace(&long).is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        file.replace(NEW).unwrap();
+        drop(file);
+        let (_, content) = KeptFile::open(&path).unwrap();
+        assert_eq!(content.as_deref(), Some(NEW));
+    }
+
+    #[test]
+    fn two_processes_do_not_keep_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let (_file, _) = KeptFile::open(&path).unwrap();
+        let error = KeptFile::open(&path).unwrap_err();
+        assert!(error.to_string().contains("has locked"), "{error}");
+    }
+
+    #[test]
+    fn what_others_may_replace_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let refused = |name: &str, complaint: &str| {
+            let error = KeptFile::open(&at(name)).unwrap_err();
+            assert!(error.to_string().contains(complaint), "{error}");
+        };
+        fs::write(at("state"), OLD).unwrap();
+        symlink("state", at("link")).unwrap();
+        refused("link", "symbolic link");
+        fs::create_dir(at("folder")).unwrap();
+        refused("folder", "no regular file");
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set(&at("state"), 0o620);
+        refused("state", "may write to it");
+        set(&at("state"), 0o600);
+        set(dir.path(), 0o770);
+        refused("state", "may write to");
+        set(dir.path(), 0o700);
+        KeptFile::open(&at("state")).unwrap();
+    }
+
+    /// Replaces the file in a process of its own, which is killed before each of the steps.
+    #[test]
+    fn a_killed_writer_leaves_the_old_or_the_new_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        let mut contents = Vec::new();
+        for step in 1.. {
+            fs::write(&path, OLD).unwrap();
+            let status = Command::new(env::current_exe().unwrap())
+                .args(["kept_file::tests::replaces", "--exact", "--ignored"])
+                .env(FOLDER, dir.path())
+                .env(STEP, step.to_string())
+                .status()
+                .unwrap();
+            contents.push(fs::read(&path).unwrap());
+            if status.success() {
+                break;
+            }
+            assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status}");
+        }
+        // Steps: remove a left file, open, write, sync, rename, sync the folder; then the end.
+        assert_eq!(contents, [OLD, OLD, OLD, OLD, OLD, NEW, NEW]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    #[ignore = "kills its process"]
+    fn replaces() {
+        let folder = env::var_os(FOLDER).unwrap();
+        let directory = open_directory(&Path::new(&folder).join("state"), OFlags::RDONLY).unwrap();
+        let mut left: u32 = env::var(STEP).unwrap().parse().unwrap();
+        let step = || {
+            left -= 1;
+            if left == 0 {
+                kill_process(getpid(), Signal::KILL).unwrap();
+            }
+        };
+        replace(&directory, OsStr::new("state"), NEW, step).unwrap();
+    }
+}

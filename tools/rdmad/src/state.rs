@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The state: the changes by `ctl`, which are written to a file and restored at the next start.
+//!
+//! The command line and the file may disagree about a port or the level of the log. Then the later
+//! change wins. The file is written before a command is answered.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use parking_lot::{Mutex, MutexGuard};
+use sockets::KeptFile;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Args, PortArgs, SocketArgs};
+use crate::state_document::{Change, Document, LogLevel};
+
+/// The changes by `ctl`, and the file for them. Its lock serialises changes.
+#[derive(Default)]
+pub struct State(Mutex<Changes>);
+
+/// The locked [`State`].
+#[derive(Default)]
+pub struct Changes {
+    document: Document,
+    /// The ports of the command line.
+    configured: Vec<PortArgs>,
+    /// The value of `RUST_LOG`.
+    environment: Option<String>,
+    file: Option<(PathBuf, KeptFile)>,
+    /// Whether the file has another content than the document.
+    is_stale: bool,
+}
+
+/// The configuration that a file restores.
+#[derive(Debug, Default, PartialEq)]
+pub struct Restored {
+    /// The ports of the command line, as they were changed.
+    pub configured: Vec<PortArgs>,
+    /// Ports that were added.
+    pub added: Vec<(PortArgs, SocketArgs)>,
+    /// The level of the log, if it was changed.
+    pub level: Option<LevelFilter>,
+    /// Messages about changes that the command line has superseded.
+    pub superseded: Vec<String>,
+}
+
+impl State {
+    /// Reads the file of `args`, if there is one. The ports of `args` become the restored ones.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be read, or does not fit the command line. It is not changed.
+    pub fn restore(args: &mut Args) -> Result<(Self, Restored)> {
+        let Some(path) = args.state.clone() else {
+            return Ok(Default::default());
+        };
+        let most_ports = args.most_ports();
+        let environment = env::var(EnvFilter::DEFAULT_ENV).ok();
+        let context = || told(&path);
+        let (file, content) = KeptFile::open(&path).with_context(context)?;
+        let before = content.map(|content| Document::parse(&content));
+        let before = before.transpose().with_context(context)?;
+        let mut document = before.clone().unwrap_or_default();
+        let restored = merge(&mut document, &args.ports, environment.as_deref());
+        let configured = std::mem::replace(&mut args.ports, restored.configured.clone());
+        // The places of removed ports can be taken by others.
+        args.spare_ports = u16::try_from(most_ports - args.ports.len()).ok();
+        args.check().with_context(context)?;
+        let changes = Changes {
+            is_stale: before.as_ref() != Some(&document),
+            document,
+            configured,
+            environment,
+            file: Some((path, file)),
+        };
+        Ok((Self(Mutex::new(changes)), restored))
+    }
+
+    /// The file, if there is one.
+    pub fn file(&mut self) -> Option<&mut KeptFile> {
+        self.0.get_mut().file.as_mut().map(|(_, file)| file)
+    }
+
+    /// Waits for other changes. A change is recorded before it is made, or undone if it can't be
+    /// recorded.
+    pub fn lock(&self) -> MutexGuard<'_, Changes> {
+        self.0.lock()
+    }
+}
+
+impl Changes {
+    /// The name of the file, for messages.
+    pub fn name(&self) -> String {
+        let path = self.file.as_ref().map(|(path, _)| told(path));
+        path.unwrap_or_default()
+    }
+
+    /// Writes the file unless it has the present state.
+    pub fn settle(&mut self) -> Result<()> {
+        if self.is_stale {
+            self.record(|_, _| {})?;
+        }
+        Ok(())
+    }
+
+    /// Records an added port.
+    pub fn add(&mut self, port: &PortArgs, sockets: &SocketArgs) -> Result<()> {
+        self.record(|document, _| document.add(port.clone(), sockets.clone()))
+    }
+
+    /// Records that the port with this name is removed.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        self.record(|document, configured| document.remove(name, configured))
+    }
+
+    /// Records the limits of a port.
+    pub fn change(&mut self, port: &PortArgs) -> Result<()> {
+        self.record(|document, configured| document.change(port.clone(), configured))
+    }
+
+    /// Records the level of the log.
+    pub fn set_level(&mut self, level: LevelFilter) -> Result<()> {
+        let environment = self.environment.clone();
+        self.record(|document, _| document.log_level = Some(LogLevel { environment, level }))
+    }
+
+    /// Changes the document, and writes it. On failure nothing has changed.
+    fn record(&mut self, change: impl FnOnce(&mut Document, &[PortArgs])) -> Result<()> {
+        let Some((path, file)) = &self.file else {
+            return Ok(());
+        };
+        let mut document = self.document.clone();
+        change(&mut document, &self.configured);
+        file.replace(document.to_string().as_bytes())
+            .with_context(|| format!("{} can't be written, so nothing has changed", told(path)))?;
+        self.document = document;
+        self.is_stale = false;
+        Ok(())
+    }
+}
+
+fn told(path: &Path) -> String {
+    format!("state file {}", path.display())
+}
+
+/// Applies the changes in `document` to the ports of the command line. Changes that the command
+/// line has superseded are removed from the document.
+fn merge(document: &mut Document, configured: &[PortArgs], environment: Option<&str>) -> Restored {
+    let mut restored = Restored::default();
+    let mut ports: Vec<_> = configured.iter().cloned().map(Some).collect();
+    let mut is_current = |change: &Change| {
+        let (name, is_current) = match change {
+            Change::Added { port, sockets } => {
+                let is_other = |taken: &PortArgs| taken.name != port.name;
+                let is_free = ports.iter().flatten().all(is_other);
+                if is_free {
+                    restored.added.push((port.clone(), sockets.clone()));
+                }
+                (&port.name, is_free)
+            }
+            Change::Changed { command_line, .. } | Change::Removed { command_line } => {
+                let at = configured.iter().position(|port| *port == **command_line);
+                if let Some(at) = at {
+                    ports[at] = change.port().cloned();
+                }
+                (&command_line.name, at.is_some())
+            }
+        };
+        if !is_current {
+            restored.superseded.push(format!(
+                "port {name}: the command line was changed after ctl had changed the port, and \
+                 holds"
+            ));
+        }
+        is_current
+    };
+    document.ports.retain(&mut is_current);
+    let level = document.log_level.take();
+    document.log_level = level.filter(|level| {
+        let is_current = level.environment.as_deref() == environment;
+        if !is_current {
+            let name = EnvFilter::DEFAULT_ENV;
+            restored.superseded.push(format!(
+                "log: {name} was changed after ctl had changed the level, and holds"
+            ));
+        }
+        is_current
+    });
+    restored.level = document.log_level.as_ref().map(|level| level.level);
+    restored.configured = ports.into_iter().flatten().collect();
+    restored
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, number: u8, more: &str) -> PortArgs {
+        let text = format!("{name},vfio=/run/{name},mac=52:54:00:09:00:0{number}{more}");
+        text.parse().unwrap()
+    }
+
+    /// A document with a removed, a changed and an added port, and a level of the log.
+    fn document(configured: &[PortArgs]) -> Document {
+        let mut document = Document::default();
+        document.remove("a", configured);
+        document.change(port("b", 2, ",rate=1M"), configured);
+        document.add(port("c", 3, ""), SocketArgs::default());
+        document.log_level = Some(LogLevel {
+            environment: Some("warn".into()),
+            level: LevelFilter::DEBUG,
+        });
+        document
+    }
+
+    #[test]
+    fn changes_hold_while_the_command_line_is_the_same() {
+        let configured = [port("a", 1, ""), port("b", 2, ""), port("d", 4, "")];
+        let before = document(&configured);
+        let mut after = before.clone();
+        let restored = merge(&mut after, &configured, Some("warn"));
+        assert_eq!(after, before);
+        let expected = Restored {
+            configured: vec![port("b", 2, ",rate=1M"), port("d", 4, "")],
+            added: vec![(port("c", 3, ""), SocketArgs::default())],
+            level: Some(LevelFilter::DEBUG),
+            superseded: Vec::new(),
+        };
+        assert_eq!(restored, expected);
+    }
+
+    #[test]
+    fn a_later_command_line_wins() {
+        let before = document(&[port("a", 1, ""), port("b", 2, "")]);
+        let later = [
+            port("a", 1, ",speed=400"),
+            port("b", 2, ",rate=2M"),
+            port("c", 5, ""),
+        ];
+        let mut after = before.clone();
+        let restored = merge(&mut after, &later, None);
+        assert_eq!(after, Document::default());
+        assert_eq!(restored.configured, later);
+        assert_eq!((restored.added, restored.level), (Vec::new(), None));
+        let told = restored.superseded.join("\n");
+        for name in ["port a:", "port b:", "port c:", "log: RUST_LOG"] {
+            assert!(told.contains(name), "{told}");
+        }
+        // Each port for itself: the others stay as they were changed.
+        let mut after = before.clone();
+        let restored = merge(&mut after, &[port("a", 1, "")], Some("warn"));
+        assert!(restored.configured.is_empty());
+        assert_eq!(restored.added.len(), 1);
+        assert_eq!(restored.superseded.len(), 1);
+    }
+
+    #[test]
+    fn a_port_that_replaces_one_of_the_same_name_is_restored() {
+        let configured = [port("a", 1, "")];
+        let mut document = Document::default();
+        document.remove("a", &configured);
+        document.add(port("a", 7, ""), SocketArgs::default());
+        let restored = merge(&mut document, &configured, None);
+        assert!(restored.configured.is_empty());
+        assert_eq!(restored.added[0].0, port("a", 7, ""));
+    }
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The state file: a daemon that is started again has the ports, limits and level of the log that
+//! `ctl` gave to the one before.
+
+mod ctl;
+mod process;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use ctl::{answer, done, log, port, refused, start};
+use process::Daemon;
+use rustix::process::{kill_process, Pid, Signal};
+
+/// Starts a daemon with port a, more options, and a state file.
+fn start_kept(dir: &Path, more: &[&str]) -> Daemon {
+    let state = state(dir).display().to_string();
+    start(dir, &[&["--state", &state], more].concat())
+}
+
+fn state(dir: &Path) -> PathBuf {
+    dir.join("state.json")
+}
+
+fn content(dir: &Path) -> String {
+    fs::read_to_string(state(dir)).unwrap()
+}
+
+/// Runs a daemon that must not start, and returns its error message.
+fn no_start(dir: &Path, more: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["--port", &port(dir, "a", 1), "--ctl"])
+        .arg(dir.join("ctl"))
+        .arg("--state")
+        .arg(state(dir))
+        .args(more)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn ports(dir: &Path) -> String {
+    done(dir, &["--json", "ports"])
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// Whether the daemon serves a function at the socket of a port.
+fn is_served(dir: &Path, name: &str) -> bool {
+    vfio_user::Client::new(&dir.join(format!("{name}.vfio"))).is_ok()
+}
+
+#[test]
+fn a_restarted_daemon_has_the_same_ports() {
+    for sandbox in ["on", "none"] {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let second = port(dir, "b", 2);
+        let options = ["--port", &second, "--sandbox", sandbox];
+        let daemon = start_kept(dir, &options);
+        assert_eq!(mode(&state(dir)), 0o600);
+        let net = dir.join("c.net").display().to_string();
+        let qemu = dir.join("c.qemu").display().to_string();
+        let third = port(dir, "c", 3) + &format!(",net={net}:{qemu},group=x,rate=5M");
+        done(dir, &["add-port", &third, "--socket-mode", "640"]);
+        done(dir, &["add-port", &port(dir, "d", 4)]);
+        done(dir, &["limit", "a", "--rate", "1G:1M"]);
+        done(dir, &["limit", "d", "--messages", "70"]);
+        done(dir, &["remove-port", "b"]);
+        done(dir, &["log-level", "warn"]);
+        let (before, text) = (ports(dir), content(dir));
+        assert!(log(daemon).contains("\"c\" mac=52:54:00:09:00:03"));
+        assert!(!dir.join("c.vfio").exists());
+
+        let daemon = start_kept(dir, &options);
+        assert_eq!(ports(dir), before);
+        assert_eq!(content(dir), text);
+        for name in ["a", "c", "d"] {
+            assert!(is_served(dir, name), "{name}");
+        }
+        assert!(!dir.join("b.vfio").exists());
+        for (name, expected) in [("c.vfio", 0o640), ("c.net", 0o640), ("d.vfio", 0o600)] {
+            assert_eq!(mode(&dir.join(name)), expected, "{name}");
+        }
+        // Restored ports can be changed as before.
+        done(dir, &["remove-port", "c"]);
+        done(dir, &["add-port", &port(dir, "b", 2)]);
+        let before = ports(dir);
+        let written = log(daemon);
+        // The level of the log was restored.
+        assert!(written.is_empty(), "{written}");
+        let daemon = start_kept(dir, &options);
+        assert_eq!(ports(dir), before);
+        assert_eq!(mode(&state(dir)), 0o600);
+        drop(daemon);
+        let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+        let temporary = files.filter(|file| file.extension() == Some("new".as_ref()));
+        assert_eq!(temporary.count(), 0);
+    }
+}
+
+#[test]
+fn a_later_command_line_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let second = port(dir, "b", 2);
+    let daemon = start_kept(dir, &["--port", &second]);
+    done(dir, &["limit", "b", "--rate", "1M"]);
+    done(dir, &["add-port", &port(dir, "c", 3)]);
+    log(daemon);
+    let later = second + ",rate=3M";
+    let daemon = start_kept(dir, &["--port", &later]);
+    let text = ports(dir);
+    assert!(text.contains("\"rate\":\"3145728\""), "{text}");
+    assert!(text.contains("\"name\":\"c\""), "{text}");
+    let log = log(daemon);
+    assert!(
+        log.contains("port b: the command line was changed"),
+        "{log}"
+    );
+    // The change is forgotten.
+    assert!(!content(dir).contains("b.vfio"));
+}
+
+#[test]
+fn a_file_that_can_not_be_used_is_told_and_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    log(start_kept(dir, &[]));
+    let whole = content(dir);
+    let path = state(dir).display().to_string();
+    let added = format!(
+        "{{\n\"virtio-rdmad-state\": 1,\n\"ports\": [{{\"added\": {{\"port\": {:?}}}}}]\n}}\n",
+        port(dir, "c", 1)
+    );
+    for (text, complaint) in [
+        (&whole[..whole.len() / 2], "line "),
+        ("", "line 1: "),
+        ("a,vfio=/run/a\n", "line 1: "),
+        (&whole.replace("1,", "2,"), "line 2: version 2 is newer"),
+        (&added, "the MAC address 52:54:00:09:00:01"),
+    ] {
+        fs::write(state(dir), text).unwrap();
+        let error = no_start(dir, &[]);
+        assert!(error.contains(complaint), "{error}");
+        assert!(error.contains(&format!("state file {path}")), "{error}");
+        assert_eq!(content(dir), text);
+        assert!(!dir.join("a.vfio").exists());
+    }
+    fs::write(state(dir), &whole).unwrap();
+    let daemon = start_kept(dir, &["--spare-ports", "1"]);
+    done(dir, &["add-port", &port(dir, "b", 2)]);
+    log(daemon);
+    let error = no_start(dir, &["--spare-ports", "0"]);
+    assert!(error.contains("--spare-ports"), "{error}");
+    fs::set_permissions(state(dir), fs::Permissions::from_mode(0o622)).unwrap();
+    let error = no_start(dir, &[]);
+    assert!(error.contains("may write to it"), "{error}");
+    fs::set_permissions(state(dir), fs::Permissions::from_mode(0o600)).unwrap();
+    // A second daemon does not take the file over.
+    let _daemon = start_kept(dir, &[]);
+    let error = no_start(dir, &[]);
+    assert!(error.contains("another process"), "{error}");
+}
+
+/// The processes that a daemon has started.
+fn children(daemon: &Daemon) -> Vec<Pid> {
+    let id = daemon.0.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let children = children.split_whitespace();
+    children
+        .map(|id| Pid::from_raw(id.parse().unwrap()).unwrap())
+        .collect()
+}
+
+/// Kills daemons, and every other time their keepers, while limits change. The next daemon has the
+/// last limit that was confirmed, or the one that was not answered.
+#[test]
+fn a_killed_daemon_loses_nothing_that_it_confirmed() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let confirmed = AtomicU64::new(0);
+    let limit = || {
+        let text = ports(dir);
+        let (_, rest) = text.split_once("\"messages\":\"").unwrap();
+        rest.split('"').next().unwrap().parse::<u64>().ok()
+    };
+    for round in 0..12 {
+        let daemon = start_kept(dir, &[]);
+        let before = confirmed.load(Ordering::Relaxed);
+        if let Some(found) = limit() {
+            assert!((before..=before + 1).contains(&found), "{before}, {found}");
+            confirmed.store(found, Ordering::Relaxed);
+        }
+        let before = confirmed.load(Ordering::Relaxed);
+        thread::scope(|scope| {
+            scope.spawn(|| loop {
+                let next = confirmed.load(Ordering::Relaxed) + 1;
+                let request =
+                    format!("{{\"command\":\"limit\",\"port\":\"a\",\"messages\":\"{next}\"}}\n");
+                match answer_if_alive(dir, request.as_bytes()) {
+                    Some(answer) if answer == "\"done\"\n" => {}
+                    _ => break,
+                }
+                confirmed.store(next, Ordering::Relaxed);
+            });
+            while confirmed.load(Ordering::Relaxed) < before + round % 5 {
+                thread::yield_now();
+            }
+            let killed = Pid::from_child(&daemon.0);
+            let keepers = children(&daemon);
+            let keepers = keepers.into_iter().filter(|_| round % 2 == 0);
+            for process in keepers.chain([killed]) {
+                kill_process(process, Signal::KILL).unwrap();
+            }
+        });
+    }
+    assert!(confirmed.load(Ordering::Relaxed) >= 12);
+}
+
+/// Sends a request to a daemon that may end at any time.
+fn answer_if_alive(dir: &Path, request: &[u8]) -> Option<String> {
+    use std::io::Write;
+    let mut stream = std::os::unix::net::UnixStream::connect(dir.join("ctl")).ok()?;
+    stream.write_all(request).ok()?;
+    std::io::read_to_string(stream).ok()
+}
+
+/// On a full disk, commands fail and change nothing. The test needs the right to mount, which root
+/// has, and also a user in tools/testbed/enter.
+#[test]
+fn a_full_disk_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let disk = dir.join("disk");
+    fs::create_dir(&disk).unwrap();
+    let at = |name: &str| dir.join(name).display().to_string();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--propagation", "unchanged", "sh", "-c"])
+        .arg("mount -t tmpfs -o size=64k,mode=700 tmpfs \"$0\" && exec \"$@\"")
+        .arg(&disk)
+        .arg(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["--port", &port(dir, "a", 1), "--ctl", &at("ctl")])
+        .args(["--port", &port(dir, "b", 2), "--ready-fd", "1"])
+        .arg("--state")
+        .arg(disk.join("state"))
+        .env_remove("RUST_LOG")
+        .stderr(Stdio::piped());
+    let daemon = Daemon::start(command);
+    done(dir, &["limit", "a", "--rate", "1M"]);
+    // The disk, as the daemon sees it.
+    let root = format!("/proc/{}/root{}", daemon.0.id(), disk.display());
+    let (state, filler) = (
+        Path::new(&root).join("state"),
+        Path::new(&root).join("filler"),
+    );
+    fs::write(&filler, vec![0; 1 << 17]).unwrap_err();
+    let (before, text) = (ports(dir), fs::read_to_string(&state).unwrap());
+    for command in [
+        &["limit", "a", "--rate", "2M"][..],
+        &["remove-port", "b"],
+        &["add-port", &port(dir, "c", 3)],
+        &["log-level", "off"],
+    ] {
+        let error = refused(dir, command);
+        assert!(error.contains("No space left on device"), "{error}");
+        assert!(error.contains("nothing has changed"), "{error}");
+    }
+    assert_eq!(ports(dir), before);
+    assert_eq!(fs::read_to_string(&state).unwrap(), text);
+    assert!(is_served(dir, "b") && !dir.join("c.vfio").exists());
+    fs::remove_file(filler).unwrap();
+    done(dir, &["remove-port", "b"]);
+    assert!(fs::read_to_string(&state).unwrap().contains("removed"));
+    let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+}
+
+/// Without the keeper that writes the file, commands fail and change nothing.
+#[test]
+fn a_daemon_without_its_keeper_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start_kept(dir, &[]);
+    let keepers = children(&daemon);
+    assert_eq!(keepers.len(), 2);
+    for keeper in &keepers {
+        let status = fs::read_to_string(format!("/proc/{}/status", keeper.as_raw_nonzero()));
+        let status = status.unwrap();
+        assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
+        assert!(status.contains("Seccomp:\t2\n"), "{status}");
+        kill_process(*keeper, Signal::KILL).unwrap();
+    }
+    let before = ports(dir);
+    let error = refused(dir, &["limit", "a", "--rate", "2M"]);
+    assert!(error.contains("the keeper has ended"), "{error}");
+    assert_eq!(ports(dir), before);
+    let answered = answer(dir, b"{\"command\":\"remove-port\",\"port\":\"a\"}\n");
+    assert!(answered.contains("nothing has changed"), "{answered}");
+}
