@@ -8,7 +8,7 @@
 //!    of an SRQ; the caller compares the QPN.
 //! 2. [`Outcome::decode`] gives status and operation; the operation must match the kind of queue.
 //! 3. The caller completes the work request, which must be outstanding.
-//! 4. [`Request::completion`] gives the completion for the client.
+//! 4. [`PostedWr::completion`] gives the completion for the client.
 //!
 //! A CQE that fails a check breaks its CQ. The remaining risk is that a device completes work too
 //! early.
@@ -174,7 +174,7 @@ pub enum Service {
 
 /// The driver's record of a work request that the device reports as complete.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct PostedWr {
     /// Service of the QP.
     pub service: Service,
     /// Whether a process posted the work request. If so, the kernel must not access the memory that
@@ -230,7 +230,7 @@ pub struct Source {
     pub vlan: Option<u16>,
 }
 
-impl Request {
+impl PostedWr {
     /// The completion as the client sees it.
     ///
     /// For [`Operation::RecvRdmaWithImm`], the CQE's `byte_len` counts bytes that were written to

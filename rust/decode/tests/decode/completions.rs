@@ -14,8 +14,8 @@ const POSTED: u32 = 1000;
 
 const SERVICES: [Service; 3] = [Service::Reliable, Service::Unreliable, Service::Datagram];
 
-fn request(service: Service) -> Request {
-    Request {
+fn wr(service: Service) -> PostedWr {
+    PostedWr {
         service,
         is_process: false,
         length: POSTED,
@@ -41,16 +41,16 @@ fn send(opcode: WrOpcode, byte_len: u32) -> Cqe {
 }
 
 /// Decodes and checks a CQE, with the kind of queue that its opcode belongs to.
-fn complete(cqe: &Cqe, request: &Request) -> Result<Completion, InvalidCqe> {
+fn complete(cqe: &Cqe, wr: &PostedWr) -> Result<Completion, InvalidCqe> {
     let kind = match cqe.is_receive() {
         true => DoorbellKind::Rq,
         false => DoorbellKind::Sq,
     };
-    request.completion(cqe, Outcome::decode(cqe, kind)?)
+    wr.completion(cqe, Outcome::decode(cqe, kind)?)
 }
 
-fn fits(cqe: &Cqe, request: &Request) -> bool {
-    complete(cqe, request).is_ok()
+fn fits(cqe: &Cqe, wr: &PostedWr) -> bool {
+    complete(cqe, wr).is_ok()
 }
 
 // abi: R-664
@@ -95,7 +95,7 @@ fn a_send_completes() {
         source: None,
     };
     for service in SERVICES {
-        assert_eq!(complete(&cqe, &request(service)), Ok(completion));
+        assert_eq!(complete(&cqe, &wr(service)), Ok(completion));
     }
 }
 
@@ -107,7 +107,7 @@ fn a_receive_brings_immediate_data_or_a_key() {
             "0500 0000 0000 0000  00 80 00000000 64000000 01020304
              11000000 00000000 {flags} 0000 00 01"
         )));
-        complete(&cqe, &request(Service::Reliable)).map(|completion| completion.extra)
+        complete(&cqe, &wr(Service::Reliable)).map(|completion| completion.extra)
     };
     assert_eq!(with("00000000"), Ok(Extra::None));
     assert_eq!(with("02000000"), Ok(Extra::Immediate([1, 2, 3, 4])));
@@ -123,9 +123,9 @@ fn a_datagram_names_its_source() {
         "0500 0000 0000 0000  00 80 fe0f0000 64000000 00000000
          11000000 56341200 21000000 0100 0f 01",
     ));
-    let ports = Request {
+    let ports = PostedWr {
         pkeys: 2,
-        ..request(Service::Datagram)
+        ..wr(Service::Datagram)
     };
     let source = Source {
         qpn: Qpn::new(0x12_3456),
@@ -152,7 +152,7 @@ fn a_datagram_names_its_source() {
         complete(&untagged, &ports).map(|completion| completion.source),
         Ok(Some(source))
     );
-    assert_eq!(complete(&cqe, &request(Service::Datagram)), Err(InvalidCqe));
+    assert_eq!(complete(&cqe, &wr(Service::Datagram)), Err(InvalidCqe));
 }
 
 // abi: R-710
@@ -219,7 +219,7 @@ fn a_failure_shows_nothing_but_its_code() {
         ..receive(0)
     };
     for service in SERVICES {
-        let completion = complete(&cqe, &request(service)).expect("a failure");
+        let completion = complete(&cqe, &wr(service)).expect("a failure");
         assert_eq!(completion.status.value(), WcStatus::LocProtErr.value());
         assert_eq!(completion.operation, Operation::Recv);
         assert_eq!(completion.vendor_err, 0xdead);
@@ -233,29 +233,21 @@ fn a_failure_shows_nothing_but_its_code() {
 #[test]
 fn no_more_bytes_than_were_posted() {
     for service in SERVICES {
-        let request = request(service);
+        let wr = wr(service);
         for (length, good) in [
             (40, true),
             (POSTED, true),
             (POSTED + 1, false),
             (u32::MAX, false),
         ] {
-            assert_eq!(
-                fits(&receive(length), &request),
-                good,
-                "{service:?} {length}"
-            );
+            assert_eq!(fits(&receive(length), &wr), good, "{service:?} {length}");
             for opcode in [
                 WrOpcode::Send,
                 WrOpcode::RdmaRead,
                 WrOpcode::AtomicFetchAndAdd,
             ] {
                 let sent = send(opcode, length);
-                assert_eq!(
-                    fits(&sent, &request),
-                    good,
-                    "{service:?} {opcode:?} {length}"
-                );
+                assert_eq!(fits(&sent, &wr), good, "{service:?} {opcode:?} {length}");
             }
         }
     }
@@ -273,21 +265,21 @@ fn bytes_of_a_write_are_not_those_posted() {
     };
     for service in SERVICES {
         let connected = service != Service::Datagram;
-        let to_kernel = request(service);
-        let to_process = Request {
+        let to_kernel = wr(service);
+        let to_process = PostedWr {
             is_process: true,
             ..to_kernel
         };
-        for (request, shown) in [(to_kernel, POSTED), (to_process, 1 << 30)] {
-            let byte_len = complete(&write, &request).map(|completion| completion.byte_len);
-            assert_eq!(byte_len.ok(), connected.then_some(shown), "{request:?}");
+        for (wr, shown) in [(to_kernel, POSTED), (to_process, 1 << 30)] {
+            let byte_len = complete(&write, &wr).map(|completion| completion.byte_len);
+            assert_eq!(byte_len.ok(), connected.then_some(shown), "{wr:?}");
         }
     }
     let silent = Cqe {
         wc_flags: WcFlags::NONE,
         ..write
     };
-    assert!(!fits(&silent, &request(Service::Reliable)));
+    assert!(!fits(&silent, &wr(Service::Reliable)));
 }
 
 /// Clients subtract the length of the GRH from the received length without a check.
@@ -296,18 +288,18 @@ fn bytes_of_a_write_are_not_those_posted() {
 fn a_datagram_has_its_header() {
     for (length, good) in [(0, false), (39, false), (40, true)] {
         assert_eq!(
-            fits(&receive(length), &request(Service::Datagram)),
+            fits(&receive(length), &wr(Service::Datagram)),
             good,
             "{length}"
         );
     }
-    assert!(fits(&receive(0), &request(Service::Reliable)));
+    assert!(fits(&receive(0), &wr(Service::Reliable)));
 }
 
 // abi: R-710
 #[test]
 fn indices_of_a_datagram_are_in_their_tables() {
-    let request = request(Service::Datagram);
+    let wr = wr(Service::Datagram);
     let good = receive(40);
     let with_pkey = |pkey_index| Cqe { pkey_index, ..good };
     let with_sl = |sl| Cqe { sl, ..good };
@@ -319,30 +311,30 @@ fn indices_of_a_datagram_are_in_their_tables() {
         (with_sl(16), false),
     ];
     for (cqe, good) in cases {
-        assert_eq!(fits(&cqe, &request), good, "{cqe:?}");
+        assert_eq!(fits(&cqe, &wr), good, "{cqe:?}");
     }
     for (vlan, fitting) in [(4094, true), (4095, false), (u16::MAX, false)] {
         let mut tagged = good;
         tagged.set_vlan(vlan);
-        assert_eq!(fits(&tagged, &request), fitting, "{vlan}");
+        assert_eq!(fits(&tagged, &wr), fitting, "{vlan}");
     }
     let mut long = good;
     long.set_vlan(1);
     long.vendor_err = 0x1_0001;
-    assert!(!fits(&long, &request));
+    assert!(!fits(&long, &wr));
 }
 
 // abi: R-709
 #[test]
 fn the_type_of_the_headers_is_no_service_level() {
-    let request = request(Service::Datagram);
+    let wr = wr(Service::Datagram);
     let level = |wc_flags| {
         let cqe = Cqe {
             wc_flags,
             sl: 10,
             ..receive(40)
         };
-        let completion = complete(&cqe, &request).unwrap();
+        let completion = complete(&cqe, &wr).unwrap();
         completion.source.unwrap().sl
     };
     assert_eq!(level(WcFlags::GRH | WcFlags::WITH_NETWORK_HDR_TYPE), 0);
@@ -355,7 +347,7 @@ fn the_type_of_the_headers_is_no_service_level() {
 fn flags_fit_the_operation() {
     let (imm, key) = (WcFlags::WITH_IMM, WcFlags::WITH_INVALIDATE);
     for service in SERVICES {
-        let request = request(service);
+        let wr = wr(service);
         let is_datagram = service == Service::Datagram;
         let is_reliable = service == Service::Reliable;
         let flags = [
@@ -370,8 +362,8 @@ fn flags_fit_the_operation() {
         for (wc_flags, received, sent) in flags {
             let with = |cqe: Cqe| Cqe { wc_flags, ..cqe };
             let told = (
-                fits(&with(receive(100)), &request),
-                fits(&with(send(WrOpcode::Send, 100)), &request),
+                fits(&with(receive(100)), &wr),
+                fits(&with(send(WrOpcode::Send, 100)), &wr),
             );
             assert_eq!(told, (received, sent), "{service:?} {wc_flags:?}");
         }

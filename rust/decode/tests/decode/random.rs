@@ -40,14 +40,14 @@ fn cqe() -> impl Strategy<Value = Cqe> {
     })
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn wr() -> impl Strategy<Value = PostedWr> {
     let service = prop_oneof![
         Just(Service::Reliable),
         Just(Service::Unreliable),
         Just(Service::Datagram)
     ];
     (service, any::<bool>(), 0u32..200, 0u16..4).prop_map(|(service, is_process, length, pkeys)| {
-        Request {
+        PostedWr {
             service,
             is_process,
             length,
@@ -115,19 +115,19 @@ proptest! {
 
     /// An accepted completion never leads a client beyond its memory or a table.
     #[test]
-    fn completions_stay_within_what_was_posted(cqe in cqe(), request in request(), sent: bool) {
+    fn completions_stay_within_what_was_posted(cqe in cqe(), wr in wr(), sent: bool) {
         let kind = if sent { DoorbellKind::Sq } else { DoorbellKind::Rq };
         let Ok(outcome) = Outcome::decode(&cqe, kind) else {
             return Ok(());
         };
         prop_assert_eq!(cqe.is_receive(), !sent);
-        let Ok(completion) = request.completion(&cqe, outcome) else {
+        let Ok(completion) = wr.completion(&cqe, outcome) else {
             prop_assert_eq!(outcome.status, Status::SUCCESS);
             return Ok(());
         };
         let is_write = completion.operation == Operation::RecvRdmaWithImm;
-        if !(is_write && request.is_process) {
-            prop_assert!(completion.byte_len <= request.length);
+        if !(is_write && wr.is_process) {
+            prop_assert!(completion.byte_len <= wr.length);
         }
         if completion.status != Status::SUCCESS {
             prop_assert_eq!((completion.byte_len, completion.extra), (0, Extra::None));
@@ -137,11 +137,11 @@ proptest! {
         if sent {
             prop_assert_eq!(completion.extra, Extra::None);
         }
-        let is_datagram = !sent && request.service == Service::Datagram;
+        let is_datagram = !sent && wr.service == Service::Datagram;
         prop_assert_eq!(completion.source.is_some(), is_datagram);
         if let Some(source) = completion.source {
             prop_assert!(completion.byte_len >= 40);
-            prop_assert!(source.pkey_index < request.pkeys);
+            prop_assert!(source.pkey_index < wr.pkeys);
             prop_assert!(source.sl <= 15);
             prop_assert!(source.vlan.is_none_or(|vlan| vlan < 4095));
         }

@@ -8,7 +8,7 @@ use virtio_rdma_abi::ib::WcFlags;
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::{
-    split_wr_id, srq_slot, wr_id, Completion, Extra, InvalidCqe, Operation, Outcome, Request,
+    split_wr_id, srq_slot, wr_id, Completion, Extra, InvalidCqe, Operation, Outcome, PostedWr,
     Service, Status,
 };
 use virtio_rdma_ring::{SharedSlots, WorkSlots};
@@ -149,13 +149,13 @@ fn take(
         let posted = shared.iter().position(|work| work.0 == slot);
         assert_eq!(srq.complete(slot).is_ok(), posted.is_some(), "once each");
         let (_, length) = shared.swap_remove(posted.ok_or(InvalidCqe)?);
-        let request = Request {
+        let wr = PostedWr {
             service: Service::Reliable,
             is_process: false,
             length,
             pkeys: PKEYS,
         };
-        is_true(cqe, &request, request.completion(cqe, outcome)?);
+        is_true(cqe, &wr, wr.completion(cqe, outcome)?);
         return Ok(());
     }
     let (place, position) = split_wr_id(cqe.wr_id);
@@ -172,7 +172,7 @@ fn take(
         "once each"
     );
     let posted = posted.ok_or(InvalidCqe)?;
-    let request = Request {
+    let wr = PostedWr {
         service: queue.service,
         is_process: queue.is_process,
         length: queue.outstanding[posted].1,
@@ -180,21 +180,21 @@ fn take(
     };
     // The CQE completes earlier work requests too.
     queue.outstanding.drain(..=posted);
-    is_true(cqe, &request, request.completion(cqe, outcome)?);
+    is_true(cqe, &wr, wr.completion(cqe, outcome)?);
     Ok(())
 }
 
 /// Asserts that a completion stays within the length that its client has posted, and refers to no
 /// entry beyond the end of a table.
-fn is_true(cqe: &Cqe, request: &Request, completion: Completion) {
+fn is_true(cqe: &Cqe, wr: &PostedWr, completion: Completion) {
     let Completion {
         operation, extra, ..
     } = completion;
     let is_write = operation == Operation::RecvRdmaWithImm;
-    let is_bounded = !is_write || !request.is_process;
+    let is_bounded = !is_write || !wr.is_process;
     assert!(
-        !is_bounded || completion.byte_len <= request.length,
-        "{cqe:?} {request:?}"
+        !is_bounded || completion.byte_len <= wr.length,
+        "{cqe:?} {wr:?}"
     );
     assert_eq!(completion.status.value(), cqe.status);
     if completion.status != Status::SUCCESS {
@@ -205,14 +205,14 @@ fn is_true(cqe: &Cqe, request: &Request, completion: Completion) {
     let is_received = operation == Operation::Recv || is_write;
     assert!(is_received || extra == Extra::None, "{cqe:?}");
     assert!(!is_write || matches!(extra, Extra::Immediate(_)), "{cqe:?}");
-    let is_datagram = is_received && request.service == Service::Datagram;
+    let is_datagram = is_received && wr.service == Service::Datagram;
     assert_eq!(completion.source.is_some(), is_datagram);
     if let Extra::Invalidated(_) = extra {
-        assert_eq!(request.service, Service::Reliable);
+        assert_eq!(wr.service, Service::Reliable);
     }
     if let Some(source) = completion.source {
         assert!(
-            completion.byte_len >= 40 && source.pkey_index < request.pkeys,
+            completion.byte_len >= 40 && source.pkey_index < wr.pkeys,
             "{cqe:?}"
         );
         assert!(

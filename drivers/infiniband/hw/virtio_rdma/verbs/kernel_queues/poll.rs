@@ -32,7 +32,7 @@ use crate::{
         Completion,
         Operation,
         Outcome,
-        Request, //
+        PostedWr, //
     },
     device::Device,
     rdma::{
@@ -214,13 +214,13 @@ impl Client {
     /// request.
     #[inline(always)]
     fn completion(&self, cqe: &Cqe, outcome: Outcome, posted: &Posted, pkeys: u16) -> Result<Wc> {
-        let request = Request {
+        let wr = PostedWr {
             service: self.service,
             is_process: self.is_process,
             length: posted.length,
             pkeys,
         };
-        let completion = request.completion(cqe, outcome).map_err(|_| EIO)?;
+        let completion = wr.completion(cqe, outcome).map_err(|_| EIO)?;
         work_completion(posted.wr_id, &completion)
     }
 }
