@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Output};
 use std::thread;
 
-use roce::headers::{Bth, Headers, Request, SendPart};
+use roce::headers::{Bth, Headers, RcRequest, SendPart};
 use roce::net::{Addresses, Mac};
 use roce::packet::{build, frame_size};
 use roce::work::With;
@@ -103,7 +103,7 @@ fn of_the_switch_thread() {
 fn packet() -> Vec<u8> {
     let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let path = Path::new([2, 0, 0, 0, 1, 1], MAC, addresses);
-    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
     let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(0)), send);
     let mut frame = vec![0; frame_size(&path, &headers.body, 0)];
     build(&mut frame, &path, 0, &headers, 0, |_| Ok::<_, ()>(())).unwrap();

@@ -224,7 +224,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::headers::{Request, SendPart};
+    use crate::headers::{RcRequest, SendPart};
     use crate::net::Addresses;
     use crate::work::With;
     use crate::{FramePool, Psn, Qpn};
@@ -245,7 +245,7 @@ mod tests {
     /// A SEND packet with this path, in a frame of `pool`.
     fn send(pool: &FramePool, path: &Path) -> Frame {
         let bth = Bth::new(0xffff, Qpn::new(17), Psn::new(3));
-        let headers = Headers::new(bth, Request::from(SendPart::Only(With::Nothing)));
+        let headers = Headers::new(bth, RcRequest::from(SendPart::Only(With::Nothing)));
         let mut frame = pool.take(frame_size(path, &headers.body, PAYLOAD)).unwrap();
         frame.fill(0xee);
         let built: Result<(), Infallible> =

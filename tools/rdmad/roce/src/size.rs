@@ -5,7 +5,7 @@
 use virtio_rdma_abi::number::Qpn;
 
 use crate::connection::Connection;
-use crate::headers::{Body, Deth, Request};
+use crate::headers::{Body, Deth, RcRequest};
 use crate::opcode::Service;
 use crate::packet::frame_size;
 use crate::rc::READ_PACKETS;
@@ -43,7 +43,7 @@ pub fn request_size<L>(
                 return 0;
             };
             let body = match service {
-                Service::Rc => Body::Request(Request::Part(segment.part)),
+                Service::Rc => Body::Request(RcRequest::Part(segment.part)),
                 Service::Uc => Body::Uc(segment.part),
                 Service::Ud => Body::Ud {
                     deth: Deth {
@@ -55,13 +55,13 @@ pub fn request_size<L>(
             };
             (body, segment.length)
         }
-        SendOp::Read { .. } => (Body::Request(Request::Read(SOME_RANGE.range(0, 0))), 0),
-        SendOp::Atomic { remote, op } => (Body::Request(Request::Atomic(remote, op)), 0),
+        SendOp::Read { .. } => (Body::Request(RcRequest::Read(SOME_RANGE.range(0, 0))), 0),
+        SendOp::Atomic { remote, op } => (Body::Request(RcRequest::Atomic(remote, op)), 0),
         SendOp::AtomicWrite { .. } => {
-            let request = Request::AtomicWrite(SOME_RANGE.range(0, 0));
+            let request = RcRequest::AtomicWrite(SOME_RANGE.range(0, 0));
             (Body::Request(request), ATOMIC_SIZE)
         }
-        SendOp::Flush(op) => (Body::Request(Request::flush(&op)), 0),
+        SendOp::Flush(op) => (Body::Request(RcRequest::flush(&op)), 0),
         SendOp::Local { .. } => return 0,
     };
     frame_size(&connection.path, &body, payload as usize)

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 
 use common::capture;
 use common::setup::opcode;
-use roce::headers::{Body, Request, Response};
+use roce::headers::{Body, RcRequest, RcResponse};
 use roce::icrc::Icrc;
 use roce::packet::{build, frame_size};
 use roce::Packet;
@@ -49,8 +49,8 @@ fn the_capture_has_the_operations_it_is_meant_to_have() {
         *counts.entry(opcode(&frame)).or_default() += 1;
         v6 += usize::from(packet.path.addresses.src().is_ipv6());
         match packet.headers.body {
-            Body::Request(Request::Read(reth)) => assert!(reth.rkey != 0),
-            Body::Response(Response::Ack(_)) => assert!(packet.payload.is_empty()),
+            Body::Request(RcRequest::Read(reth)) => assert!(reth.rkey != 0),
+            Body::Response(RcResponse::Ack(_)) => assert!(packet.payload.is_empty()),
             _ => {}
         }
     }

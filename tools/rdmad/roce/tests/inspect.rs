@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use roce::headers::{Bth, Headers, Request, SendPart};
+use roce::headers::{Bth, Headers, RcRequest, SendPart};
 use roce::net::{carries_roce, inspect, is_roce, Addresses, Content, NetError, ROCE_PORT};
 use roce::packet::{build, frame_size, PacketError};
 use roce::work::With;
@@ -279,7 +279,7 @@ fn frames_of_the_engine_are_roce() {
             vlan,
             ..Path::new([2; 6], [4; 6], addresses)
         };
-        let send = Request::from(SendPart::Only(With::Nothing));
+        let send = RcRequest::from(SendPart::Only(With::Nothing));
         let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(1)), send);
         let mut frame = vec![0; frame_size(&path, &headers.body, 4)];
         build(&mut frame, &path, 0, &headers, 4, |_| Ok::<_, ()>(())).unwrap();

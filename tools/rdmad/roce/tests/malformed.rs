@@ -13,7 +13,9 @@ use common::capture;
 use common::endpoint::{Endpoint, Pieces, Settings, BASE, RKEY};
 use common::setup::sealed;
 use proptest::prelude::*;
-use roce::headers::{Body, Bth, Deth, Headers, Part, Request, Response, Reth, SendPart, WritePart};
+use roce::headers::{
+    Body, Bth, Deth, Headers, Part, RcRequest, RcResponse, Reth, SendPart, WritePart,
+};
 use roce::icrc::Icrc;
 use roce::net::{is_roce, NetError};
 use roce::packet::PacketError;
@@ -141,7 +143,7 @@ fn headers_that_end_early_are_refused() {
         let packet = Packet::parse(frame).unwrap();
         matches!(
             packet.headers.body,
-            Body::Request(Request::Atomic(..)) | Body::Response(Response::Atomic(..))
+            Body::Request(RcRequest::Atomic(..)) | Body::Response(RcResponse::Atomic(..))
         )
     });
     for mut frame in atomics {

@@ -11,7 +11,7 @@ use common::endpoint::Settings;
 use common::setup::{at, sim, statuses, SEND};
 use common::sim::Sim;
 use proptest::prelude::*;
-use roce::headers::{Body, Response};
+use roce::headers::{Body, RcResponse};
 use roce::icrc::Icrc;
 use roce::net::{flow_label, udp_source_port, vlan_id, vlan_priority, vlan_tag, Addresses, Ecn};
 use roce::work::{AtomicOp, SendOp, WcStatus};
@@ -166,7 +166,7 @@ fn notification(qpn: u8) -> Vec<u8> {
 #[test]
 fn congestion_notifications_change_no_result() {
     let body = Packet::parse(&notification(1)).map(|packet| packet.headers.body);
-    assert_eq!(body, Ok(Body::Response(Response::Congestion)));
+    assert_eq!(body, Ok(Body::Response(RcResponse::Congestion)));
     let mut sim = sim(Settings::default());
     let expected = post_everything(&mut sim);
     exchange(&mut sim, |sim, to, frame| {

@@ -11,7 +11,7 @@ use common::endpoint::{Settings, BASE, RKEY};
 use common::setup::{at, invalidate, post_flags, requests, sealed, sent, sim, statuses, write};
 use common::sim::Sim;
 use roce::headers::{
-    Aeth, Body, Bth, Headers, NakCode, ReadPart, Request, Response, SendPart, Syndrome,
+    Aeth, Body, Bth, Headers, NakCode, RcRequest, RcResponse, ReadPart, SendPart, Syndrome,
 };
 use roce::work::{AccessFlags, AsyncEvent, AtomicOp, Remote, SendFlags, SendOp, WcStatus, With};
 use roce::{Packet, QpError};
@@ -38,7 +38,7 @@ fn request(sim: &Sim, op: AtomicOp, va: u64, rkey: u32, back: u32) -> Vec<u8> {
     let psn = end.responder.expected_psn().add(0x100_0000 - back);
     let mut bth = Bth::new(0xffff, end.qpn, psn);
     bth.ack_req = true;
-    let request = Request::Atomic(Remote { va, rkey }, op);
+    let request = RcRequest::Atomic(Remote { va, rkey }, op);
     sealed(&Headers::new(bth, request), &[])
 }
 
@@ -52,8 +52,8 @@ fn answers(sim: &mut Sim) -> Vec<(i32, Syndrome, Option<u64>)> {
         .map(|headers| {
             let distance = headers.bth.psn.since(expected);
             match headers.body {
-                Body::Response(Response::Ack(aeth)) => (distance, aeth.syndrome, None),
-                Body::Response(Response::Atomic(aeth, original)) => {
+                Body::Response(RcResponse::Ack(aeth)) => (distance, aeth.syndrome, None),
+                Body::Response(RcResponse::Atomic(aeth, original)) => {
                     (distance, aeth.syndrome, Some(original))
                 }
                 body => panic!("no answer: {body:?}"),
@@ -255,7 +255,7 @@ fn an_atomic_operation_within_a_message() {
     let psn = sim.ends[1].responder.expected_psn();
     let first = Headers::new(
         Bth::new(0xffff, Qpn::new(2), psn),
-        Request::from(SendPart::First),
+        RcRequest::from(SendPart::First),
     );
     let now = sim.now;
     sim.ends[1].deliver(&sealed(&first, &[0; 1024]), now);
@@ -303,8 +303,8 @@ fn answers_of_the_wrong_kind() {
         syndrome: Syndrome::ACK,
         msn: 1,
     };
-    let original = Response::Atomic(aeth, 7);
-    let data = Response::Read(ReadPart::Only(aeth));
+    let original = RcResponse::Atomic(aeth, 7);
+    let data = RcResponse::Read(ReadPart::Only(aeth));
     for (posted, answer, payload) in [
         (read, original, &[][..]),
         (write(at(0)), original, &[]),

@@ -12,14 +12,14 @@ use common::parts::{self, range};
 use common::setup::{at, local, sealed, sim, statuses, LEN, MEMORY, SEND};
 use common::sim::Sim;
 use roce::headers::{
-    Aeth, Body, Bth, Headers, NakCode, ReadPart, Request, Response, Reth, Syndrome, WritePart,
+    Aeth, Body, Bth, Headers, NakCode, RcRequest, RcResponse, ReadPart, Reth, Syndrome, WritePart,
 };
 use roce::opcode::Position;
 use roce::work::{AccessFlags, AsyncEvent, Mtu, SendOp, WcStatus};
 use roce::{Packet, Psn, QpError};
 
 /// A frame from side 0 to side 1. Its PSN is the expected one plus `ahead`.
-fn request(sim: &Sim, request: Request, ahead: u32, payload: &[u8]) -> Vec<u8> {
+fn request(sim: &Sim, request: RcRequest, ahead: u32, payload: &[u8]) -> Vec<u8> {
     let end = &sim.ends[1];
     let mut bth = Bth::new(0xffff, end.qpn, end.responder.expected_psn().add(ahead));
     bth.ack_req = true;
@@ -35,8 +35,8 @@ fn answers(sim: &mut Sim) -> Vec<(Psn, Syndrome)> {
         .map(|frame| Packet::parse(frame).unwrap().headers)
         .filter_map(|headers| {
             let aeth = match headers.body {
-                Body::Response(Response::Read(part)) => part.aeth()?,
-                Body::Response(Response::Ack(aeth) | Response::Atomic(aeth, _)) => aeth,
+                Body::Response(RcResponse::Read(part)) => part.aeth()?,
+                Body::Response(RcResponse::Ack(aeth) | RcResponse::Atomic(aeth, _)) => aeth,
                 body => panic!("no answer: {body:?}"),
             };
             Some((headers.bth.psn, aeth.syndrome))
@@ -44,20 +44,20 @@ fn answers(sim: &mut Sim) -> Vec<(Psn, Syndrome)> {
         .collect()
 }
 
-fn send(position: Position) -> Request {
-    Request::Part(parts::send(position))
+fn send(position: Position) -> RcRequest {
+    RcRequest::Part(parts::send(position))
 }
 
-fn write(position: Position, length: u32) -> Request {
-    Request::Part(parts::write(position, length))
+fn write(position: Position, length: u32) -> RcRequest {
+    RcRequest::Part(parts::write(position, length))
 }
 
-fn read(length: u32) -> Request {
-    Request::Read(range(length))
+fn read(length: u32) -> RcRequest {
+    RcRequest::Read(range(length))
 }
 
 /// The headers and the payload of a request packet.
-type Step<'a> = (Request, &'a [u8]);
+type Step<'a> = (RcRequest, &'a [u8]);
 
 #[test]
 fn broken_messages_are_invalid_requests() {
@@ -180,7 +180,7 @@ fn duplicate_reads_are_executed_again_from_any_packet() {
         rkey: RKEY,
         length: LEN as u32 - 1024,
     };
-    let again = request(&sim, Request::Read(middle), 0x100_0000 - 2, &[]);
+    let again = request(&sim, RcRequest::Read(middle), 0x100_0000 - 2, &[]);
     sim.ends[1].deliver(&again, sim.now);
     sim.ends[1].deliver(&again, sim.now);
     sim.ends[1].transmit(usize::MAX, sim.now);
@@ -197,7 +197,7 @@ fn duplicate_reads_are_executed_again_from_any_packet() {
         length: LEN as u32 + 100,
         ..middle
     };
-    let frame = request(&sim, Request::Read(longer), 0x100_0000 - 2, &[]);
+    let frame = request(&sim, RcRequest::Read(longer), 0x100_0000 - 2, &[]);
     sim.ends[1].deliver(&frame, sim.now);
     sim.ends[1].deliver(&again, sim.now);
     sim.ends[1].world.remote_fault = true;
@@ -219,7 +219,7 @@ fn a_duplicate_of_what_is_still_to_be_answered_changes_nothing() {
         rkey: RKEY,
         length: LEN as u32 - 2048,
     };
-    let again = request(&sim, Request::Read(last), 0x100_0000 - 1, &[]);
+    let again = request(&sim, RcRequest::Read(last), 0x100_0000 - 1, &[]);
     for frame in [&read, &again] {
         sim.ends[1].deliver(frame, sim.now);
     }
@@ -238,8 +238,8 @@ fn ranges_are_checked_as_a_whole_and_if_there_is_one() {
         length: 0,
     };
     let mut sim = sim(Settings::default());
-    let write = Request::from(WritePart::Only(nowhere, None));
-    for empty in [Request::Read(nowhere), write] {
+    let write = RcRequest::from(WritePart::Only(nowhere, None));
+    for empty in [RcRequest::Read(nowhere), write] {
         let frame = request(&sim, empty, 0, &[]);
         sim.ends[1].deliver(&frame, sim.now);
         assert_eq!(sim.ends[1].errors, [], "{empty:?}");
@@ -264,7 +264,7 @@ const AETH: Aeth = Aeth {
 };
 
 /// Delivers a response with the PSN of the first request to side 0.
-fn respond(sim: &mut Sim, response: Response, payload: &[u8]) {
+fn respond(sim: &mut Sim, response: RcResponse, payload: &[u8]) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn);
     let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);
     let frame = sealed(&Headers::new(bth, response), payload);
@@ -274,8 +274,8 @@ fn respond(sim: &mut Sim, response: Response, payload: &[u8]) {
 // abi
 #[test]
 fn bad_read_responses() {
-    let only = Response::Read(ReadPart::Only(AETH));
-    let first = Response::Read(ReadPart::First(AETH));
+    let only = RcResponse::Read(ReadPart::Only(AETH));
+    let first = RcResponse::Read(ReadPart::First(AETH));
     let read = SendOp::Read { remote: at(0) };
     for (posted, response, payload, status) in [
         (read, only, &[1u8; 11][..], WcStatus::LocLenErr),
@@ -295,11 +295,11 @@ fn bad_read_responses() {
 #[test]
 fn responses_to_nothing_are_ignored() {
     let mut sim = sim(Settings::default());
-    respond(&mut sim, Response::Ack(AETH), &[]);
-    respond(&mut sim, Response::Read(ReadPart::Only(AETH)), &[]);
+    respond(&mut sim, RcResponse::Ack(AETH), &[]);
+    respond(&mut sim, RcResponse::Read(ReadPart::Only(AETH)), &[]);
     assert_eq!(sim.ends[0].errors, []);
     sim.ends[0].post(0, SEND, vec![0..10]);
-    respond(&mut sim, Response::Ack(AETH), &[]);
+    respond(&mut sim, RcResponse::Ack(AETH), &[]);
     assert_eq!(statuses(&sim), [], "posted but not sent");
 }
 

@@ -11,7 +11,7 @@ use common::endpoint::{Settings, RKEY};
 use common::setup::{at, sealed, sent, sim, statuses};
 use common::sim::{Faults, Sim};
 use roce::headers::{
-    Aeth, Body, Bth, Headers, NakCode, ReadPart, Request, Response, Reth, SendPart, Syndrome,
+    Aeth, Body, Bth, Headers, NakCode, RcRequest, RcResponse, ReadPart, Reth, SendPart, Syndrome,
     WritePart,
 };
 use roce::work::{AccessFlags, FlushOp, FlushTypes, Remote, SendOp, WcStatus, With};
@@ -48,7 +48,7 @@ fn behind_udp(frame: &[u8]) -> &[u8] {
 }
 
 /// Headers of a request from side 0 to side 1. The PSN is the expected one minus `back`.
-fn request(sim: &Sim, request: Request, back: u32) -> Headers {
+fn request(sim: &Sim, request: RcRequest, back: u32) -> Headers {
     let end = &sim.ends[1];
     let psn = end.responder.expected_psn().add(0x100_0000 - back);
     let mut bth = Bth::new(0xffff, end.qpn, psn);
@@ -57,20 +57,20 @@ fn request(sim: &Sim, request: Request, back: u32) -> Headers {
 }
 
 /// An atomic WRITE of `length` bytes.
-fn atomic_write(va: u64, length: u32) -> Request {
-    Request::AtomicWrite(range(va, length))
+fn atomic_write(va: u64, length: u32) -> RcRequest {
+    RcRequest::AtomicWrite(range(va, length))
 }
 
-fn flush_of(va: u64, length: u32) -> Request {
-    Request::flush(&FlushOp {
+fn flush_of(va: u64, length: u32) -> RcRequest {
+    RcRequest::flush(&FlushOp {
         remote: remote(va),
         length: Some(length),
         types: FlushTypes::GLOBAL,
     })
 }
 
-fn read(va: u64, length: u32) -> Request {
-    Request::Read(range(va, length))
+fn read(va: u64, length: u32) -> RcRequest {
+    RcRequest::Read(range(va, length))
 }
 
 fn remote(va: u64) -> Remote {
@@ -107,9 +107,9 @@ fn answers(sim: &mut Sim) -> Vec<(Answer, i32, Syndrome)> {
         .map(|frame| Packet::parse(frame).unwrap().headers)
         .map(|headers| {
             let (answer, aeth) = match headers.body {
-                Body::Response(Response::Read(ReadPart::Only(aeth))) => (Done, aeth),
-                Body::Response(Response::Ack(aeth)) => (Ack, aeth),
-                Body::Response(Response::Atomic(aeth, _)) => (Answer::Other, aeth),
+                Body::Response(RcResponse::Read(ReadPart::Only(aeth))) => (Done, aeth),
+                Body::Response(RcResponse::Ack(aeth)) => (Ack, aeth),
+                Body::Response(RcResponse::Atomic(aeth, _)) => (Answer::Other, aeth),
                 body => panic!("no answer: {body:?}"),
             };
             (answer, headers.bth.psn.since(expected), aeth.syndrome)
@@ -196,7 +196,7 @@ fn a_false_duplicate_takes_no_answer_away() {
     ] {
         let mut sim = sim(settings());
         sim.ends[1].post_recv(0, vec![0..8]);
-        let send = Request::from(SendPart::Only(With::Nothing));
+        let send = RcRequest::from(SendPart::Only(With::Nothing));
         let send = request(&sim, send, 0);
         deliver(&mut sim, &send, &DATA);
         answers(&mut sim);
@@ -286,7 +286,7 @@ fn a_flush_needs_a_right_and_no_message_around_it() {
     assert_eq!(answers(&mut sim), [(Ack, 0, nak)], "no right");
 
     let mut sim = common::setup::sim(settings());
-    let first = Request::from(WritePart::First(range(at(0).va, 1025)));
+    let first = RcRequest::from(WritePart::First(range(at(0).va, 1025)));
     let mut write = request(&sim, first, 0);
     write.bth.ack_req = false;
     deliver(&mut sim, &write, &[1; 1024]);
@@ -306,7 +306,7 @@ fn an_answer_with_data_is_none() {
             syndrome: Syndrome::ACK,
             msn: 1,
         };
-        let answer = Response::Read(ReadPart::Only(aeth));
+        let answer = RcResponse::Read(ReadPart::Only(aeth));
         let headers = Headers::new(Bth::new(0xffff, Qpn::new(1), psn), answer);
         let now = sim.now;
         sim.ends[0].deliver(&sealed(&headers, b"data"), now);

@@ -13,7 +13,7 @@ use common::endpoint::Settings;
 use common::setup::{at, local, sealed, sent, sim, statuses, write, LEN, SEND};
 use common::sim::Sim;
 use roce::env::Incident;
-use roce::headers::{Aeth, Body, Bth, Headers, NakCode, Request, Response, SendPart, Syndrome};
+use roce::headers::{Aeth, Body, Bth, Headers, NakCode, RcRequest, RcResponse, SendPart, Syndrome};
 use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::{Packet, Path, Pause, Psn};
@@ -44,7 +44,7 @@ fn asking(frames: &[Vec<u8>]) -> Vec<usize> {
 fn answer(sim: &mut Sim, ahead: u32, syndrome: Syndrome) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn).add(ahead);
     let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);
-    let headers = Headers::new(bth, Response::Ack(Aeth { syndrome, msn: 0 }));
+    let headers = Headers::new(bth, RcResponse::Ack(Aeth { syndrome, msn: 0 }));
     let now = sim.now;
     sim.ends[0].deliver(&sealed(&headers, &[]), now);
 }
@@ -166,7 +166,7 @@ fn both_sides_keep_to_their_budget() {
         assert_eq!(done.pause == Pause::Idle, packets == 1, "what was left");
     }
     let psn = sim.ends[1].responder.expected_psn();
-    let read = Request::Read(at(0).range(0, LEN as u32));
+    let read = RcRequest::Read(at(0).range(0, LEN as u32));
     let headers = Headers::new(Bth::new(0xffff, sim.ends[1].qpn, psn), read);
     sim.ends[1].deliver(&sealed(&headers, &[]), now);
     for (budget, packets) in [(frame, 2), (1, 1)] {
@@ -295,13 +295,13 @@ fn attributes_and_path_of_a_responder_change() {
     assert_eq!(responder.attr().rq_psn, expected.value());
     let addresses = roce::net::Addresses::V4([10, 9, 0, 2].into(), [10, 9, 0, 1].into());
     responder.set_path(Path::new([6; 6], [8; 6], addresses));
-    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
     let send = Headers::new(Bth::new(0xffff, Qpn::new(2), expected), send);
     let now = sim.now;
     sim.ends[1].deliver(&sealed(&send, b"text"), now);
     let answer = sent(&mut sim, 1).remove(0);
     assert_eq!(answer[..12], [[8; 6], [6; 6]].concat());
-    let Body::Response(Response::Ack(aeth)) = Packet::parse(&answer).unwrap().headers.body else {
+    let Body::Response(RcResponse::Ack(aeth)) = Packet::parse(&answer).unwrap().headers.body else {
         panic!("an acknowledgement");
     };
     assert_eq!(aeth.syndrome, Syndrome::Rnr(9));

@@ -13,7 +13,7 @@ use std::time::Instant;
 use common::capture;
 use common::setup::apply;
 use roce::env::{BadReceive, Output, RemoteFault, ResponderEnv};
-use roce::headers::{Body, Request, Response};
+use roce::headers::{Body, RcRequest, RcResponse};
 use roce::net::Addresses;
 use roce::rc::{Responder, ResponderAttr};
 use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
@@ -122,7 +122,7 @@ fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
 }
 
 /// The response in a packet.
-fn response(packet: &Packet<'_>) -> Response {
+fn response(packet: &Packet<'_>) -> RcResponse {
     match packet.headers.body {
         Body::Response(response) => response,
         body => panic!("no response: {body:?}"),
@@ -168,7 +168,7 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
         let mut sent: Vec<Frame> = Vec::new();
         for request in &flow.requests {
             let psn = request.headers.bth.psn;
-            if let Body::Request(Request::Read(reth)) = request.headers.body {
+            if let Body::Request(RcRequest::Read(reth)) = request.headers.body {
                 // The content of the responder's memory is known only from rxe's READ responses.
                 for answer in &flow.answers {
                     let index = answer.headers.bth.psn.since(psn);
@@ -178,13 +178,13 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
                     }
                 }
             }
-            if let Body::Request(Request::Atomic(remote, _)) = request.headers.body {
+            if let Body::Request(RcRequest::Atomic(remote, _)) = request.headers.body {
                 let answer = flow
                     .answers
                     .iter()
                     .find(|answer| answer.headers.bth.psn == psn);
                 let body = answer.expect("an answer").headers.body;
-                let Body::Response(Response::Atomic(_, original)) = body else {
+                let Body::Response(RcResponse::Atomic(_, original)) = body else {
                     panic!("{body:?}");
                 };
                 let bytes = original.to_le_bytes();
@@ -221,8 +221,8 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
                 assert_eq!(ours.payload, theirs.payload);
                 assert_eq!(ours.path.addresses, theirs.path.addresses);
                 match theirs.headers.body {
-                    Body::Response(Response::Ack(_)) => acks += 1,
-                    Body::Response(Response::Atomic(..)) => originals += 1,
+                    Body::Response(RcResponse::Ack(_)) => acks += 1,
+                    Body::Response(RcResponse::Atomic(..)) => originals += 1,
                     _ => responses += 1,
                 }
             }

@@ -13,7 +13,7 @@ use common::parts::{send, write, write_imm, write_to};
 use common::setup::{at, SEND};
 use common::sim::Rng;
 use proptest::prelude::*;
-use roce::headers::{Body, Bth, Deth, Headers, Part, Request, Reth, SendPart};
+use roce::headers::{Body, Bth, Deth, Headers, Part, RcRequest, Reth, SendPart};
 use roce::opcode::Position;
 use roce::work::{AccessFlags, AtomicOp, RecvWr, SendOp, WcStatus, With};
 use roce::{Pause, Psn, QpError};
@@ -274,7 +274,7 @@ fn packets_of_other_services_are_ignored() {
         qkey: 0,
         src_qpn: Qpn::new(1),
     };
-    for body in [Request::from(part).into(), Body::Ud { deth, imm: None }] {
+    for body in [RcRequest::from(part).into(), Body::Ud { deth, imm: None }] {
         let headers = Headers::new(Bth::new(0xffff, Qpn::new(2), Psn::new(PSN)), body);
         let frame = common::setup::sealed(&headers, b"text");
         assert_eq!(line.deliver(&frame), Ok(false));

@@ -11,7 +11,7 @@ use common::capture;
 use common::endpoint::{length, Pieces, World};
 use common::setup::{at, SEND};
 use proptest::prelude::*;
-use roce::headers::{Body, Bth, Deth, Headers, Part, Request, SendPart};
+use roce::headers::{Body, Bth, Deth, Headers, Part, RcRequest, SendPart};
 use roce::icrc::Icrc;
 use roce::net::{ip_to_gid, vlan_tag, Addresses};
 use roce::packet::{build, frame_size};
@@ -298,7 +298,7 @@ fn datagrams_that_are_dropped() {
     assert_eq!(ids, [1, 2]);
 
     let part = SendPart::Only(With::Nothing);
-    for body in [Request::from(part).into(), Body::Uc(Part::Send(part))] {
+    for body in [RcRequest::from(part).into(), Body::Uc(Part::Send(part))] {
         let headers = Headers::new(Bth::new(0xffff, Qpn::new(2), Psn::new(0)), body);
         let other = common::setup::sealed(&headers, b"text");
         assert_eq!(

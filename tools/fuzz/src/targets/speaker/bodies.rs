@@ -3,8 +3,8 @@
 //! Transport headers that the speaker modifies or forges.
 
 use roce::headers::{
-    Aeth, Body, Deth, Feth, NakCode, Part, ReadPart, Request, Response, Reth, SendPart, Syndrome,
-    WritePart,
+    Aeth, Body, Deth, Feth, NakCode, Part, RcRequest, RcResponse, ReadPart, Reth, SendPart,
+    Syndrome, WritePart,
 };
 use roce::opcode::Position;
 use roce::work::{AtomicOp, With};
@@ -17,14 +17,15 @@ use crate::own::harness::Mr;
 /// The RETH of a body, if it has one.
 pub fn reth_of(body: &mut Body) -> Option<&mut Reth> {
     match body {
-        Body::Request(Request::Read(reth))
-        | Body::Request(Request::AtomicWrite(reth))
-        | Body::Request(Request::Flush(_, reth)) => Some(reth),
-        Body::Request(Request::Part(Part::Write(part))) | Body::Uc(Part::Write(part)) => match part
-        {
-            WritePart::First(reth) | WritePart::Only(reth, _) => Some(reth),
-            WritePart::Middle | WritePart::Last(_) => None,
-        },
+        Body::Request(RcRequest::Read(reth))
+        | Body::Request(RcRequest::AtomicWrite(reth))
+        | Body::Request(RcRequest::Flush(_, reth)) => Some(reth),
+        Body::Request(RcRequest::Part(Part::Write(part))) | Body::Uc(Part::Write(part)) => {
+            match part {
+                WritePart::First(reth) | WritePart::Only(reth, _) => Some(reth),
+                WritePart::Middle | WritePart::Last(_) => None,
+            }
+        }
         _ => None,
     }
 }
@@ -32,8 +33,8 @@ pub fn reth_of(body: &mut Body) -> Option<&mut Reth> {
 /// The AETH of a body, if it has one.
 pub fn aeth_of(body: &mut Body) -> Option<&mut Aeth> {
     match body {
-        Body::Response(Response::Ack(aeth) | Response::Atomic(aeth, _)) => Some(aeth),
-        Body::Response(Response::Read(part)) => match part {
+        Body::Response(RcResponse::Ack(aeth) | RcResponse::Atomic(aeth, _)) => Some(aeth),
+        Body::Response(RcResponse::Read(part)) => match part {
             ReadPart::First(aeth) | ReadPart::Last(aeth) | ReadPart::Only(aeth) => Some(aeth),
             ReadPart::Middle => None,
         },
@@ -59,10 +60,10 @@ pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
     let imm = imm.map_or(With::Nothing, With::Imm);
     let send = |with| Part::Send(SendPart::new(position, with));
     match input.below(12) {
-        0 => Body::Request(Request::Part(send(imm))),
-        1 => Body::Request(Request::Part(send(With::Inv(mr.key)))),
-        2 => Body::Request(Request::Part(write)),
-        3 => Body::Request(Request::Read(reth)),
+        0 => Body::Request(RcRequest::Part(send(imm))),
+        1 => Body::Request(RcRequest::Part(send(With::Inv(mr.key)))),
+        2 => Body::Request(RcRequest::Part(write)),
+        3 => Body::Request(RcRequest::Read(reth)),
         4 => {
             let op = match input.once_in(2) {
                 true => AtomicOp::FetchAdd { add: 1 },
@@ -71,18 +72,18 @@ pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
                     swap: 1,
                 },
             };
-            Body::Request(Request::Atomic(reth.remote(), op))
+            Body::Request(RcRequest::Atomic(reth.remote(), op))
         }
-        5 => Body::Request(Request::AtomicWrite(reth)),
+        5 => Body::Request(RcRequest::AtomicWrite(reth)),
         6 => {
             let feth = Feth {
                 types: FlushTypes(input.any::<u8>() & 3),
                 level: FlushLevel::Range,
             };
-            Body::Request(Request::Flush(feth, reth))
+            Body::Request(RcRequest::Flush(feth, reth))
         }
         7 => Body::Response(other_response(old, position, input)),
-        8 => Body::Response(Response::Ack(other_aeth(old, input))),
+        8 => Body::Response(RcResponse::Ack(other_aeth(old, input))),
         9 => Body::Uc(send(imm)),
         10 => Body::Uc(write),
         _ => {
@@ -103,11 +104,11 @@ pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
 }
 
 /// A READ response, or the response to an atomic operation.
-fn other_response(old: Body, position: Position, input: &mut Input<'_>) -> Response {
+fn other_response(old: Body, position: Position, input: &mut Input<'_>) -> RcResponse {
     let aeth = other_aeth(old, input);
     match input.once_in(3) {
-        true => Response::Atomic(aeth, input.any()),
-        false => Response::Read(ReadPart::new(position, aeth)),
+        true => RcResponse::Atomic(aeth, input.any()),
+        false => RcResponse::Read(ReadPart::new(position, aeth)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 //! Frames of any content.
 
-use roce::headers::{Bth, Headers, Request, SendPart};
+use roce::headers::{Bth, Headers, RcRequest, SendPart};
 use roce::net::{Addresses, Mac};
 use roce::packet::{build, frame_size};
 use roce::work::With;
@@ -29,7 +29,7 @@ pub fn plain(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
 
 /// A valid RoCE frame, whose PSN is `number`.
 pub fn roce(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
-    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
     let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(number)), send);
     let addresses = Addresses::V4(ADDRESS.into(), [10, 0, 0, 2].into());
     let path = Path::new(from, to, addresses);

@@ -46,10 +46,10 @@ impl Headers {
 /// Opcode and extended headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A packet to the responder of a reliable connection.
-    Request(Request),
-    /// A packet to the requester of a reliable connection.
-    Response(Response),
+    /// A request packet of a reliable connection.
+    Request(RcRequest),
+    /// A response packet of a reliable connection.
+    Response(RcResponse),
     /// A packet of an unreliable connection.
     Uc(Part),
     /// A datagram: a SEND in one packet.
@@ -61,9 +61,9 @@ pub enum Body {
     },
 }
 
-/// A packet to the responder of a reliable connection.
+/// A request packet of a reliable connection, from the requester to the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum RcRequest {
     /// A packet of a SEND or RDMA WRITE.
     Part(Part),
     /// RDMA READ.
@@ -76,9 +76,9 @@ pub enum Request {
     Flush(Feth, Reth),
 }
 
-/// A packet to the requester of a reliable connection.
+/// A response packet of a reliable connection, from the responder to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Response {
+pub enum RcResponse {
     /// A packet of the data of an RDMA READ, or the answer to an atomic WRITE or a FLUSH.
     Read(ReadPart),
     /// An acknowledgement or a NAK.
@@ -129,8 +129,8 @@ impl Body {
     /// Whether packets with this body may carry a payload.
     pub const fn has_payload(&self) -> bool {
         match self {
-            Self::Request(Request::Part(_) | Request::AtomicWrite(_))
-            | Self::Response(Response::Read(_))
+            Self::Request(RcRequest::Part(_) | RcRequest::AtomicWrite(_))
+            | Self::Response(RcResponse::Read(_))
             | Self::Uc(_)
             | Self::Ud { .. } => true,
             Self::Request(_) | Self::Response(_) => false,
@@ -140,14 +140,14 @@ impl Body {
     /// Bytes of the extended headers.
     pub(crate) const fn size(&self) -> usize {
         match self {
-            Self::Request(Request::Part(part)) | Self::Uc(part) => part.size(),
-            Self::Request(Request::Read(_) | Request::AtomicWrite(_)) => Reth::SIZE,
-            Self::Request(Request::Atomic(..)) => AtomicEth::SIZE,
-            Self::Request(Request::Flush(..)) => Feth::SIZE + Reth::SIZE,
-            Self::Response(Response::Read(ReadPart::Middle)) => 0,
-            Self::Response(Response::Read(_) | Response::Ack(_)) => Aeth::SIZE,
-            Self::Response(Response::Atomic(..)) => Aeth::SIZE + size_of::<u64>(),
-            Self::Response(Response::Congestion) => CONGESTION_SIZE,
+            Self::Request(RcRequest::Part(part)) | Self::Uc(part) => part.size(),
+            Self::Request(RcRequest::Read(_) | RcRequest::AtomicWrite(_)) => Reth::SIZE,
+            Self::Request(RcRequest::Atomic(..)) => AtomicEth::SIZE,
+            Self::Request(RcRequest::Flush(..)) => Feth::SIZE + Reth::SIZE,
+            Self::Response(RcResponse::Read(ReadPart::Middle)) => 0,
+            Self::Response(RcResponse::Read(_) | RcResponse::Ack(_)) => Aeth::SIZE,
+            Self::Response(RcResponse::Atomic(..)) => Aeth::SIZE + size_of::<u64>(),
+            Self::Response(RcResponse::Congestion) => CONGESTION_SIZE,
             Self::Ud { imm, .. } => Deth::SIZE + imm_size(imm),
         }
     }
@@ -156,7 +156,7 @@ impl Body {
     pub(crate) fn decode(opcode: u8, reader: &mut Reader<'_>) -> Result<Self, BadBody> {
         if opcode == CONGESTION_NOTIFICATION {
             let _reserved: [u8; CONGESTION_SIZE] = array(reader)?;
-            return Ok(Self::Response(Response::Congestion));
+            return Ok(Self::Response(RcResponse::Congestion));
         }
         let operation = opcode & !SERVICE_MASK;
         match opcode & SERVICE_MASK {
@@ -181,7 +181,7 @@ impl Body {
 
     fn decode_rc(operation: u8, reader: &mut Reader<'_>) -> Result<Self, BadBody> {
         Ok(match operation {
-            READ_REQUEST => Self::Request(Request::Read(reth(reader)?)),
+            READ_REQUEST => Self::Request(RcRequest::Read(reth(reader)?)),
             COMPARE_SWAP | FETCH_ADD => {
                 let header = AtomicEth::decode(array(reader)?);
                 let op = match operation {
@@ -193,22 +193,22 @@ impl Body {
                         add: header.swap_add,
                     },
                 };
-                Self::Request(Request::Atomic(header.remote(), op))
+                Self::Request(RcRequest::Atomic(header.remote(), op))
             }
-            ATOMIC_WRITE => Self::Request(Request::AtomicWrite(reth(reader)?)),
+            ATOMIC_WRITE => Self::Request(RcRequest::AtomicWrite(reth(reader)?)),
             FLUSH => {
                 let feth = Feth::decode(array(reader)?).ok_or(BadBody::Headers)?;
-                Self::Request(Request::Flush(feth, reth(reader)?))
+                Self::Request(RcRequest::Flush(feth, reth(reader)?))
             }
             READ_FIRST..=READ_ONLY => {
-                Self::Response(Response::Read(ReadPart::decode(operation, reader)?))
+                Self::Response(RcResponse::Read(ReadPart::decode(operation, reader)?))
             }
-            ACK => Self::Response(Response::Ack(aeth(reader)?)),
+            ACK => Self::Response(RcResponse::Ack(aeth(reader)?)),
             ATOMIC_ACK => {
                 let aeth = aeth(reader)?;
-                Self::Response(Response::Atomic(aeth, u64::from_be_bytes(array(reader)?)))
+                Self::Response(RcResponse::Atomic(aeth, u64::from_be_bytes(array(reader)?)))
             }
-            _ => Self::Request(Request::Part(Part::decode(operation, reader)?)),
+            _ => Self::Request(RcRequest::Part(Part::decode(operation, reader)?)),
         })
     }
 
@@ -232,19 +232,19 @@ impl Body {
     }
 }
 
-impl From<Request> for Body {
-    fn from(request: Request) -> Self {
+impl From<RcRequest> for Body {
+    fn from(request: RcRequest) -> Self {
         Self::Request(request)
     }
 }
 
-impl From<Response> for Body {
-    fn from(response: Response) -> Self {
+impl From<RcResponse> for Body {
+    fn from(response: RcResponse) -> Self {
         Self::Response(response)
     }
 }
 
-impl Request {
+impl RcRequest {
     fn encode(&self, writer: &mut Writer<'_>) -> u8 {
         match self {
             Self::Part(part) => part.encode(writer),
@@ -291,19 +291,19 @@ impl Request {
     }
 }
 
-impl From<SendPart> for Request {
+impl From<SendPart> for RcRequest {
     fn from(part: SendPart) -> Self {
         Self::Part(Part::Send(part))
     }
 }
 
-impl From<WritePart> for Request {
+impl From<WritePart> for RcRequest {
     fn from(part: WritePart) -> Self {
         Self::Part(Part::Write(part))
     }
 }
 
-impl Response {
+impl RcResponse {
     fn encode(&self, writer: &mut Writer<'_>) -> u8 {
         match self {
             Self::Read(part) => RC | part.encode(writer),

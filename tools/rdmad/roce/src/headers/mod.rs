@@ -10,7 +10,7 @@ mod extended;
 mod part;
 
 pub(crate) use body::BadBody;
-pub use body::{Body, Headers, Request, Response};
+pub use body::{Body, Headers, RcRequest, RcResponse};
 pub use bth::Bth;
 pub(crate) use bytes::{Reader, Writer};
 pub use extended::{Aeth, AtomicEth, Deth, Feth, NakCode, Reth, Syndrome};

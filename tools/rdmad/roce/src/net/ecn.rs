@@ -81,7 +81,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::headers::{Aeth, Bth, Headers, Response, Syndrome};
+    use crate::headers::{Aeth, Bth, Headers, RcResponse, Syndrome};
     use crate::net::{Addresses, Path};
     use crate::packet::{build, frame_size};
     use crate::psn::Psn;
@@ -94,7 +94,7 @@ mod tests {
             msn: 0,
         };
         let bth = Bth::new(0xffff, Qpn::new(2), Psn::new(3));
-        let headers = Headers::new(bth, Response::Ack(aeth));
+        let headers = Headers::new(bth, RcResponse::Ack(aeth));
         let mut frame = vec![0; frame_size(path, &headers.body, 0)];
         let built: Result<(), Infallible> = build(&mut frame, path, 0, &headers, 0, |_| Ok(()));
         let Ok(()) = built;

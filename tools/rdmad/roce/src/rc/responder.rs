@@ -24,7 +24,7 @@ use virtio_rdma_abi::ib::MASK_24;
 
 use crate::connection::{Connection, QpError};
 use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
-use crate::headers::{Body, NakCode, Part, Request, Syndrome};
+use crate::headers::{Body, NakCode, Part, RcRequest, Syndrome};
 use crate::net::Path;
 use crate::opcode::Position;
 use crate::packet::Packet;
@@ -243,12 +243,12 @@ impl<R> Responder<R> {
     /// Executes a request with the expected PSN.
     fn execute<E: ResponderEnv<Recv = R>>(
         &mut self,
-        request: Request,
+        request: RcRequest,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), NakReason> {
         let taken = match request {
-            Request::Part(part) => {
+            RcRequest::Part(part) => {
                 match part {
                     Part::Send(part) => self.send(part, packet, env)?,
                     Part::Write(part) => self.write(part, packet, env)?,
@@ -256,16 +256,16 @@ impl<R> Responder<R> {
                 self.took_packet(part.position(), packet.headers.bth.ack_req);
                 return Ok(());
             }
-            Request::Read(reth) => self.read(reth, env)?,
-            Request::Atomic(remote, op) => {
+            RcRequest::Read(reth) => self.read(reth, env)?,
+            RcRequest::Atomic(remote, op) => {
                 self.atomic(remote, op, env)?;
                 1
             }
-            Request::AtomicWrite(reth) => {
+            RcRequest::AtomicWrite(reth) => {
                 self.atomic_write(reth, packet.payload, env)?;
                 1
             }
-            Request::Flush(feth, reth) => {
+            RcRequest::Flush(feth, reth) => {
                 self.flush(FlushOp::new(feth, reth), env)?;
                 1
             }
@@ -293,12 +293,12 @@ impl<R> Responder<R> {
     /// acknowledged once more. READs, atomic operations and FLUSHes are answered once more if the
     /// same kind of request was executed at this PSN. Otherwise they are ignored, because an answer
     /// to a duplicate replaces the queued responses with this and later PSNs.
-    fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, request: Request, psn: Psn, env: &mut E) {
+    fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, request: RcRequest, psn: Psn, env: &mut E) {
         match request {
-            Request::Part(_) => self.ack_pending = true,
-            Request::Read(reth) => self.read_again(psn, reth, env),
-            Request::Atomic(..) | Request::AtomicWrite(_) => self.atomic_again(psn),
-            Request::Flush(..) => self.flush_again(psn),
+            RcRequest::Part(_) => self.ack_pending = true,
+            RcRequest::Read(reth) => self.read_again(psn, reth, env),
+            RcRequest::Atomic(..) | RcRequest::AtomicWrite(_) => self.atomic_again(psn),
+            RcRequest::Flush(..) => self.flush_again(psn),
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use roce::headers::{Bth, Headers, Request, SendPart};
+use roce::headers::{Bth, Headers, RcRequest, SendPart};
 use roce::net::{gid_to_ip, multicast_mac};
 use roce::work::With;
 use roce::Psn;
@@ -53,7 +53,7 @@ fn lose_memory(vm: &Vm) {
 
 /// A RoCE packet from a host behind the uplink to the VM `to`.
 fn packet(to: &Vm) -> Vec<u8> {
-    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
     let headers = Headers::new(Bth::new(0xffff, Qpn::new(77), Psn::new(0)), send);
     let mut gid = to.gid;
     gid[15] = 200;

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use roce::headers::{
-    Aeth, Body, Bth, Deth, Headers, NakCode, Request, Response, Reth, SendPart, Syndrome, WritePart,
+    Aeth, Body, Bth, Deth, Headers, NakCode, RcRequest, RcResponse, Reth, SendPart, Syndrome,
+    WritePart,
 };
 use roce::net::{ip_to_gid, link_local};
 use roce::ud::{GSI_QKEY, GSI_QPN};
@@ -247,7 +248,7 @@ fn keys_can_not_be_tried_without_end() {
 
 /// Headers of a SEND of one packet to `to`, with the first PSN that `to` expects.
 fn send_only(to: &Qp<'_>) -> Headers {
-    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
     Headers::new(Bth::new(0xffff, to.qpn, Psn::new(to.options.psn)), send)
 }
 
@@ -258,7 +259,7 @@ fn write_nowhere(to: &Qp<'_>) -> Headers {
         rkey: 0xdead_beef,
         length: 4,
     };
-    let write = Request::from(WritePart::Only(reth, None));
+    let write = RcRequest::from(WritePart::Only(reth, None));
     Headers::new(Bth::new(0xffff, to.qpn, Psn::new(to.options.psn)), write)
 }
 
@@ -335,7 +336,7 @@ fn answers_from_another_mac_address_are_not_taken() {
         });
         let answer = |mac, syndrome| {
             let psn = Psn::new(p.qa.options.psn);
-            let ack = Response::Ack(Aeth { syndrome, msn: 1 });
+            let ack = RcResponse::Ack(Aeth { syndrome, msn: 1 });
             let headers = Headers::new(Bth::new(0xffff, p.qa.qpn, psn), ack);
             frame_between((mac, p.b.gid), (p.a.mac, p.a.gid), &headers, &[])
         };

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use roce::headers::{Body, Part, Request, Response};
+use roce::headers::{Body, Part, RcRequest, RcResponse};
 use roce::Packet;
 use tempfile::TempDir;
 use verbs::PathPolicy;
@@ -134,7 +134,7 @@ fn data_survives_every_fault() {
         let packets = captured(&pcap);
         let mut requests: Vec<_> = packets
             .iter()
-            .filter(|(.., body)| matches!(body, Body::Request(Request::Part(_))))
+            .filter(|(.., body)| matches!(body, Body::Request(RcRequest::Part(_))))
             .collect();
         let sent = requests.len();
         requests.sort_by_key(|(from, psn, _)| (*from, *psn));
@@ -157,10 +157,10 @@ fn a_perfect_network_carries_each_packet_once() {
     let packets = captured(&pcap);
     let count =
         |wanted: fn(&Body) -> bool| packets.iter().filter(|(.., body)| wanted(body)).count();
-    let sends = |body: &Body| matches!(body, Body::Request(Request::Part(Part::Send(_))));
-    let writes = |body: &Body| matches!(body, Body::Request(Request::Part(Part::Write(_))));
-    let data = |body: &Body| matches!(body, Body::Response(Response::Read(_)));
-    let acks = |body: &Body| matches!(body, Body::Response(Response::Ack(_)));
+    let sends = |body: &Body| matches!(body, Body::Request(RcRequest::Part(Part::Send(_))));
+    let writes = |body: &Body| matches!(body, Body::Request(RcRequest::Part(Part::Write(_))));
+    let data = |body: &Body| matches!(body, Body::Response(RcResponse::Read(_)));
+    let acks = |body: &Body| matches!(body, Body::Response(RcResponse::Ack(_)));
     let each = 300_000_usize.div_ceil(4096);
     // Both sides executed all operations.
     assert_eq!(count(sends), 2 * each);

@@ -7,7 +7,7 @@ use std::thread;
 
 use std::time::Duration;
 
-use roce::headers::{Aeth, Body, Bth, Deth, Headers, Response, Syndrome};
+use roce::headers::{Aeth, Body, Bth, Deth, Headers, RcResponse, Syndrome};
 use roce::net::{gid_to_ip, multicast_mac};
 use roce::Psn;
 use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus, MAX_TURN};
@@ -279,7 +279,7 @@ fn acknowledgements_of_much_work_take_many_turns() {
         qp.ring_doorbell(Doorbell::Sq);
         let last = Psn::new(options.psn).add(COUNT - 1);
         let (syndrome, msn) = (Syndrome::ACK, COUNT);
-        let ack = Response::Ack(Aeth { syndrome, msn });
+        let ack = RcResponse::Ack(Aeth { syndrome, msn });
         let headers = Headers::new(Bth::new(DEFAULT_PKEY, qp.qpn, last), ack);
         frame_between((mac(200), peer), (vm.mac, vm.gid), &headers, &[])
     }));

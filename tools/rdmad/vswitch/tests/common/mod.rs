@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use roce::headers::{Bth, Headers, Request, SendPart};
+use roce::headers::{Bth, Headers, RcRequest, SendPart};
 use roce::net::{Addresses, Mac};
 use roce::packet::{build, build_frame, frame_size};
 use roce::work::With;
@@ -59,7 +59,7 @@ pub const PAYLOAD: usize = 100;
 
 pub fn send_only(dst: Mac, src: Mac, number: u8, traffic_class: u8) -> (Path, Headers) {
     let bth = Bth::new(0xffff, Qpn::new(17), Psn::new(number.into()));
-    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
     let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let path = Path {
         traffic_class,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::connection::QpError;
 use crate::env::{Incident, RequesterEnv};
-use crate::headers::{Aeth, Body, NakCode, ReadPart, Response, Syndrome};
+use crate::headers::{Aeth, Body, NakCode, RcResponse, ReadPart, Syndrome};
 use crate::opcode::Position;
 use crate::packet::Packet;
 use crate::rc::congestion::is_marked;
@@ -35,7 +35,7 @@ impl<L> Requester<L> {
             env.count(Incident::Marked);
             self.window.notified(self.una, self.sent);
         }
-        if response == Response::Congestion {
+        if response == RcResponse::Congestion {
             env.count(Incident::NotificationReceived);
             self.window.notified(self.una, self.sent);
         }
@@ -50,14 +50,14 @@ impl<L> Requester<L> {
         // An acknowledgement covers its own packet and all earlier ones. Any other response covers
         // only the earlier packets.
         let (end, incident) = match response {
-            Response::Ack(Aeth { syndrome, .. }) => match syndrome {
+            RcResponse::Ack(Aeth { syndrome, .. }) => match syndrome {
                 Syndrome::Ack(_) => (at + 1, None),
                 Syndrome::Rnr(_) => (at, Some(Incident::RnrNakReceived)),
                 Syndrome::Nak(_) => (at, Some(Incident::NakReceived)),
             },
-            Response::Read(part) if part.aeth().is_none_or(|aeth| aeth.is_ack()) => (at, None),
-            Response::Atomic(aeth, _) if aeth.is_ack() => (at, None),
-            Response::Read(_) | Response::Atomic(..) | Response::Congestion => return Ok(()),
+            RcResponse::Read(part) if part.aeth().is_none_or(|aeth| aeth.is_ack()) => (at, None),
+            RcResponse::Atomic(aeth, _) if aeth.is_ack() => (at, None),
+            RcResponse::Read(_) | RcResponse::Atomic(..) | RcResponse::Congestion => return Ok(()),
         };
         self.acknowledge(end, now, env)?;
         if let Some(incident) = incident {
@@ -67,14 +67,14 @@ impl<L> Requester<L> {
             return self.go_back_once(env);
         }
         match response {
-            Response::Read(part) => self.read_response(part, packet.payload, now, env),
-            Response::Atomic(_, original) => self.atomic_response(original, now, env),
-            Response::Ack(Aeth { syndrome, .. }) => match syndrome {
+            RcResponse::Read(part) => self.read_response(part, packet.payload, now, env),
+            RcResponse::Atomic(_, original) => self.atomic_response(original, now, env),
+            RcResponse::Ack(Aeth { syndrome, .. }) => match syndrome {
                 Syndrome::Ack(_) => Ok(()),
                 Syndrome::Rnr(timer) => self.not_ready(timer, now, env),
                 Syndrome::Nak(code) => self.refused(code, env),
             },
-            Response::Congestion => Ok(()),
+            RcResponse::Congestion => Ok(()),
         }
     }
 

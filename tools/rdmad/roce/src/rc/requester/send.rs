@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, RequesterEnv};
-use crate::headers::{Headers, Request};
+use crate::headers::{Headers, RcRequest};
 use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 use crate::segment::segment;
@@ -159,15 +159,15 @@ impl<L> Requester<L> {
                 // The request has at most the packets of its message, so the cast does not
                 // truncate.
                 let length = (wr.length - offset).min((end - at) as u32 * mtu);
-                let request = Request::Read(remote.range(offset, length));
+                let request = RcRequest::Read(remote.range(offset, length));
                 Some(Next::bare(self.asking(request, psn), end))
             }
             SendOp::Atomic { remote, op } => {
-                let request = Request::Atomic(remote, op);
+                let request = RcRequest::Atomic(remote, op);
                 Some(Next::bare(self.asking(request, psn), at + 1))
             }
             SendOp::AtomicWrite { remote, data } => {
-                let request = Request::AtomicWrite(remote.range(0, ATOMIC_SIZE));
+                let request = RcRequest::AtomicWrite(remote.range(0, ATOMIC_SIZE));
                 Some(Next {
                     length: ATOMIC_SIZE,
                     word: Some(data),
@@ -175,7 +175,7 @@ impl<L> Requester<L> {
                 })
             }
             SendOp::Flush(op) => {
-                let request = Request::flush(&op);
+                let request = RcRequest::flush(&op);
                 Some(Next::bare(self.asking(request, psn), at + 1))
             }
             SendOp::Send { .. } | SendOp::Write { .. } => {
@@ -192,7 +192,7 @@ impl<L> Requester<L> {
                     || room == 1
                     || (at + 1) % self.window.ack_interval() == 0;
                 Some(Next {
-                    headers: Headers::new(bth, Request::Part(segment.part)),
+                    headers: Headers::new(bth, RcRequest::Part(segment.part)),
                     offset: segment.offset,
                     length: segment.length,
                     word: None,
@@ -204,7 +204,7 @@ impl<L> Requester<L> {
     }
 
     /// Headers of a request that requests an acknowledgement.
-    fn asking(&self, request: Request, psn: Psn) -> Headers {
+    fn asking(&self, request: RcRequest, psn: Psn) -> Headers {
         let mut bth = self.connection.bth(psn);
         bth.ack_req = true;
         Headers::new(bth, request)

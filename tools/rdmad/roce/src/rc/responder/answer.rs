@@ -6,7 +6,7 @@ use std::convert::Infallible;
 
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, ResponderEnv};
-use crate::headers::{Aeth, Headers, ReadPart, Response, Syndrome};
+use crate::headers::{Aeth, Headers, RcResponse, ReadPart, Syndrome};
 use crate::net::{Ecn, Path};
 use crate::opcode::Position;
 use crate::packet::{build_frame, frame_size};
@@ -67,10 +67,10 @@ impl<R> Responder<R> {
                 let length = remaining.min(self.connection.mtu.bytes());
                 let position = Position::of(!started, length == remaining);
                 let part = ReadPart::new(position, aeth);
-                (Response::Read(part), length, position.ends())
+                (RcResponse::Read(part), length, position.ends())
             }
-            Answer::Atomic(original) => (Response::Atomic(aeth, original), 0, true),
-            Answer::Written | Answer::Flushed => (Response::Read(ReadPart::Only(aeth)), 0, true),
+            Answer::Atomic(original) => (RcResponse::Atomic(aeth, original), 0, true),
+            Answer::Written | Answer::Flushed => (RcResponse::Read(ReadPart::Only(aeth)), 0, true),
         };
         let headers = Headers::new(self.connection.bth(job.psn), response);
         let path = &self.connection.path;
@@ -124,7 +124,7 @@ impl<R> Responder<R> {
     fn send_notification<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Option<usize> {
         let mut bth = self.connection.bth(Psn::new(0));
         bth.becn = true;
-        let headers = Headers::new(bth, Response::Congestion);
+        let headers = Headers::new(bth, RcResponse::Congestion);
         let path = Path {
             traffic_class: Ecn::NotCapable.within(self.connection.path.traffic_class),
             ..self.connection.path
@@ -145,7 +145,7 @@ impl<R> Responder<R> {
             syndrome,
             msn: self.msn,
         };
-        let headers = Headers::new(self.connection.bth(psn), Response::Ack(aeth));
+        let headers = Headers::new(self.connection.bth(psn), RcResponse::Ack(aeth));
         let size = self.send_bare(&self.connection.path, &headers, env)?;
         match self.nak {
             Some(Syndrome::Rnr(_)) => env.count(Incident::RnrNakSent),

@@ -2,7 +2,7 @@
 
 //! Bursts: consecutive packets for one QP are handled together.
 
-use roce::headers::{Body, Part, Request, Reth, SendPart, WritePart};
+use roce::headers::{Body, Part, RcRequest, Reth, SendPart, WritePart};
 use roce::work::With;
 use verbs::PathPolicy;
 use virtio_rdma_abi::feature::Feature;
@@ -96,7 +96,7 @@ fn a_run_ends_where_the_qp_fails() {
         p.qb.post_recv(id, &[sge(&p.mb, 64 * id, 64)]);
     }
     let send = |n| {
-        let headers = numbered(Request::from(SEND), OURS, p.qb.qpn, n);
+        let headers = numbered(RcRequest::from(SEND), OURS, p.qb.qpn, n);
         frame(p.a, p.b, &headers, &[n as u8; 4])
     };
     let write = {
@@ -105,7 +105,7 @@ fn a_run_ends_where_the_qp_fails() {
             rkey: p.mb.key ^ 1,
             length: 4,
         };
-        let write = Request::from(WritePart::Only(reth, None));
+        let write = RcRequest::from(WritePart::Only(reth, None));
         let headers = numbered(write, OURS, p.qb.qpn, 1);
         frame(p.a, p.b, &headers, b"four")
     };

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::headers::{Bth, Headers, Request, Response, SendPart};
+use roce::headers::{Bth, Headers, RcRequest, RcResponse, SendPart};
 use roce::work::With;
 use roce::Psn;
 use verbs::PathPolicy;
@@ -169,7 +169,7 @@ fn losses() {
     assert!(b.rx_packets < a.tx_packets, "lost ones do not arrive");
     // A duplicate of the first packet of the connection.
     let psn = Psn::new(pair.qa.options.psn);
-    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
     let again = Headers::new(Bth::new(0xffff, pair.qb.qpn, psn), send);
     let before = pair.b.counters().duplicates;
     let bytes = frame(pair.a, pair.b, &again, &[]);
@@ -179,7 +179,7 @@ fn losses() {
     });
     // A congestion notification does not count as a bad packet.
     let bth = Bth::new(0xffff, pair.qb.qpn, Psn::new(0));
-    let headers = Headers::new(bth, Response::Congestion);
+    let headers = Headers::new(bth, RcResponse::Congestion);
     let notification = frame(pair.a, pair.b, &headers, &[]);
     world.net.inject(pair.b.mac, &notification);
     world.net.inject(pair.b.mac, &[0; 60]);

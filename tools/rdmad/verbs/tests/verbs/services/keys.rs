@@ -2,7 +2,7 @@
 
 //! P_Keys and Q_Keys: packets with a wrong key are dropped and counted.
 
-use roce::headers::{Body, Deth, Part, Request, SendPart};
+use roce::headers::{Body, Deth, Part, RcRequest, SendPart};
 use roce::opcode::Service;
 use roce::work::With;
 use verbs::PathPolicy;
@@ -92,7 +92,7 @@ fn packets_of_another_partition() {
         let send = |service, pkey| {
             let part = SendPart::Only(With::Nothing);
             let body = match service {
-                Service::Rc => Request::from(part).into(),
+                Service::Rc => RcRequest::from(part).into(),
                 Service::Uc => Body::Uc(Part::Send(part)),
                 Service::Ud => Body::Ud { deth, imm: None },
             };
