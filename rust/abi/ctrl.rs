@@ -3,14 +3,15 @@
 //! Control virtqueue (RFC, "Device Operation: controlq").
 //!
 //! A request is a [`Command`] byte and the command's request structure. A response is one byte,
-//! [`RESPONSE_OK`] or an [`Errno`], and on success the command's response structure. [`Request`]
-//! associates command, request and response types, so a wrong combination does not compile.
+//! [`RESPONSE_OK`] or an [`Errno`], and on success the command's response structure.
+//! [`ControlCommand`] associates command, request and response types, so a wrong combination does
+//! not compile.
 
 use super::wire::Wire;
 
 macro_rules! request {
     ($request:ty, $command:ident, $response:ty) => {
-        impl Request for $request {
+        impl ControlCommand for $request {
             const COMMAND: Command = Command::$command;
             type Response = $response;
         }
@@ -133,7 +134,7 @@ wire_enum! {
 }
 
 /// A request structure, with its command byte and response structure.
-pub trait Request: Wire {
+pub trait ControlCommand: Wire {
     /// The command.
     const COMMAND: Command;
     /// The response structure on success.

@@ -5,7 +5,7 @@
 use super::super::number::Cqn;
 use super::super::ring::RingAddr;
 use super::super::wire::Wire;
-use super::{Command, CreateFlags, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
+use super::{Command, ControlCommand, CreateFlags, Empty, MAX_REQUEST, MAX_RESPONSE};
 
 wire_struct! {
     /// `struct cmd_create_cq`.

@@ -5,7 +5,7 @@
 use super::super::ib::AccessFlags;
 use super::super::number::{MrNumber, MwNumber, Pdn};
 use super::super::wire::Wire;
-use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
+use super::{Command, ControlCommand, Empty, MAX_REQUEST, MAX_RESPONSE};
 
 wire_struct! {
     /// CREATE_PD has no request data.

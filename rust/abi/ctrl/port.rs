@@ -6,7 +6,7 @@ use core::ffi::CStr;
 
 use super::super::ib::PortCaps;
 use super::super::wire::Wire;
-use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
+use super::{Command, ControlCommand, Empty, MAX_REQUEST, MAX_RESPONSE};
 
 wire_struct! {
     /// `struct cmd_query_port`.

@@ -7,7 +7,7 @@ use super::super::number::{Cqn, Pdn, Qpn, Srqn};
 use super::super::qp::QpAttr;
 use super::super::ring::RingAddr;
 use super::super::wire::Wire;
-use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
+use super::{Command, ControlCommand, Empty, MAX_REQUEST, MAX_RESPONSE};
 
 wire_mask! {
     /// Flags of the commands that create a queue with own rings.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Control of a running daemon: requests and their execution.
+//! Control of a running daemon: commands and their execution.
 //!
-//! A client writes a request as one line of JSON and reads a [`Reply`]. The permissions of the
+//! A client writes a command as one line of JSON and reads a [`Reply`]. The permissions of the
 //! socket determine the users who may connect. Without `--ctl-group`, only root and the daemon's
 //! user may control the daemon, even if the permissions of the socket are changed later.
 
@@ -28,10 +28,10 @@ use crate::removals::Removals;
 /// Maximum length of a request in bytes.
 pub const MAX_REQUEST: usize = 4096;
 
-/// A request of a client.
+/// A command to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum CtlCommand {
     /// Lists the ports.
     Ports {},
     /// Adds a port. The port's sockets are passed as descriptors.
@@ -73,11 +73,11 @@ pub enum Request {
     },
 }
 
-/// The answer to a request.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// The request was executed.
+    /// The command was executed.
     Done,
     /// The request was refused for this reason.
     Error(String),
@@ -92,7 +92,7 @@ pub enum Reply {
     },
 }
 
-/// Executes requests and answers them.
+/// Executes commands and answers them.
 pub struct Control {
     /// The ports of the daemon.
     pub ports: Arc<Ports>,
@@ -121,12 +121,12 @@ impl Control {
         );
         let request = serde_json::from_slice(request).context("not a request")?;
         let reply = match request {
-            Request::Ports {} => Reply::Ports(self.ports.states()),
-            Request::AddPort { port, sockets } => {
+            CtlCommand::Ports {} => Reply::Ports(self.ports.states()),
+            CtlCommand::AddPort { port, sockets } => {
                 self.ports.add(port.parse()?, &sockets, fds)?;
                 Reply::Done
             }
-            Request::RemovePort { port } => {
+            CtlCommand::RemovePort { port } => {
                 let (ports, client) = (self.ports.clone(), client.clone());
                 self.removals.run(move || {
                     let removed = ports.remove(&port);
@@ -139,17 +139,17 @@ impl Control {
                 })?;
                 return Ok(None);
             }
-            Request::Capture { port } => {
+            CtlCommand::Capture { port } => {
                 self.ports.capture(&port, fds)?;
                 tracing::info!(port, "its frames are captured");
                 Reply::Done
             }
-            Request::EndCapture { port } => {
+            CtlCommand::EndCapture { port } => {
                 let Captured { frames, left_out } = self.ports.end_capture(&port)?;
                 tracing::info!(port, "{frames} frames were captured, {left_out} left out");
                 Reply::Captured { frames, left_out }
             }
-            Request::Limit {
+            CtlCommand::Limit {
                 port,
                 rate,
                 messages,
@@ -169,7 +169,7 @@ impl Control {
                 );
                 Reply::Done
             }
-            Request::LogLevel { level } => {
+            CtlCommand::LogLevel { level } => {
                 let level = parse_level(&level)?;
                 self.ports.changes().set_level(level)?;
                 self.level.set(level)?;

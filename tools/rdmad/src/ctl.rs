@@ -12,7 +12,7 @@ use clap::Subcommand;
 use sockets::keeper;
 
 use crate::cli::{PortArgs, SocketArgs, KEEPER};
-use crate::control::{Reply, Request, MAX_REQUEST};
+use crate::control::{CtlCommand, Reply, MAX_REQUEST};
 use crate::host;
 use crate::line_server;
 
@@ -91,28 +91,28 @@ enum Command {
 }
 
 impl Command {
-    fn request(&self) -> Request {
+    fn request(&self) -> CtlCommand {
         match self {
-            Self::Ports => Request::Ports {},
-            Self::AddPort { port, sockets } => Request::AddPort {
+            Self::Ports => CtlCommand::Ports {},
+            Self::AddPort { port, sockets } => CtlCommand::AddPort {
                 port: port.to_string(),
                 sockets: sockets.clone(),
             },
             Self::Capture { port, file, .. } => match file {
-                Some(_) => Request::Capture { port: port.clone() },
-                None => Request::EndCapture { port: port.clone() },
+                Some(_) => CtlCommand::Capture { port: port.clone() },
+                None => CtlCommand::EndCapture { port: port.clone() },
             },
-            Self::RemovePort { port } => Request::RemovePort { port: port.clone() },
+            Self::RemovePort { port } => CtlCommand::RemovePort { port: port.clone() },
             Self::Limit {
                 port,
                 rate,
                 messages,
-            } => Request::Limit {
+            } => CtlCommand::Limit {
                 port: port.clone(),
                 rate: rate.clone(),
                 messages: messages.clone(),
             },
-            Self::LogLevel { level } => Request::LogLevel {
+            Self::LogLevel { level } => CtlCommand::LogLevel {
                 level: level.clone(),
             },
         }
@@ -156,7 +156,7 @@ fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec
     let made = host::make_sockets(&port, sockets)?;
     keeper.seal().context("the keeper")?;
     let keeper = keeper.socket()?;
-    let request = Request::AddPort {
+    let request = CtlCommand::AddPort {
         port: port.to_string(),
         sockets: sockets.clone(),
     };
@@ -179,7 +179,7 @@ fn capture_file(path: &Path) -> Result<OwnedFd> {
 
 /// Sends a request with descriptors. Returns the daemon's reply, as text and parsed. Fails if the
 /// daemon refuses the request.
-fn ask(socket: &Path, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Reply)> {
+fn ask(socket: &Path, request: &CtlCommand, fds: &[BorrowedFd<'_>]) -> Result<(Vec<u8>, Reply)> {
     let context = || format!("no answer from {}", socket.display());
     let request = serde_json::to_string(request)?;
     if request.len() > MAX_REQUEST {

@@ -21,9 +21,9 @@
 use crate::{
     abi::{
         ctrl::{
+            ControlCommand,
             Empty,
             Errno,
-            Request,
             MAX_REQUEST,
             MAX_RESPONSE, //
         },
@@ -207,7 +207,7 @@ impl ControlQueue {
 
     /// Runs a command and waits for the answer; signals don't interrupt it. Fails with
     /// [`EOPNOTSUPP`] if the command belongs to a feature that is not in use.
-    pub(crate) fn exec<R: Request>(&self, request: &R) -> Result<R::Response, Failure> {
+    pub(crate) fn exec<R: ControlCommand>(&self, request: &R) -> Result<R::Response, Failure> {
         if !self.features.know(R::COMMAND) {
             return Err(Failure::Refused(EOPNOTSUPP));
         }
@@ -261,7 +261,7 @@ impl ControlQueue {
     /// # Errors
     ///
     /// Returns `buffer` if the device accepts no commands.
-    pub(crate) fn start<R: Request>(
+    pub(crate) fn start<R: ControlCommand>(
         &self,
         request: &R,
         mut buffer: CommandBuffer,
@@ -392,7 +392,7 @@ impl ControlQueue {
 }
 
 /// Writes a command.
-fn encode<R: Request>(buffer: &mut CommandBuffer, request: &R) -> Result {
+fn encode<R: ControlCommand>(buffer: &mut CommandBuffer, request: &R) -> Result {
     buffer.reset(1 + R::SIZE, 1 + R::Response::SIZE)?;
     if let [command, body @ ..] = buffer.readable_mut() {
         *command = R::COMMAND.value();

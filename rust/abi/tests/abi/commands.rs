@@ -13,8 +13,8 @@ use virtio_rdma_abi::ctrl::{
     CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast,
     CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey,
     CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, CreateFlags, Empty,
-    NotifyFlags, PageListDepth, Request, ReregFlags, RspAllocMw, RspCreateCq, RspCreatePd,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, CreateFlags,
+    Empty, NotifyFlags, PageListDepth, ReregFlags, RspAllocMw, RspCreateCq, RspCreatePd,
     RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey, RspQueryPort,
     RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE,
     RESPONSE_OK,
@@ -661,7 +661,7 @@ fn counters_have_names_in_their_order() {
 // abi: R-100
 #[test]
 fn requests_name_their_command_and_response() {
-    fn pair<R: Request>() -> (u8, usize) {
+    fn pair<R: ControlCommand>() -> (u8, usize) {
         (R::COMMAND.value(), <R::Response as Wire>::SIZE)
     }
     assert_eq!(pair::<CmdQueryPort>(), (1, 161));

@@ -27,9 +27,9 @@ const END: Duration = Duration::from_secs(30);
 /// The code of LISTEN in /proc/net/tcp.
 const LISTEN: &str = "0A";
 
-/// A request to the peer.
+/// A command to the peer.
 #[derive(Debug, Deserialize, Serialize)]
-enum Request {
+enum PeerCommand {
     /// Start a program and answer when it listens at a TCP port.
     Start { argv: Vec<String>, port: u16 },
     /// Answer when the program has ended. With `kill`, kill it, since its peer has failed.
@@ -86,7 +86,7 @@ impl Peer {
 
     /// Starts a program that listens at a port.
     pub fn start(&mut self, argv: &[String], port: u16) -> Result<()> {
-        match self.ask(&Request::Start {
+        match self.ask(&PeerCommand::Start {
             argv: argv.to_vec(),
             port,
         })? {
@@ -98,7 +98,7 @@ impl Peer {
 
     /// The devices of the other machine.
     pub fn devices(&mut self) -> Result<Devices> {
-        match self.ask(&Request::Devices)? {
+        match self.ask(&PeerCommand::Devices)? {
             Answer::Devices(devices) => Ok(devices),
             Answer::Failed { error, .. } => bail!("on the other machine: {error}"),
             other => bail!("out of turn on the other machine: {other:?}"),
@@ -107,7 +107,7 @@ impl Peer {
 
     /// Sets whether programs on the other machine get large folios or pages only.
     pub fn folios(&mut self, large: bool) -> Result<()> {
-        match self.ask(&Request::Folios { large })? {
+        match self.ask(&PeerCommand::Folios { large })? {
             Answer::Done => Ok(()),
             Answer::Failed { error, .. } => bail!("on the other machine: {error}"),
             other => bail!("out of turn on the other machine: {other:?}"),
@@ -116,14 +116,14 @@ impl Peer {
 
     /// Waits until the command ends. Returns its output, and whether it succeeded.
     pub fn finish(&mut self, kill: bool) -> Result<(bool, String)> {
-        match self.ask(&Request::Finish { kill })? {
+        match self.ask(&PeerCommand::Finish { kill })? {
             Answer::Ended { good, printed } => Ok((good, printed)),
             Answer::Failed { error, printed } => Ok((false, format!("{printed}\n{error}"))),
             other => bail!("out of turn on the other machine: {other:?}"),
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer> {
+    fn ask(&mut self, request: &PeerCommand) -> Result<Answer> {
         write_line(&mut self.requests, request)?;
         read_line(&mut self.answers)?.context("the process on the other machine has ended")
     }
@@ -143,10 +143,10 @@ pub fn serve() -> Result<()> {
     let mut running: Option<Process> = None;
     while let Some(request) = read_line(&mut requests)? {
         let answer = match request {
-            Request::Start { argv, port } => start(&argv, port, &log, &mut running),
-            Request::Finish { kill } => finish(kill, &mut running),
-            Request::Devices => Devices::find().map_or_else(failed, Answer::Devices),
-            Request::Folios { large } => folios::set(large).map_or_else(failed, |()| Answer::Done),
+            PeerCommand::Start { argv, port } => start(&argv, port, &log, &mut running),
+            PeerCommand::Finish { kill } => finish(kill, &mut running),
+            PeerCommand::Devices => Devices::find().map_or_else(failed, Answer::Devices),
+            PeerCommand::Folios { large } => folios::set(large).map_or_else(failed, |()| Answer::Done),
         };
         write_line(&mut io::stdout().lock(), &answer)?;
     }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use virtio_rdma_abi::ctrl::Request;
+use virtio_rdma_abi::ctrl::ControlCommand;
 use virtio_rdma_abi::ctrl::RESPONSE_OK;
 use virtio_rdma_abi::wire::Wire;
 
@@ -29,7 +29,7 @@ pub fn daemon(dir: &Path, more: &[&str]) -> Daemon {
 }
 
 /// Executes a command of the control queue.
-pub fn call<R: Request>(driver: &mut Driver, request: R) -> Result<R::Response, u8> {
+pub fn call<R: ControlCommand>(driver: &mut Driver, request: R) -> Result<R::Response, u8> {
     let mut bytes = vec![R::COMMAND.value()];
     bytes.resize(1 + R::SIZE, 0);
     request.put(&mut bytes[1..]);

@@ -56,7 +56,7 @@ pub(crate) use self::device::Verbs;
 
 use crate::{
     abi::{
-        ctrl::Request,
+        ctrl::ControlCommand,
         uverbs,
         versions::Extensible, //
     },
@@ -105,7 +105,7 @@ driver_data! {
 
 /// Runs a command that makes the device use `memory`. Returns the memory with the answer. If the
 /// device does not answer, it may still use the memory, which goes to the graveyard.
-fn create<R: Request, M: Send + 'static>(
+fn create<R: ControlCommand, M: Send + 'static>(
     device: &Device,
     request: &R,
     memory: M,
@@ -132,7 +132,7 @@ fn settle<T, M: Send + 'static>(
 
 /// Runs a command that ends the device's use of `memory`. Returns the memory; if the device does
 /// not answer, the memory goes to the graveyard instead.
-fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
+fn destroy<R: ControlCommand, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
     match device.ctrl().exec(request) {
         Ok(_) => Some(memory),
         Err(failure) => {

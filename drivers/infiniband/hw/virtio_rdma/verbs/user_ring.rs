@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     abi::{
-        ctrl::Request,
+        ctrl::ControlCommand,
         ring::{
             RingAddr,
             RingKind,
@@ -203,7 +203,7 @@ impl UserQueue {
     /// # Errors
     ///
     /// Errors of [`UserRing::new`] and of the device.
-    pub(super) fn create<R: Request>(
+    pub(super) fn create<R: ControlCommand>(
         context: &Context<IbDevice>,
         kind: RingKind,
         ring: &uverbs::UserRing,
@@ -234,7 +234,7 @@ impl UserQueue {
     /// # Errors
     ///
     /// `EINVAL` if no such ring was prepared; errors of [`UserRing::new`] and of the device.
-    pub(super) fn step<R: Request>(
+    pub(super) fn step<R: ControlCommand>(
         &self,
         device: &rdma::Device<IbDevice>,
         ring: &uverbs::UserRing,

@@ -19,7 +19,8 @@ use virtio_rdma_abi::ctrl::{
     CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast,
     CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey,
     CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, Empty,
+    RESPONSE_OK,
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::PORT;
@@ -119,7 +120,10 @@ struct Call<'a> {
 impl Call<'_> {
     /// Decodes the request, executes it and encodes its response. Bytes behind the request are
     /// ignored.
-    fn run<R: Request>(&mut self, execute: impl FnOnce(R) -> Result<R::Response>) -> Result<()> {
+    fn run<R: ControlCommand>(
+        &mut self,
+        execute: impl FnOnce(R) -> Result<R::Response>,
+    ) -> Result<()> {
         let size = <R::Response as Wire>::SIZE;
         require(self.room > size)?;
         let request = R::get(self.data.get(..R::SIZE).ok_or(Errno::INVAL)?);

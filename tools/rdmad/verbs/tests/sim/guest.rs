@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use verbs::{Clock, Limits, Runtime};
-use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, Request};
+use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, ControlCommand};
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, PORT};
@@ -155,7 +155,7 @@ impl Guest {
     }
 
     /// Destroys an object by the command `request`, unless a reset has destroyed it.
-    pub fn give_back<R: Request>(&self, request: R) {
+    pub fn give_back<R: ControlCommand>(&self, request: R) {
         if !self.is_reset.get() {
             assert!(self.vm.call(request).is_ok(), "an object can't go");
         }

@@ -360,7 +360,7 @@ impl Vm {
     }
 
     /// Executes a control command.
-    pub fn call<R: Request>(&self, request: R) -> Result<R::Response, u8> {
+    pub fn call<R: ControlCommand>(&self, request: R) -> Result<R::Response, u8> {
         let mut bytes = vec![R::COMMAND.value()];
         bytes.resize(1 + R::SIZE, 0);
         request.put(&mut bytes[1..]);
