@@ -8,7 +8,7 @@
 use super::{
     device::IbDevice,
     port::check_port,
-    quota::Charge, //
+    resource_limit::Charge, //
 };
 use crate::{
     abi::{

@@ -4,7 +4,7 @@
 
 use super::{
     port,
-    quota::Quota, //
+    resource_limit::ResourceLimit, //
 };
 use crate::{
     abi::{
@@ -89,10 +89,10 @@ pub(super) struct IbDevice {
     /// The port's attributes when the device was registered; the sizes of its tables do not change.
     pub(super) port: RspQueryPort,
     /// Limits the number of AHs, which the device does not count.
-    pub(super) ahs: Arc<Quota>,
+    pub(super) ahs: Arc<ResourceLimit>,
     /// Limits the pages of rings of all processes together, with or without cgroups. The kernel
     /// can't reclaim these pages; a memory cgroup limits only the pages of its own processes.
-    pub(super) ring_pages: Arc<Quota>,
+    pub(super) ring_pages: Arc<ResourceLimit>,
 }
 
 #[vtable]
@@ -195,8 +195,8 @@ impl Verbs {
     pub(crate) fn new(bus: &virtio::Device<Bound>, device: Arc<Device>) -> Result<Self> {
         let config = &device.limits().config;
         let port = port::ask(&device)?;
-        let ahs = Quota::new(usize::try_from(config.max_ah)?)?;
-        let ring_pages = Quota::new(total_pages() / RING_PARTS)?;
+        let ahs = ResourceLimit::new(usize::try_from(config.max_ah)?)?;
+        let ring_pages = ResourceLimit::new(total_pages() / RING_PARTS)?;
         // In RFC mode the kernel posts and polls for processes; `alloc_context` allows this only
         // out of the kernel's tree.
         let is_polled = cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_));

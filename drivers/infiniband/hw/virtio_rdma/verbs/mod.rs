@@ -18,7 +18,7 @@
 //! | [`qp`], [`modify`], [`rate_limit`], [`multicast`] | QPs, their attributes and their groups |
 //! | [`srq`] | SRQs |
 //! | [`counters`], [`details`] | counters and details for administrators |
-//! | [`quota`] | limits of the number of AHs and of pages of rings |
+//! | [`resource_limit`] | limits of the number of AHs and of pages of rings |
 //!
 //! Lock order: locks of a CQ's consumer, the lock of a CQ, that of a work queue or an SRQ.
 
@@ -46,7 +46,7 @@ mod pd;
 mod peer;
 mod port;
 mod qp;
-mod quota;
+mod resource_limit;
 mod rate_limit;
 mod srq;
 mod ucontext;

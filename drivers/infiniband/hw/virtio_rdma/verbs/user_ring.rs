@@ -5,7 +5,7 @@
 use super::{
     device::IbDevice,
     pages::Pages,
-    quota::Charge, //
+    resource_limit::Charge, //
 };
 use crate::{
     abi::{
@@ -89,7 +89,7 @@ impl UserRing {
     /// # Errors
     ///
     /// `EINVAL` for a size that the ABI does not allow, and for a ring that is not page-aligned or
-    /// too small. `ENOMEM` beyond the [quota](IbDevice::ring_pages). The errors of [`Umem::pin`],
+    /// too small. `ENOMEM` beyond the [limit](IbDevice::ring_pages). The errors of [`Umem::pin`],
     /// [`UserMemory::new`] and [`Mappings::offer`].
     pub(super) fn new(
         device: &rdma::Device<IbDevice>,

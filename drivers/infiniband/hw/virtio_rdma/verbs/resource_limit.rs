@@ -17,13 +17,13 @@ use kernel::{
 ///
 /// Has its own reference count, so that a [`Charge`] can be dropped in any context: a reference to
 /// the device can't be, since dropping the last reference may sleep.
-pub(super) struct Quota {
+pub(super) struct ResourceLimit {
     max: usize,
     used: Atomic<usize>,
 }
 
-impl Quota {
-    /// An unused quota of `max` units.
+impl ResourceLimit {
+    /// A limit of `max` units.
     pub(super) fn new(max: usize) -> Result<Arc<Self>> {
         let used = Atomic::new(0);
         Ok(Arc::new(Self { max, used }, GFP_KERNEL)?)
@@ -44,20 +44,20 @@ impl Quota {
             }
         }
         Ok(Charge {
-            quota: self.clone(),
+            limit: self.clone(),
             count,
         })
     }
 }
 
-/// Units of a quota in use. Dropping it gives them back.
+/// Units of a resource in use. Dropping it gives them back.
 pub(super) struct Charge {
-    quota: Arc<Quota>,
+    limit: Arc<ResourceLimit>,
     count: usize,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.quota.used.fetch_sub(self.count, Relaxed);
+        self.limit.used.fetch_sub(self.count, Relaxed);
     }
 }
