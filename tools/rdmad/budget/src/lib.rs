@@ -34,17 +34,17 @@ impl From<Exhausted> for rustix::io::Errno {
 
 /// A limit in bytes, and the bytes used. Clones share one budget.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Account>);
+pub struct MemoryBudget(Arc<Account>);
 
 #[derive(Debug)]
 struct Account {
     limit: u64,
     used: AtomicU64,
-    /// The charge to the parent budget, if this budget is a [`part`](Budget::part).
+    /// The charge to the parent budget, if this budget is a [`part`](MemoryBudget::part).
     _whole: Option<Charge>,
 }
 
-impl Budget {
+impl MemoryBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self::with(limit, None)
@@ -107,7 +107,7 @@ impl Budget {
     }
 }
 
-/// Bytes of a [`Budget`]. Dropping a charge returns them.
+/// Bytes of a [`MemoryBudget`]. Dropping a charge returns them.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -119,7 +119,7 @@ impl Charge {
     fn resize(&mut self, amount: u64) -> Result<(), Exhausted> {
         match amount.checked_sub(self.amount) {
             Some(more) => {
-                let more = Budget(self.account.clone()).charge(more)?;
+                let more = MemoryBudget(self.account.clone()).charge(more)?;
                 self.amount += more.take();
             }
             None => {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn up_to_the_limit() {
-        let budget = Budget::new(100);
+        let budget = MemoryBudget::new(100);
         let most = budget.charge(99).unwrap();
         let last = budget.charge(1).unwrap();
         assert_eq!(budget.charge(1).err(), Some(Exhausted));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn an_object_costs_its_size_its_counts_and_what_belongs_to_it() {
-        let budget = Budget::new(1000);
+        let budget = MemoryBudget::new(1000);
         let object = budget.charge_object::<[u64; 3]>(100).unwrap();
         assert_eq!(budget.used(), 24 + 16 + 100);
         drop(object);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_part_lasts_as_long_as_its_charges() {
-        let budget = Budget::new(100);
+        let budget = MemoryBudget::new(100);
         let part = budget.part(60).unwrap();
         assert_eq!(budget.part(41).err().map(|_| ()), Some(()));
         let charge = part.charge(60).unwrap();

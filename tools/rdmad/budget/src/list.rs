@@ -4,7 +4,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use crate::{Budget, Charge, Exhausted};
+use crate::{Charge, Exhausted, MemoryBudget};
 
 /// Capacity in items after a list first grows. The list of extents of contiguous memory has two
 /// items.
@@ -22,7 +22,7 @@ pub struct ChargedList<T> {
 impl<T> ChargedList<T> {
     /// An empty list for at most `most` items. It allocates no memory before the first
     /// [`push`](Self::push).
-    pub fn new(budget: &Budget, most: usize) -> Self {
+    pub fn new(budget: &MemoryBudget, most: usize) -> Self {
         Self {
             items: Vec::new(),
             most,
@@ -31,7 +31,7 @@ impl<T> ChargedList<T> {
     }
 
     /// A list of `len` copies of `item`.
-    pub fn filled(budget: &Budget, len: usize, item: T) -> Result<Self, Exhausted>
+    pub fn filled(budget: &MemoryBudget, len: usize, item: T) -> Result<Self, Exhausted>
     where
         T: Clone,
     {
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_capacity_is_charged() {
-        let budget = Budget::new(8 * 100);
+        let budget = MemoryBudget::new(8 * 100);
         let mut list = ChargedList::new(&budget, 1000);
         assert_eq!(budget.used(), 0);
         let mut pushed = 0;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn no_more_than_was_said() {
-        let budget = Budget::new(u64::MAX);
+        let budget = MemoryBudget::new(u64::MAX);
         let mut list = ChargedList::new(&budget, 5);
         for n in 0..5u8 {
             list.push(n).unwrap();

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 
 use crate::list::bytes;
-use crate::{Budget, Charge, Exhausted};
+use crate::{Charge, Exhausted, MemoryBudget};
 
 /// A queue whose maximum number of items is set by [`make_room`](Self::make_room).
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub struct ChargedQueue<T> {
 
 impl<T> ChargedQueue<T> {
     /// A queue with room for `room` items.
-    pub fn new(budget: &Budget, room: usize) -> Result<Self, Exhausted> {
+    pub fn new(budget: &MemoryBudget, room: usize) -> Result<Self, Exhausted> {
         let mut queue = Self::default();
         queue.make_room(budget, room)?;
         Ok(queue)
     }
 
     /// Grows the queue's room to `room` items. A queue with more room does not change.
-    pub fn make_room(&mut self, budget: &Budget, room: usize) -> Result<(), Exhausted> {
+    pub fn make_room(&mut self, budget: &MemoryBudget, room: usize) -> Result<(), Exhausted> {
         if room <= self.room {
             return Ok(());
         }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_room_is_charged() {
-        let budget = Budget::new(80);
+        let budget = MemoryBudget::new(80);
         let mut queue = ChargedQueue::default();
         assert_eq!(queue.push_back(1u64), Err(1));
         assert!(queue.make_room(&budget, 11).is_err());

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use budget::Budget;
+use budget::MemoryBudget;
 use parking_lot::{Condvar, Mutex};
 use vm_memory::VolatileSlice;
 
@@ -28,7 +28,7 @@ pub struct DmaSpace {
     /// Serialises changes of the map.
     change: Mutex<()>,
     /// Number of mapped bytes, and its limit: all VMs share the address space of the process.
-    mapped: Budget,
+    mapped: MemoryBudget,
     live: Arc<Live>,
     loss: Arc<Loss>,
 }
@@ -84,7 +84,7 @@ impl DmaSpace {
         Self {
             current: ArcSwap::new(Snapshot::new(Vec::new(), &live)),
             change: Mutex::new(()),
-            mapped: Budget::new(limit),
+            mapped: MemoryBudget::new(limit),
             live,
             loss: Arc::default(),
         }

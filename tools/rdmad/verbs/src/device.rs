@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread;
 
-use budget::{Budget, Charge};
+use budget::{Charge, MemoryBudget};
 use contain::contain;
 use dma::DmaSpace;
 use roce::FramePort;
@@ -70,7 +70,7 @@ pub(crate) struct Violations {
 pub struct Device {
     config: DeviceConfig,
     /// Memory that the device may allocate for its VM.
-    budget: Budget,
+    budget: MemoryBudget,
     /// The charge for tables and frames, which is made even if it exceeds the limit.
     _fixed: Option<Charge>,
     port: PortId,
@@ -152,7 +152,7 @@ impl Device {
     ) -> Arc<Self> {
         let limits = config.limits.clone();
         let fixed = limits.tables() + frames.memory() as u64;
-        let budget = Budget::new(limits.memory.max(fixed));
+        let budget = MemoryBudget::new(limits.memory.max(fixed));
         let secret = &runtime.shared().secret;
         runtime.shared().attach(|port| {
             Arc::new(Self {
@@ -416,7 +416,7 @@ impl Device {
     }
 
     /// Memory that the device may allocate for its VM.
-    pub(crate) fn budget(&self) -> &Budget {
+    pub(crate) fn budget(&self) -> &MemoryBudget {
         &self.budget
     }
 

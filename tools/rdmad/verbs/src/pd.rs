@@ -64,7 +64,7 @@ impl PdUse {
 impl PdUse {
     /// A use of a PD that is not in a table.
     pub(crate) fn alone(number: Pdn) -> Self {
-        let charge = budget::Budget::new(0).charge(0).unwrap();
+        let charge = budget::MemoryBudget::new(0).charge(0).unwrap();
         Self::new(Arc::new(Pd::new(number, charge)))
     }
 }

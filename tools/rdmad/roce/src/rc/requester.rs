@@ -20,7 +20,7 @@ mod send;
 
 use std::time::Instant;
 
-use budget::{Budget, ChargedQueue, Exhausted};
+use budget::{ChargedQueue, Exhausted, MemoryBudget};
 
 use crate::connection::{Connection, QpError};
 use crate::env::{Incident, RequesterEnv};
@@ -145,7 +145,7 @@ impl<L> Requester<L> {
     }
 
     /// Makes room for `depth` work requests at a time, charged to `budget`.
-    pub fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
+    pub fn make_room(&mut self, budget: &MemoryBudget, depth: usize) -> Result<(), Exhausted> {
         self.queue.make_room(budget, depth)
     }
 

@@ -4,7 +4,7 @@
 
 mod committed;
 
-use budget::{Budget, ChargedQueue, Exhausted};
+use budget::{ChargedQueue, Exhausted, MemoryBudget};
 
 use crate::connection::{ident, Connection, Pause, QpError, Sent};
 use crate::env::RequesterEnv;
@@ -48,7 +48,7 @@ impl<L> Requester<L> {
     }
 
     /// Makes room for `depth` work requests at a time, charged to `budget`.
-    pub fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
+    pub fn make_room(&mut self, budget: &MemoryBudget, depth: usize) -> Result<(), Exhausted> {
         self.queue.make_room(budget, depth)
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
-use budget::Budget;
+use budget::MemoryBudget;
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::headers::Body;
 use roce::net::{flow_label, udp_source_port, Addresses};
@@ -350,7 +350,7 @@ impl Endpoint {
         };
         let mut requester = Requester::new(connection.clone(), requester_attr);
         requester
-            .make_room(&Budget::new(u64::MAX), settings.depth)
+            .make_room(&MemoryBudget::new(u64::MAX), settings.depth)
             .unwrap();
         Self {
             qpn: Qpn::new(qpn),

@@ -2,7 +2,7 @@
 
 //! One direction of an unreliable connection: a requester and the responder of its peer.
 
-use budget::Budget;
+use budget::MemoryBudget;
 use roce::headers::{Body, Bth, Headers, Part};
 use roce::net::Addresses;
 use roce::uc::{Requester, Responder};
@@ -35,7 +35,9 @@ impl Line {
             Mtu::Mtu256,
         );
         let mut requester = Requester::new(connection, PSN);
-        requester.make_room(&Budget::new(u64::MAX), 8).unwrap();
+        requester
+            .make_room(&MemoryBudget::new(u64::MAX), 8)
+            .unwrap();
         let mut line = Self {
             requester,
             near: World::new(memory),

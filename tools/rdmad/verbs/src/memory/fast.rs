@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use budget::Budget;
+use budget::MemoryBudget;
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::region::drain;
@@ -21,7 +21,7 @@ pub(super) struct FastMr {
     /// Maximum number of pages that the MR may have.
     max_pages: u32,
     /// Budget to which the maps of the MR's pages are charged.
-    maps: Budget,
+    maps: MemoryBudget,
     state: Mutex<FastMrState>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Mapped {
 
 impl FastMr {
     /// A free MR, whose page maps are charged to `maps`.
-    pub(super) fn new(max_pages: u32, maps: Budget) -> Self {
+    pub(super) fn new(max_pages: u32, maps: MemoryBudget) -> Self {
         Self {
             max_pages,
             maps,
@@ -51,7 +51,7 @@ impl FastMr {
     }
 
     /// Maximum number of pages that the MR may have, and the budget to which page maps are charged.
-    pub(super) fn limits(&self) -> (u32, Budget) {
+    pub(super) fn limits(&self) -> (u32, MemoryBudget) {
         (self.max_pages, self.maps.clone())
     }
 

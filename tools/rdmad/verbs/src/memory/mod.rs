@@ -29,6 +29,6 @@ pub(crate) use window::{Binding, KeyUser};
 
 /// A budget without limit.
 #[cfg(test)]
-pub(crate) fn unlimited() -> budget::Budget {
-    budget::Budget::new(u64::MAX)
+pub(crate) fn unlimited() -> budget::MemoryBudget {
+    budget::MemoryBudget::new(u64::MAX)
 }

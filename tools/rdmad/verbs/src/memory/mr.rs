@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
-use budget::{Budget, Charge};
+use budget::{MemoryBudget, Charge};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Number, Pdn};
 
@@ -146,9 +146,9 @@ pub(crate) struct MrTable {
     windows: WindowTable,
     variants: Variants<MrNumber>,
     /// The limit of pages of all MRs together, as a budget.
-    pages: Budget,
+    pages: MemoryBudget,
     /// Memory that the device may allocate.
-    budget: Budget,
+    budget: MemoryBudget,
 }
 
 /// The charges of an MR: its pages to the device's limit of pages, and its memory to the budget.
@@ -163,7 +163,7 @@ impl MrTable {
     /// Each MR and window is charged to `budget`.
     pub(crate) fn new(
         secret: &Secret,
-        budget: &Budget,
+        budget: &MemoryBudget,
         max_mr: u32,
         max_mw: u32,
         max_pages: u64,
@@ -176,7 +176,7 @@ impl MrTable {
             // The numbers of windows are above those of MRs, so a key shows whether it is of an MR
             // or of a window.
             windows: WindowTable::new(secret, budget, max_mr + 1..max_mr + 1 + max_mw),
-            pages: Budget::new(max_pages),
+            pages: MemoryBudget::new(max_pages),
             budget: budget.clone(),
         }
     }
@@ -254,7 +254,7 @@ impl MrTable {
 
     /// Maximum number of pages that MR `number` can register, and the budget to which their map is
     /// charged. `EINVAL` if the MR is not for fast registration.
-    pub(crate) fn fast_limits(&self, number: MrNumber) -> Result<(u32, Budget)> {
+    pub(crate) fn fast_limits(&self, number: MrNumber) -> Result<(u32, MemoryBudget)> {
         self.table
             .with(number, |mr| mr.fast().map(FastMr::limits))
             .flatten()

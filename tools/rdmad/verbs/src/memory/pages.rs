@@ -2,7 +2,7 @@
 
 //! Objects in guest memory, such as MRs, whose pages the driver names in a page list.
 
-use budget::{Budget, ChargedList};
+use budget::{ChargedList, MemoryBudget};
 use dma::DmaSpace;
 use virtio_rdma_abi::ctrl::{PageListDepth, PAGE_LIST_BLOCK};
 
@@ -117,7 +117,7 @@ impl PageList {
 
 impl PageMap {
     /// The map of an object that is all of DMA space: offsets in it are DMA addresses.
-    pub(crate) fn identity(budget: &Budget) -> Result<Self> {
+    pub(crate) fn identity(budget: &MemoryBudget) -> Result<Self> {
         let mut extents = ChargedList::new(budget, 2);
         for at in [0, u64::MAX] {
             extents.push(Extent {
@@ -142,7 +142,7 @@ impl PageMap {
     /// `EINVAL` for a list that is too short or a misaligned address, `EFAULT` for a list that
     /// can't be read, `ENOMEM` beyond the budget.
     pub(crate) fn read(
-        budget: &Budget,
+        budget: &MemoryBudget,
         space: &DmaSpace,
         list: PageList,
         first_offset: u64,
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_map_costs_what_it_has_pieces() {
         let space = DmaSpace::anonymous(0, 1 << 20);
-        let budget = Budget::new(PageMap::longest(1000));
+        let budget = MemoryBudget::new(PageMap::longest(1000));
         let apart: Vec<u64> = (0..1001).map(|n| (2 * n) << 12).collect();
         let read = |pages: &[u64]| {
             let list = list(&space, pages, 12);

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
-use budget::{Budget, ChargedList};
+use budget::{ChargedList, MemoryBudget};
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
 use virtio_rdma_abi::ctrl::PageListDepth;
 use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout, PAGE_SHIFT_RANGE};
@@ -33,7 +33,7 @@ enum Pages {
 impl Pages {
     /// Reads the addresses of the pages of `list` that hold the first `size` bytes. Checks that all
     /// of these bytes can be accessed.
-    fn read(budget: &Budget, space: &DmaSpace, list: &PageList, size: u32) -> Result<Self> {
+    fn read(budget: &MemoryBudget, space: &DmaSpace, list: &PageList, size: u32) -> Result<Self> {
         let (page, size) = (1u64 << list.page_shift, u64::from(size));
         let mut starts = ChargedList::new(budget, list.npages as usize);
         let mut rest = size;
@@ -73,7 +73,7 @@ impl RingMem {
     /// The memory of the ring that a command describes. Checks that all of the ring can be
     /// accessed. The device's copy of the page addresses is charged to `budget`.
     pub(crate) fn new(
-        budget: &Budget,
+        budget: &MemoryBudget,
         space: &DmaSpace,
         kind: RingKind,
         addr: &RingAddr,

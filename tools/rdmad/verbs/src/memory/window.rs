@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use budget::{Budget, Charge};
+use budget::{MemoryBudget, Charge};
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
 use virtio_rdma_abi::number::{MwNumber, Pdn, Qpn};
 
@@ -113,12 +113,12 @@ pub(crate) struct WindowTable {
     first: u32,
     variants: Variants<MwNumber>,
     /// Memory that the device may allocate.
-    budget: Budget,
+    budget: MemoryBudget,
 }
 
 impl WindowTable {
     /// An empty table for windows whose numbers are in `numbers`.
-    pub(super) fn new(secret: &Secret, budget: &Budget, numbers: Range<u32>) -> Self {
+    pub(super) fn new(secret: &Secret, budget: &MemoryBudget, numbers: Range<u32>) -> Self {
         Self {
             budget: budget.clone(),
             first: numbers.start,

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
-use budget::{Budget, Charge, ChargedList};
+use budget::{MemoryBudget, Charge, ChargedList};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, PORT};
@@ -120,7 +120,7 @@ pub(crate) struct QpInit {
 
 impl Qp {
     /// Creates a QP in RESET, charged to `budget`.
-    pub(crate) fn new(budget: &Budget, number: Qpn, init: QpInit) -> Result<Self> {
+    pub(crate) fn new(budget: &MemoryBudget, number: Qpn, init: QpInit) -> Result<Self> {
         let charge = budget.charge_object::<Self>(BOOKKEEPING + QP_EVENTS)?;
         let snapshots = Snapshots::one(budget, max_sq_wqe(&init.cap))?;
         let received = match &init.srq {

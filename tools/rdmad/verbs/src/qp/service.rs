@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use budget::{Budget, Exhausted};
+use budget::{MemoryBudget, Exhausted};
 use roce::env::{RequesterEnv, ResponderEnv};
 use roce::work::{AccessFlags, Mtu, RecvWr, SendWr};
 use roce::{rc, uc, ud, Connection, Packet, Path, Pause, Psn, QpError, Sent};
@@ -41,7 +41,7 @@ impl Requester {
     }
 
     /// Allocates memory for `depth` work requests in progress, charged to `budget`.
-    pub(super) fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
+    pub(super) fn make_room(&mut self, budget: &MemoryBudget, depth: usize) -> Result<(), Exhausted> {
         match self {
             Self::Rc(requester) => requester.make_room(budget, depth),
             Self::Uc(requester) => requester.make_room(budget, depth),

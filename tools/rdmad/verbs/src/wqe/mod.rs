@@ -4,7 +4,7 @@
 
 mod send;
 
-use budget::{Budget, ChargedList, ChargedQueue, Exhausted};
+use budget::{MemoryBudget, ChargedList, ChargedQueue, Exhausted};
 use roce::work::RecvWr;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
@@ -44,7 +44,7 @@ pub(crate) struct Snapshots {
 
 impl Snapshots {
     /// Room for one WQE of `stride` bytes.
-    pub(crate) fn one(budget: &Budget, stride: usize) -> Result<Self, Exhausted> {
+    pub(crate) fn one(budget: &MemoryBudget, stride: usize) -> Result<Self, Exhausted> {
         let mut one = Self {
             bytes: ChargedList::filled(budget, stride, 0)?,
             stride,
@@ -56,7 +56,7 @@ impl Snapshots {
     }
 
     /// Makes room for `count` WQEs in total. Existing copies are kept.
-    pub(crate) fn make_room(&mut self, budget: &Budget, count: u16) -> Result<(), Exhausted> {
+    pub(crate) fn make_room(&mut self, budget: &MemoryBudget, count: u16) -> Result<(), Exhausted> {
         let before = self.count();
         if count <= before {
             return Ok(());
@@ -74,7 +74,7 @@ impl Snapshots {
     /// Moves the memory of all snapshots, without their contents, to the returned object. `self`
     /// has no room afterwards.
     #[cfg(feature = "testing")]
-    pub(crate) fn take_room(&mut self, budget: &Budget) -> Self {
+    pub(crate) fn take_room(&mut self, budget: &MemoryBudget) -> Self {
         let nothing = Self {
             bytes: ChargedList::new(budget, 0),
             stride: self.stride,

@@ -170,7 +170,7 @@ impl SendIo {
     /// the direct path, which executes one work request at a time.
     pub(in crate::qp) fn make_room(
         &mut self,
-        budget: &budget::Budget,
+        budget: &budget::MemoryBudget,
         requester: &mut Requester,
     ) -> Result<(), Exhausted> {
         let slots = u16::try_from(self.queue.slots()).unwrap_or(DEPTH);
