@@ -56,14 +56,14 @@ impl Cookie {
 
 /// An event of a known kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct KnownEvent {
     /// The kind of event.
     pub kind: EventKind,
     /// The object to which the event belongs.
     pub object: Cookie,
 }
 
-impl Report {
+impl KnownEvent {
     /// Decodes an event from a buffer. `written` is the number of bytes that the device claims to
     /// have written.
     ///

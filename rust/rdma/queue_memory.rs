@@ -124,7 +124,7 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
 
 /// The barriers that order accesses with respect to a queue's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Barriers {
     /// Barriers between CPUs, for a device that is software on another CPU, even if the guest has
     /// one CPU only.
     Cpus,
@@ -141,7 +141,7 @@ pub enum Order {
 /// word. An offset beyond the end, a misaligned word and a range that crosses the end of a page are
 /// mistakes of the driver: reads of these return zeroes, and writes do nothing.
 ///
-/// Accesses are ordered by `virt_` barriers, or with [`Order::Platform`] by `mb()` and the `dma_`
+/// Accesses are ordered by `virt_` barriers, or with [`Barriers::Platform`] by `mb()` and `dma_`
 /// barriers.
 ///
 /// Memory that is dropped after the driver was unbound from its device is leaked.
@@ -153,14 +153,14 @@ pub enum Order {
 ///
 /// ```
 /// use crate::rdma::{
-///     queue_memory::{Order, QueueMemory, Span},
+///     queue_memory::{Barriers, QueueMemory, Span},
 ///     Device, Driver,
 /// };
 ///
 /// /// Writes a work request of eight bytes and publishes its position.
 /// fn post<T: Driver>(device: &Device<T>) -> Result<QueueMemory<1>> {
 ///     // The position is the word at offset 0.
-///     let ring = QueueMemory::new(device, 4096, [0], Order::Cpus)?;
+///     let ring = QueueMemory::new(device, 4096, [0], Barriers::Cpus)?;
 ///     let mut slot: Span<'_> = ring.span(64);
 ///     slot.put(0, &[1; 8]);
 ///     ring.store_fixed_release::<0>(1);
@@ -182,7 +182,7 @@ pub struct QueueMemory<const WORDS: usize> {
     pages: WhileBound<KVec<Coherent<[u8]>>>,
     page_shift: u32,
     page_mask: usize,
-    order: Order,
+    barriers: Barriers,
 }
 
 impl<const WORDS: usize> QueueMemory<WORDS> {
@@ -198,7 +198,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         device: &Device<T>,
         size: usize,
         words: [u32; WORDS],
-        order: Order,
+        barriers: Barriers,
     ) -> Result<Self> {
         let mut page_shift = PAGE_SHIFT;
         while size.div_ceil(1 << page_shift) > Self::MAX_PAGES {
@@ -224,7 +224,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
             pages: WhileBound::new(device, pages),
             page_shift: u32::try_from(page_shift)?,
             page_mask: (1 << page_shift) - 1,
-            order,
+            barriers,
         };
         let mut fixed = this.words;
         for (word, offset) in fixed.iter_mut().zip(words) {
@@ -342,9 +342,9 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
                 compiler_fence(Ordering::Acquire);
                 return value;
             }
-            match self.order {
-                Order::Cpus => bindings::virt_load_acquire_u32(word),
-                Order::Platform => bindings::dma_load_acquire_u32(word),
+            match self.barriers {
+                Barriers::Cpus => bindings::virt_load_acquire_u32(word),
+                Barriers::Platform => bindings::dma_load_acquire_u32(word),
             }
         }
     }
@@ -362,9 +362,9 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
                 word.write_volatile(value);
                 return;
             }
-            match self.order {
-                Order::Cpus => bindings::virt_store_release_u32(word, value),
-                Order::Platform => bindings::dma_store_release_u32(word, value),
+            match self.barriers {
+                Barriers::Cpus => bindings::virt_store_release_u32(word, value),
+                Barriers::Platform => bindings::dma_store_release_u32(word, value),
             }
         }
     }
@@ -460,9 +460,9 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
     pub fn full_barrier(&self) {
         // SAFETY: Barriers have no requirements.
         unsafe {
-            match self.order {
-                Order::Cpus => bindings::virt_mb(),
-                Order::Platform => bindings::mb(),
+            match self.barriers {
+                Barriers::Cpus => bindings::virt_mb(),
+                Barriers::Platform => bindings::mb(),
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::{
             PageList, //
         },
         queue_memory::{
-            Order,
+            Barriers,
             QueueMemory, //
         },
         umem::Umem,
@@ -94,8 +94,8 @@ suite! { rust_rdma_memory {
         let host = Host::new(c"rdma_test")?;
         let registration = register_on(&host)?;
         let device = &*registration.device().try_get().ok_or(ENODEV)?;
-        for order in [Order::Cpus, Order::Platform] {
-            let memory = QueueMemory::new(device, PAGE_SIZE + 1, [], order)?;
+        for barriers in [Barriers::Cpus, Barriers::Platform] {
+            let memory = QueueMemory::new(device, PAGE_SIZE + 1, [], barriers)?;
             check!(memory.page_count() == 2);
             check!(memory.pages().count() == 2);
             memory.store_u64(8, 0x0807_0605_0403_0201);
@@ -113,8 +113,8 @@ suite! { rust_rdma_memory {
         let device = &*registration.device().try_get().ok_or(ENODEV)?;
         let size = 2 * PAGE_SIZE;
         let end = u32::try_from(size)?;
-        for order in [Order::Cpus, Order::Platform] {
-            let memory = QueueMemory::new(device, size, [4, end - 4], order)?;
+        for barriers in [Barriers::Cpus, Barriers::Platform] {
+            let memory = QueueMemory::new(device, size, [4, end - 4], barriers)?;
             memory.store_fixed_release::<0>(1);
             memory.store_fixed_release::<1>(2);
             check!(memory.load_u32(4) == 1 && memory.load_u32(end - 4) == 2);
@@ -122,7 +122,7 @@ suite! { rust_rdma_memory {
             check!(memory.load_fixed::<1>() == 3 && memory.load_fixed_acquire::<0>() == 1);
         }
         for offset in [end, 2, u32::MAX] {
-            let memory = QueueMemory::new(device, size, [offset], Order::Cpus);
+            let memory = QueueMemory::new(device, size, [offset], Barriers::Cpus);
             check!(memory.is_err_and(|error| error == EINVAL));
         }
     }
@@ -132,7 +132,7 @@ suite! { rust_rdma_memory {
         let host = Host::new(c"rdma_test")?;
         let registration = register_on(&host)?;
         let device = &*registration.device().try_get().ok_or(ENODEV)?;
-        let memory = QueueMemory::new(device, 2 * PAGE_SIZE, [], Order::Cpus)?;
+        let memory = QueueMemory::new(device, 2 * PAGE_SIZE, [], Barriers::Cpus)?;
         let end = u32::try_from(2 * PAGE_SIZE)?;
         memory.store_u32(end - 4, u32::MAX);
         for offset in [end, end - 2, end + 4, u32::MAX, u32::MAX - 3] {
@@ -221,7 +221,7 @@ suite! { rust_rdma_memory {
         let of_process = ProcessMemory::new(PAGE_SIZE)?;
         let start = of_process.address as u64;
         let umem = Umem::pin(&device, start, PAGE_SIZE as u64, AccessFlags::LOCAL_WRITE)?;
-        let queue = QueueMemory::new(&device, PAGE_SIZE, [0], Order::Cpus)?;
+        let queue = QueueMemory::new(&device, PAGE_SIZE, [0], Barriers::Cpus)?;
         let list = PageList::new(&device, 1, queue.pages())?;
         let shared = UserMemory::new(&device, PAGE_SIZE)?;
         drop(device);

@@ -17,7 +17,7 @@ use crate::{
     events::EventQueue,
     graveyard::Graveyard,
     limits,
-    rdma::queue_memory::Order,
+    rdma::queue_memory::Barriers,
     sync::periodic::{
         Periodic,
         Tick, //
@@ -55,12 +55,12 @@ use kernel::{
 /// A device that needs a reset raises a configuration interrupt. Other failures raise none: the
 /// registers of an unplugged device read as all ones, and a virtqueue is only marked as broken. The
 /// check also retries buffers that could not be mapped when memory was short.
-const WATCH_MS: Msecs = 5_000;
+const HEALTH_CHECK_MS: Msecs = 5_000;
 
 /// Periodic check that the device still works.
-pub(crate) struct Watch(Arc<ControlQueue>);
+pub(crate) struct HealthCheck(Arc<ControlQueue>);
 
-impl Tick for Watch {
+impl Tick for HealthCheck {
     fn tick(&self) -> bool {
         self.0.check_alive()
     }
@@ -128,7 +128,7 @@ pub(crate) enum Queues {
 pub(crate) struct Device {
     dev: ARef<virtio::Device>,
     limits: Limits,
-    order: Order,
+    barriers: Barriers,
     ctrl: Arc<ControlQueue>,
     queues: Queues,
     targets: Arc<EventTargets>,
@@ -151,9 +151,9 @@ impl Device {
         let targets = EventTargets::new(usize::try_from(max_targets)?)?;
         let ctrl = ControlQueue::new(dev.as_ref(), limits.features(), targets.clone())?;
 
-        let order = match bound.has_feature(Feature::ORDER_PLATFORM) {
-            true => Order::Platform,
-            false => Order::Cpus,
+        let barriers = match bound.has_feature(Feature::ORDER_PLATFORM) {
+            true => Barriers::Platform,
+            false => Barriers::Cpus,
         };
         let mut vqs = KVec::new();
         vqs.push(ctrl.info(CString::try_from(c"control")?), GFP_KERNEL)?;
@@ -178,7 +178,7 @@ impl Device {
             pin_init!(Self {
                 dev: dev.into(),
                 limits,
-                order,
+                barriers,
                 ctrl,
                 queues,
                 targets,
@@ -237,14 +237,14 @@ impl Device {
     }
 
     /// The memory accesses that barriers between driver and device have to order.
-    pub(crate) fn order(&self) -> Order {
-        self.order
+    pub(crate) fn barriers(&self) -> Barriers {
+        self.barriers
     }
 
     /// The periodic check of the device. Without it, consumers would wait for ever for completions
     /// of a device that dies while no command runs.
-    pub(crate) fn watch(&self) -> impl PinInit<Periodic<Watch>> {
-        Periodic::new(WATCH_MS, Watch(self.ctrl.clone()))
+    pub(crate) fn health_check(&self) -> impl PinInit<Periodic<HealthCheck>> {
+        Periodic::new(HEALTH_CHECK_MS, HealthCheck(self.ctrl.clone()))
     }
 
     /// The control queue.

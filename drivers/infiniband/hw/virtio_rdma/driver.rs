@@ -6,11 +6,11 @@ use crate::{
     abi::VIRTIO_ID_RDMA,
     device::{
         Device,
-        Watch, //
+        HealthCheck, //
     },
     limits::FEATURES,
     net::notifier::Notifier,
-    netdev::Binding,
+    netdev::NetdevBinding,
     sync::periodic::Periodic,
     verbs::Verbs,
     virtio::{
@@ -55,7 +55,7 @@ pub(crate) struct Data {
     #[pin]
     ready: Mutex<Option<Ready>>,
     #[pin]
-    watch: Periodic<Watch>,
+    health_check: Periodic<HealthCheck>,
     device: Arc<Device>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Data {
 /// for these users; the device answers commands until then.
 struct Ready {
     /// Dropped before the verbs, since it sets the network device of the verbs' port.
-    _netdev: Pin<KBox<Notifier<Pin<KBox<Binding>>>>>,
+    _netdev: Pin<KBox<Notifier<Pin<KBox<NetdevBinding>>>>>,
     _verbs: Verbs,
 }
 
@@ -71,7 +71,10 @@ impl Ready {
     fn new(dev: &virtio::Device<Core<'_>>, device: &Arc<Device>) -> Result<Self> {
         let verbs = Verbs::new(dev, device.clone())?;
         let guid = device.limits().config.sys_image_guid;
-        let netdev = KBox::pin_init(Binding::new(dev.as_ref(), guid, verbs.port()?), GFP_KERNEL)?;
+        let netdev = KBox::pin_init(
+            NetdevBinding::new(dev.as_ref(), guid, verbs.port()?),
+            GFP_KERNEL,
+        )?;
         verbs.follow_netdev();
         Ok(Self {
             _netdev: netdev,
@@ -102,7 +105,7 @@ impl virtio::Driver for Driver {
             Ok(try_pin_init!(Data {
                 // The watch is created before the registrations: users of the registrations may
                 // wait for a dead device, and only the watch notices its death.
-                watch <- device.watch(),
+                health_check <- device.health_check(),
                 ready <- {
                     let ready = Ready::new(dev, &device).inspect_err(|error| {
                         dev_err!(dev.as_ref(), "cannot register: {:?}\n", error);
@@ -127,6 +130,6 @@ impl virtio::Driver for Driver {
     /// exists: no field of the configuration ever changes.
     fn config_changed<'bound>(_dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
         this.device.ctrl().told();
-        this.watch.hasten();
+        this.health_check.hasten();
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         Event,
         EventKind, //
     },
-    decode::event::Report,
+    decode::event::KnownEvent,
     targets::EventTargets,
     virtio::{
         self,
@@ -82,12 +82,11 @@ impl EventQueue {
         Ok(())
     }
 
-    fn dispatch(&self, report: &Report) {
-        self.targets
-            .with(report.object, |target| match report.kind {
-                EventKind::Completion => target.completion(),
-                EventKind::Async(event) => target.async_event(event),
-            });
+    fn dispatch(&self, event: &KnownEvent) {
+        self.targets.with(event.object, |target| match event.kind {
+            EventKind::Completion => target.completion(),
+            EventKind::Async(kind) => target.async_event(kind),
+        });
     }
 }
 
@@ -95,8 +94,8 @@ impl Handler for EventQueue {
     fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
         let mut handled = take(&mut *self.handled.lock());
         while let Some((buffer, written)) = self.queue.get_buf() {
-            if let Some(report) = Report::decode(buffer.writable(), written) {
-                self.dispatch(&report);
+            if let Some(event) = KnownEvent::decode(buffer.writable(), written) {
+                self.dispatch(&event);
             }
             // The vector has room for all buffers of the queue.
             let _ = handled.push_within_capacity(buffer);

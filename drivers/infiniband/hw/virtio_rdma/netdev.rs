@@ -6,7 +6,7 @@
 //! device with the port's MAC address is chosen; the driver derives this address from the system
 //! image GUID. The network device may appear later than the RDMA device and vanish earlier.
 //!
-//! Lock order: the RTNL, then `Binding::bound`.
+//! Lock order: the RTNL, then `NetdevBinding::bound`.
 
 use crate::{
     abi::config::mac_from_eui64,
@@ -48,7 +48,7 @@ enum Fit {
 
 /// Binding of a port to its network device.
 #[pin_data]
-pub(crate) struct Binding {
+pub(crate) struct NetdevBinding {
     dev: ARef<device::Device>,
     address: Option<[u8; net::device::ETH_ALEN]>,
     owner: Arc<dyn PortOwner>,
@@ -56,7 +56,7 @@ pub(crate) struct Binding {
     bound: Mutex<Option<(Fit, ARef<net::device::Device>)>>,
 }
 
-impl Binding {
+impl NetdevBinding {
     /// Follows the network device of `owner`, which may exist already.
     ///
     /// `dev` is the bus device of the RDMA device, `guid` its system image GUID.
@@ -95,7 +95,7 @@ impl Binding {
     }
 }
 
-impl NotifierOps for Binding {
+impl NotifierOps for NetdevBinding {
     fn event(&self, event: Event, netdev: &net::device::Device) {
         let mut bound = self.bound.lock();
         let is_bound = bound

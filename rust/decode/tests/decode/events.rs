@@ -4,28 +4,28 @@
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::AsyncEvent;
-use virtio_rdma_decode::event::{Cookie, Report};
+use virtio_rdma_decode::event::{Cookie, KnownEvent};
 
 use super::bytes;
 
-fn decode(hex: &str) -> Option<Report> {
+fn decode(hex: &str) -> Option<KnownEvent> {
     let event: [u8; 16] = bytes(hex);
-    Report::decode(&event, event.len())
+    KnownEvent::decode(&event, event.len())
 }
 
 // abi
 #[test]
 fn a_completion_event_names_its_cq() {
-    let report = Report {
+    let known = KnownEvent {
         kind: EventKind::Completion,
         object: Cookie {
             index: 0x0102,
             generation: 7,
         },
     };
-    assert_eq!(decode("00000000 00000000 02010000 07000000"), Some(report));
+    assert_eq!(decode("00000000 00000000 02010000 07000000"), Some(known));
     // The reserved word is ignored, since later versions may use it.
-    assert_eq!(decode("00000000 ffffffff 02010000 07000000"), Some(report));
+    assert_eq!(decode("00000000 ffffffff 02010000 07000000"), Some(known));
 }
 
 // abi: R-544
@@ -33,11 +33,11 @@ fn a_completion_event_names_its_cq() {
 fn events_of_device_and_port_go_to_one_object() {
     for cookie in ["00000000", "01000000", "ffffffff"] {
         let event = format!("09010000 00000000 {cookie} 00000000");
-        let report = Report {
+        let known = KnownEvent {
             kind: EventKind::Async(AsyncEvent::PortActive),
             object: Cookie::DEVICE,
         };
-        assert_eq!(decode(&event), Some(report), "{cookie}");
+        assert_eq!(decode(&event), Some(known), "{cookie}");
     }
 }
 
@@ -55,8 +55,8 @@ fn every_kind_that_exists() {
         };
         let mut event = [0; 16];
         event[..4].copy_from_slice(&kind.to_le_bytes());
-        let report = Report::decode(&event, 16);
-        assert_eq!(report.map(|report| report.kind), expected, "{kind:#x}");
+        let known = KnownEvent::decode(&event, 16);
+        assert_eq!(known.map(|known| known.kind), expected, "{kind:#x}");
     }
 }
 
@@ -66,13 +66,13 @@ fn every_kind_that_exists() {
 fn half_an_event_is_none() {
     let event = [0; 16];
     for written in 0..16 {
-        assert_eq!(Report::decode(&event, written), None, "{written}");
+        assert_eq!(KnownEvent::decode(&event, written), None, "{written}");
     }
-    assert!(Report::decode(&event, 16).is_some());
+    assert!(KnownEvent::decode(&event, 16).is_some());
     for written in [17, usize::MAX] {
-        assert_eq!(Report::decode(&event, written), None, "{written}");
+        assert_eq!(KnownEvent::decode(&event, written), None, "{written}");
     }
-    assert_eq!(Report::decode(&event[..15], 15), None);
+    assert_eq!(KnownEvent::decode(&event[..15], 15), None);
 }
 
 #[test]

@@ -163,8 +163,8 @@ pub(super) fn register<'a>(
         is_open: AtomicFlag::new(false),
     };
     let revocation = Arc::new(revocation, GFP_KERNEL)?;
-    let registration = mr::Registration::new(pd, buffer.umem(), page_shift, &range)?;
-    match registration.exec(device) {
+    let command = mr::RegCommand::new(pd, buffer.umem(), page_shift, &range)?;
+    match command.exec(device) {
         Ok(response) => {
             revocation.mrn.store(response.mrn.get(), Relaxed);
             revocation.is_open.store(true, Relaxed);
@@ -176,7 +176,7 @@ pub(super) fn register<'a>(
             // The device may have created the MR, but its number is unknown, so no command can
             // revoke it. If the exporter takes the memory back, the device is reset.
             revocation.is_open.store(true, Relaxed);
-            device.bury(registration);
+            device.bury(command);
             bury(device, buffer.unlock(revocation));
             Err(ENODEV)
         }

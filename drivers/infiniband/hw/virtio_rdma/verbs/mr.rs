@@ -247,14 +247,14 @@ fn rights(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
     access_flags(access, optional_rights(pd.device().device.limits()))
 }
 
-/// The registration of pinned memory: the command, and the page list that the command refers to.
+/// The command that registers pinned memory, and the page list to which it refers.
 /// The device copies the list before it answers.
-pub(super) struct Registration {
+pub(super) struct RegCommand {
     request: CmdRegUserMrPages,
     _list: Pages,
 }
 
-impl Registration {
+impl RegCommand {
     /// Lists the pages.
     pub(super) fn new(
         pd: &Pd<IbDevice>,
@@ -334,10 +334,10 @@ impl MemoryRegions for IbDevice {
         }
         let device = &pd.device().device;
         let user = pin(pd.device(), memory)?;
-        let registration = Registration::new(pd, &user.umem, user.page_shift, &user.memory)?;
+        let command = RegCommand::new(pd, &user.umem, user.page_shift, &user.memory)?;
         let user = KBox::pin_init(new_mutex!(user, "virtio_rdma::mr::user"), GFP_KERNEL)?;
-        let answer = registration.exec(device);
-        let (response, (user, _)) = super::settle(device, answer, (user, registration))?;
+        let answer = command.exec(device);
+        let (response, (user, _)) = super::settle(device, answer, (user, command))?;
         Ok(Mr::new(device, response, Memory::User(user)))
     }
 
@@ -379,17 +379,17 @@ impl MemoryRegions for IbDevice {
             flags,
             ..CmdReregMr::default()
         };
-        let mut registration = None;
+        let mut command = None;
         if flags.contains(ReregFlags::TRANSLATION) {
-            let all = Registration::new(pd, &new.umem, new.page_shift, &new.memory)?;
-            request.memory = registration.insert(all).request;
+            let all = RegCommand::new(pd, &new.umem, new.page_shift, &new.memory)?;
+            request.memory = command.insert(all).request;
         } else {
             // The device ignores the request's fields of the memory, since it keeps the
             // translation.
             request.memory.base.pdn = pd.number();
             request.memory.base.access_flags = rights(pd, new.memory.access)?;
         }
-        let (_, (new, _)) = super::create(&mr.device, &request, (new, registration))?;
+        let (_, (new, _)) = super::create(&mr.device, &request, (new, command))?;
         // The device does not use the old memory any more.
         *old = new;
         Ok(())

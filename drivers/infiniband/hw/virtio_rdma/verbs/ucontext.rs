@@ -30,7 +30,7 @@ use crate::{
     device::Queues,
     doorbell::DoorbellPage,
     rdma::{
-        queue_memory::Order,
+        queue_memory::Barriers,
         ucontext::{
             NewContext,
             UserContexts, //
@@ -144,7 +144,7 @@ impl UserContexts for IbDevice {
                     response.flags = response.flags | flag;
                 }
             }
-            if device.order() == Order::Platform {
+            if device.barriers() == Barriers::Platform {
                 response.flags = response.flags | ContextFlags::ORDER_PLATFORM;
             }
             response.max_inline_data = limits.max_inline_data;

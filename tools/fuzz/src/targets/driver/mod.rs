@@ -15,7 +15,7 @@ use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_decode::answer::Answer;
 use virtio_rdma_decode::config::{accesses, ConfigError, Limits, Machine};
-use virtio_rdma_decode::event::{Cookie, Report};
+use virtio_rdma_decode::event::{Cookie, KnownEvent};
 use virtio_rdma_decode::{port, qp};
 
 /// Runs the target.
@@ -114,12 +114,12 @@ fn events(data: &[u8]) {
     let Some((&written, buffer)) = data.split_first() else {
         return;
     };
-    let Some(report) = Report::decode(buffer, written.into()) else {
+    let Some(known) = KnownEvent::decode(buffer, written.into()) else {
         return;
     };
     assert!((16..=buffer.len()).contains(&written.into()));
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| buffer[at + byte]));
-    let kind = match report.kind {
+    let kind = match known.kind {
         EventKind::Completion => 0,
         EventKind::Async(event) => 0x100 + u32::from(event.value()),
     };
@@ -131,7 +131,7 @@ fn events(data: &[u8]) {
             generation,
         },
     };
-    assert_eq!(report.object, object);
+    assert_eq!(known.object, object);
 }
 
 /// Decodes a configuration of a device that sets a few fields to arbitrary values, or that is

@@ -11,7 +11,7 @@ use super::{
         CqBackend, //
     },
     qp::{
-        Left,
+        FlushScope,
         WorkRing, //
     },
     srq::SharedSource, //
@@ -211,7 +211,7 @@ impl KernelCq {
     pub(super) fn posted(&self) {
         // The consumer is woken only if completions may be lost: otherwise no work request has to
         // be flushed.
-        if self.device.has_losses() && self.state.lock().left(&self.device).is_some() {
+        if self.device.has_losses() && self.state.lock().flush_scope(&self.device).is_some() {
             self.wake();
         }
     }
@@ -241,7 +241,7 @@ impl KernelCq {
         // Read with the lock held: if the device dies later, the CQ is found armed, and the
         // consumer is woken.
         let is_dead = self.device.is_dead();
-        let has_work = state.has_left(&self.device);
+        let has_work = state.has_to_flush(&self.device);
         // A broken CQ yields no more completions, whatever its memory contains.
         let after = if state.broken {
             AfterArm::Nothing
@@ -324,21 +324,21 @@ impl KernelCq {
 
 impl State {
     /// The work requests that polls of this CQ have to flush, as `device` does not complete them.
-    pub(super) fn left(&self, device: &Device) -> Option<Left> {
+    pub(super) fn flush_scope(&self, device: &Device) -> Option<FlushScope> {
         if device.is_dead() {
-            Some(Left::All)
+            Some(FlushScope::All)
         } else if self.broken || self.is_overrun {
-            Some(Left::Stopped)
+            Some(FlushScope::Stopped)
         } else {
             None
         }
     }
 
     /// Whether polls have work requests to flush.
-    fn has_left(&self, device: &Device) -> bool {
+    fn has_to_flush(&self, device: &Device) -> bool {
         let mut works = self.sources.iter().flatten();
-        self.left(device)
-            .is_some_and(|left| works.any(|work| work.state.lock().has_left(left)))
+        self.flush_scope(device)
+            .is_some_and(|scope| works.any(|work| work.state.lock().has_to_flush(scope)))
     }
 
     /// Marks the unpolled CQEs of QP `qpn`, so that polls skip them, and frees the SRQ slots that

@@ -10,7 +10,7 @@ use super::{
     cq::State,
     qp::{
         Client,
-        Posted, //
+        OutstandingWr, //
     },
     srq::SharedSource, //
 };
@@ -213,7 +213,13 @@ impl Client {
     /// The completion of a posted work request; an error if the CQE is not possible for this work
     /// request.
     #[inline(always)]
-    fn completion(&self, cqe: &Cqe, outcome: Outcome, posted: &Posted, pkeys: u16) -> Result<Wc> {
+    fn completion(
+        &self,
+        cqe: &Cqe,
+        outcome: Outcome,
+        posted: &OutstandingWr,
+        pkeys: u16,
+    ) -> Result<Wc> {
         let wr = PostedWr {
             service: self.service,
             is_process: self.is_process,
@@ -268,12 +274,12 @@ fn flush(
     completions: &mut Completions<'_>,
     disabled: &LocalInterruptDisabled,
 ) {
-    let Some(left) = state.left(device) else {
+    let Some(scope) = state.flush_scope(device) else {
         return;
     };
     for work in state.sources.iter().flatten() {
         while !completions.is_full() {
-            let Some(posted) = work.state.lock_with(disabled).flush_one(left) else {
+            let Some(posted) = work.state.lock_with(disabled).flush_one(scope) else {
                 break;
             };
             let opcode = match work.kind {

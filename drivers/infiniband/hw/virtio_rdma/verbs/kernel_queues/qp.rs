@@ -77,7 +77,7 @@ pub(in crate::verbs) struct WorkRing {
 
 /// An outstanding work request.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Posted {
+pub(super) struct OutstandingWr {
     /// The id that the client gave the work request.
     pub(super) wr_id: u64,
     /// Total length of the work request's SGEs in bytes.
@@ -91,7 +91,7 @@ pub(super) struct WorkState {
     pub(super) backend: WorkBackend,
     /// Outstanding work requests by slot. The device gets their positions instead of the clients'
     /// ids.
-    posted: KVVec<Posted>,
+    posted: KVVec<OutstandingWr>,
     /// Position of the oldest outstanding work request, if there is one.
     oldest: u32,
     /// Index of the queue among the sources of its CQ.
@@ -103,7 +103,7 @@ pub(super) struct WorkState {
 
 /// Work requests that a poll flushes because the device will not complete them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum FlushScope {
     /// All work requests: the device is dead.
     All,
     /// Work requests of QPs in ERR: the CQ is lost, but the device may still execute work requests
@@ -144,7 +144,7 @@ impl WorkRing {
         kind: DoorbellKind,
         client: Client,
     ) -> Result<Arc<Self>> {
-        let posted = KVVec::from_elem(Posted::default(), slots, GFP_KERNEL)?;
+        let posted = KVVec::from_elem(OutstandingWr::default(), slots, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 backing,
@@ -226,7 +226,7 @@ impl WorkState {
             length = wqe.length();
             Ok(size)
         })?;
-        self.note(position, Posted { wr_id, length });
+        self.note(position, OutstandingWr { wr_id, length });
         Ok(())
     }
 
@@ -239,12 +239,12 @@ impl WorkState {
     #[cold]
     pub(super) fn post_unseen(&mut self, wr_id: u64) -> Result {
         let position = self.backend.post_unseen()?;
-        self.note(position, Posted { wr_id, length: 0 });
+        self.note(position, OutstandingWr { wr_id, length: 0 });
         Ok(())
     }
 
     #[inline]
-    fn note(&mut self, position: u32, posted: Posted) {
+    fn note(&mut self, position: u32, posted: OutstandingWr) {
         let slot = self.slot(position);
         if let Some(entry) = self.posted.get_mut(slot) {
             *entry = posted;
@@ -262,7 +262,7 @@ impl WorkState {
     pub(super) fn complete<R>(
         &mut self,
         position: u32,
-        accept: impl FnOnce(&Posted) -> Result<R>,
+        accept: impl FnOnce(&OutstandingWr) -> Result<R>,
     ) -> Result<R> {
         if !self.backend.is_outstanding(position) {
             return Err(EIO);
@@ -275,13 +275,13 @@ impl WorkState {
     }
 
     /// Whether the queue has work requests to flush.
-    pub(super) fn has_left(&self, left: Left) -> bool {
-        (left == Left::All || self.is_stopped) && self.backend.has_outstanding()
+    pub(super) fn has_to_flush(&self, scope: FlushScope) -> bool {
+        (scope == FlushScope::All || self.is_stopped) && self.backend.has_outstanding()
     }
 
     /// Takes out the oldest work request to flush, if there is one.
-    pub(super) fn flush_one(&mut self, left: Left) -> Option<Posted> {
-        if !self.has_left(left) {
+    pub(super) fn flush_one(&mut self, scope: FlushScope) -> Option<OutstandingWr> {
+        if !self.has_to_flush(scope) {
             return None;
         }
         self.complete(self.oldest, |posted| Ok(*posted)).ok()

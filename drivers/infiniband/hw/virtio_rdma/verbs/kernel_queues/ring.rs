@@ -50,7 +50,7 @@ impl KernelRing {
         entries: u32,
         slot_size: usize,
     ) -> Result<Arc<Self>> {
-        let order = ib_device.device.order();
+        let barriers = ib_device.device.barriers();
         let least = match kind {
             RingKind::Work | RingKind::Shared => *WORK_SLOTS.start(),
             RingKind::Completion => *CQ_SLOTS.start(),
@@ -63,7 +63,7 @@ impl KernelRing {
         let mut words = [0; 2];
         words[OWNER] = layout.owner();
         words[DEVICE] = layout.device();
-        let memory = QueueMemory::new(ib_device, size, words, order)?;
+        let memory = QueueMemory::new(ib_device, size, words, barriers)?;
         let list = PageList::new(ib_device, memory.page_count(), memory.pages())?;
         let this = Self {
             memory,

@@ -8,7 +8,7 @@ use super::{
     cq::KernelCq,
     qp::{
         Client,
-        Posted, //
+        OutstandingWr, //
     },
     ring::KernelRing,
     wqe::Wqe, //
@@ -64,7 +64,7 @@ pub(in crate::verbs) struct KernelSrq {
 struct State {
     queue: SharedQueue<KVVec<u16>>,
     /// Outstanding work requests by slot. The device gets slot numbers instead of the clients' ids.
-    posted: KVVec<Posted>,
+    posted: KVVec<OutstandingWr>,
 }
 
 impl KernelSrq {
@@ -72,7 +72,7 @@ impl KernelSrq {
     pub(in crate::verbs) fn new(ring: Arc<KernelRing>, max_sge: u32) -> Result<Arc<Self>> {
         let slots = usize::try_from(ring.layout().slots())?;
         let queue = SharedQueue::new(*ring.layout(), KVVec::from_elem(0, slots, GFP_KERNEL)?);
-        let posted = KVVec::from_elem(Posted::default(), slots, GFP_KERNEL)?;
+        let posted = KVVec::from_elem(OutstandingWr::default(), slots, GFP_KERNEL)?;
         let max_sge = usize::try_from(max_sge)?;
         Arc::pin_init(
             pin_init!(Self {
@@ -132,7 +132,7 @@ impl KernelSrq {
         wqe.put(0, &header.to_bytes());
         wqe.put_sges(RqHeader::SIZE, sges);
         if let Some(posted) = state.posted.get_mut(usize::from(slot)) {
-            *posted = Posted {
+            *posted = OutstandingWr {
                 wr_id: request.wr_id(),
                 length: wqe.length(),
             };
@@ -149,7 +149,7 @@ impl KernelSrq {
     /// [`RingError::BadSlot`] if there is no such slot, [`RingError::NotOutstanding`] if the slot
     /// is free.
     #[inline]
-    pub(super) fn complete(&self, id: u64) -> Result<Posted, RingError> {
+    pub(super) fn complete(&self, id: u64) -> Result<OutstandingWr, RingError> {
         let slot = completion::srq_slot(id).map_err(|_| RingError::BadSlot)?;
         let mut state = self.state.lock();
         state.queue.complete(slot)?;
