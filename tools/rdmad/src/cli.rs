@@ -19,8 +19,8 @@ use verbs::{LinkSpeed, PathPolicy, PortRates, MAX_PORTS, MAX_WORKERS};
 use virtio_rdma_abi::feature::Features;
 use vswitch::{DatagramPath, FaultPlan, Uplink, UplinkConfig};
 
-use crate::claims::Claims;
 use crate::ctl::CtlArgs;
+use crate::in_use::InUse;
 use crate::octal::{self, parse_mode};
 use crate::qemu_args::QemuArgs;
 use crate::rates::{self, parse_bytes, parse_messages};
@@ -380,8 +380,8 @@ impl Args {
 
     /// Checks the rules that concern several arguments.
     pub fn check(&self) -> Result<()> {
-        let mut claims = Claims::default();
-        self.paths().try_for_each(|path| claims.path(path))?;
+        let mut in_use = InUse::default();
+        self.paths().try_for_each(|path| in_use.path(path))?;
         ensure!(
             self.most_ports() <= MAX_PORTS as usize,
             "there are {} ports, and a daemon has at most {MAX_PORTS}",
@@ -389,7 +389,7 @@ impl Args {
         );
         let mapped = self.ports.iter().map(|port| self.guest_memory(port));
         check_guest_memory(mapped)?;
-        self.ports.iter().try_for_each(|port| claims.port(port))
+        self.ports.iter().try_for_each(|port| in_use.port(port))
     }
 }
 

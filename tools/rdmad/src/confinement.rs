@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
-use sandbox::Uplinks;
+use sandbox::UplinkKinds;
 use sockets::keeper::{self, Changed, Keeper};
 use sockets::KeptFile;
 use vswitch::Uplink;
@@ -35,7 +35,7 @@ pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
         kept.context("the keeper of the state file")?;
     }
     let links = || args.uplinks.iter().map(|uplink| &uplink.link);
-    sandbox::turn_on(Uplinks {
+    sandbox::turn_on(UplinkKinds {
         unix: links().any(|link| matches!(link, Uplink::Unix(_))),
         udp: links().any(|link| matches!(link, Uplink::Udp { .. })),
         tap: links().any(|link| matches!(link, Uplink::Tap(_))),

@@ -60,13 +60,13 @@ pub trait Answers: Send + 'static {
 }
 
 /// A running server. Dropping it ends its thread and removes the socket.
-pub struct Server {
+pub struct LineServer {
     _socket: SocketPath,
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl LineServer {
     /// Starts a server at `path`. The socket of a killed daemon is replaced.
     pub fn start<A: Answers>(path: &Path, access: &Access, mut answers: A) -> Result<Self> {
         let name = A::KIND.name();
@@ -89,7 +89,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for LineServer {
     fn drop(&mut self) {
         // This can't fail: no other code writes to this eventfd, so its counter is not full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
@@ -280,7 +280,7 @@ mod tests {
         const LONG: usize = 1 << 20;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let server = Server::start(&path, &Access::default(), Echo(LONG)).unwrap();
+        let server = LineServer::start(&path, &Access::default(), Echo(LONG)).unwrap();
         let silent = UnixStream::connect(&path).unwrap();
         let mut deaf = UnixStream::connect(&path).unwrap();
         deaf.write_all(b"x\n").unwrap();
@@ -296,7 +296,7 @@ mod tests {
     fn clients_are_bounded_and_the_last_is_served() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let _server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
+        let _server = LineServer::start(&path, &Access::default(), Echo(1)).unwrap();
         let silent: Vec<_> = (0..3 * MAX_CLIENTS)
             .map(|_| UnixStream::connect(&path).unwrap())
             .collect();
@@ -308,7 +308,7 @@ mod tests {
     fn requests_are_bounded_and_come_in_pieces() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let _server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
+        let _server = LineServer::start(&path, &Access::default(), Echo(1)).unwrap();
         assert_eq!(said(&path, "12345678"), b"12345678");
         assert_eq!(said(&path, "12\n34"), b"12");
         let mut stream = UnixStream::connect(&path).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     fn the_end_does_not_need_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let server = Server::start(&path, &Access::default(), Echo(1)).unwrap();
+        let server = LineServer::start(&path, &Access::default(), Echo(1)).unwrap();
         // Another daemon binds a socket at the same path.
         std::fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();

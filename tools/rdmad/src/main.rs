@@ -5,18 +5,18 @@
 
 #![forbid(unsafe_code)]
 
-mod claims;
 mod cli;
 mod confinement;
 mod control;
 mod cpus;
 mod ctl;
+mod daemon;
 mod device;
 mod host;
+mod in_use;
 mod limits;
 mod line_server;
 mod log;
-mod machine;
 mod metrics;
 mod octal;
 #[cfg(test)]
@@ -42,8 +42,8 @@ use nix::sys::signal::SigSet;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Args, Command, Sandbox};
+use crate::daemon::Daemon;
 use crate::log::{Level, Log};
-use crate::machine::Machine;
 use crate::ready::Listeners;
 use crate::state::{Restored, State};
 
@@ -135,7 +135,7 @@ fn run(
         tracing::warn!("{message}");
     }
     limits::raise(args.ports.len() + restored.added.len());
-    let machine = Machine::start(args, state, restored.added, dedicated, level)?;
+    let daemon = Daemon::start(args, state, restored.added, dedicated, level)?;
     let listeners = Listeners::open(args.ready_fd)?;
     if args.sandbox == Sandbox::On {
         confinement::complete(args).context(NO_SANDBOX)?;
@@ -145,7 +145,7 @@ fn run(
     let signal = signals.wait().context("can't wait for signals")?;
     tracing::info!("ends by signal {}", signal as i32);
     listeners.stopping();
-    drop(machine);
+    drop(daemon);
     Ok(())
 }
 

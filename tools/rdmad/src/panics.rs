@@ -14,13 +14,13 @@ use roce::net::{Addresses, Mac};
 use roce::packet::{build, frame_size};
 use roce::work::With;
 use roce::{Path, Psn};
-use sandbox::{Kind, Uplinks};
+use sandbox::{Kind, UplinkKinds};
 use sockets::Access;
 use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::PcapWriter;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 
-use crate::line_server::Server;
+use crate::line_server::LineServer;
 use crate::log::Log;
 use crate::status::{self, Form, Status};
 
@@ -66,7 +66,7 @@ fn of_the_status_thread() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
     let status = Status(|| panic!("planted"));
-    let _server = Server::start(&socket, &Access::default(), status).unwrap();
+    let _server = LineServer::start(&socket, &Access::default(), status).unwrap();
     // The process ends before the status thread closes the connection.
     let _ = status::show(&socket, Form::Text, &mut Vec::new());
 }
@@ -159,7 +159,7 @@ fn panics_reach_as_far_in_the_sandbox() {
 #[ignore = "confines its process"]
 fn contained_in_every_kind_of_thread() {
     contain::end_process_on_panic(io::stderr);
-    sandbox::turn_on(Uplinks::default()).unwrap();
+    sandbox::turn_on(UplinkKinds::default()).unwrap();
     // The first thread does not work for ports.
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Main) {
         let work = || assert!(contain::contain::<()>(|| panic!("planted")).is_err());
@@ -174,7 +174,7 @@ fn contained_in_every_kind_of_thread() {
 #[ignore = "ends its process"]
 fn of_a_confined_thread() {
     contain::end_process_on_panic(io::stderr);
-    sandbox::turn_on(Uplinks::default()).unwrap();
+    sandbox::turn_on(UplinkKinds::default()).unwrap();
     let worker = sandbox::spawn(Kind::Worker, "worker", || panic!("planted"));
     let _ = worker.unwrap().join();
 }

@@ -14,9 +14,9 @@ use verbs::PortRates;
 use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
 
-use crate::claims::Claims;
 use crate::cli::{check_guest_memory, Args, PortArgs, SocketArgs};
 use crate::host::{self, Host, ServedPort};
+use crate::in_use::InUse;
 use crate::rates;
 use crate::report::Report;
 use crate::state::{Changes, State};
@@ -144,14 +144,14 @@ impl Ports {
     fn admit(&self, args: &PortArgs) -> Result<u32> {
         let ports = self.ports.lock();
         let present = || ports.iter().map(|port| &port.args);
-        let mut claims = Claims::default();
+        let mut in_use = InUse::default();
         self.host
             .paths
             .iter()
-            .try_for_each(|path| claims.path(path))?;
+            .try_for_each(|path| in_use.path(path))?;
         present()
             .chain([args])
-            .try_for_each(|port| claims.port(port))?;
+            .try_for_each(|port| in_use.port(port))?;
         ensure!(
             ports.len() < self.host.most_ports,
             "there are {} ports, and the daemon was started for no more (--spare-ports)",

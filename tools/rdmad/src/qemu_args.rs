@@ -9,7 +9,7 @@ use std::path::{self, Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
-use attach::{domain, shell, Argument, Backend, Link, Memory, Port};
+use attach::{domain, shell, Argument, Backend, LinkPaths, Port, VmMemory};
 use rustix::fs::statfs;
 
 use crate::cli::PortArgs;
@@ -103,7 +103,7 @@ fn parse_backend(text: &str) -> Result<Backend> {
 
 /// Checks the host, and prints the arguments for `args.port`.
 pub fn show(args: &QemuArgs, out: &mut impl Write) -> Result<()> {
-    let memory = Memory {
+    let memory = VmMemory {
         mib: args.mem,
         backend: args.backend.clone(),
     };
@@ -124,7 +124,7 @@ pub fn show(args: &QemuArgs, out: &mut impl Write) -> Result<()> {
 }
 
 /// The arguments for machine, memory and devices.
-fn all(memory: &Memory, port: &Port) -> Vec<Argument> {
+fn all(memory: &VmMemory, port: &Port) -> Vec<Argument> {
     let machine = ["-machine".into(), "q35,memory-backend=mem".into()];
     [machine]
         .into_iter()
@@ -145,8 +145,8 @@ fn port(args: &PortArgs, slot: u8, absolute: bool) -> Result<Port> {
             .with_context(|| format!("{path:?} is not UTF-8"))?
             .to_owned())
     };
-    let link = args.net.as_ref().map(|net| -> Result<Link> {
-        Ok(Link {
+    let link = args.net.as_ref().map(|net| -> Result<LinkPaths> {
+        Ok(LinkPaths {
             local: text(&net.remote)?,
             remote: text(&net.local)?,
         })
@@ -220,7 +220,7 @@ fn version(told: &str) -> Option<(u32, u32)> {
 }
 
 /// Fails unless the host can provide the memory.
-fn check_memory(memory: &Memory) -> Result<()> {
+fn check_memory(memory: &VmMemory) -> Result<()> {
     match &memory.backend {
         Backend::Memfd => Ok(()),
         Backend::HugePages => {
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_directory_on_a_disk_is_refused() {
-        let memory = |path: &str| Memory {
+        let memory = |path: &str| VmMemory {
             mib: 64,
             backend: Backend::Directory(path.into()),
         };

@@ -83,7 +83,7 @@ pub fn show(socket: &Path, form: Form, to: &mut impl Write) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line_server::Server;
+    use crate::line_server::LineServer;
     use sockets::Access;
     use verbs::RuntimeStatus;
 
@@ -92,7 +92,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status");
         let look = || Report::new(RuntimeStatus::default(), [], Vec::new());
-        let _server = Server::start(&path, &Access::default(), Status(look)).unwrap();
+        let _server = LineServer::start(&path, &Access::default(), Status(look)).unwrap();
         for (form, begins) in [
             (Form::Text, "virtio-rdmad"),
             (Form::Json, "{"),

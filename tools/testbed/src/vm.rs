@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
-use attach::{Backend, Link, Memory, Port};
+use attach::{Backend, LinkPaths, VmMemory, Port};
 use guest::setup::{self, Setup};
 use guest::{PORT_NAME, SETUP};
 
@@ -83,8 +83,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    fn link(&self) -> Link {
-        Link {
+    fn link(&self) -> LinkPaths {
+        LinkPaths {
             local: self.local.display().to_string(),
             remote: self.remote.display().to_string(),
         }
@@ -281,7 +281,7 @@ pub fn value(path: &Path) -> String {
 }
 
 fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
-    let memory = Memory {
+    let memory = VmMemory {
         mib: shape.mem.into(),
         backend: Backend::Memfd,
     };

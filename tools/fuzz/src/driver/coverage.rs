@@ -93,7 +93,7 @@ const PARSERS: &[Parser] = &[
     },
     Parser {
         name: "claims of addresses",
-        sources: &["tools/rdmad/vswitch/src/addresses.rs"],
+        sources: &["tools/rdmad/vswitch/src/address_filter.rs"],
         targets: &["uplinks"],
     },
 ];

@@ -9,8 +9,8 @@ mod memory;
 mod port;
 
 pub use libvirt::domain;
-pub use memory::{Backend, Memory};
-pub use port::{Link, Port};
+pub use memory::{Backend, VmMemory};
+pub use port::{LinkPaths, Port};
 
 /// An option of QEMU and its value.
 pub type Argument = [String; 2];

@@ -17,14 +17,14 @@ pub enum Backend {
 
 /// Memory of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct VmMemory {
     /// Size in MiB.
     pub mib: u64,
     /// Kind of file that holds the memory.
     pub backend: Backend,
 }
 
-impl Memory {
+impl VmMemory {
     /// QEMU's options for the size, and for a backend named `mem`. The option `-machine` must have
     /// `memory-backend=mem`.
     pub fn arguments(&self) -> [Argument; 2] {
@@ -64,7 +64,7 @@ mod tests {
                 "memory-backend-file,id=mem,size=512M,share=on,mem-path=/dev/shm",
             ),
         ] {
-            let memory = Memory { mib: 512, backend };
+            let memory = VmMemory { mib: 512, backend };
             assert_eq!(
                 memory.arguments().concat(),
                 ["-m", "512M", "-object", object]

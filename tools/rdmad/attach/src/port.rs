@@ -8,14 +8,14 @@ use crate::{argument, value, Argument};
 
 /// Paths of the datagram sockets of an Ethernet link, from QEMU's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkPaths {
     /// The socket that QEMU binds.
     pub local: String,
     /// The socket that QEMU sends to.
     pub remote: String,
 }
 
-impl Link {
+impl LinkPaths {
     /// QEMU's options for a backend named `id`, and for a network interface at `address` of the
     /// root bus. `is_first` is set for function 0 of a slot with several functions.
     pub fn interface(&self, id: &str, mac: &str, address: &str, is_first: bool) -> [Argument; 2] {
@@ -39,7 +39,7 @@ pub struct Port {
     /// Path of the device's vfio-user socket.
     pub vfio: String,
     /// The Ethernet link, if the port has one.
-    pub link: Option<Link>,
+    pub link: Option<LinkPaths>,
     /// MAC address of the network interface.
     pub mac: String,
     /// Slot of both functions on the root bus of a q35 machine.
@@ -79,7 +79,7 @@ mod tests {
     fn port() -> Port {
         Port {
             vfio: "a.vfio".into(),
-            link: Some(Link {
+            link: Some(LinkPaths {
                 local: "a.qemu".into(),
                 remote: "a.net".into(),
             }),

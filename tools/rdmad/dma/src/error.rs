@@ -92,7 +92,7 @@ pub enum MapError {
     #[error("its file is neither a memfd nor on tmpfs or hugetlbfs")]
     NotMemory,
     /// The VMs of this process have the maximum number of regions.
-    #[error("all VMs map {} regions already", crate::fault::MAX_WATCHED)]
+    #[error("all VMs map {} regions already", crate::fault::MAX_GUARDED)]
     TooManyOfAll,
     /// The region ends beyond the file.
     #[error("region ends at {end:#x}, beyond the file's {size:#x} bytes")]

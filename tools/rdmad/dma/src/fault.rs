@@ -29,7 +29,7 @@ use vm_memory::MmapRegion;
 use crate::{MapError, PAGE_SIZE};
 
 /// Maximum number of regions that all VMs of a process map together.
-pub(crate) const MAX_WATCHED: usize = 1 << 14;
+pub(crate) const MAX_GUARDED: usize = 1 << 14;
 /// The address in a [`Loss`] if no memory is lost. The address of a page is a multiple of the page
 /// size, so it differs from this value.
 const NONE: u64 = u64::MAX;
@@ -120,7 +120,7 @@ struct Watch {
 
 /// A mapping for which the handler is responsible, and the part of it that a device sees.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct GuardedMapping {
     part: MmapRegion,
     slot: usize,
     // The slot holds the address of this box.
@@ -129,7 +129,7 @@ pub(crate) struct Watched {
     _whole: MmapRegion,
 }
 
-impl Watched {
+impl GuardedMapping {
     /// Watches the mapping `whole`, whose pages have `page` bytes. The device sees `len` bytes of
     /// `whole`, from byte `lead` on, at DMA address `iova`. These bytes must lie inside `whole`.
     pub(crate) fn new(
@@ -175,7 +175,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for GuardedMapping {
     fn drop(&mut self) {
         let mut slots = FREE.lock();
         SLOTS[self.slot].set(0, 0, ptr::null_mut());
@@ -196,7 +196,7 @@ struct Slot {
     watch: AtomicPtr<Watch>,
 }
 
-static SLOTS: [Slot; MAX_WATCHED] = [const { Slot::new() }; MAX_WATCHED];
+static SLOTS: [Slot; MAX_GUARDED] = [const { Slot::new() }; MAX_GUARDED];
 /// Index of the first slot that was never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<FreeSlots> = Mutex::new(FreeSlots { free: Vec::new() });
@@ -213,7 +213,7 @@ impl FreeSlots {
             return Some(slot);
         }
         let slot = USED.load(Ordering::Relaxed);
-        if slot == MAX_WATCHED {
+        if slot == MAX_GUARDED {
             return None;
         }
         USED.store(slot + 1, Ordering::Release);

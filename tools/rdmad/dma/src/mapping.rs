@@ -11,7 +11,7 @@ use budget::Charge;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, VolatileMemory, VolatileSlice};
 
-use crate::fault::{Loss, Watched};
+use crate::fault::{GuardedMapping, Loss};
 use crate::{DmaError, MapError, PAGE_SIZE};
 
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
@@ -21,7 +21,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) iova: u64,
-    memory: Watched,
+    memory: GuardedMapping,
     pub(crate) writable: bool,
     /// Offset of the region in the file, in bytes.
     pub(crate) offset: u64,
@@ -98,7 +98,7 @@ impl Mapping {
         let (page, lead) = (page as usize, lead as usize);
         Ok(Self {
             iova,
-            memory: Watched::new(whole, page, (iova, lead, size), loss.clone())?,
+            memory: GuardedMapping::new(whole, page, (iova, lead, size), loss.clone())?,
             writable,
             offset,
             file,

@@ -26,7 +26,7 @@ use std::io;
 use std::sync::OnceLock;
 
 pub use self::kind::Kind;
-pub use self::lists::Uplinks;
+pub use self::lists::UplinkKinds;
 pub use self::reserve::{Reserve, Task};
 pub use self::threads::{confine_keeper, confine_main, spawn};
 
@@ -71,7 +71,7 @@ static FILTERS: OnceLock<Filters> = OnceLock::new();
 ///
 /// A list of system calls does not compile, or the kernel refuses a setting that all threads
 /// inherit.
-pub fn turn_on(uplinks: Uplinks) -> Result<(), Error> {
+pub fn turn_on(uplinks: UplinkKinds) -> Result<(), Error> {
     privileges::refuse_new()?;
     violation::install().map_err(Error::Signal)?;
     threads::warm_up();

@@ -16,7 +16,7 @@ const PR_SET_VMA: u32 = 0x5356_4d41;
 
 /// The kinds of uplinks of the daemon. Uplinks need other system calls than ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Uplinks {
+pub struct UplinkKinds {
     /// Whether there are uplinks over Unix sockets.
     pub unix: bool,
     /// Whether there are uplinks over UDP.
@@ -26,7 +26,7 @@ pub struct Uplinks {
 }
 
 /// System calls of threads of `kind`, in a daemon with these uplinks.
-pub(crate) fn of(kind: Kind, uplinks: Uplinks) -> Vec<Allowed> {
+pub(crate) fn of(kind: Kind, uplinks: UplinkKinds) -> Vec<Allowed> {
     let own = match kind {
         Kind::Main => main(),
         Kind::Log => Vec::new(),
@@ -247,7 +247,7 @@ fn socket() -> Vec<Allowed> {
     .concat()
 }
 
-fn switch(uplinks: Uplinks) -> Vec<Allowed> {
+fn switch(uplinks: UplinkKinds) -> Vec<Allowed> {
     let mut own = vec![
         #[cfg(target_arch = "x86_64")]
         any(SYS_epoll_wait),

@@ -15,7 +15,7 @@ use rustix::net::{
 };
 
 use crate::keeper::Keeper;
-use crate::{Remote, SocketPath};
+use crate::{RemoteSocket, SocketPath};
 
 /// Maximum number of descriptors of a message.
 pub const MAX_DESCRIPTORS: usize = 4;
@@ -67,7 +67,7 @@ pub struct NetSockets {
     /// Path of `socket`.
     pub path: SocketPath,
     /// The socket that sends frames to the VM.
-    pub remote: Remote,
+    pub remote: RemoteSocket,
 }
 
 /// The sockets of a port, which another process has made.
@@ -148,7 +148,7 @@ impl PortSockets {
             Some((local, remote)) => Some(NetSockets {
                 socket: datagrams()?,
                 path: path(local, REMOVE_NET),
-                remote: Remote::with_errand(
+                remote: RemoteSocket::with_errand(
                     datagrams()?,
                     PathBuf::from(remote),
                     keeper.errand(CONNECT_NET),

@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A socket that can be connected to a path at any time.
 #[derive(Debug)]
-pub struct Remote {
+pub struct RemoteSocket {
     socket: UnixDatagram,
     path: PathBuf,
     /// The keeper's errand to connect the socket. `None` without a keeper.
@@ -24,7 +24,7 @@ pub struct Remote {
     failed: Option<(Instant, io::ErrorKind)>,
 }
 
-impl Remote {
+impl RemoteSocket {
     /// Combines a socket with the path of its peer. The path need not exist yet.
     ///
     /// # Errors

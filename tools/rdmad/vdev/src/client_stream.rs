@@ -20,7 +20,7 @@ use crate::message::{Header, Payload, Structure, MAX_FDS, MAX_MESSAGE};
 
 /// The result of a read of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum StreamRead {
     Data,
     /// No input is available now.
     Nothing,
@@ -75,7 +75,7 @@ impl ClientStream {
     }
 
     /// Reads available input. To be called when [`next`](Self::next) has no message left.
-    pub(crate) fn receive(&mut self) -> io::Result<Received> {
+    pub(crate) fn receive(&mut self) -> io::Result<StreamRead> {
         self.buffer.copy_within(self.start..self.end, 0);
         // This can't underflow: `next` has taken the descriptors of chunks that end at or before
         // `start`.
@@ -102,12 +102,12 @@ impl ClientStream {
                 )));
             }
             Ok(message) => message.bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-            Err(Errno::CONNRESET) => return Ok(Received::Closed),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(StreamRead::Nothing),
+            Err(Errno::CONNRESET) => return Ok(StreamRead::Closed),
             Err(error) => return Err(error.into()),
         };
         if len == 0 {
-            return Ok(Received::Closed);
+            return Ok(StreamRead::Closed);
         }
         self.end += len;
         let mut fds: Vec<OwnedFd> = Vec::new();
@@ -125,7 +125,7 @@ impl ClientStream {
             let before = self.end;
             self.waiting.push_back(Descriptors { fds, before });
         }
-        Ok(Received::Data)
+        Ok(StreamRead::Data)
     }
 
     /// The next message, if all of it has arrived.
@@ -242,7 +242,7 @@ mod tests {
             send_with_fd(&client, &message(id, 32), &marked(id));
         }
         let mut got = Vec::new();
-        while stream.receive().unwrap() == Received::Data {
+        while stream.receive().unwrap() == StreamRead::Data {
             while let Some(message) = stream.next().unwrap() {
                 let marks: Vec<_> = message.fds.iter().map(mark).collect();
                 got.push((message.header.id, marks));

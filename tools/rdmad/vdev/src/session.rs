@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use crate::client::Client;
-use crate::client_stream::{ClientStream, Received};
+use crate::client_stream::{ClientStream, StreamRead};
 use crate::function::PciFunction;
 use crate::server::Signals;
 
@@ -48,9 +48,9 @@ impl Session {
     /// Reads input once and executes each complete message. Fails if the client broke the protocol.
     pub(crate) fn serve(&mut self) -> io::Result<Served> {
         match self.stream.receive()? {
-            Received::Closed => return Ok(Served::Closed),
-            Received::Nothing => return Ok(Served::Nothing),
-            Received::Data => {}
+            StreamRead::Closed => return Ok(Served::Closed),
+            StreamRead::Nothing => return Ok(Served::Nothing),
+            StreamRead::Data => {}
         }
         while let Some(message) = self.stream.next().map_err(io::Error::other)? {
             self.client.handle(message, &mut self.replies);

@@ -18,7 +18,7 @@ use crate::memory::{RingMem, RingView};
 use crate::pd::PdUse;
 use crate::shared::Mutex;
 use crate::users::Users;
-use crate::wqe::{parse_recv, recv_size, BadRecv, Origin, Received, FIRST_OF_RECV};
+use crate::wqe::{parse_recv, recv_size, BadRecv, PostedRecv, RecvOrigin, FIRST_OF_RECV};
 use crate::Device;
 
 /// A shared receive queue.
@@ -134,7 +134,7 @@ impl Srq {
         device: &Device,
         view: &DmaView,
         buffer: &mut [u8],
-    ) -> std::result::Result<Option<RecvWr<Received>>, BadRecv> {
+    ) -> std::result::Result<Option<RecvWr<PostedRecv>>, BadRecv> {
         let mut guard = self.inner.lock();
         let SrqInner { mem, queue } = &mut *guard;
         match queue.state {
@@ -156,7 +156,7 @@ impl Srq {
         // WQEs are fetched when messages arrive, so the driver need not ring the doorbell.
         queue.ring.suppress_doorbell(&memory);
         self.check_limit(queue, &memory, device);
-        let parsed = parse_recv(buffer, present, self.max_sge, Origin::Srq { slot });
+        let parsed = parse_recv(buffer, present, self.max_sge, RecvOrigin::Srq { slot });
         if parsed.is_err() {
             queue.ring.complete();
         }

@@ -20,7 +20,7 @@ use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Received, Trouble, Waits};
-use crate::orders::{Change, Left, Orders};
+use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
@@ -35,7 +35,7 @@ const FLUSH: Duration = Duration::from_millis(100);
 pub(crate) struct EventLoop {
     pub(crate) epoll: OwnedFd,
     waker: Arc<Waker>,
-    orders: Arc<Orders>,
+    changes: Arc<ChangeRequests>,
     pcap: Option<PcapWriter>,
     injector: Option<Injector<Forwarding>>,
     pub(crate) forwarder: Forwarder,
@@ -64,7 +64,7 @@ impl EventLoop {
         pcap: Option<PcapWriter>,
         faults: Option<FaultPlan>,
         waker: Arc<Waker>,
-        orders: Arc<Orders>,
+        changes: Arc<ChangeRequests>,
         now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -97,7 +97,7 @@ impl EventLoop {
         Ok(Self {
             epoll,
             waker,
-            orders,
+            changes,
             pcap,
             injector: faults.map(Injector::new),
             forwarder,
@@ -140,8 +140,8 @@ impl EventLoop {
     /// number of frames of each link and engine.
     pub(crate) fn round(&mut self, now: Instant, events: &[epoll::Event]) {
         self.now = now;
-        for order in self.orders.take() {
-            order.carry_out(|change| self.make(change));
+        for request in self.changes.take() {
+            request.carry_out(|change| self.make(change));
         }
         if events.is_empty() && self.captured && !self.more {
             self.flush();
@@ -180,16 +180,16 @@ impl EventLoop {
         self.captured |= captures && (self.more || !events.is_empty());
     }
 
-    fn make(&mut self, change: Change) -> io::Result<Left> {
+    fn make(&mut self, change: Change) -> io::Result<ChangeResult> {
         Ok(match change {
             Change::Occupy(seat, port, addresses) => {
                 self.occupy(seat, *port, &addresses)?;
-                Left::Nothing
+                ChangeResult::Nothing
             }
-            Change::Vacate(seat) => Left::Port(Box::new(self.vacate(seat))),
+            Change::Vacate(seat) => ChangeResult::Port(Box::new(self.vacate(seat))),
             Change::Capture(seat, capture) => {
                 let before = self.forwarder.set_capture(seat, capture);
-                before.map_or(Left::Nothing, Left::Capture)
+                before.map_or(ChangeResult::Nothing, ChangeResult::Capture)
             }
         })
     }
@@ -426,9 +426,9 @@ mod tests {
     fn without_events_it_does_not_end_in_silence() {
         let waker = Arc::new(Waker::new().unwrap());
         let forwarder = Forwarder::new(vec![], vec![], &waker, 0);
-        let orders = Arc::default();
+        let changes = Arc::default();
         let now = Instant::now();
-        let mut event_loop = EventLoop::new(forwarder, None, None, waker, orders, now).unwrap();
+        let mut event_loop = EventLoop::new(forwarder, None, None, waker, changes, now).unwrap();
         // The descriptor is not an epoll instance, so the wait fails.
         event_loop.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         event_loop.run();

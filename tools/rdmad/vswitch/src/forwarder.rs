@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use roce::net::{carries_roce, Mac};
 use roce::{Frame, FramePool};
 
-use crate::addresses::Addresses;
+use crate::address_filter::AddressFilter;
 use crate::engine_queues::EngineQueues;
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
 use crate::link::{self, Delivery, Link, Sender};
@@ -131,7 +131,7 @@ pub(crate) struct Forwarder {
     table: MacTable,
     /// Time of the last warning about an address that was seen on two uplinks.
     complained: Option<Instant>,
-    addresses: Addresses,
+    addresses: AddressFilter,
     /// Number of ports whose frames are captured.
     captures: usize,
     /// The dummy engine of vacant seats.
@@ -153,7 +153,7 @@ impl Forwarder {
         spare: usize,
     ) -> Self {
         let nobody = Arc::new(EngineQueues::new(waker.clone(), Arc::default()));
-        let mut addresses = Addresses::default();
+        let mut addresses = AddressFilter::default();
         let mut ports = Vec::new();
         for (port, given) in given {
             addresses.add(PortIndex(ports.len()), port.mac, &given);

@@ -53,16 +53,16 @@
 
 #![deny(unsafe_code)]
 
-mod addresses;
+mod address_filter;
 mod backlog;
 mod batch;
+mod changes;
 mod engine_queues;
 mod event_loop;
 mod forwarder;
 mod index;
 mod link;
 mod neighbours;
-mod orders;
 #[cfg(feature = "testing")]
 mod stepped;
 mod switch;

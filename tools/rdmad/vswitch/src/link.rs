@@ -16,7 +16,7 @@ use roce::{Frame, FramePool};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
-use sockets::{Access, NetSockets, Remote, SocketPath};
+use sockets::{Access, NetSockets, RemoteSocket, SocketPath};
 
 use crate::backlog::{Backlog, TOGETHER};
 use crate::engine_queues::RECEIVE_QUEUE;
@@ -514,7 +514,7 @@ pub fn open_net(path: &DatagramPath, access: &Access) -> io::Result<NetSockets> 
     Ok(NetSockets {
         socket,
         path: at,
-        remote: Remote::new(sender, path.remote.clone())?,
+        remote: RemoteSocket::new(sender, path.remote.clone())?,
     })
 }
 

@@ -33,7 +33,7 @@ impl SteppedSwitch {
             event_loop,
             waker: _,
             seats,
-            orders: _,
+            changes: _,
             engines,
         } = SwitchParts::open(config, now)?;
         let mut switch = Self {

@@ -23,7 +23,7 @@ use crate::forwarder::{Forwarder, SwitchPort, UplinkPort};
 use crate::index::PortIndex;
 use crate::link::{open_net, DatagramPath, Link, Uplink};
 use crate::neighbours::{Neighbour, Neighbours};
-use crate::orders::{Change, Left, Orders};
+use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::pcap::{Captured, PcapWriter};
 use crate::stats::{Counters, Stats};
 use crate::waker::Waker;
@@ -119,7 +119,7 @@ pub struct Switch {
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
     seats: Seats,
-    orders: Arc<Orders>,
+    changes: Arc<ChangeRequests>,
     /// Spare threads that write captures of single ports.
     writers: Reserve,
 }
@@ -146,7 +146,7 @@ impl Switch {
             event_loop,
             waker,
             seats,
-            orders,
+            changes,
             engines,
         } = SwitchParts::open(config, Instant::now())?;
         let thread = sandbox::spawn(Kind::Switch, "vswitch", move || event_loop.run())?;
@@ -154,7 +154,7 @@ impl Switch {
             waker,
             thread: Some(thread),
             seats,
-            orders,
+            changes,
             writers: Reserve::start(Kind::Capture, captures)?,
         };
         Ok((switch, engines))
@@ -179,7 +179,7 @@ impl Switch {
         let port = SwitchPort::new(&config, net, engine.clone());
         let addresses = config.addresses.clone();
         let change = Change::Occupy(PortIndex(seat), Box::new(port), addresses);
-        self.orders.give(change, &self.waker).map_err(no_net)?;
+        self.changes.give(change, &self.waker).map_err(no_net)?;
         ports[seat] = Some(engine.clone());
         drop(ports);
         Ok(self.seats.introduce(config.mac, config.group, engine))
@@ -197,10 +197,10 @@ impl Switch {
         let Some(seat) = seat_of(&ports, port) else {
             return Ok(());
         };
-        let left = self.orders.give(Change::Vacate(seat), &self.waker)?;
+        let left = self.changes.give(Change::Vacate(seat), &self.waker)?;
         ports[seat.0] = None;
         drop(ports);
-        if let Left::Port(left) = left {
+        if let ChangeResult::Port(left) = left {
             // Dropping the port closes its sockets and removes their paths.
             left.capture.map(PcapWriter::finish);
         }
@@ -247,11 +247,11 @@ impl Switch {
             return Ok(None);
         };
         match self
-            .orders
+            .changes
             .give(Change::Capture(seat, capture), &self.waker)?
         {
-            Left::Capture(before) => Ok(Some(before)),
-            Left::Nothing | Left::Port(_) => Ok(None),
+            ChangeResult::Capture(before) => Ok(Some(before)),
+            ChangeResult::Nothing | ChangeResult::Port(_) => Ok(None),
         }
     }
 
@@ -321,7 +321,7 @@ pub(crate) struct SwitchParts {
     pub(crate) event_loop: EventLoop,
     pub(crate) waker: Arc<Waker>,
     pub(crate) seats: Seats,
-    pub(crate) orders: Arc<Orders>,
+    pub(crate) changes: Arc<ChangeRequests>,
     /// Engine ports, in the order of the configured ports.
     pub(crate) engines: Vec<EnginePort>,
 }
@@ -370,20 +370,20 @@ impl SwitchParts {
             .iter()
             .map(|(port, _)| seats.introduce(port.mac, port.group, port.engine.clone()))
             .collect();
-        let orders = Arc::<Orders>::default();
+        let changes = Arc::<ChangeRequests>::default();
         let event_loop = EventLoop::new(
             Forwarder::new(ports, uplinks, &waker, config.spare_ports),
             pcap,
             config.faults,
             waker.clone(),
-            orders.clone(),
+            changes.clone(),
             now,
         )?;
         Ok(Self {
             event_loop,
             waker,
             seats,
-            orders,
+            changes,
             engines,
         })
     }

@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use sockets::Remote;
+use sockets::RemoteSocket;
 
 use crate::link::errno;
 
 /// The socket, and the path of its peer.
 #[derive(Debug)]
 pub(crate) struct UnixPeer {
-    remote: Remote,
+    remote: RemoteSocket,
     connected: bool,
     /// Number of times that the socket was connected after it had no peer.
     connections: u64,
@@ -30,11 +30,11 @@ pub(crate) struct UnixPeer {
 impl UnixPeer {
     /// Combines a socket with the path of its peer. Connects the socket if the peer exists.
     pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
-        Ok(Self::of(Remote::new(socket, path)?))
+        Ok(Self::of(RemoteSocket::new(socket, path)?))
     }
 
     /// The peer at the path of `remote`. Connects the socket of `remote` if the peer exists.
-    pub(crate) fn of(remote: Remote) -> Self {
+    pub(crate) fn of(remote: RemoteSocket) -> Self {
         let mut peer = Self {
             remote,
             connected: false,

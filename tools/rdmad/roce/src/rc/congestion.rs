@@ -115,12 +115,12 @@ pub(super) fn is_marked(path: &Path) -> bool {
 
 /// Decides when a responder sends a congestion notification.
 #[derive(Debug, Default)]
-pub(super) struct Notifier {
+pub(super) struct CongestionNotifier {
     last: Option<Instant>,
     owed: bool,
 }
 
-impl Notifier {
+impl CongestionNotifier {
     /// Handles a marked packet: requests a notification, unless the last one was requested less
     /// than [`NOTIFICATION_INTERVAL`] ago.
     pub(super) fn note(&mut self, now: Instant) {
@@ -216,7 +216,7 @@ mod tests {
             path.traffic_class = class;
             assert_eq!(is_marked(&path), expected, "{class:#x}");
         }
-        let (mut notifier, now) = (Notifier::default(), Instant::now());
+        let (mut notifier, now) = (CongestionNotifier::default(), Instant::now());
         assert!(!notifier.is_owed());
         let interval = NOTIFICATION_INTERVAL;
         for (after, owed) in [(0, true), (1, false), (2, true)] {

@@ -35,7 +35,7 @@ pub use self::committed::ResponderState;
 use self::executed::ExecutedRequests;
 use self::job::{Answer, Job};
 use self::message::RequestInProgress;
-use super::congestion::{capable, is_marked, Notifier};
+use super::congestion::{capable, is_marked, CongestionNotifier};
 use super::ResponderAttr;
 
 /// Why a request is not executed.
@@ -97,7 +97,7 @@ pub struct Responder<R> {
     /// are dropped without another NAK.
     awaiting: bool,
     /// Boxed, so that the responder stays small: few connections ever meet congestion.
-    notifier: Box<Notifier>,
+    notifier: Box<CongestionNotifier>,
     dead: bool,
 }
 

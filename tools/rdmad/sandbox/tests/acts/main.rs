@@ -16,7 +16,7 @@ use std::sync::mpsc::channel;
 use std::thread::available_parallelism;
 
 use list::{Act, ACTS};
-use sandbox::{Kind, Uplinks};
+use sandbox::{Kind, UplinkKinds};
 
 /// First argument of a process that tries one system call.
 const ATTEMPT: &str = "attempt";
@@ -77,7 +77,7 @@ fn attempt(kind: &str, act: &str) {
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind);
     let kind = kind.unwrap();
     // With all kinds of uplinks, the lists allow the most system calls.
-    let uplinks = Uplinks {
+    let uplinks = UplinkKinds {
         unix: true,
         udp: true,
         tap: true,

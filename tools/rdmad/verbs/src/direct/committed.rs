@@ -7,7 +7,7 @@ use roce::work::SendWr;
 use virtio_rdma_abi::ib::WcStatus;
 
 use super::{Transfer, Wait};
-use crate::wqe::Posted;
+use crate::wqe::PostedSend;
 
 /// The state of a [`Transfer`] besides its work request. Times are encoded as in [`Epoch`].
 #[repr(C)]
@@ -49,7 +49,7 @@ impl Transfer {
     }
 
     /// Resumes the transfer of `wr` from `state`.
-    pub(crate) fn restored(wr: SendWr<Posted>, state: &TransferState, epoch: Epoch) -> Self {
+    pub(crate) fn restored(wr: SendWr<PostedSend>, state: &TransferState, epoch: Epoch) -> Self {
         let deadline = epoch.instant(state.deadline);
         Self {
             wr,

@@ -15,7 +15,7 @@ use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 use crate::counters::Counter;
 use crate::memory::{transfer, Side};
 use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
-use crate::wqe::Posted;
+use crate::wqe::PostedSend;
 use crate::{Borrowed, Device};
 
 /// The result of an attempt to send a datagram.
@@ -31,7 +31,7 @@ pub(crate) enum DatagramStep {
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,
-    wr: &SendWr<Posted>,
+    wr: &SendWr<PostedSend>,
     to: &Destination,
     device: &Device,
 ) -> Result<DatagramStep, WcStatus> {

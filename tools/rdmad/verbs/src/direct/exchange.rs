@@ -11,11 +11,11 @@ use super::Stop;
 use crate::counters::Counter;
 use crate::memory::{transfer, Fault, Side};
 use crate::qp::{solicits, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
-use crate::wqe::Posted;
+use crate::wqe::PostedSend;
 
 /// One step of a transfer, with both QPs locked.
 pub(super) struct Exchange<'a, 'b, 'c> {
-    pub wr: &'a SendWr<Posted>,
+    pub wr: &'a SendWr<PostedSend>,
     pub offset: u32,
     pub len: usize,
     /// Whether the step ends the message.

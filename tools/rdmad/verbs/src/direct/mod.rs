@@ -41,7 +41,7 @@ use self::exchange::Exchange;
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
 use crate::shared::MutexGuard;
-use crate::wqe::{Fetched, Posted};
+use crate::wqe::{Fetched, PostedSend};
 use crate::{Borrowed, Device};
 
 /// The direct route to a QP of the same process.
@@ -157,7 +157,7 @@ pub(crate) struct ForPeer(());
 /// A send work request on the direct path.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    wr: SendWr<Posted>,
+    wr: SendWr<PostedSend>,
     /// Completion status of a work request that is not to be executed.
     failed: Option<WcStatus>,
     /// Bytes of the message transferred so far.
@@ -215,7 +215,7 @@ impl Transfer {
     }
 
     /// The work request that is transferred.
-    pub(crate) fn wr(&self) -> &SendWr<Posted> {
+    pub(crate) fn wr(&self) -> &SendWr<PostedSend> {
         &self.wr
     }
 

@@ -19,13 +19,13 @@ pub(crate) use completion_queue::{CompletionProducer, CompletionView};
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
 pub(crate) use keys::Keys;
-pub(crate) use mr::{number_of, KeyFault, Mr, MrCharge, MrTable, Registration};
+pub(crate) use mr::{number_of, KeyFault, Mr, MrCharge, MrTable, RegWr};
 pub(crate) use pages::{PageList, PageMap};
 pub(crate) use queue::{ForDoorbell, QueueMem, QueueView, Slot, WorkConsumer};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
 pub(crate) use virtqueue::VirtqueueMem;
-pub(crate) use window::{Binding, KeyUser};
+pub(crate) use window::{KeyUser, MwBind};
 
 /// A budget without limit.
 #[cfg(test)]

@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
-use budget::{MemoryBudget, Charge};
+use budget::{Charge, MemoryBudget};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Number, Pdn};
 
 use super::fast::{FastMr, Mapped};
 use super::mr_cache::{Flat, MrCache};
 use super::window::{WindowCount, WindowTable};
-use super::{Binding, KeyUser, PageMap, Region};
+use super::{KeyUser, MwBind, PageMap, Region};
 use crate::config::BOOKKEEPING;
 use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
@@ -127,7 +127,7 @@ impl Opened {
 }
 
 /// The operation of a REG_MR work request.
-pub(crate) struct Registration {
+pub(crate) struct RegWr {
     /// Number of the MR.
     pub number: MrNumber,
     /// The new key.
@@ -271,7 +271,7 @@ impl MrTable {
 
     /// Registers pages in an MR for fast registration, for a QP in PD `pdn`. The MR must be free
     /// and in that PD, and the new key may differ from the old one only in its variant.
-    pub(crate) fn register(&self, pdn: Pdn, wanted: Registration) -> KeyResult<()> {
+    pub(crate) fn register(&self, pdn: Pdn, wanted: RegWr) -> KeyResult<()> {
         if number_of::<MrNumber>(wanted.key) != wanted.number {
             return Err(KeyFault);
         }
@@ -307,7 +307,7 @@ impl MrTable {
         &self,
         by: KeyUser,
         lkey: u32,
-        wanted: &Binding,
+        wanted: &MwBind,
     ) -> KeyResult<Option<MwNumber>> {
         if wanted.len == 0 {
             return self.windows.bind(by, wanted, None);

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use budget::{MemoryBudget, Charge};
+use budget::{Charge, MemoryBudget};
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
 use virtio_rdma_abi::number::{MwNumber, Pdn, Qpn};
 
@@ -75,7 +75,7 @@ pub(crate) struct KeyUser {
 
 /// The operation of a BIND_MW work request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Binding {
+pub(crate) struct MwBind {
     /// R_Key of the window before the binding. For a type 2 window or an unbound one, only the
     /// window's number in this key is used.
     pub old_key: u32,
@@ -89,7 +89,7 @@ pub(crate) struct Binding {
     pub len: u64,
 }
 
-impl Binding {
+impl MwBind {
     /// The part of `region`, an MR's memory, that the window will cover. Fails if the part is not
     /// inside the MR, if the MR does not permit windows or is zero-based, or if the window grants
     /// remote write access and the MR has no local write access (IBTA C10-73 to C10-75).
@@ -186,7 +186,7 @@ impl WindowTable {
     pub(super) fn bind(
         &self,
         by: KeyUser,
-        wanted: &Binding,
+        wanted: &MwBind,
         mr: Option<&Arc<Mr>>,
     ) -> KeyResult<Option<MwNumber>> {
         let number: MwNumber = number_of(wanted.old_key);

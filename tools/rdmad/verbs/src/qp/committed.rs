@@ -25,7 +25,7 @@ use super::send::{Pacer, PacerState};
 use super::{attr, Qp, RecvSide, Requester, Responder, SendSide, SendTurn};
 use crate::direct::{Transfer, TransferState};
 use crate::memory::WorkConsumer;
-use crate::wqe::{Fetched, Origin, Received};
+use crate::wqe::{Fetched, PostedRecv, RecvOrigin};
 use crate::Device;
 
 /// Bytes of the longest receive WQE.
@@ -129,7 +129,7 @@ enum Holder {
 }
 
 impl ReceiveState {
-    fn of(side: &RecvSide, held: Option<&RecvWr<Received>>) -> Self {
+    fn of(side: &RecvSide, held: Option<&RecvWr<PostedRecv>>) -> Self {
         let (wr, holder) = match (&side.io.incoming, held) {
             (Some(wr), _) => (Some(wr), Holder::Half),
             (None, Some(wr)) => (Some(wr), Holder::Machine),
@@ -148,7 +148,7 @@ impl ReceiveState {
             state.id = wr.id;
             state.length = wr.length;
             state.num_sge = wr.local.num_sge;
-            if let Origin::Srq { slot } = wr.local.origin {
+            if let RecvOrigin::Srq { slot } = wr.local.origin {
                 state.slot = slot.into();
             }
             let size = rq_wqe_size(wr.local.num_sge as usize);
@@ -157,15 +157,15 @@ impl ReceiveState {
         state
     }
 
-    fn work_request(&self) -> RecvWr<Received> {
+    fn work_request(&self) -> RecvWr<PostedRecv> {
         RecvWr {
             id: self.id,
             length: self.length,
-            local: Received {
+            local: PostedRecv {
                 num_sge: self.num_sge,
                 origin: match u16::try_from(self.slot) {
-                    Ok(slot) => Origin::Srq { slot },
-                    Err(_) => Origin::Rq,
+                    Ok(slot) => RecvOrigin::Srq { slot },
+                    Err(_) => RecvOrigin::Rq,
                 },
             },
         }
@@ -270,13 +270,13 @@ impl Qp {
         side.connection = connection;
         side.route = route;
         side.alarm = alarm;
-        let shape = io.pacer.as_ref().map(Pacer::shape);
+        let limit = io.pacer.as_ref().map(Pacer::limit);
         side.io.broken = state.broken != 0;
         side.drained = state.drained != 0;
         side.io.queue = WorkConsumer::resumed(&self.init.sq, state.queue);
         let turn = SendTurn::new(self, device, view);
-        if let (Pacing::Limited(pacer), Some(shape)) = (&state.pacer, shape) {
-            side.io.pacer = Some(Pacer::restored(shape, pacer, epoch, turn.now));
+        if let (Pacing::Limited(pacer), Some(limit)) = (&state.pacer, limit) {
+            side.io.pacer = Some(Pacer::restored(limit, pacer, epoch, turn.now));
         }
         side.requester = side.connection.clone().and_then(|connection| {
             let unused = Requester::new(self.init.qp_type, connection, &side.attr);

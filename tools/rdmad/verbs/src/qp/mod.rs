@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
-use budget::{MemoryBudget, Charge, ChargedList};
+use budget::{Charge, ChargedList, MemoryBudget};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, PORT};
@@ -35,7 +35,7 @@ use crate::config::BOOKKEEPING;
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventSource, QP_EVENTS};
-use crate::memory::{number_of, Binding, KeyFault, KeyUser, QueueMem, VirtqueueMem};
+use crate::memory::{number_of, KeyFault, KeyUser, MwBind, QueueMem, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::runtime::Exclusive;
 use crate::shared::{Mutex, MutexGuard};
@@ -201,7 +201,7 @@ impl Qp {
         &self,
         device: &Device,
         lkey: u32,
-        wanted: &Binding,
+        wanted: &MwBind,
     ) -> std::result::Result<(), KeyFault> {
         if let Some(number) = device.mrs.bind(self.key_user(), lkey, wanted)? {
             self.windows.lock().insert(number);

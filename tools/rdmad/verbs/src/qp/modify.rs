@@ -10,7 +10,7 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
-use super::send::{Pacer, Shape};
+use super::send::{Pacer, RateLimitAttr};
 use super::serve::FLUSH_LIMIT;
 use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
 use crate::config::MAX_BURST;
@@ -19,7 +19,7 @@ use crate::error::{require, Errno, Result};
 use crate::runtime::Flow;
 use crate::status::DataPath;
 use crate::turn::Parked;
-use crate::wqe::Received;
+use crate::wqe::PostedRecv;
 use crate::Device;
 
 /// The new parts of a connection, which a MODIFY_QP prepares.
@@ -157,7 +157,7 @@ impl Qp {
     /// lengths in bytes, or 0 for the defaults.
     fn pace(&self, device: &Device, send: &mut SendSide, burst: u32, packet: u16) {
         let now = device.runtime().scheduler.clock.now();
-        let shape = Shape {
+        let limit = RateLimitAttr {
             rate: send.attr.rate_limit,
             burst,
             packet: match packet {
@@ -166,11 +166,11 @@ impl Qp {
             },
         };
         match &mut send.io.pacer {
-            _ if shape.rate == 0 => send.io.pacer = None,
-            Some(pacer) => pacer.change(shape, now),
-            None => send.io.pacer = Some(Pacer::new(shape, now)),
+            _ if limit.rate == 0 => send.io.pacer = None,
+            Some(pacer) => pacer.change(limit, now),
+            None => send.io.pacer = Some(Pacer::new(limit, now)),
         }
-        self.summary.set_rate(shape.rate);
+        self.summary.set_rate(limit.rate);
     }
 
     /// Executes QUERY_QP.
@@ -200,7 +200,7 @@ impl Qp {
         let answers = match (self.init.qp_type, next) {
             (QpType::Rc, QpState::Rtr) => {
                 let limit = device.config().limits.max_rd_atomic;
-                let bytes = rc::Responder::<Received>::queues(limit);
+                let bytes = rc::Responder::<PostedRecv>::queues(limit);
                 Some(budget.charge(bytes as u64)?)
             }
             _ => None,

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use budget::{MemoryBudget, Exhausted};
+use budget::{Exhausted, MemoryBudget};
 use roce::env::{RequesterEnv, ResponderEnv};
 use roce::work::{AccessFlags, Mtu, RecvWr, SendWr};
 use roce::{rc, uc, ud, Connection, Packet, Path, Pause, Psn, QpError, Sent};
@@ -12,7 +12,7 @@ use virtio_rdma_abi::ib::QpType;
 use virtio_rdma_abi::qp::QpAttr;
 
 use super::attr;
-use crate::wqe::{Fetched, Posted, Received};
+use crate::wqe::{Fetched, PostedRecv, PostedSend};
 
 /// Proof that the requester waits for an acknowledgement by the peer, which gives the QP a turn.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) struct ForRequest(());
 /// The protocol machine of a connection's requester.
 #[derive(Debug)]
 pub(crate) enum Requester {
-    Rc(rc::Requester<Posted>),
-    Uc(uc::Requester<Posted>),
+    Rc(rc::Requester<PostedSend>),
+    Uc(uc::Requester<PostedSend>),
 }
 
 impl Requester {
@@ -41,7 +41,11 @@ impl Requester {
     }
 
     /// Allocates memory for `depth` work requests in progress, charged to `budget`.
-    pub(super) fn make_room(&mut self, budget: &MemoryBudget, depth: usize) -> Result<(), Exhausted> {
+    pub(super) fn make_room(
+        &mut self,
+        budget: &MemoryBudget,
+        depth: usize,
+    ) -> Result<(), Exhausted> {
         match self {
             Self::Rc(requester) => requester.make_room(budget, depth),
             Self::Uc(requester) => requester.make_room(budget, depth),
@@ -139,7 +143,7 @@ impl Requester {
         &mut self,
         budget: usize,
         now: Instant,
-        env: &mut impl RequesterEnv<Send = Posted>,
+        env: &mut impl RequesterEnv<Send = PostedSend>,
     ) -> Result<Sent, QpError> {
         match self {
             Self::Rc(requester) => {
@@ -155,7 +159,7 @@ impl Requester {
         &mut self,
         packet: &Packet<'_>,
         now: Instant,
-        env: &mut impl RequesterEnv<Send = Posted>,
+        env: &mut impl RequesterEnv<Send = PostedSend>,
     ) -> Result<(), QpError> {
         match self {
             Self::Rc(requester) => requester.on_packet(packet, now, env),
@@ -164,7 +168,7 @@ impl Requester {
     }
 
     /// Stops the requester, and calls `each` for each incomplete work request.
-    pub(super) fn drain(&mut self, each: impl FnMut(SendWr<Posted>)) {
+    pub(super) fn drain(&mut self, each: impl FnMut(SendWr<PostedSend>)) {
         match self {
             Self::Rc(requester) => requester.drain().for_each(each),
             Self::Uc(requester) => requester.drain().for_each(each),
@@ -175,9 +179,9 @@ impl Requester {
 /// The protocol machine of a QP's receive half.
 #[derive(Debug)]
 pub(crate) enum Responder {
-    Rc(rc::Responder<Received>),
-    Uc(uc::Responder<Received>),
-    Ud(ud::Receiver<Received>),
+    Rc(rc::Responder<PostedRecv>),
+    Uc(uc::Responder<PostedRecv>),
+    Ud(ud::Receiver<PostedRecv>),
 }
 
 impl Responder {
@@ -225,7 +229,7 @@ impl Responder {
 
     /// Takes the receive that the machine has kept for the next message, since that message arrives
     /// on the direct path.
-    pub(super) fn take_receive(&mut self) -> Option<RecvWr<Received>> {
+    pub(super) fn take_receive(&mut self) -> Option<RecvWr<PostedRecv>> {
         match self {
             Self::Rc(_) => None,
             Self::Uc(responder) => responder.take_receive(),
@@ -235,7 +239,7 @@ impl Responder {
 
     /// Stops the machine and returns the receive that it holds: that of an unfinished message, or
     /// of a datagram that did not fit.
-    pub(super) fn drain(&mut self) -> Option<RecvWr<Received>> {
+    pub(super) fn drain(&mut self) -> Option<RecvWr<PostedRecv>> {
         match self {
             Self::Rc(responder) => responder.drain(),
             Self::Uc(responder) => responder.drain(),
@@ -247,7 +251,7 @@ impl Responder {
     pub(super) fn transmit(
         &mut self,
         budget: usize,
-        env: &mut impl ResponderEnv<Recv = Received>,
+        env: &mut impl ResponderEnv<Recv = PostedRecv>,
     ) -> Result<Sent, QpError> {
         match self {
             Self::Rc(responder) => responder.transmit(budget, env),

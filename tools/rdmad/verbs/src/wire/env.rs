@@ -10,7 +10,7 @@ use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 use crate::counters::Counter;
 use crate::memory::Fault;
 use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
-use crate::wqe::{Posted, Received};
+use crate::wqe::{PostedRecv, PostedSend};
 use crate::Device;
 
 /// The environment of a requester: access to the send half of its QP.
@@ -56,9 +56,9 @@ impl Output for SendEnv<'_, '_> {
 }
 
 impl RequesterEnv for SendEnv<'_, '_> {
-    type Send = Posted;
+    type Send = PostedSend;
 
-    fn gather(&mut self, local: &Posted, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
+    fn gather(&mut self, local: &PostedSend, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
         self.turn
             .message(&self.io.snapshots, local, AccessFlags::NONE)
             .read(offset.into(), into)
@@ -67,7 +67,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
 
     fn scatter_read(
         &mut self,
-        local: &Posted,
+        local: &PostedSend,
         offset: u32,
         from: &[u8],
         last: bool,
@@ -78,7 +78,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
             .map_err(|_| WcStatus::LocProtErr)
     }
 
-    fn execute_local(&mut self, local: &Posted) -> Result<(), WcStatus> {
+    fn execute_local(&mut self, local: &PostedSend) -> Result<(), WcStatus> {
         self.turn.execute_local(&self.io.snapshots, local)
     }
 
@@ -86,7 +86,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
         self.io.pacer.is_some() || self.turn.device.pacer.has_limits()
     }
 
-    fn complete_send(&mut self, wr: SendWr<Posted>, status: WcStatus) {
+    fn complete_send(&mut self, wr: SendWr<PostedSend>, status: WcStatus) {
         self.turn.complete(self.io, &wr, status);
     }
 }
@@ -119,15 +119,15 @@ impl Output for RecvEnv<'_, '_> {
 }
 
 impl ResponderEnv for RecvEnv<'_, '_> {
-    type Recv = Received;
+    type Recv = PostedRecv;
 
-    fn take_receive(&mut self) -> Result<Option<RecvWr<Received>>, BadReceive> {
+    fn take_receive(&mut self) -> Result<Option<RecvWr<PostedRecv>>, BadReceive> {
         self.turn.take(self.io)
     }
 
     fn scatter_recv(
         &mut self,
-        local: &Received,
+        local: &PostedRecv,
         offset: u32,
         from: &[u8],
         last: bool,
@@ -138,7 +138,7 @@ impl ResponderEnv for RecvEnv<'_, '_> {
             .map_err(|_| WcStatus::LocProtErr)
     }
 
-    fn complete_recv(&mut self, wr: RecvWr<Received>, how: RecvCompletion) {
+    fn complete_recv(&mut self, wr: RecvWr<PostedRecv>, how: RecvCompletion) {
         self.turn.complete(&wr, &how);
     }
 

@@ -4,7 +4,7 @@
 
 mod send;
 
-use budget::{MemoryBudget, ChargedList, ChargedQueue, Exhausted};
+use budget::{ChargedList, ChargedQueue, Exhausted, MemoryBudget};
 use roce::work::RecvWr;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
@@ -16,7 +16,7 @@ use crate::memory::{QueueView, WorkConsumer};
 #[cfg(feature = "testing")]
 pub(crate) use send::fetch_again;
 pub(crate) use send::{
-    completion_opcode, fetch_send, max_message, Data, Fetched, Posted, SendRules,
+    completion_opcode, fetch_send, max_message, Data, Fetched, PostedSend, SendRules,
 };
 
 /// Length in bytes of the longest send WQE for these capabilities. There is always room for one
@@ -133,16 +133,16 @@ impl Snapshots {
 
 /// A receive work request whose WQE is in the buffer of the receive half.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
+pub(crate) struct PostedRecv {
     /// Number of SGEs.
     pub num_sge: u32,
     /// The queue from which the work request was fetched.
-    pub origin: Origin,
+    pub origin: RecvOrigin,
 }
 
 /// The queue from which a receive work request was fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum RecvOrigin {
     /// The QP's own RQ. The slot was given back when the work request was fetched.
     Rq,
     /// An SRQ. The slot is given back when the work request completes.
@@ -178,7 +178,7 @@ pub(crate) fn fetch_recv(
     view: &QueueView<'_>,
     buffer: &mut [u8],
     cap: &QpCap,
-) -> Result<Option<RecvWr<Received>>, BadRecv> {
+) -> Result<Option<RecvWr<PostedRecv>>, BadRecv> {
     let Some(slot) = queue.fetch(view).map_err(|_| BadRecv::Ring)? else {
         return Ok(None);
     };
@@ -189,7 +189,7 @@ pub(crate) fn fetch_recv(
     queue.complete(view, slot);
     // WQEs are fetched when messages arrive, so the driver need not ring the doorbell.
     queue.suppress_doorbell(view);
-    parse_recv(buffer, present, cap.max_recv_sge, Origin::Rq).map(Some)
+    parse_recv(buffer, present, cap.max_recv_sge, RecvOrigin::Rq).map(Some)
 }
 
 /// Parses the receive WQE in `buffer`, of which the first `present` bytes are valid.
@@ -197,8 +197,8 @@ pub(crate) fn parse_recv(
     buffer: &[u8],
     present: usize,
     max_sge: u32,
-    origin: Origin,
-) -> Result<RecvWr<Received>, BadRecv> {
+    origin: RecvOrigin,
+) -> Result<RecvWr<PostedRecv>, BadRecv> {
     let header = RqHeader::get(&buffer[..RqHeader::SIZE]);
     if header.num_sge > max_sge || present < rq_wqe_size(header.num_sge as usize) {
         return Err(BadRecv::Wqe(header.wr_id));
@@ -210,7 +210,7 @@ pub(crate) fn parse_recv(
         id: header.wr_id,
         // A longer length may be cut to 4 GiB, since no message is longer.
         length: u32::try_from(length).unwrap_or(u32::MAX),
-        local: Received {
+        local: PostedRecv {
             num_sge: header.num_sge,
             origin,
         },

@@ -21,7 +21,7 @@ use crate::memory::{Keys, QueueView, Slot, WorkConsumer};
 /// The part of a send work request that only the local side needs: its slot, the memory of its
 /// message, and the properties of its completion.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Posted {
+pub(crate) struct PostedSend {
     /// Slot of the work request in the SQ.
     pub slot: Slot,
     /// Index of the WQE in the QP's [`Snapshots`].
@@ -81,7 +81,7 @@ fn send_size(first: &[u8]) -> usize {
 /// A fetched WQE: its work request, and the completion status if it must not be executed.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    pub wr: SendWr<Posted>,
+    pub wr: SendWr<PostedSend>,
     pub failed: Option<WcStatus>,
 }
 
@@ -158,7 +158,7 @@ fn read_send(
         },
         length: 0,
         flags: header.send_flags,
-        local: Posted {
+        local: PostedSend {
             slot,
             snapshot,
             opcode: completion_opcode(&header),
@@ -183,7 +183,7 @@ pub(crate) fn completion_opcode(header: &SqHeader) -> u8 {
 }
 
 fn check_send(
-    wr: &mut SendWr<Posted>,
+    wr: &mut SendWr<PostedSend>,
     header: &SqHeader,
     wqe: &[u8],
     check: impl Fn(&Sge, AccessFlags) -> Result<(), WcStatus>,

@@ -147,8 +147,8 @@ fn fast(table: &MrTable, pdn: Pdn) -> (MrNumber, u32) {
     table.insert_fast(pd, 4, 1, charge).unwrap()
 }
 
-fn registration(number: MrNumber, key: u32) -> Registration {
-    Registration {
+fn registration(number: MrNumber, key: u32) -> RegWr {
+    RegWr {
         number,
         key,
         access: AccessFlags::LOCAL_WRITE,
@@ -171,7 +171,7 @@ fn fast_registration_and_invalidation() {
     };
     assert!(!opens(key), "free");
     assert_eq!(table.invalidate(key, at(PDN)), Err(KeyFault), "free");
-    let without = Registration {
+    let without = RegWr {
         pages: None,
         ..registration(number, key)
     };
@@ -240,7 +240,7 @@ fn mapped_pages_wait_for_the_registration() {
         pages: Arc::new(PageMap::everything()),
     };
     let register = || {
-        let from_map = Registration {
+        let from_map = RegWr {
             pages: None,
             ..registration(number, key)
         };

@@ -45,8 +45,8 @@ fn window(table: &MrTable, mw_type: MwType) -> (MwNumber, u32) {
     table.windows().insert(pd(PDN), mw_type).unwrap()
 }
 
-fn binding(key: u32) -> Binding {
-    Binding {
+fn binding(key: u32) -> MwBind {
+    MwBind {
         old_key: key,
         new_key: next(key),
         access: WRITE,
@@ -95,14 +95,14 @@ fn type_1_is_bound_again_and_again() {
     let local = Keys::new(&table).check(first.new_key, PDN, start, 1, AccessFlags::NONE);
     assert_eq!(local, Err(KeyFault), "no L_Key");
 
-    let second = Binding {
+    let second = MwBind {
         addr: BASE,
         ..binding(first.new_key)
     };
     assert_eq!(table.bind(at(2), lkey, &second), Ok(None));
     assert!(!opens(&table, first.new_key, at(1), start, 1));
     assert!(opens(&table, second.new_key, at(1), BASE, 0x100));
-    let none = Binding {
+    let none = MwBind {
         len: 0,
         ..binding(second.new_key)
     };
@@ -141,7 +141,7 @@ fn type_2_belongs_to_the_qp_that_bound_it() {
     assert!(!opens(&table, key, at(1), start, 1));
     // Another QP may bind the window to the same new key, even if its BIND_MW does not have the
     // window's current key.
-    let again = Binding {
+    let again = MwBind {
         new_key: key,
         ..binding(key ^ 0x80)
     };
@@ -159,7 +159,7 @@ fn zero_based_windows_count_from_their_start() {
         let table = table();
         let (_, lkey) = mr(&table, RIGHTS_OF_MR);
         let (_, key) = window(&table, mw_type);
-        let zero = Binding {
+        let zero = MwBind {
             access: WRITE | AccessFlags::ZERO_BASED,
             ..binding(key)
         };
@@ -179,7 +179,7 @@ fn zero_based_windows_count_from_their_start() {
 // abi
 #[test]
 fn bindings_that_are_refused() {
-    type Change = fn(&mut Binding);
+    type Change = fn(&mut MwBind);
     let changes: [(&str, Change); 9] = [
         ("no window", |b| b.old_key = 0xff_ffff00),
         ("an MR's key", |b| b.old_key = 0x100),
@@ -202,7 +202,7 @@ fn bindings_that_are_refused() {
         }
         let wanted = binding(key);
         if mw_type == MwType::One {
-            let stale = Binding {
+            let stale = MwBind {
                 old_key: key ^ 1,
                 ..wanted
             };
@@ -221,7 +221,7 @@ fn bindings_that_are_refused() {
     // A binding of length 0 does not unbind a type 2 window.
     let table = table();
     let (_, key) = window(&table, MwType::Two);
-    let none = Binding {
+    let none = MwBind {
         len: 0,
         ..binding(key)
     };
@@ -248,7 +248,7 @@ fn rights_of_the_mr() {
         let table = table();
         let (_, lkey) = mr(&table, rights);
         let (_, key) = window(&table, MwType::One);
-        let wanted = Binding {
+        let wanted = MwBind {
             access,
             ..binding(key)
         };
@@ -287,7 +287,7 @@ fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
         Some(Errno::NOMEM)
     );
     // The guest chooses the variant of the window's new key.
-    let chosen = Binding {
+    let chosen = MwBind {
         new_key: key ^ 0x80,
         ..binding(key)
     };
@@ -397,7 +397,7 @@ proptest! {
                 },
                 Step::Bind { window, mr, qpn, len } => if let Some(number) = nth(&windows, window) {
                     let model = windows.get_mut(&number).unwrap();
-                    let wanted = Binding { len, ..binding(model.key) };
+                    let wanted = MwBind { len, ..binding(model.key) };
                     let admitted = !model.is_two || model.bound.is_none() && len > 0;
                     let bound = table.bind(at(qpn), mrs[mr].1, &wanted);
                     prop_assert_eq!(bound.is_ok(), admitted);

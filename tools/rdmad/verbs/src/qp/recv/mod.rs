@@ -14,7 +14,7 @@ use super::{Qp, RemoteQp, Responder};
 use crate::memory::{QueueMem, WorkConsumer};
 use crate::status::DataPath;
 use crate::wire::Arrived;
-use crate::wqe::{Origin, Received};
+use crate::wqe::{PostedRecv, RecvOrigin};
 use crate::Device;
 
 pub(crate) use turn::RecvTurn;
@@ -48,7 +48,7 @@ pub(crate) struct RecvIo {
     /// The work request of the WQE in `buffer`, unless a protocol machine holds it. Its message
     /// arrives on the direct path, or it is left over from a message that did not fit or was not
     /// finished.
-    pub(crate) incoming: Option<RecvWr<Received>>,
+    pub(crate) incoming: Option<RecvWr<PostedRecv>>,
     /// Whether the ring is corrupt: it is not read again before RESET.
     pub(in crate::qp) broken: bool,
     /// Number of R_Key violations by the peer since the QP was connected.
@@ -105,7 +105,7 @@ impl RecvSide {
         let Some(srq) = &qp.init.srq else { return };
         let held = self.responder.as_mut().and_then(Responder::drain);
         for wr in held.into_iter().chain(self.io.incoming.take()) {
-            if let Origin::Srq { slot } = wr.local.origin {
+            if let RecvOrigin::Srq { slot } = wr.local.origin {
                 srq.put_back(slot);
             }
         }

@@ -20,7 +20,7 @@ use crate::memory::{Fault, KeyFault, KeyUser, Keys, Memory, Message, QueueView};
 use crate::qp::{Qp, Responder};
 use crate::srq::Srq;
 use crate::turn::{Parked, TurnBudget};
-use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Origin, Received};
+use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, PostedRecv, RecvOrigin};
 use crate::Device;
 
 /// Number of R_Key violations after which an unreliable connection fails. Equal to the number of
@@ -74,7 +74,7 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// The buffers of the receive that is being executed.
-    pub(crate) fn message<'b>(&'b self, io: &'b RecvIo, received: &Received) -> Message<'b> {
+    pub(crate) fn message<'b>(&'b self, io: &'b RecvIo, received: &PostedRecv) -> Message<'b> {
         let pdn = match &self.qp.init.srq {
             Some(srq) => srq.pdn(),
             None => self.qp.init.pd.number(),
@@ -128,7 +128,7 @@ impl<'a> RecvTurn<'a> {
     pub(crate) fn take_for_direct(
         &self,
         side: &mut RecvSide,
-    ) -> Result<Option<RecvWr<Received>>, BadReceive> {
+    ) -> Result<Option<RecvWr<PostedRecv>>, BadReceive> {
         if let Some(held) = side.responder.as_mut().and_then(Responder::take_receive) {
             side.io.incoming.get_or_insert(held);
         }
@@ -137,7 +137,7 @@ impl<'a> RecvTurn<'a> {
 
     /// Returns the next receive: one that an earlier message left over, or else the next posted
     /// one. After an error the QP is in ERR, and a completion or event reports the error.
-    pub(crate) fn take(&self, io: &mut RecvIo) -> Result<Option<RecvWr<Received>>, BadReceive> {
+    pub(crate) fn take(&self, io: &mut RecvIo) -> Result<Option<RecvWr<PostedRecv>>, BadReceive> {
         if let Some(left_over) = io.incoming.take() {
             return Ok(Some(left_over));
         }
@@ -166,7 +166,7 @@ impl<'a> RecvTurn<'a> {
         &self,
         srq: &Srq,
         io: &mut RecvIo,
-    ) -> Result<Option<RecvWr<Received>>, BadReceive> {
+    ) -> Result<Option<RecvWr<PostedRecv>>, BadReceive> {
         let event = match srq.fetch(self.device, self.view, &mut io.buffer) {
             Ok(fetched) => return Ok(fetched),
             Err(BadRecv::Wqe(id)) => {
@@ -180,14 +180,14 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// Gives the slot of a completed receive back to its SRQ.
-    fn give_back(&self, wr: &RecvWr<Received>) {
-        if let (Some(srq), Origin::Srq { .. }) = (&self.qp.init.srq, wr.local.origin) {
+    fn give_back(&self, wr: &RecvWr<PostedRecv>) {
+        if let (Some(srq), RecvOrigin::Srq { .. }) = (&self.qp.init.srq, wr.local.origin) {
             srq.complete();
         }
     }
 
     /// Completes a receive.
-    pub(crate) fn complete(&self, wr: &RecvWr<Received>, how: &RecvCompletion) {
+    pub(crate) fn complete(&self, wr: &RecvWr<PostedRecv>, how: &RecvCompletion) {
         self.give_back(wr);
         let opcode = if how.rdma_write {
             OPCODE_RECV_RDMA_WITH_IMM

@@ -21,11 +21,11 @@ use virtio_rdma_abi::wqe::{BindMw, Member, Reg, RegPages, SqHeader};
 use super::SendTurn;
 use crate::config::MR_PAGE_SHIFTS;
 use crate::error::{require, Result};
-use crate::memory::{check_access, Binding, Mapped, PageList, PageMap, Registration};
-use crate::wqe::{Posted, Snapshots};
+use crate::memory::{check_access, Mapped, MwBind, PageList, PageMap, RegWr};
+use crate::wqe::{PostedSend, Snapshots};
 
 /// Whether a work request is a REG_MR.
-pub(super) fn is_registration(posted: &Posted) -> bool {
+pub(super) fn is_registration(posted: &PostedSend) -> bool {
     u32::from(posted.opcode) == WrOpcode::RegMr.value()
 }
 
@@ -49,7 +49,7 @@ impl SendTurn<'_> {
     pub(crate) fn execute_local(
         &self,
         snapshots: &Snapshots,
-        posted: &Posted,
+        posted: &PostedSend,
     ) -> std::result::Result<(), WcStatus> {
         if is_registration(posted) {
             return Ok(());
@@ -63,7 +63,7 @@ impl SendTurn<'_> {
 
     /// Binds a memory window.
     fn bind(&self, bind: &BindMw) -> std::result::Result<(), WcStatus> {
-        let wanted = Binding {
+        let wanted = MwBind {
             old_key: bind.mw_rkey,
             new_key: bind.rkey,
             access: bind.access,
@@ -83,7 +83,7 @@ impl SendTurn<'_> {
             .map_err(|_| WcStatus::MwBindErr)
     }
 
-    fn with_pages(&self, reg: &RegPages) -> Result<Registration> {
+    fn with_pages(&self, reg: &RegPages) -> Result<RegWr> {
         require(MR_PAGE_SHIFTS.contains(&reg.page_shift) && reg.reserved == [0; 4])?;
         let (max_pages, maps) = self.device.mrs.fast_limits(reg.base.mrn)?;
         require(reg.npages <= max_pages)?;
@@ -111,9 +111,9 @@ impl SendTurn<'_> {
     }
 }
 
-fn registration(reg: &Reg, pages: Option<Mapped>) -> Result<Registration> {
+fn registration(reg: &Reg, pages: Option<Mapped>) -> Result<RegWr> {
     check_access(reg.access, AccessFlags::NONE)?;
-    Ok(Registration {
+    Ok(RegWr {
         number: reg.mrn,
         key: reg.key,
         access: reg.access,

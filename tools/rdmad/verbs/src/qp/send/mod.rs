@@ -26,7 +26,7 @@ use crate::Device;
 
 #[cfg(feature = "testing")]
 pub(super) use pace::PacerState;
-pub(super) use pace::{Pacer, Shape};
+pub(super) use pace::{Pacer, RateLimitAttr};
 pub(super) use turn::Next;
 pub(crate) use turn::{solicits, SendTurn};
 

@@ -23,7 +23,7 @@ const DEFAULT_BURST: Duration = Duration::from_millis(5);
 
 /// A rate limit as the driver sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct RateLimitAttr {
     /// Rate in kb/s, not 0.
     pub rate: u32,
     /// Burst in bytes; 0 for the default.
@@ -33,7 +33,7 @@ pub(crate) struct Shape {
     pub packet: u32,
 }
 
-impl Shape {
+impl RateLimitAttr {
     /// Length of a burst in bytes. A default burst is at least as long as a typical packet.
     /// [`Pacer::admit`] raises the capacity for longer frames.
     pub(crate) fn burst(&self) -> u64 {
@@ -50,7 +50,7 @@ impl Shape {
 /// The token bucket of a QP.
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    shape: Shape,
+    limit: RateLimitAttr,
     /// Amount that may be spent now, in units of 1 / [`BYTE`] byte; at most `capacity`.
     credit: u64,
     capacity: u64,
@@ -60,10 +60,10 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     /// A full bucket.
-    pub(crate) fn new(shape: Shape, now: Instant) -> Self {
-        let capacity = capacity(&shape);
+    pub(crate) fn new(limit: RateLimitAttr, now: Instant) -> Self {
+        let capacity = capacity(&limit);
         Self {
-            shape,
+            limit,
             credit: capacity,
             capacity,
             at: now,
@@ -72,10 +72,10 @@ impl Pacer {
 
     /// Changes rate and burst. The credit stays the same, up to the new capacity, so frequent
     /// changes gain nothing.
-    pub(crate) fn change(&mut self, shape: Shape, now: Instant) {
+    pub(crate) fn change(&mut self, limit: RateLimitAttr, now: Instant) {
         self.fill(now);
-        self.shape = shape;
-        self.capacity = capacity(&shape);
+        self.limit = limit;
+        self.capacity = capacity(&limit);
         self.credit = self.credit.min(self.capacity);
     }
 
@@ -89,8 +89,8 @@ impl Pacer {
         if needed <= self.credit {
             return Ok(());
         }
-        let wanted = needed.max(credit(self.shape.packet as usize).min(self.capacity));
-        let nanos = (wanted - self.credit).div_ceil(self.shape.rate.max(1).into());
+        let wanted = needed.max(credit(self.limit.packet as usize).min(self.capacity));
+        let nanos = (wanted - self.credit).div_ceil(self.limit.rate.max(1).into());
         Err(now + Duration::from_nanos(nanos))
     }
 
@@ -106,7 +106,7 @@ impl Pacer {
 
     fn fill(&mut self, now: Instant) {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
-        let earned = nanos * u128::from(self.shape.rate);
+        let earned = nanos * u128::from(self.limit.rate);
         let sum = u128::from(self.credit) + earned;
         // `min` with the capacity, so the cast cannot truncate.
         self.credit = sum.min(self.capacity.into()) as u64;
@@ -114,8 +114,8 @@ impl Pacer {
     }
 }
 
-fn capacity(shape: &Shape) -> u64 {
-    shape.burst() * BYTE
+fn capacity(limit: &RateLimitAttr) -> u64 {
+    limit.burst() * BYTE
 }
 
 fn credit(bytes: usize) -> u64 {
@@ -207,11 +207,11 @@ mod tests {
         ) {
             // The rate is 1 Mb/s to 1 Gb/s.
             let rate = 10f64.powf(exponent) as u32;
-            let shape = Shape { rate, burst, packet };
+            let limit = RateLimitAttr { rate, burst, packet };
             let start = Instant::now();
-            let mut pacer = Pacer::new(shape, start);
+            let mut pacer = Pacer::new(limit, start);
             let largest = *frames.iter().max().unwrap() as u64;
-            let burst = shape.burst().max(largest);
+            let burst = limit.burst().max(largest);
             // A worker may be late by less than the time in which the rate carries a burst: the
             // bucket holds the credit that is earned meanwhile.
             let slack = (burst - largest.max(burst.min(packet.into()))) * BYTE / u64::from(rate);
@@ -237,22 +237,22 @@ mod tests {
         // abi: R-836
         #[test]
         fn changes_earn_nothing(
-            shapes in prop::collection::vec((1_000u32..100_000, 64u32..50_000), 1..20),
+            limits in prop::collection::vec((1_000u32..100_000, 64u32..50_000), 1..20),
         ) {
             let start = Instant::now();
-            let shape = |&(rate, burst): &(u32, u32)| Shape { rate, burst, packet: 1_000 };
-            let mut pacer = Pacer::new(shape(&shapes[0]), start);
+            let limit = |&(rate, burst): &(u32, u32)| RateLimitAttr { rate, burst, packet: 1_000 };
+            let mut pacer = Pacer::new(limit(&limits[0]), start);
             let (mut now, mut bytes) = (start, 0);
-            for next in &shapes {
-                pacer.change(shape(next), now);
+            for next in &limits {
+                pacer.change(limit(next), now);
                 while pacer.admit(now, 1_000).is_ok() {
                     pacer.spend(1_000);
                     bytes += 1_000;
                 }
                 now += Duration::from_millis(3);
             }
-            let rate = shapes.iter().map(|shape| shape.0).max().unwrap();
-            let burst = shapes.iter().map(|shape| shape.1).max().unwrap().max(1_000);
+            let rate = limits.iter().map(|limit| limit.0).max().unwrap();
+            let burst = limits.iter().map(|limit| limit.1).max().unwrap().max(1_000);
             prop_assert!(bytes <= in_time(rate, now - start) + u64::from(burst));
         }
     }
@@ -261,12 +261,12 @@ mod tests {
     #[test]
     fn a_burst_is_a_packet_at_least() {
         let start = Instant::now();
-        let shape = Shape {
+        let limit = RateLimitAttr {
             rate: 1_000,
             burst: 100,
             packet: 1_000,
         };
-        let mut pacer = Pacer::new(shape, start);
+        let mut pacer = Pacer::new(limit, start);
         assert_eq!(pacer.admit(start, 100), Ok(()));
         pacer.spend(100);
         // At 1 Mb/s, 4,000 bytes take 32 ms.
@@ -281,12 +281,12 @@ mod tests {
     fn the_pause_after_a_burst_is_as_long_as_a_typical_packet() {
         let start = Instant::now();
         for (packet, ms) in [(1_000, 8), (250, 2), (10, 1)] {
-            let shape = Shape {
+            let limit = RateLimitAttr {
                 rate: 1_000,
                 burst: 5_000,
                 packet,
             };
-            let mut pacer = Pacer::new(shape, start);
+            let mut pacer = Pacer::new(limit, start);
             assert_eq!(pacer.admit(start, 5_000), Ok(()));
             pacer.spend(5_000);
             // The pause is as long as a typical packet takes, but at least 1 ms, which the next
@@ -298,24 +298,24 @@ mod tests {
 
     #[test]
     fn the_default_burst_follows_the_rate() {
-        let shape = |rate| Shape {
+        let limit = |rate| RateLimitAttr {
             rate,
             burst: 0,
             packet: 1_500,
         };
-        assert_eq!(shape(1_000).burst(), 1_500);
-        assert_eq!(shape(1_000_000).burst(), 625_000);
+        assert_eq!(limit(1_000).burst(), 1_500);
+        assert_eq!(limit(1_000_000).burst(), 625_000);
     }
 
     #[test]
     fn what_was_not_sent_is_given_back() {
         let start = Instant::now();
-        let shape = Shape {
+        let limit = RateLimitAttr {
             rate: 1_000,
             burst: 3_000,
             packet: 1_000,
         };
-        let mut pacer = Pacer::new(shape, start);
+        let mut pacer = Pacer::new(limit, start);
         pacer.spend(3_000);
         pacer.give_back(2_000);
         assert_eq!(pacer.admit(start, 2_000), Ok(()));

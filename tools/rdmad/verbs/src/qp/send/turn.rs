@@ -21,8 +21,8 @@ use crate::turn::{Parked, TurnBudget};
 #[cfg(feature = "testing")]
 use crate::wqe::fetch_again;
 use crate::wqe::{
-    completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, Posted, SendRules,
-    Snapshots,
+    completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, PostedSend,
+    SendRules, Snapshots,
 };
 use crate::Device;
 
@@ -99,7 +99,7 @@ impl<'a> SendTurn<'a> {
     pub(crate) fn message<'b>(
         &'b self,
         snapshots: &'b Snapshots,
-        posted: &Posted,
+        posted: &PostedSend,
         access: AccessFlags,
     ) -> Message<'b> {
         let wqe = snapshots.get(posted.snapshot);
@@ -158,7 +158,7 @@ impl<'a> SendTurn<'a> {
 
     /// Completes a work request, in error if `status` is not success or its invalidation fails.
     /// Charges the work request to the turn, since every work request completes here.
-    pub(crate) fn complete(&self, io: &mut SendIo, wr: &SendWr<Posted>, mut status: WcStatus) {
+    pub(crate) fn complete(&self, io: &mut SendIo, wr: &SendWr<PostedSend>, mut status: WcStatus) {
         let _ = self.budget.charge_work_request();
         let posted = &wr.local;
         if let (Some(key), WcStatus::Success) = (posted.invalidates, status) {
@@ -202,7 +202,7 @@ impl<'a> SendTurn<'a> {
             blocked,
             ..
         } = side;
-        let mut flush = |wr: &SendWr<Posted>| self.complete(io, wr, WcStatus::WrFlushErr);
+        let mut flush = |wr: &SendWr<PostedSend>| self.complete(io, wr, WcStatus::WrFlushErr);
         if let Some(transfer) = transfer.take() {
             flush(transfer.wr());
         }
@@ -245,6 +245,6 @@ impl<'a> SendTurn<'a> {
 }
 
 /// Whether the work request has the flag that solicits an event at the receiver.
-pub(crate) fn solicits(wr: &SendWr<Posted>) -> bool {
+pub(crate) fn solicits(wr: &SendWr<PostedSend>) -> bool {
     wr.flags.contains(SendFlags::SOLICITED)
 }

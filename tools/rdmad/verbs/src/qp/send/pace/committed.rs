@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use roce::committed::Epoch;
 
-use super::{Pacer, Shape};
+use super::{Pacer, RateLimitAttr};
 
-/// The state of a [`Pacer`] besides its shape.
+/// The state of a [`Pacer`] besides its limit.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacerState {
@@ -31,14 +31,19 @@ impl Pacer {
     }
 
     /// The rate limit as the driver set it.
-    pub(crate) fn shape(&self) -> Shape {
-        self.shape
+    pub(crate) fn limit(&self) -> RateLimitAttr {
+        self.limit
     }
 
     /// Resumes the bucket from `state`. If `state` has no valid time, `now` is used.
-    pub(crate) fn restored(shape: Shape, state: &PacerState, epoch: Epoch, now: Instant) -> Self {
+    pub(crate) fn restored(
+        limit: RateLimitAttr,
+        state: &PacerState,
+        epoch: Epoch,
+        now: Instant,
+    ) -> Self {
         Self {
-            shape,
+            limit,
             credit: state.credit,
             capacity: state.capacity,
             at: epoch.instant(state.at).unwrap_or(now),

@@ -12,15 +12,15 @@ use crate::cli::{Mac, PortArgs};
 
 /// Names, addresses and paths that are in use.
 #[derive(Default)]
-pub struct Claims<'a> {
+pub struct InUse<'a> {
     names: HashSet<&'a str>,
     macs: HashSet<Mac>,
     addresses: HashSet<IpAddr>,
     paths: HashSet<&'a Path>,
 }
 
-impl<'a> Claims<'a> {
-    /// Claims the path of a socket. Fails if it is in use.
+impl<'a> InUse<'a> {
+    /// Adds the path of a socket. Fails if it is in use.
     pub fn path(&mut self, path: &'a Path) -> Result<()> {
         ensure!(
             self.paths.insert(path),
@@ -30,7 +30,7 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// Claims the name, addresses and paths of a port. Fails if one of them is in use.
+    /// Adds the name, addresses and paths of a port. Fails if one of them is in use.
     pub fn port(&mut self, port: &'a PortArgs) -> Result<()> {
         ensure!(
             self.names.insert(&port.name),

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::control::Control;
-use crate::line_server::Server;
+use crate::line_server::LineServer;
 use crate::log::Level;
 use crate::ports::Ports;
 use crate::removals::Removals;
@@ -17,14 +17,14 @@ use crate::status::Status;
 
 /// All running parts of the daemon. Dropping this value ends first the ports, which the guests use,
 /// and then the servers.
-pub struct Machine {
+pub struct Daemon {
     /// The status server. It shares `ports`, like the control server.
-    _status: Option<Server>,
-    _control: Option<Server>,
+    _status: Option<LineServer>,
+    _control: Option<LineServer>,
     ports: Arc<Ports>,
 }
 
-impl Machine {
+impl Daemon {
     /// Opens all sockets and starts all threads. `state` has the ports `added` in addition to those
     /// of `args`. The workers run on the CPUs `dedicated`, if there are any. `level` changes the
     /// level of the log.
@@ -40,7 +40,7 @@ impl Machine {
             Some(path) => {
                 let ports = ports.clone();
                 let look = move || ports.report();
-                Some(Server::start(path, &args.access(), Status(look))?)
+                Some(LineServer::start(path, &args.access(), Status(look))?)
             }
             None => None,
         };
@@ -52,7 +52,7 @@ impl Machine {
                     level,
                     has_group: args.ctl_group.is_some(),
                 };
-                Some(Server::start(path, &args.ctl_access(), control)?)
+                Some(LineServer::start(path, &args.ctl_access(), control)?)
             }
             None => None,
         };
@@ -64,7 +64,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Daemon {
     fn drop(&mut self) {
         // The servers share `ports`, so it does not suffice to drop `ports`.
         self.ports.clear();

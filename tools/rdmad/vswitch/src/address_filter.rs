@@ -27,7 +27,7 @@ const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 
 /// The addresses of all ports.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses {
+pub(crate) struct AddressFilter {
     owners: HashMap<IpAddr, PortIndex>,
     /// Rules of each port, by the index of its seat.
     ports: HashMap<PortIndex, Rules>,
@@ -40,7 +40,7 @@ struct Rules {
     restricted: bool,
 }
 
-impl Addresses {
+impl AddressFilter {
     /// Adds a port, with the addresses that are configured for it.
     pub(crate) fn add(&mut self, port: PortIndex, mac: Mac, given: &[IpAddr]) {
         let own = [IpAddr::V6(link_local(mac))];
@@ -185,8 +185,8 @@ mod tests {
     }
 
     /// Port 0 has configured addresses, port 1 has none.
-    fn addresses() -> Addresses {
-        let mut addresses = Addresses::default();
+    fn addresses() -> AddressFilter {
+        let mut addresses = AddressFilter::default();
         let given = ["10.9.0.1", "fd09::1"].map(|ip| ip.parse().unwrap());
         addresses.add(PortIndex(0), OURS, &given);
         addresses.add(PortIndex(1), THEIRS, &[]);

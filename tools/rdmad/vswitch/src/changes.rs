@@ -27,21 +27,21 @@ pub(crate) enum Change {
 
 /// Values that a change returns. The requesting thread drops them, since closing files may take
 /// long.
-pub(crate) enum Left {
+pub(crate) enum ChangeResult {
     Nothing,
     Port(Box<SwitchPort>),
     Capture(PcapWriter),
 }
 
 /// A requested change, and the channel for its result.
-pub(crate) struct Order {
+pub(crate) struct ChangeRequest {
     change: Change,
-    done: SyncSender<io::Result<Left>>,
+    done: SyncSender<io::Result<ChangeResult>>,
 }
 
-impl Order {
+impl ChangeRequest {
     /// Calls `change` to make the change, and sends the result to the requesting thread.
-    pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<Left>) {
+    pub(crate) fn carry_out(self, change: impl FnOnce(Change) -> io::Result<ChangeResult>) {
         // This can't fail: the requesting thread waits for the result.
         let _ = self.done.send(change(self.change));
     }
@@ -49,17 +49,17 @@ impl Order {
 
 /// The pending changes.
 #[derive(Default)]
-pub(crate) struct Orders {
+pub(crate) struct ChangeRequests {
     /// Whether changes are pending.
     some: AtomicBool,
-    waiting: Mutex<Vec<Order>>,
+    waiting: Mutex<Vec<ChangeRequest>>,
 }
 
-impl Orders {
+impl ChangeRequests {
     /// Requests a change from the thread that `waker` wakes, and waits for it.
-    pub(crate) fn give(&self, change: Change, waker: &Waker) -> io::Result<Left> {
+    pub(crate) fn give(&self, change: Change, waker: &Waker) -> io::Result<ChangeResult> {
         let (done, result) = sync_channel(1);
-        self.waiting.lock().push(Order { change, done });
+        self.waiting.lock().push(ChangeRequest { change, done });
         self.some.store(true, Ordering::Release);
         waker.wake();
         let ended = |_| io::Error::other("the switch has ended");
@@ -67,7 +67,7 @@ impl Orders {
     }
 
     /// Takes the changes that were requested since the last call.
-    pub(crate) fn take(&self) -> Vec<Order> {
+    pub(crate) fn take(&self) -> Vec<ChangeRequest> {
         if !self.some.load(Ordering::Relaxed) || !self.some.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
@@ -75,8 +75,8 @@ impl Orders {
     }
 }
 
-impl std::fmt::Debug for Orders {
+impl std::fmt::Debug for ChangeRequests {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} orders", self.waiting.lock().len())
+        write!(f, "{} changes", self.waiting.lock().len())
     }
 }
