@@ -6,10 +6,9 @@ use std::fmt::Write as _;
 use anyhow::Result;
 
 use super::plot::pictures;
-use super::table::{bytes, compared, number, APPENDIX, BESIDE};
-use super::{beside, matrix};
-use crate::figure::{Figure, Report, Target};
-use crate::vm::is_baseline;
+use super::table::{compared, number, APPENDIX, BESIDE, HEADS, WORDS};
+use super::{beside, matrix, table};
+use crate::figure::{Report, Target};
 
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
     h1{font-size:1.7em}h2{font-size:1.25em;margin-top:2em}svg{max-width:100%;height:auto}\
@@ -93,14 +92,9 @@ pub fn html(report: &Report) -> Result<String> {
         matrix::cells(report),
     );
     page += &cells(BESIDE, &beside::HEADS, beside::cells(report));
-    let figures = report
-        .figures
-        .iter()
-        .filter(|figure| figure.key.shape.is_none());
-    let (baselines, own): (Vec<_>, Vec<_>) =
-        figures.partition(|figure| is_baseline(&figure.key.configuration));
-    page += &all("All figures", &own);
-    page += &all(APPENDIX, &baselines);
+    let [own, baselines] = table::cells(report);
+    page += &cells("All figures", &HEADS, own);
+    page += &cells(APPENDIX, &HEADS, baselines);
     page += "</body></html>\n";
     Ok(page)
 }
@@ -117,43 +111,13 @@ fn cells<const N: usize>(title: &str, heads: &[&str; N], lines: Vec<[String; N]>
     text += "</tr>\n";
     for line in lines {
         text += "<tr>";
-        for cell in line {
-            let _ = write!(text, "<td>{}</td>", escape(&cell));
+        for (column, cell) in line.iter().enumerate() {
+            let class = if column < WORDS { "" } else { " class=\"n\"" };
+            let _ = write!(text, "<td{class}>{}</td>", escape(cell));
         }
         text += "</tr>\n";
     }
     text + "</table>\n"
-}
-
-/// An HTML table of all figures.
-fn all(title: &str, figures: &[&Figure]) -> String {
-    let mut page = format!(
-        "<h2>{title}</h2>\n<table><tr><th>what</th><th>of</th><th>how</th><th>size</th>\
-         <th>number</th><th>median</th><th>least</th><th>greatest</th><th>unit</th></tr>\n"
-    );
-    for figure in figures {
-        let (key, samples) = (&figure.key, &figure.samples);
-        let _ = write!(
-            page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td>",
-            escape(&key.name),
-            escape(&key.configuration),
-            escape(&key.how)
-        );
-        let cells = [
-            key.size.map_or_else(String::new, bytes),
-            key.count
-                .map_or_else(String::new, |count| count.to_string()),
-            number(samples.median()),
-            number(samples.min()),
-            number(samples.max()),
-        ];
-        for cell in cells {
-            let _ = write!(page, "<td class=\"n\">{cell}</td>");
-        }
-        let _ = writeln!(page, "<td>{}</td></tr>", escape(&key.unit));
-    }
-    page + "</table>\n"
 }
 
 fn row(target: &Target) -> String {

@@ -12,24 +12,19 @@ pub const APPENDIX: &str = "Appendix: rxe and TCP in the same machines";
 /// Heading of the comparison with the host's figures.
 pub const BESIDE: &str = "Beside native programs of this machine";
 /// Column heads of the table of figures.
-const HEADS: [&str; 7] = ["what", "of", "size", "median", "least", "greatest", "unit"];
+pub const HEADS: [&str; 7] = ["what", "of", "size", "median", "least", "greatest", "unit"];
 
 /// A line for each figure with its median, least and greatest sample; comparisons, targets and
 /// failures follow.
 pub fn table(report: &Report) -> String {
-    let figures = report
-        .figures
-        .iter()
-        .filter(|figure| figure.key.shape.is_none());
-    let (baselines, own): (Vec<_>, Vec<_>) =
-        figures.partition(|figure| is_baseline(&figure.key.configuration));
-    let mut parts = vec![lines(&own), matrix(report)];
+    let [own, baselines] = cells(report);
+    let mut parts = vec![align(&HEADS, own), matrix(report)];
     let beside = beside::cells(report);
     if !beside.is_empty() {
         parts.push(format!("{BESIDE}\n{}", align(&beside::HEADS, beside)));
     }
     if !baselines.is_empty() {
-        parts.push(format!("{APPENDIX}\n{}", lines(&baselines)));
+        parts.push(format!("{APPENDIX}\n{}", align(&HEADS, baselines)));
     }
     parts.push(report.targets.iter().map(judgement).collect());
     parts.push(report.comparison.iter().map(compared).collect());
@@ -43,8 +38,9 @@ pub fn table(report: &Report) -> String {
     parts.join("\n")
 }
 
-fn lines(figures: &[&Figure]) -> String {
-    let cells = figures.iter().map(|Figure { key, samples }| {
+/// The cells of each figure of virtio-rdma, and those of rxe and TCP.
+pub fn cells(report: &Report) -> [Vec<[String; HEADS.len()]>; 2] {
+    let line = |Figure { key, samples }: &Figure| {
         [
             key.what(),
             key.configuration.clone(),
@@ -54,9 +50,17 @@ fn lines(figures: &[&Figure]) -> String {
             number(samples.max()),
             key.unit.clone(),
         ]
-    });
-    align(&HEADS, cells.collect())
+    };
+    [false, true].map(|baselines| {
+        let figures = report.figures.iter().filter(|Figure { key, .. }| {
+            key.shape.is_none() && is_baseline(&key.configuration) == baselines
+        });
+        figures.map(line).collect()
+    })
 }
+
+/// Number of columns with words at the left of each table; the others have numbers.
+pub const WORDS: usize = 2;
 
 /// Aligns cells in columns: words to the left, numbers to the right. Empty without lines.
 pub fn align<const N: usize>(heads: &[&str; N], lines: Vec<[String; N]>) -> String {
@@ -72,7 +76,7 @@ pub fn align<const N: usize>(heads: &[&str; N], lines: Vec<[String; N]>) -> Stri
     let text = |line: &[String; N]| {
         let cells = line.iter().zip(&widths).enumerate();
         let cells = cells.map(|(column, (cell, width))| match column {
-            0 | 1 => format!("{cell:<width$}"),
+            ..WORDS => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),
         });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
