@@ -332,7 +332,7 @@ impl Device<Core<'_>> {
         if left != 0 && reset == Reset::Unreachable {
             dev_warn!(
                 self.as_ref(),
-                "device does not answer: {} buffers stay allocated for good\n",
+                "the device does not answer its reset: {} buffers are leaked\n",
                 left
             );
         }

@@ -113,13 +113,15 @@ impl Control {
         request: &[u8],
         fds: Vec<OwnedFd>,
     ) -> Result<Option<Reply>> {
-        let user = socket_peercred(client).context("can't tell who asks")?.uid;
+        let user = socket_peercred(client)
+            .context("can't read the client's credentials")?
+            .uid;
         check_user(user, geteuid(), self.has_group)?;
         ensure!(
             request.len() <= MAX_REQUEST,
             "the request is longer than {MAX_REQUEST} bytes"
         );
-        let request = serde_json::from_slice(request).context("not a request")?;
+        let request = serde_json::from_slice(request).context("the command is malformed")?;
         let reply = match request {
             CtlCommand::Ports {} => Reply::Ports(self.ports.states()),
             CtlCommand::AddPort { port, sockets } => {
@@ -173,7 +175,7 @@ impl Control {
                 let level = parse_level(&level)?;
                 self.ports.changes().set_level(level)?;
                 self.level.set(level)?;
-                tracing::info!("the level of the log is {level}");
+                tracing::info!("the log level is {level}");
                 Reply::Done
             }
         };

@@ -16,7 +16,7 @@ pub fn dedicate(count: usize) -> Result<Vec<usize>> {
     if count == 0 {
         return Ok(Vec::new());
     }
-    let mut usable = sched_getaffinity(None).context("can't ask which CPUs are usable")?;
+    let mut usable = sched_getaffinity(None).context("can't read the CPU affinity")?;
     let cpus: Vec<_> = { 0..CpuSet::MAX_CPU }
         .filter(|cpu| usable.is_set(*cpu))
         .collect();
@@ -30,6 +30,6 @@ pub fn dedicate(count: usize) -> Result<Vec<usize>> {
     for cpu in &dedicated {
         usable.unset(*cpu);
     }
-    sched_setaffinity(None, &usable).context("can't leave CPUs to workers")?;
+    sched_setaffinity(None, &usable).context("can't set the CPU affinity")?;
     Ok(dedicated)
 }

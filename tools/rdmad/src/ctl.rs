@@ -169,7 +169,10 @@ fn add_port(socket: &Path, port: &PortArgs, sockets: &SocketArgs) -> Result<(Vec
 fn capture_file(path: &Path) -> Result<OwnedFd> {
     if path == Path::new("-") {
         let out = std::io::stdout();
-        ensure!(!out.is_terminal(), "a capture is not for a terminal");
+        ensure!(
+            !out.is_terminal(),
+            "standard output is a terminal: redirect the capture to a file or a pipe"
+        );
         return Ok(out.as_fd().try_clone_to_owned()?);
     }
     let file = vswitch::pcap::create(path);
@@ -187,7 +190,7 @@ fn ask(socket: &Path, request: &CtlCommand, fds: &[BorrowedFd<'_>]) -> Result<(V
     }
     let mut answer = Vec::new();
     line_server::ask(socket, &request, fds, &mut answer).with_context(context)?;
-    match serde_json::from_slice(&answer).context("the daemon's answer is unknown")? {
+    match serde_json::from_slice(&answer).context("can't parse the daemon's reply")? {
         Reply::Error(error) => bail!("{error}"),
         reply => Ok((answer, reply)),
     }

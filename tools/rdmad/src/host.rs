@@ -178,7 +178,7 @@ impl Host {
         let access = fcntl_getfl(&file)? & OFlags::RWMODE;
         ensure!(
             matches!(kind, FileType::RegularFile | FileType::Fifo) && access != OFlags::RDONLY,
-            "the descriptor for the capture is no file or pipe that can be written"
+            "the descriptor for the capture is no writable file or pipe"
         );
         Ok(self.switch.capture(&port.frames, File::from(file))?)
     }
@@ -186,7 +186,7 @@ impl Host {
     /// Ends the capture of a port.
     pub fn end_capture(&self, port: &ServedPort) -> Result<Captured> {
         let captured = self.switch.end_capture(&port.frames)?;
-        captured.context("its frames are not captured, or its reader has gone")
+        captured.context("no capture is running, or its reader has gone")
     }
 
     /// Ends a port. Other ports are not affected.
@@ -212,7 +212,9 @@ pub fn make_sockets(port: &PortArgs, sockets: &SocketArgs) -> Result<PortSockets
     let vfio = sockets::listen(&port.vfio, &access)?;
     let net = port.net.as_ref();
     let net = net.map(|path| vswitch::open_net(path, &access));
-    let net = net.transpose().context("network of the port")?;
+    let net = net
+        .transpose()
+        .context("can't make the network sockets of the port")?;
     Ok(PortSockets { vfio, net })
 }
 

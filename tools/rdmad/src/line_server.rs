@@ -77,7 +77,7 @@ impl LineServer {
         let stopped = stop.clone();
         let thread = sandbox::spawn(A::KIND, name, move || {
             if let Err(error) = serve(&listener, &stopped, &mut answers) {
-                tracing::error!("the {name} socket is not served any more: {error}");
+                tracing::error!("the {name} socket is closed until the daemon restarts: {error}");
             }
         })
         .with_context(|| format!("can't start the {name} thread"))?;

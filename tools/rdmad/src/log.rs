@@ -46,7 +46,7 @@ impl Level {
 pub fn parse_level(text: &str) -> Result<LevelFilter> {
     let level = text.parse().ok();
     level.with_context(|| {
-        format!("{text:?} is no level of the log: off, error, warn, info, debug or trace")
+        format!("{text:?} is no log level: off, error, warn, info, debug or trace")
     })
 }
 

@@ -122,7 +122,7 @@ impl Manager {
 }
 
 fn warn(name: &str, error: &io::Error) {
-    tracing::warn!("can't tell the service manager ({NOTIFY_SOCKET}={name}): {error}");
+    tracing::warn!("can't notify the service manager ({NOTIFY_SOCKET}={name}): {error}");
 }
 
 /// The address of a Unix socket in the file system or, after an `@`, in the abstract name space.

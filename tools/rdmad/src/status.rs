@@ -75,7 +75,7 @@ pub fn show(socket: &Path, form: Form, to: &mut impl Write) -> Result<()> {
     let context = || format!("no status from {}", socket.display());
     let copied = line_server::ask(socket, form.word(), &[], to).with_context(context)?;
     if copied == 0 {
-        bail!("{}: it does not know the question", context());
+        bail!("{}: the server does not know the request", context());
     }
     Ok(())
 }

@@ -38,12 +38,12 @@ fn the_level_of_the_log_changes() {
     // At this level, connections are not logged.
     drop(UnixStream::connect(dir.path().join("a.vfio")).unwrap());
     let error = refused(dir.path(), &["log-level", "loud"]);
-    assert!(error.contains("\"loud\" is no level of the log"), "{error}");
+    assert!(error.contains("\"loud\" is no log level"), "{error}");
     done(dir.path(), &["log-level", "info"]);
     let log = log(daemon);
     assert!(log.contains("ready"), "{log}");
-    assert!(log.contains("the level of the log is info"), "{log}");
-    assert!(!log.contains("the level of the log is warn"), "{log}");
+    assert!(log.contains("the log level is info"), "{log}");
+    assert!(!log.contains("the log level is warn"), "{log}");
 }
 
 #[test]
@@ -52,12 +52,12 @@ fn bad_requests_get_a_sentence_and_lose_nothing() {
     let _daemon = start(dir.path(), &[]);
     let long = vec![b' '; 5000];
     for (request, complaint) in [
-        (&b"\n"[..], "not a request"),
-        (b"ports\n", "not a request"),
+        (&b"\n"[..], "the command is malformed"),
+        (b"ports\n", "the command is malformed"),
         (b"{\"command\":\"fly\"}\n", "unknown variant"),
         (b"{\"command\":\"log-level\"}\n", "missing field"),
         (b"{\"command\":\"ports\",\"more\":1}\n", "unknown field"),
-        (b"\xff\xff\n", "not a request"),
+        (b"\xff\xff\n", "the command is malformed"),
         (&long, "longer than 4096 bytes"),
     ] {
         let answer = answer(dir.path(), request);

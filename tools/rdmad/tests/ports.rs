@@ -221,7 +221,7 @@ fn wrong_descriptors_get_a_sentence() {
     let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
     let listener = OwnedFd::from(UnixListener::bind(dir.join("b.vfio")).unwrap());
     for (fds, complaint) in [
-        (vec![], "comes with 2 descriptors, not 0"),
+        (vec![], "needs 2 descriptors, and 0 were passed"),
         (vec![&listener, &listener, &listener], "not 3"),
         (vec![&file, &listener], "the keeper of the paths is none"),
         (vec![&listener, &file], "the keeper of the paths is none"),

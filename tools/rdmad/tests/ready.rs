@@ -109,7 +109,7 @@ fn a_service_manager_out_of_reach_stops_nothing() {
         let child = ready(daemon);
         terminate(&child);
         let log = stderr(child);
-        let line = format!("can't tell the service manager (NOTIFY_SOCKET={notify})");
+        let line = format!("can't notify the service manager (NOTIFY_SOCKET={notify})");
         assert_eq!(log.contains(&line), !notify.is_empty(), "{log}");
     }
 }

@@ -180,7 +180,7 @@ impl Bed {
             boot_time: Duration::ZERO,
             ground,
             router: Router::new(Box::new(move |words| {
-                host.upgrade().context("it has ended")?.command(words)
+                host.upgrade().context("the run has ended")?.command(words)
             })),
             vms: Vec::new(),
             seen: Vec::new(),
@@ -219,7 +219,7 @@ impl Bed {
             let (status, output) = self.collect(&command)?;
             if status != Some(0) {
                 let what = String::from_utf8_lossy(&output);
-                bail!("VM {} could not be brought up:\n{}", vm.number, what.trim());
+                bail!("can't bring VM {} up:\n{}", vm.number, what.trim());
             }
         }
         Ok(())

@@ -132,7 +132,8 @@ impl Install {
                 (image, tree, built)
             }
             Some(dir) => {
-                let dir = fs::canonicalize(dir).with_context(|| format!("no {}", dir.display()))?;
+                let dir = fs::canonicalize(dir)
+                    .with_context(|| format!("can't open {}", dir.display()))?;
                 let (image, tree) = other_kernel(&dir)?;
                 setup
                     .env
@@ -234,7 +235,7 @@ fn other_kernel(dir: &Path) -> Result<(PathBuf, PathBuf)> {
 }
 
 fn only_entry(dir: &Path) -> Result<OsString> {
-    let mut entries = fs::read_dir(dir).with_context(|| format!("no {}", dir.display()))?;
+    let mut entries = fs::read_dir(dir).with_context(|| format!("can't read {}", dir.display()))?;
     let entry = entries
         .next()
         .with_context(|| format!("{} is empty", dir.display()))?;

@@ -48,7 +48,8 @@ impl Places {
         let run = Kept::new(run)?;
         let logs = match (logs, &install.checkout) {
             (Some(logs), _) => {
-                fs::create_dir_all(logs).with_context(|| format!("no {}", logs.display()))?;
+                fs::create_dir_all(logs)
+                    .with_context(|| format!("can't make {}", logs.display()))?;
                 logs.to_path_buf()
             }
             (None, Some(top)) => new_logs(&top.join("build/logs"))?,

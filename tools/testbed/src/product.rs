@@ -164,7 +164,7 @@ impl Machines {
         let root = directory(&self.root)?;
         let mut sources = vec![Source::new(&root, ROOT, "/")];
         if self.rw {
-            let dir = env::current_dir().context("no working directory")?;
+            let dir = env::current_dir().context("can't find the working directory")?;
             if dir == Path::new("/") {
                 bail!("--rw: the working directory is the root: change to another one");
             }
@@ -204,7 +204,7 @@ impl Machines {
 }
 
 fn directory(dir: &Path) -> Result<PathBuf> {
-    let full = fs::canonicalize(dir).with_context(|| format!("no {}", dir.display()))?;
+    let full = fs::canonicalize(dir).with_context(|| format!("can't open {}", dir.display()))?;
     if !full.is_dir() {
         bail!("{} is no directory", dir.display());
     }

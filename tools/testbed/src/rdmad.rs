@@ -272,7 +272,7 @@ impl Daemons {
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         let ["daemon", "kill", vm] = words[..] else {
-            bail!("the host knows \"daemon kill VM\" alone");
+            bail!("unknown command: the host knows only \"daemon kill VM\"");
         };
         let vm: usize = vm.parse().context("not the number of a VM")?;
         let mut running = self.lock();

@@ -371,7 +371,7 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
         ..shape.setup.clone()
     };
     let program = &shape.install.guest;
-    let init = fs::read(program).with_context(|| format!("no {}", program.display()))?;
+    let init = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
     let setup = serde_json::to_vec(&setup)?;
     let mut to = io::BufWriter::new(File::create(file)?);
     initramfs::write(&mut to, &init, (SETUP, &setup))

@@ -169,8 +169,9 @@ impl Device {
                 Queues::Transport(transport)
             }
         };
-        dev.find_vqs(vqs)
-            .inspect_err(|error| dev_err!(dev.as_ref(), "cannot find the queues: {:?}\n", error))?;
+        dev.find_vqs(vqs).inspect_err(|error| {
+            dev_err!(dev.as_ref(), "cannot set up the virtqueues: {:?}\n", error)
+        })?;
         if let Queues::Transport(transport) = &queues {
             transport.limit(&mut limits.queues);
         }

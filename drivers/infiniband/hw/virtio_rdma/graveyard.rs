@@ -92,7 +92,11 @@ impl Graveyard {
             }
         }
         if lost != 0 {
-            dev_warn!(dev, "memory of {} objects stays allocated for good\n", lost);
+            dev_warn!(
+                dev,
+                "memory of {} objects is leaked: the device did not confirm a reset\n",
+                lost
+            );
         }
     }
 }

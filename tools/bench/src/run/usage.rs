@@ -15,7 +15,7 @@ const DAEMON: &str = "virtio-rdmad";
 /// The directories in /proc of the running daemons.
 fn daemons() -> Result<Vec<PathBuf>> {
     let found = fs::read_dir("/proc")
-        .context("no /proc")?
+        .context("can't read /proc")?
         .flatten()
         .map(|entry| entry.path())
         .filter(|dir| fs::read_to_string(dir.join("comm")).is_ok_and(|name| name.trim() == DAEMON))

@@ -99,7 +99,7 @@ fn counter(device: &Device, name: &str) -> Result<u64> {
     let file = Path::new(CLASS)
         .join(&device.name)
         .join(format!("ports/1/hw_counters/{name}"));
-    let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
+    let text = fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
     text.trim()
         .parse()
         .with_context(|| format!("no number in {}", file.display()))

@@ -22,7 +22,8 @@ pub fn counted(argv: Vec<String>) -> (Vec<String>, std::path::PathBuf) {
 
 /// The number of system calls that strace has counted.
 pub fn calls(file: &std::path::Path) -> Result<u64> {
-    let text = fs::read_to_string(file).with_context(|| format!("no {}", file.display()))?;
+    let text =
+        fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
     total(&text).context("strace printed no total")
 }
 

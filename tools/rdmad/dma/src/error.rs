@@ -37,8 +37,9 @@ pub enum DmaError {
 /// Guest memory that the host can't provide, or can't provide any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "guest memory at DMA address {iova:#x}{} can't be had (memory error, no free huge page, commit limit, or a truncated \
-     file); see that the host has the memory, then reset the device or restart the VM",
+    "guest memory at DMA address {iova:#x}{} is not available (memory error, no free huge page, \
+     commit limit, or a truncated file); make sure that the host has the memory, then reset the \
+     device or restart the VM",
     offset.map_or_else(String::new, |offset| format!(", offset {offset:#x} of its file,"))
 )]
 pub struct LostMemory {

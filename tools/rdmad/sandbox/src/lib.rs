@@ -36,7 +36,7 @@ use self::filter::Filters;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The list of system calls of a kind of thread does not compile.
-    #[error("list of system calls of {0} threads: {1}")]
+    #[error("can't compile the filter of system calls of {0} threads: {1}")]
     List(Kind, String),
     /// The kernel does not accept the filter.
     #[error("the kernel refuses the filter of system calls (CONFIG_SECCOMP_FILTER): {0}")]
@@ -45,7 +45,7 @@ pub enum Error {
     #[error("can't give up privileges: {0}")]
     Privileges(#[source] io::Error),
     /// The kernel has Landlock, but it does not work.
-    #[error("Landlock: {0}")]
+    #[error("can't restrict access to files by Landlock: {0}")]
     Landlock(#[source] landlock::RulesetError),
     /// The handler of SIGSYS is not installed.
     #[error("can't handle SIGSYS: {0}")]
@@ -57,7 +57,7 @@ pub enum Error {
     #[error("can't list the threads of the process: {0}")]
     Threads(#[source] io::Error),
     /// [`turn_on`] was called before.
-    #[error("it is on already")]
+    #[error("the sandbox is on already")]
     Again,
 }
 

@@ -71,7 +71,7 @@ pub enum Error {
     #[error("socket {0} was replaced by another file; use a directory of your own (mode 0700)")]
     Replaced(PathBuf),
     /// A system call failed.
-    #[error("can't have a socket at {path}: {error}")]
+    #[error("can't make a socket at {path}: {error}")]
     Io {
         /// The socket's path.
         path: PathBuf,

@@ -88,7 +88,7 @@ const CONNECT_NET: u32 = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum NoPort {
     /// The number of descriptors is wrong.
-    #[error("a port of this kind comes with {expected} descriptors, not {given}")]
+    #[error("the port needs {expected} descriptors, and {given} were passed")]
     Count {
         /// Expected number: a keeper, a socket for the monitor, and two for a network interface.
         expected: usize,
@@ -96,7 +96,7 @@ pub enum NoPort {
         given: usize,
     },
     /// A descriptor is of the wrong kind.
-    #[error("the descriptor for {0} is none")]
+    #[error("the descriptor for {0} is of another kind")]
     Kind(&'static str),
 }
 
@@ -234,17 +234,20 @@ mod tests {
         };
         let error = of(vec![], false).unwrap_err();
         assert!(
-            error.ends_with("comes with 2 descriptors, not 0"),
+            error.ends_with("needs 2 descriptors, and 0 were passed"),
             "{error}"
         );
         let error = of(vec![packets(), listener()], true).unwrap_err();
         assert!(
-            error.ends_with("comes with 4 descriptors, not 2"),
+            error.ends_with("needs 4 descriptors, and 2 were passed"),
             "{error}"
         );
         for keeper in [stream(), datagrams(), file()] {
             let error = of(vec![keeper, listener()], false).unwrap_err();
-            assert_eq!(error, "the descriptor for the keeper of the paths is none");
+            assert_eq!(
+                error,
+                "the descriptor for the keeper of the paths is of another kind"
+            );
         }
         for vfio in [stream(), datagrams(), file(), packets()] {
             let error = of(vec![packets(), vfio], false).unwrap_err();

@@ -208,7 +208,7 @@ impl Drop for Handle {
             if !thread.wait_for(FAREWELL) {
                 tracing::error!(
                     port = self.function.state.log.name(),
-                    "the client holds up the port's thread, which is left behind"
+                    "the port's thread is abandoned: its client does not let it end"
                 );
             }
         }
@@ -246,7 +246,7 @@ impl Server {
         self.function.abandon(&why);
         tracing::error!(
             port = self.function.state.log.name(),
-            "the socket thread ends, and the port with it; restart the daemon to have it back: {why}"
+            "the port is lost, since its socket thread has ended: {why}; restart the daemon"
         );
     }
 

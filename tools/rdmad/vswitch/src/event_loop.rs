@@ -16,11 +16,11 @@ use rustix::event::Timespec;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
+use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::index::{PortIndex, UplinkIndex};
 use crate::link::{self, Received, Trouble, Waits};
-use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
@@ -262,7 +262,9 @@ impl EventLoop {
                 let name = &counters.name;
                 match watch(epoll, source as u64, &*link) {
                     Ok(()) => tracing::info!("{name}: the interface is back"),
-                    Err(error) => tracing::error!("{name}: nothing is received: {error}"),
+                    Err(error) => tracing::error!(
+                        "{name}: the interface is back, but epoll can't watch it: {error}"
+                    ),
                 }
             }
         }
@@ -325,7 +327,10 @@ impl EventLoop {
                     let counters = self.forwarder.counters_of(origin);
                     counters.errors.add_one();
                     if complain {
-                        tracing::warn!("{}: {error}; going on", counters.name);
+                        tracing::warn!(
+                            "{}: a read failed, and is repeated: {error}",
+                            counters.name
+                        );
                     }
                 }
                 Err(Trouble::Gone(error)) => {
@@ -335,7 +340,7 @@ impl EventLoop {
                     let name = &counters.name;
                     tracing::error!("{name}: the interface has gone ({error}); waiting for it");
                     if let Err(error) = ignored {
-                        tracing::error!("{name}: {error}");
+                        tracing::error!("{name}: epoll can't forget the interface: {error}");
                     }
                     counters.dropped.add(lost);
                     return;

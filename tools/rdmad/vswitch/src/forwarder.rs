@@ -333,8 +333,8 @@ impl Forwarder {
         self.complained = Some(now);
         let name = |uplink: UplinkIndex| &self.uplinks[uplink.0].counters.name;
         tracing::warn!(
-            "{}: frames from {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} refused: that address \
-             is behind {}; look for a loop of the two, or for a forger",
+            "{}: frames from {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} are dropped: the \
+             address is behind {}; check for a loop of both, or a forged address",
             name(at),
             name(other),
         );

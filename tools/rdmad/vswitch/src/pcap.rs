@@ -204,7 +204,10 @@ impl Drop for PcapWriter {
             let _ = thread.join();
         }
         if self.missing > 0 {
-            tracing::warn!("the capture lacks {} frames", self.missing);
+            let missing = self.missing;
+            tracing::warn!(
+                "the capture is incomplete: its reader was too slow for {missing} frames"
+            );
         }
     }
 }
@@ -218,7 +221,7 @@ fn run(
 ) {
     for mut chunk in to_write {
         if let Err(error) = out.write_all(&chunk) {
-            tracing::error!("the capture ends: {error}");
+            tracing::error!("the capture is stopped: {error}");
             failed.store(true, Ordering::Relaxed);
             return;
         }

@@ -16,6 +16,7 @@ use sandbox::{Kind, Reserve};
 use sockets::{Access, NetSockets};
 use thiserror::Error;
 
+use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::engine_queues::{EnginePort, EngineQueues};
 use crate::event_loop::EventLoop;
 use crate::fault::FaultPlan;
@@ -23,7 +24,6 @@ use crate::forwarder::{Forwarder, SwitchPort, UplinkPort};
 use crate::index::PortIndex;
 use crate::link::{open_net, DatagramPath, Link, Uplink};
 use crate::neighbours::{Neighbour, Neighbours};
-use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::pcap::{Captured, PcapWriter};
 use crate::stats::{Counters, Stats};
 use crate::waker::Waker;
@@ -89,19 +89,19 @@ pub struct Config {
 #[derive(Debug, Error)]
 pub enum Error {
     /// The sockets of a network interface can't be opened.
-    #[error("network of port {0}: {1}")]
+    #[error("can't open the network sockets of port {0}: {1}")]
     Net(String, #[source] io::Error),
     /// No seat is vacant for another port.
-    #[error("no more ports can be added")]
+    #[error("all seats for ports are in use")]
     Full,
     /// The frames of a port are captured already.
-    #[error("its frames are captured already")]
+    #[error("a capture of the port is running already")]
     Captured,
     /// An uplink can't be opened.
-    #[error("uplink {0:?}: {1}")]
+    #[error("can't open uplink {0:?}: {1}")]
     Uplink(Uplink, #[source] io::Error),
     /// The capture file can't be created.
-    #[error("capture file {path}: {source}", path = path.display())]
+    #[error("can't create capture file {path}: {source}", path = path.display())]
     Pcap {
         /// Path of the file.
         path: PathBuf,

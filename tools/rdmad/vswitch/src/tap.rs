@@ -127,7 +127,7 @@ fn attach(file: &File, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() > NAME_MAX || name.bytes().any(|byte| byte == 0) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "not the name of an interface",
+            "the name of the interface is too long or empty",
         ));
     }
     request.name[..name.len()].copy_from_slice(name.as_bytes());

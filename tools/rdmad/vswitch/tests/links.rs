@@ -472,7 +472,7 @@ fn sockets_left_behind_are_replaced_and_live_ones_are_not() {
     let (switch, _) = Switch::start(config.clone()).unwrap();
     let error = Switch::start(config.clone()).unwrap_err().to_string();
     assert!(
-        error.contains("network of port a") && error.contains("in use"),
+        error.contains("network sockets of port a") && error.contains("in use"),
         "{error}"
     );
     drop(switch);

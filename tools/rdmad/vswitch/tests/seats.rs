@@ -67,7 +67,7 @@ fn seats_are_bounded() {
     let rig = rig(1);
     let engine = rig.switch.add_port(late(2, 0), None).unwrap();
     let error = rig.switch.add_port(late(3, 0), None).unwrap_err();
-    assert_eq!(error.to_string(), "no more ports can be added");
+    assert_eq!(error.to_string(), "all seats for ports are in use");
     rig.switch.remove_port(&engine).unwrap();
     rig.switch.remove_port(&engine).unwrap();
     rig.switch.add_port(late(3, 0), None).unwrap();
@@ -173,7 +173,10 @@ fn frames_from_and_to_a_port_are_captured_once() {
     let [port, other] = [0, 1].map(|port| &rig.engines[port].0);
     rig.switch.capture(port, Sink(sink)).unwrap();
     let error = rig.switch.capture(port, io::sink()).unwrap_err();
-    assert_eq!(error.to_string(), "its frames are captured already");
+    assert_eq!(
+        error.to_string(),
+        "a capture of the port is running already"
+    );
     assert!(
         rig.switch.capture(other, io::sink()).is_err(),
         "one at a time"

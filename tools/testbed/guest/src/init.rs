@@ -57,7 +57,7 @@ fn power_off() {
 fn start() -> Result<()> {
     file_system("proc", Path::new("/proc"), "")?;
     file_system("devtmpfs", Path::new("/dev"), "")?;
-    let text = fs::read_to_string(SETUP).with_context(|| format!("no {SETUP}"))?;
+    let text = fs::read_to_string(SETUP).with_context(|| format!("can't read {SETUP}"))?;
     let setup: Setup = serde_json::from_str(&text).with_context(|| SETUP.to_owned())?;
 
     for share in &setup.shares {

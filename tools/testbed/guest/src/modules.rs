@@ -16,7 +16,8 @@ const COMPRESSED: i32 = 4;
 /// modules.builtin, if that exists, are part of the kernel's image.
 pub fn load(dir: &Path, names: &[String]) -> Result<()> {
     let list = dir.join("modules.dep");
-    let list = fs::read_to_string(&list).with_context(|| format!("no {}", list.display()))?;
+    let list =
+        fs::read_to_string(&list).with_context(|| format!("can't read {}", list.display()))?;
     // Without modules.builtin, a built-in module is reported as missing.
     let built_in = fs::read_to_string(dir.join("modules.builtin")).unwrap_or_default();
     let known = parse(&list, &built_in);
@@ -34,7 +35,7 @@ pub fn load(dir: &Path, names: &[String]) -> Result<()> {
 
 /// Loads one module, unless it is loaded.
 pub fn insert(file: &Path) -> Result<()> {
-    let open = File::open(file).with_context(|| format!("no {}", file.display()))?;
+    let open = File::open(file).with_context(|| format!("can't open {}", file.display()))?;
     let flags = match file.extension() {
         Some(ending) if ending != "ko" => COMPRESSED,
         _ => 0,

@@ -20,7 +20,8 @@ pub fn install(setup: &Setup) -> Result<()> {
         return Ok(());
     };
     let programs = setup.path(tools).join("exe");
-    let names = fs::read_dir(&programs).with_context(|| format!("no {}", programs.display()))?;
+    let names =
+        fs::read_dir(&programs).with_context(|| format!("can't read {}", programs.display()))?;
     fs::create_dir_all(TOOLS)?;
     for name in names.flatten() {
         symlink(PROGRAM, Path::new(TOOLS).join(name.file_name()))?;
@@ -37,7 +38,7 @@ pub fn install(setup: &Setup) -> Result<()> {
 /// Makes a link in `to` to each file of `from` that `to` lacks.
 fn link_missing(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("can't make {}", to.display()))?;
-    let entries = fs::read_dir(from).with_context(|| format!("no {}", from.display()))?;
+    let entries = fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))?;
     for entry in entries.flatten() {
         let link = to.join(entry.file_name());
         if fs::symlink_metadata(&link).is_err() {

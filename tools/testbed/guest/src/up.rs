@@ -25,7 +25,7 @@ const LIBRARIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/l
 
 /// Brings this guest up.
 pub fn run() -> Result<()> {
-    let setup = fs::read_to_string(SETUP).with_context(|| format!("no {SETUP}"))?;
+    let setup = fs::read_to_string(SETUP).with_context(|| format!("can't read {SETUP}"))?;
     let setup: Setup = serde_json::from_str(&setup)?;
     name_hosts(&setup)?;
     let tree = setup.path(&setup.modules);

@@ -82,12 +82,12 @@ impl Revoke for Revocation {
         match self.device.stop() {
             Reset::Done => dev_warn!(
                 dev,
-                "the device did not let go of memory that was taken back ({:?}), and was reset\n",
+                "the device was reset: it did not stop using a revoked DMA buffer ({:?})\n",
                 error
             ),
             Reset::Unreachable => dev_err!(
                 dev,
-                "the device may still use memory that was taken back: {:?}\n",
+                "the device may still use a revoked DMA buffer: {:?}\n",
                 error
             ),
         }
@@ -120,7 +120,7 @@ fn bury(device: &Device, buffer: Buffer) {
         Ok(lingering) => {
             dev_warn!(
                 device.as_device(),
-                "the device may use a DMA buffer until it is reset, and the module stays loaded\n"
+                "the module stays loaded: until a reset, the device may use a DMA buffer\n"
             );
             device.bury(lingering);
         }

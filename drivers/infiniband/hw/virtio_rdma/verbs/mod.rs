@@ -46,8 +46,8 @@ mod pd;
 mod peer;
 mod port;
 mod qp;
-mod resource_limit;
 mod rate_limit;
+mod resource_limit;
 mod srq;
 mod ucontext;
 mod user_ring;
@@ -132,7 +132,11 @@ fn settle<T, M: Send + 'static>(
 
 /// Runs a command that ends the device's use of `memory`. Returns the memory; if the device does
 /// not answer, the memory goes to the graveyard instead.
-fn destroy<R: ControlCommand, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
+fn destroy<R: ControlCommand, M: Send + 'static>(
+    device: &Device,
+    request: &R,
+    memory: M,
+) -> Option<M> {
     match device.ctrl().exec(request) {
         Ok(_) => Some(memory),
         Err(failure) => {
@@ -148,7 +152,7 @@ fn warn_unless_dead(device: &Device, failure: Failure) {
     if let Failure::Refused(error) = failure {
         dev_warn!(
             device.as_device(),
-            "destroying an object failed: {:?}\n",
+            "the device refused to destroy an object, whose memory is kept until a reset: {:?}\n",
             error
         );
     }

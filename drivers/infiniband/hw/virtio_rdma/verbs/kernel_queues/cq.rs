@@ -308,7 +308,7 @@ impl KernelCq {
     pub(super) fn broke(&self) {
         dev_err!(
             self.device.as_device(),
-            "the device broke a CQ, which completes no more work\n"
+            "a CQ is lost: the device wrote an invalid CQE or index\n"
         );
         self.lost();
     }
