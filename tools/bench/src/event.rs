@@ -46,6 +46,14 @@ pub struct Traffic {
     pub bytes: f64,
 }
 
+/// Writes a value as a line of JSON.
+pub fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    out.write_all(&line)?;
+    Ok(out.flush()?)
+}
+
 /// The destination of events.
 pub enum Sink {
     /// The host: events are lines on standard output.
@@ -75,11 +83,7 @@ impl Sink {
     pub fn tell(&mut self, event: Event) -> Result<()> {
         match self {
             Self::Stream => {
-                let mut line = serde_json::to_vec(&event)?;
-                line.push(b'\n');
-                let mut out = io::stdout().lock();
-                out.write_all(&line)?;
-                out.flush().context("the host does not listen")
+                write_line(&mut io::stdout().lock(), &event).context("the host does not listen")
             }
             Self::Local(report) => {
                 match event {

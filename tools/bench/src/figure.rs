@@ -2,7 +2,10 @@
 //! Figures with all their samples, which show how reliable a figure is.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::kept::Comparison;
@@ -238,6 +241,13 @@ pub struct Failure {
 }
 
 impl Report {
+    /// Reads a report that was written with `--json`.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("no figures in {}", file.display()))
+    }
+
     /// Adds the samples, failures and notes of another report.
     pub fn extend(&mut self, other: Self) {
         for Figure { key, samples } in other.figures {

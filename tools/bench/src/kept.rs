@@ -75,10 +75,7 @@ pub struct Worse {
 /// Keeps the figures of a run. The new figures replace the kept ones of the same class of machines.
 pub fn keep(options: &Options) -> Result<()> {
     let path = &options.figures;
-    let text =
-        fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
-    let report: Report =
-        serde_json::from_str(&text).with_context(|| format!("no figures in {}", path.display()))?;
+    let report = Report::read(path)?;
     let Some(machine) = report.machine else {
         bail!(
             "{}: the machine is missing; only runs of `bench run` are kept",

@@ -70,7 +70,8 @@ pub fn latency(size: usize) -> Result<f64> {
     })
 }
 
-fn connection() -> Result<[TcpStream; 2]> {
+/// Both ends of a connection.
+pub fn connection() -> Result<[TcpStream; 2]> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let one = TcpStream::connect(listener.local_addr()?)?;
     let (other, _) = listener.accept()?;

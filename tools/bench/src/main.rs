@@ -14,6 +14,7 @@ mod host;
 mod kept;
 mod loopback;
 mod machine;
+mod program;
 mod report;
 mod run;
 mod scale;
@@ -88,20 +89,8 @@ fn measure(options: &Options) -> Result<bool> {
         Action::Device(options) => device::run(options)?,
         Action::Scale(options) => scale::run(options)?,
         Action::Host(options) => host::run(options)?,
-        Action::Vm(options) => {
-            let report = vm::run(options)?;
-            if options.stream {
-                return Ok(true);
-            }
-            report
-        }
-        Action::Kernel(options) => {
-            let report = vm::instructions::run(options)?;
-            if options.stream {
-                return Ok(true);
-            }
-            report
-        }
+        Action::Vm(options) => vm::run(options)?,
+        Action::Kernel(options) => vm::instructions::run(options)?,
         Action::Run(options) => run::run(options)?,
         Action::Show { files } => saved(files)?,
         Action::Keep(options) => return kept::keep(options).map(|()| true),
@@ -115,11 +104,7 @@ fn measure(options: &Options) -> Result<bool> {
 fn saved(files: &[PathBuf]) -> Result<Report> {
     let mut all = Report::default();
     for file in files {
-        let text =
-            fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
-        let report: Report = serde_json::from_str(&text)
-            .with_context(|| format!("no figures in {}", file.display()))?;
-        all.extend(report);
+        all.extend(Report::read(file)?);
     }
     all.targets = report::targets(&all);
     Ok(all)

@@ -58,8 +58,30 @@ fn consumed(thread: &Path) -> Option<Duration> {
     if !DEVICE.iter().any(|prefix| name.starts_with(prefix)) {
         return None;
     }
-    // The first number is the time on a processor in nanoseconds.
+    on_processor(thread)
+}
+
+/// Processor time of a thread, given its directory in /proc. `None` if it has ended, or if the
+/// kernel keeps no account.
+pub fn on_processor(thread: &Path) -> Option<Duration> {
     let schedstat = fs::read_to_string(thread.join("schedstat")).ok()?;
-    let nanos = schedstat.split(' ').next()?.parse().ok()?;
+    // The first number is the time on a processor in nanoseconds.
+    let nanos = schedstat.split_whitespace().next()?.parse().ok()?;
     Some(Duration::from_nanos(nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_account_is_read() {
+        let thread = tempfile::tempdir().unwrap();
+        let account = thread.path().join("schedstat");
+        fs::write(&account, "944746 3868529 54\n").unwrap();
+        let time = Duration::from_nanos(944_746);
+        assert_eq!(on_processor(thread.path()), Some(time));
+        fs::write(&account, "").unwrap();
+        assert_eq!(on_processor(thread.path()), None);
+    }
 }

@@ -5,13 +5,13 @@
 
 use std::hint::black_box;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 
 use dma::{DmaSlice, DmaSpace};
 
 use super::cpu;
 use super::load::area;
+use crate::loopback;
 
 /// Payload of a packet, in bytes.
 const PACKET: usize = 4096;
@@ -45,25 +45,22 @@ const STREAM: usize = 256 << 20;
 /// The rate of TCP over the host's loopback, with writes and reads of `size` bytes: MB per second
 /// of the processor time of both ends.
 pub fn tcp(size: u32) -> f64 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-    let address = listener.local_addr().expect("an address");
+    let [mut from, mut to] = loopback::connection().expect("a connection");
     let mut message = vec![0; size as usize];
     let mut buffer = message.clone();
     let reader = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a connection");
         let began = cpu::own_time();
-        while stream.read(&mut buffer).expect("a stream") > 0 {}
+        while to.read(&mut buffer).expect("a stream") > 0 {}
         cpu::own_time() - began
     });
-    let mut stream = TcpStream::connect(address).expect("a connection");
     // The first access allocates the memory, which is not measured.
     message.fill(1);
     let began = cpu::own_time();
     for _ in 0..STREAM / message.len() {
-        stream.write_all(&message).expect("a stream");
+        from.write_all(&message).expect("a stream");
     }
     let time = cpu::own_time() - began;
-    drop(stream);
+    drop(from);
     let time = time + reader.join().expect("an end of the stream");
     STREAM as f64 / time.as_secs_f64() / 1e6
 }

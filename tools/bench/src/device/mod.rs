@@ -26,7 +26,7 @@ use crate::figure::{Key, Report};
 use crate::report;
 use load::{Load, Pages, Way};
 
-pub use cpu::{own_time, rate};
+pub use cpu::{on_processor, own_time, rate};
 
 /// The simulated drivers use own rings.
 const MODE: harness::Mode = harness::Mode::OwnRings;
@@ -109,11 +109,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
                     size,
                     ..Load::SMALL
                 };
-                let key = Key::new(operation(opcode), configuration(way), "MB/s");
-                Subject {
-                    key: key.size(size.into()),
-                    measure: Box::new(move || load.cost().rate(f64::from(size)) / 1e6),
-                }
+                bandwidth(load, configuration(way))
             })
         });
     let apart = SIZES
@@ -127,11 +123,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
                     pages: Pages::Apart,
                     ..Load::SMALL
                 };
-                let key = Key::new(operation(opcode), "direct, pages apart", "MB/s");
-                Subject {
-                    key: key.size(size.into()),
-                    measure: Box::new(move || load.cost().rate(f64::from(size)) / 1e6),
-                }
+                bandwidth(load, "direct, pages apart")
             })
         });
     let spreads = QPS
@@ -176,6 +168,15 @@ fn subjects() -> impl Iterator<Item = Subject> {
         .chain(bandwidths)
         .chain(apart)
         .chain(spreads)
+}
+
+/// The bandwidth of a load.
+fn bandwidth(load: Load, configuration: &str) -> Subject {
+    let Load { opcode, size, .. } = load;
+    Subject {
+        key: Key::new(operation(opcode), configuration, "MB/s").size(size.into()),
+        measure: Box::new(move || load.cost().rate(f64::from(size)) / 1e6),
+    }
 }
 
 fn operation(opcode: WrOpcode) -> &'static str {

@@ -13,6 +13,7 @@ use super::progress::Progress;
 use super::usage;
 use crate::event::Event;
 use crate::figure::{Failure, Key, Report};
+use crate::program::output;
 
 /// Suffix of the name of a figure per processor time of the daemon.
 pub const PER_PROCESSOR_SECOND: &str = ", per CPU-second of the daemon";
@@ -35,16 +36,8 @@ fn testbed() -> Result<PathBuf> {
 /// Whether virtual machines run on KVM, according to testbed: `/dev/kvm` may exist on a host whose
 /// processor has no virtualization.
 pub fn uses_kvm() -> Result<bool> {
-    let testbed = testbed()?;
-    let output = Command::new(&testbed)
-        .arg("processor")
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("can't start {}", testbed.display()))?;
-    if !output.status.success() {
-        bail!("{} processor: {}", testbed.display(), output.status);
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).contains("-accel kvm"))
+    let arguments = output(Command::new(testbed()?).arg("processor"))?;
+    Ok(arguments.contains("-accel kvm"))
 }
 
 /// The directory for logs of failed measurements.

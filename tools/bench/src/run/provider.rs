@@ -4,9 +4,10 @@
 
 use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 
 use crate::figure::{Key, Report};
+use crate::program::output;
 
 const SCRIPT: &str = "tools/provider/count-instructions";
 /// The name of the figure.
@@ -14,12 +15,7 @@ pub const PROVIDER: &str = "provider, post and poll of one WRITE";
 
 /// Counts the instructions.
 pub fn count() -> Result<Report> {
-    let output = Command::new(SCRIPT)
-        .output()
-        .with_context(|| format!("can't start {SCRIPT}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{SCRIPT}: {}", said.trim());
-    let line = String::from_utf8_lossy(&output.stdout);
+    let line = output(&mut Command::new(SCRIPT))?;
     let [post, poll, sum] = counts(&line).with_context(|| format!("no counts in {line:?}"))?;
     let mut report = Report::default();
     for (name, count) in [

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::device::on_processor;
+
 /// The daemon's name in /proc/PID/comm.
 const DAEMON: &str = "virtio-rdmad";
 
@@ -42,21 +44,13 @@ pub fn own_memory() -> Result<f64> {
 /// Processor time of a process in seconds: the sum of its threads' times in schedstat, which are in
 /// nanoseconds. utime and stime are too coarse, with hundredths of a second.
 fn seconds_of(process: &Path) -> Result<f64> {
-    let mut nanoseconds = None;
-    for thread in fs::read_dir(process.join("task"))?.flatten() {
-        // The thread may have ended meanwhile.
-        let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else {
-            continue;
-        };
-        let time = on_processor(&text).context("no time in /proc/PID/task/TID/schedstat")?;
-        nanoseconds = Some(nanoseconds.unwrap_or(0.0) + time);
-    }
-    let nanoseconds = nanoseconds.context("this kernel keeps no account in schedstat")?;
-    Ok(nanoseconds / 1e9)
-}
-
-fn on_processor(schedstat: &str) -> Option<f64> {
-    schedstat.split_whitespace().next()?.parse().ok()
+    // Threads may end meanwhile.
+    let threads = fs::read_dir(process.join("task"))?.flatten();
+    threads
+        .filter_map(|thread| on_processor(&thread.path()))
+        .reduce(|one, other| one + other)
+        .map(|time| time.as_secs_f64())
+        .context("this kernel keeps no account in schedstat")
 }
 
 fn anonymous(status: &str) -> Option<f64> {
@@ -71,8 +65,6 @@ mod tests {
 
     #[test]
     fn the_kernels_tables_are_read() {
-        assert_eq!(on_processor("944746 3868529 54\n"), Some(944_746.0));
-        assert_eq!(on_processor(""), None);
         let status = "Name:\tx\nVmRSS:\t 900 kB\nRssAnon:\t     100 kB\n";
         assert_eq!(anonymous(status), Some(102_400.0));
         assert_eq!(anonymous("Name:\tx\n"), None);

@@ -40,45 +40,33 @@ impl Quantity {
         Self::Memory,
     ];
 
-    /// The name of the quantity.
-    pub fn name(self) -> &'static str {
+    /// Its name, the head of its column, and its unit.
+    const fn texts(self) -> [&'static str; 3] {
         match self {
-            Self::Rate => "bulk messages",
-            Self::ProcessorTime => "processor time of a bulk message",
-            Self::Busy => "workers on a processor",
-            Self::QpFairness => "fairness of QPs",
-            Self::GuestFairness => "fairness of guests",
-            Self::Median => "latency of a sparse sender, 50 %",
-            Self::Percentile99 => "latency of a sparse sender, 99 %",
-            Self::Percentile999 => "latency of a sparse sender, 99.9 %",
-            Self::Memory => "memory of a pair of QPs",
+            Self::Rate => ["bulk messages", "M/s", "M/s"],
+            Self::ProcessorTime => ["processor time of a bulk message", "CPU ns", "ns"],
+            Self::Busy => ["workers on a processor", "busy", "of workers"],
+            Self::QpFairness => ["fairness of QPs", "fair QPs", "of 1"],
+            Self::GuestFairness => ["fairness of guests", "guests", "of 1"],
+            Self::Median => ["latency of a sparse sender, 50 %", "50 % µs", "µs"],
+            Self::Percentile99 => ["latency of a sparse sender, 99 %", "99 %", "µs"],
+            Self::Percentile999 => ["latency of a sparse sender, 99.9 %", "99.9 %", "µs"],
+            Self::Memory => ["memory of a pair of QPs", "B a pair", "B"],
         }
+    }
+
+    /// The name of the quantity.
+    pub const fn name(self) -> &'static str {
+        self.texts()[0]
     }
 
     /// The head of the quantity's column.
-    pub fn head(self) -> &'static str {
-        match self {
-            Self::Rate => "M/s",
-            Self::ProcessorTime => "CPU ns",
-            Self::Busy => "busy",
-            Self::QpFairness => "fair QPs",
-            Self::GuestFairness => "guests",
-            Self::Median => "50 % µs",
-            Self::Percentile99 => "99 %",
-            Self::Percentile999 => "99.9 %",
-            Self::Memory => "B a pair",
-        }
+    pub const fn head(self) -> &'static str {
+        self.texts()[1]
     }
 
     /// The unit of the quantity.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Self::Rate => "M/s",
-            Self::ProcessorTime => "ns",
-            Self::Busy => "of workers",
-            Self::QpFairness | Self::GuestFairness => "of 1",
-            Self::Median | Self::Percentile99 | Self::Percentile999 => "µs",
-            Self::Memory => "B",
-        }
+    pub const fn unit(self) -> &'static str {
+        self.texts()[2]
     }
 }

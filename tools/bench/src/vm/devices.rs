@@ -32,22 +32,9 @@ pub struct Devices {
 impl Devices {
     /// Finds the devices.
     pub fn find() -> Result<Self> {
-        let mut names: Vec<_> = fs::read_dir(CLASS)
-            .context("no RDMA devices")?
-            .flatten()
-            .map(|entry| entry.path())
-            .collect();
-        names.sort();
-        let find = |own: bool| {
-            names
-                .iter()
-                .find(|dir| is_own(dir) == own)
-                .map(|dir| device(dir))
-                .transpose()
-        };
         Ok(Self {
-            own: find(true)?.context("no device of virtio_rdma")?,
-            rxe: find(false)?,
+            own: device(&first(true).context("no device of virtio_rdma")?)?,
+            rxe: first(false).map(|dir| device(&dir)).transpose()?,
         })
     }
 }
@@ -67,13 +54,19 @@ fn is_own(dir: &Path) -> bool {
         })
 }
 
-/// The directory in sysfs of the virtio-rdma device, if there is one.
-pub fn own() -> Option<PathBuf> {
-    fs::read_dir(CLASS)
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|dir| is_own(dir))
+/// The directory in sysfs of the first device that is virtio-rdma's, or that is not.
+fn first(own: bool) -> Option<PathBuf> {
+    let devices = fs::read_dir(CLASS).ok()?.flatten();
+    let devices = devices.map(|entry| entry.path());
+    devices.filter(|dir| is_own(dir) == own).min()
+}
+
+/// Whether the port of the virtio-rdma device is ACTIVE.
+pub fn is_active() -> bool {
+    first(true).is_some_and(|device| {
+        fs::read_to_string(device.join("ports/1/state"))
+            .is_ok_and(|state| state.trim().ends_with("ACTIVE"))
+    })
 }
 
 /// VM exits and interrupts that a device has caused, according to its counters.
@@ -99,7 +92,8 @@ fn counter(device: &Device, name: &str) -> Result<u64> {
     let file = Path::new(CLASS)
         .join(&device.name)
         .join(format!("ports/1/hw_counters/{name}"));
-    let text = fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
     text.trim()
         .parse()
         .with_context(|| format!("no number in {}", file.display()))

@@ -5,13 +5,14 @@
 
 use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use super::devices::Devices;
 use super::modules;
 use crate::event::{Event, Sink};
 use crate::figure::{Key, Report};
+use crate::program::output;
 
 const MODULE: &str = "kverbs";
 /// The name of the figure.
@@ -49,9 +50,7 @@ fn count() -> Result<[(&'static str, f64); 3]> {
     ];
     modules::command("insmod", &arguments)?;
     modules::command("rmmod", &[MODULE.into()])?;
-    let log = Command::new("dmesg").output().context("no dmesg")?;
-    ensure!(log.status.success(), "dmesg: {}", log.status);
-    let log = String::from_utf8_lossy(&log.stdout);
+    let log = output(&mut Command::new("dmesg"))?;
     let post = ticks(&log, "post_send")?;
     let poll = ticks(&log, "poll_cq")?;
     Ok([

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The time from insmod until the port is ACTIVE.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 
-use super::devices::own;
+use super::devices::is_active;
 use super::modules;
 use crate::event::{Event, Sink};
 use crate::figure::Key;
@@ -33,11 +32,4 @@ pub fn measure(configuration: &str, rounds: u32, sink: &mut Sink) -> Result<()> 
         sink.tell(Event::Value(key, began.elapsed().as_secs_f64()))?;
     }
     Ok(())
-}
-
-fn is_active() -> bool {
-    own().is_some_and(|device| {
-        fs::read_to_string(device.join("ports/1/state"))
-            .is_ok_and(|state| state.trim().ends_with("ACTIVE"))
-    })
 }

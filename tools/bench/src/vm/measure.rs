@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{bail, Result};
+use anyhow::{anyhow, bail, Error, Result};
 
 use super::devices::{Device, Devices, Exits};
 use super::peer::Peer;
@@ -151,6 +151,19 @@ impl Bench {
         }
     }
 
+    /// A stream of one polling QP.
+    fn run(&self, verb: Verb, size: u64, iterations: u64) -> Run {
+        Run {
+            verb,
+            latency: false,
+            events: false,
+            size,
+            iterations,
+            qps: 1,
+            port: self.port,
+        }
+    }
+
     /// Runs both sides, again if perftest could not calibrate its clock. Returns the output of the
     /// active side.
     fn pair(&mut self, passive: &[String], active: &[String]) -> Result<String, Failed> {
@@ -185,10 +198,7 @@ impl Bench {
                 passive.join(" ")
             )
         };
-        let fail = |error: String| Failed {
-            error: anyhow::anyhow!(error),
-            log: log(),
-        };
+        let fail = |error: String| failed(&log())(anyhow!(error));
         match status {
             None => Err(fail(format!("not finished after {} s", LIMIT.as_secs()))),
             Some(status) if !status.success() => Err(fail(format!("{}: {status}", active[0]))),
@@ -227,13 +237,8 @@ impl Bench {
             return Ok(());
         };
         let run = Run {
-            verb,
-            latency: false,
-            events: false,
-            size,
-            iterations: self.iterations(case),
             qps,
-            port: self.port,
+            ..self.run(verb, size, self.iterations(case))
         };
         let [here, there] = self.devices(device)?;
         let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
@@ -241,10 +246,7 @@ impl Bench {
         let before = exits(device, &here)?;
         self.sink.tell(Event::Begin)?;
         let printed = self.pair(&passive, &active)?;
-        let result = perftest::bandwidth(&printed, size).map_err(|error| Failed {
-            error,
-            log: printed.clone(),
-        })?;
+        let result = perftest::bandwidth(&printed, size).map_err(failed(&printed))?;
         self.rates.insert(case, result.rate);
         let configuration = self.configuration_of(case);
         let key = |name: &str, count, unit| Key {
@@ -329,23 +331,16 @@ impl Bench {
             return Ok(());
         };
         let run = Run {
-            verb,
             latency: true,
             events,
-            size,
-            iterations: self.iterations(case),
-            qps: 1,
-            port: self.port,
+            ..self.run(verb, size, self.iterations(case))
         };
         let [here, there] = self.devices(device)?;
         let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
         let here = here.clone();
         let before = exits(device, &here)?;
         let printed = self.pair(&passive, &active)?;
-        let result = perftest::latency(&printed, size).map_err(|error| Failed {
-            error,
-            log: printed.clone(),
-        })?;
+        let result = perftest::latency(&printed, size).map_err(failed(&printed))?;
         self.rates.insert(case, 1e6 / result.median);
         let how = if events { "events" } else { "both sides poll" };
         let configuration = self.configuration_of(case);
@@ -373,15 +368,7 @@ impl Bench {
         let mut counts = Vec::new();
         for iterations in syscalls::MESSAGES {
             self.port += 1;
-            let run = Run {
-                verb: Verb::Write,
-                latency: false,
-                events: false,
-                size: SMALL,
-                iterations,
-                qps: 1,
-                port: self.port,
-            };
+            let run = self.run(Verb::Write, SMALL, iterations);
             let [here, there] = self.devices(Which::Own)?;
             let (active, file) = syscalls::counted(run.argv(here, Some(SERVER)));
             let passive = run.argv(there, None);
@@ -406,10 +393,7 @@ impl Bench {
         );
         self.sink.tell(Event::Begin)?;
         let printed = self.pair(&passive, &active)?;
-        let result = iperf::received(&printed).map_err(|error| Failed {
-            error,
-            log: printed.clone(),
-        })?;
+        let result = iperf::received(&printed).map_err(failed(&printed))?;
         let key = Key::new("bandwidth", &self.configuration_of(case), "MB/s").size(size);
         self.sink.tell(Event::End(Traffic {
             key: key.clone(),
@@ -461,16 +445,21 @@ fn guess(rates: &HashMap<Case, f64>, case: Case) -> Option<f64> {
 
 /// The error of a measurement, with the output of the programs.
 struct Failed {
-    error: anyhow::Error,
+    error: Error,
     log: String,
 }
 
-impl From<anyhow::Error> for Failed {
-    fn from(error: anyhow::Error) -> Self {
-        Self {
-            error,
-            log: String::new(),
-        }
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        failed("")(error)
+    }
+}
+
+/// Adds the output of the programs to an error.
+fn failed(log: &str) -> impl Fn(Error) -> Failed + '_ {
+    |error| Failed {
+        error,
+        log: log.to_owned(),
     }
 }
 

@@ -5,7 +5,9 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
+
+use crate::program::output;
 
 /// The file of module `name` in the folder `folder` of the checkout's build directory. This program
 /// is in the checkout's build/target/release.
@@ -20,11 +22,5 @@ pub fn built(name: &str, folder: &str) -> Result<PathBuf> {
 
 /// Runs insmod or rmmod.
 pub fn command(program: &str, arguments: &[String]) -> Result<()> {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .with_context(|| format!("can't start {program}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program}: {}", said.trim());
-    Ok(())
+    output(Command::new(program).args(arguments)).map(drop)
 }

@@ -6,7 +6,7 @@
 
 use std::env;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
@@ -19,6 +19,7 @@ use super::devices::Devices;
 use super::folios;
 use super::own_file;
 use super::process::Process;
+use crate::event::write_line;
 
 /// Time limit until a program listens.
 const READY: Duration = Duration::from_secs(30);
@@ -146,7 +147,9 @@ pub fn serve() -> Result<()> {
             PeerCommand::Start { argv, port } => start(&argv, port, &log, &mut running),
             PeerCommand::Finish { kill } => finish(kill, &mut running),
             PeerCommand::Devices => Devices::find().map_or_else(failed, Answer::Devices),
-            PeerCommand::Folios { large } => folios::set(large).map_or_else(failed, |()| Answer::Done),
+            PeerCommand::Folios { large } => {
+                folios::set(large).map_or_else(failed, |()| Answer::Done)
+            }
         };
         write_line(&mut io::stdout().lock(), &answer)?;
     }
@@ -225,13 +228,6 @@ fn lists_listener(table: &str, port: u16) -> bool {
         let mut fields = line.split_whitespace().skip(1);
         fields.next().is_some_and(|local| local.ends_with(&end)) && fields.nth(1) == Some(LISTEN)
     })
-}
-
-fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    out.write_all(&line)?;
-    Ok(out.flush()?)
 }
 
 /// The value in the next line, or `None` at the end of the input.
