@@ -15,6 +15,7 @@ use crate::address_filter::AddressFilter;
 use crate::engine_queues::EngineQueues;
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
 use crate::link::{self, Delivery, Link, Sender};
+use crate::mac_index::MacIndex;
 use crate::mac_table::{Heard, MacTable};
 use crate::pcap::PcapWriter;
 use crate::stats::Counters;
@@ -127,6 +128,8 @@ impl Forwarding {
 /// All sources and destinations of frames, and the tables that determine the forwarding.
 pub(crate) struct Forwarder {
     pub(crate) ports: Vec<SwitchPort>,
+    /// The seat of each port, by its MAC address.
+    seats: MacIndex<PortIndex>,
     pub(crate) uplinks: Vec<UplinkPort>,
     table: MacTable,
     /// Time of the last warning about an address that was seen on two uplinks.
@@ -153,29 +156,30 @@ impl Forwarder {
         spare: usize,
     ) -> Self {
         let nobody = Arc::new(EngineQueues::new(waker.clone(), Arc::default()));
-        let mut addresses = AddressFilter::default();
-        let mut ports = Vec::new();
-        for (port, given) in given {
-            addresses.add(PortIndex(ports.len()), port.mac, &given);
-            ports.push(port);
-        }
-        ports.extend((0..spare).map(|_| SwitchPort::vacant(nobody.clone())));
-        Self {
-            pools: link::pools(ports.len(), uplinks.len()),
+        let seats = given.len() + spare;
+        let vacant = |_| SwitchPort::vacant(nobody.clone());
+        let mut forwarder = Self {
+            ports: (0..seats).map(vacant).collect(),
+            seats: MacIndex::default(),
+            pools: link::pools(seats, uplinks.len()),
             table: MacTable::new(uplinks.len()),
-            touched: vec![false; ports.len()],
-            ports,
+            touched: vec![false; seats],
             uplinks,
             complained: None,
             captures: 0,
-            addresses,
+            addresses: AddressFilter::default(),
             nobody,
+        };
+        for (seat, (port, given)) in given.into_iter().enumerate() {
+            forwarder.occupy(PortIndex(seat), port, &given);
         }
+        forwarder
     }
 
     /// Assigns a vacant seat to a port, for which the addresses `given` are configured.
     pub(crate) fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) {
         self.addresses.add(seat, port.mac, given);
+        self.seats.insert(&port.mac, seat);
         self.ports[seat.0] = port;
     }
 
@@ -185,6 +189,7 @@ impl Forwarder {
         let capture = self.set_capture(seat, None);
         let vacant = SwitchPort::vacant(self.nobody.clone());
         let port = mem::replace(&mut self.ports[seat.0], vacant);
+        self.seats.remove_if(&port.mac, |other| *other == seat);
         SwitchPort { capture, ..port }
     }
 
@@ -282,11 +287,6 @@ impl Forwarder {
         }
     }
 
-    fn port_of(&self, mac: &Mac) -> Option<PortIndex> {
-        let at = self.ports.iter().position(|port| port.mac == *mac);
-        at.map(PortIndex)
-    }
-
     /// Whether `origin` may send the frame: its source addresses are valid, and it is not RoCE from
     /// a network interface that must not send RoCE. Learns addresses behind uplinks.
     pub(crate) fn admit(&mut self, origin: Origin, frame: &[u8], now: Instant) -> bool {
@@ -305,7 +305,7 @@ impl Forwarder {
                 // A frame from an uplink is forged, or returns through a loop, if its source is the
                 // address of a port, or an address that was just seen on another uplink.
                 let valid =
-                    !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
+                    !is_multicast(&source) && source != [0; 6] && self.seats.get(&source).is_none();
                 valid
                     && match self.table.learn(source, at, now) {
                         Heard::There => true,
@@ -358,7 +358,7 @@ impl Forwarder {
         if is_multicast(&to) {
             return Destination::Multicast { engines: roce };
         }
-        if let Some(port) = self.port_of(&to) {
+        if let Some(&port) = self.seats.get(&to) {
             if !self.reaches(origin, port) {
                 return Destination::Nowhere;
             }

@@ -73,6 +73,7 @@ mod unix_uplink;
 mod waker;
 
 pub mod fault;
+mod mac_index;
 pub mod mac_table;
 pub mod pcap;
 pub mod stats;

@@ -2,7 +2,6 @@
 
 //! Lists of engines that deliver frames to each other without the switch's thread.
 
-use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -10,36 +9,30 @@ use parking_lot::Mutex;
 use roce::net::Mac;
 
 use crate::engine_queues::EngineQueues;
-
-/// An engine to which other engines deliver frames without the switch's thread.
-#[derive(Clone)]
-pub(crate) struct Neighbour {
-    pub(crate) mac: Mac,
-    pub(crate) engine: Arc<EngineQueues>,
-}
+use crate::mac_index::MacIndex;
 
 /// The engines of an isolation group. Senders read the list without a lock.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Neighbours {
-    engines: ArcSwap<Vec<Neighbour>>,
+    engines: ArcSwap<MacIndex<Arc<EngineQueues>>>,
     /// Serialises changes of the list.
     changes: Mutex<()>,
 }
 
 impl Neighbours {
-    /// Adds an engine.
-    pub(crate) fn add(&self, neighbour: Neighbour) {
-        self.change(|engines| engines.push(neighbour));
+    /// Adds the engine of the port with this address.
+    pub(crate) fn add(&self, mac: &Mac, engine: Arc<EngineQueues>) {
+        self.change(|engines| engines.insert(mac, engine));
     }
 
     /// Removes an engine. Senders that have read the old list may still deliver a frame to it.
-    pub(crate) fn remove(&self, engine: &Arc<EngineQueues>) {
-        self.change(|engines| engines.retain(|other| !Arc::ptr_eq(&other.engine, engine)));
+    pub(crate) fn remove(&self, mac: &Mac, engine: &Arc<EngineQueues>) {
+        self.change(|engines| engines.remove_if(mac, |other| Arc::ptr_eq(other, engine)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Neighbour>)) {
+    fn change(&self, change: impl FnOnce(&mut MacIndex<Arc<EngineQueues>>)) {
         let _change = self.changes.lock();
-        let mut engines = Vec::clone(&self.engines.load());
+        let mut engines = MacIndex::clone(&self.engines.load());
         change(&mut engines);
         self.engines.store(Arc::new(engines));
     }
@@ -47,14 +40,8 @@ impl Neighbours {
     /// Calls `found` with the engine that has this address, if there is one.
     pub(crate) fn with(&self, mac: &Mac, found: impl FnOnce(&EngineQueues)) {
         let engines = self.engines.load();
-        if let Some(other) = engines.iter().find(|other| other.mac == *mac) {
-            found(&other.engine);
+        if let Some(engine) = engines.get(mac) {
+            found(engine);
         }
-    }
-}
-
-impl fmt::Debug for Neighbours {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} neighbours", self.engines.load().len())
     }
 }

@@ -23,7 +23,7 @@ use crate::fault::FaultPlan;
 use crate::forwarder::{Forwarder, SwitchPort, UplinkPort};
 use crate::index::PortIndex;
 use crate::link::{open_net, DatagramPath, Link, Uplink};
-use crate::neighbours::{Neighbour, Neighbours};
+use crate::neighbours::Neighbours;
 use crate::pcap::{Captured, PcapWriter};
 use crate::stats::{Counters, Stats};
 use crate::waker::Waker;
@@ -192,7 +192,7 @@ impl Switch {
     ///
     /// The switch has ended.
     pub fn remove_port(&self, port: &EnginePort) -> Result<(), Error> {
-        port.neighbours.remove(&port.engine);
+        port.neighbours.remove(&port.mac, &port.engine);
         let mut ports = self.seats.ports.lock();
         let Some(seat) = seat_of(&ports, port) else {
             return Ok(());
@@ -300,10 +300,7 @@ impl Seats {
             groups.retain(|_, neighbours| Arc::strong_count(neighbours) > 1);
             let neighbours = groups.entry(group).or_default().clone();
             drop(groups);
-            neighbours.add(Neighbour {
-                mac,
-                engine: engine.clone(),
-            });
+            neighbours.add(&mac, engine.clone());
             neighbours
         } else {
             Arc::default()
