@@ -18,6 +18,12 @@ use crate::report::{Frames, PortReport, QueueReport, Report, Worker};
 /// Prefix of the names of all metrics.
 const PREFIX: &str = "virtio_rdmad";
 
+/// Description of the limit of an amount of memory, which is the metric before it.
+const LIMIT: &str = "Limit of that memory";
+
+/// Name and description of a metric, and its value for a port or a link.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
+
 /// Formats a report as OpenMetrics text.
 pub fn text(report: Report) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
@@ -107,30 +113,19 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
         counts.map(|(kind, count)| ([("port", &*port.name), ("kind", kind)], count as u64))
     });
     families.gauge("port_objects", "Objects of the VM", None, objects)?;
-    families.gauge(
-        "port_memory",
-        "Memory that is allocated for the VM",
-        Some(Unit::Bytes),
-        each(|port| port.memory.used),
-    )?;
-    families.gauge(
-        "port_memory_limit",
-        "Limit of that memory",
-        Some(Unit::Bytes),
-        each(|port| port.memory.limit),
-    )?;
-    families.gauge(
-        "port_guest_memory",
-        "Memory of the VM that is mapped",
-        Some(Unit::Bytes),
-        each(|port| port.guest_memory.used),
-    )?;
-    families.gauge(
-        "port_guest_memory_limit",
-        "Limit of that memory",
-        Some(Unit::Bytes),
-        each(|port| port.guest_memory.limit),
-    )?;
+    let own = "Memory that is allocated for the VM";
+    let mapped = "Memory of the VM that is mapped";
+    let memory: [Metric<PortReport>; 4] = [
+        ("port_memory", own, |port| port.memory.used),
+        ("port_memory_limit", LIMIT, |port| port.memory.limit),
+        ("port_guest_memory", mapped, |port| port.guest_memory.used),
+        ("port_guest_memory_limit", LIMIT, |port| {
+            port.guest_memory.limit
+        }),
+    ];
+    for (name, help, value) in memory {
+        families.gauge(name, help, Some(Unit::Bytes), each(value))?;
+    }
     let limits = || {
         ports.iter().flat_map(|port| {
             let limits = [
@@ -178,42 +173,24 @@ fn switch(families: &mut Families<'_>, links: &[Frames]) -> fmt::Result {
             .iter()
             .map(move |link| ([("link", &*link.name)], value(link)))
     };
-    families.counter(
-        "switch_received_frames",
-        "Frames accepted from here",
-        None,
-        each(|link| link.received),
-    )?;
-    families.counter(
-        "switch_sent_frames",
-        "Frames delivered here",
-        None,
-        each(|link| link.sent),
-    )?;
-    families.counter(
-        "switch_refused_frames",
-        "Frames refused from here: of a wrong length or source, or RoCE of a network interface",
-        None,
-        each(|link| link.refused),
-    )?;
-    families.counter(
-        "switch_unroutable_frames",
-        "Frames from here that had nowhere to go",
-        None,
-        each(|link| link.no_route),
-    )?;
-    families.counter(
-        "switch_dropped_frames",
-        "Frames for here that found the receiver full or absent",
-        None,
-        each(|link| link.dropped),
-    )?;
-    families.counter(
-        "switch_socket_errors",
-        "Errors of the socket while frames were read",
-        None,
-        each(|link| link.errors),
-    )?;
+    let received = "Frames accepted from here";
+    let sent = "Frames delivered here";
+    let refused =
+        "Frames refused from here: of a wrong length or source, or RoCE of a network interface";
+    let nowhere = "Frames from here that had nowhere to go";
+    let dropped = "Frames for here that found the receiver full or absent";
+    let errors = "Errors of the socket while frames were read";
+    let counters: [Metric<Frames>; 6] = [
+        ("switch_received_frames", received, |link| link.received),
+        ("switch_sent_frames", sent, |link| link.sent),
+        ("switch_refused_frames", refused, |link| link.refused),
+        ("switch_unroutable_frames", nowhere, |link| link.no_route),
+        ("switch_dropped_frames", dropped, |link| link.dropped),
+        ("switch_socket_errors", errors, |link| link.errors),
+    ];
+    for (name, help, value) in counters {
+        families.counter(name, help, None, each(value))?;
+    }
     let queues = |value: fn(&QueueReport) -> u64| {
         links.iter().flat_map(move |link| {
             let queues = [

@@ -59,58 +59,34 @@ pub(super) fn validate_rate(rate: u32) -> Result<()> {
 
 /// Copies the attributes in `mask`, which must be valid, from `from` to `to`.
 pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
-    let has = |bit| mask.contains(bit);
-    if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
-        to.en_sqd_async_notify = from.en_sqd_async_notify;
+    macro_rules! copy {
+        ($($bit:ident: $field:ident),* $(,)?) => {
+            $(if mask.contains(QpAttrMask::$bit) {
+                to.$field = from.$field;
+            })*
+        };
     }
-    if has(QpAttrMask::ACCESS_FLAGS) {
-        to.qp_access_flags = from.qp_access_flags;
+    copy! {
+        EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify,
+        ACCESS_FLAGS: qp_access_flags,
+        PKEY_INDEX: pkey_index,
+        PORT: port_num,
+        QKEY: qkey,
+        AV: ah_attr,
+        PATH_MTU: path_mtu,
+        TIMEOUT: timeout,
+        RETRY_CNT: retry_cnt,
+        RNR_RETRY: rnr_retry,
+        RQ_PSN: rq_psn,
+        MAX_QP_RD_ATOMIC: max_rd_atomic,
+        MIN_RNR_TIMER: min_rnr_timer,
+        SQ_PSN: sq_psn,
+        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic,
+        DEST_QPN: dest_qp_num,
+        RATE_LIMIT: rate_limit,
     }
-    if has(QpAttrMask::PKEY_INDEX) {
-        to.pkey_index = from.pkey_index;
-    }
-    if has(QpAttrMask::PORT) {
-        to.port_num = from.port_num;
-    }
-    if has(QpAttrMask::QKEY) {
-        to.qkey = from.qkey;
-    }
-    if has(QpAttrMask::AV) {
-        to.ah_attr = from.ah_attr;
-    }
-    if has(QpAttrMask::PATH_MTU) {
-        to.path_mtu = from.path_mtu;
-    }
-    if has(QpAttrMask::TIMEOUT) {
-        to.timeout = from.timeout;
-    }
-    if has(QpAttrMask::RETRY_CNT) {
-        to.retry_cnt = from.retry_cnt;
-    }
-    if has(QpAttrMask::RNR_RETRY) {
-        to.rnr_retry = from.rnr_retry;
-    }
-    if has(QpAttrMask::RQ_PSN) {
-        to.rq_psn = from.rq_psn & MASK_24;
-    }
-    if has(QpAttrMask::MAX_QP_RD_ATOMIC) {
-        to.max_rd_atomic = from.max_rd_atomic;
-    }
-    if has(QpAttrMask::MIN_RNR_TIMER) {
-        to.min_rnr_timer = from.min_rnr_timer;
-    }
-    if has(QpAttrMask::SQ_PSN) {
-        to.sq_psn = from.sq_psn & MASK_24;
-    }
-    if has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
-        to.max_dest_rd_atomic = from.max_dest_rd_atomic;
-    }
-    if has(QpAttrMask::DEST_QPN) {
-        to.dest_qp_num = from.dest_qp_num;
-    }
-    if has(QpAttrMask::RATE_LIMIT) {
-        to.rate_limit = from.rate_limit;
-    }
+    to.rq_psn &= MASK_24;
+    to.sq_psn &= MASK_24;
 }
 
 /// The fields that describe a path, from the address vector of a connection or a datagram.
