@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A set of joined guests that are started, brought up, and ended together.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -151,12 +150,11 @@ pub struct Bed {
     ground: Ground,
     router: Arc<Router>,
     vms: Vec<Vm>,
-    /// For each guest, the number of bytes of its console that were checked for complaints.
-    seen: Vec<usize>,
     /// Whether complaints of the guests' kernels are ignored.
     allow_warnings: bool,
     daemons: Arc<Daemons>,
-    limits: Limits,
+    /// The limits of the run.
+    pub limits: Limits,
 }
 
 impl Bed {
@@ -183,7 +181,6 @@ impl Bed {
                 host.upgrade().context("the run has ended")?.command(words)
             })),
             vms: Vec::new(),
-            seen: Vec::new(),
             allow_warnings: options.allow_warnings,
             daemons,
             limits,
@@ -192,12 +189,11 @@ impl Bed {
         for (number, wiring) in (1..).zip(&wirings) {
             let (vm, link) = Vm::start(&bed.places, &bed.shape, number, wiring)?;
             bed.vms.push(vm);
-            bed.seen.push(0);
             links.push(bed.router.attach(number, link)?);
         }
         for (vm, events) in bed.vms.iter().zip(&links) {
             if bed.next(events)? != Event::Up {
-                let said = tail(&vm.messages) + "\n" + &tail(&vm.console);
+                let said = tail(&vm.messages) + "\n" + &tail(&vm.console.file);
                 bail!("VM {} ended before it was up:\n{}", vm.number, said.trim());
             }
         }
@@ -268,11 +264,6 @@ impl Bed {
         }
     }
 
-    /// The limits of the run.
-    pub fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
     /// Waits for a command. Returns its status, or `None` if its guest has ended, and its output.
     fn collect(&self, command: &Command) -> Result<(Option<u8>, Vec<u8>)> {
         let mut output = Vec::new();
@@ -284,11 +275,6 @@ impl Bed {
                 Event::Up | Event::Taken(_) => {}
             }
         }
-    }
-
-    /// Replaces the limits.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
     }
 
     /// Whether all guests and daemons are still running.
@@ -310,30 +296,17 @@ impl Bed {
     /// Failures of daemons since the last call, and complaints of guests' kernels.
     pub fn new_complaints(&mut self) -> Vec<String> {
         let mut found = self.daemons.complaints();
-        for (vm, seen) in self.vms.iter().zip(&mut self.seen) {
-            let log = fs::read(&vm.console).unwrap_or_default();
-            // Only whole lines: an incomplete last line is checked in the next call.
-            let end = log
-                .iter()
-                .rposition(|byte| *byte == b'\n')
-                .map_or(0, |at| at + 1);
-            let new = log.get(*seen..end).unwrap_or_default();
-            let new = complaints(new);
+        for vm in &mut self.vms {
+            let new = complaints(&vm.console.new_lines());
             let counted = new.iter().filter(|_| !self.allow_warnings);
             found.extend(counted.map(|line| format!("VM {}: {line}", vm.number)));
-            *seen = end;
         }
         found
     }
 
-    /// Ends the guests and the daemons. Returns their failures and complaints.
-    pub fn end(mut self) -> Vec<String> {
-        self.end_guests()
-    }
-
     /// Ends the guests, and keeps the logs for [`log_tails`](Self::log_tails). Returns the failures
     /// and complaints of guests and daemons.
-    pub fn end_guests(&mut self) -> Vec<String> {
+    pub fn end(&mut self) -> Vec<String> {
         let mut wrong = self.new_complaints();
         // Ending the guests has a time limit of its own: the limit of the run may be over.
         self.limits = Limits {
@@ -384,12 +357,7 @@ impl Bed {
         for (number, command) in running {
             let file = self.places.logs.join(format!("vm{number}.dmesg"));
             if let Ok((Some(0), messages)) = self.collect(&command) {
-                let _ = OpenOptions::new()
-                    .create(true)
-                    .truncate(true)
-                    .write(true)
-                    .open(file)
-                    .and_then(|mut file| file.write_all(&messages));
+                let _ = fs::write(file, messages);
             }
         }
     }

@@ -6,15 +6,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::ValueEnum;
 
 use crate::child;
 use crate::install::Program;
+use crate::reaped::Reaped;
 
 /// The first UDP port of the daemons.
 const FIRST_PORT: usize = 4900;
@@ -123,7 +123,7 @@ fn bridge(daemons: usize) -> Vec<String> {
 }
 
 /// A network namespace, which exists as long as its process.
-struct Namespace(Child);
+struct Namespace(Reaped);
 
 impl Namespace {
     fn new(setup: &[String]) -> Result<Self> {
@@ -131,8 +131,10 @@ impl Namespace {
             .args(["unshare", "--net", "sleep", "infinity"])
             .spawn()
             .context("can't start unshare")?;
-        let mut namespace = Self(holder);
-        namespace.await_own()?;
+        let mut namespace = Self(Reaped(holder));
+        namespace
+            .await_own()
+            .context("can't make a network namespace")?;
         for arguments in setup {
             let output = namespace
                 .command()?
@@ -150,35 +152,21 @@ impl Namespace {
 
     /// Waits until the process is in a namespace of its own.
     fn await_own(&mut self) -> Result<()> {
-        let until = Instant::now() + TIMEOUT;
         let own = fs::read_link("/proc/self/ns/net")?;
-        let file = format!("/proc/{}/ns/net", self.0.id());
-        while fs::read_link(&file).map_or(true, |other| other == own) {
-            if let Some(status) = self.0.try_wait()? {
-                bail!("can't make a network namespace: {status}");
-            }
-            if Instant::now() > until {
-                bail!("no network namespace within {} s", TIMEOUT.as_secs());
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        let file = self.file();
+        let is_apart = || fs::read_link(&file).is_ok_and(|other| other != own);
+        self.0.until(TIMEOUT, || Ok(is_apart().then_some(())))
+    }
+
+    fn file(&self) -> String {
+        format!("/proc/{}/ns/net", self.0 .0.id())
     }
 
     /// A command to which the caller adds a program, which then runs in the namespace.
     fn command(&self) -> Result<Command> {
         let mut command = child::command()?;
-        command
-            .arg("nsenter")
-            .arg(format!("--net=/proc/{}/ns/net", self.0.id()));
+        command.arg("nsenter").arg(format!("--net={}", self.file()));
         Ok(command)
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -31,9 +31,8 @@ const COMPLAINTS: &[&str] = &[
 ];
 
 /// The complaints in a log. Only lines of the kernel count: they begin with a time.
-pub fn complaints(log: &[u8]) -> Vec<String> {
-    String::from_utf8_lossy(log)
-        .lines()
+pub fn complaints(log: &str) -> Vec<String> {
+    log.lines()
         .map(str::trim_end)
         .filter(|line| line.starts_with('['))
         .filter(|line| COMPLAINTS.iter().any(|what| line.contains(what)))
@@ -47,7 +46,7 @@ mod tests {
 
     #[test]
     fn complaints_of_the_kernel_are_found() {
-        let log = b"[    1.5] Linux version\r\n\
+        let log = "[    1.5] Linux version\r\n\
             [    2.0] WARNING: drivers/x.c:1 at f+0x1/0x2, CPU#0: cat/12\r\n\
             a test that prints WARNING: itself\n\
             [    3.0] BUG: KASAN: use-after-free in f\n\
@@ -59,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_clean_log_is_clean() {
-        let log = b"[    0.1] BIOS-e820: reserved\n[    0.2] warning: nothing, debug: 1\n\xff\xfe";
+        let log = "[    0.1] BIOS-e820: reserved\n[    0.2] warning: nothing, debug: 1\n\u{fffd}";
         assert!(complaints(log).is_empty());
     }
 }

@@ -41,15 +41,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Parses the next bytes of the report. Returns the number of cases that they have added.
-    pub fn feed(&mut self, bytes: &[u8]) -> usize {
-        let before = self.cases.len();
+    /// Parses the next bytes of the report.
+    pub fn feed(&mut self, bytes: &[u8]) {
         self.rest.extend(bytes);
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
             self.line(String::from_utf8_lossy(&line).trim_end());
         }
-        self.cases.len() - before
     }
 
     /// Ends the report, with the status of the program that wrote it.

@@ -19,6 +19,7 @@ mod machine;
 mod places;
 mod product;
 mod rdmad;
+mod reaped;
 mod root;
 mod router;
 mod run;

@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use clap::{Args, ValueEnum};
@@ -17,7 +17,8 @@ use rustix::process::{kill_process, Pid, Signal};
 use crate::install::{Install, Program};
 use crate::joint::{Joint, Uplinks};
 use crate::places::Places;
-use crate::vm::{Logged, Nic, Rdma, Wiring};
+use crate::reaped::{Log, Reaped};
+use crate::vm::{Nic, Rdma, Wiring};
 
 /// Time limit until a daemon's sockets listen.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -249,8 +250,8 @@ impl Daemons {
     /// Whether all daemons are running.
     pub fn all_run(&self) -> bool {
         let mut running = self.lock();
-        let run = |daemon: &mut Daemon| matches!(daemon.child.try_wait(), Ok(None));
-        running.len() == self.started && running.iter_mut().all(run)
+        let mut daemons = running.iter_mut();
+        daemons.len() == self.started && daemons.all(|daemon| daemon.process.runs())
     }
 
     /// Failures since the last call: daemons that have ended before their guests, and violations by
@@ -258,8 +259,8 @@ impl Daemons {
     pub fn complaints(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.lock().retain_mut(|daemon| {
-            let status = daemon.child.try_wait().ok().flatten();
-            found.extend(daemon.new_violations());
+            let status = daemon.process.0.try_wait().ok().flatten();
+            found.extend(violations(&daemon.log.new_lines()));
             if let Some(status) = status.filter(|_| !daemon.killed) {
                 found.push(format!("virtio-rdmad ended by itself: {status}"));
             }
@@ -279,19 +280,17 @@ impl Daemons {
         let daemon = running.iter_mut().find(|daemon| daemon.vms.contains(&vm));
         let daemon = daemon.with_context(|| format!("VM {vm} has no daemon, or it ended"))?;
         daemon.killed = true;
-        daemon.child.kill()?;
-        daemon.child.wait()?;
+        daemon.process.0.kill()?;
+        daemon.process.0.wait()?;
         Ok(())
     }
 }
 
 /// A running daemon.
 struct Daemon {
-    child: Child,
-    /// The file with the daemon's output.
-    log: PathBuf,
-    /// Number of bytes of the log that were checked.
-    seen: usize,
+    process: Reaped,
+    /// The daemon's output.
+    log: Log,
     /// The guests at the daemon's switch.
     vms: Vec<usize>,
     /// Whether the daemon was killed at a guest's request.
@@ -305,31 +304,15 @@ impl Daemon {
         command
             .arg("--ready-fd")
             .arg(signal.as_raw_fd().to_string());
-        let child = command
-            .logged(&log)?
-            .spawn()
-            .with_context(|| format!("can't start {:?}", command.get_program()))?;
         let mut daemon = Self {
-            child,
-            log,
-            seen: 0,
+            process: Reaped::spawn(&mut command, &log)?,
+            log: Log::new(log),
             vms,
             killed: false,
         };
         drop(signal);
         daemon.await_ready(File::from(ready))?;
         Ok(daemon)
-    }
-
-    /// Violations that the daemon has logged since the last call.
-    fn new_violations(&mut self) -> Vec<String> {
-        let log = fs::read(&self.log).unwrap_or_default();
-        let new = log.get(self.seen..).unwrap_or_default();
-        // Only whole lines: an incomplete last line is checked in the next call.
-        let end = new.iter().rposition(|byte| *byte == b'\n');
-        let new = &new[..end.map_or(0, |at| at + 1)];
-        self.seen += new.len();
-        violations(&String::from_utf8_lossy(new))
     }
 
     fn await_ready(&mut self, mut pipe: File) -> Result<()> {
@@ -341,8 +324,8 @@ impl Daemon {
         if receiver.recv_timeout(READY_TIMEOUT) == Ok(true) {
             return Ok(());
         }
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
-        let what = match self.child.try_wait()? {
+        let said = fs::read_to_string(&self.log.file).unwrap_or_default();
+        let what = match self.process.0.try_wait()? {
             Some(status) => format!("ended ({status})"),
             None => "is not ready".into(),
         };
@@ -353,15 +336,8 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // SIGTERM first: the daemon may have to complete a capture.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let until = Instant::now() + END_TIMEOUT;
-        while let Ok(None) = self.child.try_wait() {
-            if Instant::now() > until {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        let _ = kill_process(Pid::from_child(&self.process.0), Signal::TERM);
+        self.process.ends_within(END_TIMEOUT);
     }
 }
 
@@ -477,8 +453,8 @@ mod tests {
             let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
             Daemons::default().command(&words).unwrap_err().to_string()
         };
-        assert!(command("rm -r /").contains("alone"));
-        assert!(command("daemon sing 1").contains("alone"));
+        assert!(command("rm -r /").contains("knows only"));
+        assert!(command("daemon sing 1").contains("knows only"));
         assert!(command("daemon kill one").contains("not the number"));
         assert!(command("daemon kill 1").contains("has no daemon"));
     }

@@ -101,7 +101,7 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
                 Ok(status) => summary.status = Some(status),
                 Err(error) => summary.error = Some(format!("{error:#}")),
             }
-            summary.wrong = bed.end_guests();
+            summary.wrong = bed.end();
             if limits.is_over() {
                 eprint!("{}", bed.log_tails());
             }
@@ -127,7 +127,7 @@ pub fn shell(options: &BedOptions, ground: Ground, shell: &[&str]) -> Result<u8>
         signal: Arc::clone(&signals.end),
         until: None,
     };
-    let bed = Bed::start(options, ground, limits)?;
+    let mut bed = Bed::start(options, ground, limits)?;
     announce(name, &bed);
     eprintln!("{name}: `on 2 COMMAND` runs a command in VM 2; `exit` ends the VMs");
     let shell = shell.iter().map(|word| (*word).to_owned()).collect();
@@ -242,7 +242,7 @@ fn pass(
         let over = match stop {
             Some(stop) if Instant::now() >= stop => Err(anyhow::anyhow!("interrupted")),
             Some(_) => Ok(()),
-            None => bed.limits().check(),
+            None => bed.limits.check(),
         };
         // A signal that has just arrived is passed on to the command before the command is killed.
         if over.is_err() && signals.new.load(Ordering::Relaxed) == 0 {

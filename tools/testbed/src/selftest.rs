@@ -239,7 +239,7 @@ fn run_waiting(
         until: Some(Instant::now() + Duration::from_secs(options.timeout)),
     };
     let totals = || totals.lock().unwrap_or_else(PoisonError::into_inner);
-    let end = |wanted: &str, bed: Bed| {
+    let end = |wanted: &str, mut bed: Bed| {
         let wrong = bed.end();
         totals().add_end(wanted, &wrong);
     };
@@ -267,7 +267,7 @@ fn run_waiting(
                 continue;
             }
         };
-        bed.set_limits(limits());
+        bed.limits = limits();
         let (mut cases, ended) = run_program(options, &bed, run.program);
         let aborted = (!ended).then(|| bed.abort_without_daemon()).flatten();
         if let Some(why) = aborted.filter(|_| run.attempt < ATTEMPTS) {
@@ -316,14 +316,7 @@ fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, 
     let status = loop {
         let bytes = match bed.next(&command.events) {
             Ok(Event::Exit(status)) => break Some(status),
-            Ok(Event::Stdout(bytes)) => {
-                report.feed(&bytes);
-                bytes
-            }
-            Ok(Event::Stderr(bytes)) => {
-                report.feed(&bytes);
-                bytes
-            }
+            Ok(Event::Stdout(bytes) | Event::Stderr(bytes)) => bytes,
             Ok(Event::Up | Event::Taken(_)) => continue,
             Ok(Event::Lost) => {
                 said = "VM 1 ended".into();
@@ -335,6 +328,7 @@ fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, 
                 break None;
             }
         };
+        report.feed(&bytes);
         if let Some(log) = &mut log {
             let _ = log.write_all(&bytes);
         }

@@ -4,16 +4,15 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::thread;
-use std::time::Instant;
+use std::process::Command;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use rustix::process::{getegid, geteuid};
 
 use crate::install::{Install, Source};
 use crate::places::Places;
-use crate::vm::{chardev, Logged, Reaped, END_TIMEOUT, POLL};
+use crate::reaped::Reaped;
+use crate::vm::{chardev, END_TIMEOUT};
 
 /// Shell script that prepares the root of a checkout's guests in the directory `$1` of a mount
 /// namespace, and starts a program. The root has the sysroot without the mounts over it (`/dev`,
@@ -78,12 +77,9 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
         // overlay must not change anyway.
         command.args(["--readonly", "--cache", "always"]);
     }
-    let process = command
-        .logged(&log)?
-        .spawn()
-        .context("can't start virtiofsd")?;
-    let mut process = Reaped::new(process);
-    await_socket(&socket, process.child()).with_context(|| {
+    let mut process = Reaped::spawn(&mut command, &log)?;
+    let ready = process.until(END_TIMEOUT, || Ok(socket.exists().then_some(())));
+    ready.with_context(|| {
         let said = fs::read_to_string(&log).unwrap_or_default();
         format!("virtiofsd of {}: {}", dir.display(), said.trim())
     })?;
@@ -132,18 +128,4 @@ fn as_one_user() -> Vec<String> {
             ]
         })
         .collect()
-}
-
-fn await_socket(socket: &Path, server: &mut Child) -> Result<()> {
-    let until = Instant::now() + END_TIMEOUT;
-    while !socket.exists() {
-        if let Some(status) = server.try_wait()? {
-            bail!("it ended: {status}");
-        }
-        if Instant::now() > until {
-            bail!("it did not start");
-        }
-        thread::sleep(POLL);
-    }
-    Ok(())
 }

@@ -4,14 +4,12 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
-use anyhow::{bail, Context, Result};
-use attach::{Backend, LinkPaths, VmMemory, Port};
+use anyhow::{Context, Result};
+use attach::{Backend, LinkPaths, Port, VmMemory};
 use guest::setup::{self, Setup};
 use guest::{PORT_NAME, SETUP};
 
@@ -20,6 +18,7 @@ use crate::disk::Disk;
 use crate::initramfs;
 use crate::install::{Install, Source};
 use crate::places::Places;
+use crate::reaped::{Log, Reaped};
 use crate::shares::serve;
 
 /// QEMU's exit status after the guest's first program has written 1 to isa-debug-exit.
@@ -30,8 +29,6 @@ const FIRST_SLOT: u8 = 5;
 const POWERED_OFF: &str = "reboot: Power down";
 /// Time limit for a guest's end after the request to end.
 pub const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval at which a wait checks again.
-pub const POLL: Duration = Duration::from_millis(20);
 
 /// The common properties of the guests.
 #[derive(Clone, Debug)]
@@ -124,8 +121,8 @@ impl Rdma {
 pub struct Vm {
     /// The number of the guest, from 1.
     pub number: usize,
-    /// The file with the output of the guest's kernel and first process.
-    pub console: PathBuf,
+    /// The output of the guest's kernel and first process.
+    pub console: Log,
     /// The file with the messages of QEMU itself.
     pub messages: PathBuf,
     qemu: Reaped,
@@ -173,19 +170,15 @@ impl Vm {
             .args(["-serial", "chardev:console"])
             .arg("-append")
             .arg(command_line(shape));
-        let qemu = command
-            .logged(&messages)?
-            .spawn()
-            .context("can't start qemu-system-x86_64")?;
-        let mut qemu = Reaped::new(qemu);
+        let mut qemu = Reaped::spawn(&mut command, &messages)?;
 
-        let link = await_connection(&listener, qemu.child()).with_context(|| {
+        let link = await_connection(&listener, &mut qemu).with_context(|| {
             let said = fs::read_to_string(&messages).unwrap_or_default();
             format!("QEMU of VM {number} did not start: {}", said.trim())
         })?;
         let vm = Self {
             number,
-            console,
+            console: Log::new(console),
             messages,
             qemu,
             _servers: servers,
@@ -196,76 +189,18 @@ impl Vm {
 
     /// Whether the guest is running.
     pub fn runs(&mut self) -> bool {
-        matches!(self.qemu.0.try_wait(), Ok(None))
+        self.qemu.runs()
     }
 
     /// Waits for the end of a guest that was requested to end, or that a test has powered off.
-    /// Kills the guest after [`END_TIMEOUT`]. Returns false if the guest did not end by itself, or
-    /// failed.
+    /// Returns false if the guest did not end by itself within [`END_TIMEOUT`], or failed.
     pub fn end(&mut self) -> bool {
-        let until = Instant::now() + END_TIMEOUT;
-        loop {
-            match self.qemu.0.try_wait() {
-                Ok(Some(status)) => {
-                    return status.code() == Some(GUEST_ENDED)
-                        || status.success() && self.said(POWERED_OFF);
-                }
-                Ok(None) if Instant::now() < until => thread::sleep(POLL),
-                _ => break,
-            }
-        }
-        self.qemu.kill();
-        false
-    }
-
-    fn said(&self, what: &str) -> bool {
-        let console = fs::read(&self.console).unwrap_or_default();
-        String::from_utf8_lossy(&console).contains(what)
-    }
-}
-
-/// A child process that is killed and reaped on drop.
-pub struct Reaped(Child);
-
-impl Reaped {
-    /// Takes ownership of a child process.
-    pub fn new(child: Child) -> Self {
-        Self(child)
-    }
-
-    /// The child process.
-    pub fn child(&mut self) -> &mut Child {
-        &mut self.0
-    }
-
-    fn kill(&mut self) {
-        // The child may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Reaped {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Redirects a command's output to a file, and shields the command from the terminal's Ctrl-C, so
-/// that this program can end it in an orderly way.
-pub trait Logged {
-    /// Redirects the output to `file`, and starts the command in a process group of its own.
-    fn logged(&mut self, file: &Path) -> Result<&mut Self>;
-}
-
-impl Logged for Command {
-    fn logged(&mut self, file: &Path) -> Result<&mut Self> {
-        let log = File::create(file).with_context(|| format!("can't create {}", file.display()))?;
-        Ok(self
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .process_group(0))
+        let is_expected = |status: ExitStatus| {
+            let console = fs::read(&self.console.file).unwrap_or_default();
+            let powered_off = String::from_utf8_lossy(&console).contains(POWERED_OFF);
+            status.code() == Some(GUEST_ENDED) || status.success() && powered_off
+        };
+        self.qemu.ends_within(END_TIMEOUT).is_some_and(is_expected)
     }
 }
 
@@ -379,24 +314,14 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
         .with_context(|| format!("can't write {}", file.display()))
 }
 
-fn await_connection(listener: &UnixListener, client: &mut Child) -> Result<UnixStream> {
+fn await_connection(listener: &UnixListener, client: &mut Reaped) -> Result<UnixStream> {
     listener.set_nonblocking(true)?;
-    let until = Instant::now() + END_TIMEOUT;
-    loop {
-        match listener.accept() {
-            Ok((link, _)) => {
-                link.set_nonblocking(false)?;
-                return Ok(link);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.into()),
+    client.until(END_TIMEOUT, || match listener.accept() {
+        Ok((link, _)) => {
+            link.set_nonblocking(false)?;
+            Ok(Some(link))
         }
-        if let Some(status) = client.try_wait()? {
-            bail!("{status}");
-        }
-        if Instant::now() > until {
-            bail!("no connection within {} s", END_TIMEOUT.as_secs());
-        }
-        thread::sleep(POLL);
-    }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error.into()),
+    })
 }

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Child processes that are killed and reaped on drop, and their logs.
+
+use std::fs::{self, File};
+use std::mem;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+
+/// Interval at which a wait checks again.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A child process that is killed and reaped on drop.
+pub struct Reaped(pub Child);
+
+impl Reaped {
+    /// Starts a command with its output in the file `log`. The terminal's Ctrl-C does not reach the
+    /// process, since this program ends it.
+    pub fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
+        let file = File::create(log).with_context(|| format!("can't create {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .process_group(0)
+            .spawn();
+        let program = command.get_program().to_string_lossy();
+        let child = child.with_context(|| format!("can't start {program}"))?;
+        Ok(Self(child))
+    }
+
+    /// Whether the process is running.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Waits until `ready` returns a value. An error if the process ends before, or after `limit`.
+    pub fn until<T>(
+        &mut self,
+        limit: Duration,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(value) = ready()? {
+                return Ok(value);
+            }
+            if let Some(status) = self.0.try_wait()? {
+                bail!("it has ended: {status}");
+            }
+            if Instant::now() > until {
+                bail!("it is not ready after {} s", limit.as_secs());
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Waits for the end of the process. `None` if it still runs after `limit`.
+    pub fn ends_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.0.try_wait() {
+                Ok(None) if Instant::now() < until => thread::sleep(POLL),
+                status => return status.ok().flatten(),
+            }
+        }
+    }
+}
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        // The child may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A log that is read piece by piece.
+pub struct Log {
+    /// The file.
+    pub file: PathBuf,
+    /// Number of bytes that were read.
+    seen: usize,
+}
+
+impl Log {
+    /// A log of which nothing was read.
+    pub fn new(file: PathBuf) -> Self {
+        Self { file, seen: 0 }
+    }
+
+    /// The whole lines since the last call.
+    pub fn new_lines(&mut self) -> String {
+        let log = fs::read(&self.file).unwrap_or_default();
+        // An incomplete last line is returned by a later call.
+        let end = log.iter().rposition(|byte| *byte == b'\n');
+        let end = end.map_or(0, |at| at + 1);
+        let new = log.get(mem::replace(&mut self.seen, end)..end);
+        String::from_utf8_lossy(new.unwrap_or_default()).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_read_by_whole_lines() {
+        let file = std::env::temp_dir().join(format!("log.{}", std::process::id()));
+        let mut to = File::create(&file).unwrap();
+        let mut log = Log::new(file.clone());
+        to.write_all(b"one\ntwo\nthr").unwrap();
+        assert_eq!(log.new_lines(), "one\ntwo\n");
+        assert_eq!(log.new_lines(), "");
+        to.write_all(b"ee\n").unwrap();
+        assert_eq!(log.new_lines(), "three\n");
+        fs::remove_file(&file).unwrap();
+        assert_eq!(log.new_lines(), "");
+    }
+
+    #[test]
+    fn what_ends_is_not_ready() {
+        let file = std::env::temp_dir().join(format!("child.{}", std::process::id()));
+        let limit = Duration::from_secs(60);
+        let sh = |script| Reaped::spawn(Command::new("sh").args(["-c", script]), &file).unwrap();
+        let error = sh("exit 3").until(limit, || Ok(None::<()>)).unwrap_err();
+        assert!(error.to_string().contains("status: 3"), "{error}");
+        assert_eq!(sh("sleep 600").until(limit, || Ok(Some(7))).unwrap(), 7);
+        assert!(sh("sleep 600").ends_within(Duration::ZERO).is_none());
+        assert!(sh("true").ends_within(limit).unwrap().success());
+        fs::remove_file(file).unwrap();
+    }
+}
