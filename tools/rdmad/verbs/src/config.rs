@@ -181,8 +181,8 @@ impl Limits {
         const SLOT: u64 = 24;
         /// Additional bytes for each MR: an entry of the MR cache, and the last variant of its key.
         const MR: u64 = 40;
-        /// Bytes of a multicast group, which exists twice while the table changes, and of an
-        /// attached QP.
+        /// Bytes of a multicast group (two copies exist while the table changes), and of a QP that
+        /// is attached to a group.
         const GROUP: u64 = 256;
         const MEMBER: u64 = 8;
         let numbers = [

@@ -216,7 +216,7 @@ impl Device {
         if self.failed.load(Ordering::Acquire) {
             self.virtqueues.fail("its last reset panicked");
         }
-        // Workers skipped the device's ready queues if it had failed.
+        // If the device had failed, workers have skipped its ready queues.
         self.port_ready();
     }
 
@@ -622,8 +622,8 @@ impl Device {
         end
     }
 
-    /// Drops the frames that arrived for the device, which has failed, maybe while it received
-    /// them. This returns the frames' buffers to the ports that sent them.
+    /// Drops the frames that arrived for the failed device, so the frames' buffers return to the
+    /// ports that sent them. The device may have failed while it handled these frames.
     #[cold]
     fn drop_frames(&self) {
         self.take_frames();

@@ -12,12 +12,12 @@ use virtio_rdma_abi::number::Pdn;
 #[derive(Debug)]
 pub(crate) struct Pd {
     number: Pdn,
-    /// Number of MRs, QPs and SRQs in the PD.
+    /// Number of MRs, memory windows, QPs and SRQs in the PD.
     users: AtomicU32,
     _charge: Charge,
 }
 
-/// Use of a PD by an MR, QP or SRQ, which keeps it from being destroyed.
+/// Use of a PD by an MR, memory window, QP or SRQ. A PD in use can't be destroyed.
 #[derive(Debug)]
 pub(crate) struct PdUse(Arc<Pd>);
 
@@ -36,7 +36,7 @@ impl Pd {
         self.number
     }
 
-    /// Whether MRs, QPs or SRQs are in the PD.
+    /// Whether MRs, memory windows, QPs or SRQs are in the PD.
     pub(crate) fn in_use(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
     }

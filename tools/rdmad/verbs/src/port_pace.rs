@@ -301,7 +301,7 @@ impl Bucket {
         self.credit -= i128::from(booked) * UNIT;
         share.left += booked;
         let nanos = self.credit.min(0).unsigned_abs().div_ceil(self.rate.into());
-        // 64 bits of nanoseconds are centuries, so the limit does not matter.
+        // 64 bits of nanoseconds last for five centuries, so a cut to 64 bits does not matter.
         let at = now + Duration::from_nanos(nanos.min(u64::MAX.into()) as u64);
         share.at = Some(at);
         Err(at)
@@ -330,7 +330,7 @@ impl Bucket {
     fn fill(&mut self, now: Instant) {
         let nanos = now.saturating_duration_since(self.at).as_nanos();
         let most = (self.capacity - self.credit).max(0);
-        // If the amount does not fit, the bucket becomes full.
+        // If the earned amount does not fit an `i128`, the bucket becomes full.
         let earned = i128::try_from(nanos.saturating_mul(self.rate.into())).unwrap_or(most);
         self.credit += earned.min(most);
         self.at = self.at.max(now);

@@ -105,8 +105,9 @@ impl Device {
         check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
-        // Without RegPages, an MR may have two lists: a registered one, and the next one, which
-        // MAP_MR_SG set. MAP_MR_SG reads a third one before it replaces the second.
+        // Without RegPages, an MR may have two page lists: the registered one, and the one that
+        // MAP_MR_SG set for the next registration. A further MAP_MR_SG reads a third list before
+        // it replaces the second.
         let (lists, maps) = if self.has_feature(Feature::RegPages) {
             (1, 1)
         } else {

@@ -134,8 +134,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Number of bytes: before a longer copy, the completions gathered so far are delivered to both
-/// QPs.
+/// Before a step copies more bytes than this, the completions gathered so far are delivered to
+/// both QPs.
 const DELIVER_BEFORE_COPY_OF: usize = 8192;
 
 /// The event that a transfer waits for.
@@ -219,7 +219,8 @@ impl Transfer {
         &self.wr
     }
 
-    /// Time of the next step, unless an event occurs before. `None` if only an event can cause it.
+    /// Time of the next step, unless an event occurs before. `None` if only an event can cause the
+    /// next step.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.wait {
             Wait::Nothing => None,
@@ -316,8 +317,8 @@ impl Transfer {
         TransferStep::Waits
     }
 
-    /// Transfers as much of the message as the turn's budget permits. Returns whether it is
-    /// complete.
+    /// Transfers as much of the message as the turn's budget permits. Returns whether the message
+    /// is complete.
     fn exchange(
         &mut self,
         turn: &SendTurn<'_>,
@@ -461,7 +462,8 @@ impl Transfer {
                 pacer.spend(bytes);
             }
             allowed.spent += bytes;
-            // The end of the frame's part of the message, or the limit.
+            // The frame carries the message up to `end`, but at most `limit` bytes may be
+            // transferred.
             let end = u64::from(index + 1) * u64::from(span) - u64::from(self.done);
             allowed.len = usize::try_from(end).map_or(limit, |end| end.min(limit));
             if allowed.len == limit {

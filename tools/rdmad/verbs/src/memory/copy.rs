@@ -295,8 +295,8 @@ impl<'a> Message<'a> {
         Ok((self.run.iova + into, len as usize))
     }
 
-    /// A contiguous piece that contains `offset`. It may begin only at `offset`, even if bytes
-    /// before `offset` are contiguous with it.
+    /// A contiguous piece that contains `offset`. The piece may lack bytes before `offset`, even if
+    /// these bytes are contiguous with it.
     #[inline(always)]
     fn run_at(&mut self, offset: u64) -> Result<Run> {
         let is_there = |span: &Span| (span.start..span.end).contains(&offset);

@@ -33,7 +33,7 @@ struct FastMrState {
     region: Option<Arc<Region>>,
 }
 
-/// The pages for a registration. `base` is the address of their first byte in work requests.
+/// The pages for a registration. `base` is the address that work requests use for their first byte.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
     pub base: u64,

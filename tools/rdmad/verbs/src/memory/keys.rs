@@ -44,8 +44,8 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// The memory under `key`, which has no cache entry, if the key grants work of PD `pdn` the
-    /// `len` bytes at `addr` with all rights of `access`.
+    /// The memory of `key`, a key without cache entry, if the key gives work of PD `pdn` all rights
+    /// of `access` to the `len` bytes at `addr`.
     pub(super) fn region(
         &self,
         key: u32,
@@ -76,8 +76,8 @@ impl<'a> Keys<'a> {
         opened.map(Opened::Region).ok_or(KeyFault)
     }
 
-    /// Checks that `key` grants the peer of QP `by` the `len` bytes at `addr` with all rights of
-    /// `access`.
+    /// Checks that `key` gives the peer of QP `by` all rights of `access` to the `len` bytes at
+    /// `addr`.
     #[inline]
     pub(crate) fn check_remote(
         &self,
@@ -112,8 +112,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Checks that `key` grants work of PD `pdn` the `len` bytes at `addr` with all rights of
-    /// `access`.
+    /// Checks that `key` gives work of PD `pdn` all rights of `access` to the `len` bytes at
+    /// `addr`.
     #[inline]
     pub(crate) fn check(
         &self,

@@ -190,8 +190,8 @@ impl MrTable {
         })
     }
 
-    /// Creates an MR and returns its number and key. `base` is the address of its first byte in
-    /// work requests.
+    /// Creates an MR and returns its number and key. `base` is the address that work requests use
+    /// for the first byte of the MR.
     pub(crate) fn insert(
         &self,
         pd: PdUse,
@@ -451,8 +451,8 @@ impl MrTable {
         }
     }
 
-    /// The memory of the MR that `key` names, if the key grants work of PD `pdn` the `len` bytes at
-    /// `addr` with all rights of `access`. To be called within a turn.
+    /// The memory of the MR that `key` names, if the key gives work of PD `pdn` all rights of
+    /// `access` to the `len` bytes at `addr`. To be called within a turn.
     #[inline]
     pub(super) fn open(
         &self,

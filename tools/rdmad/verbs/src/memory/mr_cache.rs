@@ -39,8 +39,8 @@ pub(super) struct MrCache {
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct Entry {
-    /// Holds, from the lowest bit: access rights, PD number, key. Of the entry's words, stored last
-    /// and read first.
+    /// Holds, from the lowest bit: access rights, PD number, key. This word is stored after the
+    /// other words of the entry, and read before them.
     tag: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,

@@ -198,8 +198,8 @@ impl WorkConsumer {
         }
     }
 
-    /// Requests a doorbell for the next work request. Returns `None` if work requests were posted
-    /// already, for which the driver may not ring the doorbell.
+    /// Requests a doorbell for the next work request. Returns `None` if work requests are posted
+    /// already: it is not certain that the driver rings the doorbell for these.
     pub(crate) fn await_doorbell(&mut self, view: &QueueView<'_>) -> Option<ForDoorbell> {
         let has_work = match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => queue.enable_doorbell(ring),

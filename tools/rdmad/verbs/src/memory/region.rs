@@ -54,7 +54,7 @@ pub(crate) struct Region {
     key: u32,
     /// Access rights.
     access: AccessFlags,
-    /// Address of the region's first byte in work requests.
+    /// Address that work requests use for the region's first byte.
     base: u64,
     /// The part of `pages` that the region covers: offset and length in bytes.
     start: u64,
@@ -163,7 +163,7 @@ impl Region {
         self.allows(key, addr, len, access).then(|| share(self))
     }
 
-    /// Whether `key` grants the `len` bytes at `addr` with all rights of `access`.
+    /// Whether `key` gives all rights of `access` to the `len` bytes at `addr`.
     #[inline]
     pub(super) fn allows(&self, key: u32, addr: u64, len: u64, access: AccessFlags) -> bool {
         self.names(key, access) && self.offset(addr, len).is_some()
@@ -183,7 +183,7 @@ impl Region {
     }
 }
 
-/// Address of a region's first byte in work requests.
+/// Address that work requests use for a region's first byte.
 fn based(access: AccessFlags, base: u64) -> u64 {
     if access.contains(AccessFlags::ZERO_BASED) {
         0

@@ -290,8 +290,8 @@ impl VirtqueueCq {
     /// Requests an interrupt for the next completion of the kind in `flags` that the driver has not
     /// polled yet. All pushed CQEs must be published.
     pub(super) fn request_notify(&mut self, view: &VirtqueueView<'_>, flags: NotifyFlags) {
-        // A request for solicited completions does not replace one for the next completion, for
-        // which another thread may wait.
+        // A request for solicited completions does not replace a request for the next completion:
+        // another thread may wait for any completion.
         if self.arm.kind != ArmKind::Next {
             self.arm.kind = if flags.contains(NotifyFlags::NEXT_COMPLETION) {
                 ArmKind::Next

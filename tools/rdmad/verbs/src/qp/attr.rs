@@ -25,7 +25,8 @@ const MAX_RETRIES: u8 = 7;
 const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 const MAX_SL: u8 = 15;
 
-/// Checks the attributes in `mask`. Fails with `EINVAL`. The path is checked by [`connection`].
+/// Checks the attributes in `mask`, except for the path, which [`connection`] checks. Fails with
+/// `EINVAL` if an attribute is invalid.
 pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
     let has = |bit| mask.contains(bit);
     let limits = &device.config().limits;
@@ -102,8 +103,8 @@ struct AddressVector {
 
 impl AddressVector {
     /// Fails with `EINVAL` unless the destination is a single host: neither the Ethernet address
-    /// nor the destination GID may be zero or multicast. In an address vector without a global
-    /// route the GID is zero.
+    /// nor the destination GID may be zero or multicast. So an address vector without a global
+    /// route is refused: its GID is zero.
     fn require_host(&self) -> Result<()> {
         require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
         let to = gid_to_ip(self.dgid);

@@ -256,8 +256,8 @@ impl Qp {
         epoch: Epoch,
     ) {
         let snapshots = side.io.snapshots.take_room(device.budget());
-        // These fields are kept: commands set them, except for the alarm, which belongs to the
-        // timers.
+        // These fields are kept: commands set the attributes, the connection and the route, and
+        // the timers have an entry for the alarm.
         let SendSide {
             attr,
             io,

@@ -68,7 +68,7 @@ pub(crate) struct Qp {
     state: AtomicU8,
     /// Whether a CQ or SRQ of the QP failed: the next turn takes the QP to ERR.
     failure_requested: AtomicBool,
-    /// Whether the runtime's timers have removed the QP's entry, since its deadline passed.
+    /// Whether the runtime's timers have removed the QP's entry because its deadline passed.
     timer_expired: AtomicBool,
     /// Whether the device fetched only few WQEs between the last two times that it requested the
     /// QP's doorbell.
@@ -294,8 +294,8 @@ impl Qp {
         }
     }
 
-    /// Raises an asynchronous event. The caller holds the lock of a half and has checked that the
-    /// QP is not destroyed since it took the lock.
+    /// Raises an asynchronous event. The caller holds the lock of a half, and has checked under
+    /// this lock that the QP is not destroyed.
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device
             .events()

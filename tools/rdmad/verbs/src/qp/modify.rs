@@ -80,8 +80,8 @@ impl Qp {
             attributes.port_num = PORT;
             let connection = match &send.connection {
                 _ if !self.is_connected() || next == QpState::Init => None,
-                // The path is kept rather than made again: the driver may have removed its GID from
-                // the GID table meanwhile.
+                // The path is kept rather than made again: the driver may have removed the source
+                // GID of the path from the GID table meanwhile.
                 Some(connection) if !mask.contains(QpAttrMask::AV) => Some(connection.clone()),
                 _ => Some(attr::connection(device, self.number, &attributes)?),
             };
@@ -207,8 +207,8 @@ impl Qp {
         };
         let sq_psn = match (current, next, &send.requester) {
             (QpState::Rtr, QpState::Rts, _) => Some(attr.sq_psn),
-            // PSNs go on where the old requester, which ended with the failed work request,
-            // stopped.
+            // The first PSN is the next PSN of the old requester, which the failed work request
+            // has stopped.
             (QpState::Sqe, QpState::Rts, Some(old)) => Some(old.next_psn().value()),
             _ => None,
         };

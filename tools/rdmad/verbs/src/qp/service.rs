@@ -14,12 +14,14 @@ use virtio_rdma_abi::qp::QpAttr;
 use super::attr;
 use crate::wqe::{Fetched, PostedRecv, PostedSend};
 
-/// Proof that the requester waits for an acknowledgement by the peer, which gives the QP a turn.
+/// Proof that the requester waits for an acknowledgement by the peer. The QP gets a turn when the
+/// acknowledgement arrives.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForAnswer(());
 
-/// Proof that the responder waits for a request of the peer, which gives the QP a turn.
+/// Proof that the responder waits for a request of the peer. The QP gets a turn when the request
+/// arrives.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct ForRequest(());

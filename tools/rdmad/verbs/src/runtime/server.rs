@@ -18,7 +18,8 @@ pub(super) struct Server {
     /// The worker's number, from 0.
     worker: usize,
     watch: Watch,
-    /// Start of the current round, or of the last one if that had work.
+    /// Start of the current round. Between rounds: start of the last round, if that round had
+    /// work.
     began: Option<Instant>,
     /// Whether this round had work.
     worked: bool,

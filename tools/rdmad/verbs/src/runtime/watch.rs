@@ -32,9 +32,9 @@ const TENURE: Duration = Duration::from_micros(50);
 /// How long a worker watches a QP after the QP last had work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// For this time. Zero means that no QPs are watched.
+    /// The worker watches the QP for this time. Zero means that no QPs are watched.
     Limited(Duration),
-    /// Until another QP needs the seat.
+    /// The worker watches the QP until another QP needs its seat.
     Unlimited,
 }
 

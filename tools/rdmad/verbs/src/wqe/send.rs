@@ -309,7 +309,8 @@ const LOCAL_INV: SendOp = SendOp::Local { drained: true };
 /// REG_MR has taken effect when it was fetched, so it need not wait for other work requests.
 const REG_MR: SendOp = SendOp::Local { drained: false };
 
-/// BIND_MW takes effect in the order of the SQ, without waiting until earlier ones are complete.
+/// BIND_MW takes effect in the order of the SQ, without a wait for the completion of earlier work
+/// requests.
 const BIND_MW: SendOp = SendOp::Local { drained: false };
 
 /// The operation of a WQE, or `None` if the WQE is invalid.

@@ -167,7 +167,7 @@ fn zero_based_windows_count_from_their_start() {
         let opened = Keys::new(&table)
             .region_remote(zero.new_key, at(1), 0x10, 0xf0, WRITE)
             .unwrap();
-        // The MR's pages are all memory: its first byte is at DMA address 0.
+        // The MR's pages are all of DMA space, so the MR's first byte is at DMA address 0.
         let region = opened.region().unwrap();
         assert_eq!(region.find(0x10, &mut Default::default()).0, 0x1010);
         assert_eq!(region.rest(0x10), 0xf0);

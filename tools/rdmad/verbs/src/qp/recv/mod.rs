@@ -45,9 +45,9 @@ pub(crate) struct RecvIo {
     pub(in crate::qp) queue: WorkConsumer,
     /// Copy of the receive WQE that is being executed. At most one is executed at a time.
     pub(in crate::qp) buffer: ChargedList<u8>,
-    /// The work request of the WQE in `buffer`, unless a protocol machine holds it. Its message
-    /// arrives on the direct path, or it is left over from a message that did not fit or was not
-    /// finished.
+    /// The work request of the WQE in `buffer`, unless a protocol machine holds this work request.
+    /// It receives a message on the direct path, or is left over from a message that did not fit
+    /// or was not finished.
     pub(crate) incoming: Option<RecvWr<PostedRecv>>,
     /// Whether the ring is corrupt: it is not read again before RESET.
     pub(in crate::qp) broken: bool,

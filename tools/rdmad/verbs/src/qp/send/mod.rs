@@ -65,7 +65,7 @@ pub(crate) struct SendIo {
     pub(crate) snapshots: Snapshots,
     /// Whether the ring is corrupt: it is not read again before RESET.
     pub(in crate::qp) broken: bool,
-    /// Number of WQEs fetched since the device last requested a doorbell, or more.
+    /// Number of WQEs fetched since the device last requested a doorbell. RESET does not clear it.
     pub(in crate::qp) fetched: u32,
     /// The QP's rate limit, if it has one.
     pub(crate) pacer: Option<Pacer>,

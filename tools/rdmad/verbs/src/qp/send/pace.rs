@@ -289,8 +289,8 @@ mod tests {
             let mut pacer = Pacer::new(limit, start);
             assert_eq!(pacer.admit(start, 5_000), Ok(()));
             pacer.spend(5_000);
-            // The pause is as long as a typical packet takes, but at least 1 ms, which the next
-            // frame of 125 bytes takes.
+            // The pause is the time that a typical packet takes, but at least the time that the
+            // next frame takes: 1 ms for 125 bytes.
             let pause = Duration::from_millis(ms);
             assert_eq!(pacer.admit(start, 125), Err(start + pause), "{packet}");
         }

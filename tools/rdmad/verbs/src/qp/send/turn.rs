@@ -114,7 +114,7 @@ impl<'a> SendTurn<'a> {
     }
 
     /// Fetches and checks the next WQE. If the port's rate limit does not permit another message
-    /// now, the QP gets a turn when it does.
+    /// now, the QP gets a turn when the rate limit permits it.
     pub(in crate::qp) fn fetch(&self, io: &mut SendIo, attr: &QpAttr) -> Result<Next, RingError> {
         let port = &self.device.pacer;
         let taken = port.take_message(self.now, &mut io.port);
@@ -156,8 +156,8 @@ impl<'a> SendTurn<'a> {
         slots.map(again).collect()
     }
 
-    /// Completes a work request, in error if `status` is not success or its invalidation fails.
-    /// Charges the work request to the turn, since every work request completes here.
+    /// Completes a work request: in error if `status` is not success, or if the key that the work
+    /// request invalidates can't be invalidated. Charges the work request to the turn.
     pub(crate) fn complete(&self, io: &mut SendIo, wr: &SendWr<PostedSend>, mut status: WcStatus) {
         let _ = self.budget.charge_work_request();
         let posted = &wr.local;

@@ -68,7 +68,8 @@ impl Qp {
             return Err(status);
         }
         let to = self.destination(turn, side, fetched)?;
-        // A multicast group's Ethernet address is no port's, so `direct_peer` returns `None`.
+        // No port has the Ethernet address of a multicast group, so `direct_peer` returns `None`
+        // for a group.
         let group = turn.device.config().group;
         if let Some(peer) = turn.device.runtime().direct_peer(group, to.path.dst_mac) {
             let sent = direct::deliver(turn, side, &fetched.wr, &to, &peer)?;

@@ -2,12 +2,13 @@
 
 //! Turns of a QP.
 //!
-//! A QP becomes ready when its doorbell is rung, when the frame port has received its frames or has
-//! room for them, when its peer answers or requests work, when a deadline passes, or when a command
-//! changes it. Then a worker calls [`Qp::serve`]. It sends the responder's answers first, then
-//! executes the send queue, in one of three ways: [`direct`] copies, [`wire`] sends packets, and
-//! [`datagram`] chooses one of both for each work request. A turn ends when its budget is spent, or
-//! when both halves have parked, each with the cause of its next turn arranged ([`park`]).
+//! A QP becomes ready when its doorbell is rung, when the frame port has received frames for it or
+//! has room for frames from it, when its peer answers or requests work, when a deadline passes, or
+//! when a command changes it. Then a worker calls [`Qp::serve`]. It sends the responder's answers
+//! first, then executes the send queue, in one of three ways: [`direct`] copies, [`wire`] sends
+//! packets, and [`datagram`] copies or sends a packet for each work request. A turn ends when its
+//! budget is spent, or when both halves have parked, each with the cause of its next turn arranged
+//! ([`park`]).
 
 mod datagram;
 mod direct;

@@ -87,7 +87,7 @@ fn bits(letters: &str) -> Vec<Mask> {
         .collect()
 }
 
-/// The union of the masks whose index is a bit of `subset`.
+/// The union of some of `masks`: mask n is included if bit n of `subset` is set.
 fn subset(masks: &[Mask], subset: usize) -> Mask {
     masks
         .iter()

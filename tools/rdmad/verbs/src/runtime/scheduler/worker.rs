@@ -130,7 +130,7 @@ impl<W: Work> Worker<W> {
         self.work.begin(now);
     }
 
-    /// Does what `next` says after a round. Returns whether the worker is awake.
+    /// Executes `next`, the action after a round. Returns whether the worker is awake.
     fn rest(&mut self, next: Next) -> bool {
         self.claims.set_watching(matches!(next, Next::Watch));
         match next {
