@@ -51,8 +51,8 @@ fn a_number_that_is_not_seen_is_taken() {
     });
 }
 
-/// Turns of two workers on the same object never overlap. A turn begins after the last request,
-/// even if the requesting worker does not get a turn.
+/// Turns of two workers on the same object never overlap. After the last request for a turn, a turn
+/// begins, even if the worker that made the request gets no turn itself.
 #[test]
 fn turns_are_exclusive_and_complete() {
     loom::model(|| {

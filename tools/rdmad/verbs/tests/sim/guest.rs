@@ -206,8 +206,8 @@ impl Guest {
         !events.is_empty()
     }
 
-    /// Checks that the last event of the port is the state of its link. All events of the port must
-    /// have arrived.
+    /// Checks that the last event of the port reported the present state of the link. All events of
+    /// the port must have arrived.
     pub fn check_port(&self) {
         let (link, told) = (self.link.get(), self.last_told.get());
         assert_eq!(link, told, "the last event of the port is wrong");

@@ -3,7 +3,8 @@
 //! A consumer arms a CQ and waits for events while completions arrive. No wake-up is lost.
 //!
 //! The environment variable `VERBS_ARM_ROUNDS` says how often the CQ is armed. The 16-bit index of
-//! a virtqueue wraps halfway, and then after each 65,536 messages.
+//! a virtqueue wraps halfway through the default number of rounds, and then after each 65,536
+//! messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -19,7 +20,7 @@ use crate::harness::*;
 const ROUNDS: u64 = 4_000;
 /// Number of messages before the CQ is armed for the first time, so that the index wraps soon.
 const AHEAD: u64 = (1 << 16) - ROUNDS / 2;
-/// Number of these messages that are in flight at a time.
+/// Number of messages in flight at a time before the CQ is armed for the first time.
 const BATCH: u64 = 200;
 /// Time after which an event counts as lost, long enough for a busy host.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -71,8 +71,8 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     wait("a frame to be refused", || {
         (daemon.switch.stats()[1].refused == 1).then_some(())
     });
-    // A datagram that VM B's RDMA device sends arrives. It takes the first receive, so the frame
-    // above took none.
+    // A datagram from the RDMA device of VM B arrives and takes the first receive, so the frame
+    // above took no receive.
     let data = b.mr(64);
     theirs.post(&Wr::new(1, WrOpcode::Send).local(&data, 0, 64).to(&gsi));
     let cqe = cq_a.expect(9, WcStatus::Success);

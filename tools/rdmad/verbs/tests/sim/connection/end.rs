@@ -162,7 +162,7 @@ impl<'w> End<'w> {
     /// Arms the CQ. The caller has polled all completions before.
     pub fn arm(&mut self, kind: ArmKind) {
         self.take_events();
-        // All completions are polled, so no event is expected any more because of the last move.
+        // All completions are polled, so the last move is no longer a reason to expect an event.
         self.settle_move();
         self.polled &= self.armed.is_some();
         // A CQ that is armed for the next completion stays so.
@@ -200,7 +200,7 @@ impl<'w> End<'w> {
         count + events.len() > 0
     }
 
-    /// Records that no event is expected any more because of the last move of the CQ.
+    /// Records that the last move of the CQ is no longer a reason to expect an event.
     fn settle_move(&mut self) {
         self.early = 0;
         (self.late, self.owed) = (false, false);

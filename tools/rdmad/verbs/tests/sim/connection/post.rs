@@ -147,7 +147,7 @@ impl Connection<'_> {
         driver::post(&ours.qp, &wr.flags(flags));
     }
 
-    /// If the last work request is a READ, posts a SEND with a fence that sends the fetched data.
+    /// If the last work request is a READ, posts a SEND of the fetched data, with a fence.
     fn pass_on(&mut self, side: usize, choices: &mut Choices) {
         let [ours, _] = self.sides(side);
         let Some(read) = ours.sent.back_mut() else {

@@ -102,8 +102,8 @@ impl Vault<'_> {
         let first = !std::mem::replace(&mut side.failed, true);
         self.is_silent |= ours && status != WcStatus::WrFlushErr;
         self.ending = true;
-        // If the peer refused the first failed request, later requests are not executed. Otherwise
-        // this is not certain.
+        // If the peer refused the first failed request, later requests are not executed. After any
+        // other error, they may have been executed.
         let refused = [
             WcStatus::RemAccessErr,
             WcStatus::RemInvReqErr,

@@ -258,7 +258,7 @@ impl<'w> Vault<'w> {
         match refused {
             None if !one.allowed => {
                 one.allowed = true;
-                // A try that was allowed earlier may have been executed then.
+                // A try that was allowed earlier may have been executed while it was allowed.
                 if !one.succeeds || !one.kind.writes() {
                     one.succeeds = true;
                     self.begin(one);

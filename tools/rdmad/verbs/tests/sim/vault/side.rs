@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Read,
     /// The thief adds to a word of the vault by an atomic operation.
     Add,
-    /// The thief sends to a receive of the owner in the vault.
+    /// The thief sends a message to a receive of the owner, whose buffer is in the vault.
     Receive,
     /// The owner sends from the vault.
     Send,
@@ -91,8 +91,8 @@ pub(super) struct Receive {
     /// Id of the try.
     pub id: u64,
     pub area: usize,
-    /// Possible results after the try itself has completed: whether it may succeed, and whether it
-    /// may fail.
+    /// Possible results of the receive, once the try has completed: whether the receive may
+    /// succeed, and whether it may fail.
     pub ended: Option<(bool, bool)>,
 }
 

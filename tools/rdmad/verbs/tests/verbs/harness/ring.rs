@@ -29,8 +29,8 @@ pub struct Ring {
     space: Arc<DmaSpace>,
     pub layout: RingLayout,
     pub addr: RingAddr,
-    /// Lowest DMA address. It is that of the ring's last page, or of a virtqueue's first page,
-    /// because virtqueues are contiguous.
+    /// Lowest DMA address of the memory of the slots: the address of an own ring's last page,
+    /// because the pages are in reverse order, or the address of a virtqueue's first buffer.
     base: u64,
     pages: u64,
     /// Addresses of the parts of a virtqueue. Behind its descriptors are the indirect tables, of
@@ -188,7 +188,7 @@ impl Ring {
         let position = u32::from_le(value);
         let before = self.stored[1].swap(position, Ordering::Relaxed);
         self.stored[0].store(before, Ordering::Relaxed);
-        // All buffers of a CQ without an unpolled completion are available to the device.
+        // The device may use each buffer of a CQ that holds no unpolled completion.
         let slots = match self.layout.kind() {
             RingKind::Completion => self.layout.slots(),
             RingKind::Work | RingKind::Shared => 0,
@@ -211,7 +211,7 @@ impl Ring {
             } else {
                 let table = tables + 2 * DESCRIPTOR * u64::from(slot);
                 let first = (table - self.split.descriptors) / DESCRIPTOR;
-                // In each kind of element, this offset is within a field.
+                // In WQEs and CQEs, this offset is within a field.
                 let cut = 29;
                 self.descriptor(first, (at, cut), write | F_NEXT, 1);
                 self.descriptor(first + 1, (at + u64::from(cut), len - cut), write, 0);

@@ -49,8 +49,8 @@ fn packets_and_messages() {
             }
             PathPolicy::Wire => {
                 assert_eq!(a.direct_tx_messages, 0);
-                // A sends five packets of each of ten WRITEs and one READ request. B sends five
-                // READ responses and at least one acknowledgement of each WRITE.
+                // A sends ten WRITEs of five packets each, and one READ request. B sends five READ
+                // responses and at least one acknowledgement for each WRITE.
                 assert_eq!(a.tx_packets - a.retransmitted_packets, 51);
                 assert!(b.tx_packets >= 5 + 10 && b.rx_packets == a.tx_packets);
                 assert_eq!((a.tx_bytes, b.tx_bytes), (b.rx_bytes, a.rx_bytes));

@@ -141,7 +141,8 @@ fn destroy_with_work_outstanding() {
             }
             p.qa.destroy().unwrap();
             p.qb.destroy().unwrap();
-            // QUERY_QP fails. The device assigns a freed QPN again only after all others.
+            // QUERY_QP fails: no new QP has the number, because the device assigns a freed QPN
+            // again only after all others.
             assert!(p
                 .qa
                 .vm

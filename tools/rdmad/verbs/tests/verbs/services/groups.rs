@@ -11,7 +11,8 @@ use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
 
 use crate::harness::*;
 
-/// VMs, numbered from 1, that belong to these isolation groups.
+/// Creates one VM for each element of `groups`, which is the VM's isolation group. VMs are numbered
+/// from 1.
 fn world<const N: usize>(groups: [u32; N]) -> World {
     let net = Arc::new(Net::default());
     let runtime = Runtime::new(RuntimeConfig {

@@ -174,8 +174,8 @@ fn a_member_hears_itself_unless_it_blocks_loopback() {
                 sender.expect(1, &sender, group(1), b"echo");
                 sender.post_recv(1);
             }
-            // The sender's next datagrams are from the other members. These members have no
-            // receives left, so they do not receive each other's datagrams.
+            // The next datagrams that the sender receives are from the other members. These members
+            // have no receives left, so they do not receive each other's datagrams.
             for (other, id) in others.iter().zip(1..) {
                 sender.post_recv(id + 1);
                 other.send(group(1), b"reply");

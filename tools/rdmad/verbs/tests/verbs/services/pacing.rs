@@ -96,7 +96,7 @@ impl<'a, 'vm> Load<'a, 'vm> {
 }
 
 /// Runs for `count` milliseconds. Returns the number of bytes that the rate limits of the first VM
-/// counted in each of them.
+/// counted in each millisecond.
 fn series(world: &World, loads: &mut [Load<'_, '_>], count: usize) -> Vec<u64> {
     let mut before = world.vms[0].counters().paced_bytes;
     let mut series = Vec::with_capacity(count);
@@ -283,7 +283,7 @@ fn a_limited_qp_flushes_what_waits() {
             load.refill();
             world.runtime.advance(MILLISECOND);
             pair.qa.to(QpState::Err);
-            // Advances the clock until the workers have no work left.
+            // Advances the clock by a second. Afterwards the workers have no work left.
             world.runtime.advance(1000 * MILLISECOND);
             let mut ended = load.completed;
             while let Some(cqe) = pair.cq_a.poll() {
