@@ -95,8 +95,8 @@ fn allow(list: Vec<Allowed>, kind: Kind) -> Result<BpfProgram, Error> {
 }
 
 /// Makes the kernel kill the process if a thread makes a system call that no part of the daemon
-/// needs. No signal handler runs, which an attacker could subvert. Threads that are started later
-/// inherit this filter.
+/// needs. The kernel runs no signal handler first, because an attacker could subvert a handler.
+/// Threads that are started later inherit this filter.
 pub(crate) fn forbid_for_ever() -> Result<(), Error> {
     let program = compile(
         lists::never(),

@@ -28,8 +28,8 @@ pub(crate) fn allow_nothing() -> Result<bool, Error> {
         .map_err(Error::Landlock)
 }
 
-/// Restricts the calling thread to removing files in these directories, and to replacing files in
-/// these folders. If there are none, it may connect to Unix sockets.
+/// Restricts the calling thread to removing files in `directories` and replacing files in
+/// `folders`. If `folders` is empty, the thread may also connect to Unix sockets.
 pub(crate) fn allow_keeper<'a>(
     directories: impl IntoIterator<Item = &'a Path>,
     folders: &[BorrowedFd<'_>],

@@ -117,7 +117,8 @@ fn all() -> Vec<Allowed> {
         // descriptor is open.
         any(SYS_close),
         when(SYS_fcntl, &[Is(1, F_GETFD as u32)]),
-        // The end of threads and of the process.
+        // The end of threads and of the process (also by abort), and the return from signal
+        // handlers.
         any(SYS_exit),
         any(SYS_exit_group),
         any(SYS_getpid),

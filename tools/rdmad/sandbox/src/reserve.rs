@@ -41,7 +41,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// Work that a thread of a [`Reserve`] does, for waiting until the work is done.
+/// A handle by which a caller waits for the end of work that it has passed to a [`Reserve`].
 #[derive(Debug)]
 pub struct Task(Arc<Done>);
 

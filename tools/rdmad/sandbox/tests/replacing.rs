@@ -22,7 +22,7 @@ fn a_keeper_replaces_files_in_its_folder_alone() {
     let peer = UnixDatagram::bind(other.path().join("peer")).unwrap();
     let socket = UnixDatagram::unbound().unwrap();
     let (path, foreign) = (dir.path().to_owned(), other.path().to_owned());
-    // The confinement of a thread ends with it.
+    // In a separate thread, because the confinement lasts until the confined thread ends.
     let confined = thread::spawn(move || {
         confine_keeper([], &[folder.as_fd()]).unwrap();
         let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

@@ -77,6 +77,7 @@ fn threads_are_started_confined() {
             );
         }
     }
-    // Found are at least: workers, the two threads of a port, switch, capture, log and status.
+    // At least these threads are started: workers, the two threads of a port, switch, capture, log
+    // and status.
     assert!(confined >= 7, "{confined}");
 }

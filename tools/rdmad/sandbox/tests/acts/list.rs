@@ -2,7 +2,7 @@
 
 //! Table of system calls that are forbidden to every thread.
 //!
-//! If the sandbox does not refuse a call, its arguments make the call harmless: most calls fail.
+//! The arguments of each call make it harmless even without the sandbox: most calls fail.
 
 use libc::*;
 
