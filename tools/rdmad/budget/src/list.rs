@@ -6,8 +6,8 @@ use std::ops::{Deref, DerefMut};
 
 use crate::{Charge, Exhausted, MemoryBudget};
 
-/// Capacity in items after a list first grows. The list of extents of contiguous memory has two
-/// items.
+/// Capacity in items after a list first grows: enough for a list of the extents of contiguous
+/// memory, which has two items.
 const FIRST: usize = 4;
 
 /// A list with a fixed maximum number of items.

@@ -266,7 +266,7 @@ fn install() {
         // SAFETY: The new action is null, so no action is set. `previous` is writable during the
         // call.
         let asked = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut previous) };
-        // Set before the handler is installed, which reads it.
+        // Set before the handler is installed, because the handler reads it.
         let _ = PREVIOUS.set(previous);
         // SAFETY: As above.
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
