@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A file that is replaced as a whole: whenever its writer ends, it has its old or its new content.
+//! A file that is replaced as a whole: even if the writing process is killed, the file has either
+//! its old or its new content.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,8 +22,8 @@ use crate::{is_trusted, open_directory, OTHERS_WRITE, PRIVATE};
 
 /// Maximum length of the content in bytes.
 pub(crate) const MAX_CONTENT: usize = 8 << 20;
-/// Maximum number of attempts to lock the folder, and the pause between two of them. The keeper of
-/// a killed process holds the lock until it ends too.
+/// Maximum number of attempts to lock the folder, and the pause between two attempts. If a process
+/// is killed, its keeper ends a little later, and holds the lock until then.
 const ATTEMPTS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -31,7 +32,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct KeptFile {
     directory: OwnedFd,
     name: OsString,
-    /// The errand to replace the file, if there is a keeper: the daemon itself may not.
+    /// The errand to replace the file, if there is a keeper. With a keeper, the daemon itself may
+    /// not replace the file.
     errand: Option<Errand>,
 }
 
@@ -138,7 +140,7 @@ pub(crate) fn replace(
     temporary.push(".new");
     let remove = || unlinkat(directory, &temporary, AtFlags::empty());
     step();
-    // A killed process may have left it.
+    // A killed process may have left its temporary file.
     match remove() {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
@@ -162,7 +164,7 @@ pub(crate) fn replace(
         renameat(directory, &temporary, directory, name)
     };
     if let Err(error) = exchange() {
-        // The error of the exchange is the one to report.
+        // An error of the removal is ignored: the caller needs the first error.
         let _ = remove();
         return Err(error.into());
     }
@@ -185,7 +187,8 @@ mod tests {
     const OLD: &[u8] = b"old content";
     const NEW: &[u8] = b"new";
 
-    /// Variables of a process that replaces a file and ends before one of the steps.
+    /// Environment variables of a process that replaces a file and is killed before a step: the
+    /// file's folder, and the number of the step.
     const FOLDER: &str = "KEPT_FILE_FOLDER";
     const STEP: &str = "KEPT_FILE_STEP";
 
@@ -264,7 +267,8 @@ mod tests {
             }
             assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status}");
         }
-        // Steps: remove a left file, open, write, sync, rename, sync the folder; then the end.
+        // Content if killed before: removal of the temporary file, open, write, sync, rename, sync
+        // of the folder. The last process is not killed.
         assert_eq!(contents, [OLD, OLD, OLD, OLD, OLD, NEW, NEW]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }

@@ -64,7 +64,7 @@ pub enum Error {
     Directory {
         /// The socket's path.
         path: PathBuf,
-        /// Why not.
+        /// Why the directory can't be used.
         error: DirectoryError,
     },
     /// Another file has replaced the socket that was just bound.
@@ -83,13 +83,13 @@ pub enum Error {
 /// Why a directory can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Other users could replace files there: they may write to it.
+    /// Other users may write to the directory, so they could replace files in it.
     #[error(
         "others than the owner may write to {0}, which is not sticky; \
          take that from them (chmod go-w) or use a directory of your own (mode 0700)"
     )]
     Exposed(PathBuf),
-    /// Another user could replace files there: the user owns it.
+    /// Another user owns the directory, so this user could replace files in it.
     #[error(
         "{directory} belongs to user {owner}, who could replace files there; \
          use a directory of your own (mode 0700)"
@@ -100,7 +100,7 @@ pub enum DirectoryError {
         /// The directory's owner.
         owner: u32,
     },
-    /// It can't be opened.
+    /// The directory can't be opened.
     #[error("can't open the directory {0}: {1}")]
     Io(PathBuf, io::Error),
 }
