@@ -327,7 +327,7 @@ const GUEST_MEMORY: u64 = 1 << 40;
 /// space, of which the daemon itself needs a part.
 const ALL_GUEST_MEMORY: u64 = 96 << 40;
 
-/// Default number of ports that can be added.
+/// Default number of ports that can be added while the daemon runs, with `--ctl`.
 const SPARE_PORTS: usize = 8;
 
 /// A unicast MAC address.
@@ -357,7 +357,7 @@ impl Args {
         access_of(self.ctl_group)
     }
 
-    /// Number of ports that can be added later.
+    /// Number of ports that can be added while the daemon runs.
     pub fn spare_ports(&self) -> usize {
         let default = if self.ctl.is_some() { SPARE_PORTS } else { 0 };
         self.spare_ports.map_or(default, usize::from)

@@ -25,8 +25,8 @@ pub fn block_signals() -> Result<SigSet> {
     Ok(signals)
 }
 
-/// Starts the keeper, and another one for `file`, and turns on the sandbox for all threads that are
-/// started later.
+/// Starts the keeper, and a second keeper for `file` if there is one. Turns on the sandbox for all
+/// threads that are started later.
 pub fn begin(args: &Args, file: Option<&mut KeptFile>) -> Result<()> {
     keeper::start(KEEPER, Stdio::inherit()).context("can't start the keeper")?;
     if let Some(file) = file {
@@ -59,9 +59,9 @@ pub fn complete(args: &Args) -> Result<()> {
 
 /// Runs the keeper until the other end of its standard input, a socket, is closed.
 pub fn keep() -> Result<()> {
-    // Signals of the terminal are meant for the daemon or for ctl. The keeper blocks them, and ends
-    // when the daemon ends or the port is removed. `setsid` fails only if the keeper already has
-    // its own session.
+    // Signals of the terminal are meant for the process that started the keeper: the daemon or ctl.
+    // The keeper blocks these signals. It ends when the daemon ends or, if ctl started it, when the
+    // added port is removed. `setsid` fails only if the keeper already has its own session.
     block_signals()?;
     let _ = rustix::process::setsid();
     let confine = |changed: &Changed<'_>| {

@@ -38,7 +38,8 @@ pub enum CtlCommand {
     AddPort {
         /// The port in the syntax of `--port`.
         port: String,
-        /// Users who may connect to the sockets, which are restored for them.
+        /// Users who may connect to the sockets. Recorded in the state file, so that restored
+        /// sockets have the same permissions.
         #[serde(default, skip_serializing_if = "SocketArgs::is_default")]
         sockets: SocketArgs,
     },
@@ -106,7 +107,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Executes a request. Without a reply, another thread replies to the client.
+    /// Executes a request. Returns the reply, or `None` if another thread will send it to `client`.
     fn reply(
         &mut self,
         client: &Arc<UnixStream>,

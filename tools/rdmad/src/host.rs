@@ -148,7 +148,7 @@ impl Host {
         })
     }
 
-    /// Serves a port in addition to those of the start, at these sockets.
+    /// Serves a port that is added to the running daemon, at these sockets.
     pub fn add(&self, port: &PortArgs, group: u32, sockets: PortSockets) -> Result<ServedPort> {
         let memory = port.memory.unwrap_or(self.memory);
         ensure!(
@@ -207,8 +207,8 @@ impl Host {
 /// Makes the sockets of a port.
 pub fn make_sockets(port: &PortArgs, sockets: &SocketArgs) -> Result<PortSockets> {
     let access = sockets.access();
-    // With a keeper, each socket registers an errand. The order determines the numbers of the
-    // errands, which the daemon knows.
+    // With a keeper, the creation of each socket registers errands. The daemon relies on this
+    // order: it determines the numbers of the errands.
     let vfio = sockets::listen(&port.vfio, &access)?;
     let net = port.net.as_ref();
     let net = net.map(|path| vswitch::open_net(path, &access));

@@ -66,7 +66,7 @@ struct Lines {
     lines: VecDeque<Vec<u8>>,
     /// Total length of `lines` in bytes.
     bytes: usize,
-    /// Number of lines before `lines` that were dropped and are not reported in the log yet.
+    /// Number of dropped lines that the log has yet to report. All of them are older than `lines`.
     dropped: u64,
     /// Whether a line was taken from the queue and is not written yet.
     is_writing: bool,

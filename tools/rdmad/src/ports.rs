@@ -60,8 +60,8 @@ pub struct PortState {
 }
 
 impl Ports {
-    /// Opens all sockets and serves the ports of the command line, and those that `state` has in
-    /// addition: `added`. The workers run on the CPUs `dedicated`, if there are any.
+    /// Opens all sockets, and serves the ports of `args` and the ports `added`, which `state`
+    /// contains. The workers run on the CPUs `dedicated`, if there are any.
     pub fn start(
         args: &Args,
         state: State,
@@ -104,12 +104,12 @@ impl Ports {
         Ok(ports)
     }
 
-    /// Waits for other changes, and begins one that concerns no port.
+    /// Waits until no other change is in progress, and begins a change that concerns no port.
     pub fn changes(&self) -> MutexGuard<'_, Changes> {
         self.state.lock()
     }
 
-    /// Serves a port that the state has.
+    /// Serves a port that the state file contains.
     fn restore(&self, args: &PortArgs, sockets: &SocketArgs) -> Result<()> {
         let group = self.admit(args)?;
         let sockets = host::make_sockets(args, sockets)?;
@@ -118,7 +118,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Adds a port. `fds` are its sockets, to which the users `sockets` may connect.
+    /// Adds a port. `fds` are its sockets, `sockets` are the users who may connect to them.
     pub fn add(&self, args: PortArgs, sockets: &SocketArgs, fds: Vec<OwnedFd>) -> Result<()> {
         let mut changes = self.state.lock();
         let group = self.admit(&args)?;

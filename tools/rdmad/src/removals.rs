@@ -13,7 +13,8 @@ use sandbox::{Kind, Reserve, Task};
 /// Maximum number of ports that are being removed at a time.
 const THREADS: usize = 4;
 
-/// The threads, and the removals that they were given. Dropping it waits for the end of these.
+/// The threads that remove ports, and their tasks. Dropping this value waits until all tasks are
+/// done.
 pub struct Removals {
     threads: Reserve,
     tasks: Vec<Task>,
@@ -75,7 +76,7 @@ mod tests {
         let error = begin(&mut removals, channel().1).unwrap_err();
         assert!(error.to_string().contains("try again"), "{error:#}");
         drop(go);
-        // A thread that has ended its work takes more.
+        // A thread that has ended its work can be given new work.
         for _ in 0..THREADS {
             ends.recv().unwrap();
         }

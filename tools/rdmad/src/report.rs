@@ -183,8 +183,8 @@ impl From<Queue> for QueueReport {
 }
 
 impl Report {
-    /// Makes a report of the workers, the devices and the switch. `devices` has the name of the
-    /// port with each device.
+    /// Makes a report of the workers, the devices and the switch. Each item of `devices` is the
+    /// name of a port and the port's device.
     pub fn new<'a>(
         workers: RuntimeStatus,
         devices: impl IntoIterator<Item = (&'a str, &'a Device)>,

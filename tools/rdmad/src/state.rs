@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::state_document::{Change, Document, LogLevel};
 
-/// The changes by `ctl`, and the file for them. Its lock serialises changes.
+/// The changes by `ctl`, and the file that records them. The lock serialises changes.
 #[derive(Default)]
 pub struct State(Mutex<Changes>);
 
@@ -30,29 +30,30 @@ pub struct Changes {
     /// The value of `RUST_LOG`.
     environment: Option<String>,
     file: Option<(PathBuf, KeptFile)>,
-    /// Whether the file has another content than the document.
+    /// Whether the content of the file differs from `document`.
     is_stale: bool,
 }
 
 /// The configuration that a file restores.
 #[derive(Debug, Default, PartialEq)]
 pub struct Restored {
-    /// The ports of the command line, as they were changed.
+    /// The ports of the command line, with the changes by `ctl`.
     pub configured: Vec<PortArgs>,
-    /// Ports that were added.
+    /// Ports that `ctl` has added.
     pub added: Vec<(PortArgs, SocketArgs)>,
     /// The level of the log, if it was changed.
     pub level: Option<LevelFilter>,
-    /// Messages about changes that the command line has superseded.
+    /// Messages about changes by `ctl` that are dropped, because the command line was edited later.
     pub superseded: Vec<String>,
 }
 
 impl State {
-    /// Reads the file of `args`, if there is one. The ports of `args` become the restored ones.
+    /// Reads the state file that `args` names, if any, and applies its changes to the ports in
+    /// `args`. Does not write to the file.
     ///
     /// # Errors
     ///
-    /// The file can't be read, or does not fit the command line. It is not changed.
+    /// The file can't be read, or its changes contradict the command line.
     pub fn restore(args: &mut Args) -> Result<(Self, Restored)> {
         let Some(path) = args.state.clone() else {
             return Ok(Default::default());
@@ -66,7 +67,7 @@ impl State {
         let mut document = before.clone().unwrap_or_default();
         let restored = merge(&mut document, &args.ports, environment.as_deref());
         let configured = std::mem::replace(&mut args.ports, restored.configured.clone());
-        // The places of removed ports can be taken by others.
+        // Other ports can be added in the place of removed ones.
         args.spare_ports = u16::try_from(most_ports - args.ports.len()).ok();
         args.check().with_context(context)?;
         let changes = Changes {
@@ -84,8 +85,8 @@ impl State {
         self.0.get_mut().file.as_mut().map(|(_, file)| file)
     }
 
-    /// Waits for other changes. A change is recorded before it is made, or undone if it can't be
-    /// recorded.
+    /// Waits until no other change is in progress. The caller records its change before making it,
+    /// or undoes it if it can't be recorded.
     pub fn lock(&self) -> MutexGuard<'_, Changes> {
         self.0.lock()
     }
@@ -98,7 +99,7 @@ impl Changes {
         path.unwrap_or_default()
     }
 
-    /// Writes the file unless it has the present state.
+    /// Writes the file if its content is not the present state.
     pub fn settle(&mut self) -> Result<()> {
         if self.is_stale {
             self.record(|_, _| {})?;
@@ -146,8 +147,8 @@ fn told(path: &Path) -> String {
     format!("state file {}", path.display())
 }
 
-/// Applies the changes in `document` to the ports of the command line. Changes that the command
-/// line has superseded are removed from the document.
+/// Applies the changes in `document` to the ports of the command line. Removes changes from the
+/// document if the command line or `RUST_LOG` was changed later.
 fn merge(document: &mut Document, configured: &[PortArgs], environment: Option<&str>) -> Restored {
     let mut restored = Restored::default();
     let mut ports: Vec<_> = configured.iter().cloned().map(Some).collect();
@@ -249,7 +250,7 @@ mod tests {
         for name in ["port a:", "port b:", "port c:", "log: RUST_LOG"] {
             assert!(told.contains(name), "{told}");
         }
-        // Each port for itself: the others stay as they were changed.
+        // The command line now lacks port b, so only the change of b is dropped.
         let mut after = before.clone();
         let restored = merge(&mut after, &[port("a", 1, "")], Some("warn"));
         assert!(restored.configured.is_empty());

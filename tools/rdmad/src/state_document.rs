@@ -2,8 +2,8 @@
 
 //! The content of the state file: the changes by `ctl`, as JSON with a version.
 //!
-//! Each change of something that the command line configures has the configuration that it was made
-//! to. So the daemon can tell whether the command line was edited since.
+//! A change of a configured port or of the level of the log also records the configuration at the
+//! time of the change. So the daemon can tell whether the configuration was edited since.
 
 use std::fmt;
 
@@ -26,7 +26,8 @@ pub struct Document {
     /// The level of the log, if it was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
-    /// Changed ports. A removed one comes before an added one of the same name.
+    /// Changed ports. If a port was removed and another port of the same name was added, the
+    /// removal comes first.
     pub ports: Vec<Change>,
 }
 
@@ -49,19 +50,19 @@ pub struct LogLevel {
     deny_unknown_fields
 )]
 pub enum Change {
-    /// A port that the command line does not have.
+    /// A port was added, which the command line does not contain.
     Added {
         port: PortArgs,
-        /// Users who may connect to its sockets.
+        /// Users who may connect to the port's sockets.
         #[serde(default, skip_serializing_if = "SocketArgs::is_default")]
         sockets: SocketArgs,
     },
-    /// A port that the command line has with other limits.
+    /// The limits of a port of the command line were changed.
     Changed {
         command_line: Box<PortArgs>,
         port: PortArgs,
     },
-    /// A port that the command line has.
+    /// A port of the command line was removed.
     Removed { command_line: Box<PortArgs> },
 }
 
@@ -80,7 +81,8 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// The content is damaged, foreign or of a newer version. The error has the line.
+    /// The content is damaged, is not a state, or has a newer version. The error contains the
+    /// number of the line.
     pub fn parse(text: &[u8]) -> Result<Self> {
         /// The part of the content that all versions have.
         #[derive(Deserialize)]
@@ -122,7 +124,7 @@ impl Document {
         self.ports.extend(changed);
     }
 
-    /// Takes the change that made the port with this name.
+    /// Removes and returns the change that added the port with this name or changed its limits.
     fn take(&mut self, name: &str) -> Option<Change> {
         let is_port = |change: &Change| change.port().is_some_and(|port| port.name == name);
         let at = self.ports.iter().position(is_port)?;
@@ -190,7 +192,7 @@ fn read_level<'de, D: Deserializer<'de>>(from: D) -> Result<LevelFilter, D::Erro
     parse_level(&String::deserialize(from)?).map_err(de::Error::custom)
 }
 
-/// The error with the line in front.
+/// The error with the number of the line at the front.
 fn with_line(error: serde_json::Error) -> Error {
     let text = error.to_string();
     let (line, column) = (error.line(), error.column());
@@ -249,7 +251,7 @@ mod tests {
         document.remove("a", &configured);
         let removed = Change::Removed { command_line };
         assert_eq!(document.ports, [removed.clone()]);
-        // A port of the same name comes and goes.
+        // A port of the same name is added, changed and removed.
         let other = port("a", 7, "");
         document.add(other.clone(), SocketArgs::default());
         let limited = port("a", 7, ",messages=9");
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(document.ports, [removed.clone(), added]);
         document.remove("a", &configured);
         assert_eq!(document.ports, [removed]);
-        // Limits that are as configured are no change.
+        // Limits that equal the configured ones are not recorded.
         let mut document = Document::default();
         document.change(port("a", 1, ",rate=1M"), &configured);
         document.change(configured[0].clone(), &configured);
@@ -296,7 +298,7 @@ mod tests {
                 whole.replace("1,\n", "1,\n\"more\": 1,\n"),
                 "line 3: unknown field `more`",
             ),
-            // A newer version is told, whatever else it has.
+            // A newer version is reported as such, even if it also has unknown fields.
             (
                 whole.replace("1,\n", "2,\n\"more\": 1,\n"),
                 "line 2: version 2",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The state file: a daemon that is started again has the ports, limits and level of the log that
-//! `ctl` gave to the one before.
+//! The state file: a daemon that is started again restores the ports, the limits and the level of
+//! the log that `ctl` has set in the previous daemon.
 
 mod ctl;
 mod process;
@@ -126,7 +126,7 @@ fn a_later_command_line_wins() {
         log.contains("port b: the command line was changed"),
         "{log}"
     );
-    // The change is forgotten.
+    // The superseded change of port b is no longer in the file.
     assert!(!content(dir).contains("b.vfio"));
 }
 
@@ -181,8 +181,8 @@ fn children(daemon: &Daemon) -> Vec<Pid> {
         .collect()
 }
 
-/// Kills daemons, and every other time their keepers, while limits change. The next daemon has the
-/// last limit that was confirmed, or the one that was not answered.
+/// Kills daemons while a limit changes; in every other round also kills their keepers. The next
+/// daemon restores the last confirmed limit, or the limit of the request that got no answer.
 #[test]
 fn a_killed_daemon_loses_nothing_that_it_confirmed() {
     let dir = tempfile::tempdir().unwrap();
@@ -234,8 +234,8 @@ fn answer_if_alive(dir: &Path, request: &[u8]) -> Option<String> {
     std::io::read_to_string(stream).ok()
 }
 
-/// On a full disk, commands fail and change nothing. The test needs the right to mount, which root
-/// has, and also a user in tools/testbed/enter.
+/// On a full disk, commands fail and change nothing. This test must run as root, or by
+/// tools/testbed/enter, because it mounts a file system.
 #[test]
 fn a_full_disk_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ fn a_full_disk_changes_nothing() {
         .stderr(Stdio::piped());
     let daemon = Daemon::start(command);
     done(dir, &["limit", "a", "--rate", "1M"]);
-    // The disk, as the daemon sees it.
+    // The path goes through /proc, because the disk is mounted only in the daemon's namespace.
     let root = format!("/proc/{}/root{}", daemon.0.id(), disk.display());
     let (state, filler) = (
         Path::new(&root).join("state"),

@@ -26,7 +26,7 @@ pub struct Region {
     pub handle: u32,
     pub lkey: u32,
     pub rkey: u32,
-    /// Address in work requests of the MR's first byte.
+    /// Address of the MR's first byte, as work requests contain it.
     pub address: u64,
     pub extent: Extent,
 }
