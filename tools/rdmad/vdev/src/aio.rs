@@ -34,7 +34,7 @@ const REQUESTS: usize = 32;
 /// threads have used up the room again.
 const TRIES: usize = 1000;
 
-/// `struct iocb` on little-endian hosts, where `aio_key` comes first.
+/// `struct iocb` on little-endian hosts, where `aio_key` precedes `aio_rw_flags`.
 #[derive(Default)]
 #[repr(C)]
 struct Iocb {

@@ -85,8 +85,8 @@ impl IrqSet {
         match data {
             vfio::VFIO_IRQ_SET_DATA_NONE if count == 0 => Ok(Self::Reset),
             vfio::VFIO_IRQ_SET_DATA_NONE => Ok(Self::Trigger(range)),
-            // A request without descriptors disconnects the vectors. The client did send none: if
-            // descriptors get lost, the client is disconnected instead.
+            // A request without descriptors disconnects the vectors. No descriptors can have got
+            // lost here: the server disconnects a client whose descriptors get lost.
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() => Ok(Self::Disconnect(range)),
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.len() == range.len() => {
                 let eventfds = fds.into_iter().map(Eventfd::new).collect::<io::Result<_>>();
