@@ -25,16 +25,16 @@ const QUANTUM: isize = 16 << 10;
 /// The frames that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    /// By source.
+    /// The queue of each source, at the index of the source.
     queues: Vec<Queue>,
     /// Sources in their first turn since their queues were empty.
     fresh: VecDeque<SourceIndex>,
-    /// Other sources, in the order of their turns. A source leaves the list when its turn comes and
-    /// its queue is empty.
+    /// Other sources, in the order of their turns. A source is removed if its queue is empty when
+    /// its turn begins.
     others: VecDeque<SourceIndex>,
     /// Frames that are chosen to be sent next.
     chosen: VecDeque<Frame>,
-    /// For each chosen frame, its source, and the time since when it waits.
+    /// For each chosen frame, its source, and the time at which it was added to the backlog.
     origins: VecDeque<(SourceIndex, Instant)>,
     len: usize,
 }
@@ -42,13 +42,13 @@ pub(crate) struct Backlog {
 /// The frames of one source.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Frames that are not chosen yet, each with the time since when it waits.
+    /// Frames that are not chosen yet, each with the time at which it was added to the backlog.
     frames: VecDeque<(Frame, Instant)>,
-    /// Number of these frames, and of the source's chosen frames.
+    /// Number of the source's frames: those in `frames` and the chosen ones.
     len: usize,
     /// Bytes that the source may still send in its turn. The last frame of a turn may exceed them.
     credit: isize,
-    /// Whether the source is in a list.
+    /// Whether the source is in `fresh` or `others`.
     is_listed: bool,
 }
 
@@ -72,7 +72,7 @@ impl Backlog {
         self.fresh.len() + self.others.len()
     }
 
-    /// Adds a frame that waits since `now`.
+    /// Adds a frame at `now`.
     pub(crate) fn push(&mut self, source: SourceIndex, frame: Frame, now: Instant) {
         if source.0 >= self.queues.len() {
             self.queues.resize_with(source.0 + 1, Queue::default);
@@ -88,7 +88,7 @@ impl Backlog {
         }
     }
 
-    /// The frames to send next, in this order. Not empty unless the backlog is.
+    /// The frames to send next, in this order. Empty only if the backlog is empty.
     pub(crate) fn choose(&mut self) -> &mut VecDeque<Frame> {
         while self.chosen.len() < TOGETHER {
             let is_fresh = !self.fresh.is_empty();
@@ -111,8 +111,8 @@ impl Backlog {
                 self.origins.push_back((source, since));
                 continue;
             }
-            // The turn ends. A source without frames stays listed until its next turn: a frame that
-            // comes meanwhile does not pass the others again.
+            // The turn ends. A source without frames stays listed until its next turn: if a frame
+            // arrives before, the source does not get a turn before the other sources again.
             list.pop_front();
             if queue.credit <= 0 {
                 queue.credit += QUANTUM;
@@ -135,7 +135,7 @@ impl Backlog {
         self.len -= count;
     }
 
-    /// The time since when the oldest frame waits.
+    /// The time at which the oldest frame was added.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         let chosen = self.origins.iter().map(|(_, since)| *since);
         let lists = self.fresh.iter().chain(&self.others);
@@ -143,7 +143,8 @@ impl Backlog {
         chosen.chain(others.map(|(_, since)| *since)).min()
     }
 
-    /// Drops the newest frames of each source with more than `limit`. Returns their number.
+    /// Drops the newest frames of each source with more than `limit` frames, except chosen ones.
+    /// Returns the number of dropped frames.
     pub(crate) fn shorten(&mut self, limit: usize) -> usize {
         let before = self.len;
         for queue in &mut self.queues {
@@ -172,7 +173,7 @@ mod tests {
     const A: SourceIndex = SourceIndex(0);
     const B: SourceIndex = SourceIndex(5);
 
-    /// A backlog, and a function that adds frames of a length to it.
+    /// A backlog, and a function that adds a number of frames of the same length to it.
     fn backlog() -> (Backlog, impl Fn(&mut Backlog, SourceIndex, usize, usize)) {
         let pool = FramePool::new(1000);
         let now = Instant::now();
@@ -220,7 +221,7 @@ mod tests {
             }
         }
         let excess = sent[1] - sent[0];
-        // A turn, and what is chosen at once.
+        // One source may be ahead by a turn and by frames that were chosen together.
         assert!(excess.abs() <= 2 * QUANTUM, "{sent:?}");
     }
 
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(next(&mut backlog, TOGETHER), [1000; TOGETHER]);
         push(&mut backlog, B, 1, 60);
         assert_eq!(next(&mut backlog, 1), [60]);
-        // Its next frame waits for a turn of A.
+        // The next frame of B waits for a turn of A.
         push(&mut backlog, B, 1, 60);
         let turn = QUANTUM as usize / 1000;
         assert!(next(&mut backlog, turn).iter().all(|len| *len == 1000));

@@ -168,8 +168,8 @@ impl EnginePort {
         }
     }
 
-    /// The destination address of a frame, if the frame may be delivered to the engine with this
-    /// address without the switch's thread, which would do nothing but deliver it.
+    /// The destination address of a frame that may bypass the switch's thread: the caller may
+    /// deliver it directly to the engine with this address.
     fn neighbour(&self, frame: &[u8]) -> Option<Mac> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, _) = rest.split_first_chunk()?;

@@ -520,7 +520,7 @@ impl Forwarder {
         }
     }
 
-    /// Sets for each engine whether it leaves the ICRC of its frames to this thread: some uplink
+    /// Sets whether engines leave the ICRC of their frames to this thread. They do so if any uplink
     /// accepts frames without an ICRC.
     pub(crate) fn tell_offload(&mut self) {
         let offloads = self

@@ -291,7 +291,7 @@ mod tests {
             go.send(()).unwrap();
         }
         drop(pcap);
-        // The file has all other frames, complete.
+        // All other frames are in the file, and each is complete.
         let len: usize = file.iter().map(|chunk| chunk.len()).sum();
         assert_eq!(len, 24 + (frames - missing) * (16 + MAX_FRAME));
     }

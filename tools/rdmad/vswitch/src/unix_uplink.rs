@@ -2,11 +2,11 @@
 
 //! An uplink over a Unix datagram socket.
 //!
-//! Each datagram is a frame, until both ends have agreed to use [batches](crate::batch). Each end
-//! sends a greeting with a random token after it has connected to the peer, and after a greeting
-//! that shows that the peer does not know this token. A peer that has received the token may send
-//! batches, in which frames may lack their ICRC. If a batch with another token arrives, it is
-//! refused, and a greeting is sent to its sender. The agreement ends when the peer is found dead,
+//! Each datagram is a frame, until both ends have agreed to use [batches](crate::batch). After an
+//! end has connected to its peer, it sends a greeting with a random token. It repeats the greeting
+//! when a greeting of the peer shows that the peer does not know the token. A peer that has
+//! received the token may send batches, in which frames may lack their ICRC. A batch with another
+//! token is refused, and answered with a greeting. The agreement ends when the peer is found dead,
 //! or when neither greeting nor batch has arrived for [a while](SILENCE). Each search for a
 //! restarted peer renews the agreement.
 

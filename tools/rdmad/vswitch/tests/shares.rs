@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Shares of ports in an uplink that takes less than they send.
+//! Ports share the bandwidth of an uplink that is too slow for all their frames.
 
 mod common;
 
@@ -83,7 +83,8 @@ impl Bottleneck {
         Some(bytes)
     }
 
-    /// The ports and the lengths of the frames at the far end. The switch then uses the room.
+    /// Reads all frames at the far end, and lets the switch send more. Returns the source port and
+    /// the length of each frame read.
     fn next(&mut self) -> Vec<(usize, usize)> {
         let frames: Vec<_> = std::iter::from_fn(|| self.read()).collect();
         self.round();
@@ -110,7 +111,8 @@ fn a_frame_of_a_quiet_port_passes_those_of_others() {
         .flatten()
         .take_while(|(port, _)| *port != QUIET)
         .count();
-    // Frames in the socket and those that are already chosen: far less than the 1000 that wait.
+    // Only frames that were already in the socket or chosen arrive first, far fewer than the 1000
+    // frames of the other ports.
     assert!(before < 200, "{before}");
 }
 
@@ -120,8 +122,8 @@ fn ports_of_unequal_load_get_their_shares() {
     const LIGHT: usize = 32;
     const STEPS: usize = 150;
     const SMALL: usize = 500;
-    // Bytes that the far end reads in a step: enough for all light ports, and a rest for the heavy
-    // ports, which send all they can.
+    // Bytes that the far end reads in a step: all bytes of the light ports, but only a part of the
+    // bytes that the heavy ports send.
     const CAPACITY: usize = LIGHT * SMALL + (PORTS - LIGHT) * 2000;
     let mut bottleneck = Bottleneck::new(PORTS);
     let mut arrived = [0; PORTS];
@@ -145,7 +147,7 @@ fn ports_of_unequal_load_get_their_shares() {
             }
             for (port, len) in frames {
                 read += len;
-                // At first, the buffers of the switch fill.
+                // The first third of the steps is not counted: the buffers of the switch fill.
                 if step >= STEPS / 3 {
                     arrived[port] += len;
                 }
@@ -153,7 +155,8 @@ fn ports_of_unequal_load_get_their_shares() {
         }
     }
     let offered = (STEPS - STEPS / 3) * SMALL;
-    // A frame of a light port waits for a turn of each heavy port, less than ten steps.
+    // A frame of a light port waits at most for one turn of each heavy port. This takes less than
+    // ten steps, so less than ten frames of the port are missing at the end.
     let delayed = 10 * SMALL;
     for (port, bytes) in arrived[..LIGHT].iter().enumerate() {
         assert!(
