@@ -5,8 +5,8 @@
 //!
 //! The engine accepts few forms: at most one VLAN tag, no SNAP, no IP options, no extension
 //! headers, no fragments. Other receivers accept more forms, so this parser skips all these
-//! headers. It finds headers only by their types and lengths. It verifies no checksums, which the
-//! receiver verifies.
+//! headers. It finds headers only by their types and lengths. It does not verify checksums: the
+//! receiver of the frame does.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -3,8 +3,8 @@
 //! The responder of an unreliable connection (IBTA 9.8.2, 9.9.3).
 //!
 //! An unexpected PSN shows that packets got lost: the message in progress is dropped. The next
-//! packet that starts a message is accepted with any PSN, and the expected PSN becomes the one
-//! after it. A message that can't be executed for another reason is dropped in the same way. The
+//! packet that starts a message is accepted with any PSN, and the expected PSN becomes that PSN
+//! plus 1. A message that can't be executed for another reason is dropped in the same way. The
 //! receive of a dropped SEND is held for the next message that needs a receive.
 
 mod committed;

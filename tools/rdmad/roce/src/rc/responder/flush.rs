@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! FLUSH (IBTA A19.4.1). A duplicate is answered but not executed again, which would have no
+//! FLUSH (IBTA A19.4.1). A duplicate is answered but not executed: a second execution would have no
 //! effect.
 
 use crate::env::ResponderEnv;
