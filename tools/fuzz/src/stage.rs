@@ -61,7 +61,7 @@ fn config(path: PathPolicy) -> RuntimeConfig {
     }
 }
 
-/// A runtime without VMs, which the caller adds.
+/// A runtime without VMs. The caller adds the VMs.
 pub fn runtime(path: PathPolicy) -> Runtime {
     Runtime::new(config(path)).expect("no threads are needed")
 }

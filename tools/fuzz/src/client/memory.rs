@@ -49,8 +49,8 @@ impl Memory {
         assert_eq!(read, Ok(bytes.len()), "memory is read");
     }
 
-    /// Panics if a page has changed for which writes were not permitted. Then fills the other pages
-    /// with marks, and permits no writes any more.
+    /// Panics if a page that must not be written has changed. Then fills the pages that were open
+    /// for writes with marks, and permits no further writes.
     pub fn end(&mut self, things: &Things) {
         let mut bytes = [0; PAGES * PAGE];
         for (file, open) in self.open.iter().enumerate() {

@@ -120,8 +120,8 @@ impl Bench {
     /// Disconnects the client. Returns the model of the state that the next client finds.
     pub fn disconnect(&mut self, model: &Function) -> Function {
         self.stepped.disconnect();
-        // Each failure changes the generation: before the reset, queues may have been served whose
-        // contents break the rules.
+        // Each failure of the device changes the generation. The device may have failed before the
+        // reset, because it served queues whose contents break the rules.
         let calls = self.device.take_calls();
         let failures = calls.iter().filter(|&call| *call == Call::Fail).count();
         self.generation = model.common.generation.wrapping_add(failures as u8);

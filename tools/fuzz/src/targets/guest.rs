@@ -217,7 +217,7 @@ impl<'w> Guest<'w> {
             any => [0, 0, 2, 1, 3][usize::from(any) % 5],
         };
         let [ours, theirs] = self.mrs;
-        // The QP of the SRQ is connected to itself.
+        // The QP that uses the SRQ is connected to itself.
         let remote = if at == SHARED_SQ { ours } else { theirs };
         let wqe = if at % 2 == 0 {
             wqe::send(input, &[ours, remote], self.peer.vm, &self.qpns)

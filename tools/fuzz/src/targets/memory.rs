@@ -135,7 +135,7 @@ impl<'w> Bench<'w> {
         let page = |_| self.base + PAGE * (input.any::<u8>() as u64 % PAGES);
         let pages: Vec<u64> = (0..npages).map(page).collect();
         let offset = u64::from(input.any::<u16>()) % PAGE;
-        // The length is chosen so that the MR ends in its last page.
+        // With a length from `least` to `most`, the MR ends in the last of `pages`.
         let most = npages as u64 * PAGE - offset;
         let least = most.saturating_sub(PAGE - 1).max(1);
         let len = least + u64::from(input.any::<u16>()) % (most - least + 1);
