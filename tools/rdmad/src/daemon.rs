@@ -25,9 +25,9 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Opens all sockets and starts all threads. `state` has the ports `added` in addition to those
-    /// of `args`. The workers run on the CPUs `dedicated`, if there are any. `level` changes the
-    /// level of the log.
+    /// Opens all sockets and starts all threads. The daemon serves the ports of `args` and the
+    /// ports `added`, which `state` contains. The workers run on the CPUs `dedicated`, if there are
+    /// any. `level` changes the level of the log.
     pub fn start(
         args: &Args,
         state: State,
