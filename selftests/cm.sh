@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The connection manager: the programs of librdmacm and perftest connect over management datagrams,
-# by addresses of every kind, which are added and removed. tools/testbed/check-capture checks the
-# packets afterwards.
+# by addresses of every kind. Some tests add and remove addresses. tools/testbed/check-capture
+# checks the packets afterwards.
 # testbed: --path direct
 # more: --path wire --pcap build/cm.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The tests of verbs-test, which reports them itself: every verb between two VMs with data compared
-# byte for byte, and every error with its status. On the wire path, the distance of doorbell pages
-# is 64 KiB, as for guests with pages of this size.
+# Runs the tests of the program verbs-test, which prints the report: every verb between two VMs with
+# data compared byte for byte, and every error with its status. On the wire path, the distance of
+# doorbell pages is 64 KiB, as for guests with pages of 64 KiB.
 # testbed: --path direct
 # testbed: --path wire --doorbell-stride 64K
 # more: --withhold all

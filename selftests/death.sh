@@ -39,7 +39,8 @@ test_work_ends() {
 	rmmod kverbs
 	told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
 	until_ok 20 told
-	# The MAD layer's CQ is always armed. Its arming must not keep kernel threads busy.
+	# The kernel's MAD layer re-arms its CQ after each event. On a dead device, this must not
+	# keep kernel threads busy.
 	workers_are_idle
 	# The objects of a process are destroyed with it.
 	kill "$watch" "$soak"
@@ -76,8 +77,8 @@ test_other_machine() {
 	on 2 timeout 60 ibv_devinfo
 }
 
-# VM 2 can be powered off although its device is dead and its driver has not detected this yet. The
-# last test, since VM 2 ends.
+# VM 2 can be powered off although its device is dead and its driver has not detected this yet. This
+# test must be the last one, since it ends VM 2.
 test_power_off() {
 	on 0 daemon kill 2
 	on 2 sh -c 'echo o >/proc/sysrq-trigger; sleep 100' || true

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# An exporter takes its memory back, but the device does not confirm that it has released the
-# memory. The exporter can then still call our module, so the module must stay loaded. The last test
-# kills the daemon.
+# An exporter of DMA buffers revokes its memory, but the device does not confirm that it has
+# released the memory. The exporter can then still call functions of our module, so the module must
+# stay loaded. The last test kills the daemon.
 # more: --joined unix --allow-warnings
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -46,8 +46,8 @@ stays_loaded() {
 
 log_has() { dmesg | grep -q "$1"; }
 
-# If the device needs a reset, the driver resets it when the exporter takes the memory back. After
-# the reset, the device does not use the memory any more.
+# If the device needs a reset, the driver resets it when the exporter revokes the memory. After the
+# reset, the device does not use the memory any more.
 # abi: R-115, R-373
 test_taken_back_after_reset() {
 	start_holder

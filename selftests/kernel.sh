@@ -30,8 +30,8 @@ test_lies() {
 	run_kverbs lies=1
 }
 
-# An exporter moves its memory and takes it back while the peer writes to this memory by RDMA. No
-# byte is written to the old pages.
+# An exporter moves its memory, and later revokes it, while the peer writes to this memory by RDMA.
+# No byte is written to the old pages.
 test_buffers_that_move() {
 	has_feature 12 || skip "withheld"
 	on 2 insmod "$exporter"

@@ -23,10 +23,10 @@ complaint+='|unable to handle|soft lockup|hard LOCKUP|detected stalls|self-detec
 complaint+='|refcount_t: |list_(add|del) corruption|UBSAN: |circular locking|inconsistent lock'
 complaint+='|suspicious RCU|scheduling while atomic|nobody cared'
 
-# Pattern of such lines that a script expects.
+# Pattern of lines among these that a script expects. They do not fail its tests.
 accepted=
 
-# The VMs of a script.
+# The numbers of the VMs of a script.
 machines=(1 2)
 
 fail() {
@@ -160,7 +160,7 @@ start_server() {
 }
 
 find_server() {
-	# Kills an earlier server, until the port is free.
+	# Kill earlier servers until the port is free.
 	while pkill -f "verbs-test .*-p $2 server"; do
 		sleep 0.1
 	done
@@ -186,7 +186,8 @@ mckey_from_to() {
 	at "$receiver" timeout 120 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 \
 		>"$work/receiver" 2>&1 &
 	pid=$!
-	# The host joins before the QP is attached.
+	# mckey prints this line after the receiver's network device has joined the group and its
+	# QP is attached.
 	until_ok 60 grep -q 'joined dgid' "$work/receiver"
 	is_member "$receiver" 239.9.18.1
 	while ((times-- > 0)) && kill -0 $pid; do
@@ -295,7 +296,8 @@ start_soak() {
 	start_server 18700
 	rm -f "$work/stop"
 	: >"$work/soak"
-	# Not started by `client`, since a test may kill the process itself.
+	# Started without the function `client`: $soak must be the number of the program's process,
+	# not of a subshell, since tests kill this process.
 	local name
 	name=$(device 1)
 	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 \
@@ -320,7 +322,7 @@ start_watch() {
 	until_ok 30 grep -q 'async event' "$work/watch"
 }
 
-# Waits until ibv_asyncwatch has reported that its device has gone, and ends it.
+# Waits until ibv_asyncwatch has reported the loss of its device, then kills ibv_asyncwatch.
 watch_is_told() {
 	until_ok 20 grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"
 	kill "$watch" 2>/dev/null || true

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Registration of 1 GiB, or 8 GiB if the machines have so much: with small pages, in a list of two
-# levels, and with huge pages.
+# Registration of 8 GiB of memory if the VMs have enough, else of 1 GiB: with small pages, whose
+# addresses are passed to the device in a list of two levels, and with huge pages.
 # more: --path direct --mem 1600
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Contexts that are attached to a peer: the sample peer, whose memory has its own addresses.
+# Contexts that are attached to a peer (Documentation/peers.md). The peer is a sample module whose
+# memory has addresses of its own.
 # more:
 # more: --withhold peers
 # shellcheck source-path=SCRIPTDIR source=lib.sh

@@ -36,7 +36,7 @@ rebind() {
 
 after_failure() { rebind; }
 
-# The driver detects the death although no command is running whose response is missing.
+# The driver detects the death although no command waits for a response.
 test_programs_are_told() {
 	start_watch
 	start_soak

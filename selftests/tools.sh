@@ -42,7 +42,8 @@ test_first_steps() {
 
 tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat
 	test_first_steps)
-# In RFC mode the tests above are enough: posting and polling do not depend on the rest.
+# In RFC mode the tests above are enough: posting and polling work in the same way for other
+# operations, message sizes and numbers of QPs, and there are no SRQs.
 in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events
 	test_write_bw_both_ways
 	test_write_bw_many_pairs test_srq_pingpong test_srq_pingpong_events test_send_bw_srq)

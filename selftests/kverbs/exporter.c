@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An exporter of DMA buffers that moves its memory and takes it back, for tests of importers.
+ * An exporter of DMA buffers that moves or revokes its memory, for tests of importers.
  *
  * Each open file of /dev/test_exporter is one buffer. A write to the file is a command:
  *
@@ -201,8 +201,8 @@ static int buffer_export(struct buffer *buffer, unsigned long size)
 		dma_buf_put(dmabuf);
 		return fd;
 	}
-	/* The file has a reference of its own, so that commands find the buffer after its
-	 * descriptor is closed. */
+	/* The open file of /dev/test_exporter has its own reference to the DMA buffer, so that
+	 * commands find the DMA buffer after its descriptor was closed. */
 	get_dma_buf(dmabuf);
 	buffer->dmabuf = dmabuf;
 	buffer->fd = fd;

@@ -255,7 +255,8 @@ static bool local_inv(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* The peer invalidates the key of a SEND with invalidate. An invalid key gives an error. */
+/* A SEND with invalidate invalidates its key at the peer. The key of the MR over all memory can't
+ * be invalidated: the SEND fails, and the key stays valid. */
 static bool send_inv(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;

@@ -13,7 +13,8 @@
 /* Entries of the CQ: a power of two, fewer than the slots of a send queue. */
 #define ENTRIES	(DEPTH / 4)
 
-/* Work requests after the first one, whose handler blocks the completion handlers. */
+/* Number of work requests after the first one. The handler of the first one blocks all later
+ * completion handlers of the CQ. */
 #define WRITES	(DEPTH / 2)
 
 struct lost {
@@ -30,8 +31,8 @@ struct lost {
 	struct completion drained;
 };
 
-/* Static, since the kernel thread still drains after a failed test. The later tests fail then
- * too. */
+/* Static: if the test fails, its kernel thread may still wait in ib_drain_qp(). The later tests
+ * fail then too. */
 static struct lost lost;
 
 static void first_done(struct ib_cq *cq, struct ib_wc *wc)

@@ -123,7 +123,7 @@ static struct ib_client client = {
 	.add = kverbs_add,
 };
 
-/* Registering a client is enough: it calls the client with each device. */
+/* The tests run in ib_register_client(), which calls the client's `add` with each device. */
 static int __init kverbs_init(void)
 {
 	int ret = ib_register_client(&client);

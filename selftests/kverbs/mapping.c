@@ -100,7 +100,8 @@ static bool test_run_short(struct pair *pair)
 	return run_short(pair, dma_device(pair->dev));
 }
 
-/* Whether the test can set DMA operations for the device, which has none of its own. */
+/* Whether the test can set DMA operations for the device. The device must use the direct mapping,
+ * without DMA operations and without an IOMMU. */
 static bool takes_operations(struct ib_device *dev)
 {
 	struct device *dma = dma_device(dev);

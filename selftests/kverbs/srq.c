@@ -143,7 +143,8 @@ static bool shared_messages(struct shared *shared)
 
 static bool test_srq(struct pair *pair)
 {
-	/* Static, since completions may arrive until it is freed, also after a failed test. */
+	/* Static: after a failed test, ib_destroy_srq() may fail too, and the SRQ's event handler
+	 * may then use `shared` after this function has returned. */
 	static struct shared shared;
 	bool passed = shared_init(pair, &shared) && shared_messages(&shared);
 

@@ -77,8 +77,8 @@ def collectives():
 def one_sided(window, memory):
     """Puts, gets and atomics in a window of 2 * WORDS + 1 numbers for each process."""
     half = 8 * WORDS
-    # Operations read their origin until they are flushed, so it must be kept alive: they hold no
-    # reference to it.
+    # An operation reads its origin buffer until the operation is flushed, but holds no reference to
+    # the buffer. The variable keeps the buffer alive.
     mine = numbers(RANK)
     memory[:] = bytes(len(memory))
     window.Fence()

@@ -163,7 +163,8 @@ def run_some(cases):
             deadline = time.monotonic() + PATIENCE
             kind, name, *rest = line.decode().split("\t")
             running = name if kind == "start" else None
-            # The end of the file is not enough: a process that a test has left has it open, too.
+            # The child sends "done" because the end of the pipe may never come: a process that a
+            # test has left running has the pipe open too.
             done = kind == "done"
             if kind == "end":
                 yield name, rest[0], rest[1]

@@ -106,7 +106,8 @@ def one_event_at_a_time(path):
     for round in range(3):
         for sequence in range(20):
             arm(cq, 1 + 20 * round + sequence)
-        # Events of one vector are ordered: the driver has handled the earlier events.
+        # Events of one completion vector are ordered: when the event of `last` arrives, the driver
+        # has handled all events of `cq`.
         arm(last, 1 + round)
         assert select.select([last.channel], [], [], 60)[0], "the event is lost"
         assert (last.unread(), cq.unread()) == (1, 1)

@@ -141,8 +141,8 @@ pub struct Mappings<'a> {
 }
 
 impl<'a> Mappings<'a> {
-    /// Finds the mappings of all queues of this process. The result borrows `queues`, so these
-    /// mappings exist as long as it does.
+    /// Finds the mappings of all queues of this process. The result borrows `queues`, so the
+    /// mappings of `queues` exist as long as the result.
     pub fn find<T>(_queues: &'a T) -> Result<Self> {
         let mut found = Self {
             rings: Vec::new(),

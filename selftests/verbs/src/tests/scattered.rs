@@ -21,7 +21,7 @@ const LARGE: u32 = 131_072;
 const MOST_LARGE: usize = 16;
 /// Bytes of a message.
 const SIZE: usize = 8;
-/// Smallest number of pages of rings that the test checks.
+/// The test checks only rings of at least this many pages.
 const FEW_PAGES: usize = 64;
 
 /// Number of pages of a ring, and number of physically contiguous runs of its pages.
