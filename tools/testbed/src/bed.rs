@@ -169,8 +169,8 @@ impl Bed {
             Daemons::start(&places, &ground.install, shape.vms, &options.device)?
         };
         let daemons = Arc::new(daemons);
-        // A weak reference: threads that serve a guest may outlive the bed, which must end the
-        // daemons.
+        // A weak reference: the daemons must end with the bed, but threads that serve a guest may
+        // outlive the bed.
         let host = Arc::downgrade(&daemons);
         let mut bed = Self {
             places,
@@ -282,8 +282,8 @@ impl Bed {
         self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
     }
 
-    /// The last message of a QEMU that has aborted after its daemon was killed. This is a bug of
-    /// QEMU 11.1, one of whose assertions may fail then; the daemon is not its cause.
+    /// The last message of a QEMU that has aborted after its daemon was killed. The abort is a bug
+    /// of QEMU 11.1, not of the daemon: one of QEMU's assertions may fail when the daemon is gone.
     pub fn abort_without_daemon(&self) -> Option<String> {
         if self.daemons.all_run() {
             return None;

@@ -99,7 +99,7 @@ pub struct Install {
     pub guest: PathBuf,
     /// The kernel image of guests.
     pub kernel: PathBuf,
-    /// A guest's description, of which only the places of the files for guests are set.
+    /// A guest's description in which only the places of the files for guests are set.
     pub setup: Setup,
     /// The host's directory with the files for guests; `None` if the guests' root has them.
     pub source: Option<Source>,

@@ -32,7 +32,7 @@ pub enum Uplinks {
     Tap,
 }
 
-/// The links between daemons, which are counted from 0. The links are removed on drop.
+/// The links between daemons. The daemons are numbered from 0. The links are removed on drop.
 pub struct Joint {
     uplinks: Uplinks,
     /// The directory of sockets.

@@ -219,7 +219,8 @@ impl Router {
             let text = format!("testbed: VM {vm} ended\n");
             self.send(other, &Frame::new(Kind::Stderr, stream, text));
             self.send(other, &Frame::exit(stream, LOST));
-            // Only a peer that runs the command executes this; the peer may also be the `on`.
+            // The other end of the stream may be the command or the `on`. Only a guest that runs
+            // the command obeys this frame.
             self.send(other, &Frame::new(Kind::Kill, stream, []));
         }
     }

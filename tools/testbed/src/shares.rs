@@ -92,8 +92,9 @@ pub fn serve(places: &Places, install: &Install, source: &Source, number: usize)
     })
 }
 
-/// The command of a server for the sysroot and the checkout in a mount namespace, and the directory
-/// that it serves.
+/// Returns a command that runs a virtiofsd in its own mount namespace, and the directory that this
+/// virtiofsd is to serve. The directory contains only the sysroot, the checkout and the caller's
+/// working directory.
 fn confined(
     places: &Places,
     install: &Install,

@@ -26,7 +26,8 @@ pub fn install(setup: &Setup) -> Result<()> {
     for name in names.flatten() {
         symlink(PROGRAM, Path::new(TOOLS).join(name.file_name()))?;
     }
-    // The directory in which the tools' libibverbs finds providers. The tools include rxe's.
+    // The tools' libibverbs searches for providers in this directory. The tools include the
+    // provider of rxe.
     let tools = setup.path(tools);
     let providers = Path::new("/usr/lib/x86_64-linux-gnu/libibverbs");
     for from in [setup.path(&setup.provider), tools.join("provider")] {

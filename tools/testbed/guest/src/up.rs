@@ -108,8 +108,8 @@ fn show_modules(tree: &Path) -> Result<()> {
 
 /// Installs the provider for libibverbs. There may be several provider files, one for each number
 /// of libibverbs's private ABI. They are linked into the distribution's directory of providers.
-/// Without such a directory, the configuration names a path, to which libibverbs appends its
-/// number.
+/// Without such a directory, the configuration names a path, and libibverbs appends the number of
+/// its private ABI to this path.
 fn install_provider(dir: &Path) -> Result<()> {
     let library = dir.join("libvirtio_rdma.so.1");
     if !library.is_file() {
