@@ -13,7 +13,8 @@ use crate::figure::{Better, Key, Report, Shape};
 use crate::machine::Machine;
 use crate::vm::is_own;
 
-/// Tolerated share: a figure counts as worse only if it is worse than the kept figure by more.
+/// Tolerance: a figure counts as worse only if it is worse than the kept figure by more than this
+/// share of the kept figure.
 const TOLERANCE: f64 = 0.1;
 /// Minimum number of threads of a load of part `scale` in addition to the workers: a player, and
 /// the sparse sender.
@@ -135,9 +136,9 @@ pub fn compare(report: &Report, file: &Path) -> Result<Option<Comparison>> {
     Ok(Some(comparison))
 }
 
-/// Whether a change of the figure says something about virtio-rdma: greater or smaller values are
-/// better, and the figure does not depend on the host's scheduler, as it does if a load has more
-/// threads than the machine has processors.
+/// Whether a change of the figure says something about virtio-rdma. Greater or smaller values must
+/// be better. The figure must not depend on the host's scheduler: figures in wall-clock time do if
+/// the load has more threads than the machine has processors.
 fn tells(key: &Key, machine: &Machine) -> bool {
     let is_by_wall_clock = matches!(&*key.unit, "M/s" | "µs");
     let is_crowded = |shape: Shape| shape.workers as usize + PLAYING > machine.cores;

@@ -86,7 +86,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Messages per second of processor time, each multiplied by `what`, for example its bytes.
+    /// The number of messages per second of the device's processor time, multiplied by `what`, for
+    /// example by the bytes of a message.
     pub fn rate(&self, what: f64) -> f64 {
         what * self.messages as f64 / self.time.as_secs_f64()
     }

@@ -34,8 +34,8 @@ fn line(report: &Report, figure: &Figure) -> Option<[String; 7]> {
     let Figure { key, samples } = figure;
     let size = key.size?;
     let others = match &*key.unit {
-        // The floors of part `device` use buffers like those of its messages, in its guests'
-        // memory.
+        // Part `device` has floors of its own. They copy between the simulated guests, in buffers
+        // like those of the measured messages.
         "MB/s" if key.configuration.starts_with(ALONE) => [Some(FLOOR), Some(CRC), None],
         "MB/s" => [Some(MEMCPY), Some(CRC), Some(LOOPBACK)],
         "MB/CPU-s" => [Some(MEMCPY), Some(CRC), None],

@@ -258,7 +258,8 @@ fn device_alone(report: &Report) -> Vec<Target> {
         let wire = format!("{ALONE}wire");
         let floor = Of(CRC, "host");
         let both = ratios(report, Of(name, &wire), floor, &(4 * KIB..=u64::MAX));
-        // Double the ratio: in one daemon, the same thread copies and sums the bytes for both ends.
+        // Double the ratio: in one daemon, the same thread copies the bytes and computes their CRC
+        // for both ends.
         both.into_iter().map(|(ratio, at)| (2.0 * ratio, at))
     });
     let daemons = ["RDMA WRITE", "SEND"].iter().flat_map(|name| {

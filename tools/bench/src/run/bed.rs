@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A set of virtual machines in which a part runs. Its events are turned into figures.
+//! A set of virtual machines in which a part of the benchmark runs. The host turns the part's
+//! events into figures.
 
 use std::env;
 use std::fs;
@@ -20,7 +21,7 @@ pub const PER_PROCESSOR_SECOND: &str = ", per CPU-second of the daemon";
 
 /// The virtual machines, and the program in them.
 pub struct Bed<'a> {
-    /// The name of the part, for the progress line.
+    /// The name of this part of the benchmark, for the progress line.
     pub name: &'a str,
     /// Options of `testbed run`.
     pub machines: Vec<String>,
@@ -90,7 +91,7 @@ impl Bed<'_> {
         let events = BufReader::new(child.stdout.take().context("no pipe")?);
         let mut taken = self.take(events, report, progress, logs);
         if taken.is_err() {
-            // The part is useless if its events can't be handled.
+            // If its events can't be handled, the program would produce no figures.
             let _ = child.kill();
         }
         let status = child.wait()?;

@@ -63,7 +63,8 @@ const BOTH: [Which; 2] = [Which::Own, Which::Rxe];
 pub struct Extent {
     /// Message sizes of streams.
     pub sizes: Vec<u64>,
-    /// Message sizes, among `sizes`, that virtio-rdma is also measured with in large folios.
+    /// The message sizes in `sizes` for which virtio-rdma is measured once more, with the programs'
+    /// memory in large folios.
     pub in_folios: Vec<u64>,
     /// Message sizes of round trips.
     pub latencies: Vec<u64>,
