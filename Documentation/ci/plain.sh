@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Any CI, or none: unpacks the bundle once, says what the machine lacks, runs a test. Set ARCHIVE (a
-# file or a URL), SHA256 and TEST (a shell's command), and OPTIONS of `virtio-rdma run`.
+# For any CI system, or without CI: unpacks the bundle once, reports what the machine lacks, and
+# runs a test. Set ARCHIVE (a file or a URL), SHA256 (its checksum) and TEST (a shell command), and
+# optionally OPTIONS (options for `virtio-rdma run`).
 set -eu
 
 bundle=${BUNDLE:-$HOME/.cache/virtio-rdma/$SHA256}
