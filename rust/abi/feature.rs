@@ -51,7 +51,8 @@ wire_enum! {
         /// `VIRTIO_RDMA_F_FLUSH`: FLUSH ([`Flush`](super::wqe::Flush)).
         Flush = 11,
         /// `VIRTIO_RDMA_F_PEERS`: the driver can revoke the device's access to the memory of an MR
-        /// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)), which DMA buffers of other drivers require.
+        /// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)). MRs over DMA buffers of other drivers
+        /// require this feature.
         Peers = 12,
     }
 }

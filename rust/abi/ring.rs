@@ -68,8 +68,8 @@ pub enum RingKind {
 pub struct RingLayout {
     kind: RingKind,
     slot_shift: u8,
-    // The fields below are precomputed, since each work request needs them. Number of slots less
-    // one, a mask.
+    // The fields below are precomputed, since each work request needs them. `mask` is the number of
+    // slots minus one.
     mask: u32,
     /// Offset of the end of the slots, where the words start.
     words: u32,

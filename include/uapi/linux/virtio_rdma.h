@@ -711,7 +711,8 @@ struct virtio_rdma_rate_limit_config {
 #define VIRTIO_RDMA_F_FLUSH 11
 /*
  * VIRTIO_RDMA_F_PEERS: the driver can revoke the device's access to the memory of an MR
- * (struct virtio_rdma_cmd_revoke_mr), which DMA buffers of other drivers require.
+ * (struct virtio_rdma_cmd_revoke_mr). MRs over DMA buffers of other drivers require this
+ * feature.
  */
 #define VIRTIO_RDMA_F_PEERS 12
 
@@ -1043,7 +1044,7 @@ struct virtio_rdma_cmd_query_counters {
  * @rkey_violations: R_Key violations: accesses of peers that the key does not permit
  * @lkey_violations: L_Key violations: accesses of own work requests that the key does not
  *	permit
- * @paced_bytes: bytes of packets that were charged to rate limits of QPs, on both paths
+ * @paced_bytes: bytes that rate limits of QPs counted, in packets and on the direct path
  * @doorbells: doorbells, and notifications of virtqueues other than the control queue
  * @completion_events: completion events. Each causes at most one interrupt
  * @marked_packets: RoCE packets received with a congestion mark (ECN CE), on reliable

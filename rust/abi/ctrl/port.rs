@@ -162,7 +162,7 @@ wire_struct! {
         152 => rkey_violations: u64,
         /// L_Key violations: accesses of own work requests that the key does not permit.
         160 => lkey_violations: u64,
-        /// Bytes of packets that were charged to rate limits of QPs, on both paths.
+        /// Bytes that rate limits of QPs counted, in packets and on the direct path.
         168 => paced_bytes: u64,
         /// Doorbells, and notifications of virtqueues other than the control queue.
         176 => doorbells: u64,

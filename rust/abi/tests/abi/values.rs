@@ -17,7 +17,8 @@ use virtio_rdma_abi::wire::UnknownValue;
 use virtio_rdma_abi::VIRTIO_ID_RDMA;
 
 /// Asserts that an enumeration has exactly these values and that each converts to its number and
-/// back. Of the numbers 0 to 255, all single bits and the maximum, all others must be refused.
+/// back. Also tries the numbers 0 to 255, each single bit and the maximum: of these, the numbers
+/// that are not values must be refused.
 macro_rules! values {
     ($name:ident: $repr:ty = $expected:expr) => {{
         let expected: Vec<$repr> = $expected.into_iter().collect();

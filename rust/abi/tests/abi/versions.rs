@@ -94,8 +94,8 @@ fn is_read_by_length<T: Extensible + PartialEq + Debug + Copy>() {
 /// A structure in its first version: its size, and the offset and size of each field.
 type Frozen<'a> = (usize, &'a [(usize, usize)]);
 
-/// Checks that the structure begins with its first version. So an old request is the beginning of a
-/// new request whose other fields are zero.
+/// Checks that the structure begins with the fields of its first version, at the same offsets. So
+/// an old request, padded with zeroes, is a valid new request.
 fn begins_as<T: Extensible + PartialEq + Debug + Copy>(fields: &[Field], (size, old): Frozen<'_>) {
     let now: Vec<_> = fields
         .iter()
