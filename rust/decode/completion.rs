@@ -4,8 +4,9 @@
 //!
 //! A CQE is checked in these steps:
 //!
-//! 1. [`split_wr_id`] gives the index of the work queue and the position, or [`srq_slot`] the slot
-//!    of an SRQ; the caller compares the QPN.
+//! 1. [`split_wr_id`] gives the index of the work queue and the position; for a receive from an
+//!    SRQ, [`srq_slot`] gives the slot. The caller compares the CQE's QPN with the QPN of the
+//!    queue.
 //! 2. [`Outcome::decode`] gives status and operation; the operation must match the kind of queue.
 //! 3. The caller completes the work request, which must be outstanding.
 //! 4. [`PostedWr::completion`] gives the completion for the client.
@@ -235,7 +236,8 @@ impl PostedWr {
     ///
     /// For [`Operation::RecvRdmaWithImm`], the CQE's `byte_len` counts bytes that were written to
     /// other memory. Some kernel clients do not expect such messages and parse `byte_len` bytes of
-    /// their receive buffer. So for them it is limited to the posted length.
+    /// their receive buffer. So in the completions of kernel clients, `byte_len` is limited to the
+    /// posted length.
     ///
     /// # Errors
     ///

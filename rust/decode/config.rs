@@ -296,8 +296,8 @@ impl Limits {
 
     /// The device's capabilities in the bits of `enum ib_uverbs_device_cap_flags`, for user space.
     ///
-    /// Capabilities that the driver has no verb for are masked. `SG_GAPS_REG` is one of them: lists
-    /// with gaps need lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since
+    /// Capabilities for which the driver has no verb are masked, for example `SG_GAPS_REG`: a page
+    /// list can't describe memory with gaps. `BLOCK_MULTICAST_LOOPBACK` is masked since
     /// user space has no bit for it; see [`blocks_loopback`](Self::blocks_loopback).
     pub fn capabilities(&self) -> DeviceCaps {
         let of_features = self.features.capabilities();
