@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Peers: drivers whose devices have memory with addresses of its own, which RDMA shall reach.
+ * Peers: drivers whose device memory has addresses of its own and can be registered for RDMA.
  *
- * A process opens an RDMA device with the name of a peer and a number that means something to it.
- * The peer looks up memory that the process registers in that context, and answers with a DMA
- * buffer. See Documentation/peers.md.
+ * A process opens an RDMA device with the name of a peer and an id that the peer knows. When the
+ * process registers memory in this context, the peer looks the address up. For its own memory it
+ * returns a DMA buffer. See Documentation/peers.md.
  */
 
 #ifndef RDMA_PEER_H
@@ -15,13 +15,13 @@
 struct dma_buf;
 struct module;
 
-/* Bytes of a name, with the one that ends it. */
+/* Maximum number of bytes of a peer's name, terminating NUL included. */
 #define RDMA_PEER_NAME_MAX 64
 
 /**
- * struct rdma_peer_range - where memory of a peer lies
- * @dmabuf: the buffer, with a reference that becomes the caller's
- * @offset: of its first byte; in its page it is the same as that of the address
+ * struct rdma_peer_range - memory of a peer
+ * @dmabuf: the buffer that contains the memory; the caller gets a reference to it
+ * @offset: offset of the first byte in the buffer, equal to the address modulo the page size
  */
 struct rdma_peer_range {
 	struct dma_buf *dmabuf;
@@ -29,19 +29,22 @@ struct rdma_peer_range {
 };
 
 /**
- * struct rdma_peer - a peer @owner: the module that it is part of, which stays as long as a context
- *	is attached @name: what processes know it by @get_context_private_data: called when a
- *	process opens a device with this peer. Returns what the other callbacks are given for the
- *	context, or an ERR_PTR, with which the process fails: -EINVAL for an id that is not known.
- *	@put_context_private_data: called once for each success of the former, when the context
- *	goes: it was closed, or its process or its device is gone. Its memory regions are gone by
- *	then. @get_range: finds memory of the context by its address. Returns 0, or -ENXIO for what
- *	is no address of the peer and so is one of the process, or another error, with which the
- *	registration fails.
+ * struct rdma_peer - a peer
+ * @owner: the peer's module, which stays loaded as long as a context is attached to the peer
+ * @name: the name by which processes select the peer
+ * @get_context_private_data: called when a process opens a device with this peer. Returns a pointer
+ *	that the other callbacks get as the context, or an ERR_PTR, with which the open fails:
+ *	-EINVAL for an unknown id.
+ * @put_context_private_data: called once for each context, after its last memory region was
+ *	destroyed, when the context is closed or its process or its device is gone
+ * @get_range: finds memory of the context by its address. Returns 0, -ENXIO for an address that
+ *	belongs to the process and not to the peer, or another error, with which the registration
+ *	fails.
  *
- * Contexts are got and ranges looked up in the process that asks, so that the peer may judge by its
- * credentials. All callbacks may sleep. Callbacks for one context may run at the same time, but for
- * the one that puts it.
+ * get_context_private_data() and get_range() are called in the process that opens the device or
+ * registers memory, so the peer may check the credentials of the current task. All callbacks may
+ * sleep. Calls of get_range() for one context may run at the same time, but not at the same time as
+ * put_context_private_data().
  */
 struct rdma_peer {
 	struct module *owner;
@@ -52,11 +55,12 @@ struct rdma_peer {
 };
 
 /**
- * rdma_peer_register - makes a peer known
- * @peer: stays as it is until it is unregistered
+ * rdma_peer_register - registers a peer
+ * @peer: the peer, which must not change until it is unregistered
  *
- * Return: 0, -EINVAL without a name that fits or without one of the callbacks, -EEXIST if there is
- * a peer of this name, -ENOSPC if there are too many.
+ * Return: 0, -EINVAL if the name is missing, empty or too long or a callback is missing, -EEXIST if
+ * a peer of this name is registered, -ENOSPC if there are too many peers, -ENODEV if the RDMA
+ * driver is not initialized.
  */
 int rdma_peer_register(const struct rdma_peer *peer);
 

@@ -22,12 +22,13 @@ use kernel::{
 pub struct Range {
     /// The buffer that contains the memory.
     pub buffer: DmaBuf,
-    /// Offset of the first byte in the buffer. Its offset within a page equals that of the address.
+    /// Offset of the first byte in the buffer. The offset equals the address that was passed to
+    /// [`get_range`](Peer::get_range), modulo the page size.
     pub offset: u64,
 }
 
-/// A peer. `Self` is the peer's data of one context: a process that opened an RDMA device with this
-/// peer.
+/// A peer. `Self` is the peer's data of one context. A process gets such a context when it opens an
+/// RDMA device with this peer.
 ///
 /// The data is dropped together with the context. All callbacks may sleep.
 #[vtable]

@@ -31,8 +31,8 @@ use kernel::{
 ///
 /// # Errors
 ///
-/// `EINVAL` for a range beyond the buffer's end, `ENODEV` for a buffer that the exporter is taking
-/// back; errors of the exporter.
+/// `EINVAL` for a range beyond the buffer's end, `ENODEV` for a buffer that the exporter has
+/// revoked meanwhile; errors of the exporter.
 pub fn pin<'a, T: Driver>(
     device: &'a Device<T>,
     buffer: DmaBuf,
@@ -89,7 +89,8 @@ static OPERATIONS: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
     invalidate_mappings: Some(invalidated),
 };
 
-/// The exporter takes a buffer back.
+/// Called when the exporter revokes a buffer: ends the device's accesses, and unmaps and unpins the
+/// buffer.
 ///
 /// # Safety
 ///
