@@ -260,8 +260,8 @@ pub(super) unsafe extern "C" fn resize_user<T: UserCompletionQueues>(
     })
 }
 
-/// Ends the calls of completion and event handlers. After this the core cancels its polling of the
-/// CQ, which no handler may start again, and calls [`post_destroy`].
+/// Ends the calls of completion and event handlers, since a handler could make the core poll again.
+/// Afterwards the core cancels its polling of the CQ and calls [`post_destroy`].
 ///
 /// # Safety
 ///

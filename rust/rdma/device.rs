@@ -92,8 +92,8 @@ impl<T: Driver> CoreObject<T> for bindings::ib_device {
 pub struct DeviceParts {
     bound_device: ARef<device::Device>,
     binding: Binding,
-    /// The stubs that completions of processes point to in place of QPs, in the order of the QPNs
-    /// from 1 on. Empty if the core does not poll for processes.
+    /// Stubs that take the place of QPs in the completions that the core polls on behalf of
+    /// processes. Sorted by QPN, from 1 on. Empty if the core does not poll on behalf of processes.
     stubs: KVec<QpStub>,
 }
 
@@ -139,8 +139,8 @@ impl<T: Driver> Device<T> {
         &self.0.own().binding
     }
 
-    /// The stub that completions of a process point to in place of QP `number`; `None` if the core
-    /// does not poll for processes.
+    /// The stub that takes the place of QP `number` in the completions that the core polls on
+    /// behalf of a process. `None` if the core does not poll on behalf of processes.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl<T: Driver> Device<T> {
         to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
     }
 
-    /// The network device of a port. The caller holds the reference briefly, since the removal of
-    /// the network device waits for it.
+    /// The network device of a port. The caller must drop the reference soon, since the removal of
+    /// the network device waits until all references are dropped.
     pub fn netdev(&self, port: u32) -> Option<ARef<net::device::Device>> {
         // SAFETY: The device is registered or being registered, by the type invariants.
         let netdev = unsafe { bindings::ib_device_get_netdev(self.as_raw(), port) };
@@ -319,8 +319,8 @@ impl<T: Driver> Drop for Registered<'_, T> {
     }
 }
 
-/// The generic device that is embedded in the C structure. References to it keep the memory of both
-/// structures.
+/// The generic device that is embedded in the C structure. As long as references to the generic
+/// device exist, the memory of both structures is not freed.
 ///
 /// # Safety
 ///
@@ -486,7 +486,7 @@ impl<T: Driver> Registration<T> {
     /// # Errors
     ///
     /// `EINVAL` if the parent or the DMA device is neither the bound device nor one of its
-    /// ancestors, and without ports or completion vectors; errors of the core.
+    /// ancestors, or if there are no ports or no completion vectors; errors of the core.
     pub fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
         for device in [config.parent, config.dma_device] {
             if !is_ancestor(as_raw_device(device), config.bound_device) {
@@ -560,8 +560,8 @@ impl<T: Driver> Allocated<T> {
         // registration ends before the bound device and its ancestors are unbound, and until then
         // `device_add()` holds a reference to the parent. The class devices of the core and its
         // clients (namespaces, uverbs, umad) have the same parent and are deleted with the
-        // registration. Afterwards an open file or directory keeps only their memory, which does
-        // not refer to the parent.
+        // registration. Afterwards an open file or directory keeps only the memory of these class
+        // devices, which does not refer to the parent.
         unsafe {
             bindings::ib_set_device_ops(device, T::OPERATIONS.as_raw());
             // Every callback that takes driver data checks it through `Udata` or refuses it.

@@ -53,10 +53,10 @@ impl Drop for LoadedModule {
     }
 }
 
-/// A buffer that may stay attached to its exporter for good. It keeps the handler and the module,
-/// which the exporter may call back.
+/// A buffer that may stay attached to its exporter for good. As long as this value exists, so do
+/// the handler, which the exporter may call, and the module with the handler's code.
 ///
-/// If it is dropped after the driver was unbound from its device, it is leaked.
+/// If this is dropped after the driver was unbound from its device, the buffer is leaked.
 ///
 /// # Examples
 ///
@@ -260,7 +260,8 @@ impl<'a> LockedDmabuf<'a> {
         &self.locked.umem
     }
 
-    /// The largest page size of `sizes` that describes the memory; see [`Umem::best_page_shift`].
+    /// The exponent n of the largest page size of 2ⁿ bytes in `sizes` that describes the memory;
+    /// see [`Umem::best_page_shift`].
     pub fn best_page_shift(&mut self, sizes: u64, iova: u64) -> Result<u8> {
         self.locked.umem.best_page_shift(sizes, iova)
     }
@@ -291,15 +292,15 @@ unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
     unsafe { &*private.cast::<R>() }.revoke();
 }
 
-/// A buffer that is pinned and mapped for the device, until this is dropped or the driver is
-/// unbound, whichever is first. This calls the handler, unless the exporter has taken the buffer
-/// back before.
+/// A buffer that is pinned and mapped for the device, until this value is dropped or the driver is
+/// unbound, whichever is first. Then the handler is called, unless the exporter has taken the
+/// buffer back before.
 ///
 /// # Invariants
 ///
 /// The umem in `slot` is over a buffer, and its handler is `handler`.
 pub struct Dmabuf<R: Revoke> {
-    /// Dropped first, since this calls the handler.
+    /// Dropped before `handler`, since the drop calls the handler.
     slot: Slot,
     handler: Arc<R>,
 }

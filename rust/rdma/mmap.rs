@@ -49,8 +49,8 @@ use kernel::{
 
 /// One page of device registers that a process may map, shared and without caching.
 ///
-/// An implementation can return only pages of a region that is claimed for the device to which its
-/// driver is bound. So it can't give other memory to a process.
+/// An implementation can return only pages of a region that is claimed for the device to which the
+/// driver is bound. So a driver can't give other memory to a process.
 ///
 /// # Examples
 ///
@@ -336,7 +336,8 @@ impl<T: UserContexts> OwnedMappings<T> {
     ///
     /// `context` is valid, and is not freed before the result is dropped.
     pub(super) unsafe fn new(context: NonNull<bindings::ib_ucontext>) -> Result<Self> {
-        // INVARIANT: By the safety requirements: dropping this closes the list.
+        // INVARIANT: There are no entries. By the safety requirements, the context is valid until
+        // the result is dropped. The drop closes the list.
         let list = List {
             context: Some(context),
             entries: KVec::new(),

@@ -194,7 +194,7 @@ pub struct UserMemory {
 pub struct DmabufMemory {
     /// File descriptor of the buffer in the current process.
     pub fd: c_int,
-    /// Offset of the part in the buffer. Its offset within a page equals that of `iova`.
+    /// Offset of the part in the buffer. The offset and `iova` are equal modulo the page size.
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,

@@ -49,7 +49,7 @@ use kernel::{
 ///     }
 /// }
 ///
-/// /// The key of a window that has not been invalidated since.
+/// /// The remote key that a window had when it was created.
 /// fn rkey(window: &Mw<MyDriver>) -> u32 {
 ///     **window
 /// }

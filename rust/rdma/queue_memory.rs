@@ -186,7 +186,7 @@ pub struct QueueMemory<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> QueueMemory<WORDS> {
-    /// Maximum number of pages: as many as have their addresses in one page of the kernel.
+    /// Maximum number of pages: the number of page addresses that fit into one page of the kernel.
     const MAX_PAGES: usize = PAGE_SIZE / size_of::<u64>();
 
     /// Allocates at least `size` bytes, with fixed words at the offsets `words`.
@@ -337,8 +337,8 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
         unsafe {
             if cfg!(CONFIG_X86_64) {
                 let value = word.read_volatile();
-                // This processor does not reorder loads with loads, or stores with stores, with
-                // respect to devices either. Only the compiler may.
+                // An x86 processor reorders neither loads with loads nor stores with stores, and
+                // devices see the same order. Only the compiler may reorder them.
                 compiler_fence(Ordering::Acquire);
                 return value;
             }

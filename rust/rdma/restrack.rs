@@ -102,7 +102,7 @@ pub trait ResourceDetails: QueuePairs + MemoryRegions {
     fn mr_details(mr: &Mr<Self>, details: &mut Details<'_>) -> Result;
 }
 
-/// Adds a nest of attributes with the details that `tell` writes to a message.
+/// Adds a nest of attributes to a message. `tell` writes the details into the nest.
 ///
 /// # Safety
 ///

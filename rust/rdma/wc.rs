@@ -18,8 +18,8 @@ use kernel::{
     prelude::*, //
 };
 
-/// A device whose CQs kernel clients poll and arm. The callbacks run in any context and at the same
-/// time for one CQ.
+/// A device whose CQs kernel clients poll and arm. The callbacks run in any context. Several
+/// callbacks may run for one CQ at the same time.
 ///
 /// # Examples
 ///

@@ -27,8 +27,8 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// A device whose QPs kernel clients post to. The callbacks run in any context and at the same time
-/// for one QP.
+/// A device whose QPs kernel clients post to. The callbacks run in any context. Several callbacks
+/// may run for one QP at the same time.
 pub trait KernelQueuePairs: ModifyQueuePairs + AddressHandles + FastRegistration {
     /// Posts send work requests until one is refused. Requests that were posted before it stay
     /// posted.
