@@ -325,7 +325,8 @@ impl<T: Driver> Adapter<T> {
                 T::shutdown(vdev, data);
             }
         }
-        // Running work then fails at broken queues, and does not wait for a device that was reset.
+        // With the queues broken, running work fails instead of waiting for a device that was
+        // reset.
         //
         // SAFETY: The device is valid and bound to this driver.
         unsafe { bindings::virtio_break_device(vdev.as_raw()) };

@@ -23,8 +23,8 @@ use kernel::{
 /// Maximum number of repeated reads because the device changed its configuration meanwhile.
 const RETRIES: usize = 100;
 
-/// Maximum number of capabilities: as many of 4 bytes as fit behind the header of a PCI
-/// configuration space of 256 bytes.
+/// Maximum number of capabilities. A PCI configuration space has 256 bytes, of which 64 are the
+/// header, and a capability has at least 4 bytes.
 const MAX_CAPABILITIES: usize = (256 - 64) / 4;
 
 impl Device<Bound> {

@@ -10,9 +10,9 @@
 //! A caller that can't retry uses [`Virtqueue::add_or_keep`], which adds the buffer as soon as
 //! possible.
 //!
-//! Lock order: `Virtqueue::device`, then the lock of resets, which are both taken where the driver
-//! may sleep; `Virtqueue::attached` is innermost. With `Virtqueue::device` of one queue held,
-//! `Virtqueue::attached` of each queue of the device is taken, one after another.
+//! Lock order: `Virtqueue::device`, the lock of resets, `Virtqueue::attached`. The first two are
+//! taken only where the driver may sleep. A task that holds `Virtqueue::device` of one queue may
+//! take `Virtqueue::attached` of every queue of the device, one after another.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
@@ -262,7 +262,8 @@ impl<C> Attached<C> {
                 bindings::GFP_ATOMIC,
             )
         });
-        // A packed ring has one error for a broken queue and for memory that can't be mapped.
+        // A packed ring returns the same error for a broken queue as for memory that can't be
+        // mapped.
         //
         // SAFETY: The queue is valid.
         let is_broken = || unsafe { bindings::virtqueue_is_broken(self.vq) };

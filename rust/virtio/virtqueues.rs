@@ -364,8 +364,8 @@ unsafe extern "C" fn vq_callback(vq: *mut bindings::virtqueue) {
     // SAFETY: As above. The device is bound: `remove_queues()` waits for callbacks under way, and
     // is called before the device is unbound.
     let dev = unsafe { &*vdev.cast::<Device<Bound>>() };
-    // SAFETY: `priv` was set before the queue was found and points to the queues until it is
-    // deleted.
+    // SAFETY: `priv` was set before the queue was found, and points to the queues until the queue
+    // is deleted.
     let queues = unsafe { &*dev.slot().read_volatile() };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     if let Some(handler) = queues.0.get(index).and_then(|info| info.handler.as_ref()) {
