@@ -139,8 +139,8 @@ impl<T: NotifierOps> Notifier<T> {
         event: c_ulong,
         info: *mut c_void,
     ) -> c_int {
-        // SAFETY: The block is embedded in a `Notifier<T>`, whose `ops` is initialized; nothing
-        // else of it is accessed.
+        // SAFETY: The block is embedded in a `Notifier<T>` whose `ops` is initialized; no other
+        // field of the `Notifier<T>` is accessed.
         let ops = unsafe {
             let this = kernel::container_of!(Opaque::cast_from(block), Self, block);
             &(*this).ops

@@ -99,9 +99,9 @@ impl CompletionQueue {
             .arm(self.consumer.layout(), memory, kind, seen, missed_after)
     }
 
-    /// Switches to `memory`, a ring in which `next` was created and to which the device has moved.
-    /// The old ring must be drained up to its end. `missed` is true if completions of the old ring
-    /// were taken out but are not polled yet. Returns whether the CQ's doorbell must be rung.
+    /// Switches to `next`, the queue in the ring `memory`, to which the device has moved. The old
+    /// ring must be drained up to its end. `missed` is true if completions of the old ring were
+    /// taken out but are not polled yet. Returns whether the CQ's doorbell must be rung.
     pub fn moved<M: RingMemory + ?Sized>(&mut self, next: Self, memory: &M, missed: bool) -> bool {
         let mut arm = replace(self, next).arm;
         let ring_doorbell = arm.moved(self.layout(), memory, missed);

@@ -81,7 +81,7 @@ suite! { rust_sync {
         check!(thrice.ticks.load(Relaxed) == 3);
     }
 
-    /// Without `hasten`, the pause is longer than the test waits.
+    /// The pause is longer than the test waits, so the calls come only because of `hasten`.
     fn periodic_work_is_hastened() {
         let thrice = Thrice::new()?;
         let work = KBox::pin_init(Periodic::new(10 * LONG, Ticker(thrice.clone())), GFP_KERNEL)?;
