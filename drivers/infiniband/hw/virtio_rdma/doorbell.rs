@@ -4,9 +4,9 @@
 //! device of work in a queue.
 //!
 //! Page 0 is the kernel's. Each user context gets a page of its own. The device ignores doorbells
-//! of queues that were not created with the page, so a process rings only its own queues. A page is
-//! reused after [`DoorbellPage`] was dropped; its owner drops it when no process maps the page any
-//! more.
+//! of queues that were not created with the page, so a process rings only its own queues. The owner
+//! of a [`DoorbellPage`] drops it when no process maps the page any more. Afterwards another
+//! context may get the page.
 //!
 //! The device states the distance of doorbell pages, which is at least one page of this kernel. A
 //! process maps the kernel's page that begins with its doorbell page.

@@ -119,8 +119,8 @@ impl virtio::Driver for Driver {
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // Dropped outside of the lock: the drop waits for users, which may wait for a dead device,
-        // and only the watch notices its death.
+        // The drop waits for users, and a user may wait for a dead device until the watch notices
+        // that the device is dead. So the lock is not held, and the watch is still running.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);

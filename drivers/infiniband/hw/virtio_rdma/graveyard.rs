@@ -3,12 +3,12 @@
 //! Memory that a device may still use, since it never confirmed the destruction of its owner.
 //!
 //! The memory is kept until the device was reset. If the reset cannot be confirmed either, the
-//! memory is leaked: better lost than written by the device under its next owner. The same holds
-//! for a PCI function that was unplugged without notice: registers that read as all ones do not
-//! prove that all earlier writes of the function have reached memory.
+//! memory is leaked, since the device might write to it when it has another owner. The memory is
+//! also leaked if a PCI function was unplugged without notice: registers that read as all ones do
+//! not prove that all earlier writes of the function have reached memory.
 //!
-//! Other drivers must not call back a leaked object, unless it keeps this module loaded, as this
-//! type does: [`LingeringDmabuf`](crate::rdma::dmabuf::LingeringDmabuf).
+//! Other drivers may call back a leaked object only if the object keeps this module loaded.
+//! [`LingeringDmabuf`](crate::rdma::dmabuf::LingeringDmabuf) is such an object.
 
 use crate::virtio::Reset;
 use core::mem::{

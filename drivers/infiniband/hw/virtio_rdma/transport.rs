@@ -68,7 +68,7 @@ use kernel::{
     },
 };
 
-/// Cookie of a virtqueue that belongs to no CQ: the cookie of the device, which ignores
+/// Cookie of a virtqueue that belongs to no CQ: the cookie of the device, whose target ignores
 /// completions.
 const NO_COOKIE: u64 = 0;
 

@@ -219,7 +219,7 @@ impl Cq {
     }
 }
 
-/// Checks the attributes of a new CQ, whether the kernel or a process polls it.
+/// Checks the attributes of a new CQ of the kernel or of a process.
 fn check(device: &Device, attr: &CqAttr) -> Result {
     let valid = attr.entries != 0
         && attr.entries <= device.limits().queues.max_cqe

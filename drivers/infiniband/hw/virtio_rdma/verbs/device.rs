@@ -80,7 +80,7 @@ assert_same! {
 /// Size in bytes of the largest MR whose 4 KiB pages fit one flat list.
 const MAX_FLAT_MR_SIZE: u64 = (PageList::MAX_PAGES * SZ_4K) as u64;
 
-/// Rings of processes take at most one part in `RING_PARTS` of the machine's memory.
+/// Rings of processes take at most 1/`RING_PARTS` of the machine's memory.
 const RING_PARTS: usize = 4;
 
 /// The driver's part of an `ib_device`.

@@ -59,7 +59,8 @@ enum Poster {
     /// The kernel posts. The second field holds the QP's virtqueues in RFC mode. Both fields are
     /// empty while the QP is being destroyed.
     Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),
-    /// A process posts, to the send and the receive ring. `None` while the QP is being destroyed.
+    /// A process posts. The fields are the send ring and the receive ring; each is `None` if the QP
+    /// has no such ring, or is being destroyed.
     User(Option<UserRing>, Option<UserRing>),
 }
 

@@ -135,8 +135,8 @@ impl Srq {
     }
 }
 
-/// Writes the offset and length with which the current process maps a ring to the process's address
-/// `addr`: MODIFY_SRQ has no response.
+/// Writes the offset and length for the mmap of a ring to address `addr` of the current process,
+/// since MODIFY_SRQ has no response.
 fn tell(addr: u64, mapping: uverbs::RingMapping) -> Result {
     let mapping = mapping.to_bytes();
     let addr = UserPtr::from_addr(usize::try_from(addr)?);
@@ -154,8 +154,8 @@ fn limits(device: &Device) -> Result<&SrqConfig> {
     device.limits().srq.as_ref().ok_or(EOPNOTSUPP)
 }
 
-/// Checks the attributes of a new SRQ, whether the kernel or a process posts to it. Returns the
-/// maximum number of work requests of an SRQ.
+/// Checks the attributes of a new SRQ of the kernel or of a process. Returns the maximum number of
+/// work requests of an SRQ.
 fn check(device: &Device, attr: &SrqAttr) -> Result<u32> {
     let limits = limits(device)?;
     let valid =

@@ -80,9 +80,10 @@ fn slots_for(entries: u32, slots: RangeInclusive<u32>) -> u32 {
 ///
 /// # Errors
 ///
-/// `ENOPROTOOPT` if provider and module have no version in common, which the log explains. Other
-/// errors would be misread: libibverbs takes `EPROTONOSUPPORT` for a kernel without this verb, and
-/// older modules answer `EOPNOTSUPP` to any versions. `EINVAL` for an invalid range.
+/// `EINVAL` for an invalid range. `ENOPROTOOPT`, with a log message, if provider and module have no
+/// version in common. Other errors would be misunderstood: for libibverbs, `EPROTONOSUPPORT` means
+/// that the kernel lacks this verb, and older modules return `EOPNOTSUPP` for any range of
+/// versions.
 fn agree(context: &NewContext<'_, IbDevice>, provider: &Versions) -> Result<u32> {
     let module = Versions::SPOKEN;
     let older = match module.agree(provider) {

@@ -287,8 +287,8 @@ impl KernelCq {
         let (is_missed, is_due) = match after {
             AfterArm::Nothing => (false, false),
             AfterArm::Missed => (true, !report_missed),
-            // A working device would be notified of the request. It might find completions in the
-            // ring that `missed` does not count.
+            // A working device would now be notified, and might find completions in the ring that
+            // `missed` does not count. The wake-up of the consumer takes the place of its event.
             AfterArm::Tell { missed } => (missed, missed || self.virtqueue.is_none()),
             AfterArm::Fire => (true, true),
         };

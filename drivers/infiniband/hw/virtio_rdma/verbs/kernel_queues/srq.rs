@@ -161,7 +161,7 @@ impl KernelSrq {
     }
 }
 
-/// The SRQ and the consumer of a QP, as the CQ into which the QP's receives complete needs them.
+/// The SRQ and the consumer of a QP, for the CQ into which the QP's receives complete.
 pub(in crate::verbs) struct SharedSource {
     pub(in crate::verbs) srq: Arc<KernelSrq>,
     pub(in crate::verbs) client: Client,

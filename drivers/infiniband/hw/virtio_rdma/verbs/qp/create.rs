@@ -298,7 +298,7 @@ fn finish(qp: Qp) -> Result<NewQp<Qp>> {
     })
 }
 
-/// Checks the attributes of a new QP, whether the kernel or a process posts to it.
+/// Checks the attributes of a new QP of the kernel or of a process.
 fn check(device: &Device, init: &Init<'_>) -> Result {
     let limits = device.limits();
     let blocks_loopback = limits.has(Feature::Multicast) && init.qp_type() == QpType::Ud;
