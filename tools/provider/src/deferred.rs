@@ -137,7 +137,8 @@ impl<M> Deferred<M> {
         }
     }
 
-    /// Applies the messages under the lock that `lock` takes, and drops them after its guard.
+    /// Applies the messages under the lock that `lock` takes, and drops them after the release of
+    /// the lock.
     ///
     /// `lock` returns `None` if the present holder of the lock will check for messages later.
     pub fn settle<G>(&self, lock: impl Fn() -> Option<G>, apply: impl Fn(&mut G, &mut [M])) {

@@ -29,7 +29,8 @@ use crate::lock::Threads;
 #[repr(C)]
 pub struct Pd {
     ibv: ffi::ibv_pd,
-    /// Number of users: of a PD, the parent domains made of it; of a parent domain, its queues.
+    /// Number of users. Users of a PD are the parent domains made of it; users of a parent domain
+    /// are its queues.
     users: AtomicUsize,
     /// The origin of a parent domain; `None` for a PD.
     parent: Option<Parent>,
@@ -83,8 +84,8 @@ impl Pd {
     /// The properties of a queue that is made with this PD. `resource` is one of
     /// `enum virtio_rdma_dv_res_type`. `threads` is the locking of queues without a thread domain.
     pub fn domain(&self, threads: Threads, resource: u32) -> Domain {
-        // Only QPs can do without locks: any thread may create a QP, which changes its CQs, or poll
-        // a CQ, which changes SRQs.
+        // Only QPs can do without locks. A CQ changes when any thread creates a QP for it, and an
+        // SRQ changes when any thread polls a CQ.
         let has_one = resource == ffi::VIRTIO_RDMA_DV_RES_QP;
         let threads = match self.parent {
             // SAFETY: a program that makes a QP in a thread domain promises to use it in one thread

@@ -15,8 +15,8 @@ use virtio_rdma_abi::wqe::INLINE_OFFSET;
 use crate::ffi;
 use crate::memory::Slot;
 
-/// Flags that are passed from the application to the device. The inline flag depends on the
-/// payload.
+/// Flags of the application that are passed to the device. The inline flag is not among them: a WQE
+/// has that flag if its payload is inline.
 const SEND_FLAGS: u32 = SendFlags::FENCE.0 | SendFlags::SIGNALED.0 | SendFlags::SOLICITED.0;
 
 /// A piece of inline payload in the memory of the process.
@@ -28,8 +28,8 @@ pub fn piece(addr: *const u8, length: usize) -> Piece {
     ptr::slice_from_raw_parts(addr, length)
 }
 
-/// A send WQE whose slot is reserved. The payload and the opcode's member are written to the slot
-/// immediately, the other fields by [`finish`](Self::finish).
+/// A send WQE whose slot is reserved. The payload and the [`member`] of the header's union are
+/// written to the slot immediately, the other fields by [`finish`](Self::finish).
 ///
 /// The slots of a send queue have room for a header and as many SGEs or bytes of inline payload as
 /// the QP was created for.

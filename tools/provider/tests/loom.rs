@@ -43,8 +43,8 @@ use virtio_rdma_abi::number::Qpn;
 /// The QP number that all QPs of these models have.
 const QPN: Qpn = Qpn::new(5);
 
-/// A QP. The number is reused, and `life` counts its QPs. loom checks accesses of `memory`: it
-/// reports a use that does not happen before the drop.
+/// A QP. All QPs of a model have the same number, and `life` tells them apart. loom checks accesses
+/// of `memory`: it reports a use that does not happen before the drop.
 struct Qp {
     life: usize,
     memory: UnsafeCell<()>,
