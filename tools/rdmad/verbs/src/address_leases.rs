@@ -2,11 +2,10 @@
 
 //! The ports' claims on the addresses in their GID tables.
 //!
-//! Within an isolation group an address belongs to one port: peers find a port by its address and
-//! trust the address. All ports of a runtime form one group. An address that the configuration
-//! assigns to a port is reserved for that port, in all VLANs. Any other address belongs, within its
-//! VLAN, to the port that has it in its GID table, until that port removes it, is reset or
-//! detached.
+//! An address belongs to one port of a runtime, whatever the ports' isolation groups: peers find a
+//! port by its address and trust the address. An address that the configuration assigns to a port
+//! is reserved for that port, in all VLANs. Any other address belongs, within its VLAN, to the port
+//! that has the address in its GID table, until that port removes it, is reset or detached.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -19,7 +18,7 @@ use virtio_rdma_abi::number::PortId;
 use crate::error::{Errno, Result};
 use crate::gid::{Address, Gid};
 
-/// The leases of the ports of one isolation group.
+/// The leases of the ports of one runtime.
 #[derive(Debug, Default)]
 pub(crate) struct AddressLeases(Mutex<Leases>);
 
@@ -68,8 +67,8 @@ impl AddressLeases {
         Ok(())
     }
 
-    /// Drops the claim of one entry of the GID table of `port`, which held `address` and was
-    /// cleared.
+    /// Records that an entry with `address` was cleared in the GID table of `port`. With the last
+    /// such entry, the port's lease of the address ends.
     pub(crate) fn release(&self, port: PortId, address: Address) {
         if let Entry::Occupied(mut entry) = self.0.lock().held.entry(address) {
             let (owner, entries) = entry.get_mut();

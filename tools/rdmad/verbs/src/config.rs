@@ -41,7 +41,7 @@ const RFC_CQE: u32 = 2048;
 const CONTROL_QUEUE_SIZE: u32 = 256;
 const EVENT_QUEUE_SIZE: u32 = 1024;
 
-/// Bytes charged to an object for its entries in maps of other objects: users of a CQ or SRQ,
+/// Bytes charged for an object's entries in maps of other objects: users of a CQ or SRQ,
 /// timers, waiting events, windows of a QP.
 pub(crate) const BOOKKEEPING: usize = 256;
 

@@ -115,8 +115,8 @@ pub struct Device {
     blocked: ReadySet<Qpn>,
 }
 
-/// A QP of another port that a worker is using. If the worker panics, its work on the QP is half
-/// done, so the QP fails.
+/// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
+/// so the QP fails.
 pub(crate) struct Borrowed<'a> {
     device: &'a Device,
     qpn: Qpn,

@@ -7,7 +7,7 @@
 //! until the rate has earned the missing amount. So QPs are served in the order of their bookings,
 //! one portion each. A QP that tries earlier gets the same time again.
 //!
-//! Without limits, a QP only reads one flag here.
+//! Without limits, a QP only reads one flag.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};

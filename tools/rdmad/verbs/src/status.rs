@@ -111,7 +111,7 @@ pub struct RuntimeStatus {
     /// Budget of a turn, for each half of a QP. The unit is the cost of copying one byte. The last
     /// step of a turn may exceed the budget.
     pub turn_budget: u64,
-    /// Cost of the longest turn of any thread, in the same unit.
+    /// Cost of the longest turn of any thread, in the unit of `turn_budget`.
     pub longest_turn: u64,
     /// Number of times that a thread waited until the turns in progress had ended, for example
     /// after it removed an object.

@@ -152,7 +152,7 @@ impl<N: Number, T> Table<N, T> {
     }
 
     /// Calls `visit` with the object with this number, if there is one, without taking a reference
-    /// to it. The object's removal waits for the visit, so this may be called outside of turns.
+    /// to it. The object's removal waits for the visit, so a visit may happen outside of turns.
     #[inline]
     pub(crate) fn with<R>(&self, number: N, visit: impl FnOnce(&T) -> R) -> Option<R> {
         let slot = self.slot(number)?;

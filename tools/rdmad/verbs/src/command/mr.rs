@@ -149,7 +149,8 @@ impl Device {
         Ok(DONE)
     }
 
-    /// The access rights that negotiated features add. The memory of a VM is never persistent.
+    /// The access rights that negotiated features add. They never include `FLUSH_PERSISTENT`, since
+    /// the memory of a VM is not persistent.
     fn optional_rights(&self) -> AccessFlags {
         self.negotiated()
             .iter()

@@ -27,7 +27,7 @@ pub(crate) enum DatagramStep {
 }
 
 /// Delivers a datagram to QP `to.qpn` of `device`, if that QP accepts it. Returns only errors of
-/// the sender: a datagram that the receiver drops is sent.
+/// the sender: a datagram that the receiver drops counts as sent.
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,

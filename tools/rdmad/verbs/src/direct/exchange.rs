@@ -177,8 +177,8 @@ impl Exchange<'_, '_, '_> {
             .map_err(|fault| self.refuse_access(fault))
     }
 
-    /// The greater path MTU, if the QPs have different ones and the message needs more than one
-    /// packet of the smaller one.
+    /// The greater of both QPs' path MTUs, if these differ and the message is longer than the
+    /// smaller of them.
     fn disagreement(&self) -> Option<Mtu> {
         let theirs = self.recv.responder.as_ref().and_then(Responder::mtu)?;
         let differs = theirs != self.mtu && self.wr.length > self.mtu.min(theirs).bytes();

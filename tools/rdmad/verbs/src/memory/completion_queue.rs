@@ -44,7 +44,7 @@ impl CompletionProducer {
         Self::Virtqueue { mem, queue }
     }
 
-    /// The CQ's virtqueue, if the CQ is one.
+    /// The CQ's virtqueue; `None` if the CQ is an own ring.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match self {
             Self::Own { .. } => None,

@@ -27,7 +27,7 @@ pub(super) struct FastMr {
 
 #[derive(Debug, Default)]
 struct FastMrState {
-    /// The pages that MAP_MR_SG set for the next registration, or for the last one.
+    /// The pages that the last MAP_MR_SG set. Each registration without pages of its own uses them.
     mapped: Option<Mapped>,
     /// The registered memory; `None` if the MR is free.
     region: Option<Arc<Region>>,

@@ -23,7 +23,7 @@ pub(crate) enum QueueMem {
 }
 
 impl QueueMem {
-    /// The queue's virtqueue, if the queue is one.
+    /// The queue's virtqueue; `None` if the queue is an own ring or absent.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match self {
             Self::Own(_) | Self::Absent => None,

@@ -23,7 +23,7 @@ use super::QpKey;
 const SEATS: usize = 8;
 /// If the time between two polls is longer than this, other threads have used the worker's CPU.
 const ABSENCE: Duration = Duration::from_micros(500);
-/// Time for which a worker watches no QPs after such an absence.
+/// Time for which a worker watches no QPs after an [`ABSENCE`] from its CPU.
 const PAUSE: Duration = Duration::from_millis(20);
 /// With unlimited patience: time without work after which a QP loses its seat if another QP needs
 /// one.

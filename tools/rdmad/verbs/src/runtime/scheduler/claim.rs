@@ -16,8 +16,8 @@ use super::work::{TurnEnd, Work};
 use super::{ReadySet, Scheduler};
 
 /// Number of successive rounds after which a worker that only watches takes over work of another
-/// worker. If that worker is not busy with a turn, it finds the work earlier itself, and has the
-/// flow's state in its cache.
+/// worker. If the other worker is not busy with a turn, it should serve its work itself: it has the
+/// flow's state in its cache, and finds the work within fewer rounds.
 const ROUNDS_TO_STEAL: u32 = 16;
 
 /// A flow that a worker has taken from a ready set, to give the flow a turn.

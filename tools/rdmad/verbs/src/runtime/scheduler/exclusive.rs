@@ -6,7 +6,7 @@ use super::sync::{AtomicU8, Ordering};
 
 /// Flag: a worker is executing a turn.
 const BUSY: u8 = 1;
-/// Flag: another worker tried to execute a turn during that turn.
+/// Flag: another worker tried to execute a turn during the turn in progress.
 const AGAIN: u8 = 2;
 
 /// Lets one worker at a time execute turns on an object. A second worker does not wait: at the end
