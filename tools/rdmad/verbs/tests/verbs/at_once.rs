@@ -33,9 +33,9 @@ fn after_an_idle_gap_the_ringing_thread_serves() {
     let world = at_once(PathPolicy::Direct, Duration::ZERO);
     let pair = Pair::new(&world);
     let (mut id, mut done) = (0, 0);
-    // Not every message is served by the ringing thread: a worker may not have got a CPU to go to
-    // sleep. 20 messages in a row that are complete right after their doorbell were all served by
-    // the ringing thread, because a worker is not that fast each time.
+    // Not every message is served by the ringing thread: a worker that waits for a CPU has not gone
+    // to sleep yet. If 20 messages in a row are complete right after their doorbell, the ringing
+    // thread served all of them, because a worker is not that fast each time.
     wait(
         "messages that are executed when the doorbell was rung",
         || {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The number of read-modify-writes of words that other threads write too. Each of them costs a
-//! transfer of a cache line between processors.
+//! The number of read-modify-writes of words that other threads write too. Each such operation
+//! costs a transfer of a cache line between processors.
 
 use verbs::{shared_writes, Clock, Limits, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ib::{SigType, WrOpcode};

@@ -488,7 +488,8 @@ fn a_queue_moves_to_no_shorter_slots() {
     }
 }
 
-/// MODIFY_SRQ refuses a size, a ring or a limit without the flag of this attribute.
+/// A MODIFY_SRQ that contains a size, a ring or a limit is refused if the attribute mask does not
+/// name this attribute.
 // abi: R-564
 #[test]
 fn changes_that_are_not_named_are_refused() {

@@ -70,8 +70,8 @@ pub(super) struct End<'w> {
     /// Messages to the peer that the peer has not received.
     pub messages: VecDeque<Message>,
     pub received: VecDeque<Received>,
-    /// Value that this end's atomic word will have after all work requests that the peer has
-    /// posted.
+    /// Value that this end's atomic word will have when all work requests that the peer has posted
+    /// are executed.
     pub word: u64,
     pub armed: Option<ArmKind>,
     /// The new ring of the CQ, if the device uses it already and the driver does not use it yet.
