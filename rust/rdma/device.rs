@@ -72,14 +72,14 @@ pub trait Driver: Sized + Send + Sync + 'static {
     fn query_device(device: &Device<Self>) -> DeviceAttr;
 }
 
-/// A registered device, which callbacks get. Dereferences to the driver's data.
+/// A registered device, as callbacks get it. Dereferences to the driver's data.
 ///
 /// # Invariants
 ///
 /// As long as references exist, the device is registered or being registered, and
-/// [`Config::bound_device`] is bound to its driver. Its ancestors are bound then too, the parent
-/// and the DMA device among them: the driver of an ancestor removes `bound_device` before it is
-/// unbound.
+/// [`Config::bound_device`] is bound to its driver. The ancestors of `bound_device`, among them the
+/// parent and the DMA device, are then bound too: the driver of an ancestor removes `bound_device`
+/// before the ancestor is unbound.
 #[repr(transparent)]
 pub struct Device<T: Driver>(Object<bindings::ib_device, T>);
 

@@ -172,7 +172,7 @@ impl Drop for Detach {
 
 /// The umem of a buffer, which is released at the latest when the driver is unbound.
 struct Slot {
-    /// Dropped first.
+    /// Dropped first: the drop waits for the release of the umem.
     _detach: Devres<Detach>,
     attached: Arc<Attached>,
 }

@@ -33,7 +33,7 @@ pub trait DriverData {
     /// The bytes of the structure, in the length that the driver knows.
     type Bytes: AsRef<[u8]> + AsMut<[u8]>;
 
-    /// Zeroes of this length.
+    /// [`Bytes`](Self::Bytes) that are all zero.
     const ZEROES: Self::Bytes;
 
     /// Minimum number of bytes of a request that a process passes: the length of the first version

@@ -111,8 +111,8 @@ impl Drop for DmaMapping {
 /// process.
 ///
 /// The kernel itself does not access the memory. The pages are freed when this is dropped and no
-/// process maps them any more. The driver drops this before it is unbound from its device, or
-/// never: the memory stays allocated and mapped for the device if it is dropped later.
+/// process maps them any more. If this is dropped after the driver was unbound from its device, the
+/// memory stays allocated and mapped for the device.
 pub struct UserMemory {
     mapping: WhileBound<DmaMapping>,
     pages: Arc<UserPages>,

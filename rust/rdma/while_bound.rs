@@ -127,8 +127,8 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A value that is dropped only while the device is bound to the driver that made the value. If its
-/// owner drops it later, it is leaked: the driver should have dropped it before, or never.
+/// A value that is dropped only while the device is bound to the driver that made the value. If the
+/// owner drops the value after the device was unbound, the value is leaked.
 pub(super) struct WhileBound<T> {
     value: ManuallyDrop<T>,
     binding: Binding,

@@ -165,7 +165,8 @@ suite! { rust_rdma_null {
         check!(second.device().try_get().is_some());
     }
 
-    /// A device that is no ancestor of the bound device may be unbound first.
+    /// A device that is no ancestor of the bound device is refused, since it may be unbound before
+    /// the bound device.
     fn parent_and_dma_device_are_ancestors() {
         let host = Host::new(c"rdma_test")?;
         let other = Host::new(c"rdma_test_other")?;

@@ -86,8 +86,8 @@ suite! { rust_rdma_registers {
         }
     }
 
-    /// A region's last page, if the region does not cover it whole, may contain registers of
-    /// another device.
+    /// If a region covers only a part of its last page, the rest of that page may contain registers
+    /// of another device.
     fn pages_are_whole() {
         let host = Host::new(c"rdma_test")?;
         let mut page = Page::new(host.device(), start(), 2 * PAGE_SIZE - 1)?;
