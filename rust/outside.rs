@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-// The abstractions as items of the driver's crate. Its root includes this file when the driver is
-// built out of the kernel's tree. In the tree the abstractions are modules of the kernel crate,
-// except the abstractions that exist only out of the tree.
+// The abstractions as items of the driver's crate. The root of that crate includes this file when
+// the driver is built out of the kernel's tree. In the tree, the abstractions are modules of the
+// kernel crate, except the abstractions that exist only out of the tree.
 
 #[allow(unsafe_code)]
 mod bindings;

@@ -107,8 +107,8 @@ unsafe impl<T: HwRng> Send for Registration<T> {}
 unsafe impl<T: HwRng> Sync for Registration<T> {}
 
 impl<T: HwRng> Registration<T> {
-    /// Registers a generator. The kernel's parameter `default_quality` says how much entropy its
-    /// bytes count for.
+    /// Registers a generator. The kernel's parameter `default_quality` determines how much entropy
+    /// the kernel assumes in the generator's bytes.
     ///
     /// # Errors
     ///

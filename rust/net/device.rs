@@ -17,8 +17,8 @@ pub const ETH_ALEN: usize = bindings::ETH_ALEN as usize;
 
 /// A network device.
 ///
-/// The task that removes a device waits for all references to it. So owners of references have to
-/// drop them on [`Event::Unregister`](super::notifier::Event::Unregister).
+/// The task that removes a device waits until all references to the device are dropped. So owners
+/// have to drop their references on [`Event::Unregister`](super::notifier::Event::Unregister).
 ///
 /// # Invariants
 ///

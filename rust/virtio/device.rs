@@ -42,10 +42,11 @@ impl Feature {
     pub const VERSION_1: Self = Self(bindings::VIRTIO_F_VERSION_1);
     /// The device accesses memory through the DMA API like other devices of its platform.
     pub const ACCESS_PLATFORM: Self = Self(bindings::VIRTIO_F_ACCESS_PLATFORM);
-    /// Virtqueues need the barriers of the platform's devices instead of those between CPUs.
+    /// Virtqueues need the platform's barriers for devices instead of barriers between CPUs.
     ///
-    /// The transport accepts this feature without asking the driver. Virtqueues use these barriers
-    /// by themselves; a driver has to use them for other memory that it shares with the device.
+    /// The transport accepts this feature without asking the driver. The virtio core uses the
+    /// platform's barriers for virtqueues. For other memory that a driver shares with the device,
+    /// the driver itself has to use them.
     pub const ORDER_PLATFORM: Self = Self(bindings::VIRTIO_F_ORDER_PLATFORM);
     /// A single queue can be reset.
     pub const RING_RESET: Self = Self(bindings::VIRTIO_F_RING_RESET);
