@@ -306,8 +306,8 @@ impl ControlQueue {
             for slot in &self.slots {
                 slot.done.complete();
             }
-            // A task that read `dead` before `dead` was set holds the lock until it waits. So once
-            // the lock was taken here, the task waits, and is notified below.
+            // A task that has found `dead` unset holds the lock of `idle` until it waits. So once
+            // this function has had the lock, that task waits and is notified below.
             drop(self.idle.lock());
             self.idle_changed.notify_all();
         }

@@ -384,8 +384,8 @@ impl MemoryRegions for IbDevice {
             let all = RegCommand::new(pd, &new.umem, new.page_shift, &new.memory)?;
             request.memory = command.insert(all).request;
         } else {
-            // The device ignores the request's fields of the memory, since it keeps the
-            // translation.
+            // The device ignores the fields that describe memory, since the translation does not
+            // change.
             request.memory.base.pdn = pd.number();
             request.memory.base.access_flags = rights(pd, new.memory.access)?;
         }

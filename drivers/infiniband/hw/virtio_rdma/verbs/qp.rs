@@ -68,7 +68,7 @@ enum Poster {
 struct Attributes {
     qp_type: QpType,
     cap: QpCap,
-    /// The state that the driver last set; the device moves a QP to ERR by itself.
+    /// The state that the driver last set. The device may have moved the QP to ERR since.
     state: Atomic<u32>,
     /// Rate limit in kb/s, 0 for none.
     rate_limit: Atomic<u32>,
