@@ -53,7 +53,8 @@ extern "C" {
 pub struct Shared {
     /// The context's file, which is open as long as the context is.
     pub fd: RawFd,
-    /// The context's doorbell page. Without rings of its own, the context rings no doorbell.
+    /// The context's doorbell page. If queues are in the kernel, the page is plain memory, and the
+    /// context rings no doorbell.
     pub doorbell: DoorbellPage,
     /// How the context's queues are locked.
     pub threads: Threads,

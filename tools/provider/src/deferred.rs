@@ -7,9 +7,9 @@
 //! holder of the lock applies it.
 //!
 //! Polling checks for messages when its ring is empty, and when the QP of a completion is not in
-//! the table. A control verb takes a QP out of the table in [`defer`](Deferred::defer), by a
-//! release store, after it has set [`is_pending`](Deferred::is_pending). A poller that misses the
-//! QP by an acquire load sees `is_pending` too.
+//! the table. [`defer`](Deferred::defer) first sets [`is_pending`](Deferred::is_pending). Then the
+//! control verb takes the QP out of the table by a release store. So a poller whose acquire load
+//! does not find the QP sees `is_pending`.
 //!
 //! Control verbs do not wait, so messages may arrive as fast as they are applied. The holder of the
 //! lock therefore applies only the messages that it finds at first, and does not loop until the
