@@ -64,8 +64,8 @@ pub enum Error {
 /// The filters that [`spawn`] applies to threads. Set when the sandbox is turned on.
 static FILTERS: OnceLock<Filters> = OnceLock::new();
 
-/// Confines all threads that [`spawn`] starts from now on. They may make the system calls that
-/// these uplinks need.
+/// Confines all threads that [`spawn`] starts from now on. The switch's thread may make the system
+/// calls that these uplinks need.
 ///
 /// # Errors
 ///

@@ -14,7 +14,7 @@ use crate::Kind;
 /// `PR_SET_VMA` (C header: linux/prctl.h), by which the C library names its memory mappings.
 const PR_SET_VMA: u32 = 0x5356_4d41;
 
-/// The kinds of uplinks of the daemon. Uplinks need other system calls than ports.
+/// The kinds of uplinks of the daemon. Each kind needs system calls that ports don't need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UplinkKinds {
     /// Whether there are uplinks over Unix sockets.

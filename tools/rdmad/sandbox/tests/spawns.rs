@@ -32,7 +32,7 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// Whether a file consists only of tests, by its name or that of its folder.
+/// Whether a file consists only of tests, according to its name or the name of its folder.
 fn is_test(file: &Path) -> bool {
     let name = |path: &Path| path.file_stem().map(|name| name.to_owned());
     let parent = file.parent().and_then(name);

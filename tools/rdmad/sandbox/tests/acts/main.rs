@@ -2,7 +2,7 @@
 
 //! Tries every system call of the [table](list) in each kind of thread, each time in a separate
 //! process. The sandbox must refuse the call or end the process. Outside of the sandbox the call
-//! must not be refused, which shows that it is the sandbox that refuses it. Work that every thread
+//! must not be refused: this shows that the refusal is due to the sandbox. Work that every thread
 //! must be able to do, such as to free memory, must not be refused.
 
 mod list;
