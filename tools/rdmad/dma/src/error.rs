@@ -81,7 +81,7 @@ pub enum MapError {
     TooMuch {
         /// Length of the region in bytes.
         len: u64,
-        /// Bytes that are mapped already.
+        /// Number of bytes that are mapped already.
         mapped: u64,
         /// Limit of the sum of `len` and `mapped`.
         limit: u64,

@@ -92,7 +92,8 @@ impl Shown {
         };
         content.extend(bytes);
         if content.len() > MAX_CONTENT {
-            // The client gives up. Its next content begins anew.
+            // After this error the client sends no more of this content. The next bytes that it
+            // sends are the start of other content.
             content.clear();
             return Err(Errno::FBIG.into());
         }
