@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Confinement of the daemon once it is ready, and its keeper.
+//! Confinement of the daemon and of its keepers.
 
 use std::collections::BTreeSet;
 use std::io;

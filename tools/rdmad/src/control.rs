@@ -211,7 +211,7 @@ impl Answers for Control {
     }
 }
 
-/// The line that a client gets. An error is logged too.
+/// Encodes a reply as a line. If the reply is an error, logs the error.
 fn line(reply: Result<Reply>) -> io::Result<Vec<u8>> {
     let reply = reply.unwrap_or_else(|error| {
         let error = format!("{error:#}");

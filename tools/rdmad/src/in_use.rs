@@ -20,7 +20,7 @@ pub struct InUse<'a> {
 }
 
 impl<'a> InUse<'a> {
-    /// Adds the path of a socket. Fails if it is in use.
+    /// Adds the path of a socket. Fails if the path is in use.
     pub fn path(&mut self, path: &'a Path) -> Result<()> {
         ensure!(
             self.paths.insert(path),

@@ -18,7 +18,7 @@ use crate::report::{Frames, PortReport, QueueReport, Report, Worker};
 /// Prefix of the names of all metrics.
 const PREFIX: &str = "virtio_rdmad";
 
-/// Description of the limit of an amount of memory, which is the metric before it.
+/// Description of a metric for a limit of memory. The metric for the used memory precedes it.
 const LIMIT: &str = "Limit of that memory";
 
 /// Name and description of a metric, and its value for a port or a link.

@@ -34,7 +34,7 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 pub struct Workers {
     count: usize,
-    /// Budget of a turn for each half of a QP. A unit is the cost of copying one byte.
+    /// Budget of a turn for each half of a QP, in units of the cost of copying one byte.
     pub turn_budget: u64,
     /// Cost of the longest turn, in units of the budget.
     longest_turn: u64,
@@ -114,7 +114,7 @@ fn microseconds(time: Duration) -> u64 {
     time.as_micros() as u64
 }
 
-/// Used bytes of memory, and their limit.
+/// Number of used bytes of memory, and the limit of this number.
 #[derive(Debug, Serialize)]
 pub struct MemoryReport {
     pub used: u64,

@@ -27,7 +27,7 @@ pub struct Changes {
     document: Document,
     /// The ports of the command line.
     configured: Vec<PortArgs>,
-    /// The value of `RUST_LOG`.
+    /// The value of `RUST_LOG` at the start of the daemon.
     environment: Option<String>,
     file: Option<(PathBuf, KeptFile)>,
     /// Whether the content of the file differs from `document`.
