@@ -11,8 +11,8 @@ use std::sync::Arc;
 use crate::Virtqueue;
 
 thread_local! {
-    /// Queues of all devices whose drivers this thread has yet to interrupt. The vector keeps its
-    /// capacity, so after a while it allocates nothing.
+    /// Queues of all devices whose drivers this thread has yet to interrupt. The list keeps its
+    /// capacity, so that later interrupts allocate no memory.
     static DUE: RefCell<Vec<Arc<Virtqueue>>> = const { RefCell::new(Vec::new()) };
 }
 
