@@ -18,11 +18,11 @@ use crate::index::SourceIndex;
 /// Maximum number of frames that are chosen to be sent next, together.
 pub(crate) const TOGETHER: usize = 64;
 
-/// Bytes of a turn. Several frames of a source leave in sequence, so that they can leave with one
-/// system call.
+/// Number of bytes that a source may send in a turn: several frames, so that one system call can
+/// send these together.
 const QUANTUM: isize = 16 << 10;
 
-/// The frames that wait.
+/// The frames that wait for room in a link.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// The queue of each source, at the index of the source.
@@ -46,7 +46,8 @@ struct Queue {
     frames: VecDeque<(Frame, Instant)>,
     /// Number of the source's frames: those in `frames` and the chosen ones.
     len: usize,
-    /// Bytes that the source may still send in its turn. The last frame of a turn may exceed them.
+    /// Number of bytes that the source may still send in its turn. The last frame of a turn may be
+    /// longer.
     credit: isize,
     /// Whether the source is in `fresh` or `others`.
     is_listed: bool,

@@ -46,7 +46,7 @@ pub struct FaultPlan {
     pub corrupt: f64,
     /// Probability that a frame arrives late.
     pub delay: f64,
-    /// Seed of the decisions.
+    /// Seed of the random numbers that determine the faults.
     pub seed: u64,
 }
 

@@ -532,7 +532,7 @@ impl Forwarder {
         }
     }
 
-    /// Retries full sockets.
+    /// Sends waiting frames, as far as the sockets have room again.
     pub(crate) fn retry(&mut self, now: Instant) {
         for (_, link, counters) in self.links() {
             counters.dropped.add(link.retry(now));

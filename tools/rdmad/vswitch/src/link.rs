@@ -471,8 +471,8 @@ impl Link {
 }
 
 impl Socket {
-    /// Sends the first of `frames`, and following ones if the socket sends runs. `frames` must not
-    /// be empty. Returns the number of frames sent.
+    /// Sends the first of `frames`, and the following frames as far as the socket can send several
+    /// by one call. `frames` must not be empty. Returns the number of frames sent.
     fn send_first(&mut self, frames: &mut VecDeque<Frame>) -> Result<usize, Errno> {
         match self {
             Self::Udp(socket) => socket.send(frames),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Values by the MAC addresses of ports.
+//! A map whose keys are the MAC addresses of ports.
 
 use roce::net::Mac;
 
-/// A map from MAC addresses to values, in which the switch finds the addresses of each frame. A
-/// search in the sorted list takes 12 steps for the maximum of 4,096 ports.
+/// A map from MAC addresses to values, in which the switch looks up the addresses of each frame.
+/// The list is sorted: a search takes 12 steps for the maximum of 4,096 ports.
 #[derive(Clone, Debug)]
 pub(crate) struct MacIndex<T>(Vec<(u64, T)>);
 
@@ -75,7 +75,7 @@ mod tests {
         index.remove_if(&mac(4), |_| true);
         assert_eq!(index.get(&mac(3)), None);
         assert_eq!(index.get(&mac(5)), Some(&5));
-        // All six bytes count.
+        // A search compares all six bytes of the address.
         assert_eq!(index.get(&[0x53, 0x54, 0, 9, 0, 5]), None);
     }
 }
