@@ -86,7 +86,7 @@ pub struct MessageState {
     pub rkey: u32,
     /// Length of a WRITE in bytes; 0 for a SEND.
     pub length: u32,
-    /// Bytes of the message that have arrived.
+    /// Number of bytes of the message that have arrived.
     pub received: u32,
     /// 0 for no message, 1 for a SEND, 2 for a WRITE.
     pub kind: u32,

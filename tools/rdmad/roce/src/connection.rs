@@ -63,7 +63,7 @@ pub enum Pause {
 /// Outcome of a call of `transmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Bytes of the frames sent.
+    /// Total size of the frames sent, in bytes.
     pub bytes: usize,
     /// Why `transmit` sent no more frames.
     pub pause: Pause,

@@ -12,7 +12,7 @@ use crc32fast::Hasher;
 use crate::headers::Bth;
 use crate::net::{IPV4_SIZE, IPV6_SIZE, UDP_SIZE};
 
-/// Bytes of the ICRC at the end of a packet.
+/// Size in bytes of the ICRC at the end of a packet.
 pub const ICRC_SIZE: usize = 4;
 
 const ROUTE_HEADER: usize = 8;

@@ -117,7 +117,7 @@ pub(crate) fn fits(position: Position, payload: &[u8], mtu: Mtu) -> bool {
     }
 }
 
-/// Bytes of a frame with these headers and a payload of `payload` bytes.
+/// Size in bytes of a frame with these headers and a payload of `payload` bytes.
 pub fn frame_size(path: &Path, body: &Body, payload: usize) -> usize {
     path.size() + Bth::SIZE + body.size() + payload.next_multiple_of(4) + ICRC_SIZE
 }

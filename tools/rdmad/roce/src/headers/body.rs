@@ -137,7 +137,7 @@ impl Body {
         }
     }
 
-    /// Bytes of the extended headers.
+    /// Size of the extended headers in bytes.
     pub(crate) const fn size(&self) -> usize {
         match self {
             Self::Request(RcRequest::Part(part)) | Self::Uc(part) => part.size(),

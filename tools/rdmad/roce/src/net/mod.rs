@@ -164,7 +164,7 @@ impl Path {
         }
     }
 
-    /// Bytes of the Ethernet, IP and UDP headers.
+    /// Size of the Ethernet, IP and UDP headers in bytes.
     pub(crate) const fn size(&self) -> usize {
         self.ip_offset() + self.addresses.ip_size() + UDP_SIZE
     }

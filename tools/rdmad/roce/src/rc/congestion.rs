@@ -42,7 +42,7 @@ pub(super) struct CongestionWindow {
     packets: u64,
     /// Window size in packets below which the window doubles each round trip.
     threshold: u64,
-    /// Packets acknowledged since the window last grew or shrank.
+    /// Number of packets acknowledged since the window last grew or shrank.
     acknowledged: u64,
     /// Marks and losses of packets before this position do not shrink the window, because it has
     /// already shrunk in their round trip.

@@ -99,7 +99,8 @@ pub struct Requester<L> {
     sent: u64,
     /// Position behind the last packet of the posted work requests.
     posted: u64,
-    /// Requests in flight that have a response of their own: READs, atomic operations and FLUSHes.
+    /// Number of requests in flight that have a response of their own: READs, atomic operations and
+    /// FLUSHes.
     unanswered: u32,
     retries: u8,
     rnr_retries: u8,

@@ -6,8 +6,8 @@
 //! builds packets. The [`Receiver`] copies a [GRH](grh) and the payload of each packet to the
 //! buffers of a receive.
 //!
-//! The caller checks P_Keys. It also replaces a Q_Key with its top bit set in a work request by the
-//! Q_Key of the QP.
+//! The caller checks P_Keys. If the top bit of the Q_Key in a work request is set, the caller uses
+//! the Q_Key of the QP instead.
 
 mod grh;
 mod receiver;

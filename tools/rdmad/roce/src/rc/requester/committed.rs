@@ -34,7 +34,8 @@ pub struct RequesterState {
     pub sq_psn: u32,
     /// Number of queued operations on local keys that were executed.
     pub locals: u32,
-    /// Requests in flight that have a response of their own: READs, atomic operations and FLUSHes.
+    /// Number of requests in flight that have a response of their own: READs, atomic operations and
+    /// FLUSHes.
     pub unanswered: u32,
     /// Number of transport retries left.
     pub retries: u8,

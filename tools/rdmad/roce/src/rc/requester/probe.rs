@@ -71,7 +71,7 @@ pub(super) struct Prober {
     /// transmission (Karn's rule).
     timed: Option<(u64, Instant)>,
     deadline: Option<Instant>,
-    /// Probes sent since the last progress.
+    /// Number of probes sent since a packet was last acknowledged.
     sent: u32,
     /// Number of times that the time before a probe was doubled. Reset only when a round trip is
     /// measured. Otherwise a round trip longer than that time could never be measured: each probe

@@ -67,7 +67,7 @@ pub struct Kept<T, const N: usize> {
 pub struct AnswerState {
     /// PSN, kind and value of the answer.
     pub answer: ResultState,
-    /// Bytes of a READ that are left to send; 0 for other kinds.
+    /// Number of bytes of a READ that are left to send; 0 for other kinds.
     pub remaining: u32,
     /// R_Key of a READ; 0 for other kinds.
     pub rkey: u32,
