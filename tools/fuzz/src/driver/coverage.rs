@@ -68,7 +68,7 @@ const PARSERS: &[Parser] = &[
     Parser {
         name: "RFC chains",
         sources: &["tools/rdmad/virtqueue/src"],
-        // `registers` sets up the queues of RFC mode.
+        // The target `registers` reaches the code that sets up virtqueues.
         targets: &["chains", "registers"],
     },
     Parser {

@@ -48,7 +48,7 @@ struct Sent {
     arrived: Vec<Party>,
 }
 
-/// All frames so far.
+/// The record of all frames sent so far.
 #[derive(Default)]
 pub struct Ledger {
     /// Sent frames, by a hash of their bytes.
