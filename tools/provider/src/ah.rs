@@ -92,11 +92,6 @@ pub unsafe extern "C" fn create_ah(
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn destroy_ah(ah: *mut ffi::ibv_ah) -> c_int {
-    // SAFETY: the AH was made by `create_ah`.
-    let status = unsafe { ffi::ibv_cmd_destroy_ah(ah) };
-    if status == 0 {
-        // SAFETY: the AH was made by `create_ah`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
-    }
-    status
+    // SAFETY: the AH was made by `create_ah`, and the caller does not use it any more.
+    unsafe { errno::destroyed::<Ah, _>(ffi::ibv_cmd_destroy_ah(ah), ah) }
 }

@@ -17,6 +17,7 @@ use virtio_rdma_abi::uverbs::ContextFlags;
 
 use crate::ah;
 use crate::arc::Arc;
+use crate::command::command;
 use crate::cq;
 use crate::direct::OpenRequest;
 use crate::driver_data::Command;
@@ -294,9 +295,8 @@ unsafe extern "C" fn query_port(
     port: u8,
     attr: *mut ffi::ibv_port_attr,
 ) -> c_int {
-    let mut command = ffi::ibv_query_port::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
-    unsafe { ffi::ibv_cmd_query_port(context, port, attr, &mut command, size_of_val(&command)) }
+    // SAFETY: libibverbs' arguments are passed on.
+    unsafe { command!(ibv_cmd_query_port(context, port, attr), ibv_query_port) }
 }
 
 /// The verbs of this provider; libibverbs answers all other verbs with `EOPNOTSUPP`.

@@ -278,14 +278,9 @@ pub unsafe extern "C" fn create_cq_ex(
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
-    // SAFETY: libibverbs passes a CQ of this provider.
-    let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
-    if status == 0 {
-        // SAFETY: the CQ was made by `create_cq`, no QP completes to it, and the caller does not
-        // use it any more.
-        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
-    }
-    status
+    // SAFETY: the CQ was made by `create_cq`. After the command, no QP completes to it, and the
+    // caller does not use it any more.
+    unsafe { errno::destroyed::<Cq, _>(ffi::ibv_cmd_destroy_cq(cq), cq) }
 }
 
 /// `poll_cq`.

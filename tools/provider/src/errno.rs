@@ -39,3 +39,18 @@ pub fn created<T, V>(status: i32, object: Box<T>) -> *mut V {
         number => null(number),
     }
 }
+
+/// The result of a verb that destroys an object by a command: drops `object` if the command's
+/// `status` is 0. `V`, libibverbs' structure, is the first member of `T`.
+///
+/// # Safety
+///
+/// `object` was made by [`created`] or [`Box::into_raw`] of a `T`. It is not used any more if
+/// `status` is 0.
+pub unsafe fn destroyed<T, V>(status: i32, object: *mut V) -> i32 {
+    if status == 0 {
+        // SAFETY: By the function's safety requirements.
+        drop(unsafe { Box::from_raw(object.cast::<T>()) });
+    }
+    status
+}

@@ -6,12 +6,12 @@
 //! does not pass it on. Extended CQs and QPs are not supported: each of their functions would be a
 //! system call. SRQs and resizing of CQs are not supported either.
 
-use std::mem::size_of_val;
 use std::mem::MaybeUninit;
 
 use libc::c_int;
 
 use crate::allocation::boxed;
+use crate::command::command;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -27,21 +27,13 @@ unsafe extern "C" fn create_cq(
     let Ok(mut cq) = boxed(ffi::verbs_cq::zeroed()) else {
         return errno::null(libc::ENOMEM);
     };
-    let mut command = ffi::ibv_create_cq::zeroed();
-    let mut response = ffi::ib_uverbs_create_cq_resp::zeroed();
     // SAFETY: libibverbs' arguments are passed on, the CQ has a stable address in its box, and
     // command and response are as long as stated.
     let status = unsafe {
-        ffi::ibv_cmd_create_cq(
-            context,
-            cqe,
-            channel,
-            comp_vector,
-            (&raw mut *cq).cast(),
-            &mut command,
-            size_of_val(&command),
-            &mut response,
-            size_of_val(&response),
+        command!(
+            ibv_cmd_create_cq(context, cqe, channel, comp_vector, (&raw mut *cq).cast()),
+            ibv_create_cq,
+            ib_uverbs_create_cq_resp
         )
     };
     errno::created(status, cq)
@@ -60,13 +52,8 @@ unsafe extern "C" fn cq_event(_cq: *mut ffi::ibv_cq) {}
 
 /// `destroy_cq`.
 unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
-    // SAFETY: libibverbs passes a CQ of this provider.
-    let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
-    if status == 0 {
-        // SAFETY: the CQ was made by `create_cq`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(cq.cast::<ffi::verbs_cq>()) });
-    }
-    status
+    // SAFETY: the CQ was made by `create_cq`, and the caller does not use it any more.
+    unsafe { errno::destroyed::<ffi::verbs_cq, _>(ffi::ibv_cmd_destroy_cq(cq), cq) }
 }
 
 /// `create_qp`.
@@ -77,19 +64,13 @@ unsafe extern "C" fn create_qp(
     let Ok(mut qp) = boxed(VerbsQp::zeroed()) else {
         return errno::null(libc::ENOMEM);
     };
-    let mut command = ffi::ibv_create_qp::zeroed();
-    let mut response = ffi::ib_uverbs_create_qp_resp::zeroed();
     // SAFETY: libibverbs' arguments are passed on, the QP has a stable address in its box, and
     // command and response are as long as stated.
     let status = unsafe {
-        ffi::ibv_cmd_create_qp(
-            pd,
-            (&raw mut *qp).cast(),
-            attr,
-            &mut command,
-            size_of_val(&command),
-            &mut response,
-            size_of_val(&response),
+        command!(
+            ibv_cmd_create_qp(pd, (&raw mut *qp).cast(), attr),
+            ibv_create_qp,
+            ib_uverbs_create_qp_resp
         )
     };
     errno::created(status, qp)
@@ -118,13 +99,8 @@ unsafe extern "C" fn resize_cq(_cq: *mut ffi::ibv_cq, _cqe: c_int) -> c_int {
 
 /// `destroy_qp`.
 unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
-    // SAFETY: libibverbs passes a QP of this provider.
-    let status = unsafe { ffi::ibv_cmd_destroy_qp(qp) };
-    if status == 0 {
-        // SAFETY: the QP was made by `create_qp`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(qp.cast::<VerbsQp>()) });
-    }
-    status
+    // SAFETY: the QP was made by `create_qp`, and the caller does not use it any more.
+    unsafe { errno::destroyed::<VerbsQp, _>(ffi::ibv_cmd_destroy_qp(qp), qp) }
 }
 
 /// `modify_qp`.
@@ -133,9 +109,8 @@ unsafe extern "C" fn modify_qp(
     attr: *mut ffi::ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    let mut command = ffi::ibv_modify_qp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
-    unsafe { ffi::ibv_cmd_modify_qp(qp, attr, mask, &mut command, size_of_val(&command)) }
+    // SAFETY: libibverbs' arguments are passed on.
+    unsafe { command!(ibv_cmd_modify_qp(qp, attr, mask), ibv_modify_qp) }
 }
 
 /// `query_qp`.
@@ -145,10 +120,8 @@ unsafe extern "C" fn query_qp(
     mask: c_int,
     init_attr: *mut ffi::ibv_qp_init_attr,
 ) -> c_int {
-    let mut command = ffi::ibv_query_qp::zeroed();
-    let size = size_of_val(&command);
-    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
-    unsafe { ffi::ibv_cmd_query_qp(qp, attr, mask, init_attr, &mut command, size) }
+    // SAFETY: libibverbs' arguments are passed on.
+    unsafe { command!(ibv_cmd_query_qp(qp, attr, mask, init_attr), ibv_query_qp) }
 }
 
 /// `bind_mw`: not supported without rings.

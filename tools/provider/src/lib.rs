@@ -33,6 +33,7 @@ mod allocation;
 pub mod allocators;
 pub mod arc;
 pub mod builder;
+mod command;
 pub mod completion;
 pub mod completion_ring;
 pub mod context;

@@ -2,12 +2,11 @@
 
 //! Memory regions.
 
-use std::mem::size_of_val;
-
 use libc::c_int;
 use libc::c_void;
 
 use crate::allocation::boxed;
+use crate::command::command;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -28,21 +27,12 @@ pub unsafe extern "C" fn reg_mr(
     let Ok(mut mr) = boxed(ffi::verbs_mr::zeroed()) else {
         return errno::null(libc::ENOMEM);
     };
-    let mut command = ffi::ibv_reg_mr::zeroed();
-    let mut response = ffi::ib_uverbs_reg_mr_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.
+    // SAFETY: libibverbs' arguments are passed on.
     let status = unsafe {
-        ffi::ibv_cmd_reg_mr(
-            pd,
-            addr,
-            length,
-            iova,
-            access,
-            &mut *mr,
-            &mut command,
-            size_of_val(&command),
-            &mut response,
-            size_of_val(&response),
+        command!(
+            ibv_cmd_reg_mr(pd, addr, length, iova, access, &mut *mr),
+            ibv_reg_mr,
+            ib_uverbs_reg_mr_resp
         )
     };
     errno::created(status, mr)
@@ -83,22 +73,12 @@ pub unsafe extern "C" fn rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    let mut command = ffi::ibv_rereg_mr::zeroed();
-    let mut response = ffi::ib_uverbs_rereg_mr_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.
+    // SAFETY: libibverbs' arguments are passed on.
     unsafe {
-        ffi::ibv_cmd_rereg_mr(
-            mr,
-            flags as u32,
-            addr,
-            length,
-            addr as u64,
-            access,
-            pd,
-            &mut command,
-            size_of_val(&command),
-            &mut response,
-            size_of_val(&response),
+        command!(
+            ibv_cmd_rereg_mr(mr, flags as u32, addr, length, addr as u64, access, pd),
+            ibv_rereg_mr,
+            ib_uverbs_rereg_mr_resp
         )
     }
 }
@@ -109,11 +89,7 @@ pub unsafe extern "C" fn rereg_mr(
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dereg_mr(mr: *mut ffi::verbs_mr) -> c_int {
-    // SAFETY: the MR was made by `reg_mr`.
-    let status = unsafe { ffi::ibv_cmd_dereg_mr(mr) };
-    if status == 0 {
-        // SAFETY: the MR was made by `reg_mr`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(mr) });
-    }
-    status
+    // SAFETY: the MR was made by `reg_mr` or `reg_dmabuf_mr`, and the caller does not use it any
+    // more.
+    unsafe { errno::destroyed::<ffi::verbs_mr, _>(ffi::ibv_cmd_dereg_mr(mr), mr) }
 }

@@ -2,12 +2,12 @@
 
 //! Memory windows.
 
-use std::mem::size_of_val;
 use std::ptr;
 
 use libc::c_int;
 
 use crate::allocation::boxed;
+use crate::command::command;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -25,18 +25,12 @@ pub unsafe extern "C" fn alloc_mw(
     let Ok(mut mw) = boxed(ffi::ibv_mw::zeroed()) else {
         return errno::null(libc::ENOMEM);
     };
-    let mut command = ffi::ibv_alloc_mw::zeroed();
-    let mut response = ffi::ib_uverbs_alloc_mw_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.
+    // SAFETY: libibverbs' arguments are passed on.
     let status = unsafe {
-        ffi::ibv_cmd_alloc_mw(
-            pd,
-            mw_type,
-            &mut *mw,
-            &mut command,
-            size_of_val(&command),
-            &mut response,
-            size_of_val(&response),
+        command!(
+            ibv_cmd_alloc_mw(pd, mw_type, &mut *mw),
+            ibv_alloc_mw,
+            ib_uverbs_alloc_mw_resp
         )
     };
     errno::created(status, mw)
@@ -48,13 +42,8 @@ pub unsafe extern "C" fn alloc_mw(
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dealloc_mw(mw: *mut ffi::ibv_mw) -> c_int {
-    // SAFETY: the window was made by `alloc_mw`.
-    let status = unsafe { ffi::ibv_cmd_dealloc_mw(mw) };
-    if status == 0 {
-        // SAFETY: the window was made by `alloc_mw`, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(mw) });
-    }
-    status
+    // SAFETY: the window was made by `alloc_mw`, and the caller does not use it any more.
+    unsafe { errno::destroyed::<ffi::ibv_mw, _>(ffi::ibv_cmd_dealloc_mw(mw), mw) }
 }
 
 /// `bind_mw`: posts a work request that binds a window of type 1 under its next key. The window has

@@ -9,7 +9,6 @@
 
 #[cfg(test)]
 use std::ffi::c_void;
-use std::mem::size_of_val;
 #[cfg(test)]
 use std::ptr;
 use std::sync::atomic::AtomicUsize;
@@ -20,6 +19,7 @@ use libc::c_int;
 use crate::allocation::boxed;
 use crate::allocators::Allocators;
 use crate::allocators::Lender;
+use crate::command::command;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -167,17 +167,12 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::i
     let Ok(mut pd) = pd else {
         return errno::null(libc::ENOMEM);
     };
-    let mut command = ffi::ibv_alloc_pd::zeroed();
-    let mut response = ffi::ib_uverbs_alloc_pd_resp::zeroed();
     // SAFETY: the context is libibverbs', and command and response are as long as stated.
     let status = unsafe {
-        ffi::ibv_cmd_alloc_pd(
-            context,
-            &mut pd.ibv,
-            &mut command,
-            size_of_val(&command),
-            &mut response,
-            size_of_val(&response),
+        command!(
+            ibv_cmd_alloc_pd(context, &mut pd.ibv),
+            ibv_alloc_pd,
+            ib_uverbs_alloc_pd_resp
         )
     };
     errno::created(status, pd)

@@ -5,7 +5,6 @@
 use std::cell::UnsafeCell;
 use std::io;
 use std::iter;
-use std::mem::size_of_val;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
@@ -27,6 +26,7 @@ use virtio_rdma_abi::wqe::INLINE_OFFSET;
 use crate::allocation::boxed;
 use crate::allocators::Lender;
 use crate::arc::Arc;
+use crate::command::command;
 use crate::completion_ring::Attachment;
 use crate::completion_ring::QpRings;
 use crate::context::Shared;
@@ -490,9 +490,8 @@ pub unsafe extern "C" fn modify_qp(
         // SAFETY: libibverbs' arguments are passed on.
         unsafe { rate_limit::modify_qp(qp, attr, mask, ModifyQpReq::default()) }
     } else {
-        let mut command = ffi::ibv_modify_qp::zeroed();
-        // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
-        unsafe { ffi::ibv_cmd_modify_qp(qp, attr, mask, &mut command, size_of_val(&command)) }
+        // SAFETY: libibverbs' arguments are passed on.
+        unsafe { command!(ibv_cmd_modify_qp(qp, attr, mask), ibv_modify_qp) }
     };
     if status == 0 && mask as u32 & ffi::IBV_QP_STATE != 0 {
         // SAFETY: libibverbs passes a QP of this provider, and its attributes.
@@ -512,20 +511,10 @@ pub unsafe extern "C" fn query_qp(
     mask: c_int,
     init_attr: *mut ffi::ibv_qp_init_attr,
 ) -> c_int {
-    let mut command = ffi::ibv_query_qp::zeroed();
     // SAFETY: libibverbs passes a QP of this provider.
     let before = unsafe { Qp::from_ibv(qp) }.state();
-    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
-    let status = unsafe {
-        ffi::ibv_cmd_query_qp(
-            qp,
-            attr,
-            mask,
-            init_attr,
-            &mut command,
-            size_of_val(&command),
-        )
-    };
+    // SAFETY: libibverbs' arguments are passed on.
+    let status = unsafe { command!(ibv_cmd_query_qp(qp, attr, mask, init_attr), ibv_query_qp) };
     if status == 0 {
         // SAFETY: `qp` is a QP of this provider, and the command has filled in the attributes.
         unsafe {

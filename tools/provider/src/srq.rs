@@ -4,7 +4,6 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem::size_of_val;
 use std::ptr;
 
 use libc::c_int;
@@ -22,6 +21,7 @@ use virtio_rdma_abi::wqe::rq_wqe_size;
 
 use crate::allocation::boxed;
 use crate::arc::Arc;
+use crate::command::command;
 use crate::context::Context;
 use crate::context::Shared;
 use crate::driver_data;
@@ -308,9 +308,8 @@ pub unsafe extern "C" fn modify_srq(
 ///
 /// The arguments are objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn query_srq(srq: *mut ffi::ibv_srq, attr: *mut ffi::ibv_srq_attr) -> c_int {
-    let mut command = ffi::ibv_query_srq::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
-    unsafe { ffi::ibv_cmd_query_srq(srq, attr, &mut command, size_of_val(&command)) }
+    // SAFETY: libibverbs' arguments are passed on.
+    unsafe { command!(ibv_cmd_query_srq(srq, attr), ibv_query_srq) }
 }
 
 /// `destroy_srq`.
@@ -319,14 +318,9 @@ pub unsafe extern "C" fn query_srq(srq: *mut ffi::ibv_srq, attr: *mut ffi::ibv_s
 ///
 /// The arguments are objects of this provider.
 pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
-    // SAFETY: libibverbs passes an SRQ of this provider.
-    let status = unsafe { ffi::ibv_cmd_destroy_srq(srq) };
-    if status == 0 {
-        // SAFETY: the SRQ was made by `create_srq`, no QP uses it, and the caller does not use it
-        // any more.
-        drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
-    }
-    status
+    // SAFETY: the SRQ was made by `create_srq`. After the command, no QP uses it, and the caller
+    // does not use it any more.
+    unsafe { errno::destroyed::<Srq, _>(ffi::ibv_cmd_destroy_srq(srq), srq) }
 }
 
 /// `get_srq_num`.
