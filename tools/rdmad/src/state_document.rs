@@ -317,7 +317,7 @@ mod tests {
             ),
             (
                 whole.replace("\"ports\"", loud),
-                "line 3: \"loud\" is no level",
+                "line 3: \"loud\" is no log level",
             ),
         ] {
             let error = format!("{:#}", Document::parse(text.as_bytes()).unwrap_err());
