@@ -313,8 +313,8 @@ impl Device {
         }
     }
 
-    /// Handles the reset of the single virtqueue `queue`. On return its memory is not accessed any
-    /// more. If the virtqueue still belongs to an object, that object has failed.
+    /// Handles the driver's reset of virtqueue `queue` alone. On return the virtqueue's memory is
+    /// not accessed any more. If the virtqueue still belongs to an object, that object has failed.
     pub fn virtqueue_reset(&self, queue: u16) {
         if !self.has_own_rings() {
             self.renew_virtqueue(queue);

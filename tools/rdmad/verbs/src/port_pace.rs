@@ -5,7 +5,7 @@
 //! Each limit has a token bucket; its tokens are called credit. A QP that finds too little credit
 //! books a portion: the portion is taken from the credit, which becomes negative, and the QP parks
 //! until the rate has earned the missing amount. So QPs are served in the order of their bookings,
-//! one portion each. A QP that tries earlier gets the same time again.
+//! one portion each. If a QP tries again before that time, its booking stays the same.
 //!
 //! Without limits, a QP only reads one flag.
 

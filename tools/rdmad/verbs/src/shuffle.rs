@@ -11,7 +11,8 @@ const BLOCK: u32 = 4096;
 /// Number of rounds of the Feistel network. Four suffice for a pseudorandom permutation.
 const ROUNDS: u8 = 4;
 
-/// The key of the permutation: a guest that knows some numbers can't predict others.
+/// The key of the permutation. A guest that knows some numbers, but not the key, can't predict
+/// others.
 #[derive(Clone, Debug)]
 pub(crate) enum Secret {
     Random(RandomState),

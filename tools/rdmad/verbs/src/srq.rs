@@ -24,8 +24,8 @@ use crate::Device;
 /// A shared receive queue.
 ///
 /// QPs fetch work requests in the order of the ring. A slot belongs to the QP that fetched it until
-/// the work request completes. If that QP is reset or destroyed before, the slot is returned, and
-/// the work request is fetched next. Lock order: after the locks of QPs.
+/// the work request completes. If that QP is reset or destroyed first, the slot is returned, and
+/// the next fetch gets this work request again. Lock order: after the locks of QPs.
 #[derive(Debug)]
 pub(crate) struct Srq {
     number: Srqn,

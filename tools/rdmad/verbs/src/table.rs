@@ -100,7 +100,8 @@ impl<T> TableSlot<T> {
         }
     }
 
-    /// Stores `object` in the slot and returns the old object, after all its visitors have ended.
+    /// Waits until no thread visits the old object, stores `object` in the slot, and returns the
+    /// old object.
     fn set(&self, object: Option<Arc<T>>) -> Option<Arc<T>> {
         let _alone = self.visitors.write();
         self.object.swap(object)

@@ -10,7 +10,7 @@ use crate::error::{fault, require, Errno, Result};
 
 /// Bytes of an entry of a page list.
 const ENTRY: usize = 8;
-/// Entries of a page list that are copied at a time: one block of the list.
+/// Number of entries of a page list that are copied at a time: one block of the list.
 const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 
 /// The DMA addresses of an object's bytes.

@@ -28,7 +28,8 @@ fn all_memory(table: &MrTable, pdn: Pdn, access: AccessFlags) -> (MrNumber, u32)
 // abi
 #[test]
 fn a_number_never_has_the_same_key_twice_in_a_row() {
-    // The step from one variant to the next is random and has 255 values. 5,000 draws meet each.
+    // The step from one variant to the next is random, with 255 possible values. In 5,000 draws
+    // each value occurs.
     let variants = Variants::<MrNumber>::new(&Secret::new(Some(1)), 3..5);
     let mut last = 0;
     for _ in 0..5000 {

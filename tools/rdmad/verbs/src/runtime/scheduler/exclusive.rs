@@ -35,7 +35,8 @@ impl Exclusive {
             if self.0.fetch_or(AGAIN, Ordering::AcqRel) & BUSY != 0 {
                 return None;
             }
-            // The other turn ended between the two operations, so its worker did not see AGAIN.
+            // The other turn ended after this worker found BUSY set and before it set AGAIN, so
+            // the other worker did not see AGAIN.
             self.0.fetch_and(!AGAIN, Ordering::AcqRel);
         }
         let busy = Busy(&self.0);

@@ -144,8 +144,8 @@ impl<N: Number> ReadySet<N> {
         let summary = &self.summary[(word / WORD) as usize];
         let bit = 1 << (word % WORD);
         summary.fetch_and(!bit, Ordering::AcqRel);
-        // A thread that adds a number sets its bit before the summary bit, so one of the two
-        // threads sees the other's change.
+        // A thread that adds a number sets the number's bit before the summary bit, so one of the
+        // two threads sees the other's change.
         let has_numbers = self.bits[word as usize].load(Ordering::SeqCst) != 0;
         if has_numbers {
             summary.fetch_or(bit, Ordering::AcqRel);

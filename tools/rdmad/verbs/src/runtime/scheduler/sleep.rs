@@ -170,7 +170,7 @@ impl Sleep {
     #[cfg(feature = "testing")]
     pub(super) fn all_sleep_while(&self, idle: impl FnOnce() -> bool) -> bool {
         // A worker that finds work when it is about to sleep holds its bed's lock until it is no
-        // longer marked as a sleeper.
+        // longer marked as a sleeper. So while all these locks are held, no marked worker works.
         let rung = Vec::from_iter(self.beds.iter().map(|bed| bed.rung.lock()));
         self.all_sleep() && rung.iter().all(|rung| !**rung) && idle()
     }
