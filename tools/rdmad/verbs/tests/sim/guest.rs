@@ -51,8 +51,8 @@ pub struct Guest {
     is_starved: Cell<bool>,
 }
 
-/// Limits with small tables: a run would spend most of its time on creating large tables, and on
-/// filling them at the end.
+/// Limits with small tables. With large tables, a run would spend most of its time on creating
+/// them, and on filling them at the end.
 pub fn limits() -> Limits {
     Limits {
         max_qp: 48,

@@ -35,8 +35,8 @@ pub struct Vault<'w> {
     /// A PD that is not the PD of the owner's QP.
     stranger: Pdn,
     keys: Keys<'w>,
-    /// Flushed tries. Their packets may still arrive, and are then checked against the keys of that
-    /// time.
+    /// Flushed tries. Their packets may still arrive. The device checks a packet against the keys
+    /// that are valid when it arrives.
     adrift: Vec<Try>,
     /// MR of the thief's memory.
     mr: Mr,

@@ -41,7 +41,8 @@ fn no_receive_posted() {
     }
 }
 
-/// The requester retries after the RNR timer of the responder, and not earlier (IBTA table 45).
+/// The requester retries when the RNR timer that the responder requested has expired, and not
+/// earlier (IBTA table 45).
 // abi: R-233
 #[test]
 fn a_receive_that_comes_late() {
