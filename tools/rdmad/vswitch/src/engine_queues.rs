@@ -150,9 +150,9 @@ pub struct EnginePort {
 
 impl EnginePort {
     /// Registers `ready`. It is called when frames have arrived, or when buffers are free again
-    /// after [`frame`](FramePort::frame) found none. Since the thread of the switch or any thread
-    /// that drops a frame calls `ready`, it must only notify the engine. Later calls of `on_ready`
-    /// have no effect.
+    /// after [`frame`](FramePort::frame) found none. `ready` must only notify the engine, because
+    /// it is called by the switch's thread or by any thread that drops a frame. Later calls of
+    /// `on_ready` have no effect.
     pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
         if self.engine.ready.set(Box::new(ready)).is_err() {
             return;

@@ -42,7 +42,7 @@ const MIN_SHARE: usize = 4;
 /// delay the engine's frames to other receivers.
 const STALL: Duration = Duration::from_secs(1);
 /// How long a frame may wait before the link counts as stalled. A receiver that reads a single
-/// frame from time to time never exceeds [`STALL`], but it delays the engine too.
+/// frame from time to time never exceeds [`STALL`], but delays the engine's other frames as well.
 const AGE: Duration = Duration::from_secs(3);
 
 /// Retry interval of a full socket for which epoll does not report room.

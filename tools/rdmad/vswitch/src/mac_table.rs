@@ -40,8 +40,8 @@ pub(crate) struct MacTable {
 #[derive(Clone, Debug, Default)]
 struct Share {
     entries: usize,
-    /// When old addresses were last removed. Removing is rare, because in a flood of addresses each
-    /// one would otherwise cause a search of the table.
+    /// When old addresses were last removed. They are removed rarely: otherwise, in a flood of
+    /// addresses, each new address would cause a search of the whole table.
     swept: Option<Instant>,
 }
 

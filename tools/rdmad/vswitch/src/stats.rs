@@ -82,8 +82,8 @@ pub struct Queue {
     pub frames: u64,
     /// Maximum number of frames that waited at a time.
     pub longest: u64,
-    /// Number of waiting frames at which further frames are dropped. For a socket, each port and
-    /// each uplink may have so many frames, and frames of engines exceed the limit.
+    /// Number of waiting frames at which further frames are dropped. In the queue of a socket, the
+    /// limit applies to each source (a port or an uplink), and frames of engines may exceed it.
     pub limit: u64,
 }
 
