@@ -5,7 +5,7 @@
 //!
 //! The registers record the driver's writes and return the [`Action`] that a write requires. A
 //! reset changes the registers when the service thread has executed it. Until then the driver reads
-//! register values of an unfinished reset.
+//! the values from before the reset.
 
 use std::fmt;
 use std::ops::Range;

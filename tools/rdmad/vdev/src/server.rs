@@ -283,8 +283,8 @@ impl Server {
         }
     }
 
-    /// Accepts a client. After a failure no client is accepted for [`PAUSE`]: the listener stays
-    /// readable, so the thread would retry in a busy loop.
+    /// Accepts a client. After a failure no client is accepted for [`PAUSE`]: without this pause
+    /// the thread would retry in a busy loop, because the listener stays readable.
     fn accept(&self) -> Option<UnixStream> {
         match self.listener.accept() {
             Ok((stream, _)) => Some(stream),
