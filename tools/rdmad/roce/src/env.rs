@@ -77,8 +77,8 @@ pub trait RequesterEnv: Output {
     /// Executes a [`SendOp::Local`](crate::work::SendOp::Local). Called once for each work request.
     /// An error fails the work request with the returned status.
     fn execute_local(&mut self, local: &Self::Send) -> Result<(), WcStatus>;
-    /// Whether a rate limit puts pauses between packets. Then each packet requests an
-    /// acknowledgement, so that the requester does not treat a pause as a loss.
+    /// Whether a rate limit causes pauses between packets. If so, each packet requests an
+    /// acknowledgement: otherwise the requester would treat a pause as a loss.
     fn is_slow(&self) -> bool {
         false
     }

@@ -164,8 +164,8 @@ pub fn build_frame<E>(
     Ok(())
 }
 
-/// Writes the ICRC of a frame that [lacks](Frame::lacks_icrc) one. Only removes that mark if the
-/// frame is not a RoCEv2 packet.
+/// Writes the ICRC of a frame that is marked as [lacking](Frame::lacks_icrc) one, and removes the
+/// mark. If the frame is not a RoCEv2 packet, only removes the mark.
 pub fn complete(frame: &mut Frame) {
     if !frame.lacks_icrc() {
         return;
