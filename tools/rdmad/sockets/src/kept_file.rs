@@ -267,8 +267,8 @@ mod tests {
             }
             assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status}");
         }
-        // Content if killed before: removal of the temporary file, open, write, sync, rename, sync
-        // of the folder. The last process is not killed.
+        // The processes are killed before the removal of the temporary file, open, write, sync,
+        // rename, and sync of the folder. The last process is not killed.
         assert_eq!(contents, [OLD, OLD, OLD, OLD, OLD, NEW, NEW]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
