@@ -109,8 +109,8 @@ impl Host {
         port.guest_memory.unwrap_or(self.guest_memory)
     }
 
-    /// Starts to serve `port`, which is in isolation group `group`, at `listener` and at its port
-    /// of the switch.
+    /// Starts to serve `port`, which is in isolation group `group`: its device at `listener`, and
+    /// its RoCE frames at the port `frames` of the switch.
     pub fn serve(
         &self,
         port: &PortArgs,
