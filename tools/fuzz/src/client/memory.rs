@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The files of guest memory. Pages that the device must not write are filled with marks, a byte
-//! value that must not change.
+//! The files of guest memory. Each byte of a page that the device must not write has the value of
+//! the file's mark, so that a write is detected.
 
 use super::map::{Map, Place};
 use super::things::{Thing, Things, MEMORIES, PAGE, PAGES};

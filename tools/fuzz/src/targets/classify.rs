@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Classification of a frame as RoCE: by the switch, by the engine, and by the construction of the
-//! frame.
+//! Compares whether the switch and the engine classify a frame as RoCE, and whether the frame was
+//! built as RoCE.
 //!
 //! A filter that does not recognise all frames which a receiver treats as RoCE lets forged packets
 //! pass. A filter that recognises other frames as RoCE drops frames of other protocols.
