@@ -202,7 +202,7 @@ impl Device {
 
     /// Resets the device and removes its queues. The device is dead afterwards.
     pub(crate) fn shut_down(&self, dev: &virtio::Device<device::Core<'_>>) -> Reset {
-        // Marked first, since the watch would treat a reset device as broken.
+        // Marked first, since the health check would treat a reset device as broken.
         self.ctrl.mark_dead();
         let reset = dev.remove_queues();
         if reset == Reset::Done {

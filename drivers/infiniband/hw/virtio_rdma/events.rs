@@ -4,7 +4,8 @@
 //!
 //! Each queue is kept full of buffers. The interrupt handler takes out all used buffers, passes
 //! their events on, and only then adds the buffers again. So each interrupt handles all events that
-//! raised it. However fast the device is, it handles no more events than the queue has buffers.
+//! raised it. However fast the device is, one interrupt handles no more events than the queue has
+//! buffers.
 
 use crate::{
     abi::event::{

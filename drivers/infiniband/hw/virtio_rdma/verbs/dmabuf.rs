@@ -2,10 +2,10 @@
 
 //! Memory regions over memory of other drivers.
 //!
-//! The exporter of a DMA buffer may take it back at any time. When its callback returns, the device
-//! must not access the memory any more. So the callback has the device revoke the MR. The MR keeps
-//! its number until it is deregistered: work requests with its keys fail, and no other MR gets
-//! these keys.
+//! The exporter of a DMA buffer may revoke the buffer at any time, by a callback of the driver.
+//! When the callback returns, the device must not access the memory any more. So the callback has
+//! the device revoke the MR. The MR keeps its number until it is deregistered: work requests with
+//! its keys fail, and no other MR gets these keys.
 
 use super::{
     device::IbDevice,
@@ -125,7 +125,7 @@ fn bury(device: &Device, buffer: Buffer) {
             device.bury(lingering);
         }
         // The module is being removed and will reset the device. Even if the reset fails, the
-        // exporter must get its memory back: otherwise it would later call unloaded code.
+        // exporter must get its memory back: otherwise the exporter would later call unloaded code.
         Err(buffer) => drop(buffer),
     }
 }

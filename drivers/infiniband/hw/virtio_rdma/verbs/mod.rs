@@ -104,7 +104,7 @@ driver_data! {
 }
 
 /// Runs a command that makes the device use `memory`. Returns the memory with the answer. If the
-/// device does not answer, it may still use the memory, which goes to the graveyard.
+/// device does not answer, the memory goes to the graveyard, since the device may still use it.
 fn create<R: ControlCommand, M: Send + 'static>(
     device: &Device,
     request: &R,

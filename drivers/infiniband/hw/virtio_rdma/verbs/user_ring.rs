@@ -113,7 +113,7 @@ impl UserRing {
             }
         } else {
             // Always pinned for writing: this fails for a shared mapping of a file that the process
-            // may only read. If it were pinned read-only, the device could write that file.
+            // may only read. With a read-only pin, the device could write to that file.
             let access = AccessFlags::LOCAL_WRITE;
             let size = layout.size().into();
             Memory::Process(Umem::pin(device, ring.addr, size, access)?)

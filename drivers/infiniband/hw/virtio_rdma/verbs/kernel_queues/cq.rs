@@ -171,7 +171,7 @@ impl KernelCq {
         let node = RBTreeNode::new(qpn, source.clone(), GFP_KERNEL)?;
         let before = self.state.lock().shared.insert(node);
         // Any previous entry means that the device assigned the number twice. The entry is dropped
-        // outside of the lock, since this may free its memory.
+        // outside of the lock, since the drop may free the source's memory.
         before.map_or(Ok(()), |_| Err(EIO))
     }
 
@@ -288,7 +288,7 @@ impl KernelCq {
             AfterArm::Nothing => (false, false),
             AfterArm::Missed => (true, !report_missed),
             // A working device would now be notified, and might find completions in the ring that
-            // `missed` does not count. The wake-up of the consumer takes the place of its event.
+            // `missed` does not count. Here the consumer is woken instead.
             AfterArm::Tell { missed } => (missed, missed || self.virtqueue.is_none()),
             AfterArm::Fire => (true, true),
         };
