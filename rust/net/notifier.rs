@@ -67,9 +67,9 @@ impl<T: NotifierOps> NotifierOps for Pin<KBox<T>> {
 
 /// A registered notifier.
 ///
-/// When the notifier is registered, it is called for each existing device, as if the device was
-/// registered and brought up just then. When it is dropped, it is called as if each device was
-/// brought down and unregistered.
+/// When the notifier is registered, its callback is called for each existing device, as if the
+/// device was registered and brought up just then. When the notifier is dropped, its callback is
+/// called as if each device was brought down and unregistered.
 ///
 /// # Examples
 ///

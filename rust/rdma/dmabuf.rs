@@ -207,8 +207,8 @@ impl<'a> LockedDmabuf<'a> {
     ///
     /// # Errors
     ///
-    /// `EBADF` and `EINVAL` if `fd` is no buffer, `EINVAL` for a range beyond its end; errors of
-    /// the exporter.
+    /// `EBADF` and `EINVAL` if `fd` is no buffer, `EINVAL` for a range beyond the buffer's end;
+    /// errors of the exporter.
     pub fn pin<T: Driver>(
         device: &'a Device<T>,
         fd: c_int,
@@ -237,7 +237,8 @@ impl<'a> LockedDmabuf<'a> {
     /// # Safety
     ///
     /// `raw` is a umem of `device`, allocated as the core does it, and belongs to the caller. Its
-    /// reservation is locked. Until it is pinned and mapped, the caller may only drop the result.
+    /// reservation is locked. Until `raw` is pinned and mapped, the caller may only drop the
+    /// result.
     pub unsafe fn from_raw<T: Driver>(
         device: &'a Device<T>,
         raw: NonNull<bindings::ib_umem_dmabuf>,

@@ -267,8 +267,8 @@ unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
     MmapOffset((page as u64) << PAGE_SHIFT)
 }
 
-/// Memory that processes can map. After this is dropped, they can't create new mappings; existing
-/// mappings stay.
+/// Memory that processes can map. After this is dropped, processes can't create new mappings of the
+/// memory; existing mappings stay.
 ///
 /// # Examples
 ///

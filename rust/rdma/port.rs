@@ -42,8 +42,8 @@ pub trait Ports: Driver {
     fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
 }
 
-/// State of a port: the fields of `struct ib_port_attr` that an Ethernet port has. A field that
-/// names an enumeration contains its values.
+/// State of a port: the fields of `struct ib_port_attr` that an Ethernet port has. A field whose
+/// comment is the name of an enumeration holds a value of that enumeration.
 #[allow(missing_docs)]
 pub struct PortAttr {
     /// `enum ib_port_state`.

@@ -118,8 +118,8 @@ impl Umem {
         self.0.raw.as_ptr()
     }
 
-    /// The exponent n of the largest page size of 2ⁿ bytes that describes the memory, so that
-    /// address `iova` keeps its offset in the page. Bit n of `supported` allows this size.
+    /// The exponent n of the largest page size of 2ⁿ bytes that is supported (bit n of
+    /// `supported`) and can describe the memory if the address of the first byte is `iova`.
     pub fn best_page_shift(&mut self, supported: u64, iova: u64) -> Result<u8> {
         // SAFETY: By the type invariants.
         let size = unsafe {

@@ -30,8 +30,8 @@ const FLAGS: u32 =
 /// A long run is an optimisation, so the allocator does not try hard.
 const RUN_FLAGS: u32 = FLAGS | bit_u32(bindings::___GFP_NORETRY_BIT);
 
-/// For a single page the allocator tries everything except to kill a process: the memory is for one
-/// process only, which can handle an error.
+/// For a single page the allocator tries everything except killing a process: the memory is for one
+/// process only, and this process can handle an error.
 const PAGE_FLAGS: u32 = FLAGS | bit_u32(bindings::___GFP_RETRY_MAYFAIL_BIT);
 
 /// A run of contiguous pages.
@@ -119,7 +119,7 @@ impl UserPages {
     }
 
     /// Maps all pages into `vma`, readable and writable, never executable. Child processes don't
-    /// inherit the mapping: the device would take their writes for writes of the parent.
+    /// inherit the mapping: the device could not tell their writes from writes of the parent.
     ///
     /// # Errors
     ///

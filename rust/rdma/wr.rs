@@ -237,8 +237,8 @@ impl<'a, T: KernelQueuePairs> SendWr<'a, T> {
     }
 
     /// The payload of a request with [`SendFlags::INLINE`], whose elements hold addresses of the
-    /// kernel. Empty for a request that a process posts through the core, since its addresses are
-    /// addresses of the process.
+    /// kernel. Empty for a request that a process posts through the core, since the elements then
+    /// hold addresses of the process.
     pub fn inline(&self) -> impl Iterator<Item = Inline<'a>> {
         let is_inline = self.is_kernel && self.flags().contains(SendFlags::INLINE);
         let sges: &[Sge] = if is_inline { self.sges() } else { &[] };

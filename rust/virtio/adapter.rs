@@ -307,7 +307,7 @@ impl<T: Driver> Adapter<T> {
         })
     }
 
-    /// Resets the device for the next kernel, with the queues broken first.
+    /// Breaks the queues and then resets the device, for the next kernel.
     ///
     /// The virtio core's own function does the same, but waits for ever if the device is gone.
     ///

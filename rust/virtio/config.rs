@@ -125,8 +125,9 @@ pub(super) fn check_access(access: &Range<usize>, len: usize) -> Result<(u32, u3
     Ok((at, width))
 }
 
-/// The length of the configuration: the smallest length of all capabilities of this kind, since it
-/// is not known which capability the transport chose. Usually a device has one such capability.
+/// The length of the configuration. A PCI capability of type `VIRTIO_PCI_CAP_DEVICE_CFG` states it.
+/// If a device has several such capabilities, their smallest length is returned, since it is not
+/// known which capability the transport chose.
 ///
 /// # Safety
 ///

@@ -516,7 +516,7 @@ pub(super) trait AnyVirtqueue: Send + Sync {
     unsafe fn attach(&self, vq: NonNull<bindings::virtqueue>);
 
     /// Detaches the queue, if it is attached, and ends the reservation. Returns the number of
-    /// buffers that the device still held: they are freed if it was reset, else leaked.
+    /// buffers that the device still held: they are freed if the device was reset, else leaked.
     ///
     /// # Safety
     ///
