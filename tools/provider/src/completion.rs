@@ -60,7 +60,8 @@ pub fn status(status: u8) -> ffi::ibv_wc_status {
 }
 
 /// Values of verbs' enums, indexed by the values in a CQE.
-// A table costs fewer instructions than comparisons, and two tables share one address.
+// A table costs fewer instructions than comparisons. Both tables are in one structure, so that one
+// address serves both.
 struct Tables {
     statuses: [u8; 256],
     /// An opcode that the ABI does not define comes from a broken device; the completion still

@@ -73,9 +73,9 @@ static MATCHES: Table<[ffi::verbs_match_ent; 3]> = Table([
 const NAME: &CStr = c"virtio_rdma";
 
 /// The table accepts every version of the interface; the version is checked when a device is
-/// opened. libibverbs knows only one version of the module, not a range. If it did the check, an
-/// incompatible device would be missing in its list, and its warning would not say which side is
-/// older.
+/// opened. libibverbs knows only one version of the module, not a range. If libibverbs did the
+/// check, an incompatible device would be missing in its list of devices, and its warning would not
+/// say which side is older.
 static DRIVER: Table<ffi::verbs_device_ops> = Table(ffi::verbs_device_ops {
     name: NAME.as_ptr(),
     match_min_abi_version: 0,

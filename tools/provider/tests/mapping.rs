@@ -216,8 +216,8 @@ fn a_libibverbs_with_other_operations_is_refused() {
     assert!(refuses_a_layout(|kernel| kernel.shifted = 10));
 }
 
-/// The error of creating a QP with `send_ops`. The fake libibverbs has `added` of the functions
-/// that releases have added to extended QPs before `comp_mask`.
+/// The error of creating a QP with `send_ops`. `added` is the number of functions that the fake
+/// libibverbs has added to extended QPs before `comp_mask`.
 fn extended_qp(added: Option<usize>, send_ops: u32) -> Option<i32> {
     let bench = Bench::new();
     kernel(|kernel| kernel.added = added);
