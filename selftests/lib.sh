@@ -23,7 +23,7 @@ complaint+='|unable to handle|soft lockup|hard LOCKUP|detected stalls|self-detec
 complaint+='|refcount_t: |list_(add|del) corruption|UBSAN: |circular locking|inconsistent lock'
 complaint+='|suspicious RCU|scheduling while atomic|nobody cared'
 
-# Pattern of lines among these that a script expects. They do not fail its tests.
+# Pattern of complaints that the script expects. They do not fail its tests.
 accepted=
 
 # The numbers of the VMs of a script.

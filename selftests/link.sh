@@ -129,7 +129,8 @@ test_gid_table() {
 import ipaddress, json, subprocess, sys
 addresses = json.loads(subprocess.check_output(["ip", "-j", "address", "show", sys.argv[1]]))[0]
 mac = bytes.fromhex(addresses["address"].replace(":", ""))
-# The entry of the default GID exists whether or not the address was assigned.
+# The default GID is the link-local address that is derived from the MAC address. The GID table has
+# this entry even if the network device does not have the address.
 gids = {b"\xfe\x80" + bytes(6) + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]}
 for entry in addresses["addr_info"]:
     address = ipaddress.ip_address(entry["local"]).packed

@@ -68,8 +68,8 @@ read_ends() {
 	[[ ! -s $work/read ]]
 }
 
-# Loads the sample and binds it to the devices, which the kernel's own driver may have, as a module
-# or built in.
+# Unbinds the kernel's own driver from both devices, then loads the sample, which binds to them. The
+# kernel's driver may be a module or built in.
 insert() {
 	local device
 	mapfile -t found < <(devices)

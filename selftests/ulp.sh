@@ -80,8 +80,8 @@ disk_holds_data() {
 	fsck.ext4 -fn "$1"
 }
 
-# Starts a server for NFS version 4 only, which needs no portmapper. It does not store its clients
-# for a restart.
+# Starts a server for NFS version 4 only, which needs no portmapper. The server keeps no record of
+# its clients for a restart.
 start_nfs() {
 	on 2 bash -eu -c "
 		modprobe -a nfsd rpcrdma
@@ -187,8 +187,8 @@ test_iser() {
 # Prints the first GID of a VM, without colons.
 first_gid() { at "$1" cat "/sys/class/infiniband/$(device "$1")/ports/1/gids/0" | tr -d :; }
 
-# The name of the target port is its GID. The name of the admitted initiator is the second half of
-# its GID.
+# The name of the target port is the GID of VM 2. The name of the admitted initiator consists of
+# zeroes and the second half of the GID of VM 1.
 test_srp() {
 	local guid port initiator
 	port=0x$(first_gid 2)

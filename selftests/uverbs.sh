@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The driver checks its own part of uverbs commands, whatever a program writes there.
+# The driver checks its driver data in uverbs commands, whatever a program writes there.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -117,7 +117,8 @@ test_rings_are_charged() {
 	rmdir "$group"
 }
 
-# All rings together have at most a quarter of the memory. The last ring of 2 MiB may not fit.
+# All rings together use at most a quarter of the memory. The test creates rings of 2 MiB until one
+# does not fit, so slightly less than a quarter may be in use.
 test_rings_are_bounded() {
 	local total made
 	read -r _ total _ </proc/meminfo

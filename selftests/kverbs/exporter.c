@@ -38,8 +38,8 @@ struct buffer {
 	struct kref refs;
 	struct dma_buf *dmabuf;
 	int fd;
-	/* Current pages with the contents, or NULL, and previous pages. Protected by the
-	 * reservation lock. */
+	/* The pages with the contents, or NULL after the command "die"; and the previous pages.
+	 * Protected by the reservation lock. */
 	struct memory *now;
 	struct memory *old;
 	unsigned int mapped;

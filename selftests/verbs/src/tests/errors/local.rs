@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Errors of local memory, of sends and of receives.
+//! Errors in the local memory of sends and receives.
 
 use anyhow::{ensure, Result};
 
