@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The disk with a guest's changes of its root: a disk image that belongs to the caller.
 //!
-//! A directory of the host would not do: overlayfs needs attributes and modes that only root can
-//! set on files of the host.
+//! A directory of the host can't be used instead: overlayfs needs attributes and modes that only
+//! root can set on files of the host.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -17,7 +17,7 @@ use crate::vm::{chardev, END_TIMEOUT};
 /// Shell script that prepares the root of a checkout's guests in the directory `$1` of a mount
 /// namespace, and starts a program. The root has the sysroot without the mounts over it (`/dev`,
 /// `/proc`, `/sys`, `/tmp` of the host), the checkout `$2`, and the directory `$3` from which the
-/// test bed was called. It is read-only.
+/// test bed was called. The root is read-only.
 const SYSROOT: &str = r#"
 set -e
 shared=$1 top=$2 called_from=$3
