@@ -30,7 +30,7 @@ pub fn cpu() -> Option<usize> {
 }
 
 /// Half of the time of a round trip of RDMA WRITEs between two VMs, in µs: the median of a sample.
-/// The worker owns the CPU `cpu`, and this thread leaves it.
+/// The worker owns the CPU `cpu`. Meanwhile, this thread runs only on other CPUs.
 pub fn half_round_trip(path: PathPolicy, cpu: usize) -> f64 {
     let usable = sched_getaffinity(None).expect("the CPUs of this thread");
     let mut others = usable;

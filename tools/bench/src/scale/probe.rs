@@ -83,7 +83,8 @@ impl<'vm> Probe<'vm> {
         times
     }
 
-    /// Sends a message, alternately in both directions. Its content differs from all earlier ones.
+    /// Sends a message, alternately in both directions. Its content differs from that of all
+    /// earlier messages.
     fn message(&mut self) -> Duration {
         let [one, two] = &mut self.sides;
         let (from, to) = if self.sent % 2 == 0 {
