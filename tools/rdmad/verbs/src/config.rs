@@ -232,7 +232,8 @@ pub struct DeviceConfig {
     /// MTU of the port's Ethernet in bytes.
     pub mtu: u32,
     /// IP addresses that the port's GIDs may use, besides the link-local address of its MAC
-    /// address. No other port may use them. If empty, the port may use any address.
+    /// address. No other port may use them. If the list is empty, the port may use any address
+    /// that does not belong to another port.
     pub addresses: Vec<IpAddr>,
     /// The speed that the port reports. It does not limit traffic.
     pub speed: LinkSpeed,

@@ -9,8 +9,8 @@ use virtio_rdma_abi::number::Qpn;
 use crate::shared::Mutex;
 use crate::Device;
 
-/// The QPs that use a CQ or SRQ: by QPN, the number of the QP's queues that use the CQ or SRQ. A CQ
-/// or SRQ with users can't be destroyed. If it fails, its users fail.
+/// The QPs that use a CQ or SRQ. For each QPN: the number of the QP's queues that use the CQ or
+/// SRQ. A CQ or SRQ with users can't be destroyed. If it fails, its users fail.
 #[derive(Debug, Default)]
 pub(crate) struct Users(Mutex<BTreeMap<Qpn, u32>>);
 

@@ -9,8 +9,8 @@ const BUSY: u8 = 1;
 /// Flag: another worker tried to execute a turn during the turn in progress.
 const AGAIN: u8 = 2;
 
-/// Lets one worker at a time execute turns on an object. A second worker does not wait: at the end
-/// of its turn, the first worker learns that there may be more work.
+/// Lets one worker at a time execute turns on an object. A second worker does not wait. Instead,
+/// the first worker learns at the end of its turn that there may be more work.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive(AtomicU8);
 

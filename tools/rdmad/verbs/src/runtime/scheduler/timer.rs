@@ -102,8 +102,8 @@ pub(crate) struct Until(());
 
 impl Alarm {
     /// Ensures that QP `key`, whose home is worker `home`, gets a turn at `deadline` or earlier. If
-    /// the QP's entry has an earlier deadline, it is kept: acknowledgements move the deadline
-    /// often, and a useless turn costs less than a change of the timers each time.
+    /// the QP's entry has an earlier deadline, the entry is not changed: acknowledgements move the
+    /// deadline often, and a useless turn costs less than a change of the timers each time.
     pub(crate) fn set(
         &mut self,
         scheduler: &Scheduler,
