@@ -46,8 +46,8 @@ fn completions_that_are_not_polled_yet_count() {
     qp.post(&Wr::new(2, WrOpcode::RdmaWrite));
     vm.sink.expect(COMPLETION, cq.cookie);
     cq.expect(2, WcStatus::Success);
-    // The CQ is armed for solicited completions. The only solicited completion is unpolled, but not
-    // the last unpolled one.
+    // The CQ is armed for solicited completions. The only solicited completion is unpolled, and
+    // other unpolled completions follow it.
     qp.post_recv(3, &[]);
     qp.post(&Wr::new(4, WrOpcode::Send).flags(SendFlags::SOLICITED));
     wait_for_used(&cq, 3);

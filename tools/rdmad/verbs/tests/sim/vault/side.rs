@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Read,
     /// The thief adds to a word of the vault by an atomic operation.
     Add,
-    /// The thief sends a message to a receive of the owner, whose buffer is in the vault.
+    /// The thief sends a message to a receive of the owner. The receive buffer is in the vault.
     Receive,
     /// The owner sends from the vault.
     Send,

@@ -12,7 +12,7 @@ use crate::harness::*;
 
 /// Time for which a rate is measured, by the clock of the test.
 const TIME: Duration = Duration::from_secs(10);
-/// Interval at which work requests are posted. Each QP has enough for a longer time.
+/// Interval at which the SQs are filled. Under a limit, a full SQ lasts longer than this.
 const STEP: Duration = Duration::from_millis(10);
 /// Limit in bytes a second.
 const BYTES: u64 = 1_000_000;
