@@ -237,7 +237,7 @@ impl Device {
         &self.limits
     }
 
-    /// The memory accesses that barriers between driver and device have to order.
+    /// The barriers that order the driver's and the device's accesses to memory that both share.
     pub(crate) fn barriers(&self) -> Barriers {
         self.barriers
     }
@@ -306,8 +306,8 @@ impl Device {
         drop(self.leaving.lock());
     }
 
-    /// Keeps memory that the device may still use because it did not confirm the destruction of
-    /// the owner.
+    /// Keeps memory that the device may still use, since the device did not confirm the destruction
+    /// of the memory's owner.
     pub(crate) fn bury<T: Send + 'static>(&self, remains: T) {
         self.graveyard.bury(remains);
     }

@@ -239,7 +239,8 @@ impl<Q: Claimable> Deref for Claim<Q> {
 impl<Q: Claimable> Drop for Claim<Q> {
     fn drop(&mut self) {
         self.0.forget();
-        // Locked until the reset is complete: the device may assign the number again after it.
+        // Locked until the reset is complete: the device may already have assigned the number
+        // again, and the next claim must wait.
         let mut claimed = self.0.claimed().lock();
         // If the reset fails, the virtqueue stays claimed, and the next CQ or QP with its number is
         // refused. A dead device assigns no more numbers.

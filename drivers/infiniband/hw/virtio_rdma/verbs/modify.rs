@@ -242,7 +242,8 @@ fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Res
     Ok(to)
 }
 
-/// Converts a value of a kernel's enumeration to the device's; `EINVAL` if the device lacks it.
+/// Converts a value of an enumeration of the kernel to the device's value; `EINVAL` if the device
+/// does not know the value.
 fn number<T, E>(value: u32, known: impl FnOnce(u8) -> Result<T, E>) -> Result<T> {
     known(u8::try_from(value)?).map_err(|_| EINVAL)
 }

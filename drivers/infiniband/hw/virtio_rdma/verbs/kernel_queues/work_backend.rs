@@ -131,7 +131,7 @@ impl WorkBackend {
         Ok(position)
     }
 
-    /// Frees the slot that was reserved last, and adds its element to the spare ones.
+    /// Frees the slot that was reserved last, and adds its element to `spare`.
     #[cold]
     fn cancel(&mut self, taken: Option<Element>) {
         match self {
