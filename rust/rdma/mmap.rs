@@ -125,7 +125,7 @@ impl<R> Backing<R> {
     }
 }
 
-/// An entry that the core keeps by offset.
+/// An entry in the core's table of mmap offsets.
 #[repr(C)]
 struct Entry<R> {
     c: Opaque<bindings::rdma_user_mmap_entry>,
@@ -326,7 +326,7 @@ unsafe impl<T: UserContexts> Send for Offer<T> {}
 // SAFETY: A shared reference gives access only to numbers.
 unsafe impl<T: UserContexts> Sync for Offer<T> {}
 
-/// The mappings of a context. Dropping it removes them all, and no more can be added.
+/// The mappings of a context. Dropping this removes all mappings. Afterwards none can be added.
 pub struct OwnedMappings<T: UserContexts>(Mappings<T>);
 
 impl<T: UserContexts> OwnedMappings<T> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Device side of completion events: the decision when one is due.
+//! Device side of completion events: the decision when an event is due.
 
 use super::abi::ring::ArmKind;
 use super::abi::ring::ArmWord;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices of the faux bus, which are bound.
+//! Bound devices of the faux bus.
 
 use core::ptr;
 use stock::{

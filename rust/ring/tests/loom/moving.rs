@@ -68,8 +68,8 @@ fn a_growing_srq_keeps_its_order() {
         });
         queue.copy_to(&*old, &layouts[1], &*new, &mut [0; 4]);
         command.store(true, Ordering::Release);
-        // The slot is published in the new ring first: a device that saw the old position must find
-        // the work request in the new ring.
+        // The slot is published in the new ring first: a device that has seen the position in the
+        // old ring must find the work request in the new ring.
         let slot = queue.reserve().unwrap();
         new.write(layouts[1].slot(slot.into()), &102u32.to_ne_bytes());
         queue.mirror(&layouts[1], &*new, slot);
