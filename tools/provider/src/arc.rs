@@ -12,7 +12,7 @@ use crate::allocation::boxed;
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering;
 
-/// The value is the first field, so that both have the same address.
+/// The value is the first field, so that the value and this structure have the same address.
 #[repr(C)]
 struct Counted<T> {
     value: T,

@@ -410,7 +410,8 @@ mod tests {
     use crate::pd::dealloc_pd;
     use crate::pd::dealloc_td;
 
-    /// Whether a CQ that is created with `attr` in a context of many threads is locked.
+    /// Whether a CQ that is created with `attr` is locked, in a context that several threads may
+    /// use.
     fn is_locked(attr: &ffi::ibv_cq_init_attr_ex) -> bool {
         // SAFETY: a parent domain of the tests is this provider's.
         let domain = unsafe { domain(attr, Threads::MANY) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completions and their events through the C entry points. The device side of the rings replaces
-//! the device.
+//! Completions and their events through the C entry points. The tests use the device side of the
+//! rings in place of a device.
 
 mod common;
 

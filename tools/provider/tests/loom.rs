@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Every interleaving of a thread that polls a CQ with control verbs in other threads, which do not
-//! wait for the CQ's lock.
+//! Explores every interleaving of a thread that polls a CQ with threads that call control verbs.
+//! Control verbs do not wait for the CQ's lock.
 #![cfg(loom)]
 // The models use only a part of each module.
 #![allow(dead_code)]

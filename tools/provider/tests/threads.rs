@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Control verbs and CQ resizes in other threads while one thread polls. The device side of the
-//! rings replaces the device.
+//! Control verbs and CQ resizes in other threads while one thread polls. The tests use the device
+//! side of the rings in place of a device.
 
 mod common;
 
