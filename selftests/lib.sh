@@ -243,7 +243,8 @@ find_waiting() {
 
 # Runs a program as server on VM 2 and as client on VM 1: meet PROGRAM SERVER-ARGUMENTS
 # CLIENT-ARGUMENTS. $patience is the time limit in seconds, 120 by default. perftest prints no
-# report if its calibration of the clock fails on a busy host; then it runs again.
+# report if its calibration of the clock fails on a busy host; in this case, the program is run
+# again.
 meet() {
 	local attempts=3 status
 	while

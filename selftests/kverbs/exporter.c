@@ -6,7 +6,8 @@
  *
  * - export SIZE: makes the buffer. A read returns the number of its file descriptor.
  * - move: moves the contents to other pages and fills the old pages with a pattern.
- * - die: takes the pages back for good, as at the end of a device, and fills them with the pattern.
+ * - die: revokes the pages for good, as if the exporter's device was removed, and fills the pages
+ *   with the pattern.
  *
  * A read also returns the number of bytes in old pages that were written after the importers had
  * released the pages.

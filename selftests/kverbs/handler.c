@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A completion handler that arms, polls and posts, which the documentation of the core's locking
+ * A completion handler that arms, polls and posts, as the documentation of ib_core's locking
  * allows. The handler is called with interrupts disabled and the driver's locks held.
  */
 

@@ -14,7 +14,7 @@ use anyhow::{bail, Context as _, Result};
 use super::context::created;
 use super::{check, ffi, Caps, Context, Cq, Kind, Op, Payload, Pd, Qp, SendWr, Wc};
 
-/// The `verbs_context` of a context, which has the extended verbs.
+/// The `verbs_context` that contains a context. It has the extended verbs.
 ///
 /// # Safety
 ///

@@ -46,7 +46,7 @@ pub fn next(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A CQ that is armed for solicited completions raises no event for others.
+/// A CQ that is armed for solicited completions raises no event for other completions.
 // abi
 pub fn solicited(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;

@@ -12,7 +12,8 @@ use crate::session::Session;
 /// Bytes of the longest piece.
 const PIECE: usize = 3001;
 
-/// Largest number of SGEs that the devices of both sides support, of an RDMA READ if `read`.
+/// Largest number of SGEs of a work request that the devices of both sides support: of an RDMA READ
+/// if `read`, else of other work requests.
 fn limit(session: &mut Session, read: bool) -> Result<u32> {
     let limits = session.context.limits()?;
     let own = match read {
