@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One TCP connection between two threads of this machine. It is the comparator for messages
-//! between two processes without RDMA, which pass through the kernel on both sides.
+//! One TCP connection between two threads of this machine. The connection is the comparator:
+//! without RDMA, messages between two processes pass through the kernel on both sides.
 
 use std::io::{Read, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
