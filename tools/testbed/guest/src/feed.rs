@@ -9,8 +9,8 @@ use rustix::termios::tcgetpgrp;
 
 use crate::proto::CHUNK;
 
-/// Maximum number of input bytes in flight. More would accumulate in the guest's memory if its
-/// command did not read them.
+/// Maximum number of input bytes in flight. More bytes would accumulate in the guest's memory if
+/// the command did not read its input.
 const WINDOW: usize = 16 * CHUNK;
 
 /// Whether standard input may be read. In the background, a read from the terminal would stop this
