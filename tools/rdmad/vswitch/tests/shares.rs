@@ -135,7 +135,7 @@ fn ports_of_unequal_load_get_their_shares() {
             } else {
                 (100, heavy)
             };
-            // Without a buffer the port waits.
+            // A port without a free buffer waits for the next step.
             let _ = (0..count).all(|_| bottleneck.send(port, len));
         }
         bottleneck.round();

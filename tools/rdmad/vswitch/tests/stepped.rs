@@ -67,8 +67,7 @@ fn an_engine_wakes_it_and_gets_its_frame_back() {
     let mut frame = engine.frame(bytes.len()).unwrap();
     frame.copy_from_slice(&bytes);
     engine.send(frame);
-    // In use are one buffer of the engine, and one buffer of each of the three links for its next
-    // frame.
+    // The engine uses one buffer, and each of the three links one buffer for its next frame.
     assert_eq!(switch.frames(), [1, 1, 1, 1]);
     assert!(switch.is_awake(now));
     switch.round(now);
