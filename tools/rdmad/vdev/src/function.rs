@@ -375,7 +375,8 @@ impl PciFunction {
     }
 
     fn activate(&self) {
-        // A reset does not bring back lost guest memory: fails again in this case.
+        // A reset does not restore lost guest memory. If memory is still lost, the device fails
+        // again.
         self.fail();
         if self.state.has_failed() {
             return;
