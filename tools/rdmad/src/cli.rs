@@ -666,7 +666,8 @@ fn parse_uplink_link(text: &str) -> Result<Uplink> {
         Some(("unix", link)) => parse_link(link).map(Uplink::Unix),
         Some(("udp", addresses)) => addresses
             .match_indices(':')
-            // Addresses contain colons. Only one of all colons separates two valid addresses.
+            // Addresses contain colons, so each colon is tried. Only one separates two valid
+            // addresses.
             .find_map(|(at, _)| {
                 let (bind, peer) = (
                     addresses[..at].parse().ok()?,
