@@ -358,7 +358,7 @@ proptest! {
             }
         }
         frame.truncate(frame.len() - cut);
-        // Makes the packet one for this QP, with a PSN near the expected one.
+        // Addresses the packet to this QP, with a PSN near the expected one.
         let bth = if frame[12..14] == [0x08, 0x00] { 42 } else { 62 };
         let psn = match to_responder {
             true => end.responder.expected_psn(),

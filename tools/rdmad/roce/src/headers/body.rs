@@ -104,7 +104,7 @@ const FETCH_ADD: u8 = 0x14;
 const FLUSH: u8 = 0x1c;
 const ATOMIC_WRITE: u8 = 0x1d;
 
-/// Reserved bytes behind the BTH of a congestion notification.
+/// Number of reserved bytes behind the BTH of a congestion notification.
 const CONGESTION_SIZE: usize = 16;
 
 /// Why the headers behind a BTH are invalid.
