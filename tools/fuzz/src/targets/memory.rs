@@ -59,7 +59,7 @@ struct Bench<'w> {
     features: Features,
     cqs: [Cq<'w>; 2],
     qps: [Qp<'w>; 2],
-    /// The peer's local buffer of READs and WRITEs.
+    /// The peer's local buffer for READs and WRITEs.
     from: Mr,
     base: u64,
     memory: Vec<u8>,

@@ -52,7 +52,7 @@ impl Bench<'_> {
         if !done {
             return;
         }
-        // A length of 0 unbinds the window, for which the rights of the MR are not checked.
+        // A length of 0 unbinds the window. The rights of the MR are not checked for this.
         assert!(
             bind.length == 0 || mr.access.contains(AccessFlags::MW_BIND),
             "bound without the right"
