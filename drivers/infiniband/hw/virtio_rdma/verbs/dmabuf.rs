@@ -54,7 +54,7 @@ use kernel::{
     }, //
 };
 
-/// Revokes an MR when the exporter takes its memory back.
+/// Revokes an MR when the exporter revokes the buffer.
 pub(super) struct Revocation {
     device: Arc<Device>,
     mrn: Atomic<u32>,
@@ -174,7 +174,7 @@ pub(super) fn register<'a>(
         Err(Failure::Refused(error)) => Err(error),
         Err(Failure::Dead) => {
             // The device may have created the MR, but its number is unknown, so no command can
-            // revoke it. If the exporter takes the memory back, the device is reset.
+            // revoke it. If the exporter revokes the buffer, the device is reset.
             revocation.is_open.store(true, Relaxed);
             device.bury(command);
             bury(device, buffer.unlock(revocation));
