@@ -2,9 +2,9 @@
 
 //! DMA buffers: memory of other drivers that a device accesses.
 //!
-//! A buffer is pinned as long as it is used. Nevertheless its exporter may take the buffer back for
-//! good, because it needs the memory or because the exporter's device is removed. The driver's
-//! [`Revoke`] then ends the device's accesses.
+//! A buffer is pinned as long as it is used. Nevertheless its exporter may revoke the buffer for
+//! good, because the exporter needs the memory or its device is removed. The driver's [`Revoke`]
+//! then ends the device's accesses.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -76,7 +76,7 @@ impl Drop for LoadedModule {
 /// }
 /// ```
 pub struct LingeringDmabuf<R: Revoke> {
-    /// `None` if the exporter has taken the buffer back already. The umem is dropped first: until
+    /// `None` if the exporter has revoked the buffer already. The umem is dropped first: until
     /// then the exporter may call the handler.
     _umem: Option<WhileBound<(Owned, Needed<R>)>>,
 }
@@ -100,7 +100,7 @@ struct Needed<R: Revoke> {
 /// };
 /// use kernel::sync::Arc;
 ///
-/// /// A handler that logs that a buffer is taken back.
+/// /// A handler that logs that a buffer is revoked.
 /// struct Told;
 ///
 /// impl Revoke for Told {
@@ -119,9 +119,9 @@ struct Needed<R: Revoke> {
 pub trait Revoke: Send + Sync + 'static {
     /// Ends the device's accesses to the memory: after the return the device never accesses it.
     ///
-    /// Called once at most, with the reservation of the buffer locked: when the exporter takes the
-    /// buffer back, or else when the [`Dmabuf`] is dropped. May sleep, but must not access memory
-    /// of processes.
+    /// Called once at most, with the reservation of the buffer locked: when the exporter revokes
+    /// the buffer, or else when the [`Dmabuf`] is dropped. May sleep, but must not access memory of
+    /// processes.
     fn revoke(&self);
 }
 
@@ -132,7 +132,7 @@ fn container(umem: &Umem) -> *mut bindings::ib_umem_dmabuf {
     umem.as_raw().cast()
 }
 
-/// A guard that locks the reservation of a buffer, so that its exporter can't take it back.
+/// A guard that locks the reservation of a buffer, so that the exporter can't revoke the buffer.
 ///
 /// # Invariants
 ///
@@ -194,7 +194,7 @@ impl Slot {
 }
 
 /// A buffer that is pinned and mapped for the device. Its reservation is locked, so that the
-/// exporter can't take the buffer back before the device knows the memory.
+/// exporter can't revoke the buffer before the device knows the memory.
 pub struct LockedDmabuf<'a> {
     locked: LockedUmem,
     slot: Slot,
@@ -267,15 +267,15 @@ impl<'a> LockedDmabuf<'a> {
         self.locked.umem.best_page_shift(sizes, iova)
     }
 
-    /// Unlocks the reservation. From now on the exporter may take the buffer back, which calls
-    /// `handler`.
+    /// Unlocks the reservation. From now on the exporter may revoke the buffer. Then `handler` is
+    /// called.
     pub fn unlock<R: Revoke>(self, handler: Arc<R>) -> Dmabuf<R> {
         let Self { locked, slot, .. } = self;
         let LockedUmem { lock, umem } = locked;
         let private = core::ptr::from_ref::<R>(&handler).cast_mut().cast();
         // SAFETY: The reservation is locked. The handler is called only while the umem exists, and
-        // is dropped later: `Dmabuf` first drops the slot, which waits for the release of the umem,
-        // and `LingeringDmabuf` first drops the umem.
+        // is dropped after the umem: `Dmabuf` first drops the slot, which waits for the release of
+        // the umem, and `LingeringDmabuf` first drops the umem.
         unsafe { bindings::ib_umem_dmabuf_set_revoke_locked(lock.0, Some(revoked::<R>), private) };
         drop(lock);
         *slot.attached.umem.lock() = Some(umem);
@@ -294,8 +294,8 @@ unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
 }
 
 /// A buffer that is pinned and mapped for the device, until this value is dropped or the driver is
-/// unbound, whichever is first. Then the handler is called, unless the exporter has taken the
-/// buffer back before.
+/// unbound, whichever is first. Then the handler is called, unless the exporter has revoked the
+/// buffer before.
 ///
 /// # Invariants
 ///
@@ -336,7 +336,7 @@ impl<R: Revoke> Dmabuf<R> {
         })
     }
 
-    /// Runs `work` while the exporter can't take the buffer back. May sleep.
+    /// Runs `work` while the exporter can't revoke the buffer. May sleep.
     pub fn locked<U>(&self, work: impl FnOnce() -> U) -> U {
         let umem = self.slot.attached.umem.lock();
         let _lock = umem.as_ref().map(|umem| {

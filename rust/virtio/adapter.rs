@@ -179,8 +179,8 @@ impl<T: Driver> Adapter<T> {
     /// The data is not dropped while the caller uses it.
     unsafe fn data<'a>(vdev: &'a Device<device::CoreInternal<'_>>) -> Option<Pin<&'a T::Data<'a>>> {
         let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-        // SAFETY: The data exists, as is checked, and was set by `bind()`, with this type. By this
-        // function's requirements it is not dropped meanwhile.
+        // SAFETY: `has_drvdata` checks that the data exists. `bind()` set it, with this type. By
+        // this function's requirements it is not dropped meanwhile.
         has_drvdata(vdev).then(|| unsafe { dev.drvdata_borrow::<T::Data<'_>>() })
     }
 

@@ -236,8 +236,8 @@ impl Device<device::Bound> {
     /// }
     /// ```
     pub fn dma_device(&self) -> Option<&device::Device<device::Bound>> {
-        // SAFETY: By the type invariant the device is valid; the transport sets the operations
-        // before it registers the device.
+        // SAFETY: By the type invariant the device is valid; the transport sets `map` before it
+        // registers the device.
         let has_own_map = unsafe { !(*self.as_raw()).map.is_null() };
         if has_own_map || !self.has_feature(Feature::ACCESS_PLATFORM) {
             return None;

@@ -376,8 +376,8 @@ impl<C: Send + 'static> Virtqueue<C> {
         let notify = !vq.is_null() && unsafe { bindings::virtqueue_kick_prepare(vq) };
         drop(attached);
         if notify {
-            // SAFETY: By the type invariant the queue is valid until a grace period is over, which
-            // the guard holds off. Notifying needs no lock.
+            // SAFETY: By the type invariant the queue is valid until a grace period is over. The
+            // guard prevents the end of the grace period. Notifying needs no lock.
             unsafe { bindings::virtqueue_notify(vq) };
         }
     }
@@ -451,7 +451,7 @@ impl<C: Send + 'static> Virtqueue<C> {
         let free: unsafe extern "C" fn(_, _) = Self::free_token;
         // SAFETY: The queue is valid until it is detached. Nothing else refers to it by now, except
         // a notification under way, which does not touch buffers. By the type invariant, the tokens
-        // in it are what `free_token` takes.
+        // in it are as `free_token` requires.
         let result = to_result(unsafe { bindings::virtqueue_reset(vq, Some(free), None) });
         // INVARIANT: The virtqueue was attached before, and the tokens that were not freed are
         // still in it.
