@@ -19,7 +19,7 @@ pub struct Reaped(pub Child);
 
 impl Reaped {
     /// Starts a command with its output in the file `log`. The terminal's Ctrl-C does not reach the
-    /// process, since this program ends it.
+    /// process, so that this program can end the process in an orderly way.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("can't create {}", log.display()))?;
         let child = command
@@ -38,7 +38,8 @@ impl Reaped {
         matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Waits until `ready` returns a value. An error if the process ends before, or after `limit`.
+    /// Waits until `ready` returns a value. Fails if the process ends before that, or if the wait
+    /// takes longer than `limit`.
     pub fn until<T>(
         &mut self,
         limit: Duration,
