@@ -61,8 +61,8 @@ fn consumed(thread: &Path) -> Option<Duration> {
     on_processor(thread)
 }
 
-/// Processor time of a thread, given its directory in /proc. `None` if it has ended, or if the
-/// kernel keeps no account.
+/// Processor time of a thread, given the thread's directory in /proc. `None` if the thread has
+/// ended, or if the kernel does not measure this time.
 pub fn on_processor(thread: &Path) -> Option<Duration> {
     let schedstat = fs::read_to_string(thread.join("schedstat")).ok()?;
     // The first number is the time on a processor in nanoseconds.

@@ -170,7 +170,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
         .chain(spreads)
 }
 
-/// The bandwidth of a load.
+/// The figure of a load's bandwidth.
 fn bandwidth(load: Load, configuration: &str) -> Subject {
     let Load { opcode, size, .. } = load;
     Subject {
