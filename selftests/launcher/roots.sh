@@ -85,5 +85,24 @@ test_another_root() {
 	nothing_left
 }
 
+# A root like Alpine's with its package gcompat, which gives musl the file name of glibc.
+test_root_without_glibc() {
+	local root=$work/dir/musl status=0
+	mkdir -p "$root/lib" "$root/etc"
+	echo 'musl libc (x86_64)' >"$root/lib/ld-musl-x86_64.so.1"
+	ln -s ld-musl-x86_64.so.1 "$root/lib/libc.so.6"
+	echo 'ID=alpine' >"$root/etc/os-release"
+	virtio_rdma run --vms 1 --root "$root" -- missing </dev/null >"$work/out" 2>"$work/err" ||
+		status=$?
+	((status == 127))
+	grep -q 'C library is not glibc.*--tools' "$work/err"
+	virtio_rdma run --root "$root" --tools -- ibv_devinfo </dev/null >"$work/out" 2>"$work/err"
+	grep -q PORT_ACTIVE "$work/out"
+	if grep -q glibc "$work/err"; then
+		fail "with --tools, the C library does not matter"
+	fi
+	nothing_left
+}
+
 run_tests test_working_directory test_overlay test_overlay_after_all_ends \
-	test_another_root
+	test_another_root test_root_without_glibc

@@ -15,14 +15,18 @@ const LIBRARIES: [&str; 6] = [
 ];
 /// The text in libibverbs before the number of its private ABI for providers.
 const SUFFIX: &[u8] = b"-rdmav";
+/// The text in glibc before its version. Other C libraries that have a file of its name lack it.
+const RELEASE: &[u8] = b"release version ";
+/// The oldest glibc with which the provider loads. tools/testbed/hardening checks the provider.
+const OLDEST_GLIBC: (u32, u32) = (2, 31);
 
 /// A root file system.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Root {
     /// The numbers of its libibverbs' private ABIs for providers. `None` without libibverbs.
     pub verbs: Option<Vec<u32>>,
-    /// Whether the C library is glibc, for which the provider is built.
-    pub has_glibc: bool,
+    /// The version of glibc, for which the provider is built. `None` with another C library.
+    pub glibc: Option<(u32, u32)>,
     /// The command that installs the RDMA packages.
     install: &'static str,
 }
@@ -34,10 +38,10 @@ impl Root {
             let files = LIBRARIES.iter().map(|place| dir.join(place).join(name));
             files.into_iter().find(|file| file.is_file())
         };
-        let read = |file: PathBuf| fs::read(file).map(|library| numbers(&library)).ok();
+        let read = |name: &str| found(name).and_then(|file: PathBuf| fs::read(file).ok());
         Self {
-            verbs: found("libibverbs.so.1").and_then(read),
-            has_glibc: found("libc.so.6").is_some(),
+            verbs: read("libibverbs.so.1").map(|library| numbers(&library)),
+            glibc: read("libc.so.6").and_then(|library| glibc(&library)),
             install: install(&fs::read_to_string(dir.join("etc/os-release")).unwrap_or_default()),
         }
     }
@@ -45,12 +49,19 @@ impl Root {
     /// The reason why programs of the root can't use the device with the providers in a directory,
     /// and what to do. `None` if they can.
     pub fn lacks(&self, providers: &Path) -> Option<String> {
-        if !self.has_glibc {
+        let Some((major, minor)) = self.glibc else {
             return Some(
                 "its C library is not glibc, for which the provider is made: --tools brings RDMA \
                  programs with a library of their own"
                     .into(),
             );
+        };
+        if (major, minor) < OLDEST_GLIBC {
+            return Some(format!(
+                "its glibc {major}.{minor} is older than {}.{}, which the provider needs: --tools \
+                 brings RDMA programs with a library of their own",
+                OLDEST_GLIBC.0, OLDEST_GLIBC.1
+            ));
         }
         let Some(numbers) = &self.verbs else {
             let install = self.install;
@@ -79,21 +90,37 @@ impl Root {
 
 /// The numbers after each [`SUFFIX`] in a library.
 fn numbers(library: &[u8]) -> Vec<u32> {
-    let mut numbers: Vec<_> = library
-        .windows(SUFFIX.len())
-        .enumerate()
-        .filter(|(_, window)| *window == SUFFIX)
-        .filter_map(|(at, _)| {
-            let digits = library[at + SUFFIX.len()..]
-                .iter()
-                .take_while(|byte| byte.is_ascii_digit());
-            let digits: String = digits.map(|byte| char::from(*byte)).collect();
-            digits.parse().ok()
-        })
+    let mut numbers: Vec<_> = behind(library, SUFFIX)
+        .filter_map(|rest| Some(number(rest)?.0))
         .collect();
     numbers.sort_unstable();
     numbers.dedup();
     numbers
+}
+
+/// The version of glibc in a C library.
+fn glibc(library: &[u8]) -> Option<(u32, u32)> {
+    behind(library, RELEASE).find_map(|rest| {
+        let (major, rest) = number(rest)?;
+        let (minor, _) = number(rest.strip_prefix(b".")?)?;
+        Some((major, minor))
+    })
+}
+
+/// The bytes behind each occurrence of a text.
+fn behind<'a>(bytes: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let windows = bytes.windows(text.len()).enumerate();
+    windows
+        .filter(move |(_, window)| *window == text)
+        .map(move |(at, _)| &bytes[at + text.len()..])
+}
+
+/// The decimal number at the beginning of a text, and the rest.
+fn number(text: &[u8]) -> Option<(u32, &[u8])> {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit());
+    let (digits, rest) = text.split_at(end.unwrap_or(text.len()));
+    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some((number, rest))
 }
 
 /// The command that installs the RDMA packages, given the content of /etc/os-release.
@@ -129,22 +156,39 @@ mod tests {
     }
 
     #[test]
+    fn only_glibc_has_a_version() {
+        let library = b"\0GNU C Library (Debian GLIBC 2.31-13) stable release version 2.31.\nCopy";
+        assert_eq!(glibc(library), Some((2, 31)));
+        assert_eq!(
+            glibc(b"development release version 2.42.9000."),
+            Some((2, 42))
+        );
+        assert_eq!(glibc(b"a release version of\0release version 3"), None);
+        assert_eq!(glibc(b"musl libc (x86_64)\nVersion 1.2.5\n"), None);
+    }
+
+    #[test]
     fn what_is_lacking_is_named() {
         let providers = std::env::temp_dir().join(format!("providers.{}", std::process::id()));
         fs::create_dir_all(&providers).unwrap();
         fs::write(providers.join("libvirtio_rdma-rdmav34.so"), "").unwrap();
-        let root = |verbs: Option<Vec<u32>>, has_glibc| Root {
+        let root = |verbs: Option<Vec<u32>>, glibc| Root {
             verbs,
-            has_glibc,
+            glibc,
             install: install("NAME=x\nID=debian\n"),
         };
-        assert_eq!(root(Some(vec![34]), true).lacks(&providers), None);
-        let old = root(Some(vec![33]), true).lacks(&providers).unwrap();
+        assert_eq!(root(Some(vec![34]), Some((2, 31))).lacks(&providers), None);
+        let old = root(Some(vec![33]), Some((2, 41)))
+            .lacks(&providers)
+            .unwrap();
         assert!(old.contains("rdmav33"));
-        let bare = root(None, true).lacks(&providers).unwrap();
+        let bare = root(None, Some((2, 41))).lacks(&providers).unwrap();
         assert!(bare.contains("apt-get install ibverbs-utils perftest"));
-        let musl = root(None, false).lacks(&providers).unwrap();
+        let musl = root(Some(vec![34]), None).lacks(&providers).unwrap();
         assert!(musl.contains("glibc") && musl.contains("--tools"));
+        let glibc = root(Some(vec![34]), Some((2, 28)));
+        let glibc = glibc.lacks(&providers).unwrap();
+        assert!(glibc.contains("glibc 2.28 is older than 2.31") && glibc.contains("--tools"));
         fs::remove_dir_all(&providers).unwrap();
     }
 
