@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The archive of `make bundle`: its checksums, its size, its documents, that it works in a read-only
-# directory, and that the same directory gives the same bytes.
+# The archive of `make bundle`: its checksums, its size, its documents, its version, that it works
+# in a read-only directory, and that the same directory gives the same bytes.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -54,6 +54,16 @@ for part in parts:
 	done
 }
 
+# The program, the manual and the text for users have the version of the archive's name.
+test_version() {
+	unpack
+	local version=${bundle##*/virtio-rdma-}
+	version=${version%-x86_64}
+	[[ $(virtio_rdma --version) == "virtio-rdma $version" ]]
+	grep -q "^\.TH VIRTIO-RDMA 1 .*\"virtio-rdma $version\"" "$bundle/share/man/man1/virtio-rdma.1"
+	[[ $(head -n 1 "$bundle/README") == "virtio-rdma $version" ]]
+}
+
 test_read_only() {
 	mkdir -p "$work/a place"
 	unpack
@@ -81,4 +91,4 @@ test_same_bytes() {
 	cmp "$work/first" "$work/x.tar.xz"
 }
 
-run_tests test_archive test_documents test_read_only test_same_bytes
+run_tests test_archive test_documents test_version test_read_only test_same_bytes
