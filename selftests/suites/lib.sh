@@ -13,6 +13,9 @@ counters=/sys/class/infiniband/$device/ports/1/hw_counters
 # The index of the GID of the port's IPv4 address.
 gid=$(grep -l 0000:ffff:0a09:0001 /sys/class/infiniband/$device/ports/1/gids/* | head -n 1)
 gid=${gid##*/}
+# Time limit of a program in seconds, so that a hanging program fails its part alone. It is longer
+# than any program of the suites takes in emulated VMs.
+patience=300
 passed=0
 failed=()
 
@@ -65,10 +68,14 @@ await() {
 # shell commands.
 meet() {
 	local server
-	on -n 2 sh -c "$2" &
+	on -n 2 timeout $patience sh -c "$2" &
 	server=$!
 	await 2 "$1" $server
-	sh -c "$3"
+	if ! timeout $patience sh -c "$3"; then
+		# The next part's server takes the same port.
+		kill $server
+		return 1
+	fi
 	wait $server
 }
 
@@ -76,9 +83,9 @@ meet() {
 # server runs.
 meet_unseen() {
 	local server
-	on -n 2 sh -c "$1" &
+	on -n 2 timeout $patience sh -c "$1" &
 	server=$!
-	until sh -c "$2"; do
+	until timeout $patience sh -c "$2"; do
 		kill -0 $server
 		sleep 1
 	done
