@@ -56,7 +56,7 @@ test_taken_back_after_reset() {
 	tell_holder end
 	stays_loaded
 	tell_holder die
-	log_has 'did not let go of memory that was taken back.*and was reset'
+	log_has 'the device was reset: it did not stop using a revoked DMA buffer'
 	virtio_device 1 >"$driver/unbind"
 	virtio_device 1 >"$driver/bind"
 	until_ok 60 device_up
@@ -76,7 +76,7 @@ test_taken_back_after_death() {
 	[[ -z $(device 1) ]]
 	stays_loaded
 	tell_holder die
-	log_has 'may still use memory that was taken back'
+	log_has 'may still use a revoked DMA buffer'
 }
 
 run_tests test_taken_back_after_reset test_taken_back_after_death

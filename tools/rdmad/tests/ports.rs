@@ -222,9 +222,15 @@ fn wrong_descriptors_get_a_sentence() {
     let listener = OwnedFd::from(UnixListener::bind(dir.join("b.vfio")).unwrap());
     for (fds, complaint) in [
         (vec![], "needs 2 descriptors, and 0 were passed"),
-        (vec![&listener, &listener, &listener], "not 3"),
-        (vec![&file, &listener], "the keeper of the paths is none"),
-        (vec![&listener, &file], "the keeper of the paths is none"),
+        (vec![&listener, &listener, &listener], "and 3 were passed"),
+        (
+            vec![&file, &listener],
+            "the keeper of the paths is of another kind",
+        ),
+        (
+            vec![&listener, &file],
+            "the keeper of the paths is of another kind",
+        ),
     ] {
         let stream = UnixStream::connect(dir.join("ctl")).unwrap();
         let fds: Vec<_> = fds.into_iter().map(|fd| fd.as_fd()).collect();
@@ -296,7 +302,7 @@ fn the_frames_of_a_port_are_captured() {
     drop(slow);
     for (wrong, complaint) in [
         (&["capture", "b", "--file", &file][..], "it exists"),
-        (&["capture", "b", "--stop"], "are not captured"),
+        (&["capture", "b", "--stop"], "no capture is running"),
         (&["capture", "d", "--stop"], "no port \"d\""),
     ] {
         let error = refused(dir, wrong);
@@ -307,8 +313,8 @@ fn the_frames_of_a_port_are_captured() {
     let socket = UnixDatagram::unbound().unwrap();
     for (fds, complaint) in [
         (vec![], "one descriptor, not 0"),
-        (vec![readable.as_fd()], "no file or pipe"),
-        (vec![socket.as_fd()], "no file or pipe"),
+        (vec![readable.as_fd()], "no writable file or pipe"),
+        (vec![socket.as_fd()], "no writable file or pipe"),
     ] {
         let stream = UnixStream::connect(dir.join("ctl")).unwrap();
         passed::send(&stream, request, &fds).unwrap();
