@@ -54,7 +54,7 @@ fn is_own(dir: &Path) -> bool {
         })
 }
 
-/// The directory in sysfs of the first RDMA device: of virtio-rdma if `own`, else of another driver.
+/// The sysfs directory of the first RDMA device: of virtio-rdma if `own`, else of another driver.
 fn first(own: bool) -> Option<PathBuf> {
     let devices = fs::read_dir(CLASS).ok()?.flatten();
     let devices = devices.map(|entry| entry.path());
