@@ -51,7 +51,8 @@ const PREPOSITIONS: &[&str] = &[
 /// Generated files, which are not checked.
 const GENERATED: &[&str] = &["Documentation/conformance.md"];
 
-/// Files whose lines may be long: a change of a stage's text repeats this stage on all machines.
+/// Files whose lines may be long. `setup` runs a stage again if the stage's text has changed, so
+/// its lines are not wrapped.
 const RECIPES: &[&str] = &["tools/testbed/setup"];
 
 /// Returns a complaint for each breach.
