@@ -299,7 +299,8 @@ struct Daemon {
 
 impl Daemon {
     fn start(mut command: Command, log: PathBuf, vms: Vec<usize>) -> Result<Self> {
-        // The child inherits the pipe's end by its number; this process closes it right after.
+        // The child inherits the write end of the pipe under the same number. This process then
+        // closes its own copy, so that the pipe ends with the child.
         let (ready, signal) = rustix::pipe::pipe()?;
         command
             .arg("--ready-fd")
