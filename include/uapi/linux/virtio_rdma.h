@@ -1012,7 +1012,7 @@ struct virtio_rdma_cmd_del_gid {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_query_counters - QUERY_COUNTERS, with Counters
+ * struct virtio_rdma_cmd_query_counters - QUERY_COUNTERS. Needs Counters
  * @port: port
  */
 struct virtio_rdma_cmd_query_counters {
@@ -1302,7 +1302,7 @@ struct virtio_rdma_cmd_dereg_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_alloc_mw - ALLOC_MW, with MemWindows
+ * struct virtio_rdma_cmd_alloc_mw - ALLOC_MW. Needs MemWindows
  * @pdn: PD
  * @mw_type: MwType
  * @reserved: reserved, zero
@@ -1324,7 +1324,7 @@ struct virtio_rdma_rsp_alloc_mw {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_dealloc_mw - DEALLOC_MW, with MemWindows
+ * struct virtio_rdma_cmd_dealloc_mw - DEALLOC_MW. Needs MemWindows
  * @mwn: handle
  */
 struct virtio_rdma_cmd_dealloc_mw {
@@ -1355,7 +1355,7 @@ struct virtio_rdma_cmd_rereg_mr {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_revoke_mr - REVOKE_MR, with Peers
+ * struct virtio_rdma_cmd_revoke_mr - REVOKE_MR. Needs Peers
  * @mrn: handle. It remains valid
  */
 struct virtio_rdma_cmd_revoke_mr {
@@ -1578,7 +1578,7 @@ struct virtio_rdma_cmd_destroy_qp {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_set_rate_limit - SET_RATE_LIMIT, with RateLimit
+ * struct virtio_rdma_cmd_set_rate_limit - SET_RATE_LIMIT. Needs RateLimit
  * @qpn: QP
  * @rate_limit: rate in kb/s (1,000 bits per second), or 0 for no limit
  * @max_burst_size: burst in bytes, or 0 for the device's default
@@ -1595,7 +1595,7 @@ struct virtio_rdma_cmd_set_rate_limit {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_attach_mcast - ATTACH_MCAST, with Multicast
+ * struct virtio_rdma_cmd_attach_mcast - ATTACH_MCAST. Needs Multicast
  * @qpn: QP
  * @mgid: the group's GID, in network byte order
  */
@@ -1605,7 +1605,7 @@ struct virtio_rdma_cmd_attach_mcast {
 } __attribute__((packed));
 
 /**
- * struct virtio_rdma_cmd_detach_mcast - DETACH_MCAST, with Multicast
+ * struct virtio_rdma_cmd_detach_mcast - DETACH_MCAST. Needs Multicast
  * @qpn: QP
  * @mgid: the group's GID, in network byte order
  */

@@ -154,7 +154,7 @@ wire_struct! {
 request!(CmdDeregMr, DeregMr, Empty);
 
 wire_struct! {
-    /// ALLOC_MW, with [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
+    /// ALLOC_MW. Needs [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdAllocMw: 8 {
         /// PD.
         0 => pdn: Pdn,
@@ -177,7 +177,7 @@ wire_struct! {
 request!(CmdAllocMw, AllocMw, RspAllocMw);
 
 wire_struct! {
-    /// DEALLOC_MW, with [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
+    /// DEALLOC_MW. Needs [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdDeallocMw: 4 {
         /// Handle.
         0 => mwn: MwNumber,
@@ -212,7 +212,7 @@ wire_struct! {
 request!(CmdReregMr, ReregMr, Empty);
 
 wire_struct! {
-    /// REVOKE_MR, with [`Feature::Peers`](super::super::feature::Feature::Peers).
+    /// REVOKE_MR. Needs [`Feature::Peers`](super::super::feature::Feature::Peers).
     pub struct CmdRevokeMr: 4 {
         /// Handle. It remains valid.
         0 => mrn: MrNumber,

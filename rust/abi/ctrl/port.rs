@@ -109,7 +109,7 @@ wire_struct! {
 request!(CmdDelGid, DelGid, Empty);
 
 wire_struct! {
-    /// QUERY_COUNTERS, with [`Feature::Counters`](super::super::feature::Feature::Counters).
+    /// QUERY_COUNTERS. Needs [`Feature::Counters`](super::super::feature::Feature::Counters).
     pub struct CmdQueryCounters: 1 {
         /// Port.
         0 => port: u8,

@@ -124,7 +124,7 @@ wire_struct! {
 request!(CmdDestroyQp, DestroyQp, Empty);
 
 wire_struct! {
-    /// SET_RATE_LIMIT, with [`Feature::RateLimit`](super::super::feature::Feature::RateLimit).
+    /// SET_RATE_LIMIT. Needs [`Feature::RateLimit`](super::super::feature::Feature::RateLimit).
     pub struct CmdSetRateLimit: 16 {
         /// QP.
         0 => qpn: Qpn,
@@ -141,7 +141,7 @@ wire_struct! {
 request!(CmdSetRateLimit, SetRateLimit, Empty);
 
 wire_struct! {
-    /// ATTACH_MCAST, with [`Feature::Multicast`](super::super::feature::Feature::Multicast).
+    /// ATTACH_MCAST. Needs [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdAttachMcast: 20 {
         /// QP.
         0 => qpn: Qpn,
@@ -152,7 +152,7 @@ wire_struct! {
 request!(CmdAttachMcast, AttachMcast, Empty);
 
 wire_struct! {
-    /// DETACH_MCAST, with [`Feature::Multicast`](super::super::feature::Feature::Multicast).
+    /// DETACH_MCAST. Needs [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdDetachMcast: 20 {
         /// QP.
         0 => qpn: Qpn,

@@ -355,8 +355,8 @@ fn violations(log: &str) -> Vec<String> {
 fn places_at_switch(vm: usize, wiring: &Wiring) -> Vec<String> {
     let first = match &wiring.rdma {
         Rdma::Virtio(vfio) => port(&name(vm, 1), &wiring.nic, vfio),
-        // The guest is connected by an uplink. At a port of the device, the switch would not pass
-        // RoCE frames to the network function.
+        // The guest is connected by an uplink. At a port, the switch would pass RoCE frames to the
+        // port's RDMA device, and not to the guest's network interface.
         Rdma::Rxe | Rdma::None => [
             "--uplink".into(),
             unix_uplink(&wiring.nic.remote, &wiring.nic.local),

@@ -293,9 +293,9 @@ impl Device {
     }
 
     /// Blocks [`await_leaving`](Self::await_leaving), which precedes the use of a new object's
-    /// number. The caller holds the lock while it destroys a QP or CQ of the kernel. Once the
-    /// device has answered, it may assign the number again, while the driver's tables still have
-    /// the old object under that number.
+    /// number. The caller holds the guard while it destroys a QP or CQ of the kernel. Once the
+    /// device has answered the destroy command, it may assign the number to a new object, while
+    /// the driver's tables still have the destroyed object under this number.
     pub(crate) fn leave(&self) -> MutexGuard<'_, ()> {
         self.leaving.lock()
     }

@@ -331,7 +331,7 @@ impl<'vm> Completions<'vm> {
 
     /// Waits until `messages` completions have arrived, and only then polls them.
     fn drain(&self, messages: usize) {
-        // LOSSLESS: a CQ has fewer entries than a position counts.
+        // LOSSLESS: a CQ has fewer than 2^32 entries.
         let end = self.end.get().wrapping_add(messages as u32);
         self.end.set(end);
         let ring = &self.cq.ring;

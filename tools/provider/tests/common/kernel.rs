@@ -47,8 +47,8 @@ pub struct Kernel {
     pub longer: usize,
     /// Number of unknown operations before the operations that the provider knows.
     pub shifted: usize,
-    /// Number of added functions before the `comp_mask` of extended QPs, or `None` if `comp_mask`
-    /// is not written.
+    /// Number of functions that this release has in addition before the `comp_mask` of extended
+    /// QPs, or `None` if `comp_mask` is not written.
     pub added: Option<usize>,
 }
 

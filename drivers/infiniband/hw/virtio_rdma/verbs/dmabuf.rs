@@ -130,8 +130,8 @@ fn bury(device: &Device, buffer: Buffer) {
     }
 }
 
-/// Creates an MR over the memory that `pin` pins. Uses only the address for work requests, the
-/// length and the access flags of `memory`.
+/// Creates an MR over the memory that `pin` pins. Of `memory`, only the length, the access flags
+/// and the address that work requests use are read.
 pub(super) fn register<'a>(
     pd: &'a Pd<IbDevice>,
     memory: &UserMemory,

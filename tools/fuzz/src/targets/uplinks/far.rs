@@ -8,7 +8,8 @@ use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
-/// Length of the receive buffer in bytes: more than the longest frame, to detect longer ones.
+/// Length of the receive buffer in bytes: more than the longest valid frame, so that a frame that
+/// is too long is noticed.
 const LONGEST: usize = 16 << 10;
 
 enum Socket {
