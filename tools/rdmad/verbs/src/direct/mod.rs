@@ -450,9 +450,13 @@ impl Transfer {
             _ => Service::Rc,
         };
         let span = frame_span(&self.wr.op, connection.mtu);
-        allowed.len = 0;
+        // The frame within which the last step ended was charged in full then.
+        let paid = self.done.next_multiple_of(span) - self.done;
+        allowed.len = limit.min(paid as usize);
+        if paid > 0 && allowed.len == limit {
+            return Ok(allowed);
+        }
         loop {
-            // A frame that was partly transferred before is charged again in full.
             let index = (self.done + allowed.len as u32) / span;
             let bytes = request_size(service, &connection, &self.wr, index);
             if !side.io.admit(turn.now, bytes) {
@@ -470,7 +474,7 @@ impl Transfer {
                 return Ok(allowed);
             }
         }
-        match allowed.spent {
+        match allowed.len {
             0 => Err(Stop::Paced),
             _ => Ok(allowed),
         }

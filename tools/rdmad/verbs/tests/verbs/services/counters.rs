@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use roce::headers::{Bth, Headers, RcRequest, RcResponse, SendPart};
 use roce::work::With;
 use roce::Psn;
-use verbs::PathPolicy;
+use verbs::{Clock, PathPolicy};
 use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 
+use super::pacing;
 use crate::harness::*;
 
 fn world(path: PathPolicy) -> World {
@@ -190,6 +191,31 @@ fn losses() {
     wait("a notification", || {
         (pair.b.counters().notifications_received == 1).then_some(())
     });
+}
+
+/// On the direct path a turn's budget, or the port's limit, may end within a frame. The frame
+/// counts once, as on the wire.
+// abi: R-830
+#[test]
+fn a_frame_that_several_turns_copy_is_paced_once() {
+    // With the cost of its work request, such a message does not divide a turn's budget.
+    const LEN: u32 = 60_000;
+    const COUNT: u64 = 8;
+    let counted = PATHS.map(|path| {
+        let world = pacing::world(2, path, Clock::manual());
+        let pair = Pair::new(&world);
+        // The burst of this rate, 625,000 bytes, exceeds all messages.
+        pacing::limit(&pair.qa, 1_000_000, 0, 0).unwrap();
+        for id in 0..COUNT {
+            pair.qa.post(&pair.wr(id, WrOpcode::RdmaWrite, LEN));
+        }
+        for id in 0..COUNT {
+            pair.cq_a.expect(id, WcStatus::Success);
+        }
+        pair.a.counters().paced_bytes
+    });
+    assert!(counted[0] > COUNT * u64::from(LEN), "with headers");
+    assert_eq!(counted[0], counted[1]);
 }
 
 // abi

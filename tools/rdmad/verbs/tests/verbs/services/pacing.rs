@@ -40,7 +40,12 @@ pub(super) fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
     world
 }
 
-fn limit(qp: &Qp<'_>, rate_limit: u32, max_burst_size: u32, packet: u16) -> Result<(), u8> {
+pub(super) fn limit(
+    qp: &Qp<'_>,
+    rate_limit: u32,
+    max_burst_size: u32,
+    packet: u16,
+) -> Result<(), u8> {
     let request = CmdSetRateLimit {
         qpn: qp.qpn,
         rate_limit,
