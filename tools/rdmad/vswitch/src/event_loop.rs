@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
-use crate::index::{PortIndex, UplinkIndex};
+use crate::index::{PortIndex, SourceIndex};
 use crate::link::{self, Received, Trouble, Waits};
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
@@ -60,7 +60,7 @@ const WAKER: u64 = u64::MAX;
 
 impl EventLoop {
     pub(crate) fn new(
-        forwarder: Forwarder,
+        mut forwarder: Forwarder,
         pcap: Option<PcapWriter>,
         faults: Option<FaultPlan>,
         waker: Arc<Waker>,
@@ -69,28 +69,12 @@ impl EventLoop {
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, WAKER, &waker)?;
-        let Forwarder { ports, uplinks, .. } = &forwarder;
-        let nets = ports
-            .iter()
-            .enumerate()
-            .filter_map(|(at, port)| Some((at, port.net.as_ref()?)));
-        let links = uplinks
-            .iter()
-            .enumerate()
-            .map(|(at, uplink)| (ports.len() + at, &uplink.link));
-        for (source, link) in nets.chain(links) {
-            watch(&epoll, source as u64, link)?;
+        for (source, link, _) in forwarder.links() {
+            watch(&epoll, source.0 as u64, &*link)?;
         }
-        let origins = (0..forwarder.ports.len()).map(|at| Origin::Net(PortIndex(at)));
-        let uplinks = (0..forwarder.uplinks.len()).map(|at| Origin::Uplink(UplinkIndex(at)));
-        let origins = origins.chain(uplinks);
-        let spares = origins
-            .map(|origin| {
-                forwarder
-                    .pool_of(origin)
-                    .take(MAX_FRAME)
-                    .ok_or(Errno::NOMEM)
-            })
+        let pools = forwarder.pools.iter();
+        let spares = pools
+            .map(|pool| pool.take(MAX_FRAME).ok_or(Errno::NOMEM))
             .collect::<Result<_, _>>()?;
         let offloads_icrc = pcap.is_none() && faults.is_none();
         let renewal = forwarder.any_comes_and_goes().then(|| now + RENEWAL);
@@ -153,7 +137,7 @@ impl EventLoop {
                 // The link has room again, which `retry` below uses. There is nothing to read.
                 _ if { event.flags } == EventFlags::OUT => {}
                 // The value is the index of a port, or of an uplink after all ports.
-                source => self.drain_link(source as usize),
+                source => self.drain_link(SourceIndex(source as usize)),
             }
         }
         self.more = false;
@@ -197,7 +181,8 @@ impl EventLoop {
     /// Assigns a vacant seat to a port.
     fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) -> io::Result<()> {
         if let Some(link) = &port.net {
-            watch(&self.epoll, seat.0 as u64, link)?;
+            let source = self.forwarder.source(Origin::Net(seat));
+            watch(&self.epoll, source.0 as u64, link)?;
             self.renewal.get_or_insert(self.now + RENEWAL);
         }
         self.forwarder.occupy(seat, port, given);
@@ -246,7 +231,7 @@ impl EventLoop {
                 };
                 // This fails for a deleted interface, which is no longer in epoll. The deletion was
                 // logged.
-                let data = EventData::new_u64(source as u64);
+                let data = EventData::new_u64(source.0 as u64);
                 let _ = epoll::modify(&*epoll, &*link, data, EventFlags::IN | out);
             }
         }
@@ -260,7 +245,7 @@ impl EventLoop {
         for (source, link, counters) in forwarder.links() {
             if link.find_again() {
                 let name = &counters.name;
-                match watch(epoll, source as u64, &*link) {
+                match watch(epoll, source.0 as u64, &*link) {
                     Ok(()) => tracing::info!("{name}: the interface is back"),
                     Err(error) => tracing::error!(
                         "{name}: the interface is back, but epoll can't watch it: {error}"
@@ -280,12 +265,8 @@ impl EventLoop {
     }
 
     /// Takes a batch of frames from a link.
-    fn drain_link(&mut self, source: usize) {
-        let ports = self.forwarder.ports.len();
-        let origin = match source.checked_sub(ports) {
-            None => Origin::Net(PortIndex(source)),
-            Some(at) => Origin::Uplink(UplinkIndex(at)),
-        };
+    fn drain_link(&mut self, source: SourceIndex) {
+        let origin = self.forwarder.origin(source);
         let pool = self.forwarder.pool_of(origin).clone();
         for taken in 0.. {
             let link = match origin {
@@ -300,14 +281,14 @@ impl EventLoop {
             if taken >= BATCH && !link.has_arrived() {
                 return;
             }
-            match link.receive(&mut self.spares[source], &pool) {
+            match link.receive(&mut self.spares[source.0], &pool) {
                 Ok(None) => return,
                 Ok(Some(Received::Here(len))) if link::is_valid_length(len) => {
                     // The frame is handled if another buffer is free for the next frame. Otherwise
                     // the frame is dropped, and its buffer is used again.
                     match pool.take(MAX_FRAME) {
                         Some(next) => {
-                            let mut frame = mem::replace(&mut self.spares[source], next);
+                            let mut frame = mem::replace(&mut self.spares[source.0], next);
                             frame.truncate(len);
                             self.take(origin, frame);
                         }

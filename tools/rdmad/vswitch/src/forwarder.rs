@@ -141,7 +141,7 @@ pub(crate) struct Forwarder {
     nobody: Arc<EngineQueues>,
     /// Buffer pools for frames, one for each port, then one for each uplink. With a pool of its
     /// own, no port or uplink can use up the buffers of another one.
-    pools: Vec<FramePool>,
+    pub(crate) pools: Vec<FramePool>,
     /// For each port, whether frames were delivered to its engine in this round.
     touched: Vec<bool>,
 }
@@ -213,11 +213,19 @@ impl Forwarder {
     }
 
     /// The source of frames from `origin`: network interface and engine of a port are one source.
-    fn source(&self, origin: Origin) -> SourceIndex {
+    pub(crate) fn source(&self, origin: Origin) -> SourceIndex {
         SourceIndex(match origin {
             Origin::Net(port) | Origin::Engine(port) => port.0,
             Origin::Uplink(at) => self.ports.len() + at.0,
         })
+    }
+
+    /// The network interface or uplink whose link has frames of `source`.
+    pub(crate) fn origin(&self, SourceIndex(at): SourceIndex) -> Origin {
+        match at.checked_sub(self.ports.len()) {
+            None => Origin::Net(PortIndex(at)),
+            Some(at) => Origin::Uplink(UplinkIndex(at)),
+        }
     }
 
     /// Number of buffers in use: of each engine, then of each network interface, then of each
@@ -477,8 +485,8 @@ impl Forwarder {
         }
     }
 
-    /// All links with their index: network interfaces by the index of their port, then uplinks.
-    pub(crate) fn links(&mut self) -> impl Iterator<Item = (usize, &mut Link, &Counters)> {
+    /// All links, each with the source of its frames.
+    pub(crate) fn links(&mut self) -> impl Iterator<Item = (SourceIndex, &mut Link, &Counters)> {
         let nets = self
             .ports
             .iter_mut()
@@ -487,7 +495,7 @@ impl Forwarder {
         let uplinks = uplinks.map(|uplink| (Some(&mut uplink.link), &uplink.counters));
         nets.chain(uplinks)
             .enumerate()
-            .filter_map(|(number, (link, counters))| Some((number, link?, &**counters)))
+            .filter_map(|(at, (link, counters))| Some((SourceIndex(at), link?, &**counters)))
     }
 
     /// Time until the next retry of full sockets; `None` if no socket is full.
