@@ -33,7 +33,7 @@ impl Language {
         let name = path.rsplit('/').next().unwrap_or(path);
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         match (name, extension) {
-            ("Makefile" | "Kbuild", _) | (_, "toml") => return Some(Self::Hash),
+            ("Makefile" | "Kbuild", _) | (_, "toml" | "yml") => return Some(Self::Hash),
             (_, "rs") => return Some(Self::Rust),
             (_, "c" | "h") => return Some(Self::C),
             (_, "sh") => return Some(Self::Shell),
