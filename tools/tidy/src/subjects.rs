@@ -3,6 +3,8 @@
 //! The form of commit subjects: `area: verb what`, at most 72 characters.
 
 const LENGTH: usize = 72;
+/// Maximum number of areas of a subject. A commit that changes more of them names their folder.
+const AREAS: usize = 2;
 
 /// Returns a complaint for each commit whose subject has another form. `log` has a line for each
 /// commit: its hash and its subject.
@@ -26,7 +28,8 @@ fn fault(subject: &str) -> Option<&'static str> {
     let are_areas = areas
         .split(", ")
         .all(|area| !area.is_empty() && area.chars().all(is_name));
-    if !are_areas || !rest.starts_with(|c: char| c.is_ascii_lowercase()) {
+    let are_few = areas.split(", ").count() <= AREAS;
+    if !are_areas || !are_few || !rest.starts_with(|c: char| c.is_ascii_lowercase()) {
         return Some("subject without \"area: verb\"");
     }
     None
@@ -51,6 +54,7 @@ mod tests {
             "verbs: Charge",
             "Verbs: charge",
             ": a",
+            "abi, decode, ring: a",
         ] {
             assert!(fault(subject).is_some(), "{subject}");
         }
