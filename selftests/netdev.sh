@@ -21,6 +21,7 @@ restore() {
 
 after_failure() {
 	ip link set eth0 nomaster 2>/dev/null
+	ip link set eth0 mode default
 	restore
 }
 
@@ -85,6 +86,20 @@ test_removed_and_back() {
 	traffic
 }
 
+# The port is active while there is a carrier, as in the port events of ib_core. The operational
+# state may differ: the kernel updates it later, and a dormant link waits for authentication.
+test_dormant_link() {
+	is_dormant() { [[ $(</sys/class/net/eth0/operstate) == dormant ]]; }
+	ip link set eth0 mode dormant
+	ip link set eth0 down
+	ip link set eth0 up
+	until_ok 10 is_dormant
+	link_is 1 ACTIVE
+	ip link set eth0 mode default
+	restore
+	traffic
+}
+
 # For a network device in a bond, the driver itself must report port events: ib_core does not.
 test_port_of_a_bond() {
 	modprobe bonding max_bonds=0
@@ -106,4 +121,5 @@ test_port_of_a_bond() {
 	traffic
 }
 
-run_tests test_down_and_up test_rename test_mtu test_removed_and_back test_port_of_a_bond
+run_tests test_down_and_up test_rename test_mtu test_removed_and_back \
+	test_dormant_link test_port_of_a_bond

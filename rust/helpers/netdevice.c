@@ -48,7 +48,7 @@ __rust_helper bool rust_helper_netif_is_lag_port(const struct net_device *dev)
 	return netif_is_lag_port(dev);
 }
 
-__rust_helper bool rust_helper_netif_oper_up(const struct net_device *dev)
+__rust_helper bool rust_helper_netif_carrier_ok(const struct net_device *dev)
 {
-	return netif_oper_up(dev);
+	return netif_carrier_ok(dev);
 }

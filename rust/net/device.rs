@@ -70,10 +70,15 @@ impl Device {
         unsafe { bindings::netdev_mtu(self.as_raw()) }
     }
 
-    /// Whether the device is up and has a link.
+    /// Whether the device is up and has a carrier.
+    ///
+    /// The operational state (`netif_oper_up`) would differ from this: the kernel updates it some
+    /// time after the carrier.
     pub fn is_up(&self) -> bool {
         // SAFETY: By the type invariant.
-        unsafe { bindings::netif_running(self.as_raw()) && bindings::netif_oper_up(self.as_raw()) }
+        unsafe {
+            bindings::netif_running(self.as_raw()) && bindings::netif_carrier_ok(self.as_raw())
+        }
     }
 
     /// Whether the device is a port of a bond or team.
