@@ -13,6 +13,7 @@ mod messages;
 mod modules;
 mod netlink;
 mod on;
+mod ports;
 mod spawn;
 mod tools;
 mod up;

@@ -6,8 +6,6 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use guest::setup::{Rdma, Setup};
@@ -15,11 +13,8 @@ use guest::SETUP;
 use rustix::system::{sethostname, uname};
 
 use crate::hosts::{addresses, hosts};
-use crate::{modules, netlink, tools};
+use crate::{modules, netlink, ports, tools};
 
-/// Number of checks for the device, which appears some time after the module is loaded.
-const TRIES: usize = 50;
-const PAUSE: Duration = Duration::from_millis(200);
 /// Directories of shared libraries. Each one that exists gets a link to the provider.
 const LIBRARIES: [&str; 3] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
 
@@ -38,7 +33,6 @@ pub fn run() -> Result<()> {
         Rdma::Virtio => {
             install_provider(&setup.path(&setup.provider))?;
             modules::insert(&setup.path(&setup.module))?;
-            await_devices(setup.ports)?;
         }
     }
     if setup.beside {
@@ -48,7 +42,18 @@ pub fn run() -> Result<()> {
         netlink::set_up("eth1")?;
         netlink::add_rxe("rxe1", "eth1")?;
     }
+    ports::await_active(rdma_ports(&setup))?;
     tools::install(&setup)
+}
+
+/// Number of RDMA ports that the guest gets.
+fn rdma_ports(setup: &Setup) -> usize {
+    let ports = match setup.rdma {
+        Rdma::None => 0,
+        Rdma::Rxe => 1,
+        Rdma::Virtio => setup.ports,
+    };
+    ports + usize::from(setup.beside)
 }
 
 /// Kernel modules that are loaded in every guest.
@@ -143,23 +148,4 @@ fn link_into(dir: &Path, file: &Path) -> Result<()> {
     let link = dir.join(file.file_name().unwrap_or_default());
     let _ = fs::remove_file(&link);
     symlink(file, &link).with_context(|| format!("can't link {}", link.display()))
-}
-
-fn await_devices(number: usize) -> Result<()> {
-    for _ in 0..TRIES {
-        let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten();
-        if devices.count() >= number {
-            return Ok(());
-        }
-        thread::sleep(PAUSE);
-    }
-    let ids: Vec<_> = fs::read_dir("/sys/bus/virtio/devices")?
-        .flatten()
-        .filter_map(|entry| fs::read_to_string(entry.path().join("device")).ok())
-        .map(|id| id.trim().to_owned())
-        .collect();
-    bail!(
-        "the module did not make {number} RDMA devices of {}",
-        ids.join(" ")
-    )
 }
