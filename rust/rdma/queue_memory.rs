@@ -474,7 +474,7 @@ impl<const WORDS: usize> QueueMemory<WORDS> {
 ///
 /// # Invariants
 ///
-/// `start` is valid for volatile writes of `size` bytes during `'a`, and aligned to [`ALIGN`].
+/// `start` is valid for volatile writes of `size` bytes during `'a`, and aligned to `ALIGN`.
 pub struct Span<'a> {
     start: *mut u8,
     size: usize,

@@ -125,7 +125,7 @@ impl UserMemory {
     /// # Errors
     ///
     /// `EINVAL` if `size` is 0, `ENOMEM` if the device can't access the memory, and the errors of
-    /// [`UserPages::new`].
+    /// `UserPages::new`.
     pub fn new<T: Driver>(device: &Device<T>, size: usize) -> Result<Self> {
         let (pages, runs) = UserPages::new(page_count(size)?)?;
         let pages = Arc::new(pages, GFP_KERNEL)?;

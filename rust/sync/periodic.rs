@@ -46,7 +46,7 @@ pub trait Tick: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// `work` is initialized with [`Self::run`]. It is queued or runs only between the initialization
+/// `work` is initialized with `Self::run`. It is queued or runs only between the initialization
 /// and the drop.
 #[pin_data(PinnedDrop)]
 pub struct Periodic<T: Tick> {
