@@ -66,7 +66,8 @@ impl Root {
         let Some(numbers) = &self.verbs else {
             let install = self.install;
             return Some(format!(
-                "it has no libibverbs: `{install}` there, or --tools for RDMA programs of ours"
+                "it has no libibverbs: run `{install}` there, or use --tools, which brings RDMA \
+                 programs with a library of their own"
             ));
         };
         let fits = |number: &u32| {
@@ -81,8 +82,8 @@ impl Root {
             .map(|number| format!("rdmav{number}"))
             .collect();
         Some(format!(
-            "its libibverbs takes providers of {}, and there is none of that here: --tools brings \
-             RDMA programs of ours",
+            "its libibverbs needs a provider for {}, and there is none: --tools brings RDMA programs \
+             with a library of their own",
             numbers.join(", ")
         ))
     }
