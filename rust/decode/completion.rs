@@ -202,7 +202,7 @@ pub struct Completion {
     /// Immediate data or an invalidated key.
     pub extra: Extra,
     /// Source of a received datagram.
-    pub source: Option<Source>,
+    pub source: Option<DatagramSource>,
 }
 
 /// Data of a message besides its payload.
@@ -218,7 +218,7 @@ pub enum Extra {
 
 /// Source of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct DatagramSource {
     /// QPN of the sender.
     pub qpn: Qpn,
     /// P_Key index, within the port's table.
@@ -270,7 +270,7 @@ impl PostedWr {
             vendor_err: cqe.vendor_err,
             byte_len,
             extra: Extra::of(cqe),
-            source: is_datagram.then(|| Source::of(cqe)),
+            source: is_datagram.then(|| DatagramSource::of(cqe)),
         })
     }
 
@@ -317,7 +317,7 @@ impl Extra {
     }
 }
 
-impl Source {
+impl DatagramSource {
     /// The source of a received datagram.
     #[inline]
     fn of(cqe: &Cqe) -> Self {

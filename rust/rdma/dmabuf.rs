@@ -171,13 +171,13 @@ impl Drop for Detach {
 }
 
 /// The umem of a buffer, which is released at the latest when the driver is unbound.
-struct Slot {
+struct Attachment {
     /// Dropped first: the drop waits for the release of the umem.
     _detach: Devres<Detach>,
     attached: Arc<Attached>,
 }
 
-impl Slot {
+impl Attachment {
     fn new<T: Driver>(device: &Device<T>) -> Result<Self> {
         let attached = Arc::pin_init(
             pin_init!(Attached {
@@ -197,7 +197,7 @@ impl Slot {
 /// exporter can't revoke the buffer before the device knows the memory.
 pub struct LockedDmabuf<'a> {
     locked: LockedUmem,
-    slot: Slot,
+    attachment: Attachment,
     /// As long as this exists, the device is bound.
     _device: PhantomData<&'a bindings::ib_device>,
 }
@@ -251,7 +251,7 @@ impl<'a> LockedDmabuf<'a> {
         };
         Ok(Self {
             locked,
-            slot: Slot::new(device)?,
+            attachment: Attachment::new(device)?,
             _device: PhantomData,
         })
     }
@@ -270,18 +270,23 @@ impl<'a> LockedDmabuf<'a> {
     /// Unlocks the reservation. From now on the exporter may revoke the buffer. Then `handler` is
     /// called.
     pub fn unlock<R: Revoke>(self, handler: Arc<R>) -> Dmabuf<R> {
-        let Self { locked, slot, .. } = self;
+        let Self {
+            locked, attachment, ..
+        } = self;
         let LockedUmem { lock, umem } = locked;
         let private = core::ptr::from_ref::<R>(&handler).cast_mut().cast();
         // SAFETY: The reservation is locked. The handler is called only while the umem exists, and
-        // is dropped after the umem: `Dmabuf` first drops the slot, which waits for the release of
-        // the umem, and `LingeringDmabuf` first drops the umem.
+        // is dropped after the umem: `Dmabuf` first drops the attachment, which waits for the
+        // release of the umem, and `LingeringDmabuf` first drops the umem.
         unsafe { bindings::ib_umem_dmabuf_set_revoke_locked(lock.0, Some(revoked::<R>), private) };
         drop(lock);
-        *slot.attached.umem.lock() = Some(umem);
-        // INVARIANT: The handler was set above. The device is still bound, so the slot still has
-        // the umem.
-        Dmabuf { slot, handler }
+        *attachment.attached.umem.lock() = Some(umem);
+        // INVARIANT: The handler was set above. The device is still bound, so the attachment still
+        // has the umem.
+        Dmabuf {
+            attachment,
+            handler,
+        }
     }
 }
 
@@ -299,10 +304,10 @@ unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
 ///
 /// # Invariants
 ///
-/// The umem in `slot` is over a buffer, and its handler is `handler`.
+/// The umem in `attachment` is over a buffer, and its handler is `handler`.
 pub struct Dmabuf<R: Revoke> {
     /// Dropped before `handler`, since the drop calls the handler.
-    slot: Slot,
+    attachment: Attachment,
     handler: Arc<R>,
 }
 
@@ -324,13 +329,16 @@ impl<R: Revoke> Dmabuf<R> {
         if !unsafe { bindings::try_module_get(module) } {
             return Err(self);
         }
-        let Self { slot, handler } = self;
+        let Self {
+            attachment,
+            handler,
+        } = self;
         let needed = Needed {
             _handler: handler,
             // INVARIANT: The reference was just taken.
             _module: LoadedModule(module),
         };
-        let umem = slot.attached.umem.lock().take();
+        let umem = attachment.attached.umem.lock().take();
         Ok(LingeringDmabuf {
             _umem: umem.map(|umem| umem.into_inner().and(needed)),
         })
@@ -338,7 +346,7 @@ impl<R: Revoke> Dmabuf<R> {
 
     /// Runs `work` while the exporter can't revoke the buffer. May sleep.
     pub fn locked<U>(&self, work: impl FnOnce() -> U) -> U {
-        let umem = self.slot.attached.umem.lock();
+        let umem = self.attachment.attached.umem.lock();
         let _lock = umem.as_ref().map(|umem| {
             let raw = container(umem);
             // SAFETY: By the type invariants.

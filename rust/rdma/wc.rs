@@ -141,11 +141,11 @@ pub struct DatagramSource {
 /// ```
 /// use crate::rdma::{
 ///     qp::QpConsumer,
-///     wc::{Completions, DatagramSource, Extra, Slot, Wc, WcOpcode, WcStatus},
+///     wc::{Completions, DatagramSource, Extra, Wc, WcOpcode, WcSlot, WcStatus},
 /// };
 ///
 /// /// Writes the completion of a datagram of 100 bytes that QP 1 sent.
-/// fn received(slot: Slot<'_, '_>, wr_id: u64) -> Result {
+/// fn received(slot: WcSlot<'_, '_>, wr_id: u64) -> Result {
 ///     let source = DatagramSource {
 ///         qpn: 1,
 ///         pkey_index: 0,
@@ -202,10 +202,10 @@ impl<'a> Completions<'a> {
     /// The next slot, for a completion of the QP of `consumer`. `None` if there is no room, or if
     /// the QP is being destroyed and so has no more completions.
     #[inline]
-    pub fn slot(&mut self, consumer: &QpConsumer) -> Option<Slot<'_, 'a>> {
+    pub fn slot(&mut self, consumer: &QpConsumer) -> Option<WcSlot<'_, 'a>> {
         let qp = consumer.name();
         // INVARIANT: The completions are not full.
-        (!qp.is_null() && !self.is_full()).then_some(Slot {
+        (!qp.is_null() && !self.is_full()).then_some(WcSlot {
             completions: self,
             qp,
         })
@@ -217,12 +217,12 @@ impl<'a> Completions<'a> {
 /// # Invariants
 ///
 /// `completions` is not full.
-pub struct Slot<'c, 'a> {
+pub struct WcSlot<'c, 'a> {
     completions: &'c mut Completions<'a>,
     qp: *mut bindings::ib_qp,
 }
 
-impl Slot<'_, '_> {
+impl WcSlot<'_, '_> {
     /// Adds a completion.
     // Inlined, since the compiler would otherwise build the completion in memory twice.
     #[inline(always)]

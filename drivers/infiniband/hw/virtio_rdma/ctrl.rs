@@ -15,8 +15,8 @@
 //! Callers that cannot sleep use [`start`](ControlQueue::start): it works in any context, reports
 //! the answer by a callback, and takes a buffer of the caller.
 //!
-//! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken
-//! within either.
+//! Lock order: `ControlQueue::idle`, then `CommandSlot::answer`; the virtqueue's own lock is not
+//! taken within either.
 
 use crate::{
     abi::{
@@ -114,7 +114,7 @@ pub(crate) enum Sender {
     /// The buffer holds no command.
     None,
     /// A task that waits for the answer.
-    Task(Arc<Slot>),
+    Task(Arc<CommandSlot>),
     /// A caller that does not wait: [`Background::answered`] reports the answer.
     Background(Arc<dyn Background>),
 }
@@ -124,7 +124,7 @@ pub(crate) type CommandBuffer = KBox<Buffer<Sender>>;
 
 /// State shared by the task that runs a command and the interrupt handler.
 #[pin_data]
-pub(crate) struct Slot {
+pub(crate) struct CommandSlot {
     #[pin]
     done: TimedCompletion,
     /// The buffer of the answered command, and the number of bytes that the device wrote to it. The
@@ -136,7 +136,7 @@ pub(crate) struct Slot {
 
 /// A slot that no task uses, and its buffer.
 struct Idle {
-    slot: Arc<Slot>,
+    slot: Arc<CommandSlot>,
     buffer: CommandBuffer,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct ControlQueue {
     /// Objects to notify when the device dies.
     targets: Arc<EventTargets>,
     queue: Arc<Virtqueue<Sender>>,
-    slots: KVec<Arc<Slot>>,
+    slots: KVec<Arc<CommandSlot>>,
     #[pin]
     idle: Mutex<KVec<Idle>>,
     #[pin]
@@ -172,9 +172,9 @@ impl ControlQueue {
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         for _ in 0..SLOTS {
             let slot = Arc::pin_init(
-                pin_init!(Slot {
+                pin_init!(CommandSlot {
                     done <- TimedCompletion::new(),
-                    answer <- new_spinlock_irq!(None, "virtio_rdma::ctrl::Slot"),
+                    answer <- new_spinlock_irq!(None, "virtio_rdma::ctrl::CommandSlot"),
                 }),
                 GFP_KERNEL,
             )?;
@@ -362,14 +362,14 @@ impl ControlQueue {
         }
     }
 
-    fn put_idle(&self, slot: Arc<Slot>, buffer: CommandBuffer) {
+    fn put_idle(&self, slot: Arc<CommandSlot>, buffer: CommandBuffer) {
         // The vector has room for all slots.
         let _ = self.idle.lock().push_within_capacity(Idle { slot, buffer });
         self.idle_changed.notify_one();
     }
 
     /// Waits for the answer of the command in `slot`.
-    fn wait(&self, slot: &Slot) -> Result<(CommandBuffer, usize), Failure> {
+    fn wait(&self, slot: &CommandSlot) -> Result<(CommandBuffer, usize), Failure> {
         let mut waited = 0;
         loop {
             let completed = slot.done.wait_timeout(LOOK_MS);

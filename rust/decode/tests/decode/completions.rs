@@ -127,7 +127,7 @@ fn a_datagram_names_its_source() {
         pkeys: 2,
         ..wr(Service::Datagram)
     };
-    let source = Source {
+    let source = DatagramSource {
         qpn: Qpn::new(0x12_3456),
         pkey_index: 1,
         sl: 15,
@@ -143,7 +143,7 @@ fn a_datagram_names_its_source() {
         wc_flags: WcFlags::NONE,
         ..cqe
     };
-    let source = Source {
+    let source = DatagramSource {
         has_grh: false,
         vlan: None,
         ..source

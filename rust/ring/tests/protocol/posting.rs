@@ -51,7 +51,7 @@ enum Flaw {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Command {
+enum CommandState {
     None,
     Reset,
     Destroy,
@@ -87,7 +87,7 @@ struct Setting {
 struct State {
     setting: Setting,
     memory: Memory<WORDS, 2>,
-    command: Command,
+    command: CommandState,
     doorbell: bool,
     /// Unwrapped position behind the last completion that is on its way to the owner.
     completed: u8,
@@ -116,7 +116,7 @@ impl State {
         Self {
             setting,
             memory: Memory::new(words),
-            command: Command::None,
+            command: CommandState::None,
             doorbell: false,
             completed: START,
             owner: OwnerAt::Idle,
@@ -143,19 +143,19 @@ impl State {
         let mut next = self.clone();
         match self.owner {
             OwnerAt::Idle => {
-                if self.command == Command::Answered {
-                    next.command = Command::None;
+                if self.command == CommandState::Answered {
+                    next.command = CommandState::None;
                     next.free_from = self.head;
                     steps.push(("owner learns that its QP is reset", next));
                     return;
                 }
-                if self.command == Command::Destroyed {
+                if self.command == CommandState::Destroyed {
                     next.owner = OwnerAt::Gone;
                     steps.push(("owner learns that its QP is destroyed", next));
                     return;
                 }
-                let may_post = self.command == Command::None
-                    || self.command == Command::Reset && flaw == Flaw::EarlyPost;
+                let may_post = self.command == CommandState::None
+                    || self.command == CommandState::Reset && flaw == Flaw::EarlyPost;
                 let used = self.head - self.free_from;
                 let has_room = used < self.setting.slots || flaw == Flaw::NoFeedback;
                 if may_post && has_room && self.head < START + self.setting.posts {
@@ -172,19 +172,19 @@ impl State {
                     steps.push(("owner stores the producer", next));
                 }
                 next = self.clone();
-                if self.completed > self.free_from && self.command == Command::None {
+                if self.completed > self.free_from && self.command == CommandState::None {
                     next.free_from = self.completed;
                     steps.push(("owner polls completions", next));
                 }
                 next = self.clone();
-                if self.command == Command::None && self.head == self.published {
+                if self.command == CommandState::None && self.head == self.published {
                     if self.may_reset {
                         next.may_reset = false;
-                        next.command = Command::Reset;
+                        next.command = CommandState::Reset;
                         steps.push(("owner resets", next.clone()));
                     }
                     if self.head == START + self.setting.posts {
-                        next.command = Command::Destroy;
+                        next.command = CommandState::Destroy;
                         steps.push(("owner destroys", next));
                     }
                 }
@@ -205,7 +205,7 @@ impl State {
 
     fn device_steps(&self, steps: &mut Vec<(&'static str, Self)>) {
         let flaw = self.setting.flaw;
-        if self.command == Command::Destroyed || self.owner == OwnerAt::Gone {
+        if self.command == CommandState::Destroyed || self.owner == OwnerAt::Gone {
             return;
         }
         self.serve_command(steps);
@@ -282,7 +282,7 @@ impl State {
         let mut next = self.clone();
         let flaw = self.setting.flaw;
         let may_answer = flaw == Flaw::EarlyAnswer || self.memory.is_drained(DEVICE);
-        if self.command == Command::Reset {
+        if self.command == CommandState::Reset {
             let producer = self.memory.load(DEVICE, PRODUCER);
             next.next += ahead(producer, position(self.next));
             next.seen = next.next;
@@ -290,10 +290,10 @@ impl State {
             if flaw != Flaw::NoTurn {
                 next.device = DeviceAt::Polling;
             }
-            next.command = Command::Answered;
+            next.command = CommandState::Answered;
             steps.push(("device resets", next));
-        } else if self.command == Command::Destroy && may_answer {
-            next.command = Command::Destroyed;
+        } else if self.command == CommandState::Destroy && may_answer {
+            next.command = CommandState::Destroyed;
             steps.push(("device destroys", next));
         }
     }
@@ -316,7 +316,7 @@ impl Model for State {
         }
         let is_slept_over = self.device == DeviceAt::Asleep
             && self.owner == OwnerAt::Idle
-            && self.command == Command::None
+            && self.command == CommandState::None
             && !self.doorbell
             && self.published != self.next
             && self.memory.is_drained(OWNER)
