@@ -21,7 +21,7 @@ use virtio_rdma_abi::wqe::Rdma;
 use crate::ah::Ah;
 use crate::ffi;
 use crate::lock::Guard;
-use crate::memory::Slot;
+use crate::memory::RingSlot;
 use crate::qp::Qp;
 use crate::work_ring::Batch;
 use crate::work_ring::Posting;
@@ -108,7 +108,7 @@ impl Building<'_> {
 unsafe fn operation(
     qp: *mut ffi::ibv_qp_ex,
     opcode: ffi::ibv_wr_opcode,
-    describe: impl FnOnce(&mut SendWqe, Slot<'_>),
+    describe: impl FnOnce(&mut SendWqe, RingSlot<'_>),
 ) {
     // SAFETY: the caller passes a QP; the application sets these fields before each call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
@@ -145,7 +145,7 @@ unsafe fn operation(
 #[inline(always)]
 unsafe fn setting(
     qp: *mut ffi::ibv_qp_ex,
-    set: impl FnOnce(&Qp, Slot<'_>, &mut SendWqe) -> Result<(), c_int>,
+    set: impl FnOnce(&Qp, RingSlot<'_>, &mut SendWqe) -> Result<(), c_int>,
 ) {
     // SAFETY: by the function's safety requirements.
     let Some(mut building) = (unsafe { Building::of(qp) }) else {
@@ -215,13 +215,13 @@ unsafe extern "C" fn send_imm(qp: *mut ffi::ibv_qp_ex, imm_data: ffi::__be32) {
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
-    let describe = |wqe: &mut SendWqe, _: Slot<'_>| wqe.invalidate(invalidate_rkey);
+    let describe = |wqe: &mut SendWqe, _: RingSlot<'_>| wqe.invalidate(invalidate_rkey);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_SEND_WITH_INV, describe) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
-    let describe = |wqe: &mut SendWqe, _: Slot<'_>| wqe.invalidate(invalidate_rkey);
+    let describe = |wqe: &mut SendWqe, _: RingSlot<'_>| wqe.invalidate(invalidate_rkey);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_LOCAL_INV, describe) };
 }
@@ -234,21 +234,21 @@ unsafe extern "C" fn bind_mw(
 ) {
     // SAFETY: the application passes a valid window and valid bind information.
     let bind = unsafe { binding(mw, rkey, &*bind_info) }.to_bytes();
-    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, bind);
+    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, bind);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_BIND_MW, describe) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, rdma);
+    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_RDMA_READ, describe) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, rdma);
+    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE, describe) };
 }
@@ -260,7 +260,7 @@ unsafe extern "C" fn rdma_write_imm(
     imm_data: ffi::__be32,
 ) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| {
+    let describe = |wqe: &mut SendWqe, slot: RingSlot<'_>| {
         member(slot, rdma);
         wqe.immediate(imm_data);
     };
@@ -282,7 +282,7 @@ unsafe extern "C" fn atomic_cmp_swp(
         rkey,
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, atomic);
+    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_CMP_AND_SWP, describe) };
 }
@@ -300,7 +300,7 @@ unsafe extern "C" fn atomic_fetch_add(
         rkey,
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, atomic);
+    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, describe) };
 }
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn atomic_write(
         rkey,
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, write);
+    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, write);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, describe) };
 }
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn flush(
         reserved: [0; 6],
     }
     .to_bytes();
-    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, flush);
+    let describe = |_: &mut SendWqe, slot: RingSlot<'_>| member(slot, flush);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_FLUSH, describe) };
 }
@@ -365,7 +365,7 @@ unsafe extern "C" fn set_ud_addr(
 ) {
     // SAFETY: the application passes an address handle of this provider.
     let ah = unsafe { Ah::from_ibv(ah) };
-    let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
+    let set = |qp: &Qp, slot: RingSlot<'_>, wqe: &mut SendWqe| {
         let ah = ah.filter(|_| qp.send_limits().datagrams);
         let av = ah.ok_or(libc::EINVAL)?.av();
         let datagram = Datagram {
@@ -387,7 +387,7 @@ unsafe extern "C" fn set_ud_addr(
 /// The same as for [`Building::of`].
 #[inline(always)]
 unsafe fn gather(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
-    let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
+    let set = |qp: &Qp, slot: RingSlot<'_>, wqe: &mut SendWqe| {
         if sges.len() > qp.send_limits().max_sge as usize {
             return Err(libc::EINVAL);
         }
@@ -425,7 +425,7 @@ unsafe extern "C" fn set_sge_list(
 /// The same as for [`Building::of`], and each piece is valid memory or empty.
 #[inline(always)]
 unsafe fn inline(qp: *mut ffi::ibv_qp_ex, pieces: impl Iterator<Item = Piece> + Clone) {
-    let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
+    let set = |qp: &Qp, slot: RingSlot<'_>, wqe: &mut SendWqe| {
         let limits = qp.send_limits();
         let length = limits.inline_length(wqe.opcode(), pieces.clone())?;
         // SAFETY: the caller passes valid pieces, whose length was checked.

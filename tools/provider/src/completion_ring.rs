@@ -48,7 +48,7 @@ use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::memory::PlannedRing;
 use crate::memory::RingMap;
-use crate::memory::Slot;
+use crate::memory::RingSlot;
 use crate::memory::Unchecked;
 use crate::pd::Domain;
 use crate::shared_ring::SharedRing;
@@ -89,7 +89,7 @@ impl QpRings {
     /// Completes the work request of the CQE in `slot` and writes its work completion to `place`.
     /// Returns whether there is such a work request.
     #[inline(always)]
-    fn deliver(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
+    fn deliver(&self, slot: RingSlot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
         let cqe = Cqe::from_bytes(&slot.read());
         if is_receive(&cqe) {
             return self.deliver_receive(slot, place);
@@ -106,7 +106,7 @@ impl QpRings {
     /// [Delivers](Self::deliver) the CQE of a receive.
     // Not inlined: otherwise each poll of sends would save registers for the lock of an SRQ.
     #[inline(never)]
-    fn deliver_receive(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
+    fn deliver_receive(&self, slot: RingSlot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
         let cqe = Cqe::from_bytes(&slot.read());
         let Some(wr_id) = self.complete_receive(cqe.wr_id) else {
             return false;
@@ -150,7 +150,7 @@ impl Ring {
     }
 
     #[inline(always)]
-    fn slot(&self, position: u32) -> Slot<'_> {
+    fn slot(&self, position: u32) -> RingSlot<'_> {
         self.map.smallest_slot(position)
     }
 
@@ -383,7 +383,7 @@ impl CompletionRing {
         &'a self,
         ring: &'a Ring,
         queue: &mut CompletionConsumer,
-    ) -> Result<(&'a QpRings, Slot<'a>), Stop> {
+    ) -> Result<(&'a QpRings, RingSlot<'a>), Stop> {
         loop {
             let slot = ring.slot(queue.next());
             let show = |produced| ring.seen.store(produced, Ordering::Relaxed);

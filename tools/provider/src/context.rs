@@ -20,8 +20,8 @@ use crate::arc::Arc;
 use crate::command::command;
 use crate::cq;
 use crate::direct::OpenRequest;
-use crate::driver_data::Command;
 use crate::driver_data::Response;
+use crate::driver_data::UverbsCommand;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -76,7 +76,7 @@ pub struct Context {
 }
 
 /// The ALLOC_CONTEXT command.
-type GetContext = Command<ffi::ibv_get_context, AllocContextReq>;
+type GetContext = UverbsCommand<ffi::ibv_get_context, AllocContextReq>;
 /// The response of ALLOC_CONTEXT.
 type GetContextResp = Response<ffi::ib_uverbs_get_context_resp, AllocContextResp>;
 

@@ -63,7 +63,7 @@ unsafe impl Object for Cq {
 }
 
 /// The CREATE_CQ command.
-type Command = driver_data::Command<ffi::ibv_create_cq_ex, CreateCqReq>;
+type CreateCqCommand = driver_data::UverbsCommand<ffi::ibv_create_cq_ex, CreateCqReq>;
 /// The response of CREATE_CQ.
 type Response = driver_data::Response<ffi::ib_uverbs_ex_create_cq_resp, CreateCqResp>;
 
@@ -195,7 +195,7 @@ unsafe fn create(
     let request = CreateCqReq {
         ring: ring.user_ring(),
     };
-    let mut command = Command::new(&request);
+    let mut command = CreateCqCommand::new(&request);
     let mut response = Response::empty();
     // SAFETY: the caller's arguments are passed on, the CQ stays in its place, and command and
     // response are as long as stated.
@@ -205,7 +205,7 @@ unsafe fn create(
             attr,
             place.as_ibv(),
             &mut command.core,
-            Command::SIZE,
+            CreateCqCommand::SIZE,
             &mut response.core,
             Response::SIZE,
         )
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_i
 }
 
 /// The RESIZE_CQ command.
-type ResizeCommand = driver_data::Command<ffi::ibv_resize_cq, ResizeCqReq>;
+type ResizeCqCommand = driver_data::UverbsCommand<ffi::ibv_resize_cq, ResizeCqReq>;
 /// The response of RESIZE_CQ.
 type ResizeResponse = driver_data::Response<ffi::ib_uverbs_resize_cq_resp, ResizeCqResp>;
 
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
         return libc::EINVAL;
     };
     let command = |ring| {
-        let mut command = ResizeCommand::new(&ResizeCqReq { ring });
+        let mut command = ResizeCqCommand::new(&ResizeCqReq { ring });
         let mut response = ResizeResponse::empty();
         // SAFETY: the caller's arguments are passed on, and command and response are as long as
         // stated.
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
                 ibv,
                 cqe,
                 &mut command.core,
-                ResizeCommand::SIZE,
+                ResizeCqCommand::SIZE,
                 &mut response.core,
                 ResizeResponse::SIZE,
             )

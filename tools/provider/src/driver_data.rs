@@ -16,13 +16,13 @@ use crate::ffi::Zeroed;
 
 /// A command: the common part `C`, and the request `T` to the module.
 #[repr(C)]
-pub struct Command<C, T: Extensible> {
+pub struct UverbsCommand<C, T: Extensible> {
     /// The common part, which libibverbs fills in.
     pub core: C,
     driver: T::Bytes,
 }
 
-impl<C: Zeroed, T: Extensible> Command<C, T> {
+impl<C: Zeroed, T: Extensible> UverbsCommand<C, T> {
     /// Length of both parts in bytes.
     pub const SIZE: usize = {
         let size = size_of::<Self>();
@@ -128,9 +128,9 @@ mod tests {
     fn gives_its_request_in_full<C: Zeroed, T: Extensible>() {
         let mut bytes = T::ZEROES;
         bytes.as_mut().copy_from_slice(&answer(T::SIZE));
-        let command = Command::<C, T>::new(&T::decode_whole(&bytes));
+        let command = UverbsCommand::<C, T>::new(&T::decode_whole(&bytes));
         assert_eq!(command.driver.as_ref(), bytes.as_ref());
-        assert_eq!(Command::<C, T>::SIZE, size_of::<C>() + T::SIZE);
+        assert_eq!(UverbsCommand::<C, T>::SIZE, size_of::<C>() + T::SIZE);
     }
 
     // abi: R-930

@@ -235,13 +235,13 @@ impl RingMap {
 
     /// The slot of a position.
     #[inline(always)]
-    pub fn slot(&self, position: u32) -> Slot<'_> {
+    pub fn slot(&self, position: u32) -> RingSlot<'_> {
         self.slot_at(position, self.layout.slot_shift())
     }
 
     /// The slot of a position in a ring with slots of the smallest size.
     #[inline(always)]
-    pub fn smallest_slot(&self, position: u32) -> Slot<'_> {
+    pub fn smallest_slot(&self, position: u32) -> RingSlot<'_> {
         debug_assert_eq!(self.layout.slot_shift(), *SLOT_SHIFT_RANGE.start());
         // With longer slots, the address would still be inside of the ring.
         self.slot_at(position, *SLOT_SHIFT_RANGE.start())
@@ -249,12 +249,12 @@ impl RingMap {
 
     /// The slot of a position. `shift` is at most the log2 of the slot size.
     #[inline(always)]
-    fn slot_at(&self, position: u32, shift: u8) -> Slot<'_> {
+    fn slot_at(&self, position: u32, shift: u8) -> RingSlot<'_> {
         let offset = self.layout.slot_index(position) << shift;
         // SAFETY: all slots lie in the mapping, by the invariants.
         let start = unsafe { self.mapping.base.as_ptr().add(offset) };
         // INVARIANT: the slot is a part of the layout.
-        Slot {
+        RingSlot {
             start,
             _memory: PhantomData,
         }
@@ -343,12 +343,12 @@ impl Unchecked {
 ///
 /// `start` is the start of a slot that is mapped for `'a`.
 #[derive(Clone, Copy)]
-pub struct Slot<'a> {
+pub struct RingSlot<'a> {
     start: *mut u8,
     _memory: PhantomData<&'a RingMap>,
 }
 
-impl Slot<'_> {
+impl RingSlot<'_> {
     /// The first `N` bytes of the slot. `N` is at most the smallest slot size.
     #[inline(always)]
     pub fn read<const N: usize>(self) -> [u8; N] {

@@ -9,7 +9,7 @@ use virtio_rdma_abi::wqe::sq_wqe_size;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::ffi;
-use crate::memory::Slot;
+use crate::memory::RingSlot;
 use crate::work_ring::WorkRing;
 use crate::wqe;
 use crate::wqe::piece;
@@ -158,7 +158,7 @@ impl SendLimits {
         wr_id: u64,
         opcode: ffi::ibv_wr_opcode,
         flags: u32,
-    ) -> Result<(SendWqe, Slot<'a>), c_int> {
+    ) -> Result<(SendWqe, RingSlot<'a>), c_int> {
         let (position, slot) = ring.reserve(queue, wr_id).ok_or(libc::ENOMEM)?;
         Ok((SendWqe::new(position, opcode, flags), slot))
     }
@@ -261,7 +261,7 @@ impl SendLimits {
 
     /// Fills in the member of the WQE that the opcode and the QP's type require.
     #[inline(always)]
-    fn describe(&self, slot: Slot<'_>, wr: Send<'_>) {
+    fn describe(&self, slot: RingSlot<'_>, wr: Send<'_>) {
         let opcode = wr.opcode();
         if Opcodes::RDMA.has(opcode) {
             wqe::member(slot, wr.rdma().to_bytes());

@@ -25,7 +25,7 @@ use crate::srq::Srq;
 use crate::verbs_qp::VerbsQp;
 
 /// The CREATE_QP command.
-type Command = driver_data::Command<ffi::ibv_create_qp_ex, CreateQpReq>;
+type CreateQpCommand = driver_data::UverbsCommand<ffi::ibv_create_qp_ex, CreateQpReq>;
 /// The response of CREATE_QP.
 type Response = driver_data::Response<ffi::ib_uverbs_ex_create_qp_resp, CreateQpResp>;
 
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn create_qp_ex(
         Ok(both) => both,
         Err(error) => return errno::null(errno::number(&error)),
     };
-    let mut command = Command::new(&plan.request());
+    let mut command = CreateQpCommand::new(&plan.request());
     let mut response = Response::empty();
     // SAFETY: libibverbs' arguments are passed on, the QP stays in its place, and command and
     // response are as long as stated.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn create_qp_ex(
             place.as_ibv().cast(),
             attr,
             &mut command.core,
-            Command::SIZE,
+            CreateQpCommand::SIZE,
             &mut response.core,
             Response::SIZE,
         )

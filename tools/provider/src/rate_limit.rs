@@ -10,12 +10,12 @@ use libc::c_int;
 use virtio_rdma_abi::config::RateLimitConfig;
 use virtio_rdma_abi::uverbs::ModifyQpReq;
 
-use crate::driver_data::Command;
+use crate::driver_data::UverbsCommand;
 use crate::ffi;
 use crate::ffi::Zeroed;
 
 /// The extended MODIFY_QP command.
-type ModifyQp = Command<ffi::ibv_modify_qp_ex, ModifyQpReq>;
+type ModifyQp = UverbsCommand<ffi::ibv_modify_qp_ex, ModifyQpReq>;
 
 /// `modify_qp` with a rate limit among the attributes. `shape` has the burst size and the typical
 /// packet size.

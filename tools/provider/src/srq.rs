@@ -63,11 +63,11 @@ unsafe impl Object for Srq {
 }
 
 /// The CREATE_SRQ command.
-type Command = driver_data::Command<ffi::ibv_create_srq, CreateSrqReq>;
+type CreateSrqCommand = driver_data::UverbsCommand<ffi::ibv_create_srq, CreateSrqReq>;
 /// The response of CREATE_SRQ.
 type Response = driver_data::Response<ffi::ib_uverbs_create_srq_resp, CreateSrqResp>;
 /// The MODIFY_SRQ command.
-type ModifyCommand = driver_data::Command<ffi::ibv_modify_srq, ModifySrqReq>;
+type ModifySrqCommand = driver_data::UverbsCommand<ffi::ibv_modify_srq, ModifySrqReq>;
 
 /// Slots of a ring for `wrs` work requests, or `None` if there is no such ring.
 fn slots_for(wrs: u32) -> Option<u32> {
@@ -178,7 +178,7 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
     let request = CreateSrqReq {
         ring: ring.user_ring(),
     };
-    let mut command = Command::new(&request);
+    let mut command = CreateSrqCommand::new(&request);
     let mut response = Response::empty();
     // SAFETY: the caller's arguments are passed on, the SRQ stays in its place, and command and
     // response are as long as stated.
@@ -188,7 +188,7 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
             place.as_ibv().cast(),
             attr,
             &mut command.core,
-            Command::SIZE,
+            CreateSrqCommand::SIZE,
             &mut response.core,
             Response::SIZE,
         )
@@ -236,9 +236,9 @@ unsafe fn command(
     mask: c_int,
     request: ModifySrqReq,
 ) -> c_int {
-    let mut command = ModifyCommand::new(&request);
+    let mut command = ModifySrqCommand::new(&request);
     // SAFETY: the caller's arguments are passed on, with a command as long as stated.
-    unsafe { ffi::ibv_cmd_modify_srq(srq, attr, mask, &mut command.core, ModifyCommand::SIZE) }
+    unsafe { ffi::ibv_cmd_modify_srq(srq, attr, mask, &mut command.core, ModifySrqCommand::SIZE) }
 }
 
 /// `modify_srq`. The ring is replaced only if it is too short for the requested number of work

@@ -73,9 +73,9 @@ impl<T> Node<Node<T>> {
 ///
 /// The address is null or was returned by [`Arc::into_raw`]; the slot owns that `Arc`.
 #[repr(transparent)]
-pub struct Slot<T>(AtomicPtr<T>);
+pub struct TableSlot<T>(AtomicPtr<T>);
 
-impl<T> Slot<T> {
+impl<T> TableSlot<T> {
     /// Whether the slot holds `value`.
     pub fn holds(&self, value: &Arc<T>) -> bool {
         ptr::eq(self.0.load(Ordering::Relaxed), Arc::as_ptr(value))
@@ -115,7 +115,7 @@ impl<T> Table<T> {
     ///
     /// # Safety
     ///
-    /// While the result is used, no `Arc` that was [taken](Slot::replace) out of the table is
+    /// While the result is used, no `Arc` that was [taken](TableSlot::replace) out of the table is
     /// dropped.
     #[inline(always)]
     pub unsafe fn get(&self, qpn: Qpn) -> Option<&T> {
@@ -127,7 +127,7 @@ impl<T> Table<T> {
 
     /// The slot of QP `qpn`, if its nodes exist.
     #[inline(always)]
-    pub fn find(&self, qpn: Qpn) -> Option<&Slot<T>> {
+    pub fn find(&self, qpn: Qpn) -> Option<&TableSlot<T>> {
         let (top, middle, low) = split(qpn);
         if top >= ENTRIES {
             return None;
@@ -140,7 +140,7 @@ impl<T> Table<T> {
     /// # Errors
     ///
     /// `ENOMEM`, and `EINVAL` for a number of more than 24 bits.
-    pub fn slot(&self, qpn: Qpn) -> io::Result<&Slot<T>> {
+    pub fn slot(&self, qpn: Qpn) -> io::Result<&TableSlot<T>> {
         let (top, middle, low) = split(qpn);
         if top >= ENTRIES {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -149,7 +149,7 @@ impl<T> Table<T> {
     }
 
     #[inline(always)]
-    fn slot_of(entry: &AtomicPtr<T>) -> &Slot<T> {
+    fn slot_of(entry: &AtomicPtr<T>) -> &TableSlot<T> {
         // SAFETY: a slot is a transparent wrapper of an entry. INVARIANT: entries are null at
         // first, and only slots change them.
         unsafe { &*ptr::from_ref(entry).cast() }

@@ -21,7 +21,7 @@ use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::lock::Threads;
 use crate::memory::RingMap;
-use crate::memory::Slot;
+use crate::memory::RingSlot;
 use crate::wqe::SendWqe;
 
 /// The state of posting.
@@ -141,7 +141,7 @@ impl WorkRing {
     /// Takes the next slot for a work request with the application's id `wr_id`. Returns the
     /// position and the slot, or `None` when the queue is full.
     #[inline]
-    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u32, Slot<'_>)> {
+    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u32, RingSlot<'_>)> {
         let position = match queue.reserve() {
             Some(position) => position,
             None => self.reclaim(queue)?,

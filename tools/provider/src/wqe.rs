@@ -13,7 +13,7 @@ use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_abi::wqe::INLINE_OFFSET;
 
 use crate::ffi;
-use crate::memory::Slot;
+use crate::memory::RingSlot;
 
 /// Flags of the application that are passed to the device. The inline flag is not among them: a WQE
 /// has that flag if its payload is inline.
@@ -74,7 +74,7 @@ impl SendWqe {
 
     /// Sets the destination of a datagram.
     #[inline]
-    pub fn address(&mut self, slot: Slot<'_>, datagram: Datagram) {
+    pub fn address(&mut self, slot: RingSlot<'_>, datagram: Datagram) {
         self.lacks_address = false;
         member(slot, datagram.to_bytes());
     }
@@ -111,7 +111,7 @@ impl SendWqe {
     #[inline]
     pub unsafe fn gather<'a>(
         &mut self,
-        slot: Slot<'_>,
+        slot: RingSlot<'_>,
         sges: impl ExactSizeIterator<Item = &'a ffi::ibv_sge>,
     ) {
         self.num_sge = sges.len() as u32;
@@ -128,7 +128,7 @@ impl SendWqe {
     #[inline]
     pub unsafe fn inline(
         &mut self,
-        slot: Slot<'_>,
+        slot: RingSlot<'_>,
         length: u32,
         pieces: impl Iterator<Item = Piece>,
     ) {
@@ -152,7 +152,7 @@ impl SendWqe {
 
     /// Completes the WQE: writes its header.
     #[inline]
-    pub fn finish(&self, slot: Slot<'_>) {
+    pub fn finish(&self, slot: RingSlot<'_>) {
         let header = SqHeader {
             num_sge: self.num_sge,
             send_flags: SendFlags(self.flags),
@@ -168,7 +168,7 @@ impl SendWqe {
 
 /// Writes the member of the header that the opcode or the QP's type requires.
 #[inline]
-pub fn member<const N: usize>(slot: Slot<'_>, member: [u8; N]) {
+pub fn member<const N: usize>(slot: RingSlot<'_>, member: [u8; N]) {
     const { assert!(SqHeader::UNION + N <= SqHeader::SIZE) };
     // SAFETY: the member lies in the header.
     unsafe { slot.write(SqHeader::UNION, &member) };
@@ -181,7 +181,7 @@ pub fn member<const N: usize>(slot: Slot<'_>, member: [u8; N]) {
 /// `sges` has at most the number of SGEs for which the queue was created.
 #[inline]
 pub unsafe fn write_receive<'a>(
-    slot: Slot<'_>,
+    slot: RingSlot<'_>,
     id: u32,
     sges: impl ExactSizeIterator<Item = &'a ffi::ibv_sge>,
 ) {
@@ -203,7 +203,7 @@ pub unsafe fn write_receive<'a>(
 /// The slot has room for them.
 #[inline]
 unsafe fn write_sges<'a>(
-    slot: Slot<'_>,
+    slot: RingSlot<'_>,
     offset: usize,
     mut sges: impl Iterator<Item = &'a ffi::ibv_sge>,
 ) {
