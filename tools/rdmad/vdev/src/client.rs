@@ -14,9 +14,9 @@ use crate::client_stream::ClientMessage;
 use crate::function::PciFunction;
 use crate::irq_set::IrqSet;
 use crate::message::{
-    discard, finish, finish_error, Command, DeviceInfo, DmaMap, DmaUnmap, Header, InfoRequest,
-    IrqInfo, Payload, RegionAccess, RegionInfo, Structure, Truncated, Version, MAP_WRITE, MAX_FDS,
-    MAX_TRANSFER, UNMAP_ALL, UNMAP_GET_DIRTY_PAGE_INFO,
+    discard, finish, finish_error, DeviceInfo, DmaMap, DmaUnmap, Header, InfoRequest, IrqInfo,
+    Payload, RegionAccess, RegionInfo, Structure, Truncated, Version, VfioUserCommand, MAP_WRITE,
+    MAX_FDS, MAX_TRANSFER, UNMAP_ALL, UNMAP_GET_DIRTY_PAGE_INFO,
 };
 use crate::pci;
 use crate::server::Signals;
@@ -68,7 +68,7 @@ impl CommandError {
 }
 
 /// When a command is answered.
-enum Answer {
+enum ReplyTime {
     Now,
     /// The command is answered when its reset is done.
     Later,
@@ -104,7 +104,7 @@ impl Client {
         }
         let start = header.begin_reply(out);
         match self.execute(header, Payload(payload), fds, out) {
-            Ok(Answer::Now) if header.wants_reply() => finish(out, start),
+            Ok(ReplyTime::Now) if header.wants_reply() => finish(out, start),
             Ok(_) => discard(out, start),
             Err(error) => {
                 if !matches!(error, CommandError::NoInterrupt) {
@@ -129,7 +129,7 @@ impl Client {
 
     fn log(&self, header: Header, error: &dyn std::fmt::Display) {
         let log = &self.function.state.log;
-        match Command::from_number(header.command) {
+        match VfioUserCommand::from_number(header.command) {
             Some(command) => log.warn(format_args!("vfio-user command {command:?}: {error}")),
             None => log.warn(format_args!(
                 "vfio-user command {}: {error}",
@@ -144,14 +144,14 @@ impl Client {
         payload: Payload<'_>,
         fds: Vec<OwnedFd>,
         out: &mut Vec<u8>,
-    ) -> Result<Answer, CommandError> {
-        match Command::from_number(header.command).ok_or(CommandError::Unsupported)? {
-            Command::RegionWrite => self.region_write(payload, out)?,
-            Command::RegionRead => self.region_read(payload, out)?,
-            Command::Version => version(payload, out)?,
-            Command::DmaMap => self.dma_map(payload, fds)?,
-            Command::DmaUnmap => self.dma_unmap(payload, out)?,
-            Command::DeviceGetInfo => DeviceInfo {
+    ) -> Result<ReplyTime, CommandError> {
+        match VfioUserCommand::from_number(header.command).ok_or(CommandError::Unsupported)? {
+            VfioUserCommand::RegionWrite => self.region_write(payload, out)?,
+            VfioUserCommand::RegionRead => self.region_read(payload, out)?,
+            VfioUserCommand::Version => version(payload, out)?,
+            VfioUserCommand::DmaMap => self.dma_map(payload, fds)?,
+            VfioUserCommand::DmaUnmap => self.dma_unmap(payload, out)?,
+            VfioUserCommand::DeviceGetInfo => DeviceInfo {
                 argsz: DeviceInfo::LEN as u32,
                 flags: vfio::VFIO_DEVICE_FLAGS_PCI | vfio::VFIO_DEVICE_FLAGS_RESET,
                 num_regions: vfio::VFIO_PCI_NUM_REGIONS,
@@ -159,10 +159,10 @@ impl Client {
                 num_irqs: vfio::VFIO_PCI_MSIX_IRQ_INDEX + 1,
             }
             .encode(out),
-            Command::DeviceGetRegionInfo => self.region_info(payload, out)?,
-            Command::GetIrqInfo => self.irq_info(payload, out)?,
-            Command::SetIrqs => self.set_irqs(payload, fds)?,
-            Command::DeviceReset => {
+            VfioUserCommand::DeviceGetRegionInfo => self.region_info(payload, out)?,
+            VfioUserCommand::GetIrqInfo => self.irq_info(payload, out)?,
+            VfioUserCommand::SetIrqs => self.set_irqs(payload, fds)?,
+            VfioUserCommand::DeviceReset => {
                 if self.reset.is_some() {
                     return Err(CommandError::Invalid("a reset is running"));
                 }
@@ -170,11 +170,11 @@ impl Client {
                 let signals = self.signals.clone();
                 self.function
                     .begin_function_reset(Box::new(move || Signals::raise(&signals.wake)));
-                return Ok(Answer::Later);
+                return Ok(ReplyTime::Later);
             }
             _ => return Err(CommandError::Unsupported),
         }
-        Ok(Answer::Now)
+        Ok(ReplyTime::Now)
     }
 
     fn dma_map(&self, mut payload: Payload<'_>, fds: Vec<OwnedFd>) -> Result<(), CommandError> {

@@ -18,7 +18,7 @@ const FLAG_ERROR: u32 = 1 << 5;
 
 /// Commands of a client that the function implements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum VfioUserCommand {
     Version = 1,
     DmaMap,
     DmaUnmap,
@@ -35,7 +35,7 @@ pub(crate) enum Command {
     UserDirtyPages,
 }
 
-impl Command {
+impl VfioUserCommand {
     /// All commands in the order of their numbers, which start at 1.
     const ALL: [Self; 14] = [
         Self::Version,

@@ -13,7 +13,7 @@ use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
 use crate::neighbours::Neighbours;
-use crate::stats::Counters;
+use crate::stats::FrameCounters;
 use crate::waker::Waker;
 
 /// Number of buffers for frames that an engine sends. A buffer is in use until its frame is
@@ -40,12 +40,12 @@ pub(crate) struct EngineQueues {
     /// Whether the engine leaves the ICRC of its frames to the switch's thread.
     offloads_icrc: AtomicBool,
     waker: Arc<Waker>,
-    counters: Arc<Counters>,
+    counters: Arc<FrameCounters>,
     ready: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl EngineQueues {
-    pub(crate) fn new(waker: Arc<Waker>, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(waker: Arc<Waker>, counters: Arc<FrameCounters>) -> Self {
         Self {
             pool: FramePool::with_icrc_offload(ENGINE_FRAMES),
             outgoing: ArrayQueue::new(ENGINE_FRAMES),
@@ -80,7 +80,7 @@ impl EngineQueues {
     }
 
     /// Counters of the engine's port.
-    pub(crate) fn counters(&self) -> &Arc<Counters> {
+    pub(crate) fn counters(&self) -> &Arc<FrameCounters> {
         &self.counters
     }
 

@@ -18,7 +18,7 @@ use crate::link::{self, Delivery, Link, Sender};
 use crate::mac_index::MacIndex;
 use crate::mac_table::{Heard, MacTable};
 use crate::pcap::PcapWriter;
-use crate::stats::Counters;
+use crate::stats::FrameCounters;
 use crate::switch::PortConfig;
 use crate::waker::Waker;
 
@@ -34,7 +34,7 @@ pub(crate) struct SwitchPort {
     /// Number of the isolation group.
     pub(crate) group: u32,
     pub(crate) engine: Arc<EngineQueues>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<FrameCounters>,
     /// The capture of the port's frames, if there is one.
     pub(crate) capture: Option<PcapWriter>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct UplinkPort {
     pub(crate) link: Link,
     /// Whether routers may be behind the uplink.
     pub(crate) routed: bool,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<FrameCounters>,
 }
 
 /// Source of a frame.
@@ -193,13 +193,13 @@ impl Forwarder {
         SwitchPort { capture, ..port }
     }
 
-    pub(crate) fn counters(&self) -> impl Iterator<Item = &Counters> {
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &FrameCounters> {
         let ports = self.ports.iter().filter(|port| port.mac != NOBODY);
         let ports = ports.map(|port| &*port.counters);
         ports.chain(self.uplinks.iter().map(|uplink| &*uplink.counters))
     }
 
-    pub(crate) fn counters_of(&self, origin: Origin) -> &Counters {
+    pub(crate) fn counters_of(&self, origin: Origin) -> &FrameCounters {
         match origin {
             Origin::Net(port) | Origin::Engine(port) => &self.ports[port.0].counters,
             Origin::Uplink(at) => &self.uplinks[at.0].counters,
@@ -486,7 +486,9 @@ impl Forwarder {
     }
 
     /// All links, each with the source of its frames.
-    pub(crate) fn links(&mut self) -> impl Iterator<Item = (SourceIndex, &mut Link, &Counters)> {
+    pub(crate) fn links(
+        &mut self,
+    ) -> impl Iterator<Item = (SourceIndex, &mut Link, &FrameCounters)> {
         let nets = self
             .ports
             .iter_mut()
@@ -562,7 +564,7 @@ impl Forwarder {
     }
 }
 
-fn count(sent: Delivery, counters: &Counters) {
+fn count(sent: Delivery, counters: &FrameCounters) {
     match sent {
         Delivery::Done => counters.sent.add_one(),
         Delivery::Dropped => counters.dropped.add_one(),

@@ -24,7 +24,7 @@ macro_rules! counters {
 
         /// The live counters, from which [`Stats`] are read.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters {
+        pub(crate) struct FrameCounters {
             pub(crate) name: String,
             /// The maximum length of the queue to the engine.
             pub(crate) engine_longest: Longest,
@@ -35,7 +35,7 @@ macro_rules! counters {
             $(pub(crate) $field: Counter,)*
         }
 
-        impl Counters {
+        impl FrameCounters {
             /// The values now, when `engine_frames` frames wait for the engine.
             pub(crate) fn snapshot(&self, engine_frames: usize) -> Stats {
                 Stats {

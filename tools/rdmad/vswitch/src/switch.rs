@@ -25,7 +25,7 @@ use crate::index::PortIndex;
 use crate::link::{open_net, DatagramPath, Link, Uplink};
 use crate::neighbours::Neighbours;
 use crate::pcap::{Captured, PcapWriter};
-use crate::stats::{Counters, Stats};
+use crate::stats::{FrameCounters, Stats};
 use crate::waker::Waker;
 
 /// A port of the switch: one virtual machine.
@@ -130,7 +130,7 @@ pub(crate) struct Seats {
     /// Engine queues of the ports, by the index of their seats.
     ports: Mutex<Vec<Option<Arc<EngineQueues>>>>,
     /// Counters of the uplinks.
-    uplinks: Vec<Arc<Counters>>,
+    uplinks: Vec<Arc<FrameCounters>>,
     groups: Mutex<HashMap<u32, Arc<Neighbours>>>,
     /// Whether engines deliver frames to each other without the switch's thread. With a capture or
     /// faults, all frames pass through this thread.
@@ -275,10 +275,10 @@ fn engine_of(port: &PortConfig, waker: &Arc<Waker>) -> Arc<EngineQueues> {
     Arc::new(EngineQueues::new(waker.clone(), counters))
 }
 
-fn named(name: String) -> Arc<Counters> {
-    Arc::new(Counters {
+fn named(name: String) -> Arc<FrameCounters> {
+    Arc::new(FrameCounters {
         name,
-        ..Counters::default()
+        ..FrameCounters::default()
     })
 }
 
