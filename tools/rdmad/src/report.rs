@@ -78,7 +78,7 @@ pub struct PortReport {
     pub qps: Vec<QpReport>,
     /// Rate limits that all QPs of the port share.
     pub limits: LimitsReport,
-    pub counters: Counters,
+    pub counters: QueriedCounters,
 }
 
 /// Rate limits of a port.
@@ -247,7 +247,7 @@ impl PortReport {
                 bytes: LimitReport::new(status.rates.bytes, status.throttled.bytes),
                 messages: LimitReport::new(status.rates.messages, status.throttled.messages),
             },
-            counters: Counters(status.counters),
+            counters: QueriedCounters(status.counters),
         }
     }
 }
@@ -301,9 +301,9 @@ impl From<Stats> for Frames {
 
 /// The counters that the control command QUERY_COUNTERS returns.
 #[derive(Debug)]
-pub struct Counters(pub RspQueryCounters);
+pub struct QueriedCounters(pub RspQueryCounters);
 
-impl Counters {
+impl QueriedCounters {
     /// Names and values of all counters.
     fn named(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         let names = RspQueryCounters::NAMES.map(CStr::to_string_lossy);
@@ -316,7 +316,7 @@ impl Counters {
     }
 }
 
-impl Serialize for Counters {
+impl Serialize for QueriedCounters {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.named())
     }

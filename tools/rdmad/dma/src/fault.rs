@@ -189,14 +189,14 @@ impl Drop for GuardedMapping {
 ///
 /// While `version` is even, `watch` is null and the range empty, or `watch` lives and has this
 /// range. Only the owner of the slot changes it.
-struct Slot {
+struct WatchSlot {
     version: AtomicUsize,
     start: AtomicUsize,
     end: AtomicUsize,
     watch: AtomicPtr<Watch>,
 }
 
-static SLOTS: [Slot; MAX_GUARDED] = [const { Slot::new() }; MAX_GUARDED];
+static SLOTS: [WatchSlot; MAX_GUARDED] = [const { WatchSlot::new() }; MAX_GUARDED];
 /// Index of the first slot that was never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<FreeSlots> = Mutex::new(FreeSlots { free: Vec::new() });
@@ -221,7 +221,7 @@ impl FreeSlots {
     }
 }
 
-impl Slot {
+impl WatchSlot {
     const fn new() -> Self {
         Self {
             version: AtomicUsize::new(0),

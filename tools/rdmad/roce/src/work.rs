@@ -207,7 +207,7 @@ pub struct RecvCompletion {
     /// The sender requested a solicited event.
     pub solicited: bool,
     /// Sender of a datagram; `None` for connected QPs.
-    pub source: Option<Source>,
+    pub source: Option<DatagramSender>,
 }
 
 impl RecvCompletion {
@@ -234,7 +234,7 @@ impl RecvCompletion {
 
 /// Sender of a datagram. The IP addresses are in the GRH ahead of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct DatagramSender {
     /// QPN of the sender.
     pub qpn: Qpn,
     /// P_Key of the packet.

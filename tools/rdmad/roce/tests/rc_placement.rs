@@ -88,7 +88,7 @@ fn deliver(sim: &mut Sim, headers: &Headers, payload: &[u8]) {
 
 /// Kind of a response of side 1.
 #[derive(Debug, PartialEq)]
-enum Answer {
+enum ResponseKind {
     /// A READ response without data: the response to an atomic WRITE or FLUSH.
     Done,
     Ack,
@@ -96,11 +96,11 @@ enum Answer {
 }
 
 use virtio_rdma_abi::number::Qpn;
-use Answer::{Ack, Done};
+use ResponseKind::{Ack, Done};
 
 /// Responses that side 1 sends now. Of each: its kind, the distance of its PSN from the expected
 /// one, and the syndrome.
-fn answers(sim: &mut Sim) -> Vec<(Answer, i32, Syndrome)> {
+fn answers(sim: &mut Sim) -> Vec<(ResponseKind, i32, Syndrome)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
         .iter()
@@ -109,7 +109,7 @@ fn answers(sim: &mut Sim) -> Vec<(Answer, i32, Syndrome)> {
             let (answer, aeth) = match headers.body {
                 Body::Response(RcResponse::Read(ReadPart::Only(aeth))) => (Done, aeth),
                 Body::Response(RcResponse::Ack(aeth)) => (Ack, aeth),
-                Body::Response(RcResponse::Atomic(aeth, _)) => (Answer::Other, aeth),
+                Body::Response(RcResponse::Atomic(aeth, _)) => (ResponseKind::Other, aeth),
                 body => panic!("no answer: {body:?}"),
             };
             (answer, headers.bth.psn.since(expected), aeth.syndrome)

@@ -18,7 +18,9 @@ use roce::packet::{build, frame_size};
 use roce::ud::{
     grh, transport_size, Destination, Receiver, Sender, Verdict, GRH_SIZE, GSI_QKEY, GSI_QPN,
 };
-use roce::work::{AtomicOp, Mtu, RecvWr, SendFlags, SendOp, SendWr, Source, WcStatus, With};
+use roce::work::{
+    AtomicOp, DatagramSender, Mtu, RecvWr, SendFlags, SendOp, SendWr, WcStatus, With,
+};
 use roce::{Packet, Path, Psn, QpError};
 use virtio_rdma_abi::number::Qpn;
 
@@ -190,7 +192,7 @@ fn a_datagram_arrives_behind_its_header() {
             (how.with, how.solicited, how.rdma_write),
             (with, true, false)
         );
-        let source = Source {
+        let source = DatagramSender {
             qpn: Qpn::new(0x0011_2233),
             pkey: 0x8001,
             sl,

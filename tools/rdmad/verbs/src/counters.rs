@@ -25,7 +25,7 @@ macro_rules! counters {
 
         const COUNT: usize = [$(Counter::$counter),*].len();
 
-        impl Counters {
+        impl DeviceCounters {
             /// The sums over all workers; fields without a [`Counter`] are 0.
             fn sums(&self) -> RspQueryCounters {
                 RspQueryCounters {
@@ -87,11 +87,11 @@ impl From<Incident> for Counter {
 
 /// The counters of a device.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct DeviceCounters {
     shards: Box<[CachePadded<[AtomicU64; COUNT]>]>,
 }
 
-impl Counters {
+impl DeviceCounters {
     /// Counters of a device that `workers` workers serve, all 0.
     pub(crate) fn new(workers: usize) -> Self {
         let shard = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));

@@ -19,7 +19,7 @@ use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::Doorbell;
 
 use crate::config::{DeviceConfig, BOOKKEEPING};
-use crate::counters::{Counter, Counters};
+use crate::counters::{Counter, DeviceCounters};
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventQueue, EventQueues, EventSource};
@@ -96,7 +96,7 @@ pub struct Device {
     pub(crate) refused_gids: AtomicU64,
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
-    pub(crate) counters: Counters,
+    pub(crate) counters: DeviceCounters,
     /// The port's rate limits, which its QPs share.
     pub(crate) pacer: PortPacer,
     flows: PortFlows,
@@ -183,7 +183,7 @@ impl Device {
                 refused_gids: AtomicU64::new(0),
                 groups: Groups::default(),
                 violations: Violations::default(),
-                counters: Counters::new(runtime.shared().scheduler.workers()),
+                counters: DeviceCounters::new(runtime.shared().scheduler.workers()),
                 pacer: PortPacer::new(config.rates, runtime.shared().scheduler.clock.now()),
                 flows: PortFlows::new(
                     port,

@@ -33,7 +33,7 @@ use crate::work::{AsyncEvent, FlushOp, Mtu, RecvWr};
 
 pub use self::committed::ResponderState;
 use self::executed::ExecutedRequests;
-use self::job::{Answer, Job};
+use self::job::{Job, ResponseContent};
 use self::message::RequestInProgress;
 use super::congestion::{capable, is_marked, CongestionNotifier};
 use super::ResponderAttr;
@@ -87,7 +87,7 @@ pub struct Responder<R> {
     message: Option<RequestInProgress<R>>,
     jobs: VecDeque<Job>,
     /// PSNs and results of the last atomic operations and atomic WRITEs, to answer duplicates.
-    results: VecDeque<(Psn, Answer)>,
+    results: VecDeque<(Psn, ResponseContent)>,
     /// PSNs of the last READs, to recognize duplicates. `flushes` has those of the last FLUSHes.
     reads: ExecutedRequests,
     flushes: ExecutedRequests,
@@ -108,7 +108,9 @@ impl<R> Responder<R> {
         let limit = max_rd_atomic as usize;
         let jobs = (limit + flush::WAITING).next_power_of_two();
         let results = limit.next_power_of_two();
-        jobs * size_of::<Job>() + results * size_of::<(Psn, Answer)>() + 2 * ExecutedRequests::SIZE
+        jobs * size_of::<Job>()
+            + results * size_of::<(Psn, ResponseContent)>()
+            + 2 * ExecutedRequests::SIZE
     }
 
     /// A responder that expects the packet with PSN `rq_psn`.

@@ -7,7 +7,7 @@ use crate::env::ResponderEnv;
 use crate::headers::Body;
 use crate::net::vlan_id;
 use crate::packet::Packet;
-use crate::work::{RecvCompletion, RecvWr, Source, WcStatus, With};
+use crate::work::{DatagramSender, RecvCompletion, RecvWr, WcStatus, With};
 
 use super::grh::{self, GRH_SIZE};
 
@@ -119,7 +119,7 @@ impl<R> Receiver<R> {
             byte_len,
             with: imm.map_or(With::Nothing, With::Imm),
             solicited: bth.solicited,
-            source: Some(Source {
+            source: Some(DatagramSender {
                 qpn: deth.src_qpn,
                 pkey: bth.pkey,
                 sl: packet.path.service_level(),

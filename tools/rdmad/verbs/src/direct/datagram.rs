@@ -8,7 +8,7 @@ use roce::net::{ip_to_gid, vlan_id};
 use roce::opcode::Service;
 use roce::size::request_size;
 use roce::ud::{grh, transport_size, Destination, GRH_SIZE};
-use roce::work::{RecvCompletion, SendOp, SendWr, Source, With};
+use roce::work::{DatagramSender, RecvCompletion, SendOp, SendWr, With};
 use roce::Connection;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
@@ -115,7 +115,7 @@ pub(crate) fn deliver(
         byte_len,
         with,
         solicited: solicits(wr),
-        source: Some(Source {
+        source: Some(DatagramSender {
             qpn: turn.qp.number,
             pkey: to.pkey,
             sl: to.path.service_level(),

@@ -21,7 +21,7 @@ pub(crate) use fast::Mapped;
 pub(crate) use keys::Keys;
 pub(crate) use mr::{number_of, KeyFault, Mr, MrCharge, MrTable, RegWr};
 pub(crate) use pages::{PageList, PageMap};
-pub(crate) use queue::{ForDoorbell, QueueMem, QueueView, Slot, WorkConsumer};
+pub(crate) use queue::{FetchedWqe, ForDoorbell, QueueMem, QueueView, WorkConsumer};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
 pub(crate) use virtqueue::VirtqueueMem;

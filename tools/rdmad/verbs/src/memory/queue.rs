@@ -69,7 +69,7 @@ impl<'a> QueueView<'a> {
     #[inline]
     pub(crate) fn read_wqe(
         &self,
-        slot: Slot,
+        slot: FetchedWqe,
         wqe: &mut [u8],
         first: usize,
         size: impl FnOnce(&[u8]) -> usize,
@@ -86,7 +86,7 @@ impl<'a> QueueView<'a> {
 /// The place of a fetched WQE: its position in a ring, or the head of its descriptor chain in a
 /// virtqueue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot(u32);
+pub(crate) struct FetchedWqe(u32);
 
 /// Proof that the driver will ring the doorbell for the next work request.
 #[derive(Debug)]
@@ -136,9 +136,10 @@ impl WorkConsumer {
 
     /// The WQEs of a ring that were fetched and are not complete.
     #[cfg(feature = "testing")]
-    pub(crate) fn outstanding(&self) -> impl Iterator<Item = Slot> {
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = FetchedWqe> {
         let positions = self.commit().unwrap_or_default();
-        (0..positions.outstanding()).map(move |index| Slot(positions.done.wrapping_add(index)))
+        (0..positions.outstanding())
+            .map(move |index| FetchedWqe(positions.done.wrapping_add(index)))
     }
 
     /// Number of slots.
@@ -166,11 +167,11 @@ impl WorkConsumer {
     ///
     /// The queue is corrupt.
     #[inline]
-    pub(crate) fn fetch(&mut self, view: &QueueView<'_>) -> Result<Option<Slot>, RingError> {
+    pub(crate) fn fetch(&mut self, view: &QueueView<'_>) -> Result<Option<FetchedWqe>, RingError> {
         match (self, view) {
-            (Self::Own(queue), QueueView::Own(ring)) => Ok(queue.fetch(ring)?.map(Slot)),
+            (Self::Own(queue), QueueView::Own(ring)) => Ok(queue.fetch(ring)?.map(FetchedWqe)),
             (Self::Virtqueue(queue), QueueView::Virtqueue(view)) => {
-                Ok(queue.fetch(view)?.map(|head| Slot(head.into())))
+                Ok(queue.fetch(view)?.map(|head| FetchedWqe(head.into())))
             }
             _ => Ok(None),
         }
@@ -178,7 +179,7 @@ impl WorkConsumer {
 
     /// Frees the slot of a fetched work request. Must be called before its CQE is visible.
     #[inline]
-    pub(crate) fn complete(&mut self, view: &QueueView<'_>, slot: Slot) {
+    pub(crate) fn complete(&mut self, view: &QueueView<'_>, slot: FetchedWqe) {
         match (self, view) {
             (Self::Own(queue), _) => queue.complete(),
             (Self::Virtqueue(queue), QueueView::Virtqueue(view)) => {

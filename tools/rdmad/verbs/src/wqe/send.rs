@@ -16,14 +16,14 @@ use virtio_rdma_abi::wqe::{
 use virtio_rdma_ring::RingError;
 
 use super::{sge, Snapshots};
-use crate::memory::{Keys, QueueView, Slot, WorkConsumer};
+use crate::memory::{FetchedWqe, Keys, QueueView, WorkConsumer};
 
 /// The part of a send work request that only the local side needs: its slot, the memory of its
 /// message, and the properties of its completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedSend {
     /// Slot of the work request in the SQ.
-    pub slot: Slot,
+    pub slot: FetchedWqe,
     /// Index of the WQE in the QP's [`Snapshots`].
     pub snapshot: u16,
     /// Opcode of the completion.
@@ -124,7 +124,7 @@ pub(crate) fn fetch_send(
 /// Reads the incomplete WQE in `slot` again. Its keys are not checked again.
 #[cfg(feature = "testing")]
 pub(crate) fn fetch_again(
-    slot: Slot,
+    slot: FetchedWqe,
     view: &QueueView<'_>,
     snapshots: &mut Snapshots,
     rules: &SendRules<'_>,
@@ -139,7 +139,7 @@ pub(crate) fn fetch_again(
 /// SGE.
 #[inline]
 fn read_send(
-    slot: Slot,
+    slot: FetchedWqe,
     snapshot: u16,
     view: &QueueView<'_>,
     snapshots: &mut Snapshots,

@@ -10,11 +10,11 @@ pub type Step = Vec<u32>;
 
 /// The source of choices. Records all choices, so that a run can be repeated with fewer steps.
 pub struct Choices {
-    source: Source,
+    source: ChoiceSource,
     taken: Vec<Step>,
 }
 
-enum Source {
+enum ChoiceSource {
     Drawn {
         random: XorShiftRng,
         steps: usize,
@@ -30,7 +30,7 @@ impl Choices {
     /// Random choices from `seed` for `steps` steps.
     pub fn drawn(seed: u64, steps: usize) -> Self {
         Self {
-            source: Source::Drawn {
+            source: ChoiceSource::Drawn {
                 random: XorShiftRng::seed_from_u64(seed),
                 steps,
             },
@@ -43,7 +43,7 @@ impl Choices {
         let mut steps = Vec::from(steps).into_iter();
         let step = steps.next().unwrap_or_default().into_iter();
         Self {
-            source: Source::Given { steps, step },
+            source: ChoiceSource::Given { steps, step },
             taken: vec![Vec::new()],
         }
     }
@@ -51,12 +51,12 @@ impl Choices {
     /// Begins the next step, if there is one.
     pub fn next_step(&mut self) -> bool {
         let more = match &mut self.source {
-            Source::Drawn { steps, .. } if *steps > 0 => {
+            ChoiceSource::Drawn { steps, .. } if *steps > 0 => {
                 *steps -= 1;
                 true
             }
-            Source::Drawn { .. } => false,
-            Source::Given { steps, step } => match steps.next() {
+            ChoiceSource::Drawn { .. } => false,
+            ChoiceSource::Given { steps, step } => match steps.next() {
                 Some(next) => {
                     *step = next.into_iter();
                     true
@@ -76,8 +76,8 @@ impl Choices {
             .expect("few things to choose from")
             .max(1);
         let choice = match &mut self.source {
-            Source::Drawn { random, .. } => random.random_range(0..end),
-            Source::Given { step, .. } => step.next().unwrap_or(0).min(end - 1),
+            ChoiceSource::Drawn { random, .. } => random.random_range(0..end),
+            ChoiceSource::Given { step, .. } => step.next().unwrap_or(0).min(end - 1),
         };
         if let Some(step) = self.taken.last_mut() {
             step.push(choice);

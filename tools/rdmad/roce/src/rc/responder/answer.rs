@@ -12,7 +12,7 @@ use crate::opcode::Position;
 use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 
-use super::job::Answer;
+use super::job::ResponseContent;
 use super::{nak_of, Responder};
 
 impl<R> Responder<R> {
@@ -61,7 +61,7 @@ impl<R> Responder<R> {
             msn: job.msn,
         };
         let (response, length, ends) = match job.answer {
-            Answer::Read {
+            ResponseContent::Read {
                 remaining, started, ..
             } => {
                 let length = remaining.min(self.connection.mtu.bytes());
@@ -69,8 +69,10 @@ impl<R> Responder<R> {
                 let part = ReadPart::new(position, aeth);
                 (RcResponse::Read(part), length, position.ends())
             }
-            Answer::Atomic(original) => (RcResponse::Atomic(aeth, original), 0, true),
-            Answer::Written | Answer::Flushed => (RcResponse::Read(ReadPart::Only(aeth)), 0, true),
+            ResponseContent::Atomic(original) => (RcResponse::Atomic(aeth, original), 0, true),
+            ResponseContent::Written | ResponseContent::Flushed => {
+                (RcResponse::Read(ReadPart::Only(aeth)), 0, true)
+            }
         };
         let headers = Headers::new(self.connection.bth(job.psn), response);
         let path = &self.connection.path;
@@ -85,10 +87,13 @@ impl<R> Responder<R> {
             &headers,
             length as usize,
             |payload| match job.answer {
-                Answer::Read { remote, .. } if !payload.is_empty() => env.read(remote, payload),
-                Answer::Read { .. } | Answer::Atomic(_) | Answer::Written | Answer::Flushed => {
-                    Ok(())
+                ResponseContent::Read { remote, .. } if !payload.is_empty() => {
+                    env.read(remote, payload)
                 }
+                ResponseContent::Read { .. }
+                | ResponseContent::Atomic(_)
+                | ResponseContent::Written
+                | ResponseContent::Flushed => Ok(()),
             },
         );
         if let Err(fault) = built {
@@ -103,7 +108,7 @@ impl<R> Responder<R> {
             return Err(self.fail(code, Some(event)));
         }
         job.psn = job.psn.add(1);
-        if let Answer::Read {
+        if let ResponseContent::Read {
             remote,
             remaining,
             started,

@@ -8,7 +8,7 @@ use crate::headers::Reth;
 use crate::psn::Psn;
 use crate::work::{AccessFlags, AtomicOp, Remote, ATOMIC_SIZE};
 
-use super::job::Answer;
+use super::job::ResponseContent;
 use super::{NakReason, Responder, INVALID};
 
 impl<R> Responder<R> {
@@ -25,7 +25,7 @@ impl<R> Responder<R> {
             return Err(INVALID);
         }
         let original = env.atomic(at, op)?;
-        self.keep(Answer::Atomic(original));
+        self.keep(ResponseContent::Atomic(original));
         Ok(())
     }
 
@@ -43,12 +43,12 @@ impl<R> Responder<R> {
             return Err(INVALID);
         }
         env.write_word(reth.remote(), data)?;
-        self.keep(Answer::Written);
+        self.keep(ResponseContent::Written);
         Ok(())
     }
 
     /// Queues the answer to the expected request, and stores it for duplicates.
-    pub(super) fn keep(&mut self, answer: Answer) {
+    pub(super) fn keep(&mut self, answer: ResponseContent) {
         if self.results.len() >= self.job_limit() {
             self.results.pop_front();
         }

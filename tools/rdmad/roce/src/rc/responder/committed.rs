@@ -12,7 +12,7 @@ use crate::work::{RecvWr, Remote};
 
 use super::executed::ExecutedRequests;
 use super::flush::WAITING;
-use super::job::{Answer, Job};
+use super::job::{Job, ResponseContent};
 use super::{RequestInProgress, Responder};
 
 /// Maximum number of answers that wait to be sent.
@@ -141,12 +141,12 @@ impl<T: Copy + Default + PartialEq, const N: usize> PartialEq for Kept<T, N> {
 impl<T: Copy + Default + Eq, const N: usize> Eq for Kept<T, N> {}
 
 impl ResultState {
-    fn of(psn: Psn, answer: &Answer) -> Self {
+    fn of(psn: Psn, answer: &ResponseContent) -> Self {
         let (kind, value) = match *answer {
-            Answer::Read { remote, .. } => (READ, remote.va),
-            Answer::Atomic(original) => (ATOMIC, original),
-            Answer::Written => (WRITTEN, 0),
-            Answer::Flushed => (FLUSHED, 0),
+            ResponseContent::Read { remote, .. } => (READ, remote.va),
+            ResponseContent::Atomic(original) => (ATOMIC, original),
+            ResponseContent::Written => (WRITTEN, 0),
+            ResponseContent::Flushed => (FLUSHED, 0),
         };
         Self {
             value,
@@ -156,11 +156,11 @@ impl ResultState {
     }
 
     /// The answer; `None` for a READ, because its R_Key and length are in [`AnswerState`].
-    fn answer(&self) -> Option<Answer> {
+    fn answer(&self) -> Option<ResponseContent> {
         Some(match self.kind {
-            ATOMIC => Answer::Atomic(self.value),
-            WRITTEN => Answer::Written,
-            FLUSHED => Answer::Flushed,
+            ATOMIC => ResponseContent::Atomic(self.value),
+            WRITTEN => ResponseContent::Written,
+            FLUSHED => ResponseContent::Flushed,
             _ => return None,
         })
     }
@@ -169,12 +169,14 @@ impl ResultState {
 impl AnswerState {
     fn of(job: &Job) -> Self {
         let (remaining, rkey, started) = match job.answer {
-            Answer::Read {
+            ResponseContent::Read {
                 remote,
                 remaining,
                 started,
             } => (remaining, remote.rkey, started),
-            Answer::Atomic(_) | Answer::Written | Answer::Flushed => (0, 0, false),
+            ResponseContent::Atomic(_) | ResponseContent::Written | ResponseContent::Flushed => {
+                (0, 0, false)
+            }
         };
         Self {
             answer: ResultState::of(job.psn, &job.answer),
@@ -188,7 +190,7 @@ impl AnswerState {
     }
 
     fn job(&self) -> Job {
-        let read = Answer::Read {
+        let read = ResponseContent::Read {
             remote: Remote {
                 va: self.answer.value,
                 rkey: self.rkey,

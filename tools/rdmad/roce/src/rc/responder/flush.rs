@@ -7,7 +7,7 @@ use crate::env::ResponderEnv;
 use crate::psn::Psn;
 use crate::work::FlushOp;
 
-use super::job::Answer;
+use super::job::ResponseContent;
 use super::{NakReason, Responder, INVALID};
 
 /// Maximum number of answers to FLUSHes that wait to be sent. A peer may have more FLUSHes
@@ -29,7 +29,7 @@ impl<R> Responder<R> {
         }
         env.flush(&flush)?;
         self.next_msn();
-        self.queue(self.expected, Answer::Flushed, false);
+        self.queue(self.expected, ResponseContent::Flushed, false);
         self.flushes.note(self.expected, 1);
         Ok(())
     }
@@ -41,7 +41,7 @@ impl<R> Responder<R> {
     /// Answers a duplicate if a FLUSH was executed at this PSN. The R_Key is not checked again.
     pub(super) fn flush_again(&mut self, psn: Psn) {
         if self.flushes.covers(psn, 1) {
-            self.queue_again(psn, Answer::Flushed);
+            self.queue_again(psn, ResponseContent::Flushed);
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{NakReason, Responder, INVALID};
 /// An answer that has not been sent completely.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub answer: Answer,
+    pub answer: ResponseContent,
     /// PSN of the next response.
     pub psn: Psn,
     /// Whether the request is a duplicate. If the memory of a duplicate READ is no longer
@@ -25,7 +25,7 @@ pub(super) struct Job {
 
 /// The part of an answer that is left to send.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer {
+pub(super) enum ResponseContent {
     /// `remaining` bytes of memory from `remote` on.
     Read {
         remote: Remote,
@@ -43,14 +43,18 @@ pub(super) enum Answer {
 impl Job {
     /// Whether `max_dest_rd_atomic` limits requests of this kind: all but FLUSHes.
     fn is_limited(&self) -> bool {
-        !matches!(self.answer, Answer::Flushed)
+        !matches!(self.answer, ResponseContent::Flushed)
     }
 
     /// PSN after the last response packet.
     fn end(&self, connection: &Connection) -> Psn {
         match self.answer {
-            Answer::Read { remaining, .. } => self.psn.add(packets(remaining, connection.mtu)),
-            Answer::Atomic(_) | Answer::Written | Answer::Flushed => self.psn.add(1),
+            ResponseContent::Read { remaining, .. } => {
+                self.psn.add(packets(remaining, connection.mtu))
+            }
+            ResponseContent::Atomic(_) | ResponseContent::Written | ResponseContent::Flushed => {
+                self.psn.add(1)
+            }
         }
     }
 }
@@ -114,7 +118,7 @@ impl<R> Responder<R> {
         usize::from(self.attr.max_dest_rd_atomic.min(MAX_RD_ATOMIC))
     }
 
-    pub(super) fn queue(&mut self, psn: Psn, answer: Answer, duplicate: bool) {
+    pub(super) fn queue(&mut self, psn: Psn, answer: ResponseContent, duplicate: bool) {
         self.jobs.push_back(Job {
             answer,
             psn,
@@ -124,7 +128,7 @@ impl<R> Responder<R> {
     }
 
     /// Queues the answer to a duplicate.
-    pub(super) fn queue_again(&mut self, psn: Psn, answer: Answer) {
+    pub(super) fn queue_again(&mut self, psn: Psn, answer: ResponseContent) {
         // If the first answer is still queued, it also answers the duplicate. Otherwise the
         // requester has gone back to this PSN: it has received all earlier answers and repeats all
         // later requests, so queued answers with later PSNs are dropped.
@@ -141,7 +145,7 @@ impl<R> Responder<R> {
             self.jobs.pop_back();
         }
         let room = match answer {
-            Answer::Flushed => self.has_room_for_flush(),
+            ResponseContent::Flushed => self.has_room_for_flush(),
             _ => self.limited_jobs() < self.job_limit(),
         };
         if room {
@@ -167,8 +171,8 @@ impl<R> Responder<R> {
     }
 }
 
-const fn read_of(reth: Reth) -> Answer {
-    Answer::Read {
+const fn read_of(reth: Reth) -> ResponseContent {
+    ResponseContent::Read {
         remote: reth.remote(),
         remaining: reth.length,
         started: false,

@@ -28,11 +28,11 @@ fn queues_grow_as_long_as_is_said() {
         let mut responder = Responder::<()>::new(connection.clone(), attr);
         let psn = Psn::new(0);
         for _ in 0..limit {
-            responder.keep(Answer::Written);
+            responder.keep(ResponseContent::Written);
         }
         for _ in 0..flush::WAITING {
             assert!(responder.has_room_for_flush());
-            responder.queue(psn, Answer::Flushed, false);
+            responder.queue(psn, ResponseContent::Flushed, false);
         }
         assert!(!responder.has_room_for_flush());
         for _ in 0..1000 {
@@ -40,7 +40,7 @@ fn queues_grow_as_long_as_is_said() {
             responder.flushes.note(psn, 1);
         }
         let allocated = responder.jobs.capacity() * size_of::<Job>()
-            + responder.results.capacity() * size_of::<(Psn, Answer)>()
+            + responder.results.capacity() * size_of::<(Psn, ResponseContent)>()
             + responder.reads.allocated()
             + responder.flushes.allocated();
         assert_eq!(allocated, Responder::<()>::queues(limit), "of {limit}");
