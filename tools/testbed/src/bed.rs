@@ -15,11 +15,11 @@ use guest::setup::ROOT;
 use guest::PROGRAM;
 
 use crate::accel::Accel;
-use crate::install::{Install, Source};
+use crate::install::{Install, SharedDirectory};
 use crate::kernel_log::complaints;
 use crate::places::Places;
 use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
-use crate::router::{Command, Event, Router};
+use crate::router::{Event, GuestCommand, Router};
 use crate::vm::{Shape, Vm};
 
 /// Interval at which a wait checks the limits of the run.
@@ -105,7 +105,7 @@ pub struct Ground {
     /// Locations of programs and files.
     pub install: Install,
     /// The host's directories that guests see.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SharedDirectory>,
     /// The user of the commands, if not root.
     pub user: Option<User>,
     /// Environment variables of the commands.
@@ -125,7 +125,7 @@ impl Ground {
         Ok(Self {
             name: "testbed",
             install: Install::checkout(options.kernel.as_deref())?,
-            sources: vec![Source::new("/", ROOT, "/")],
+            sources: vec![SharedDirectory::new("/", ROOT, "/")],
             user: None,
             env: env.collect(),
             overlay: None,
@@ -222,7 +222,7 @@ impl Bed {
     }
 
     /// Runs our program in a guest, with the argument `what`.
-    fn ask(&self, vm: usize, what: &str) -> Command {
+    fn ask(&self, vm: usize, what: &str) -> GuestCommand {
         self.router.exec(&Exec {
             vm,
             argv: vec![PROGRAM.into(), what.into()],
@@ -231,7 +231,7 @@ impl Bed {
     }
 
     /// Starts a command in a guest. Its working directory has the same path as this process's.
-    pub fn exec(&self, vm: usize, argv: Vec<String>, terminal: Option<(u16, u16)>) -> Command {
+    pub fn exec(&self, vm: usize, argv: Vec<String>, terminal: Option<(u16, u16)>) -> GuestCommand {
         let cwd = std::env::current_dir()
             .map(|dir| dir.display().to_string())
             .unwrap_or_default();
@@ -265,7 +265,7 @@ impl Bed {
     }
 
     /// Waits for a command. Returns its status, or `None` if its guest has ended, and its output.
-    fn collect(&self, command: &Command) -> Result<(Option<u8>, Vec<u8>)> {
+    fn collect(&self, command: &GuestCommand) -> Result<(Option<u8>, Vec<u8>)> {
         let mut output = Vec::new();
         loop {
             match self.next(&command.events)? {

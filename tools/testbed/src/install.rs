@@ -58,14 +58,14 @@ impl Program {
 
 /// A directory that guests see.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct SharedDirectory {
     /// The directory on this system.
     pub dir: PathBuf,
     /// Its tag and mount point in guests.
     pub share: Share,
 }
 
-impl Source {
+impl SharedDirectory {
     /// A directory that is read-only for guests.
     pub fn new(dir: impl Into<PathBuf>, tag: &str, at: impl Into<PathBuf>) -> Self {
         Self {
@@ -102,7 +102,7 @@ pub struct Install {
     /// A guest's description in which only the places of the files for guests are set.
     pub setup: Setup,
     /// The host's directory with the files for guests; `None` if the guests' root has them.
-    pub source: Option<Source>,
+    pub source: Option<SharedDirectory>,
 }
 
 impl Install {
@@ -191,7 +191,7 @@ impl Install {
                 provider: place(Path::new("provider")),
                 ..Setup::default()
             },
-            source: Some(Source::new(files, tag, at)),
+            source: Some(SharedDirectory::new(files, tag, at)),
         })
     }
 
@@ -205,7 +205,7 @@ impl Install {
         Ok(&self.bundled()?.share.at)
     }
 
-    fn bundled(&self) -> Result<&Source> {
+    fn bundled(&self) -> Result<&SharedDirectory> {
         self.source.as_ref().context("this is no bundle")
     }
 }

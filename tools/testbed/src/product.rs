@@ -15,7 +15,7 @@ use guest::TOOLS;
 use crate::accel::Accel;
 use crate::bed::{BedOptions, Ground};
 use crate::demo::demo;
-use crate::install::{Install, Source};
+use crate::install::{Install, SharedDirectory};
 use crate::machine;
 use crate::rdmad::{DataPath, DeviceOptions};
 use crate::root::Root;
@@ -162,13 +162,13 @@ impl Machines {
     fn ground(&self) -> Result<Ground> {
         let mut install = Install::bundle()?;
         let root = directory(&self.root)?;
-        let mut sources = vec![Source::new(&root, ROOT, "/")];
+        let mut sources = vec![SharedDirectory::new(&root, ROOT, "/")];
         if self.rw {
             let dir = env::current_dir().context("can't find the working directory")?;
             if dir == Path::new("/") {
                 bail!("--rw: the working directory is the root: change to another one");
             }
-            let mut source = Source::new(&dir, WORK, &dir);
+            let mut source = SharedDirectory::new(&dir, WORK, &dir);
             source.share.writable = true;
             sources.push(source);
         }

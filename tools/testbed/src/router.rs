@@ -93,7 +93,7 @@ impl Router {
     }
 
     /// Starts a command in a guest. Its events end with `Exit` or `Lost`.
-    pub fn exec(self: &Arc<Self>, exec: &Exec) -> Command {
+    pub fn exec(self: &Arc<Self>, exec: &Exec) -> GuestCommand {
         let stream = self.number();
         let (sender, events) = mpsc::channel();
         lock(&self.routes).insert((exec.vm, stream), Route::Here(sender.clone()));
@@ -106,7 +106,7 @@ impl Router {
             vm: exec.vm,
             stream,
         };
-        Command { handle, events }
+        GuestCommand { handle, events }
     }
 
     /// Sends a guest the request to end.
@@ -227,7 +227,7 @@ impl Router {
 }
 
 /// A command that runs in a guest.
-pub struct Command {
+pub struct GuestCommand {
     /// Controls the command.
     pub handle: Handle,
     /// Receives the command's events.

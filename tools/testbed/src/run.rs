@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SI
 use crate::accel::Accel;
 use crate::bed::{Bed, BedOptions, Ground, Limits};
 use crate::junit::Recorder;
-use crate::router::{Command, Event};
+use crate::router::{Event, GuestCommand};
 use crate::terminal::{self, Raw};
 use crate::FAILED;
 
@@ -254,7 +254,7 @@ fn pass(
 }
 
 /// Sends standard input in a thread. The thread is never joined, since its read may never return.
-fn send_input(command: &Command) -> mpsc::Sender<usize> {
+fn send_input(command: &GuestCommand) -> mpsc::Sender<usize> {
     let handle = command.handle.clone();
     let (taken, lengths) = mpsc::channel();
     if has_input() {

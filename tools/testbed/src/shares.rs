@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use rustix::process::{getegid, geteuid};
 
-use crate::install::{Install, Source};
+use crate::install::{Install, SharedDirectory};
 use crate::places::Places;
 use crate::reaped::Reaped;
 use crate::vm::{chardev, END_TIMEOUT};
@@ -47,7 +47,12 @@ pub struct Server {
 }
 
 /// Starts the server of a source for guest `number`.
-pub fn serve(places: &Places, install: &Install, source: &Source, number: usize) -> Result<Server> {
+pub fn serve(
+    places: &Places,
+    install: &Install,
+    source: &SharedDirectory,
+    number: usize,
+) -> Result<Server> {
     let tag = &source.share.tag;
     let socket = places.run().join(format!("vm{number}.{tag}"));
     let log = places.logs.join(format!("vm{number}.{tag}.virtiofsd"));

@@ -16,7 +16,7 @@ use guest::{PORT_NAME, SETUP};
 use crate::accel::Accel;
 use crate::disk::Disk;
 use crate::initramfs;
-use crate::install::{Install, Source};
+use crate::install::{Install, SharedDirectory};
 use crate::places::Places;
 use crate::reaped::{Log, Reaped};
 use crate::shares::serve;
@@ -44,7 +44,7 @@ pub struct Shape {
     /// Locations of programs and files.
     pub install: Install,
     /// The host's directories that guests see.
-    pub sources: Vec<Source>,
+    pub sources: Vec<SharedDirectory>,
     /// The description of each guest, except its number and its device.
     pub setup: Setup,
     /// The directory of the disks that keep the guests' changes of their root.

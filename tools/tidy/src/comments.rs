@@ -2,7 +2,7 @@
 
 //! The paragraphs of comments and documents.
 
-use crate::sources::{Language, Source};
+use crate::sources::{Language, SourceFile};
 use crate::tokens::{split, Class};
 
 /// A paragraph or list item of one or several lines.
@@ -36,7 +36,7 @@ struct Line<'a> {
 }
 
 /// Returns the paragraphs of a source, without code blocks, tables, headings and directives.
-pub fn paragraphs(source: &Source) -> Vec<Paragraph> {
+pub fn paragraphs(source: &SourceFile) -> Vec<Paragraph> {
     let lines = lines(source);
     let mut found: Vec<Paragraph> = Vec::new();
     // Whether the next line may continue the last paragraph.
@@ -158,7 +158,7 @@ fn is_no_prose(language: Language, text: &str) -> bool {
     is_directive || is_heading || is_definition || text.starts_with('|') || text.starts_with("<!--")
 }
 
-fn lines(source: &Source) -> Vec<Line<'_>> {
+fn lines(source: &SourceFile) -> Vec<Line<'_>> {
     let text = &source.text;
     if source.language.is_document() {
         let line = |(number, text)| Line {
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     fn of(language: Language, text: &str) -> Vec<Paragraph> {
-        paragraphs(&Source {
+        paragraphs(&SourceFile {
             path: "x".into(),
             language,
             text: text.into(),

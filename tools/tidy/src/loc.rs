@@ -3,7 +3,7 @@
 //! Counts lines by part of the project. Tests are counted separately: test files, and modules under
 //! `#[cfg(test)]` in Rust files.
 
-use crate::sources::{Language, Source, Tree};
+use crate::sources::{Language, SourceFile, Tree};
 use crate::tokens::{split, Class, Token};
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ fn is_test(path: &str) -> bool {
         || path.ends_with("/testing.rs")
 }
 
-fn count(source: &Source) -> Lines {
+fn count(source: &SourceFile) -> Lines {
     let tokens = split(source.language, &source.text);
     let mut classes = vec![Class::Space; source.text.lines().count()];
     let mut line = 0;
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     fn of(path: &str, language: Language, text: &str) -> Lines {
-        count(&Source {
+        count(&SourceFile {
             path: path.into(),
             language,
             text: text.into(),

@@ -6,7 +6,7 @@
 //! this checkout. Leading folders may be omitted. `FILE:NAME` refers to a function or type that the
 //! file defines.
 
-use crate::sources::{Language, Source, Tree};
+use crate::sources::{Language, SourceFile, Tree};
 use crate::tokens::{split, Class};
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ pub fn check(tree: &Tree) -> Result<Vec<String>> {
 }
 
 /// The lines of a document, or of a source's comments, with their numbers.
-fn prose_lines(source: &Source) -> Vec<(usize, &str)> {
+fn prose_lines(source: &SourceFile) -> Vec<(usize, &str)> {
     if source.language.is_document() {
         let mut fence = false;
         let mut is_text = |line: &str| {

@@ -4,7 +4,7 @@
 //! or a relative clause instead of a noun.
 
 use crate::comments::{paragraphs, Paragraph};
-use crate::sources::{Language, Source, Tree};
+use crate::sources::{Language, SourceFile, Tree};
 use anyhow::Result;
 use std::path::PathBuf;
 
@@ -80,7 +80,7 @@ pub fn check(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
 
 /// The long lines: their numbers and widths. Excluded are tables, links, directives, and lines with
 /// a word or message that must not be broken.
-fn long_lines(source: &Source) -> Vec<(usize, usize)> {
+fn long_lines(source: &SourceFile) -> Vec<(usize, usize)> {
     let is_long = |(_, line): &(usize, &str)| {
         let text = line.trim_start();
         let is_table = source.language == Language::Markdown && text.starts_with('|')
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn starts(language: Language, text: &str) -> Vec<String> {
-        let source = Source {
+        let source = SourceFile {
             path: "x".into(),
             language,
             text: text.into(),
@@ -230,21 +230,21 @@ mod tests {
             "c".repeat(120),
             "d ".repeat(46)
         );
-        let source = Source {
+        let source = SourceFile {
             path: "x".into(),
             language: Language::Markdown,
             text,
         };
         assert_eq!(long_lines(&source), [(0, 102)]);
         let text = format!("# https://{long}\n# {long}\n# more: {long}\n");
-        let source = Source {
+        let source = SourceFile {
             path: "x".into(),
             language: Language::Shell,
             text,
         };
         assert_eq!(long_lines(&source), [(1, 104)]);
         let text = format!("\"\"\"{long}\"\"\"\nf(\"{long}\")\n");
-        let source = Source {
+        let source = SourceFile {
             path: "x".into(),
             language: Language::Python,
             text,

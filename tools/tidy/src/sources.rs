@@ -57,7 +57,7 @@ impl Language {
 }
 
 /// One file.
-pub struct Source {
+pub struct SourceFile {
     /// The path, relative to the top of the checkout.
     pub path: String,
     /// The language of the file.
@@ -111,7 +111,7 @@ impl Tree {
 
     /// All files with a known language. If `only` is not empty, only files in these files and
     /// folders.
-    pub fn sources(&self, only: &[PathBuf]) -> Result<Vec<Source>> {
+    pub fn sources(&self, only: &[PathBuf]) -> Result<Vec<SourceFile>> {
         let mut sources = Vec::new();
         for path in &self.paths {
             if !only.is_empty() && !only.iter().any(|file| Path::new(path).starts_with(file)) {
@@ -122,7 +122,7 @@ impl Tree {
                 continue;
             };
             if let Some(language) = Language::of(path, &text) {
-                sources.push(Source {
+                sources.push(SourceFile {
                     path: path.clone(),
                     language,
                     text,

@@ -4,7 +4,7 @@
 
 use crate::comments::{paragraphs, Paragraph};
 use crate::prose::{columns, COLUMNS};
-use crate::sources::{Language, Source, Tree};
+use crate::sources::{Language, SourceFile, Tree};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub fn wrap(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
 }
 
 /// The wrapped text of a source, or `None` if nothing changes.
-fn wrapped(source: &Source) -> Option<String> {
+fn wrapped(source: &SourceFile) -> Option<String> {
     let mut lines: Vec<String> = source.text.lines().map(String::from).collect();
     let mut changed = false;
     let paragraphs = match source.language {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn wrap_text(language: Language, text: &str) -> Option<String> {
-        wrapped(&Source {
+        wrapped(&SourceFile {
             path: "x".into(),
             language,
             text: text.into(),

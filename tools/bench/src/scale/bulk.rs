@@ -33,7 +33,7 @@ pub struct Group<'vm> {
 }
 
 /// Counters of the players, which the measuring thread reads.
-pub struct Counters {
+pub struct PlayerCounters {
     /// Number of messages of each bulk QP.
     pub messages: Vec<AtomicU64>,
     /// Processor time of each player in nanoseconds.
@@ -42,7 +42,7 @@ pub struct Counters {
     pub stop: AtomicBool,
 }
 
-impl Counters {
+impl PlayerCounters {
     /// Counters that are zero.
     pub fn new(qps: usize, players: usize) -> Self {
         let zeroes = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
@@ -103,7 +103,7 @@ impl<'vm> Group<'vm> {
 }
 
 /// Acts as the programs of these QPs until `stop` is set.
-pub fn play(mut groups: Vec<Group<'_>>, counters: &Counters, player: usize) {
+pub fn play(mut groups: Vec<Group<'_>>, counters: &PlayerCounters, player: usize) {
     let lanes: usize = groups.iter().map(|group| group.lanes.len()).sum();
     let outstanding = lanes as u32 * groups.first().map_or(0, |group| group.depth);
     groups.iter_mut().for_each(Group::fill);

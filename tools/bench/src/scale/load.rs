@@ -11,7 +11,7 @@ use verbs::RuntimeConfig;
 use virtio_rdma_abi::ring::CQ_SLOTS;
 use vswitch::Config;
 
-use super::bulk::{play, Counters, Group};
+use super::bulk::{play, Group, PlayerCounters};
 use super::lane::{Guest, Lane, BUFFERS};
 use super::probe::Probe;
 use super::quantity::Quantity;
@@ -78,7 +78,7 @@ impl<'a> Load<'a> {
         let last = daemon.vms.len() - 1;
         let mut probe = Probe::new([&daemon.vms[0], &daemon.vms[last]]);
         let players = deal(groups, self.players());
-        let counters = Counters::new(self.shape.qps as usize, players.len());
+        let counters = PlayerCounters::new(self.shape.qps as usize, players.len());
         let time = Duration::from_secs_f64(self.options.time);
         let mut latencies = Vec::new();
         let (mut first, mut then) = (None, None);
@@ -197,7 +197,7 @@ impl<'a> Load<'a> {
 }
 
 impl Snapshot {
-    fn new(counters: &Counters) -> Self {
+    fn new(counters: &PlayerCounters) -> Self {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let process = clock_gettime(ClockId::ProcessCPUTime);
         let process = Duration::try_from(process).expect("a time since the process began");

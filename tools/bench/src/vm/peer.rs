@@ -43,7 +43,7 @@ enum PeerCommand {
 
 /// An answer of the peer.
 #[derive(Debug, Deserialize, Serialize)]
-enum Answer {
+enum PeerAnswer {
     /// The program listens at its port.
     Listens,
     /// The devices of the other machine.
@@ -91,8 +91,10 @@ impl Peer {
             argv: argv.to_vec(),
             port,
         })? {
-            Answer::Listens => Ok(()),
-            Answer::Failed { error, printed } => bail!("on the other machine: {error}\n{printed}"),
+            PeerAnswer::Listens => Ok(()),
+            PeerAnswer::Failed { error, printed } => {
+                bail!("on the other machine: {error}\n{printed}")
+            }
             other => bail!("out of turn on the other machine: {other:?}"),
         }
     }
@@ -100,8 +102,8 @@ impl Peer {
     /// The devices of the other machine.
     pub fn devices(&mut self) -> Result<Devices> {
         match self.ask(&PeerCommand::Devices)? {
-            Answer::Devices(devices) => Ok(devices),
-            Answer::Failed { error, .. } => bail!("on the other machine: {error}"),
+            PeerAnswer::Devices(devices) => Ok(devices),
+            PeerAnswer::Failed { error, .. } => bail!("on the other machine: {error}"),
             other => bail!("out of turn on the other machine: {other:?}"),
         }
     }
@@ -109,8 +111,8 @@ impl Peer {
     /// Sets whether programs on the other machine get large folios or pages only.
     pub fn folios(&mut self, large: bool) -> Result<()> {
         match self.ask(&PeerCommand::Folios { large })? {
-            Answer::Done => Ok(()),
-            Answer::Failed { error, .. } => bail!("on the other machine: {error}"),
+            PeerAnswer::Done => Ok(()),
+            PeerAnswer::Failed { error, .. } => bail!("on the other machine: {error}"),
             other => bail!("out of turn on the other machine: {other:?}"),
         }
     }
@@ -118,13 +120,13 @@ impl Peer {
     /// Waits until the command ends. Returns its output, and whether it succeeded.
     pub fn finish(&mut self, kill: bool) -> Result<(bool, String)> {
         match self.ask(&PeerCommand::Finish { kill })? {
-            Answer::Ended { good, printed } => Ok((good, printed)),
-            Answer::Failed { error, printed } => Ok((false, format!("{printed}\n{error}"))),
+            PeerAnswer::Ended { good, printed } => Ok((good, printed)),
+            PeerAnswer::Failed { error, printed } => Ok((false, format!("{printed}\n{error}"))),
             other => bail!("out of turn on the other machine: {other:?}"),
         }
     }
 
-    fn ask(&mut self, request: &PeerCommand) -> Result<Answer> {
+    fn ask(&mut self, request: &PeerCommand) -> Result<PeerAnswer> {
         write_line(&mut self.requests, request)?;
         read_line(&mut self.answers)?.context("the process on the other machine has ended")
     }
@@ -146,9 +148,9 @@ pub fn serve() -> Result<()> {
         let answer = match request {
             PeerCommand::Start { argv, port } => start(&argv, port, &log, &mut running),
             PeerCommand::Finish { kill } => finish(kill, &mut running),
-            PeerCommand::Devices => Devices::find().map_or_else(failed, Answer::Devices),
+            PeerCommand::Devices => Devices::find().map_or_else(failed, PeerAnswer::Devices),
             PeerCommand::Folios { large } => {
-                folios::set(large).map_or_else(failed, |()| Answer::Done)
+                folios::set(large).map_or_else(failed, |()| PeerAnswer::Done)
             }
         };
         write_line(&mut io::stdout().lock(), &answer)?;
@@ -160,14 +162,14 @@ pub fn serve() -> Result<()> {
 }
 
 /// The answer to a request that has failed before a program was started.
-fn failed(error: anyhow::Error) -> Answer {
-    Answer::Failed {
+fn failed(error: anyhow::Error) -> PeerAnswer {
+    PeerAnswer::Failed {
         error: format!("{error:#}"),
         printed: String::new(),
     }
 }
 
-fn start(argv: &[String], port: u16, log: &Path, running: &mut Option<Process>) -> Answer {
+fn start(argv: &[String], port: u16, log: &Path, running: &mut Option<Process>) -> PeerAnswer {
     let process = match Process::start(argv, log) {
         Ok(process) => process,
         Err(error) => return failed(error),
@@ -179,7 +181,7 @@ fn start(argv: &[String], port: u16, log: &Path, running: &mut Option<Process>) 
         let state = process.check();
         if late || state.is_err() {
             process.kill();
-            return Answer::Failed {
+            return PeerAnswer::Failed {
                 error: match state {
                     Err(error) => format!("{error:#}"),
                     Ok(()) => format!("does not listen after {} s", READY.as_secs()),
@@ -189,12 +191,12 @@ fn start(argv: &[String], port: u16, log: &Path, running: &mut Option<Process>) 
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Answer::Listens
+    PeerAnswer::Listens
 }
 
-fn finish(kill: bool, running: &mut Option<Process>) -> Answer {
+fn finish(kill: bool, running: &mut Option<Process>) -> PeerAnswer {
     let Some(process) = running.take() else {
-        return Answer::Failed {
+        return PeerAnswer::Failed {
             error: "nothing was started".into(),
             printed: String::new(),
         };
@@ -203,11 +205,11 @@ fn finish(kill: bool, running: &mut Option<Process>) -> Answer {
         process.kill();
     }
     match process.finish(END) {
-        Ok((status, printed)) => Answer::Ended {
+        Ok((status, printed)) => PeerAnswer::Ended {
             good: status.success(),
             printed,
         },
-        Err(error) => Answer::Failed {
+        Err(error) => PeerAnswer::Failed {
             error: format!("{error:#}"),
             printed: process.printed(),
         },
@@ -263,7 +265,7 @@ mod tests {
         let mut running = None;
         // Nothing listens at port 0.
         let answer = start(&argv, 0, &dir.path().join("log"), &mut running);
-        let Answer::Failed { error, printed } = answer else {
+        let PeerAnswer::Failed { error, printed } = answer else {
             panic!("{answer:?}");
         };
         assert!(error.contains("ended at once"), "{error}");
