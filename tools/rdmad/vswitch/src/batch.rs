@@ -21,7 +21,7 @@
 
 use roce::Frame;
 
-use crate::link::is_valid_length;
+use crate::frames::is_valid_length;
 
 /// Maximum number of frames of a batch.
 pub(crate) const FRAMES: usize = 64;

@@ -19,8 +19,9 @@ use rustix::io::Errno;
 use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
+use crate::frames::is_valid_length;
 use crate::index::{PortIndex, SourceIndex};
-use crate::link::{self, Received, Trouble, Waits};
+use crate::link::{Received, Trouble, Waits};
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
@@ -283,7 +284,7 @@ impl EventLoop {
             }
             match link.receive(&mut self.spares[source.0], &pool) {
                 Ok(None) => return,
-                Ok(Some(Received::Here(len))) if link::is_valid_length(len) => {
+                Ok(Some(Received::Here(len))) if is_valid_length(len) => {
                     // The frame is handled if another buffer is free for the next frame. Otherwise
                     // the frame is dropped, and its buffer is used again.
                     match pool.take(MAX_FRAME) {
@@ -336,7 +337,7 @@ impl EventLoop {
             let Some(frame) = self.forwarder.ports[port.0].engine.next() else {
                 return false;
             };
-            if link::is_valid_length(frame.len()) {
+            if is_valid_length(frame.len()) {
                 self.take(Origin::Engine(port), frame);
             } else {
                 self.forwarder.ports[port.0].counters.refused.add_one();

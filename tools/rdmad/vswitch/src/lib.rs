@@ -60,6 +60,7 @@ mod changes;
 mod engine_queues;
 mod event_loop;
 mod forwarder;
+mod frames;
 mod index;
 mod link;
 mod neighbours;

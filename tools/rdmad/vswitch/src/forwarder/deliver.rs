@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Delivery of frames to their destinations, and of frames that wait.
+
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use roce::Frame;
+
+use crate::index::{PortIndex, UplinkIndex};
+use crate::link::{Delivery, Sender};
+use crate::stats::FrameCounters;
+
+use super::port::{Destination, Forwarding, Origin, SwitchPort, UplinkPort};
+use super::rules::address;
+use super::Forwarder;
+
+impl Forwarder {
+    /// Delivers a frame to its destination.
+    pub(crate) fn deliver(&mut self, forwarding: Forwarding, frame: Frame, now: Instant) {
+        let Forwarding {
+            origin,
+            destination,
+        } = forwarding;
+        let sender = Sender {
+            source: self.source(origin),
+            is_patient: matches!(origin, Origin::Engine(_)),
+        };
+        match destination {
+            Destination::Nowhere => {}
+            Destination::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
+            Destination::Net(port) => {
+                let SwitchPort { net, counters, .. } = &mut self.ports[port.0];
+                if let Some(link) = net {
+                    count(link.send(frame, sender, now), counters);
+                }
+            }
+            Destination::Uplink(at) => {
+                let UplinkPort { link, counters, .. } = &mut self.uplinks[at.0];
+                count(link.send(frame, sender, now), counters);
+            }
+            Destination::Uplinks => self.copy_to_uplinks(origin, &frame, now),
+            Destination::Multicast { engines } => {
+                if engines {
+                    self.copy_to_engines(origin, &frame);
+                }
+                self.copy_to_nets(origin, &frame, now);
+                self.copy_to_uplinks(origin, &frame, now);
+            }
+        }
+    }
+
+    /// Delivers a frame to an engine. `None` if there was no buffer for the frame.
+    fn deliver_to_engine(&mut self, from: Origin, port: PortIndex, frame: Option<Frame>) {
+        let target = &self.ports[port.0];
+        let deliver = |frame| match from {
+            Origin::Uplink(_) => target.engine.deliver_from_uplink(frame),
+            Origin::Net(_) | Origin::Engine(_) => target.engine.deliver(frame),
+        };
+        if frame.is_some_and(deliver) {
+            target.counters.sent.add_one();
+            self.touched[port.0] = true;
+        } else {
+            target.counters.dropped.add_one();
+        }
+    }
+
+    /// Copies a multicast frame to the engines that have joined its address. A frame from an engine
+    /// is also copied to this engine, which decides which of its QPs receive the datagram. A frame
+    /// from a network interface is not copied to the engine of the same port.
+    fn copy_to_engines(&mut self, from: Origin, frame: &Frame) {
+        let Some(group) = address(frame, 0) else {
+            return;
+        };
+        for at in (0..self.ports.len()).map(PortIndex) {
+            if from != Origin::Net(at)
+                && self.reaches(from, at)
+                && self.ports[at.0].engine.has_joined(&group)
+            {
+                let copy = self.pool_of(from).copy_of(frame);
+                self.deliver_to_engine(from, at, copy);
+            }
+        }
+    }
+
+    fn copy_to_nets(&mut self, from: Origin, frame: &[u8], now: Instant) {
+        let (source, pool) = (self.source(from), self.pool_of(from).clone());
+        let group = from.port().map(|from| self.ports[from.0].group);
+        for (at, port) in self.ports.iter_mut().enumerate() {
+            let reached = group.is_none_or(|group| group == port.group);
+            if let Some(link) = port.net.as_mut().filter(|_| reached) {
+                if from.port() != Some(PortIndex(at)) {
+                    count(link.send_copy(frame, source, &pool, now), &port.counters);
+                }
+            }
+        }
+    }
+
+    fn copy_to_uplinks(&mut self, from: Origin, frame: &[u8], now: Instant) {
+        let (source, pool) = (self.source(from), self.pool_of(from).clone());
+        for (at, uplink) in self.uplinks.iter_mut().enumerate() {
+            if from != Origin::Uplink(UplinkIndex(at)) {
+                let sent = uplink.link.send_copy(frame, source, &pool, now);
+                count(sent, &uplink.counters);
+            }
+        }
+    }
+
+    /// Time until the next retry of full sockets; `None` if no socket is full.
+    pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
+        let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
+        let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
+        nets.chain(uplinks)
+            .filter_map(|link| link.retry_in(now))
+            .min()
+    }
+
+    /// Sends waiting frames, as far as the sockets have room again.
+    pub(crate) fn retry(&mut self, now: Instant) {
+        for (_, link, counters) in self.links() {
+            counters.dropped.add(link.retry(now));
+            let waiting = link.waiting();
+            counters.socket_longest.note(waiting);
+            counters
+                .socket_frames
+                .store(waiting as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Notifies the engines to which frames were delivered in this round.
+    pub(crate) fn notify(&mut self) {
+        for (port, touched) in self.ports.iter().zip(&mut self.touched) {
+            if mem::take(touched) {
+                port.engine.notify();
+            }
+        }
+    }
+}
+
+fn count(sent: Delivery, counters: &FrameCounters) {
+    match sent {
+        Delivery::Done => counters.sent.add_one(),
+        Delivery::Dropped => counters.dropped.add_one(),
+    }
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sending: the backlog of a link, and when a link counts as stalled.
+
+use std::mem;
+use std::time::{Duration, Instant};
+
+use roce::{Frame, FramePool};
+use rustix::io::Errno;
+
+use crate::backlog::TOGETHER;
+use crate::index::SourceIndex;
+
+use super::socket::Socket;
+use super::Link;
+
+/// Maximum number of frames of a source that wait for room in a socket. It does not limit frames of
+/// engines, unless the link is stalled. The socket of a network interface holds only
+/// `net.unix.max_dgram_qlen` datagrams, 10 by default, less than one window of a connection.
+pub(crate) const BACKLOG: usize = 512;
+
+/// Number of waiting frames above which a new frame is marked as congested, if its sender supports
+/// ECN. Sources with waiting frames divide this number among themselves.
+const CONGESTED: usize = 64;
+
+/// The least share of a source in [`CONGESTED`].
+const MIN_SHARE: usize = 4;
+
+/// How long a socket may accept nothing before the link counts as stalled. Frames of an engine wait
+/// for a slow receiver, and so does the engine. But a receiver that does not read at all must not
+/// delay the engine's frames to other receivers.
+pub(super) const STALL: Duration = Duration::from_secs(1);
+
+/// How long a frame may wait before the link counts as stalled. A receiver that reads a single
+/// frame from time to time never exceeds [`STALL`], but delays the engine's other frames as well.
+const AGE: Duration = Duration::from_secs(3);
+
+/// Retry interval of a full socket for which epoll does not report room.
+pub(super) const RETRY: Duration = Duration::from_micros(100);
+
+/// Retry interval of a full socket for which epoll reports room, or that has accepted nothing for
+/// long.
+pub(super) const STALE: Duration = Duration::from_millis(500);
+
+/// The result of an attempt to send a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// The frame was sent, or waits in the backlog.
+    Done,
+    /// The frame was dropped.
+    Dropped,
+}
+
+/// The sender of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) source: SourceIndex,
+    /// Whether the sender has a fixed number of buffers and waits for them.
+    pub(crate) is_patient: bool,
+}
+
+/// The error of a send if the socket has no room.
+struct Full;
+
+/// The event for which the frames in a backlog wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// No frame waits for an event.
+    No,
+    /// epoll reports when the socket has room.
+    ForRoom,
+    /// No event reports room, so the send is retried after some time.
+    ForTime,
+}
+
+impl Link {
+    /// Whether frames are collected to be sent together.
+    fn sends_together(&self) -> bool {
+        match &self.socket {
+            Socket::Udp(_) => true,
+            Socket::Unix(uplink) => uplink.takes_batches(),
+            Socket::Net { .. } | Socket::Tap(_) => false,
+        }
+    }
+
+    /// Sends a frame, after those in the backlog. If the socket is full, the frame is added to the
+    /// backlog, or dropped if the backlog is full too. A frame of a patient sender is added even to
+    /// a full backlog, unless the link is stalled. Links that send several frames in one call
+    /// collect frames until [`retry`](Self::retry).
+    pub(crate) fn send(&mut self, frame: Frame, sender: Sender, now: Instant) -> Delivery {
+        if self.sends_together() {
+            let sent = self.enqueue(frame, sender, now);
+            if self.waits == Waits::No && self.backlog.len() >= TOGETHER {
+                self.send_waiting(now);
+            }
+            return sent;
+        }
+        match self.send_at_once(&frame) {
+            Ok(sent) => sent,
+            Err(Full) => self.enqueue(frame, sender, now),
+        }
+    }
+
+    /// Sends a frame that is also sent to other destinations. If the socket is full, a copy of the
+    /// frame in a buffer of `pool` is added to the backlog.
+    pub(crate) fn send_copy(
+        &mut self,
+        frame: &[u8],
+        source: SourceIndex,
+        pool: &FramePool,
+        now: Instant,
+    ) -> Delivery {
+        let sender = Sender {
+            source,
+            is_patient: false,
+        };
+        match self.send_at_once(frame) {
+            Ok(sent) => sent,
+            Err(Full) => match pool.take(frame.len()) {
+                Some(mut copy) => {
+                    copy.copy_from_slice(frame);
+                    self.enqueue(copy, sender, now)
+                }
+                None => Delivery::Dropped,
+            },
+        }
+    }
+
+    fn send_at_once(&mut self, frame: &[u8]) -> Result<Delivery, Full> {
+        if !self.backlog.is_empty() {
+            return Err(Full);
+        }
+        match self.socket.send(frame) {
+            Ok(()) => Ok(Delivery::Done),
+            Err(error) => match self.waits_after(error) {
+                Waits::No => Ok(Delivery::Dropped),
+                waits => {
+                    self.waits = waits;
+                    Err(Full)
+                }
+            },
+        }
+    }
+
+    /// The event to wait for after a send has failed with `error`. `No` if waiting does not help.
+    fn waits_after(&self, error: Errno) -> Waits {
+        match (error, &self.socket) {
+            // The receiver's queue is full, not the socket that epoll watches.
+            (Errno::AGAIN, Socket::Net { .. }) | (Errno::NOBUFS, _) => Waits::ForTime,
+            (Errno::AGAIN, _) => Waits::ForRoom,
+            _ => Waits::No,
+        }
+    }
+
+    fn enqueue(&mut self, mut frame: Frame, sender: Sender, now: Instant) -> Delivery {
+        let Sender { source, is_patient } = sender;
+        let waiting = self.backlog.len_of(source);
+        if waiting >= BACKLOG && (!is_patient || self.stalled) {
+            return Delivery::Dropped;
+        }
+        if self.backlog.is_empty() {
+            self.waiting = now;
+        }
+        let share = (CONGESTED / self.backlog.sources().max(1)).max(MIN_SHARE);
+        if self.waits != Waits::No && waiting > share {
+            roce::net::mark(&mut frame);
+        }
+        self.backlog.push(source, frame, now);
+        Delivery::Done
+    }
+
+    /// Sends frames of the backlog, as far as there is room. Returns the number of frames dropped
+    /// since the last call.
+    pub(crate) fn retry(&mut self, now: Instant) -> usize {
+        self.send_waiting(now);
+        mem::take(&mut self.dropped)
+    }
+
+    fn send_waiting(&mut self, now: Instant) {
+        while !self.backlog.is_empty() {
+            let gone = match self.socket.send_first(self.backlog.choose()) {
+                Ok(sent) => {
+                    self.waiting = now;
+                    sent
+                }
+                Err(error) => match self.waits_after(error) {
+                    Waits::No => {
+                        self.dropped += 1;
+                        1
+                    }
+                    waits => {
+                        self.waits = waits;
+                        break;
+                    }
+                },
+            };
+            self.backlog.remove(gone);
+        }
+        let oldest = self.backlog.oldest();
+        self.stalled = oldest.is_some_and(|oldest| {
+            now.saturating_duration_since(self.waiting) > STALL
+                || now.saturating_duration_since(oldest) > AGE
+        });
+        if oldest.is_none() {
+            self.waits = Waits::No;
+        } else if self.stalled {
+            self.dropped += self.backlog.shorten(BACKLOG);
+        }
+    }
+
+    /// Time until the next retry of the link if no event occurs; `None` if no frame waits. The time
+    /// grows while the socket accepts nothing: a paused virtual machine may read nothing for hours.
+    pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
+        match self.waits {
+            Waits::No => None,
+            Waits::ForRoom => Some(STALE),
+            Waits::ForTime => {
+                let idle = now.saturating_duration_since(self.waiting);
+                Some((idle / 8).clamp(RETRY, STALE))
+            }
+        }
+    }
+
+    /// Number of frames that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// The event after which [`retry`](Self::retry) is to be called.
+    pub(crate) const fn waits(&self) -> Waits {
+        self.waits
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The sockets and tap interfaces of links, and the configuration of uplinks.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+use roce::Frame;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use sockets::{Access, NetSockets, RemoteSocket, SocketPath};
+
+use crate::tap::Tap;
+use crate::udp::Udp;
+use crate::unix_peer::UnixPeer;
+use crate::unix_uplink::UnixUplink;
+
+/// Requested size of a socket's receive buffer in bytes. The kernel may grant less.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// Requested size of a socket's send buffer in bytes: enough for the windows of a few connections.
+/// In a larger buffer a retransmitted packet would wait behind its original.
+const SEND_BUFFER: usize = 1 << 20;
+
+/// The paths of two Unix datagram sockets. Each datagram is a raw frame, as QEMU's `-netdev dgram`
+/// sends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramPath {
+    /// The socket that the switch binds.
+    pub local: PathBuf,
+    /// The socket that the switch sends frames to. It may disappear and return.
+    pub remote: PathBuf,
+}
+
+/// An uplink to another switch or to a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Uplink {
+    /// Unix datagrams, each a raw frame, from and to one peer.
+    Unix(DatagramPath),
+    /// UDP datagrams, each a raw frame, from and to one peer.
+    Udp {
+        /// Address that the switch binds.
+        bind: SocketAddr,
+        /// Address of the peer.
+        peer: SocketAddr,
+    },
+    /// A tap interface, by its name.
+    Tap(String),
+}
+
+#[derive(Debug)]
+pub(super) enum Socket {
+    /// The sockets of a VM's network interface.
+    Net {
+        /// The socket that receives frames, from anybody with access to its path.
+        socket: UnixDatagram,
+        /// A separate, connected socket that sends frames.
+        peer: UnixPeer,
+    },
+    Unix(UnixUplink),
+    Udp(Udp),
+    Tap(Tap),
+}
+
+impl Socket {
+    /// Sends the first of `frames`, and the following frames as far as the socket can send several
+    /// by one call. `frames` must not be empty. Returns the number of frames sent.
+    pub(super) fn send_first(&mut self, frames: &mut VecDeque<Frame>) -> Result<usize, Errno> {
+        match self {
+            Self::Udp(socket) => socket.send(frames),
+            Self::Unix(uplink) => uplink.send_first(frames),
+            Self::Net { .. } | Self::Tap(_) => self.send(&frames[0]).map(|()| 1),
+        }
+    }
+
+    pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
+        match self {
+            Self::Net { peer, .. } => peer.send(frame),
+            Self::Unix(uplink) => uplink.send(frame),
+            Self::Udp(socket) => socket.send_one(frame),
+            Self::Tap(tap) => tap.send(frame),
+        }
+    }
+}
+
+/// Opens the sockets of a network interface.
+///
+/// # Errors
+///
+/// The socket can't be bound at its path, or the keeper process refuses to open it.
+pub fn open_net(path: &DatagramPath, access: &Access) -> io::Result<NetSockets> {
+    let (socket, at) = bind(path, access)?;
+    let sender = UnixDatagram::unbound()?;
+    enlarge(sender.as_fd());
+    Ok(NetSockets {
+        socket,
+        path: at,
+        remote: RemoteSocket::new(sender, path.remote.clone())?,
+    })
+}
+
+/// Binds a socket that receives frames.
+pub(super) fn bind(path: &DatagramPath, access: &Access) -> io::Result<(UnixDatagram, SocketPath)> {
+    let (socket, at) = sockets::datagram(&path.local, access).map_err(io::Error::other)?;
+    socket.set_nonblocking(true)?;
+    enlarge(socket.as_fd());
+    Ok((socket, at))
+}
+
+/// The error number of a failed operation on a socket.
+pub(crate) fn errno(error: impl Into<io::Error>) -> Errno {
+    Errno::from_io_error(&error.into()).unwrap_or(Errno::IO)
+}
+
+/// Requests large buffers, larger than the host's limit if the daemon has the privilege. Ignores
+/// errors.
+pub(super) fn enlarge(socket: BorrowedFd<'_>) {
+    let _ = sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER));
+    let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
+}

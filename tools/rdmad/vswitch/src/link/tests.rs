@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use roce::FramePool;
+use sockets::Access;
+
+use crate::index::SourceIndex;
+
+use super::send::{RETRY, STALE, STALL};
+use super::{open_net, DatagramPath, Delivery, Link, Sender, Waits, BACKLOG};
+
+const SENDER: Sender = Sender {
+    source: SourceIndex(0),
+    is_patient: true,
+};
+
+/// A link over which `frames` frames were sent at `now`, more than the receiving socket holds.
+/// Returns the link and that socket.
+fn full(now: Instant, frames: usize) -> (Link, UnixDatagram, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let far = UnixDatagram::bind(path("far")).unwrap();
+    far.set_nonblocking(true).unwrap();
+    let path = DatagramPath {
+        local: path("near"),
+        remote: path("far"),
+    };
+    let sockets = open_net(&path, &Access::default()).unwrap();
+    let mut link = Link::of_net(sockets).unwrap();
+    let pool = FramePool::new(frames);
+    for _ in 0..frames {
+        let sent = link.send(pool.take(100).unwrap(), SENDER, now);
+        assert_eq!(sent, Delivery::Done);
+    }
+    assert_eq!(link.waits(), Waits::ForTime);
+    (link, far, dir)
+}
+
+#[test]
+fn the_longer_a_socket_takes_nothing_the_later_it_is_tried() {
+    let now = Instant::now();
+    let (mut link, far, _dir) = full(now, 100);
+    let after = |time| now + time;
+    assert_eq!(link.retry_in(now), Some(RETRY));
+    let second = Duration::from_secs(1);
+    assert_eq!(link.retry_in(after(second)), Some(second / 8));
+    assert_eq!(link.retry_in(after(100 * second)), Some(STALE));
+    // The receiver reads a frame.
+    far.recv(&mut [0; 200]).unwrap();
+    link.retry(after(100 * second));
+    assert_eq!(link.retry_in(after(100 * second)), Some(RETRY));
+}
+
+#[test]
+fn a_socket_that_takes_a_frame_now_and_then_counts_as_stalled() {
+    let start = Instant::now();
+    let frames = 2 * BACKLOG;
+    let (mut link, far, _dir) = full(start, frames);
+    let others = FramePool::new(20);
+    let mut dropped = 0;
+    for half in 1..=10 {
+        let now = start + half * STALL / 2;
+        far.recv(&mut [0; 200]).unwrap();
+        dropped += link.retry(now);
+        // Frames are added too, but the age of the oldest frame decides.
+        link.send(others.take(100).unwrap(), SENDER, now);
+    }
+    assert!(dropped > BACKLOG - 50, "{dropped} of {frames}");
+    // The link is stalled, so only few of these patient frames are accepted.
+    let pool = FramePool::new(BACKLOG);
+    let late = start + 6 * STALL;
+    let taken = (0..BACKLOG)
+        .map(|_| link.send(pool.take(100).unwrap(), SENDER, late))
+        .filter(|sent| *sent == Delivery::Done)
+        .count();
+    assert!(taken < 50, "{taken}");
+    // The receiver reads all frames again.
+    let later = start + 11 * STALL;
+    while far.recv(&mut [0; 200]).is_ok() {
+        link.retry(later);
+    }
+    let sent = link.send(pool.take(100).unwrap(), SENDER, later);
+    assert_eq!((sent, link.stalled), (Delivery::Done, false));
+}
