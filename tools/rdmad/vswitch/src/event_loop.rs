@@ -125,6 +125,11 @@ impl EventLoop {
     /// number of frames of each link and engine.
     pub(crate) fn round(&mut self, now: Instant, events: &[epoll::Event]) {
         self.now = now;
+        // The waker is cleared before the changes are taken: a change that is requested later wakes
+        // the thread again.
+        if events.iter().any(|event| event.data.u64() == WAKER) {
+            self.waker.clear();
+        }
         for request in self.changes.take() {
             request.carry_out(|change| self.make(change));
         }
@@ -134,7 +139,7 @@ impl EventLoop {
         }
         for event in events {
             match event.data.u64() {
-                WAKER => self.waker.clear(),
+                WAKER => {}
                 // The link has room again, which `retry` below uses. There is nothing to read.
                 _ if { event.flags } == EventFlags::OUT => {}
                 // The value is the index of a port, or of an uplink after all ports.

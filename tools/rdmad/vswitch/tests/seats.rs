@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{self, Write};
 use std::sync::mpsc::{channel, Sender};
+use std::thread;
 
 use common::*;
 use roce::{Frame, FramePort};
@@ -137,6 +138,25 @@ fn frames_that_wait_end_with_their_port() {
         assert_eq!(receive(&next)[..], roce(mac(3), mac(0), number));
         rig.switch.remove_port(&next).unwrap();
     }
+}
+
+/// A change that is requested while the switch's thread makes another one wakes the thread again.
+/// This switch has no links, so nothing else wakes it.
+#[test]
+fn changes_in_quick_succession_are_all_made() {
+    let rig = Rig::with(1, 0, |config| {
+        config.ports[0].net = None;
+        config.spare_ports = 1;
+    });
+    let (done, ended) = channel();
+    thread::spawn(move || {
+        for _ in 0..1000 {
+            let engine = rig.switch.add_port(late(2, 0), None).unwrap();
+            rig.switch.remove_port(&engine).unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(PATIENCE).expect("2,000 changes");
 }
 
 /// An output that passes written bytes to a channel.
