@@ -172,11 +172,12 @@ fn announce(name: &str, bed: &Bed) {
         Accel::Counted => "TCG, which counts instructions",
         Accel::Tcg => "TCG (this host can't run a guest with KVM: everything is slower)",
     };
-    eprintln!(
-        "{name}: {} VMs up after {:.0} s under {accel}",
-        bed.shape.vms,
-        bed.boot_time.as_secs_f64()
-    );
+    let vms = match bed.shape.vms {
+        1 => "1 VM".to_owned(),
+        vms => format!("{vms} VMs"),
+    };
+    let seconds = bed.boot_time.as_secs_f64();
+    eprintln!("{name}: {vms} up after {seconds:.0} s under {accel}");
 }
 
 /// Runs a command on VM 1. Passes bytes, signals and the terminal's size between the user and the
