@@ -21,6 +21,7 @@ mod product;
 mod rdmad;
 mod reaped;
 mod root;
+mod rooted;
 mod router;
 mod run;
 mod selftest;

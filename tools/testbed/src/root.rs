@@ -2,7 +2,9 @@
 //! RDMA's user space in a root file system.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::rooted::resolve;
 
 /// Directories of libraries, relative to the root.
 const LIBRARIES: [&str; 6] = [
@@ -34,15 +36,17 @@ pub struct Root {
 impl Root {
     /// Examines the root file system in `dir`.
     pub fn look(dir: &Path) -> Self {
-        let found = |name: &str| {
-            let files = LIBRARIES.iter().map(|place| dir.join(place).join(name));
-            files.into_iter().find(|file| file.is_file())
+        let within = |path: &Path| resolve(dir, path).filter(|file| file.is_file());
+        let read = |name: &str| {
+            let mut places = LIBRARIES.iter().map(|place| Path::new(place).join(name));
+            fs::read(places.find_map(|place| within(&place))?).ok()
         };
-        let read = |name: &str| found(name).and_then(|file: PathBuf| fs::read(file).ok());
+        let os_release = within(Path::new("etc/os-release"));
+        let os_release = os_release.and_then(|file| fs::read_to_string(file).ok());
         Self {
             verbs: read("libibverbs.so.1").map(|library| numbers(&library)),
             glibc: read("libc.so.6").and_then(|library| glibc(&library)),
-            install: install(&fs::read_to_string(dir.join("etc/os-release")).unwrap_or_default()),
+            install: install(&os_release.unwrap_or_default()),
         }
     }
 
@@ -148,6 +152,7 @@ fn install(os_release: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn numbers_stand_in_the_library() {
@@ -191,6 +196,32 @@ mod tests {
         let glibc = glibc.lacks(&providers).unwrap();
         assert!(glibc.contains("glibc 2.28 is older than 2.31") && glibc.contains("--tools"));
         fs::remove_dir_all(&providers).unwrap();
+    }
+
+    /// Container images have absolute links: usr-merged ones link `/lib`, others single libraries.
+    #[test]
+    fn absolute_links_lead_to_places_of_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        fs::write(&outside, "-rdmav33.so").unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("etc")).unwrap();
+        fs::create_dir_all(root.join("image/lib")).unwrap();
+        symlink("/image/lib", root.join("lib64")).unwrap();
+        fs::write(root.join("image/verbs"), "-rdmav34.so").unwrap();
+        symlink("/image/verbs", root.join("image/lib/libibverbs.so.1")).unwrap();
+        fs::write(root.join("image/lib/libc.so.6"), "release version 2.36").unwrap();
+        fs::write(root.join("image/os-release"), "ID=fedora\n").unwrap();
+        symlink("/image/os-release", root.join("etc/os-release")).unwrap();
+        let seen = Root::look(&root);
+        assert_eq!((seen.verbs, seen.glibc), (Some(vec![34]), Some((2, 36))));
+        assert!(seen.install.starts_with("dnf"));
+
+        // This file exists, but not within the root.
+        let library = root.join("image/lib/libibverbs.so.1");
+        fs::remove_file(&library).unwrap();
+        symlink(&outside, &library).unwrap();
+        assert_eq!(Root::look(&root).verbs, None);
     }
 
     #[test]
