@@ -22,6 +22,10 @@ pub const SRQ_CONFIG_OFFSET: usize = 160;
 /// [`Feature::RateLimit`](super::feature::Feature::RateLimit) is negotiated.
 pub const RATE_LIMIT_CONFIG_OFFSET: usize = 176;
 
+/// Offset of [`CounterSetConfig`], which is valid once
+/// [`Feature::CounterSets`](super::feature::Feature::CounterSets) is negotiated.
+pub const COUNTER_SET_CONFIG_OFFSET: usize = 208;
+
 /// Identifier of the shared memory region with the doorbell pages.
 pub const DOORBELL_SHM_ID: u8 = 1;
 
@@ -37,6 +41,10 @@ const _: () = assert!(Field::are_aligned(SRQ_CONFIG_OFFSET, SrqConfig::FIELDS));
 const _: () = assert!(Field::are_aligned(
     RATE_LIMIT_CONFIG_OFFSET,
     RateLimitConfig::FIELDS
+));
+const _: () = assert!(Field::are_aligned(
+    COUNTER_SET_CONFIG_OFFSET,
+    CounterSetConfig::FIELDS
 ));
 
 wire_mask! {
@@ -215,6 +223,14 @@ wire_struct! {
         8 => max_burst_size: u32,
         /// Types of QPs that can have a rate limit.
         12 => qp_types: QpTypes,
+    }
+}
+
+wire_struct! {
+    /// Limit of counter sets, at [`COUNTER_SET_CONFIG_OFFSET`].
+    pub struct CounterSetConfig: 4 {
+        /// Number of counter sets, at least 1.
+        0 => max_counter_sets: u32,
     }
 }
 

@@ -20,12 +20,14 @@ macro_rules! request {
     };
 }
 
+mod counter_set;
 mod cq;
 mod mr;
 mod port;
 mod qp;
 mod srq;
 
+pub use counter_set::*;
 pub use cq::*;
 pub use mr::*;
 pub use port::*;
@@ -106,6 +108,14 @@ wire_enum! {
         ReregMr = 30,
         /// Revoke the device's access to the memory of an MR.
         RevokeMr = 31,
+        /// Create a counter set.
+        CreateCounterSet = 33,
+        /// Destroy a counter set.
+        DestroyCounterSet = 34,
+        /// Bind a QP to a counter set, or unbind it.
+        BindCounterSet = 35,
+        /// Query the counters of a counter set.
+        QueryCounterSet = 36,
     }
 }
 

@@ -4,8 +4,9 @@
 //! them.
 
 use super::config::{
-    DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, OWN_RINGS_CONFIG_OFFSET,
-    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    CounterSetConfig, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig,
+    COUNTER_SET_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET,
+    SRQ_CONFIG_OFFSET,
 };
 use super::ctrl::Command;
 use super::ib::{AccessFlags, WrOpcode};
@@ -54,6 +55,9 @@ wire_enum! {
         /// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)). MRs over DMA buffers of other drivers
         /// require this feature.
         Peers = 12,
+        /// `VIRTIO_RDMA_F_COUNTER_SETS`: a counter set counts the events of the QPs that are bound
+        /// to it ([`CmdBindCounterSet`](super::ctrl::CmdBindCounterSet)).
+        CounterSets = 14,
     }
 }
 
@@ -84,13 +88,14 @@ impl Feature {
             Self::AtomicWrite => "atomic-write",
             Self::Flush => "flush",
             Self::Peers => "peers",
+            Self::CounterSets => "counter-sets",
         }
     }
 
     /// The other feature without which this one has no effect.
     pub const fn needs(self) -> Option<Self> {
         match self {
-            Self::Srq | Self::ResizeCq => Some(Self::RingAddr),
+            Self::Srq | Self::ResizeCq | Self::CounterSets => Some(Self::RingAddr),
             _ => None,
         }
     }
@@ -124,6 +129,7 @@ impl Feature {
             Self::RingAddr => (OWN_RINGS_CONFIG_OFFSET, OwnRingsConfig::SIZE),
             Self::Srq => (SRQ_CONFIG_OFFSET, SrqConfig::SIZE),
             Self::RateLimit => (RATE_LIMIT_CONFIG_OFFSET, RateLimitConfig::SIZE),
+            Self::CounterSets => (COUNTER_SET_CONFIG_OFFSET, CounterSetConfig::SIZE),
             _ => (0, 0),
         };
         start..start + size
@@ -143,6 +149,10 @@ impl Command {
             Self::AttachMcast | Self::DetachMcast => Some(Feature::Multicast),
             Self::QueryCounters => Some(Feature::Counters),
             Self::RevokeMr => Some(Feature::Peers),
+            Self::CreateCounterSet
+            | Self::DestroyCounterSet
+            | Self::BindCounterSet
+            | Self::QueryCounterSet => Some(Feature::CounterSets),
             _ => None,
         }
     }

@@ -18,7 +18,7 @@
 //! | [`queues`] | which virtqueue is what in RFC mode |
 //! | [`wqe`], [`cqe`] | send, receive and completion queue elements |
 //! | [`event`] | event virtqueues |
-//! | [`number`] | numbers of QPs, CQs, SRQs, PDs, MRs and windows |
+//! | [`number`] | numbers of QPs, CQs, SRQs, PDs, MRs, windows and counter sets |
 //! | [`ring`] | own rings: memory layout, arm word, doorbell |
 //! | [`uverbs`] | what the kernel module and the user space provider exchange |
 //! | [`versions`] | versions of that interface, and how its structures grow |

@@ -105,6 +105,8 @@ numbers! {
     MrNumber,
     /// Handle of a memory window, which is also bits 31–8 of its R_Keys.
     MwNumber,
+    /// Handle of a counter set.
+    CounterSetNumber,
     /// Number of a port within a device process, which may have several. No structure carries it: a
     /// driver knows only one port, [`PORT`](super::ib::PORT).
     PortId,
@@ -113,6 +115,12 @@ numbers! {
 #[allow(dead_code)]
 impl Srqn {
     /// Value for no SRQ.
+    pub const NONE: Self = Self(0);
+}
+
+#[allow(dead_code)]
+impl CounterSetNumber {
+    /// Value for no counter set.
     pub const NONE: Self = Self(0);
 }
 

@@ -473,6 +473,12 @@
  */
 #define VIRTIO_RDMA_RATE_LIMIT_CONFIG_OFFSET 176
 
+/*
+ * Offset of struct virtio_rdma_counter_set_config, which is valid once CounterSets is
+ * negotiated.
+ */
+#define VIRTIO_RDMA_COUNTER_SET_CONFIG_OFFSET 208
+
 /* Identifier of the shared memory region with the doorbell pages. */
 #define VIRTIO_RDMA_DOORBELL_SHM_ID 1
 
@@ -662,6 +668,14 @@ struct virtio_rdma_rate_limit_config {
 	__le32 qp_types;
 } __attribute__((packed));
 
+/**
+ * struct virtio_rdma_counter_set_config - limit of counter sets, at COUNTER_SET_CONFIG_OFFSET
+ * @max_counter_sets: number of counter sets, at least 1
+ */
+struct virtio_rdma_counter_set_config {
+	__le32 max_counter_sets;
+} __attribute__((packed));
+
 /*
  * A feature of the device type. The value is its bit number (__u8).
  */
@@ -715,6 +729,11 @@ struct virtio_rdma_rate_limit_config {
  * feature.
  */
 #define VIRTIO_RDMA_F_PEERS 12
+/*
+ * VIRTIO_RDMA_F_COUNTER_SETS: a counter set counts the events of the QPs that are bound to it
+ * (struct virtio_rdma_cmd_bind_counter_set).
+ */
+#define VIRTIO_RDMA_F_COUNTER_SETS 14
 
 /* Bytes of a cache line: the alignment of words and of order. */
 #define VIRTIO_RDMA_CACHE_LINE 64
@@ -892,6 +911,14 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_REREG_MR 30
 /* Revoke the device's access to the memory of an MR. */
 #define VIRTIO_RDMA_CMD_REVOKE_MR 31
+/* Create a counter set. */
+#define VIRTIO_RDMA_CMD_CREATE_COUNTER_SET 33
+/* Destroy a counter set. */
+#define VIRTIO_RDMA_CMD_DESTROY_COUNTER_SET 34
+/* Bind a QP to a counter set, or unbind it. */
+#define VIRTIO_RDMA_CMD_BIND_COUNTER_SET 35
+/* Query the counters of a counter set. */
+#define VIRTIO_RDMA_CMD_QUERY_COUNTER_SET 36
 
 /*
  * Response byte of a failed command. The numbers are those of Linux on most architectures
@@ -1082,6 +1109,48 @@ struct virtio_rdma_rsp_query_counters {
 	__le64 notifications_sent;
 	__le64 notifications_received;
 	__le64 probes;
+} __attribute__((packed));
+
+/**
+ * struct virtio_rdma_cmd_create_counter_set - CREATE_COUNTER_SET
+ * @port: port whose QPs can be bound to the set
+ */
+struct virtio_rdma_cmd_create_counter_set {
+	__u8 port;
+} __attribute__((packed));
+
+/**
+ * struct virtio_rdma_rsp_create_counter_set - answer to CREATE_COUNTER_SET
+ * @csn: handle, never 0
+ */
+struct virtio_rdma_rsp_create_counter_set {
+	__le32 csn;
+} __attribute__((packed));
+
+/**
+ * struct virtio_rdma_cmd_destroy_counter_set - DESTROY_COUNTER_SET
+ * @csn: handle
+ */
+struct virtio_rdma_cmd_destroy_counter_set {
+	__le32 csn;
+} __attribute__((packed));
+
+/**
+ * struct virtio_rdma_cmd_bind_counter_set - BIND_COUNTER_SET
+ * @qpn: QP
+ * @csn: the QP's counter set from now on, or 0 for none
+ */
+struct virtio_rdma_cmd_bind_counter_set {
+	__le32 qpn;
+	__le32 csn;
+} __attribute__((packed));
+
+/**
+ * struct virtio_rdma_cmd_query_counter_set - QUERY_COUNTER_SET
+ * @csn: handle, or 0 for the events that no counter set counted
+ */
+struct virtio_rdma_cmd_query_counter_set {
+	__le32 csn;
 } __attribute__((packed));
 
 /**

@@ -182,7 +182,12 @@ fn a_withheld_feature_is_not_offered() {
     // `RING_ADDR`.
     assert_eq!(queues, 1 + 64 + 2 * 64);
     let (without, same) = offered(&["--withhold", "ring-addr"]);
-    let of_rings = [Feature::RingAddr, Feature::Srq, Feature::ResizeCq];
+    let of_rings = [
+        Feature::RingAddr,
+        Feature::Srq,
+        Feature::ResizeCq,
+        Feature::CounterSets,
+    ];
     assert_eq!(without, features.without(Features::of(&of_rings)));
     assert_eq!(same, queues);
     assert_eq!(

@@ -3,27 +3,28 @@
 //! Configuration space, control commands and QP attributes.
 
 use virtio_rdma_abi::config::{
-    eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
-    SrqConfig, CONFIG_SIZE, DOORBELL_SHM_ID, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
-    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    eui64_from_mac, mac_from_eui64, Config, CounterSetConfig, DeviceCaps, OwnRingsConfig, QpTypes,
+    RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET, DOORBELL_SHM_ID,
+    OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing,
-    CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDeallocMw, CmdDelGid,
-    CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast,
-    CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey,
-    CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, CreateFlags,
-    Empty, NotifyFlags, PageListDepth, ReregFlags, RspAllocMw, RspCreateCq, RspCreatePd,
-    RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey, RspQueryPort,
-    RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE,
-    RESPONSE_OK,
+    CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdBindCounterSet, CmdCreateCounterSet,
+    CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings,
+    CmdCreateSrq, CmdDeallocMw, CmdDelGid, CmdDeregMr, CmdDestroyCounterSet, CmdDestroyCq,
+    CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
+    CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey, CmdQueryPort,
+    CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdReregMr,
+    CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, CreateFlags, Empty,
+    NotifyFlags, PageListDepth, ReregFlags, RspAllocMw, RspCreateCounterSet, RspCreateCq,
+    RspCreatePd, RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey,
+    RspQueryPort, RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST,
+    MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
     NO_VLAN,
 };
-use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, Qpn, Srqn};
+use virtio_rdma_abi::number::{CounterSetNumber, Cqn, MrNumber, MwNumber, Pdn, Qpn, Srqn};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr, QpCap};
 use virtio_rdma_abi::ring::RingAddr;
 use virtio_rdma_abi::wire::Wire;
@@ -658,6 +659,22 @@ fn counters_have_names_in_their_order() {
     );
 }
 
+// abi: R-1200, R-1201, R-1202, R-1203, R-1204, R-1205, R-1206
+#[test]
+fn counter_sets() {
+    assert_eq!(COUNTER_SET_CONFIG_OFFSET, 208);
+    let max_counter_sets = 0x1000;
+    check(CounterSetConfig { max_counter_sets }, "00100000");
+    let csn = CounterSetNumber::new(0x0102);
+    check(CmdCreateCounterSet { port: 1 }, "01");
+    check(RspCreateCounterSet { csn }, "02010000");
+    check(CmdDestroyCounterSet { csn }, "02010000");
+    let qpn = Qpn::new(7);
+    check(CmdBindCounterSet { qpn, csn }, "07000000 02010000");
+    check(CmdQueryCounterSet { csn }, "02010000");
+    assert_eq!(CounterSetNumber::NONE.get(), 0);
+}
+
 // abi: R-100
 #[test]
 fn requests_name_their_command_and_response() {
@@ -698,7 +715,11 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdQueryCounters>(), (29, 224));
     assert_eq!(pair::<CmdReregMr>(), (30, 0));
     assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
-    assert_eq!(Command::ALL.len(), 31);
+    assert_eq!(pair::<CmdCreateCounterSet>(), (33, 4));
+    assert_eq!(pair::<CmdDestroyCounterSet>(), (34, 0));
+    assert_eq!(pair::<CmdBindCounterSet>(), (35, 0));
+    assert_eq!(pair::<CmdQueryCounterSet>(), (36, 224));
+    assert_eq!(Command::ALL.len(), 35);
     // Modify QP has the longest request, Query Counters the longest response. Each is preceded by
     // one byte.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 225));

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use virtio_rdma_abi::config::{
-    eui64_from_mac, AtomicCap, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
-    SrqConfig, CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    eui64_from_mac, AtomicCap, Config, CounterSetConfig, DeviceCaps, OwnRingsConfig, QpTypes,
+    RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ib::{Mtu, PortSpeed, PortWidth};
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
@@ -98,6 +99,8 @@ pub struct Limits {
     pub max_mcast_qp_attach: u32,
     /// Maximum number of QPs attached to multicast groups in total.
     pub max_total_mcast_qp_attach: u32,
+    /// Number of counter sets.
+    pub max_counter_sets: u32,
     /// Number of event queues.
     pub event_queues: u32,
     /// Number of doorbell pages.
@@ -132,6 +135,7 @@ impl Default for Limits {
             // This also fits RFC mode, which has at most `RFC_QUEUES` QPs.
             max_mcast_qp_attach: 48,
             max_total_mcast_qp_attach: 8192,
+            max_counter_sets: 1024,
             event_queues: 4,
             doorbell_pages: 4096,
             doorbell_shift: *DOORBELL_SHIFT_RANGE.start(),
@@ -192,6 +196,7 @@ impl Limits {
             self.max_pd,
             self.max_mr,
             self.max_mw,
+            self.max_counter_sets,
         ];
         numbers
             .iter()
@@ -400,11 +405,15 @@ impl DeviceConfig {
             max_burst_size: MAX_BURST,
             qp_types: QpTypes::RC | QpTypes::UC | QpTypes::UD,
         };
+        let counter_sets = CounterSetConfig {
+            max_counter_sets: limits.max_counter_sets,
+        };
         let mut space = [0; CONFIG_SIZE];
         base.put(&mut space[..Config::SIZE]);
         own.put(&mut space[OWN_RINGS_CONFIG_OFFSET..][..OwnRingsConfig::SIZE]);
         srq.put(&mut space[SRQ_CONFIG_OFFSET..][..SrqConfig::SIZE]);
         rate_limits.put(&mut space[RATE_LIMIT_CONFIG_OFFSET..][..RateLimitConfig::SIZE]);
+        counter_sets.put(&mut space[COUNTER_SET_CONFIG_OFFSET..][..CounterSetConfig::SIZE]);
         space
     }
 }

@@ -13,7 +13,6 @@ use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::runtime::shard;
-use crate::Device;
 
 macro_rules! counters {
     ($($counter:ident => $field:ident,)*) => {
@@ -23,11 +22,13 @@ macro_rules! counters {
             $($counter,)*
         }
 
-        const COUNT: usize = [$(Counter::$counter),*].len();
+        const COUNT: usize = ALL.len();
+
+        const ALL: &[Counter] = &[$(Counter::$counter),*];
 
         impl DeviceCounters {
             /// The sums over all workers; fields without a [`Counter`] are 0.
-            fn sums(&self) -> RspQueryCounters {
+            pub(crate) fn sums(&self) -> RspQueryCounters {
                 RspQueryCounters {
                     $($field: self.sum(Counter::$counter),)*
                     ..RspQueryCounters::ZERO
@@ -85,16 +86,23 @@ impl From<Incident> for Counter {
     }
 }
 
-/// The counters of a device.
+/// The counters of a device or of a counter set.
 #[derive(Debug)]
 pub(crate) struct DeviceCounters {
-    shards: Box<[CachePadded<[AtomicU64; COUNT]>]>,
+    shards: Box<[Shard]>,
 }
 
+type Shard = CachePadded<[AtomicU64; COUNT]>;
+
 impl DeviceCounters {
+    /// Bytes of counters of a device that `workers` workers serve.
+    pub(crate) fn memory(workers: usize) -> usize {
+        (1 + workers) * size_of::<Shard>()
+    }
+
     /// Counters of a device that `workers` workers serve, all 0.
     pub(crate) fn new(workers: usize) -> Self {
-        let shard = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        let shard = || Shard::new(std::array::from_fn(|_| AtomicU64::new(0)));
         Self {
             // Shard 0 is for threads that are not workers.
             shards: (0..=workers).map(|_| shard()).collect(),
@@ -123,20 +131,18 @@ impl DeviceCounters {
         }
     }
 
+    /// Adds the values of `others` to these counters.
+    pub(crate) fn absorb(&self, others: &Self) {
+        if let Some(shard) = self.shards.first() {
+            for &counter in ALL {
+                shard[counter as usize].fetch_add(others.sum(counter), Ordering::Relaxed);
+            }
+        }
+    }
+
     fn sum(&self, counter: Counter) -> u64 {
         self.shards.iter().fold(0, |sum, shard| {
             sum.wrapping_add(shard[counter as usize].load(Ordering::Relaxed))
         })
-    }
-}
-
-impl Device {
-    /// All counters.
-    pub(crate) fn counters(&self) -> RspQueryCounters {
-        RspQueryCounters {
-            pkey_violations: self.violations.pkey.load(Ordering::Relaxed).into(),
-            qkey_violations: self.violations.qkey.load(Ordering::Relaxed).into(),
-            ..self.counters.sums()
-        }
     }
 }

@@ -19,6 +19,7 @@ use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::Doorbell;
 
 use crate::config::{DeviceConfig, BOOKKEEPING};
+use crate::counter_sets::CounterSets;
 use crate::counters::{Counter, DeviceCounters};
 use crate::cq::Cq;
 use crate::error::Result;
@@ -64,7 +65,8 @@ pub(crate) struct Violations {
 /// 2. the send side of a QP
 /// 3. the receive side of a QP, possibly of another device
 /// 4. an SRQ; a CQ
-/// 5. the users of a CQ or SRQ; an event queue; a slot of a table; timers
+/// 5. the users of a CQ or SRQ; an event queue; destroyed counter sets
+/// 6. a slot of a table; timers
 ///
 /// No thread holds two locks of one level.
 pub struct Device {
@@ -96,7 +98,9 @@ pub struct Device {
     pub(crate) refused_gids: AtomicU64,
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
+    /// The events of the port, except those that counter sets count.
     pub(crate) counters: DeviceCounters,
+    pub(crate) counter_sets: CounterSets,
     /// The port's rate limits, which its QPs share.
     pub(crate) pacer: PortPacer,
     flows: PortFlows,
@@ -184,6 +188,7 @@ impl Device {
                 groups: Groups::default(),
                 violations: Violations::default(),
                 counters: DeviceCounters::new(runtime.shared().scheduler.workers()),
+                counter_sets: CounterSets::new(secret, limits.max_counter_sets),
                 pacer: PortPacer::new(config.rates, runtime.shared().scheduler.clock.now()),
                 flows: PortFlows::new(
                     port,
@@ -661,6 +666,7 @@ impl Device {
                 self.mrs.release(number, mr);
             }
         }
+        self.counter_sets.clear(&self.counters);
         for pd in self.pds.iter() {
             self.pds.remove(pd.number());
             self.pds.release(pd.number());
@@ -687,6 +693,7 @@ impl Device {
     /// Releases a removed QP, which no worker uses any more.
     fn release_qp(&self, qp: &Qp) {
         qp.unbind_windows(self);
+        qp.leave_counter_set(self);
         self.qps.release(qp.number);
     }
 

@@ -21,7 +21,7 @@
 //! | `event` | events that wait for buffers |
 //! | `runtime` | workers, ready sets, timers, the clock |
 //! | `port_pace` | rate limits of a port, which its QPs share |
-//! | `counters`, `status` | statistics and status of a device |
+//! | `counters`, `counter_sets`, `status` | statistics and status of a device |
 //! | `config`, `table`, `users`, `error` | limits, numbered objects, users of objects, errno |
 
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@
 mod address_leases;
 mod command;
 mod config;
+mod counter_sets;
 mod counters;
 mod cq;
 mod device;

@@ -26,7 +26,7 @@ impl Guest<'_> {
         let features = Features::ALL.without(input.of(&FORMS));
         self.vm.device.set_features(features);
         let vm = self.vm;
-        let made = match input.below(20) {
+        let made = match input.below(24) {
             0 => vm.call(CmdQueryPort { port: port(input) }).map(|_| 0),
             1 => {
                 let index = input.edge32(0) as u16;
@@ -121,6 +121,23 @@ impl Guest<'_> {
             18 => {
                 let srqn = self.number(input);
                 vm.call(CmdDestroySrq { srqn }).map(|_| 0)
+            }
+            19 => {
+                let port = port(input);
+                vm.call(CmdCreateCounterSet { port })
+                    .map(|made| made.csn.get())
+            }
+            20 => {
+                let csn = self.number(input);
+                vm.call(CmdDestroyCounterSet { csn }).map(|_| 0)
+            }
+            21 => {
+                let (qpn, csn) = (self.number(input), self.number(input));
+                vm.call(CmdBindCounterSet { qpn, csn }).map(|_| 0)
+            }
+            22 => {
+                let csn = self.number(input);
+                vm.call(CmdQueryCounterSet { csn }).map(|_| 0)
             }
             _ => {
                 let mrn = self.number(input);

@@ -2,6 +2,7 @@
 
 //! Decoding and dispatch of control commands.
 
+mod counter_set;
 mod counters;
 mod cq;
 mod gid;
@@ -14,13 +15,13 @@ mod qp;
 mod srq;
 
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing,
-    CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDeallocMw, CmdDelGid,
-    CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast,
-    CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey,
-    CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, Empty,
-    RESPONSE_OK,
+    CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdBindCounterSet, CmdCreateCounterSet,
+    CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings,
+    CmdCreateSrq, CmdDeallocMw, CmdDelGid, CmdDeregMr, CmdDestroyCounterSet, CmdDestroyCq,
+    CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
+    CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey, CmdQueryPort,
+    CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdReregMr,
+    CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, Empty, RESPONSE_OK,
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::PORT;
@@ -105,6 +106,18 @@ impl Device {
             Command::AttachMcast => call.run(|cmd: CmdAttachMcast| self.attach_mcast(cmd)),
             Command::DetachMcast => call.run(|cmd: CmdDetachMcast| self.detach_mcast(cmd)),
             Command::QueryCounters => call.run(|cmd: CmdQueryCounters| self.query_counters(cmd)),
+            Command::CreateCounterSet => {
+                call.run(|cmd: CmdCreateCounterSet| self.create_counter_set(cmd))
+            }
+            Command::DestroyCounterSet => {
+                call.run(|cmd: CmdDestroyCounterSet| self.destroy_counter_set(cmd))
+            }
+            Command::BindCounterSet => {
+                call.run(|cmd: CmdBindCounterSet| self.bind_counter_set(cmd))
+            }
+            Command::QueryCounterSet => {
+                call.run(|cmd: CmdQueryCounterSet| self.query_counter_set(cmd))
+            }
             Command::RevokeMr => call.run(|cmd: CmdRevokeMr| self.revoke_mr_command(cmd)),
         }
     }

@@ -60,11 +60,10 @@ pub(crate) fn deliver(
             pacer.spend(bytes);
         }
         let paced = bytes as u64;
-        turn.device.counters.add(Counter::PacedBytes, paced);
+        turn.count(Counter::PacedBytes, paced);
     }
-    let (ours, theirs) = (&turn.device.counters, &device.counters);
-    ours.add(Counter::DirectTxMessages, 1);
-    ours.add(Counter::DirectTxBytes, wr.length.into());
+    turn.count(Counter::DirectTxMessages, 1);
+    turn.count(Counter::DirectTxBytes, wr.length.into());
     // The IP identification is the PSN, as on the wire.
     let ident = side.sender.as_mut().map_or(0, |sender| {
         let psn = sender.next_psn().value();
@@ -138,8 +137,8 @@ pub(crate) fn deliver(
     };
     match moved {
         Ok(()) => {
-            theirs.add(Counter::DirectRxMessages, 1);
-            theirs.add(Counter::DirectRxBytes, wr.length.into());
+            target.count(Counter::DirectRxMessages, 1);
+            target.count(Counter::DirectRxBytes, wr.length.into());
             target.complete(&incoming, &completion);
         }
         Err(Side::Source(_)) => {

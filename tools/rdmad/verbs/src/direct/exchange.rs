@@ -268,8 +268,7 @@ impl Exchange<'_, '_, '_> {
             }
             Ok(None) => Err(match &self.recv.responder {
                 Some(Responder::Rc(responder)) => {
-                    let counters = &self.target.device.counters;
-                    counters.add(Counter::RnrNaksSent, 1);
+                    self.target.count(Counter::RnrNaksSent, 1);
                     Stop::NotReady(responder.attr().min_rnr_timer)
                 }
                 _ => Stop::Lost,
@@ -297,8 +296,8 @@ impl Exchange<'_, '_, '_> {
         }
         self.target.qp.fail(self.target.device, event);
         // On the wire the responder would send a NAK, which the requester would receive.
-        self.target.device.counters.add(Counter::NaksSent, 1);
-        self.turn.device.counters.add(Counter::NaksReceived, 1);
+        self.target.count(Counter::NaksSent, 1);
+        self.turn.count(Counter::NaksReceived, 1);
         Stop::Failed(status)
     }
 }

@@ -278,7 +278,7 @@ impl Transfer {
                 TransferStep::Waits
             }
             Err(Stop::NotReady(code)) => {
-                turn.device.counters.add(Counter::RnrNaksReceived, 1);
+                turn.count(Counter::RnrNaksReceived, 1);
                 if side.attr().rnr_retry != RNR_RETRY_FOREVER {
                     match self.rnr_retries.checked_sub(1) {
                         Some(left) => self.rnr_retries = left,
@@ -305,7 +305,7 @@ impl Transfer {
             Wait::Answer(None) => return TransferStep::Waits,
             Wait::Answer(Some(until)) if now < until => return TransferStep::Waits,
             Wait::Answer(Some(_)) => {
-                turn.device.counters.add(Counter::Timeouts, 1);
+                turn.count(Counter::Timeouts, 1);
                 match self.retries.checked_sub(1) {
                     Some(left) => self.retries = left,
                     None => return TransferStep::Done(WcStatus::RetryExcErr),
@@ -490,19 +490,20 @@ impl Transfer {
         spent: usize,
         last: bool,
     ) {
-        let (ours, theirs) = (&turn.device.counters, &target.device.counters);
-        let (from, to) = match self.wr.op {
-            SendOp::Read { .. } => (theirs, ours),
-            _ => (ours, theirs),
+        let bytes = len as u64;
+        let (from_us, to_us) = (Counter::DirectTxBytes, Counter::DirectRxBytes);
+        let (ours, theirs) = match self.wr.op {
+            SendOp::Read { .. } => (to_us, from_us),
+            _ => (from_us, to_us),
         };
-        from.add(Counter::DirectTxBytes, len as u64);
-        to.add(Counter::DirectRxBytes, len as u64);
+        turn.count(ours, bytes);
+        target.count(theirs, bytes);
         if spent > 0 {
-            ours.add(Counter::PacedBytes, spent as u64);
+            turn.count(Counter::PacedBytes, spent as u64);
         }
         if last {
-            ours.add(Counter::DirectTxMessages, 1);
-            theirs.add(Counter::DirectRxMessages, 1);
+            turn.count(Counter::DirectTxMessages, 1);
+            target.count(Counter::DirectRxMessages, 1);
         }
     }
 }

@@ -10,6 +10,7 @@
 mod attr;
 #[cfg(feature = "testing")]
 mod committed;
+mod counter_set;
 mod modify;
 mod recv;
 mod remote_qp;
@@ -32,6 +33,7 @@ use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::config::BOOKKEEPING;
+use crate::counter_sets::Binding;
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventSource, QP_EVENTS};
@@ -77,6 +79,8 @@ pub(crate) struct Qp {
     serving: Exclusive,
     /// Properties that other threads may read at any time, without a lock.
     pub summary: Summary,
+    /// The counter set that counts the QP's events.
+    pub counter_set: Binding,
     /// Numbers of the type 2 windows that are tied to the QP.
     windows: Mutex<BTreeSet<MwNumber>>,
     send: Mutex<SendSide>,
@@ -141,6 +145,7 @@ impl Qp {
             is_request_response: AtomicBool::new(true),
             serving: Exclusive::default(),
             summary: Summary::default(),
+            counter_set: Binding::default(),
             windows: Mutex::default(),
             send: Mutex::new(SendSide::new(&init.sq, snapshots)),
             recv: Mutex::new(RecvSide::new(&init.rq, buffer)),

@@ -9,7 +9,7 @@ use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
 use crate::counters::Counter;
 use crate::memory::Fault;
-use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
+use crate::qp::{Qp, RecvIo, RecvTurn, SendIo, SendTurn};
 use crate::wqe::{PostedRecv, PostedSend};
 use crate::Device;
 
@@ -45,13 +45,13 @@ impl Output for SendEnv<'_, '_> {
         if let Some(pacer) = &mut self.io.pacer {
             pacer.spend(frame.len());
             let bytes = frame.len() as u64;
-            self.turn.device.counters.add(Counter::PacedBytes, bytes);
+            self.turn.count(Counter::PacedBytes, bytes);
         }
-        send_frame(self.turn.device, frame);
+        send_frame(self.turn.qp, self.turn.device, frame);
     }
 
     fn count(&mut self, what: Incident) {
-        self.turn.device.counters.add(what, 1);
+        self.turn.count(what, 1);
     }
 }
 
@@ -110,11 +110,11 @@ impl Output for RecvEnv<'_, '_> {
     }
 
     fn send(&mut self, frame: Frame) {
-        send_frame(self.turn.device, frame);
+        send_frame(self.turn.qp, self.turn.device, frame);
     }
 
     fn count(&mut self, what: Incident) {
-        self.turn.device.counters.add(what, 1);
+        self.turn.count(what, 1);
     }
 }
 
@@ -200,11 +200,11 @@ impl RecvEnv<'_, '_> {
     }
 }
 
-/// Sends a frame, or drops it if the link is down.
-fn send_frame(device: &Device, frame: Frame) {
+/// Sends a frame of a QP, or drops it if the link is down.
+fn send_frame(qp: &Qp, device: &Device, frame: Frame) {
     if device.link_is_up() {
-        device.counters.add(Counter::TxPackets, 1);
-        device.counters.add(Counter::TxBytes, frame.len() as u64);
+        qp.count(device, Counter::TxPackets, 1);
+        qp.count(device, Counter::TxBytes, frame.len() as u64);
         device.frames.send(frame);
     }
 }

@@ -151,27 +151,38 @@ impl Receiving<'_> {
     /// Drops packets that have no recipient, but charges them to the turn. Returns their number.
     fn ignore(&self, packets: &[Arrived<'_>]) -> usize {
         packets.iter().for_each(|_| self.budget.charge_received());
+        self.count(None, packets);
         packets.len()
     }
 
+    /// Counts packets for the QP that they name, or for the port if they name none.
+    fn count(&self, qp: Option<&Qp>, packets: &[Arrived<'_>]) {
+        let bytes = packets.iter().map(|arrived| arrived.len as u64).sum();
+        let values = [
+            (Counter::RxPackets, packets.len() as u64),
+            (Counter::RxBytes, bytes),
+        ];
+        for (counter, value) in values {
+            match qp {
+                Some(qp) => qp.count(self.device, counter, value),
+                None => self.device.counters.add(counter, value),
+            }
+        }
+    }
+
     /// Parses the packet in a frame. Returns `None` if the link is down or the frame is invalid.
-    /// Counts the frame unless it was counted before (`seen`).
+    /// Counts an invalid frame unless it was counted before (`seen`).
     fn parse<'f>(&self, frame: &'f Frame, seen: bool) -> Option<Arrived<'f>> {
         let device = self.device;
         if !device.link_is_up() {
             return None;
         }
         match Packet::parse_frame(frame) {
-            Ok(packet) => {
-                if !seen {
-                    device.counters.add(Counter::RxPackets, 1);
-                    device.counters.add(Counter::RxBytes, frame.len() as u64);
-                }
-                Some(Arrived {
-                    packet,
-                    is_routed: frame.is_routed(),
-                })
-            }
+            Ok(packet) => Some(Arrived {
+                packet,
+                is_routed: frame.is_routed(),
+                len: frame.len(),
+            }),
             Err(error) => {
                 tracing::trace!(%error, "frame dropped");
                 if !seen {
@@ -188,6 +199,7 @@ impl Receiving<'_> {
         let device = self.device;
         let packet = &arrived.packet;
         self.budget.charge_received();
+        self.count(None, slice::from_ref(arrived));
         let group = ip_to_gid(packet.path.addresses.dst());
         let members = device.groups.members(&group);
         let is_own = packet.path.src_mac == device.mac();
@@ -237,6 +249,7 @@ impl Receiving<'_> {
             }
             taken += 1;
             turn.budget.charge_received();
+            self.count(Some(qp), slice::from_ref(arrived));
             if !self.admits(qp, &arrived.packet) {
                 continue;
             }
@@ -264,6 +277,7 @@ impl Receiving<'_> {
     fn requests(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
         let taken = &packets[..packets.len().min(self.budget.left_for_received())];
         taken.iter().for_each(|_| self.budget.charge_received());
+        self.count(Some(qp), taken);
         self.take_requests(qp, taken);
         taken.len()
     }

@@ -12,6 +12,7 @@ mod at_once;
 mod budget;
 mod commands;
 mod contention;
+mod counter_sets;
 mod data;
 mod draining;
 mod errors;

@@ -57,6 +57,12 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
+    /// Adds `n` to a counter of the QP.
+    #[inline]
+    pub(crate) fn count(&self, counter: impl Into<Counter>, n: u64) {
+        self.qp.count(self.device, counter, n);
+    }
+
     /// The memory that the QP and its peer may access by keys.
     pub(crate) fn memory(&self) -> Memory<'_> {
         self.memory_of(self.qp.init.pd.number())
@@ -195,7 +201,7 @@ impl<'a> RecvTurn<'a> {
             OPCODE_RECV
         };
         if how.status == WcStatus::LocProtErr {
-            self.device.counters.add(Counter::LkeyViolations, 1);
+            self.count(Counter::LkeyViolations, 1);
         }
         let mut cqe = self.qp.cqe(wr.id, how.status, opcode);
         cqe.byte_len = how.byte_len;
@@ -229,7 +235,7 @@ impl<'a> RecvTurn<'a> {
     /// connection drops the message silently, so its peer could try keys without end: the
     /// connection fails after [`MAX_VIOLATIONS`].
     pub(crate) fn refused_key(&self, io: &RecvIo) {
-        self.device.counters.add(Counter::RkeyViolations, 1);
+        self.count(Counter::RkeyViolations, 1);
         let violations = io.violations.get().saturating_add(1);
         io.violations.set(violations);
         if self.qp.init.qp_type == QpType::Uc && violations == MAX_VIOLATIONS {

@@ -86,6 +86,12 @@ impl<'a> SendTurn<'a> {
         }
     }
 
+    /// Adds `n` to a counter of the QP.
+    #[inline]
+    pub(crate) fn count(&self, counter: impl Into<Counter>, n: u64) {
+        self.qp.count(self.device, counter, n);
+    }
+
     /// The memory that the QP may access by local keys.
     pub(crate) fn memory(&self) -> Memory<'_> {
         Memory {
@@ -168,7 +174,7 @@ impl<'a> SendTurn<'a> {
             }
         }
         if status == WcStatus::LocProtErr {
-            self.device.counters.add(Counter::LkeyViolations, 1);
+            self.count(Counter::LkeyViolations, 1);
         }
         io.snapshots.give_back(posted.snapshot);
         io.queue.complete(&self.queue, posted.slot);

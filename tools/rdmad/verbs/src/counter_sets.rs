@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Counter sets: objects that count the events of the QPs that are bound to them.
+//!
+//! An event is counted once: in the counter set of its QP, or in the counters of the port if the QP
+//! has no counter set. So a QP without a counter set costs one predictable branch, and no counter
+//! is written by QPs of different counter sets. A reader of the port's counters adds the counter
+//! sets up.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use budget::{Charge, MemoryBudget};
+use virtio_rdma_abi::ctrl::RspQueryCounters;
+use virtio_rdma_abi::number::CounterSetNumber;
+
+use crate::config::BOOKKEEPING;
+use crate::counters::{Counter, DeviceCounters};
+use crate::error::{Errno, Result};
+use crate::shared::Mutex;
+use crate::shuffle::Secret;
+use crate::table::Table;
+
+/// A counter set.
+#[derive(Debug)]
+struct CounterSet {
+    number: CounterSetNumber,
+    counters: DeviceCounters,
+    /// Number of QPs that are bound to the set. Only commands change it.
+    users: AtomicU32,
+    _charge: Charge,
+}
+
+/// The counter sets of a device.
+#[derive(Debug)]
+pub(crate) struct CounterSets {
+    table: Table<CounterSetNumber, CounterSet>,
+    /// Sums of the sets that were destroyed since the last reset. The lock excludes readers of the
+    /// port's sums while the counts of a set move here.
+    destroyed: Mutex<DeviceCounters>,
+}
+
+/// The counter set of a QP, [`NONE`](CounterSetNumber::NONE) at first. Turns read it without a
+/// lock.
+#[derive(Debug, Default)]
+pub(crate) struct Binding(AtomicU32);
+
+impl Binding {
+    /// The counter set.
+    #[inline]
+    pub(crate) fn get(&self) -> CounterSetNumber {
+        CounterSetNumber::new(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Changes the counter set, and returns the former one.
+    pub(crate) fn replace(&self, number: CounterSetNumber) -> CounterSetNumber {
+        CounterSetNumber::new(self.0.swap(number.get(), Ordering::Relaxed))
+    }
+}
+
+impl CounterSets {
+    /// A table for at most `max` counter sets.
+    pub(crate) fn new(secret: &Secret, max: u32) -> Self {
+        Self {
+            table: Table::new(secret, 1..max + 1),
+            destroyed: Mutex::new(DeviceCounters::new(0)),
+        }
+    }
+
+    /// Creates a counter set with a shard for each of `workers` workers, charged to `budget`.
+    pub(crate) fn create(&self, budget: &MemoryBudget, workers: usize) -> Result<CounterSetNumber> {
+        let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
+        let size = DeviceCounters::memory(workers) + BOOKKEEPING;
+        let charge = budget.charge_object::<CounterSet>(size)?;
+        let set = CounterSet {
+            number: reserved.number(),
+            counters: DeviceCounters::new(workers),
+            users: AtomicU32::new(0),
+            _charge: charge,
+        };
+        Ok(reserved.insert(Arc::new(set)))
+    }
+
+    /// Destroys a counter set. Fails with `EINVAL` if it does not exist, and with `EBUSY` while QPs
+    /// are bound to it.
+    pub(crate) fn destroy(&self, number: CounterSetNumber) -> Result<()> {
+        let set = self.table.get(number).ok_or(Errno::INVAL)?;
+        if set.users.load(Ordering::Relaxed) != 0 {
+            return Err(Errno::BUSY);
+        }
+        // No turn counts in the set any more: commands that unbind QPs wait for turns.
+        let destroyed = self.destroyed.lock();
+        self.table.remove(number);
+        self.table.release(number);
+        destroyed.absorb(&set.counters);
+        Ok(())
+    }
+
+    /// The values of a counter set.
+    pub(crate) fn query(&self, number: CounterSetNumber) -> Result<RspQueryCounters> {
+        let set = self.table.get(number).ok_or(Errno::INVAL)?;
+        Ok(set.counters.sums())
+    }
+
+    /// Adds `n` to a counter of a set. Returns false if there is no such set.
+    #[inline(never)]
+    pub(crate) fn add(&self, number: CounterSetNumber, counter: Counter, n: u64) -> bool {
+        let set = self.table.hold(number);
+        let Some(set) = set.as_ref().and_then(|held| held.get()) else {
+            return false;
+        };
+        set.counters.add(counter, n);
+        true
+    }
+
+    /// Registers a QP that is being bound to a set. Fails with `EINVAL` if the set does not exist.
+    pub(crate) fn attach(&self, number: CounterSetNumber) -> Result<()> {
+        let attach = |set: &CounterSet| set.users.fetch_add(1, Ordering::Relaxed);
+        self.table.with(number, attach).ok_or(Errno::INVAL)?;
+        Ok(())
+    }
+
+    /// Ends the registration of a QP, no turn of which counts in the set any more. There may be no
+    /// such set.
+    pub(crate) fn detach(&self, number: CounterSetNumber) {
+        self.table.with(number, |set| {
+            set.users.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Adds the values of all sets since the last reset to `port`, the counters of their port, and
+    /// returns the sums.
+    pub(crate) fn sums_with(&self, port: &DeviceCounters) -> RspQueryCounters {
+        let all = DeviceCounters::new(0);
+        let destroyed = self.destroyed.lock();
+        all.absorb(port);
+        all.absorb(&destroyed);
+        for set in self.table.iter() {
+            all.absorb(&set.counters);
+        }
+        all.sums()
+    }
+
+    /// Destroys all sets, to which no QP is bound any more, and moves the values of all sets since
+    /// the last reset to `port`.
+    pub(crate) fn clear(&self, port: &DeviceCounters) {
+        let mut destroyed = self.destroyed.lock();
+        port.absorb(&destroyed);
+        *destroyed = DeviceCounters::new(0);
+        for set in self.table.iter() {
+            self.table.remove(set.number);
+            self.table.release(set.number);
+            port.absorb(&set.counters);
+        }
+    }
+}
