@@ -122,8 +122,9 @@ pub(crate) fn deliver(
             vlan: to.path.vlan.map(vlan_id),
         }),
     };
+    // The bytes cost the turn only here: a datagram that waits or is dropped is not copied.
+    turn.budget.charge_bytes(length);
     let moved = {
-        let length = wr.length as usize;
         let mut from = turn.message(&side.io.snapshots, &wr.local, AccessFlags::NONE);
         let header = target
             .message(&recv.io, &incoming.local)

@@ -72,9 +72,7 @@ impl Qp {
         // for a group.
         let group = turn.device.config().group;
         if let Some(peer) = turn.device.runtime().direct_peer(group, to.path.dst_mac) {
-            let sent = direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
-            turn.budget.charge_bytes(fetched.wr.length as usize);
-            return Ok(sent);
+            return direct::deliver(turn, side, &fetched.wr, &to, &peer);
         }
         let Some(sender) = &mut side.sender else {
             return Err(WcStatus::LocQpOpErr);

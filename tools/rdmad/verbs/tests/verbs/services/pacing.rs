@@ -463,3 +463,30 @@ fn after_a_pause_the_rate_is_slept_for() {
     p.cq_a.expect(1, WcStatus::Success);
     p.cq_b.expect(2, WcStatus::Success);
 }
+
+/// A datagram costs its bytes when they are copied: not while it waits for the rate limit, and not
+/// if its receiver drops it.
+#[test]
+fn a_datagram_on_the_direct_path_costs_a_turn_the_bytes_it_moves() {
+    const LEN: u32 = 4096;
+    let world = world(2, PathPolicy::Direct, Clock::manual());
+    let options = Options::of(QpType::Ud);
+    let pair = Pair::with(&world, options, options);
+    let costliest = || world.runtime.status().longest_turn;
+    // The burst covers one datagram, which the peer drops, since it has no receives.
+    limit(&pair.qa, 1000, LEN + 1000, 0).unwrap();
+    pair.qa.post(&pair.wr(1, WrOpcode::Send, LEN));
+    world.runtime.advance(Duration::ZERO);
+    pair.cq_a.expect(1, WcStatus::Success);
+    assert!(costliest() < LEN.into(), "dropped: {}", costliest());
+    pair.qa.post(&pair.wr(2, WrOpcode::Send, LEN));
+    world.runtime.advance(Duration::ZERO);
+    assert_eq!(pair.cq_a.poll(), None, "the datagram waits");
+    assert!(costliest() < LEN.into(), "waiting: {}", costliest());
+    let room = LEN + super::GRH as u32;
+    pair.qb.post_recv(3, &[sge(&pair.mb, 0, room)]);
+    world.runtime.advance(Duration::from_secs(1));
+    pair.cq_a.expect(2, WcStatus::Success);
+    pair.cq_b.expect(3, WcStatus::Success);
+    assert!(costliest() >= LEN.into(), "copied: {}", costliest());
+}
