@@ -27,8 +27,6 @@ mod port;
 mod qp;
 mod srq;
 
-// The kernel module does not use counter sets yet.
-#[allow(unused_imports)]
 pub use counter_set::*;
 pub use cq::*;
 pub use mr::*;

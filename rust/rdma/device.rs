@@ -376,6 +376,8 @@ pub struct Config<'a> {
     pub user_queues_in_kernel: Option<u32>,
     /// Whether this device has port counters.
     pub port_counters: bool,
+    /// Whether QPs of this device can have counters, which requires `port_counters`.
+    pub qp_counters: bool,
 }
 
 /// Length of a node description in bytes, terminating zero included.
@@ -471,6 +473,7 @@ pub(super) unsafe extern "C" fn modify(
 ///         completion_vectors: 1,
 ///         user_queues_in_kernel: None,
 ///         port_counters: false,
+///         qp_counters: false,
 ///     };
 ///     Registration::new(&config, Ok(data))
 /// }
@@ -575,6 +578,16 @@ impl<T: Driver> Allocated<T> {
             if !config.port_counters {
                 (*device).ops.alloc_hw_port_stats = None;
                 (*device).ops.get_hw_stats = None;
+            }
+            // The core needs all callbacks of counters of QPs, or none. It adds their values to
+            // those of the port.
+            if !(config.port_counters && config.qp_counters) {
+                (*device).ops.counter_init = None;
+                (*device).ops.counter_alloc_stats = None;
+                (*device).ops.counter_bind_qp = None;
+                (*device).ops.counter_unbind_qp = None;
+                (*device).ops.counter_dealloc = None;
+                (*device).ops.counter_update_stats = None;
             }
             if config.user_queues_in_kernel.is_some() {
                 (*device).uverbs_cmd_mask |= USER_QUEUE_COMMANDS;

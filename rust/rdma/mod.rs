@@ -19,7 +19,7 @@
 //! | work requests and completions of kernel clients | [`wr`], [`wc`] |
 //! | memory | [`umem`], [`user_memory`], [`dmabuf`], [`queue_memory`], [`page_list`] |
 //! | events and their receivers | [`event`], [`consumer`] |
-//! | counters and details for administrators | [`stats`], [`restrack`] |
+//! | counters and details for administrators | [`stats`], [`counter`], [`restrack`] |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -59,6 +59,7 @@ macro_rules! core_enum {
 pub mod ah;
 pub mod attributes;
 pub mod consumer;
+pub mod counter;
 pub mod cq;
 mod deferred;
 pub mod device;

@@ -7,6 +7,7 @@
 use super::{
     ah,
     attributes,
+    counter,
     cq,
     device,
     gid,
@@ -255,6 +256,23 @@ impl<T: Driver> Operations<T> {
     {
         self.table.alloc_hw_port_stats = Some(stats::alloc::<T>);
         self.table.get_hw_stats = Some(stats::read::<T>);
+        self
+    }
+
+    /// Adds counters of queue pairs; see
+    /// [`Config::qp_counters`](super::device::Config::qp_counters).
+    pub const fn with_qp_counters(mut self) -> Self
+    where
+        T: counter::QpCounters + qp_attr::ModifyQueuePairs,
+    {
+        self = self.with_port_counters().with_queues();
+        self.table.counter_init = Some(counter::init);
+        self.table.counter_alloc_stats = Some(counter::alloc_stats::<T>);
+        self.table.counter_bind_qp = Some(counter::bind::<T>);
+        self.table.counter_unbind_qp = Some(counter::unbind::<T>);
+        self.table.counter_dealloc = Some(counter::dealloc::<T>);
+        self.table.counter_update_stats = Some(counter::update::<T>);
+        self.table.size_rdma_counter = counter::SIZE;
         self
     }
 

@@ -81,6 +81,12 @@ pub(super) unsafe extern "C" fn alloc<T: PortCounters>(
     _device: *mut bindings::ib_device,
     _port: u32,
 ) -> *mut bindings::rdma_hw_stats {
+    allocate::<T>()
+}
+
+/// Allocates a structure with a value for each counter, for the core, which frees it. Returns null
+/// if there is no memory.
+pub(super) fn allocate<T: PortCounters>() -> *mut bindings::rdma_hw_stats {
     let Ok(count) = i32::try_from(T::COUNTERS.len()) else {
         return core::ptr::null_mut();
     };

@@ -122,6 +122,7 @@ fn config(bound: &device::Device<Bound>) -> Config<'_> {
         completion_vectors: 1,
         user_queues_in_kernel: None,
         port_counters: false,
+        qp_counters: false,
     }
 }
 

@@ -1,24 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The port's counters.
+//! Counters of the port, and of QPs.
+//!
+//! Counters of QPs are counter sets of the device.
 
 use super::{
     device::IbDevice,
     port::check_port, //
 };
 use crate::{
-    abi::ctrl::{
-        CmdQueryCounters,
-        RspQueryCounters, //
+    abi::{
+        ctrl::{
+            CmdBindCounterSet,
+            CmdCreateCounterSet,
+            CmdDestroyCounterSet,
+            CmdQueryCounterSet,
+            CmdQueryCounters,
+            RspQueryCounters, //
+        },
+        feature::Feature,
+        number::CounterSetNumber, //
     },
     rdma::{
         self,
+        counter::QpCounters,
+        qp::Qp,
         stats::{
             Counter,
             PortCounters, //
         }, //
     }, //
 };
+use core::num::NonZeroU32;
 use kernel::prelude::*;
 
 /// The counters in the form that `ib_core` expects.
@@ -37,10 +50,63 @@ impl PortCounters for IbDevice {
 
     fn read_counters(this: &rdma::Device<Self>, port: u32, to: &mut [u64]) -> Result {
         let port = check_port(port)?;
-        let answer = this.device.ctrl().exec(&CmdQueryCounters { port })?;
+        let ctrl = this.device.ctrl();
+        // `ib_core` adds the values of counter sets, which QUERY_COUNTERS includes.
+        let answer = match this.device.limits().has(Feature::CounterSets) {
+            true => ctrl.exec(&CmdQueryCounterSet {
+                csn: CounterSetNumber::NONE,
+            }),
+            false => ctrl.exec(&CmdQueryCounters { port }),
+        }?;
         for (to, from) in to.iter_mut().zip(answer.values()) {
             *to = from;
         }
         Ok(())
+    }
+}
+
+/// The device's number of a counter.
+fn set(counter: NonZeroU32) -> CounterSetNumber {
+    CounterSetNumber::new(counter.get())
+}
+
+impl QpCounters for IbDevice {
+    fn create_counter(this: &rdma::Device<Self>, port: u32) -> Result<NonZeroU32> {
+        let port = check_port(port)?;
+        let answer = this.device.ctrl().exec(&CmdCreateCounterSet { port })?;
+        // 0 is no counter set, so this device breaks the rules.
+        NonZeroU32::new(answer.csn.get()).ok_or(EIO)
+    }
+
+    fn destroy_counter(this: &rdma::Device<Self>, counter: NonZeroU32) {
+        let request = CmdDestroyCounterSet { csn: set(counter) };
+        super::destroy(&this.device, &request, ());
+    }
+
+    fn bind_qp(qp: &Qp<Self>, counter: NonZeroU32) -> Result {
+        let request = CmdBindCounterSet {
+            qpn: qp.number(),
+            csn: set(counter),
+        };
+        qp.device().device.ctrl().exec(&request)?;
+        Ok(())
+    }
+
+    /// A device that does not answer is dead, and counts nothing.
+    fn unbind_qp(qp: &Qp<Self>) {
+        let request = CmdBindCounterSet {
+            qpn: qp.number(),
+            csn: CounterSetNumber::NONE,
+        };
+        super::destroy(&qp.device().device, &request, ());
+    }
+
+    fn read_counter(
+        this: &rdma::Device<Self>,
+        counter: NonZeroU32,
+    ) -> Result<impl Iterator<Item = u64>> {
+        let csn = set(counter);
+        let answer = this.device.ctrl().exec(&CmdQueryCounterSet { csn })?;
+        Ok(answer.values().into_iter())
     }
 }

@@ -116,7 +116,7 @@ impl rdma::Driver for IbDevice {
         .with_user_contexts()
         .with_user_queues()
         .with_shared_receive_queues()
-        .with_port_counters()
+        .with_qp_counters()
         .with_resource_details();
 
     fn query_device(this: &rdma::Device<Self>) -> DeviceAttr {
@@ -213,6 +213,7 @@ impl Verbs {
                 completion_vectors: device.comp_vectors(),
                 user_queues_in_kernel: is_polled.then_some(device.limits().queues.max_qp),
                 port_counters: device.limits().has(Feature::Counters),
+                qp_counters: device.limits().has(Feature::CounterSets),
             },
             Ok(IbDevice {
                 device: device.clone(),
