@@ -115,13 +115,18 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
     families.gauge("port_objects", "Objects of the VM", None, objects)?;
     let own = "Memory that is allocated for the VM";
     let mapped = "Memory of the VM that is mapped";
-    let memory: [Metric<PortReport>; 4] = [
+    let memory: [Metric<PortReport>; 5] = [
         ("port_memory", own, |port| port.memory.used),
         ("port_memory_limit", LIMIT, |port| port.memory.limit),
         ("port_guest_memory", mapped, |port| port.guest_memory.used),
         ("port_guest_memory_limit", LIMIT, |port| {
             port.guest_memory.limit
         }),
+        (
+            "port_guest_memory_in_huge_pages",
+            "Mapped memory of the VM in files of huge pages",
+            |port| port.guest_memory_in_huge_pages,
+        ),
     ];
     for (name, help, value) in memory {
         families.gauge(name, help, Some(Unit::Bytes), each(value))?;

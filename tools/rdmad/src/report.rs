@@ -75,6 +75,8 @@ pub struct PortReport {
     pub memory: MemoryReport,
     /// The VM's own memory that the daemon has mapped.
     pub guest_memory: MemoryReport,
+    /// Bytes of the mapped memory that are in files of huge pages.
+    pub guest_memory_in_huge_pages: u64,
     pub qps: Vec<QpReport>,
     /// Rate limits that all QPs of the port share.
     pub limits: LimitsReport,
@@ -242,6 +244,7 @@ impl PortReport {
             refused_gids: status.refused_gids,
             memory: status.memory.into(),
             guest_memory: status.guest_memory.into(),
+            guest_memory_in_huge_pages: status.huge_pages,
             qps: status.qps.iter().map(QpReport::from).collect(),
             limits: LimitsReport {
                 bytes: LimitReport::new(status.rates.bytes, status.throttled.bytes),
@@ -381,8 +384,10 @@ impl fmt::Display for PortReport {
         }
         writeln!(
             f,
-            "  memory {}, guest memory {}",
-            self.memory, self.guest_memory
+            "  memory {}, guest memory {}, in huge pages {}",
+            self.memory,
+            self.guest_memory,
+            mib(self.guest_memory_in_huge_pages)
         )?;
         for (unit, limit) in [
             ("bytes", &self.limits.bytes),

@@ -243,7 +243,7 @@ fn the_status_is_told_in_each_form() {
     );
     assert!(text.contains("\nworkers "), "{text}");
     assert!(
-        text.contains(" of 512M, guest memory 0M of 1048576M\n"),
+        text.contains(" of 512M, guest memory 0M of 1048576M, in huge pages 0M\n"),
         "{text}"
     );
     let json = status(&socket, &["--json"]);
@@ -259,6 +259,7 @@ fn the_status_is_told_in_each_form() {
     assert_eq!(first["memory"]["limit"], 512 << 20);
     assert!(first["memory"]["used"].as_u64() < Some(64 << 20));
     assert_eq!(first["guest_memory"]["used"], 0);
+    assert_eq!(first["guest_memory_in_huge_pages"], 0);
     assert_eq!(first["counters"]["tx_packets"], 0);
     assert_eq!(json["switch"][0]["name"], "a");
     let workers = &json["workers"];

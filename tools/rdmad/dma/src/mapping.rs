@@ -26,6 +26,8 @@ pub(crate) struct Mapping {
     /// Offset of the region in the file, in bytes.
     pub(crate) offset: u64,
     file: Arc<File>,
+    /// Whether the pages of the file are huge.
+    pub(crate) has_huge_pages: bool,
     loss: Arc<Loss>,
     /// Charge of the region's bytes to the VM's memory limit.
     charge: Arc<Charge>,
@@ -102,6 +104,7 @@ impl Mapping {
             writable,
             offset,
             file,
+            has_huge_pages: page as u64 > PAGE_SIZE,
             loss,
             charge,
         })
@@ -131,7 +134,7 @@ impl Mapping {
 
     /// Length in bytes.
     #[inline]
-    fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.memory.part().size()
     }
 }

@@ -235,6 +235,17 @@ impl DmaSpace {
         (self.mapped.used(), self.mapped.limit())
     }
 
+    /// Number of mapped bytes that are in files of huge pages. The kernel may also use huge pages
+    /// for other files; these are not counted.
+    pub fn in_huge_pages(&self) -> u64 {
+        let snapshot = self.current.load();
+        let huge = snapshot
+            .regions
+            .iter()
+            .filter(|region| region.has_huge_pages);
+        huge.map(|region| region.size() as u64).sum()
+    }
+
     fn replace_and_wait(&self, old: Arc<Snapshot>, regions: Vec<Arc<Mapping>>) {
         self.current.store(Snapshot::new(regions, &self.live));
         drop(old);

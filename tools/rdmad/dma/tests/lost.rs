@@ -144,6 +144,13 @@ fn huge_pages_are_mapped_whole_and_lost_whole() {
         map(2 * HUGE, HUGE, HUGE + PAGE_SIZE),
         Err(MapError::BeyondFile { .. })
     ));
+    assert_eq!(space.in_huge_pages(), 2 * HUGE - 0x2_0000);
+    let small = guest_memory(PAGE_SIZE).unwrap();
+    space.map(4 * HUGE, small, 0, PAGE_SIZE, true).unwrap();
+    assert_eq!(space.in_huge_pages(), 2 * HUGE - 0x2_0000);
+    space.unmap(0, 0xa_0000).unwrap();
+    assert_eq!(space.in_huge_pages(), 2 * HUGE - 0xc_0000);
+    map(0, 0, 0xa_0000).unwrap();
     let whole = DmaSpace::new();
     let twin = file.try_clone().unwrap();
     whole.map(0, twin, 0, 2 * HUGE, true).unwrap();

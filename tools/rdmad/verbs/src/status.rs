@@ -81,6 +81,8 @@ pub struct DeviceStatus {
     pub memory: MemoryStatus,
     /// Guest memory that the device has mapped.
     pub guest_memory: MemoryStatus,
+    /// Bytes of the mapped guest memory that are in files of huge pages.
+    pub huge_pages: u64,
     /// Rate limits of the port.
     pub rates: PortRates,
     /// Time for which the rate limits have delayed work.
@@ -152,6 +154,7 @@ impl Device {
                 used: mapped,
                 limit: mappable,
             },
+            huge_pages: self.space.in_huge_pages(),
             rates: self.pacer.rates(),
             throttled: self.pacer.throttled(self.runtime().scheduler.clock.now()),
             counters: self.counters(),
