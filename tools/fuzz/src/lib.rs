@@ -86,6 +86,11 @@ pub const TARGETS: &[Target] = &[
         run: targets::registers::run,
     },
     Target {
+        name: "state",
+        about: "the state file: it is read as it was written, and gives the ports of a model",
+        run: targets::state::run,
+    },
+    Target {
         name: "stream",
         about: "the byte stream of a vfio-user client: each command is answered as a model says",
         run: targets::stream::run,

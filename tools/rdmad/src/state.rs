@@ -149,7 +149,11 @@ fn told(path: &Path) -> String {
 
 /// Applies the changes in `document` to the ports of the command line. Removes changes from the
 /// document if the command line or `RUST_LOG` was changed later.
-fn merge(document: &mut Document, configured: &[PortArgs], environment: Option<&str>) -> Restored {
+pub fn merge(
+    document: &mut Document,
+    configured: &[PortArgs],
+    environment: Option<&str>,
+) -> Restored {
     let mut restored = Restored::default();
     let mut ports: Vec<_> = configured.iter().cloned().map(Some).collect();
     let mut is_current = |change: &Change| {

@@ -52,6 +52,7 @@ pub struct LogLevel {
 pub enum Change {
     /// A port was added, which the command line does not contain.
     Added {
+        /// The port.
         port: PortArgs,
         /// Users who may connect to the port's sockets.
         #[serde(default, skip_serializing_if = "SocketArgs::is_default")]
@@ -59,11 +60,16 @@ pub enum Change {
     },
     /// The limits of a port of the command line were changed.
     Changed {
+        /// The port in the command line.
         command_line: Box<PortArgs>,
+        /// The port with its new limits.
         port: PortArgs,
     },
     /// A port of the command line was removed.
-    Removed { command_line: Box<PortArgs> },
+    Removed {
+        /// The port in the command line.
+        command_line: Box<PortArgs>,
+    },
 }
 
 impl Change {

@@ -11,5 +11,6 @@ pub mod paths;
 pub mod provider;
 pub mod registers;
 pub mod speaker;
+pub mod state;
 pub mod stream;
 pub mod uplinks;

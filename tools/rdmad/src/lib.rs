@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The program `virtio-rdmad` as a library, so that fuzz targets reach its parsers.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod confinement;
+mod control;
+mod cpus;
+mod ctl;
+mod daemon;
+mod device;
+mod host;
+mod in_use;
+mod limits;
+mod line_server;
+mod log;
+mod metrics;
+mod octal;
+#[cfg(test)]
+mod panics;
+mod ports;
+mod qemu_args;
+mod rates;
+mod ready;
+mod removals;
+mod report;
+mod size;
+mod state;
+mod state_document;
+mod status;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use nix::sys::signal::SigSet;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Args, Command, Sandbox};
+use crate::daemon::Daemon;
+use crate::log::{Level, Log};
+use crate::ready::Listeners;
+use crate::state::{Restored, State};
+
+/// Context of errors of the sandbox, with a hint how to run without a sandbox.
+const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
+
+/// Runs the program with the arguments of the process.
+pub fn main() -> ExitCode {
+    let mut args = Args::parse();
+    match &args.command {
+        Some(Command::Status(ask)) => {
+            return end(status::show(
+                &ask.socket,
+                ask.form(),
+                &mut std::io::stdout(),
+            ));
+        }
+        Some(Command::Ctl(args)) => return end(ctl::run(args, &mut std::io::stdout())),
+        Some(Command::QemuArgs(args)) => {
+            return end(qemu_args::show(args, &mut std::io::stdout()));
+        }
+        Some(Command::Keeper) => return end(confinement::keep()),
+        None => {}
+    }
+    if let Err(error) = args.check() {
+        Args::command()
+            .error(ErrorKind::ValueValidation, format!("{error:#}"))
+            .exit();
+    }
+    let (mut state, restored) = match State::restore(&mut args) {
+        Ok(restored) => restored,
+        Err(error) => return end(Err(error)),
+    };
+    // CPUs are reserved first, since threads and the keeper inherit the affinity.
+    let dedicated = match cpus::dedicate(args.dedicate.map_or(0, usize::from)) {
+        Ok(cpus) => cpus,
+        Err(error) => return end(Err(error)),
+    };
+    if args.sandbox == Sandbox::On {
+        if let Err(error) = confinement::begin(&args, state.file()).context(NO_SANDBOX) {
+            return end(Err(error));
+        }
+    }
+    let signals = match confinement::block_signals() {
+        Ok(signals) => signals,
+        Err(error) => return end(Err(error)),
+    };
+    let mut log = match Log::start(std::io::stderr()) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("virtio-rdmad: can't start a thread for the log: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (of_panics, of_events) = (log.clone(), log.clone());
+    contain::end_process_on_panic(move || of_panics.clone());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(move || of_events.clone())
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_filter_reloading();
+    let filter = subscriber.reload_handle();
+    subscriber.init();
+    let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
+    let status = match run(&args, state, restored, dedicated, &signals, level) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    };
+    // `flush` waits for a limited time, even if no process reads standard error.
+    let _ = log.flush();
+    status
+}
+
+fn run(
+    args: &Args,
+    state: State,
+    restored: Restored,
+    dedicated: Vec<usize>,
+    signals: &SigSet,
+    level: Level,
+) -> Result<()> {
+    if let Some(restored) = restored.level {
+        level.set(restored)?;
+    }
+    for message in restored.superseded {
+        tracing::warn!("{message}");
+    }
+    limits::raise(args.ports.len() + restored.added.len());
+    let daemon = Daemon::start(args, state, restored.added, dedicated, level)?;
+    let listeners = Listeners::open(args.ready_fd)?;
+    if args.sandbox == Sandbox::On {
+        confinement::complete(args).context(NO_SANDBOX)?;
+    }
+    tracing::info!("ready");
+    listeners.ready()?;
+    let signal = signals.wait().context("can't wait for signals")?;
+    tracing::info!("ends by signal {}", signal as i32);
+    listeners.stopping();
+    drop(daemon);
+    Ok(())
+}
+
+/// Exit status of a command that has no log. Prints the error to standard error.
+fn end(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("virtio-rdmad: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
