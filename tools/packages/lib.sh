@@ -10,7 +10,7 @@ failed=0
 # shellcheck disable=SC2034 # the tests stop it
 device=
 # shellcheck disable=SC2034 # used by the tests
-port=a,vfio=/tmp/vfio,net=/tmp/net:/tmp/qemu,mac=52:54:00:09:00:01
+port=a,vfio=/tmp/vfio,net=/tmp/net,mac=52:54:00:09:00:01
 
 ok() {
 	printf 'ok: %s\n' "$*"

@@ -51,8 +51,8 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// A VM: name, socket for QEMU's vfio-user-pci, Unix datagram sockets of the Ethernet link (of
-    /// the daemon and of QEMU), MAC address, and the reported link speed in Gb/s (100 by default).
+    /// A VM: name, socket for QEMU's vfio-user-pci, socket for the network interface (QEMU's
+    /// -netdev stream), MAC address, and the reported link speed in Gb/s (100 by default).
     /// May be repeated.
     ///
     /// ip=IP, once for each address, gives the VM its IP addresses: it may use no others, and no
@@ -71,7 +71,7 @@ pub struct Args {
     #[arg(
         long = "port",
         required = true,
-        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,KEY=VALUE...]"
+        value_name = "NAME,vfio=SOCKET,net=SOCKET,mac=MAC[,KEY=VALUE...]"
     )]
     pub ports: Vec<PortArgs>,
 
@@ -294,8 +294,8 @@ pub struct PortArgs {
     pub name: String,
     /// Socket that QEMU's vfio-user-pci connects to.
     pub vfio: PathBuf,
-    /// Sockets of the Ethernet link, if the port has one.
-    pub net: Option<DatagramPath>,
+    /// Socket that QEMU's `-netdev stream` connects to, if the port has a network interface.
+    pub net: Option<PathBuf>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
     /// IP addresses that the VM may use. If the list is empty, it may use any address.
@@ -444,9 +444,7 @@ fn feature_parser() -> impl TypedValueParser<Value = Features> {
 impl PortArgs {
     /// Paths of the port's sockets.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        let link = self.net.iter();
-        let link = link.flat_map(|link| [&*link.local, &*link.remote]);
-        [&*self.vfio].into_iter().chain(link)
+        [&*self.vfio].into_iter().chain(self.net.as_deref())
     }
 
     /// The port with absolute paths, which don't depend on the working directory.
@@ -457,10 +455,7 @@ impl PortArgs {
     pub fn absolute(&self) -> Result<Self> {
         let mut port = self.clone();
         port.vfio = path::absolute(&port.vfio)?;
-        if let Some(link) = &mut port.net {
-            link.local = path::absolute(&link.local)?;
-            link.remote = path::absolute(&link.remote)?;
-        }
+        port.net = port.net.map(path::absolute).transpose()?;
         ensure!(
             port.to_string()
                 .parse()
@@ -489,8 +484,8 @@ impl fmt::Display for PortArgs {
             group,
         } = self;
         write!(f, "{name},vfio={}", vfio.display())?;
-        if let Some(DatagramPath { local, remote }) = net {
-            write!(f, ",net={}:{}", local.display(), remote.display())?;
+        if let Some(net) = net {
+            write!(f, ",net={}", net.display())?;
         }
         write!(f, ",mac={mac},speed={}", speed.gbps())?;
         for address in addresses {
@@ -535,7 +530,7 @@ impl FromStr for PortArgs {
             ensure!(!value.is_empty(), "{key} has no value");
             let repeated = match key {
                 "vfio" => vfio.replace(PathBuf::from(value)).is_some(),
-                "net" => net.replace(parse_link(value)?).is_some(),
+                "net" => net.replace(parse_net(value)?).is_some(),
                 "mac" => mac.replace(value.parse()?).is_some(),
                 "ip" => {
                     let address = parse_address(value)?;
@@ -618,6 +613,16 @@ fn parse_speed(text: &str) -> Result<LinkSpeed> {
                 known.join(", ")
             )
         })
+}
+
+/// Parses the path of the socket of a network interface. A colon is refused: the path is one, not a
+/// pair of paths as an uplink has.
+fn parse_net(text: &str) -> Result<PathBuf> {
+    ensure!(
+        !text.contains(':'),
+        "{text:?} is not one socket: QEMU connects to it by -netdev stream"
+    );
+    Ok(text.into())
 }
 
 fn parse_link(text: &str) -> Result<DatagramPath> {
@@ -721,7 +726,7 @@ mod tests {
         Ok(args)
     }
 
-    const PORT: &str = "a,vfio=/run/a.sock,net=/run/a.local:/run/a.qemu,mac=52:54:00:09:00:01";
+    const PORT: &str = "a,vfio=/run/a.sock,net=/run/a.net,mac=52:54:00:09:00:01";
 
     #[test]
     fn the_definition_is_sound() {
@@ -737,10 +742,7 @@ mod tests {
             [PortArgs {
                 name: "a".into(),
                 vfio: "/run/a.sock".into(),
-                net: Some(DatagramPath {
-                    local: "/run/a.local".into(),
-                    remote: "/run/a.qemu".into()
-                }),
+                net: Some("/run/a.net".into()),
                 mac: Mac([0x52, 0x54, 0, 9, 0, 1]),
                 addresses: Vec::new(),
                 net_roce: false,
@@ -942,7 +944,10 @@ mod tests {
             ("a,vfio=/s,color=9,mac=52:54:00:09:00:01", "unknown key"),
             ("a,vfio=/s,speed=9,mac=52:54:00:09:00:01", "10, 25, 40"),
             ("a,vfio=/s,speed=fast,mac=52:54:00:09:00:01", "not a speed"),
-            ("a,vfio=/s,net=/x,mac=52:54:00:09:00:01", "not LOCAL:REMOTE"),
+            (
+                "a,vfio=/s,net=/x:/y,mac=52:54:00:09:00:01",
+                "not one socket",
+            ),
             ("a,vfio=/s,mac=52:54:00:09:00", "not a MAC address"),
             ("a,vfio=/s,mac=52:54:00:09:00:1", "not a MAC address"),
             ("a,vfio=/s,mac=52:54:00:09:00:0g", "not a MAC address"),
@@ -983,8 +988,8 @@ mod tests {
                 "the path /run/a.sock",
             ),
             (
-                "b,vfio=/run/a.qemu,mac=52:54:00:09:00:02",
-                "the path /run/a.qemu",
+                "b,vfio=/run/a.net,mac=52:54:00:09:00:02",
+                "the path /run/a.net",
             ),
             (
                 "b,vfio=/b,mac=52:54:00:09:00:01",

@@ -40,7 +40,7 @@ enum Command {
     /// the daemon.
     AddPort {
         /// The port in the syntax of --port.
-        #[arg(value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,KEY=VALUE...]")]
+        #[arg(value_name = "NAME,vfio=SOCKET,net=SOCKET,mac=MAC[,KEY=VALUE...]")]
         port: PortArgs,
 
         /// Users who may connect to the sockets.

@@ -211,17 +211,16 @@ pub fn make_sockets(port: &PortArgs, sockets: &SocketArgs) -> Result<PortSockets
     // order: it determines the numbers of the errands.
     let vfio = sockets::listen(&port.vfio, &access)?;
     let net = port.net.as_ref();
-    let net = net.map(|path| vswitch::open_net(path, &access));
+    let net = net.map(|path| sockets::listen(path, &access));
     let net = net
         .transpose()
-        .context("can't make the network sockets of the port")?;
+        .context("can't make the network socket of the port")?;
     Ok(PortSockets { vfio, net })
 }
 
 /// The sockets of a port that another process has made.
 pub fn passed_sockets(port: &PortArgs, fds: Vec<OwnedFd>) -> Result<PortSockets> {
-    let net = port.net.as_ref().map(|net| (&*net.local, &*net.remote));
-    Ok(PortSockets::of(fds, &port.vfio, net)?)
+    Ok(PortSockets::of(fds, &port.vfio, port.net.as_deref())?)
 }
 
 fn switch_port(port: &PortArgs, group: u32) -> PortConfig {

@@ -9,7 +9,7 @@ use std::path::{self, Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
-use attach::{domain, shell, Argument, Backend, LinkPaths, Port, VmMemory};
+use attach::{domain, shell, Argument, Backend, Port, VmMemory};
 use rustix::fs::statfs;
 
 use crate::cli::PortArgs;
@@ -33,7 +33,7 @@ pub struct QemuArgs {
     /// The port, in the form of the daemon's option --port.
     #[arg(
         long,
-        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,KEY=VALUE...]"
+        value_name = "NAME,vfio=SOCKET,net=SOCKET,mac=MAC[,KEY=VALUE...]"
     )]
     port: PortArgs,
 
@@ -145,15 +145,9 @@ fn port(args: &PortArgs, slot: u8, absolute: bool) -> Result<Port> {
             .with_context(|| format!("{path:?} is not UTF-8"))?
             .to_owned())
     };
-    let link = args.net.as_ref().map(|net| -> Result<LinkPaths> {
-        Ok(LinkPaths {
-            local: text(&net.remote)?,
-            remote: text(&net.local)?,
-        })
-    });
     Ok(Port {
         vfio: text(&args.vfio)?,
-        link: link.transpose()?,
+        net: args.net.as_ref().map(text).transpose()?,
         mac: args.mac.to_string(),
         slot,
     })

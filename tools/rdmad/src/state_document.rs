@@ -237,7 +237,7 @@ mod tests {
         });
         check(&document, &["\"level\": \"debug\"", "\"removed\": {"]);
         let sockets = serde_json::from_str("{\"mode\":\"660\",\"group\":36}").unwrap();
-        document.add(port("d", 4, ",net=/run/x:/run/y"), sockets);
+        document.add(port("d", 4, ",net=/run/x"), sockets);
         check(&document, &["\"mode\": \"660\",", "\"group\": 36"]);
     }
 

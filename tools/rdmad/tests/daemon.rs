@@ -63,12 +63,7 @@ fn start_limited(dir: &Path, soft: u32, hard: u32) -> Child {
 
 fn port(dir: &Path, name: &str) -> String {
     let at = |suffix: &str| dir.join(format!("{name}.{suffix}")).display().to_string();
-    format!(
-        "{name},vfio={},net={}:{},mac={MAC}",
-        at("vfio"),
-        at("net"),
-        at("qemu")
-    )
+    format!("{name},vfio={},net={},mac={MAC}", at("vfio"), at("net"))
 }
 
 /// Ends a daemon by a signal. Returns whether the daemon exited with success.

@@ -3,6 +3,8 @@
 //! Ports that are added to and removed from a running daemon in its sandbox.
 
 mod ctl;
+#[path = "../testing/net.rs"]
+mod net;
 mod process;
 #[path = "../testing/wait.rs"]
 mod waiting;
@@ -17,6 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ctl::{done, log, port, refused, start};
+use net::Net;
 use rustix::net::sockopt::set_socket_linger;
 use sockets::passed;
 use waiting::wait_until;
@@ -24,7 +27,7 @@ use waiting::wait_until;
 /// Value of `--port` for a port with a network interface.
 fn with_net(dir: &Path, name: &str, number: u8) -> String {
     let at = |end: &str| dir.join(format!("{name}.{end}")).display().to_string();
-    let net = format!(",net={}:{}", at("net"), at("qemu"));
+    let net = format!(",net={}", at("net"));
     port(dir, name, number) + &net
 }
 
@@ -80,26 +83,20 @@ fn the_network_of_a_port_is_served() {
     let dir = dir.path();
     let daemon = start(dir, &["--port", &with_net(dir, "b", 2)]);
     done(dir, &["add-port", &with_net(dir, "c", 3)]);
-    let b = UnixDatagram::bind(dir.join("b.qemu")).unwrap();
+    let b = Net::at(&dir.join("b.net"));
     let frame = [[0xff; 6], [0x52, 0x54, 0, 9, 0, 2], [8, 0, 0, 0, 0, 0]].concat();
     for _ in 0..2 {
-        let path = dir.join("c.qemu");
-        let c = UnixDatagram::bind(&path).unwrap();
-        c.set_nonblocking(true).unwrap();
-        wait_until("a frame at the monitor of c", || {
-            b.send_to(&frame, dir.join("b.net")).unwrap();
-            c.recv(&mut [0; 100]).is_ok()
-        });
+        let c = Net::at(&dir.join("c.net"));
         let back = [
             &[0x52, 0x54, 0, 9, 0, 2][..],
             &[0x52, 0x54, 0, 9, 0, 3],
             &[8, 0, 0, 0],
         ]
         .concat();
-        c.send_to(&back, dir.join("c.net")).unwrap();
-        let mut received = [0; 100];
-        assert_eq!(b.recv(&mut received).unwrap(), back.len());
-        fs::remove_file(path).unwrap();
+        c.send(&back);
+        assert_eq!(b.receive(), back);
+        b.send(&frame);
+        assert_eq!(c.receive(), frame);
     }
     let log = log(daemon);
     assert!(!log.contains("refused system call"), "{log}");
@@ -259,8 +256,7 @@ fn the_frames_of_a_port_are_captured() {
         &with_net(dir, "c", 3),
     ];
     let daemon = start(dir, &more);
-    let [b, c] = ["b", "c"].map(|name| UnixDatagram::bind(dir.join(name).with_extension("qemu")));
-    let (b, c) = (b.unwrap(), c.unwrap());
+    let [b, c] = ["b.net", "c.net"].map(|name| Net::at(&dir.join(name)));
     let frame = |to: u8, from: u8| {
         let mut frame = vec![0; LEN];
         frame[..6].copy_from_slice(&[0x52, 0x54, 0, 9, 0, to]);
@@ -269,10 +265,13 @@ fn the_frames_of_a_port_are_captured() {
     };
     let pass = |frames: usize| {
         for _ in 0..frames {
-            b.send_to(&frame(3, 2), dir.join("b.net")).unwrap();
-            assert_eq!(c.recv(&mut [0; 2 * LEN]).unwrap(), LEN);
+            b.send(&frame(3, 2));
+            assert_eq!(c.receive().len(), LEN);
         }
     };
+    // The switch has accepted a connection once a frame of it arrives.
+    c.send(&frame(2, 3));
+    assert_eq!(b.receive(), frame(2, 3));
     let file = dir.join("b.pcap").display().to_string();
     done(dir, &["capture", "b", "--file", &file]);
     pass(10);

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const PORT: &str = "a,vfio=a.vfio,net=a.net:a.qemu,mac=52:54:00:09:00:01";
+const PORT: &str = "a,vfio=a.vfio,net=a.net,mac=52:54:00:09:00:01";
 
 fn ask(port: &str, options: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
@@ -97,7 +97,7 @@ fn the_forms_say_the_same() {
     let xml = ask(PORT, &["--no-check", "--libvirt"]);
     let xml = String::from_utf8(xml.stdout).unwrap();
     assert_eq!(xml.matches("<qemu:arg ").count(), 6, "{xml}");
-    assert!(xml.contains("remote.path=/"), "absolute paths: {xml}");
+    assert!(xml.contains("addr.path=/"), "absolute paths: {xml}");
 }
 
 #[test]

@@ -10,9 +10,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+#[path = "../testing/net.rs"]
+mod net;
 mod process;
 #[path = "../testing/wait.rs"]
 mod waiting;
+use net::Net;
 use process::Daemon;
 use waiting::wait_until;
 
@@ -32,7 +35,7 @@ fn start_with(dir: &Path, more: &[&str]) -> Daemon {
 /// Like [`start_with`], with the MAC address `mac` of the port.
 fn start_port(dir: &Path, mac: &str, more: &[&str]) -> Daemon {
     let at = |name: &str| dir.join(name).display().to_string();
-    let net = format!("net={}:{}", at("net"), at("qemu"));
+    let net = format!("net={}", at("net"));
     let port = format!("a,vfio={},{net},mac={mac}", at("vfio"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
     command
@@ -156,8 +159,7 @@ fn the_keeper_is_confined_and_ends_with_the_daemon() {
     wait_until("the end of the keeper", || !is_alive(&keeper));
 }
 
-/// A restarted monitor has a new socket at the path of the old one. The daemon, in its sandbox,
-/// connects to it.
+/// A restarted monitor connects again to the daemon, in its sandbox.
 #[test]
 fn a_monitor_that_comes_anew_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,15 +170,14 @@ fn a_monitor_that_comes_anew_is_found() {
     let _daemon = start(dir.path(), &["--uplink", &uplink]);
     let broadcast = [[0xff; 6], [2; 6], [8, 0, 0, 0, 0, 0]].concat();
     for _ in 0..2 {
-        let path = dir.path().join("qemu");
-        let monitor = UnixDatagram::bind(&path).unwrap();
-        monitor.set_nonblocking(true).unwrap();
-        wait_until("a frame at the new monitor", || {
-            let sent = far.send_to(&broadcast, dir.path().join("up"));
-            assert_eq!(sent.unwrap(), broadcast.len());
-            monitor.recv(&mut [0; 100]).is_ok()
-        });
-        fs::remove_file(path).unwrap();
+        let monitor = Net::at(&dir.path().join("net"));
+        let own = [[0xff; 6], [0x52, 0x54, 0, 9, 0, 1], [8, 0, 0, 0, 0, 0]].concat();
+        monitor.send(&own);
+        // The daemon also sends greetings to the far end.
+        let mut received = [0; 100];
+        while far.recv(&mut received).unwrap() != own.len() || !received.starts_with(&own) {}
+        far.send_to(&broadcast, dir.path().join("up")).unwrap();
+        assert_eq!(monitor.receive(), broadcast);
     }
 }
 
@@ -186,7 +187,6 @@ fn a_monitor_that_comes_anew_is_found() {
 fn udp_uplinks_are_served() {
     const FRAMES: usize = 40;
     let dir = tempfile::tempdir().unwrap();
-    let monitor = UnixDatagram::bind(dir.path().join("qemu")).unwrap();
     let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
     // An address with a UDP port that is free now.
     let local = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -194,21 +194,20 @@ fn udp_uplinks_are_served() {
     drop(local);
     let uplink = format!("udp:{at}:{}", peer.local_addr().unwrap());
     let _daemon = start(dir.path(), &["--uplink", &uplink]);
-    monitor.set_read_timeout(Some(PATIENCE)).unwrap();
+    let monitor = Net::at(&dir.path().join("net"));
     peer.set_read_timeout(Some(PATIENCE)).unwrap();
     let frame = |from: [u8; 6]| [&[0xff; 6], &from, &[8, 0][..], &[0; 1000]].concat();
     let (out, back) = (frame([0x52, 0x54, 0, 9, 0, 1]), frame([2; 6]));
     let mut received = [0; 2000];
     for _ in 0..FRAMES {
-        let sent = monitor.send_to(&out, dir.path().join("net"));
-        assert_eq!(sent.unwrap(), out.len());
+        monitor.send(&out);
     }
     for _ in 0..FRAMES {
         assert_eq!(peer.recv(&mut received).unwrap(), out.len());
     }
     for _ in 0..FRAMES {
         peer.send_to(&back, at).unwrap();
-        assert_eq!(monitor.recv(&mut received).unwrap(), back.len());
+        assert_eq!(monitor.receive(), back);
     }
 }
 
@@ -219,23 +218,16 @@ fn unix_uplinks_between_daemons_are_served() {
     const LEFT: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
     const RIGHT: [u8; 6] = [0x52, 0x54, 0, 9, 0, 2];
     let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let monitors = dirs.each_ref().map(|dir| {
-        let monitor = UnixDatagram::bind(dir.path().join("qemu")).unwrap();
-        monitor.set_read_timeout(Some(PATIENCE)).unwrap();
-        monitor
-    });
     let [left, right] = dirs.each_ref().map(|dir| dir.path());
     let [near, far] = [left, right].map(|dir| dir.join("up").display().to_string());
     let uplinks = [format!("unix:{near}:{far}"), format!("unix:{far}:{near}")];
     let _left = start(left, &["--uplink", &uplinks[0]]);
     let _right = start_port(right, "52:54:00:09:00:02", &["--uplink", &uplinks[1]]);
+    let monitors = [left, right].map(|dir| Net::at(&dir.join("net")));
     let cross = |from: usize, to: usize, dst: [u8; 6], src: [u8; 6]| {
         let frame = [&dst, &src, &[8, 0][..], &[7; 1000]].concat();
-        let mut received = [0; 2000];
-        let sent = monitors[from].send_to(&frame, dirs[from].path().join("net"));
-        assert_eq!(sent.unwrap(), frame.len());
-        let len = monitors[to].recv(&mut received).unwrap();
-        assert_eq!(received[..len], frame);
+        monitors[from].send(&frame);
+        assert_eq!(monitors[to].receive(), frame);
     };
     // The greeting of the daemon that was started last arrives before its frame. The other daemon's
     // answer arrives before the next frame.

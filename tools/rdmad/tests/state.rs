@@ -68,8 +68,7 @@ fn a_restarted_daemon_has_the_same_ports() {
         let daemon = start_kept(dir, &options);
         assert_eq!(mode(&state(dir)), 0o600);
         let net = dir.join("c.net").display().to_string();
-        let qemu = dir.join("c.qemu").display().to_string();
-        let third = port(dir, "c", 3) + &format!(",net={net}:{qemu},group=x,rate=5M");
+        let third = port(dir, "c", 3) + &format!(",net={net},group=x,rate=5M");
         done(dir, &["add-port", &third, "--socket-mode", "640"]);
         done(dir, &["add-port", &port(dir, "d", 4)]);
         done(dir, &["limit", "a", "--rate", "1G:1M"]);

@@ -368,11 +368,11 @@ fn places_at_switch(vm: usize, wiring: &Wiring) -> Vec<String> {
 }
 
 fn port(name: &str, nic: &Nic, vfio: &Path) -> [String; 2] {
-    let (bind, peer) = (nic.remote.display(), nic.local.display());
+    let net = nic.remote.display();
     let (mac, vfio) = (&nic.mac, vfio.display());
     [
         "--port".into(),
-        format!("{name},net={bind}:{peer},mac={mac},vfio={vfio}"),
+        format!("{name},net={net},mac={mac},vfio={vfio}"),
     ]
 }
 
@@ -501,8 +501,8 @@ mod tests {
         wiring.further.push((nic(2), "/w".into()));
         assert_eq!(
             places_at_switch(10, &wiring).join(" "),
-            "--port vm10,net=/d:/q,mac=52:54:00:09:00:0a,vfio=/v \
-             --port vm10p2,net=/d:/q,mac=52:54:00:09:01:0a,vfio=/w"
+            "--port vm10,net=/d,mac=52:54:00:09:00:0a,vfio=/v \
+             --port vm10p2,net=/d,mac=52:54:00:09:01:0a,vfio=/w"
         );
     }
 }

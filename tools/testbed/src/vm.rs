@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use attach::{Backend, LinkPaths, Port, VmMemory};
+use attach::{interface, Backend, Port, VmMemory};
 use guest::setup::{self, Setup};
 use guest::{PORT_NAME, SETUP};
 
@@ -71,27 +71,25 @@ pub struct Wiring {
 /// A network interface.
 #[derive(Clone, Debug)]
 pub struct Nic {
-    /// The datagram socket that QEMU binds.
+    /// The datagram socket that QEMU binds, unless the interface is of a port.
     pub local: PathBuf,
-    /// The socket to which QEMU sends.
+    /// The datagram socket to which QEMU sends, or the stream socket of a port.
     pub remote: PathBuf,
     /// The MAC address.
     pub mac: String,
 }
 
 impl Nic {
-    fn link(&self) -> LinkPaths {
-        LinkPaths {
-            local: self.local.display().to_string(),
-            remote: self.remote.display().to_string(),
-        }
-    }
-
     /// QEMU's arguments for the interface, without an RDMA device.
     fn arguments(&self, id: &str, slot: u8) -> Vec<String> {
         let address = format!("{slot:x}.0");
-        let arguments = self.link().interface(id, &self.mac, &address, false);
-        arguments.concat()
+        let backend = format!(
+            "dgram,id={id},local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            self.local.display(),
+            self.remote.display()
+        );
+        let backend = ["-netdev".into(), backend];
+        [backend, interface(id, &self.mac, &address, false)].concat()
     }
 }
 
@@ -249,7 +247,7 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
     for ((nic, vfio), slot) in first.into_iter().chain(further).zip(FIRST_SLOT..) {
         let port = Port {
             vfio: vfio.display().to_string(),
-            link: Some(nic.link()),
+            net: Some(nic.remote.display().to_string()),
             mac: nic.mac.clone(),
             slot,
         };

@@ -10,7 +10,7 @@ mod port;
 
 pub use libvirt::domain;
 pub use memory::{Backend, VmMemory};
-pub use port::{LinkPaths, Port};
+pub use port::{interface, Port};
 
 /// An option of QEMU and its value.
 pub type Argument = [String; 2];

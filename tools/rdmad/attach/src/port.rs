@@ -6,31 +6,18 @@ use serde_json::json;
 
 use crate::{argument, value, Argument};
 
-/// Paths of the datagram sockets of an Ethernet link, from QEMU's point of view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkPaths {
-    /// The socket that QEMU binds.
-    pub local: String,
-    /// The socket that QEMU sends to.
-    pub remote: String,
-}
+/// How long QEMU waits before it connects again to the socket of a network interface.
+const RECONNECT_MS: u32 = 1000;
 
-impl LinkPaths {
-    /// QEMU's options for a backend named `id`, and for a network interface at `address` of the
-    /// root bus. `is_first` is set for function 0 of a slot with several functions.
-    pub fn interface(&self, id: &str, mac: &str, address: &str, is_first: bool) -> [Argument; 2] {
-        let multifunction = if is_first { ",multifunction=on" } else { "" };
-        let backend = format!(
-            "dgram,id={id},local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            value(&self.local),
-            value(&self.remote)
-        );
-        // Without a boot ROM, which some distributions ship in a separate package.
-        let device = format!(
-            "virtio-net-pci,netdev={id},mac={mac},bus=pcie.0,addr={address}{multifunction},romfile="
-        );
-        [argument("-netdev", backend), argument("-device", device)]
-    }
+/// QEMU's option for a network interface with the backend `id`, at `address` of the root bus.
+/// `is_first` is set for function 0 of a slot with several functions.
+pub fn interface(id: &str, mac: &str, address: &str, is_first: bool) -> Argument {
+    let multifunction = if is_first { ",multifunction=on" } else { "" };
+    // Without a boot ROM, which some distributions ship in a separate package.
+    let device = format!(
+        "virtio-net-pci,netdev={id},mac={mac},bus=pcie.0,addr={address}{multifunction},romfile="
+    );
+    argument("-device", device)
 }
 
 /// A port of the daemon.
@@ -38,8 +25,8 @@ impl LinkPaths {
 pub struct Port {
     /// Path of the device's vfio-user socket.
     pub vfio: String,
-    /// The Ethernet link, if the port has one.
-    pub link: Option<LinkPaths>,
+    /// Path of the socket of the network interface, if the port has one.
+    pub net: Option<String>,
     /// MAC address of the network interface.
     pub mac: String,
     /// Slot of both functions on the root bus of a q35 machine.
@@ -48,18 +35,23 @@ pub struct Port {
 
 impl Port {
     /// QEMU's options for the network interface and the device. These are functions 0 and 1 of one
-    /// slot, because the driver derives its GIDs from the interface in its own slot. Without a link
-    /// the device is function 0.
+    /// slot, because the driver derives its GIDs from the interface in its own slot. Without an
+    /// interface the device is function 0.
     pub fn arguments(&self) -> Vec<Argument> {
         let slot = self.slot;
         let mut arguments = Vec::new();
-        if let Some(link) = &self.link {
+        if let Some(path) = &self.net {
             let address = format!("{slot:x}.0");
             // A VM may have several ports, each in a slot of its own.
             let id = format!("rnet{slot:x}");
-            arguments.extend(link.interface(&id, &self.mac, &address, true));
+            let backend = format!(
+                "stream,id={id},server=off,addr.type=unix,addr.path={},reconnect-ms={RECONNECT_MS}",
+                value(path)
+            );
+            arguments.push(argument("-netdev", backend));
+            arguments.push(interface(&id, &self.mac, &address, true));
         }
-        let function = u8::from(self.link.is_some());
+        let function = u8::from(self.net.is_some());
         // Only the JSON form of -device takes the address of a socket.
         let device = json!({
             "driver": "vfio-user-pci",
@@ -79,10 +71,7 @@ mod tests {
     fn port() -> Port {
         Port {
             vfio: "a.vfio".into(),
-            link: Some(LinkPaths {
-                local: "a.qemu".into(),
-                remote: "a.net".into(),
-            }),
+            net: Some("a.net".into()),
             mac: "52:54:00:09:00:01".into(),
             slot: 0x1d,
         }
@@ -101,7 +90,7 @@ mod tests {
         };
         assert_eq!(
             backend[1],
-            "dgram,id=rnet1d,local.type=unix,local.path=a.qemu,remote.type=unix,remote.path=a.net"
+            "stream,id=rnet1d,server=off,addr.type=unix,addr.path=a.net,reconnect-ms=1000"
         );
         assert_eq!(
             interface[1],
@@ -118,9 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_a_link_is_the_only_function() {
+    fn a_device_without_an_interface_is_the_only_function() {
         let alone = Port {
-            link: None,
+            net: None,
             ..port()
         };
         let arguments = alone.arguments();

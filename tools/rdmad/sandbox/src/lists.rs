@@ -257,11 +257,14 @@ fn switch(uplinks: UplinkKinds) -> Vec<Allowed> {
         any(SYS_epoll_ctl),
         any(SYS_recvfrom),
         when(SYS_sendto, &[Null(4)]),
+        // Connections of network interfaces, and frames to them. Unlike `sendmsg`, `writev` can't
+        // pass descriptors.
+        any(SYS_accept4),
+        any(SYS_writev),
     ];
     if uplinks.unix {
-        // Sending and receiving of batches. Unlike `recvmsg` and `sendmsg`, these calls can't pass
-        // descriptors.
-        own.extend([any(SYS_readv), any(SYS_writev)]);
+        // Receiving of batches. Unlike `recvmsg`, this call can't receive descriptors.
+        own.push(any(SYS_readv));
     }
     if uplinks.udp {
         // Sending and receiving of several frames by one call.

@@ -31,7 +31,7 @@ use rustix::process::geteuid;
 
 use self::keeper::Errand;
 pub use self::kept_file::KeptFile;
-pub use self::passed::{NetSockets, PortSockets};
+pub use self::passed::PortSockets;
 pub use self::remote::RemoteSocket;
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds it and a terminating NUL.

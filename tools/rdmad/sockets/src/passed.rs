@@ -6,8 +6,8 @@
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 use rustix::net::{
     recvmsg, sendmsg, sockopt, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags,
@@ -15,7 +15,7 @@ use rustix::net::{
 };
 
 use crate::keeper::Keeper;
-use crate::{RemoteSocket, SocketPath};
+use crate::SocketPath;
 
 /// Maximum number of descriptors of a message.
 pub const MAX_DESCRIPTORS: usize = 4;
@@ -59,30 +59,18 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) ->
     Ok(received.bytes)
 }
 
-/// The sockets of a VM's network interface.
-#[derive(Debug)]
-pub struct NetSockets {
-    /// The socket that receives the VM's frames.
-    pub socket: UnixDatagram,
-    /// Path of `socket`.
-    pub path: SocketPath,
-    /// The socket that sends frames to the VM.
-    pub remote: RemoteSocket,
-}
-
 /// The sockets of a port, which another process has made.
 #[derive(Debug)]
 pub struct PortSockets {
     /// The socket that the VM's monitor connects to, and its path.
     pub vfio: (UnixListener, SocketPath),
-    /// The sockets of the network interface, if there is one.
-    pub net: Option<NetSockets>,
+    /// The socket of the network interface, and its path, if there is one.
+    pub net: Option<(UnixListener, SocketPath)>,
 }
 
 /// Numbers of the errands of a port's keeper, in the order in which the port's sockets are made.
 const REMOVE_VFIO: u32 = 0;
 const REMOVE_NET: u32 = 1;
-const CONNECT_NET: u32 = 2;
 
 /// Why descriptors can't be used as the sockets of a port.
 #[derive(Debug, thiserror::Error)]
@@ -90,7 +78,7 @@ pub enum NoPort {
     /// The number of descriptors is wrong.
     #[error("the port needs {expected} descriptors, and {given} were passed")]
     Count {
-        /// Expected number: a keeper, a socket for the monitor, and two for a network interface.
+        /// Expected number: a keeper, a socket for the monitor, and one for a network interface.
         expected: usize,
         /// Number of received descriptors.
         given: usize,
@@ -102,18 +90,16 @@ pub enum NoPort {
 
 impl PortSockets {
     /// Makes the sockets from these descriptors, which have the order of [`Self::descriptors`].
-    /// `vfio` is the path of the monitor's socket. `net` has the paths of the daemon's and the
-    /// monitor's socket of the network interface.
+    /// `vfio` is the path of the monitor's socket, `net` that of the network interface.
     ///
     /// # Errors
     ///
     /// The descriptors are not the sockets of a port.
-    pub fn of(fds: Vec<OwnedFd>, vfio: &Path, net: Option<(&Path, &Path)>) -> Result<Self, NoPort> {
-        let expected = if net.is_some() { 4 } else { 2 };
+    pub fn of(fds: Vec<OwnedFd>, vfio: &Path, net: Option<&Path>) -> Result<Self, NoPort> {
+        let expected = 2 + usize::from(net.is_some());
         let given = fds.len();
         let mut fds = fds.into_iter();
-        let (Some(keeper), Some(listener), true) = (fds.next(), fds.next(), given == expected)
-        else {
+        let (Some(keeper), true) = (fds.next(), given == expected) else {
             return Err(NoPort::Count { expected, given });
         };
         check(
@@ -122,50 +108,28 @@ impl PortSockets {
             false,
             "the keeper of the paths",
         )?;
-        check(
-            &listener,
-            SocketType::STREAM,
-            true,
-            "a vfio-user socket that listens",
-        )?;
         let keeper = Keeper::of_another(keeper);
-        let path = |path: &Path, errand| SocketPath {
-            path: path.to_owned(),
-            errand: Some(keeper.errand(errand)),
-            is_left: false,
-        };
-        let mut datagrams = || {
+        let mut listener = |path: &Path, errand, name| {
             let fd = fds.next().ok_or(NoPort::Count { expected, given })?;
-            check(
-                &fd,
-                SocketType::DGRAM,
-                false,
-                "a datagram socket of the network",
-            )?;
-            Ok(UnixDatagram::from(fd))
+            check(&fd, SocketType::STREAM, true, name)?;
+            let path = SocketPath {
+                path: path.to_owned(),
+                errand: Some(keeper.errand(errand)),
+                is_left: false,
+            };
+            Ok((fd.into(), path))
         };
-        let net = match net {
-            Some((local, remote)) => Some(NetSockets {
-                socket: datagrams()?,
-                path: path(local, REMOVE_NET),
-                remote: RemoteSocket::with_errand(
-                    datagrams()?,
-                    PathBuf::from(remote),
-                    keeper.errand(CONNECT_NET),
-                ),
-            }),
-            None => None,
-        };
+        let vfio = listener(vfio, REMOVE_VFIO, "a vfio-user socket that listens")?;
+        let net = net.map(|path| listener(path, REMOVE_NET, "a network socket that listens"));
         Ok(Self {
-            vfio: (listener.into(), path(vfio, REMOVE_VFIO)),
-            net,
+            vfio,
+            net: net.transpose()?,
         })
     }
 
     /// The descriptors to pass to the process that will serve the port.
     pub fn descriptors<'a>(&'a self, keeper: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
-        let net = self.net.iter();
-        let net = net.flat_map(|net| [net.socket.as_fd(), net.remote.socket().as_fd()]);
+        let net = self.net.iter().map(|(listener, _)| listener.as_fd());
         [keeper.as_fd(), self.vfio.0.as_fd()]
             .into_iter()
             .chain(net)
@@ -176,7 +140,7 @@ impl PortSockets {
     pub fn leave(self) {
         self.vfio.1.leave();
         if let Some(net) = self.net {
-            net.path.leave();
+            net.1.leave();
         }
     }
 }
@@ -212,7 +176,9 @@ mod tests {
     fn descriptors_of_another_kind_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vfio");
-        let listener = || OwnedFd::from(UnixListener::bind(&path).unwrap());
+        let other = dir.path().join("net");
+        let listener_at = |path: &Path| OwnedFd::from(UnixListener::bind(path).unwrap());
+        let listener = || listener_at(&path);
         let packets = || {
             let (fd, _) = rustix::net::socketpair(
                 AddressFamily::UNIX,
@@ -223,11 +189,11 @@ mod tests {
             .unwrap();
             fd
         };
-        let datagrams = || OwnedFd::from(UnixDatagram::unbound().unwrap());
+        let datagrams = || OwnedFd::from(std::os::unix::net::UnixDatagram::unbound().unwrap());
         let stream = || OwnedFd::from(UnixStream::pair().unwrap().0);
         let file = || OwnedFd::from(File::open("/dev/null").unwrap());
         let of = |fds: Vec<OwnedFd>, has_net: bool| {
-            let net = has_net.then_some((&*path, &*path));
+            let net = has_net.then_some(&*path);
             let sockets = PortSockets::of(fds, &path, net);
             let _ = std::fs::remove_file(&path);
             sockets.map(drop).map_err(|error| error.to_string())
@@ -239,7 +205,7 @@ mod tests {
         );
         let error = of(vec![packets(), listener()], true).unwrap_err();
         assert!(
-            error.ends_with("needs 4 descriptors, and 2 were passed"),
+            error.ends_with("needs 3 descriptors, and 2 were passed"),
             "{error}"
         );
         for keeper in [stream(), datagrams(), file()] {
@@ -255,11 +221,10 @@ mod tests {
         }
         let net = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(of(vec![packets(), net.into()], false).is_err());
-        for wrong in [stream(), file(), packets()] {
-            let fds = vec![packets(), listener(), datagrams(), wrong];
-            let error = of(fds, true).unwrap_err();
-            assert!(error.contains("a datagram socket"), "{error}");
+        for wrong in [stream(), datagrams(), file(), packets()] {
+            let error = of(vec![packets(), listener(), wrong], true).unwrap_err();
+            assert!(error.contains("a network socket that listens"), "{error}");
         }
-        of(vec![packets(), listener(), datagrams(), datagrams()], true).unwrap();
+        of(vec![packets(), listener(), listener_at(&other)], true).unwrap();
     }
 }

@@ -39,16 +39,6 @@ impl RemoteSocket {
         })
     }
 
-    /// Like [`new`](Self::new), with an errand that was registered before.
-    pub(crate) fn with_errand(socket: UnixDatagram, path: PathBuf, errand: Errand) -> Self {
-        Self {
-            socket,
-            path,
-            errand: Some(errand),
-            failed: None,
-        }
-    }
-
     /// The socket.
     pub fn socket(&self) -> &UnixDatagram {
         &self.socket

@@ -21,7 +21,7 @@ use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::frames::is_valid_length;
 use crate::index::{PortIndex, SourceIndex};
-use crate::link::{Received, Trouble, Waits};
+use crate::link::{Link, Received, Trouble, Waits};
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
@@ -42,11 +42,13 @@ pub(crate) struct EventLoop {
     pub(crate) forwarder: Forwarder,
     /// One buffer for each link, from the pool of the link, into which the next frame is read.
     spares: Vec<Frame>,
+    /// For each link, whether it may have frames for this round.
+    readable: Vec<bool>,
     /// Time of this round.
     now: Instant,
     /// Time of the next search for peers and interfaces. `None` if no link needs it.
     renewal: Option<Instant>,
-    /// Whether engines have frames left after this round.
+    /// Whether engines or links have frames left after this round.
     more: bool,
     /// Whether captured frames are in memory and not yet written.
     captured: bool,
@@ -69,9 +71,9 @@ impl EventLoop {
         now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&epoll, WAKER, &waker)?;
+        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
         for (source, link, _) in forwarder.links() {
-            watch(&epoll, source.0 as u64, &*link)?;
+            watch_link(&epoll, source, link)?;
         }
         let pools = forwarder.pools.iter();
         let spares = pools
@@ -85,6 +87,7 @@ impl EventLoop {
             changes,
             pcap,
             injector: faults.map(Injector::new),
+            readable: vec![false; forwarder.pools.len()],
             forwarder,
             spares,
             now,
@@ -143,10 +146,16 @@ impl EventLoop {
                 // The link has room again, which `retry` below uses. There is nothing to read.
                 _ if { event.flags } == EventFlags::OUT => {}
                 // The value is the index of a port, or of an uplink after all ports.
-                source => self.drain_link(SourceIndex(source as usize)),
+                source => self.readable[source as usize] = true,
             }
         }
         self.more = false;
+        for source in (0..self.readable.len()).map(SourceIndex) {
+            if self.readable[source.0] {
+                self.readable[source.0] = self.drain_link(source);
+                self.more |= self.readable[source.0];
+            }
+        }
         for port in (0..self.forwarder.ports.len()).map(PortIndex) {
             self.more |= self.drain_engine(port);
         }
@@ -188,8 +197,7 @@ impl EventLoop {
     fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) -> io::Result<()> {
         if let Some(link) = &port.net {
             let source = self.forwarder.source(Origin::Net(seat));
-            watch(&self.epoll, source.0 as u64, link)?;
-            self.renewal.get_or_insert(self.now + RENEWAL);
+            watch_link(&self.epoll, source, link)?;
         }
         self.forwarder.occupy(seat, port, given);
         Ok(())
@@ -199,8 +207,12 @@ impl EventLoop {
     fn vacate(&mut self, seat: PortIndex) -> SwitchPort {
         let port = self.forwarder.vacate(seat);
         if let Some(link) = &port.net {
-            // An error is ignored: epoll drops the socket when its descriptor is closed.
+            // An error is ignored: epoll drops a socket when its descriptor is closed. Without a
+            // connection the first descriptor is the second one.
             let _ = epoll::delete(&self.epoll, link);
+            if let Some(listener) = link.listener() {
+                let _ = epoll::delete(&self.epoll, listener);
+            }
         }
         if let Some(injector) = &mut self.injector {
             injector.forget(|forwarding| forwarding.is_of(seat));
@@ -251,7 +263,7 @@ impl EventLoop {
         for (source, link, counters) in forwarder.links() {
             if link.find_again() {
                 let name = &counters.name;
-                match watch(epoll, source.0 as u64, &*link) {
+                match watch(epoll, source, &*link) {
                     Ok(()) => tracing::info!("{name}: the interface is back"),
                     Err(error) => tracing::error!(
                         "{name}: the interface is back, but epoll can't watch it: {error}"
@@ -270,8 +282,9 @@ impl EventLoop {
         self.forwarder.flush_captures();
     }
 
-    /// Takes a batch of frames from a link.
-    fn drain_link(&mut self, source: SourceIndex) {
+    /// Takes a batch of frames from a link. Returns whether there are more, of which epoll reports
+    /// nothing, because they were already read from the socket.
+    fn drain_link(&mut self, source: SourceIndex) -> bool {
         let origin = self.forwarder.origin(source);
         let pool = self.forwarder.pool_of(origin).clone();
         for taken in 0.. {
@@ -281,14 +294,12 @@ impl EventLoop {
                     self.forwarder.ports[port.0].net.as_mut()
                 }
             };
-            let Some(link) = link else { return };
-            // epoll does not report frames that were already read from the socket, so all of these
-            // are taken now, even beyond the limit.
-            if taken >= BATCH && !link.has_arrived() {
-                return;
+            let Some(link) = link else { return false };
+            if taken >= BATCH {
+                return link.has_arrived();
             }
             match link.receive(&mut self.spares[source.0], &pool) {
-                Ok(None) => return,
+                Ok(None) => return false,
                 Ok(Some(Received::Here(len))) if is_valid_length(len) => {
                     // The frame is handled if another buffer is free for the next frame. Otherwise
                     // the frame is dropped, and its buffer is used again.
@@ -309,6 +320,29 @@ impl EventLoop {
                     self.forwarder.counters_of(origin).refused.add_one()
                 }
                 Ok(Some(Received::Nothing)) => {}
+                Ok(Some(Received::Connected)) => {
+                    if let Err(error) = watch(&self.epoll, source, &*link) {
+                        link.disconnect();
+                        let name = &self.forwarder.counters_of(origin).name;
+                        tracing::error!("{name}: epoll can't watch the network: {error}");
+                    }
+                }
+                Ok(Some(Received::Closed(malformed))) => {
+                    let lost = link.disconnect();
+                    let complain = link.may_complain(self.now);
+                    let counters = self.forwarder.counters_of(origin);
+                    counters.dropped.add(lost);
+                    if let Some(length) = malformed {
+                        counters.errors.add_one();
+                        if complain {
+                            tracing::warn!(
+                                "{}: the network connection was closed: a frame can't have {length} \
+                                 bytes; check that QEMU uses -netdev stream",
+                                counters.name
+                            );
+                        }
+                    }
+                }
                 Err(Trouble::Passes(error)) => {
                     let complain = link.may_complain(self.now);
                     let counters = self.forwarder.counters_of(origin);
@@ -330,10 +364,11 @@ impl EventLoop {
                         tracing::error!("{name}: epoll can't forget the interface: {error}");
                     }
                     counters.dropped.add(lost);
-                    return;
+                    return false;
                 }
             }
         }
+        false
     }
 
     /// Takes a batch of frames from an engine. Returns whether the engine has more.
@@ -401,8 +436,21 @@ impl EventLoop {
 }
 
 /// Adds a source of events: epoll reports when `fd` is readable.
-fn watch(epoll: &OwnedFd, source: u64, fd: impl AsFd) -> rustix::io::Result<()> {
-    epoll::add(epoll, fd, EventData::new_u64(source), EventFlags::IN)
+fn watch(epoll: &OwnedFd, source: SourceIndex, fd: impl AsFd) -> rustix::io::Result<()> {
+    let data = EventData::new_u64(source.0 as u64);
+    epoll::add(epoll, fd, data, EventFlags::IN)
+}
+
+/// Adds a link as a source of events. A listening socket reports each connection once: while one
+/// connection is open, others wait.
+fn watch_link(epoll: &OwnedFd, source: SourceIndex, link: &Link) -> rustix::io::Result<()> {
+    match link.listener() {
+        Some(listener) => {
+            let data = EventData::new_u64(source.0 as u64);
+            epoll::add(epoll, listener, data, EventFlags::IN | EventFlags::ET)
+        }
+        None => watch(epoll, source, link),
+    }
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ mod frames;
 mod index;
 mod link;
 mod neighbours;
+mod net_stream;
 #[cfg(feature = "testing")]
 mod stepped;
 mod switch;
@@ -81,7 +82,7 @@ pub mod stats;
 
 pub use engine_queues::EnginePort;
 pub use fault::FaultPlan;
-pub use link::{open_net, DatagramPath, Uplink};
+pub use link::{DatagramPath, Uplink};
 #[cfg(feature = "testing")]
 pub use stepped::SteppedSwitch;
 pub use switch::{Config, Error, PortConfig, Switch, UplinkConfig};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Links, by which the process receives and sends frames: datagram sockets and tap interfaces.
+//! Links, by which the process receives and sends frames: sockets and tap interfaces.
 
 mod send;
 mod socket;
@@ -9,23 +9,23 @@ mod tests;
 
 use std::io;
 use std::mem;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use roce::{Frame, FramePool};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use sockets::{Access, NetSockets, SocketPath};
+use sockets::{Access, SocketPath};
 
 use crate::backlog::Backlog;
+use crate::net_stream::NetStream;
 use crate::tap::Tap;
 use crate::udp::Udp;
-use crate::unix_peer::UnixPeer;
 use crate::unix_uplink::UnixUplink;
 
 pub(crate) use send::{Delivery, Sender, Waits, BACKLOG};
 pub(crate) use socket::errno;
-pub use socket::{open_net, DatagramPath, Uplink};
+pub use socket::{DatagramPath, Uplink};
 
 use socket::{bind, enlarge, Socket};
 
@@ -46,6 +46,10 @@ pub(crate) enum Received {
     Refused,
     /// A datagram without a frame was handled.
     Nothing,
+    /// A connection was accepted, which epoll must watch.
+    Connected,
+    /// The connection has ended, or is to be ended because of a malformed length of a frame.
+    Closed(Option<u32>),
 }
 
 /// Why a read from a link failed.
@@ -84,18 +88,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link to a network interface by these sockets.
-    pub(crate) fn of_net(sockets: NetSockets) -> io::Result<Self> {
-        let NetSockets {
-            socket,
-            path,
-            remote,
-        } = sockets;
-        for socket in [&socket, remote.socket()] {
-            socket.set_nonblocking(true)?;
-        }
-        let peer = UnixPeer::of(remote);
-        Ok(Self::new(Socket::Net { socket, peer }, Some(path)))
+    /// A link to a network interface, whose QEMU connects to this socket.
+    pub(crate) fn of_net((listener, path): (UnixListener, SocketPath)) -> io::Result<Self> {
+        let stream = NetStream::new(listener)?;
+        Ok(Self::new(Socket::Net(stream), Some(path)))
     }
 
     pub(crate) fn open(uplink: Uplink, access: &Access) -> io::Result<Self> {
@@ -129,12 +125,11 @@ impl Link {
         }
     }
 
-    /// Searches for a restarted peer, if the link is a Unix socket.
+    /// Searches for a restarted peer, if the link is a Unix uplink.
     pub(crate) fn renew(&mut self) {
         match &mut self.socket {
-            Socket::Net { peer, .. } => peer.renew(),
             Socket::Unix(uplink) => uplink.renew(),
-            Socket::Udp(_) | Socket::Tap(_) => {}
+            Socket::Net(_) | Socket::Udp(_) | Socket::Tap(_) => {}
         }
     }
 
@@ -152,8 +147,7 @@ impl Link {
         let received = match &mut self.socket {
             Socket::Tap(tap) => tap.receive(into).map(Received::Here),
             Socket::Udp(socket) => socket.receive(into).map(Received::Here),
-            Socket::Net { socket, .. } => rustix::net::recv(socket, into, RecvFlags::TRUNC)
-                .map(|(_, len)| Received::Here(len)),
+            Socket::Net(stream) => stream.receive(into),
             Socket::Unix(uplink) => uplink.receive(into, pool),
         };
         match received {
@@ -165,7 +159,7 @@ impl Link {
             // A socket stays usable after an error. A tap interface that fails was deleted.
             Err(error) => Err(match self.socket {
                 Socket::Tap(_) => Trouble::Gone(error),
-                Socket::Net { .. } | Socket::Unix(_) | Socket::Udp(_) => Trouble::Passes(error),
+                Socket::Net(_) | Socket::Unix(_) | Socket::Udp(_) => Trouble::Passes(error),
             }),
         }
     }
@@ -183,9 +177,30 @@ impl Link {
     /// Handles the deletion of the interface. Returns the number of waiting frames that are lost.
     pub(crate) fn lose(&mut self) -> usize {
         self.gone = true;
+        self.clear()
+    }
+
+    /// Ends the connection of a network interface. Returns the number of waiting frames that are
+    /// lost.
+    pub(crate) fn disconnect(&mut self) -> usize {
+        if let Socket::Net(stream) = &mut self.socket {
+            stream.disconnect();
+        }
+        self.clear()
+    }
+
+    fn clear(&mut self) -> usize {
         self.watched = false;
         self.waits = Waits::No;
         self.backlog.clear() + mem::take(&mut self.dropped)
+    }
+
+    /// The listening socket of a network interface. [`as_fd`](Self::as_fd) is the connection.
+    pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        match &self.socket {
+            Socket::Net(stream) => Some(stream.listener()),
+            Socket::Unix(_) | Socket::Udp(_) | Socket::Tap(_) => None,
+        }
     }
 
     /// Attaches again to an interface that was deleted. Returns whether that succeeded.
@@ -202,15 +217,16 @@ impl Link {
     /// Whether the other end of the link may disappear and return, so that the event loop has to
     /// search for it from time to time.
     pub(crate) fn comes_and_goes(&self) -> bool {
-        !matches!(self.socket, Socket::Udp(_))
+        matches!(self.socket, Socket::Unix(_) | Socket::Tap(_))
     }
 
-    /// Whether frames were read from the socket that [`receive`](Self::receive) has yet to return.
+    /// Whether [`receive`](Self::receive) has frames to return of which epoll reports nothing.
     pub(crate) fn has_arrived(&self) -> bool {
         match &self.socket {
             Socket::Udp(socket) => socket.has_arrived(),
             Socket::Unix(uplink) => uplink.has_arrived(),
-            Socket::Net { .. } | Socket::Tap(_) => false,
+            Socket::Net(stream) => stream.has_arrived(),
+            Socket::Tap(_) => false,
         }
     }
 }
@@ -218,7 +234,7 @@ impl Link {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
-            Socket::Net { socket, .. } => socket.as_fd(),
+            Socket::Net(stream) => stream.as_fd(),
             Socket::Unix(uplink) => uplink.as_fd(),
             Socket::Udp(socket) => socket.as_fd(),
             Socket::Tap(tap) => tap.as_fd(),

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,7 +14,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use roce::net::Mac;
 use sandbox::{Kind, Reserve};
-use sockets::{Access, NetSockets};
+use sockets::{Access, SocketPath};
 use thiserror::Error;
 
 use crate::changes::{Change, ChangeRequests, ChangeResult};
@@ -22,7 +23,7 @@ use crate::event_loop::EventLoop;
 use crate::fault::FaultPlan;
 use crate::forwarder::{Forwarder, SwitchPort, UplinkPort};
 use crate::index::PortIndex;
-use crate::link::{open_net, DatagramPath, Link, Uplink};
+use crate::link::{Link, Uplink};
 use crate::neighbours::Neighbours;
 use crate::pcap::{Captured, PcapWriter};
 use crate::stats::{FrameCounters, Stats};
@@ -35,8 +36,8 @@ pub struct PortConfig {
     pub name: String,
     /// MAC address of the VM, unicast.
     pub mac: Mac,
-    /// Sockets of the VM's network interface, if it has one.
-    pub net: Option<DatagramPath>,
+    /// Path of the socket of the VM's network interface, if it has one. QEMU connects to it.
+    pub net: Option<PathBuf>,
     /// The only IP addresses that the network interface may claim. If empty, it may claim any
     /// address that no other port has.
     pub addresses: Vec<IpAddr>,
@@ -88,8 +89,8 @@ pub struct Config {
 /// Why a switch could not be set up.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The sockets of a network interface can't be opened.
-    #[error("can't open the network sockets of port {0}: {1}")]
+    /// The socket of a network interface can't be opened.
+    #[error("can't open the network socket of port {0}: {1}")]
     Net(String, #[source] io::Error),
     /// No seat is vacant for another port.
     #[error("all seats for ports are in use")]
@@ -160,16 +161,16 @@ impl Switch {
         Ok((switch, engines))
     }
 
-    /// Adds a port while the switch runs. `net` has the sockets of its network interface, so the
-    /// socket paths in `config` are not used.
+    /// Adds a port while the switch runs. `net` is the listening socket of its network interface,
+    /// so the path in `config` is not used.
     ///
     /// # Errors
     ///
-    /// All seats are in use, or epoll can't watch the sockets.
+    /// All seats are in use, or epoll can't watch the socket.
     pub fn add_port(
         &self,
         config: PortConfig,
-        net: Option<NetSockets>,
+        net: Option<(UnixListener, SocketPath)>,
     ) -> Result<EnginePort, Error> {
         let no_net = |error| Error::Net(config.name.clone(), error);
         let net = net.map(Link::of_net).transpose().map_err(no_net)?;
@@ -330,7 +331,10 @@ impl SwitchParts {
         let mut ports = Vec::new();
         let mut uplinks = Vec::new();
         for port in config.ports {
-            let open = |path| Link::of_net(open_net(path, &config.access)?);
+            let open = |path: &PathBuf| {
+                let socket = sockets::listen(path, &config.access).map_err(io::Error::other)?;
+                Link::of_net(socket)
+            };
             let net = port.net.as_ref().map(open).transpose();
             let net = net.map_err(|error| Error::Net(port.name.clone(), error))?;
             let engine = engine_of(&port, &waker);

@@ -16,7 +16,8 @@ fn unicast_between_machines() {
     assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "two"));
     // No other link has received the earlier frames: the broadcast is the next frame that arrives.
     rig.nets[0].send(&frame(BROADCAST, mac(0), "all"));
-    for far in [&rig.nets[1], &rig.nets[2], &rig.uplinks[0]] {
+    let fars: [&dyn End; 3] = [&rig.nets[1], &rig.nets[2], &rig.uplinks[0]];
+    for far in fars {
         assert_eq!(far.receive(), frame(BROADCAST, mac(0), "all"));
     }
     // The broadcast did not return to its sender.
@@ -102,7 +103,8 @@ fn network_interfaces_speak_no_roce() {
         }
     }
     rig.nets[0].send(&frame(BROADCAST, mac(0), "honest"));
-    for far in [&rig.nets[1], &rig.uplinks[0]] {
+    let fars: [&dyn End; 2] = [&rig.nets[1], &rig.uplinks[0]];
+    for far in fars {
         assert_eq!(far.receive(), frame(BROADCAST, mac(0), "honest"));
     }
     assert!(rig
@@ -242,7 +244,8 @@ fn roce_to_a_group_goes_to_those_who_joined() {
     for port in [0, 1] {
         assert_eq!(rig.engine_receive(port)[..], roce(GROUP, mac(2), 2));
     }
-    for far in [&rig.nets[0], &rig.nets[1], &rig.uplinks[0]] {
+    let fars: [&dyn End; 3] = [&rig.nets[0], &rig.nets[1], &rig.uplinks[0]];
+    for far in fars {
         assert_eq!(far.receive(), roce(GROUP, mac(2), 2));
     }
     engine(1).leave(GROUP);
@@ -339,7 +342,7 @@ fn ports_of_different_groups_do_not_reach_one_another() {
                 port.group = group;
             }
             if captured {
-                let dir = config.ports[0].net.as_ref().unwrap().local.parent();
+                let dir = config.ports[0].net.as_ref().unwrap().parent();
                 config.pcap = Some(dir.unwrap().join("pcap"));
             }
         });
@@ -354,7 +357,7 @@ fn ports_of_different_groups_do_not_reach_one_another() {
         rig.engine_send(0, &roce(GROUP, mac(0), 2));
         rig.engine_send(0, &roce(mac(1), mac(0), 3));
         // Ports of the same group and uplinks receive the frames.
-        let from_net = |far: &Far| loop {
+        let from_net = |far: &dyn End| loop {
             let received = far.receive();
             if received.ends_with(b"to all") {
                 return;

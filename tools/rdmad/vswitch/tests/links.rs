@@ -5,13 +5,13 @@
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::UnixListener;
 
 use common::*;
 use roce::net::Ecn;
 use roce::{FramePort, Packet};
 use tempfile::TempDir;
-use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
+use vswitch::{Config, PortConfig, Switch, Uplink};
 
 #[test]
 fn a_slow_reader_gets_what_fits_the_backlog() {
@@ -29,33 +29,104 @@ fn a_slow_reader_gets_what_fits_the_backlog() {
 }
 
 #[test]
+fn many_frames_of_one_write_arrive() {
+    let rig = Rig::new(2, 0);
+    let count = 300;
+    let packet = |number| {
+        let frame = frame(mac(1), mac(0), &format!("{number}"));
+        let length = (frame.len() as u32).to_be_bytes();
+        [&length[..], &frame].concat()
+    };
+    rig.nets[0].send_raw(&(0..count).map(packet).collect::<Vec<_>>().concat());
+    for number in 0..count {
+        assert_eq!(
+            rig.nets[1].receive(),
+            frame(mac(1), mac(0), &format!("{number}"))
+        );
+    }
+}
+
+#[test]
 fn nobody_at_the_other_end_costs_frames_alone() {
     let mut rig = Rig::new(3, 0);
     rig.nets.pop();
-    std::fs::remove_file(rig.dir.path().join("net2")).unwrap();
     rig.nets[0].send(&frame(mac(2), mac(0), "lost"));
     rig.nets[0].send(&frame(BROADCAST, mac(0), "heard"));
     assert_eq!(rig.nets[1].receive(), frame(BROADCAST, mac(0), "heard"));
     // Waits: the receiver may read the last frame before the switch has counted the dropped ones.
     rig.counts(2, |stats| stats.dropped, 2);
-    // The receiver returns: a new socket is bound at its path.
-    let again = UnixDatagram::bind(rig.dir.path().join("net2")).unwrap();
-    again.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The receiver returns.
+    let again = Net::at(&rig.dir.path().join("net2"));
+    again.send(&frame(mac(0), mac(2), "back"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(2), "back"));
     rig.nets[0].send(&frame(mac(2), mac(0), "found"));
-    assert_eq!(again.recv(&mut [0; 100]).unwrap(), 14 + 5);
+    assert_eq!(again.receive(), frame(mac(2), mac(0), "found"));
 }
 
 #[test]
-fn a_network_interface_that_comes_anew_is_found_while_the_old_one_lives() {
+fn a_second_connection_is_served_once_the_first_has_ended() {
+    let mut rig = Rig::new(2, 0);
+    let second = Net::at(&rig.dir.path().join("net1"));
+    second.send(&frame(mac(0), mac(1), "second"));
+    for text in ["one", "two"] {
+        rig.nets[1].send(&frame(mac(0), mac(1), text));
+        assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), text));
+        rig.nets[0].send(&frame(mac(1), mac(0), text));
+        assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), text));
+    }
+    drop(rig.nets.remove(1));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "second"));
+    rig.nets[0].send(&frame(mac(1), mac(0), "three"));
+    assert_eq!(second.receive(), frame(mac(1), mac(0), "three"));
+}
+
+/// A malformed length ends the connection, and nothing else.
+#[test]
+fn a_malformed_stream_is_closed() {
     let rig = Rig::new(2, 0);
     let path = rig.dir.path().join("net1");
-    std::fs::remove_file(&path).unwrap();
-    let again = UnixDatagram::bind(path).unwrap();
-    again.set_nonblocking(true).unwrap();
-    wait_until("a frame at the new one", || {
-        rig.nets[0].send(&frame(mac(1), mac(0), "found"));
-        again.recv(&mut [0; 100]).is_ok()
-    });
+    for (count, length) in (1..).zip([0, 1 << 20, u32::MAX]) {
+        let net = Net::at(&path);
+        if count == 1 {
+            // The first connection is still open.
+            rig.nets[1].send_raw(&length.to_be_bytes());
+            rig.nets[1].ends();
+        } else {
+            net.send_raw(&length.to_be_bytes());
+            net.ends();
+        }
+        rig.counts(1, |stats| stats.errors, count);
+    }
+    let net = Net::at(&path);
+    net.send(&frame(mac(0), mac(1), "sound"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "sound"));
+}
+
+/// A frame that is too long for the switch is refused, as on other links.
+#[test]
+fn a_frame_that_is_too_long_ends_no_connection() {
+    let rig = Rig::new(2, 0);
+    for _ in 0..3 {
+        rig.nets[0].send(&vec![2; 20_000]);
+    }
+    rig.nets[0].send(&frame(mac(1), mac(0), "short"));
+    assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "short"));
+    rig.counts(0, |stats| stats.refused, 3);
+}
+
+#[test]
+fn a_network_interface_that_does_not_read_harms_nobody_else() {
+    let rig = Rig::new(3, 0);
+    let long = |to: usize| [&frame(mac(to), mac(0), "")[..], &[0; 8000]].concat();
+    for _ in 0..2000 {
+        rig.nets[0].send(&long(1));
+        rig.nets[0].send(&long(2));
+        assert_eq!(rig.nets[2].receive(), long(2));
+    }
+    wait_until("drops", || rig.stats(1).dropped > 0);
+    // Frames of other ports still have room.
+    rig.nets[2].send(&frame(mac(1), mac(2), "late"));
+    while rig.nets[1].receive() != frame(mac(1), mac(2), "late") {}
 }
 
 #[test]
@@ -454,17 +525,14 @@ fn a_frame_that_is_too_long_is_refused_by_a_tap() {
 #[test]
 fn sockets_left_behind_are_replaced_and_live_ones_are_not() {
     let dir = TempDir::new().unwrap();
-    let (local, remote) = (dir.path().join("switch"), dir.path().join("qemu"));
-    drop(UnixDatagram::bind(&local).unwrap());
+    let local = dir.path().join("switch");
+    drop(UnixListener::bind(&local).unwrap());
     assert!(local.exists());
     let config = Config {
         ports: vec![PortConfig {
             name: "a".into(),
             mac: mac(0),
-            net: Some(DatagramPath {
-                local: local.clone(),
-                remote,
-            }),
+            net: Some(local.clone()),
             ..PortConfig::default()
         }],
         ..Config::default()
@@ -472,7 +540,7 @@ fn sockets_left_behind_are_replaced_and_live_ones_are_not() {
     let (switch, _) = Switch::start(config.clone()).unwrap();
     let error = Switch::start(config.clone()).unwrap_err().to_string();
     assert!(
-        error.contains("network sockets of port a") && error.contains("in use"),
+        error.contains("network socket of port a") && error.contains("in use"),
         "{error}"
     );
     drop(switch);

@@ -11,7 +11,7 @@ use std::thread;
 use common::*;
 use roce::{Frame, FramePort};
 use sockets::Access;
-use vswitch::{open_net, DatagramPath, EnginePort, PortConfig};
+use vswitch::{EnginePort, PortConfig};
 
 /// Configuration of port number `port`, which a test adds later.
 fn late(port: usize, group: u32) -> PortConfig {
@@ -94,29 +94,21 @@ fn a_network_interface_comes_and_goes() {
     let rig = rig(1);
     let at = |name: &str| rig.dir.path().join(name);
     for number in 0..3 {
-        let far = std::os::unix::net::UnixDatagram::bind(at("late")).unwrap();
-        far.set_read_timeout(Some(PATIENCE)).unwrap();
-        let path = DatagramPath {
-            local: at("late.switch"),
-            remote: at("late"),
-        };
-        let sockets = open_net(&path, &Access::default()).unwrap();
+        let socket = sockets::listen(&at("late"), &Access::default()).unwrap();
+        let far = Net::at(&at("late"));
         let config = PortConfig {
             addresses: vec!["10.9.0.3".parse().unwrap()],
             ..late(2, 0)
         };
-        let engine = rig.switch.add_port(config, Some(sockets)).unwrap();
+        let engine = rig.switch.add_port(config, Some(socket)).unwrap();
         let text = format!("frame {number}");
-        rig.nets[0].send(&frame(mac(2), mac(0), &text));
-        let mut bytes = [0; 100];
-        let len = far.recv(&mut bytes).unwrap();
-        assert_eq!(bytes[..len], frame(mac(2), mac(0), &text));
-        far.send_to(&frame(mac(0), mac(2), &text), at("late.switch"))
-            .unwrap();
+        far.send(&frame(mac(0), mac(2), &text));
         assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(2), &text));
+        rig.nets[0].send(&frame(mac(2), mac(0), &text));
+        assert_eq!(far.receive(), frame(mac(2), mac(0), &text));
         rig.switch.remove_port(&engine).unwrap();
-        assert!(!at("late.switch").exists());
-        std::fs::remove_file(at("late")).unwrap();
+        far.ends();
+        assert!(!at("late").exists());
     }
 }
 

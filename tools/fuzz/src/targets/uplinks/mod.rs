@@ -46,10 +46,8 @@ const ENDLESS: usize = 2000;
 const SLEEPS: usize = 400;
 /// Maximum sleep of the switch while frames wait for room.
 const STALE: Duration = Duration::from_millis(500);
-/// Maximum number of frames that the switch takes from one source in a round. `TOGETHER` is the
-/// maximum number of datagrams that one call receives.
+/// Maximum number of frames that the switch takes from one source in a round.
 const BATCH: u64 = 64;
-const TOGETHER: u64 = 128;
 /// The honest and the hostile parties.
 const HONEST_PARTIES: [Party; 3] = [Party::Net(0), Party::Engine(0), Party::Uplink(0)];
 const HOSTILE_PARTIES: [Party; 4] = [
@@ -104,6 +102,7 @@ fn config(dir: &Path, udp: [SocketAddr; 2], ledger: &Ledger) -> (Config, [Far; L
     });
     let [ours, switch] = udp;
     let fars = array::from_fn(|link| match link {
+        0..PORTS => Far::stream(paths[link].local.clone()),
         4 => Far::udp(ours, switch),
         _ => Far::unix(paths[link].remote.clone(), paths[link].local.clone()),
     });
@@ -112,7 +111,7 @@ fn config(dir: &Path, udp: [SocketAddr; 2], ledger: &Ledger) -> (Config, [Far; L
         config.ports.push(PortConfig {
             name: format!("vm{port}"),
             mac: mac(port),
-            net: Some(path.clone()),
+            net: Some(path.local.clone()),
             addresses: match (ledger.restricted[port], port) {
                 (false, _) => vec![],
                 (true, 0) => vec![ADDRESS.into()],
@@ -143,7 +142,7 @@ impl World {
         ledger.routed[1..].copy_from_slice(&[input.any(), input.any()]);
         let dir = TempDir::new().expect("a directory");
         let now = Instant::now();
-        let (fars, switch, engines) = loop {
+        let (mut fars, switch, engines) = loop {
             let udp = [free_address(), free_address()];
             let (config, fars) = config(dir.path(), udp, &ledger);
             match SteppedSwitch::new(config, now) {
@@ -154,6 +153,9 @@ impl World {
                 Err(error) => panic!("{error}"),
             }
         };
+        for far in &mut fars[..PORTS] {
+            far.open();
+        }
         fars[2].connect();
         let told = Arc::new(AtomicBool::new(false));
         let tell = told.clone();
@@ -189,7 +191,8 @@ impl World {
                     0..=1 => far.reads = !far.reads,
                     2 => far.close(),
                     3..=4 => far.open(),
-                    5..=6 => far.connect(),
+                    5 => far.connect(),
+                    6 => far.send_malformed(),
                     _ => far.deafen(),
                 }
             }
@@ -361,7 +364,6 @@ impl World {
             // A port has two sources: its network interface and its engine.
             let limit = match source {
                 0..PORTS => 2 * BATCH,
-                4 => BATCH + TOGETHER,
                 _ => BATCH,
             };
             let taken = after - before;

@@ -3,7 +3,6 @@
 //! Packets with a forged sender.
 
 use std::net::IpAddr;
-use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ use virtio_rdma_abi::ib::{
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
-use vswitch::{Config, DatagramPath};
+use vswitch::Config;
 
 use crate::harness::*;
 
@@ -45,11 +44,7 @@ fn management(from: &Vm, to: &Vm) -> Vec<u8> {
 #[test]
 fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     let dir = TempDir::new().unwrap();
-    let (local, remote) = (dir.path().join("switch"), dir.path().join("qemu"));
-    let net = DatagramPath {
-        local: local.clone(),
-        remote: remote.clone(),
-    };
+    let net = dir.path().join("net");
     let daemon = Daemon::with_ports(1..=2, 1, PathPolicy::Wire, Config::default(), |port| {
         if port.mac == mac(2) {
             port.net = Some(net.clone());
@@ -66,8 +61,7 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     connect(&gsi, &theirs);
     let mr = a.mr(4096);
     gsi.post_recv(9, &[sge(&mr, 0, 400)]);
-    let qemu = UnixDatagram::bind(&remote).unwrap();
-    qemu.send_to(&management(b, a), &local).unwrap();
+    interface::Net::at(&net).send(&management(b, a));
     wait("a frame to be refused", || {
         (daemon.switch.stats()[1].refused == 1).then_some(())
     });

@@ -15,8 +15,8 @@ use super::socket::Socket;
 use super::Link;
 
 /// Maximum number of frames of a source that wait for room in a socket. It does not limit frames of
-/// engines, unless the link is stalled. The socket of a network interface holds only
-/// `net.unix.max_dgram_qlen` datagrams, 10 by default, less than one window of a connection.
+/// engines, unless the link is stalled. The socket of a network interface holds about a hundred
+/// frames, less than one window of a connection.
 pub(crate) const BACKLOG: usize = 512;
 
 /// Number of waiting frames above which a new frame is marked as congested, if its sender supports
@@ -59,7 +59,7 @@ pub(crate) struct Sender {
     pub(crate) is_patient: bool,
 }
 
-/// The error of a send if the socket has no room.
+/// The error of a send if the frame has to wait for room in the backlog.
 struct Full;
 
 /// The event for which the frames in a backlog wait.
@@ -77,9 +77,9 @@ impl Link {
     /// Whether frames are collected to be sent together.
     fn sends_together(&self) -> bool {
         match &self.socket {
-            Socket::Udp(_) => true,
+            Socket::Net(_) | Socket::Udp(_) => true,
             Socket::Unix(uplink) => uplink.takes_batches(),
-            Socket::Net { .. } | Socket::Tap(_) => false,
+            Socket::Tap(_) => false,
         }
     }
 
@@ -88,6 +88,9 @@ impl Link {
     /// a full backlog, unless the link is stalled. Links that send several frames in one call
     /// collect frames until [`retry`](Self::retry).
     pub(crate) fn send(&mut self, frame: Frame, sender: Sender, now: Instant) -> Delivery {
+        if !self.socket.is_connected() {
+            return Delivery::Dropped;
+        }
         if self.sends_together() {
             let sent = self.enqueue(frame, sender, now);
             if self.waits == Waits::No && self.backlog.len() >= TOGETHER {
@@ -114,25 +117,31 @@ impl Link {
             source,
             is_patient: false,
         };
-        match self.send_at_once(frame) {
-            Ok(sent) => sent,
-            Err(Full) => match pool.take(frame.len()) {
-                Some(mut copy) => {
-                    copy.copy_from_slice(frame);
-                    self.enqueue(copy, sender, now)
-                }
-                None => Delivery::Dropped,
-            },
+        if let Ok(sent) = self.send_at_once(frame) {
+            return sent;
         }
+        let Some(mut copy) = pool.take(frame.len()) else {
+            return Delivery::Dropped;
+        };
+        copy.copy_from_slice(frame);
+        let sent = self.enqueue(copy, sender, now);
+        if self.waits == Waits::No {
+            // Sent now, since the copies of many links may use up the buffers.
+            self.send_waiting(now);
+        }
+        sent
     }
 
     fn send_at_once(&mut self, frame: &[u8]) -> Result<Delivery, Full> {
-        if !self.backlog.is_empty() {
+        if !self.socket.is_connected() {
+            return Ok(Delivery::Dropped);
+        }
+        if !self.backlog.is_empty() || self.socket.is_stream() {
             return Err(Full);
         }
         match self.socket.send(frame) {
             Ok(()) => Ok(Delivery::Done),
-            Err(error) => match self.waits_after(error) {
+            Err(error) => match Self::waits_after(error) {
                 Waits::No => Ok(Delivery::Dropped),
                 waits => {
                     self.waits = waits;
@@ -143,11 +152,10 @@ impl Link {
     }
 
     /// The event to wait for after a send has failed with `error`. `No` if waiting does not help.
-    fn waits_after(&self, error: Errno) -> Waits {
-        match (error, &self.socket) {
-            // The receiver's queue is full, not the socket that epoll watches.
-            (Errno::AGAIN, Socket::Net { .. }) | (Errno::NOBUFS, _) => Waits::ForTime,
-            (Errno::AGAIN, _) => Waits::ForRoom,
+    const fn waits_after(error: Errno) -> Waits {
+        match error {
+            Errno::NOBUFS => Waits::ForTime,
+            Errno::AGAIN => Waits::ForRoom,
             _ => Waits::No,
         }
     }
@@ -183,7 +191,7 @@ impl Link {
                     self.waiting = now;
                     sent
                 }
-                Err(error) => match self.waits_after(error) {
+                Err(error) => match Self::waits_after(error) {
                     Waits::No => {
                         self.dropped += 1;
                         1

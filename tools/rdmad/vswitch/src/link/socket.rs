@@ -12,11 +12,11 @@ use roce::Frame;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use sockets::{Access, NetSockets, RemoteSocket, SocketPath};
+use sockets::{Access, SocketPath};
 
+use crate::net_stream::NetStream;
 use crate::tap::Tap;
 use crate::udp::Udp;
-use crate::unix_peer::UnixPeer;
 use crate::unix_uplink::UnixUplink;
 
 /// Requested size of a socket's receive buffer in bytes. The kernel may grant less.
@@ -27,7 +27,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 const SEND_BUFFER: usize = 1 << 20;
 
 /// The paths of two Unix datagram sockets. Each datagram is a raw frame, as QEMU's `-netdev dgram`
-/// sends it.
+/// sends it, or a batch between switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramPath {
     /// The socket that the switch binds.
@@ -54,13 +54,8 @@ pub enum Uplink {
 
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// The sockets of a VM's network interface.
-    Net {
-        /// The socket that receives frames, from anybody with access to its path.
-        socket: UnixDatagram,
-        /// A separate, connected socket that sends frames.
-        peer: UnixPeer,
-    },
+    /// The network interface of a VM.
+    Net(NetStream),
     Unix(UnixUplink),
     Udp(Udp),
     Tap(Tap),
@@ -73,34 +68,34 @@ impl Socket {
         match self {
             Self::Udp(socket) => socket.send(frames),
             Self::Unix(uplink) => uplink.send_first(frames),
-            Self::Net { .. } | Self::Tap(_) => self.send(&frames[0]).map(|()| 1),
+            Self::Net(stream) => stream.send_first(frames),
+            Self::Tap(_) => self.send(&frames[0]).map(|()| 1),
         }
     }
 
+    /// Sends one frame. A frame on a [stream](Self::is_stream) waits in the backlog instead: a part
+    /// of it may be sent before the rest.
     pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
         match self {
-            Self::Net { peer, .. } => peer.send(frame),
+            Self::Net(_) => Err(Errno::AGAIN),
             Self::Unix(uplink) => uplink.send(frame),
             Self::Udp(socket) => socket.send_one(frame),
             Self::Tap(tap) => tap.send(frame),
         }
     }
-}
 
-/// Opens the sockets of a network interface.
-///
-/// # Errors
-///
-/// The socket can't be bound at its path, or the keeper process refuses to open it.
-pub fn open_net(path: &DatagramPath, access: &Access) -> io::Result<NetSockets> {
-    let (socket, at) = bind(path, access)?;
-    let sender = UnixDatagram::unbound()?;
-    enlarge(sender.as_fd());
-    Ok(NetSockets {
-        socket,
-        path: at,
-        remote: RemoteSocket::new(sender, path.remote.clone())?,
-    })
+    /// Whether a send may end within a frame.
+    pub(super) const fn is_stream(&self) -> bool {
+        matches!(self, Self::Net(_))
+    }
+
+    /// Whether a frame can be sent at all. Only a network interface tells.
+    pub(super) const fn is_connected(&self) -> bool {
+        match self {
+            Self::Net(stream) => stream.is_connected(),
+            Self::Unix(_) | Self::Udp(_) | Self::Tap(_) => true,
+        }
+    }
 }
 
 /// Binds a socket that receives frames.

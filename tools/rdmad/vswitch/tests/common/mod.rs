@@ -21,8 +21,11 @@ use tempfile::TempDir;
 use vswitch::stats::Stats;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Switch, Uplink};
 
+#[path = "../../../testing/net.rs"]
+mod net;
 #[path = "../../../testing/wait.rs"]
 mod waiting;
+pub use net::Net;
 pub use waiting::*;
 
 pub const BROADCAST: Mac = [0xff; 6];
@@ -73,7 +76,19 @@ pub fn is_of_switches(bytes: &[u8]) -> bool {
     bytes.get(6..12) == Some(&[0; 6])
 }
 
-/// QEMU's end of a network interface, or the far end of an uplink.
+/// The other end of a link.
+pub trait End {
+    /// Receives the next frame.
+    fn receive(&self) -> Vec<u8>;
+}
+
+impl End for Net {
+    fn receive(&self) -> Vec<u8> {
+        Net::receive(self)
+    }
+}
+
+/// The far end of an uplink.
 pub struct Far(UnixDatagram, PathBuf);
 
 impl Far {
@@ -112,16 +127,6 @@ impl Far {
         });
     }
 
-    /// Receives the next frame, and skips datagrams between switches.
-    pub fn receive(&self) -> Vec<u8> {
-        loop {
-            let bytes = self.receive_any();
-            if !is_of_switches(&bytes) {
-                return bytes;
-            }
-        }
-    }
-
     /// Receives the next datagram.
     pub fn receive_any(&self) -> Vec<u8> {
         let mut bytes = vec![0; 70_000];
@@ -131,10 +136,25 @@ impl Far {
     }
 }
 
+impl End for Far {
+    /// Receives the next frame, and skips datagrams between switches.
+    fn receive(&self) -> Vec<u8> {
+        loop {
+            let bytes = self.receive_any();
+            if !is_of_switches(&bytes) {
+                return bytes;
+            }
+        }
+    }
+}
+
+/// Number of refused frames of each network interface that [`Rig::stats`] leaves out.
+const GREETINGS: u64 = 1;
+
 /// A switch with its engines and the far ends of its links.
 pub struct Rig {
     pub switch: Switch,
-    pub nets: Vec<Far>,
+    pub nets: Vec<Net>,
     pub uplinks: Vec<Far>,
     pub engines: Vec<(EnginePort, mpsc::Receiver<()>)>,
     pub dir: TempDir,
@@ -157,14 +177,12 @@ impl Rig {
             (Far(socket, local.clone()), DatagramPath { local, remote })
         };
         let mut config = Config::default();
-        let (mut net_ends, mut uplink_ends) = (Vec::new(), Vec::new());
+        let mut uplink_ends = Vec::new();
         for port in 0..ports {
-            let (end, path) = far(format!("net{port}"));
-            net_ends.push(end);
             config.ports.push(PortConfig {
                 name: format!("vm{port}"),
                 mac: mac(port),
-                net: Some(path),
+                net: Some(dir.path().join(format!("net{port}"))),
                 ..PortConfig::default()
             });
         }
@@ -174,7 +192,18 @@ impl Rig {
             config.uplinks.push(Uplink::Unix(path).into());
         }
         change(&mut config);
+        let paths: Vec<_> = config
+            .ports
+            .iter()
+            .map_while(|port| port.net.clone())
+            .collect();
         let (switch, engines) = Switch::start(config).unwrap();
+        let nets: Vec<_> = paths.iter().map(|path| Net::at(path)).collect();
+        // The switch refuses this frame. By then, it has accepted the connection.
+        for (port, net) in nets.iter().enumerate() {
+            net.send(&[0; 14]);
+            wait_until("a connection", || switch.stats()[port].refused == GREETINGS);
+        }
         let engines = engines
             .into_iter()
             .map(|engine| {
@@ -187,7 +216,7 @@ impl Rig {
             .collect();
         Self {
             switch,
-            nets: net_ends,
+            nets,
             uplinks: uplink_ends,
             engines,
             dir,
@@ -229,7 +258,11 @@ impl Rig {
     /// switch's thread may not have counted the last frames yet: [`counts`](Self::counts) waits for
     /// a value.
     pub fn stats(&self, index: usize) -> Stats {
-        self.switch.stats()[index].clone()
+        let mut stats = self.switch.stats()[index].clone();
+        if index < self.nets.len() {
+            stats.refused -= GREETINGS;
+        }
+        stats
     }
 
     /// Waits until a counter of port or uplink `index` reaches `value`. It must not exceed `value`.

@@ -5,6 +5,8 @@
 
 pub mod cq;
 mod daemon;
+#[path = "../../../../testing/net.rs"]
+pub mod interface;
 pub mod mode;
 mod net;
 mod pair;

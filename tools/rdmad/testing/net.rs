@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! QEMU's end of a network interface, shared by the tests of the daemon's crates.
+// Each test program uses a part of this module.
+#![allow(dead_code)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Time limit of a wait, which only a broken switch exceeds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to the switch. Each frame follows its length.
+pub struct Net(UnixStream);
+
+impl Net {
+    /// Connects to the switch's socket.
+    pub fn at(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).expect("the switch's socket");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Self(stream)
+    }
+
+    pub fn send(&self, frame: &[u8]) {
+        let length = (frame.len() as u32).to_be_bytes();
+        self.send_raw(&[&length[..], frame].concat());
+    }
+
+    /// Sends bytes, which need not be a frame after its length.
+    pub fn send_raw(&self, bytes: &[u8]) {
+        (&self.0).write_all(bytes).expect("a connection");
+    }
+
+    /// Receives the next frame.
+    pub fn receive(&self) -> Vec<u8> {
+        let mut length = [0; 4];
+        (&self.0).read_exact(&mut length).expect("a frame");
+        let mut bytes = vec![0; u32::from_be_bytes(length) as usize];
+        (&self.0).read_exact(&mut bytes).expect("a whole frame");
+        bytes
+    }
+
+    /// Waits until the switch ends the connection. No frame must arrive before.
+    pub fn ends(&self) {
+        match (&self.0).read(&mut [0; 1]) {
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
