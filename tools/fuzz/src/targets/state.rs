@@ -21,7 +21,7 @@ const OPTIONS: [&str; 6] = [
     ",rate=1M",
     ",rate=2M,messages=9",
     ",group=x,ip=fd09::1",
-    ",net=/run/x:/run/y",
+    ",net=/run/x",
     ",memory=1G,speed=400",
 ];
 /// Users of the sockets of added ports.
