@@ -22,6 +22,10 @@ pub const SRQ_CONFIG_OFFSET: usize = 160;
 /// [`Feature::RateLimit`](super::feature::Feature::RateLimit) is negotiated.
 pub const RATE_LIMIT_CONFIG_OFFSET: usize = 176;
 
+/// Offset of [`CqModerationConfig`], which is valid once
+/// [`Feature::CqModeration`](super::feature::Feature::CqModeration) is negotiated.
+pub const CQ_MODERATION_CONFIG_OFFSET: usize = 192;
+
 /// Offset of [`CounterSetConfig`], which is valid once
 /// [`Feature::CounterSets`](super::feature::Feature::CounterSets) is negotiated.
 pub const COUNTER_SET_CONFIG_OFFSET: usize = 208;
@@ -41,6 +45,10 @@ const _: () = assert!(Field::are_aligned(SRQ_CONFIG_OFFSET, SrqConfig::FIELDS));
 const _: () = assert!(Field::are_aligned(
     RATE_LIMIT_CONFIG_OFFSET,
     RateLimitConfig::FIELDS
+));
+const _: () = assert!(Field::are_aligned(
+    CQ_MODERATION_CONFIG_OFFSET,
+    CqModerationConfig::FIELDS
 ));
 const _: () = assert!(Field::are_aligned(
     COUNTER_SET_CONFIG_OFFSET,
@@ -223,6 +231,17 @@ wire_struct! {
         8 => max_burst_size: u32,
         /// Types of QPs that can have a rate limit.
         12 => qp_types: QpTypes,
+    }
+}
+
+wire_struct! {
+    /// Limits of the moderation of CQs, at [`CQ_MODERATION_CONFIG_OFFSET`].
+    pub struct CqModerationConfig: 8 {
+        /// Largest `count` of [`CmdModifyCq`](super::ctrl::CmdModifyCq), at least 1.
+        0 => max_count: u32,
+        /// Largest `period` of [`CmdModifyCq`](super::ctrl::CmdModifyCq) in microseconds, at least
+        /// 1.
+        4 => max_period: u32,
     }
 }
 

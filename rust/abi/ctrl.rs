@@ -108,6 +108,8 @@ wire_enum! {
         ReregMr = 30,
         /// Revoke the device's access to the memory of an MR.
         RevokeMr = 31,
+        /// Set the moderation of a CQ.
+        ModifyCq = 32,
         /// Create a counter set.
         CreateCounterSet = 33,
         /// Destroy a counter set.

@@ -4,9 +4,9 @@
 //! them.
 
 use super::config::{
-    CounterSetConfig, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig,
-    COUNTER_SET_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET,
-    SRQ_CONFIG_OFFSET,
+    CounterSetConfig, CqModerationConfig, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig,
+    COUNTER_SET_CONFIG_OFFSET, CQ_MODERATION_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use super::ctrl::Command;
 use super::ib::{AccessFlags, WrOpcode};
@@ -55,6 +55,9 @@ wire_enum! {
         /// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)). MRs over DMA buffers of other drivers
         /// require this feature.
         Peers = 12,
+        /// `VIRTIO_RDMA_F_CQ_MODERATION`: the device can delay the completion events of a CQ
+        /// ([`CmdModifyCq`](super::ctrl::CmdModifyCq)).
+        CqModeration = 13,
         /// `VIRTIO_RDMA_F_COUNTER_SETS`: a counter set counts the events of the QPs that are bound
         /// to it ([`CmdBindCounterSet`](super::ctrl::CmdBindCounterSet)).
         CounterSets = 14,
@@ -88,6 +91,7 @@ impl Feature {
             Self::AtomicWrite => "atomic-write",
             Self::Flush => "flush",
             Self::Peers => "peers",
+            Self::CqModeration => "cq-moderation",
             Self::CounterSets => "counter-sets",
         }
     }
@@ -95,7 +99,9 @@ impl Feature {
     /// The other feature without which this one has no effect.
     pub const fn needs(self) -> Option<Self> {
         match self {
-            Self::Srq | Self::ResizeCq | Self::CounterSets => Some(Self::RingAddr),
+            Self::Srq | Self::ResizeCq | Self::CqModeration | Self::CounterSets => {
+                Some(Self::RingAddr)
+            }
             _ => None,
         }
     }
@@ -129,6 +135,7 @@ impl Feature {
             Self::RingAddr => (OWN_RINGS_CONFIG_OFFSET, OwnRingsConfig::SIZE),
             Self::Srq => (SRQ_CONFIG_OFFSET, SrqConfig::SIZE),
             Self::RateLimit => (RATE_LIMIT_CONFIG_OFFSET, RateLimitConfig::SIZE),
+            Self::CqModeration => (CQ_MODERATION_CONFIG_OFFSET, CqModerationConfig::SIZE),
             Self::CounterSets => (COUNTER_SET_CONFIG_OFFSET, CounterSetConfig::SIZE),
             _ => (0, 0),
         };
@@ -149,6 +156,7 @@ impl Command {
             Self::AttachMcast | Self::DetachMcast => Some(Feature::Multicast),
             Self::QueryCounters => Some(Feature::Counters),
             Self::RevokeMr => Some(Feature::Peers),
+            Self::ModifyCq => Some(Feature::CqModeration),
             Self::CreateCounterSet
             | Self::DestroyCounterSet
             | Self::BindCounterSet

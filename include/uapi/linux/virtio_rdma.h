@@ -474,6 +474,12 @@
 #define VIRTIO_RDMA_RATE_LIMIT_CONFIG_OFFSET 176
 
 /*
+ * Offset of struct virtio_rdma_cq_moderation_config, which is valid once CqModeration is
+ * negotiated.
+ */
+#define VIRTIO_RDMA_CQ_MODERATION_CONFIG_OFFSET 192
+
+/*
  * Offset of struct virtio_rdma_counter_set_config, which is valid once CounterSets is
  * negotiated.
  */
@@ -669,6 +675,17 @@ struct virtio_rdma_rate_limit_config {
 } __attribute__((packed));
 
 /**
+ * struct virtio_rdma_cq_moderation_config - limits of the moderation of CQs, at
+ *	CQ_MODERATION_CONFIG_OFFSET
+ * @max_count: largest count of struct virtio_rdma_cmd_modify_cq, at least 1
+ * @max_period: largest period of struct virtio_rdma_cmd_modify_cq in microseconds, at least 1
+ */
+struct virtio_rdma_cq_moderation_config {
+	__le32 max_count;
+	__le32 max_period;
+} __attribute__((packed));
+
+/**
  * struct virtio_rdma_counter_set_config - limit of counter sets, at COUNTER_SET_CONFIG_OFFSET
  * @max_counter_sets: number of counter sets, at least 1
  */
@@ -729,6 +746,11 @@ struct virtio_rdma_counter_set_config {
  * feature.
  */
 #define VIRTIO_RDMA_F_PEERS 12
+/*
+ * VIRTIO_RDMA_F_CQ_MODERATION: the device can delay the completion events of a CQ (struct
+ * virtio_rdma_cmd_modify_cq).
+ */
+#define VIRTIO_RDMA_F_CQ_MODERATION 13
 /*
  * VIRTIO_RDMA_F_COUNTER_SETS: a counter set counts the events of the QPs that are bound to it
  * (struct virtio_rdma_cmd_bind_counter_set).
@@ -911,6 +933,8 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_REREG_MR 30
 /* Revoke the device's access to the memory of an MR. */
 #define VIRTIO_RDMA_CMD_REVOKE_MR 31
+/* Set the moderation of a CQ. */
+#define VIRTIO_RDMA_CMD_MODIFY_CQ 32
 /* Create a counter set. */
 #define VIRTIO_RDMA_CMD_CREATE_COUNTER_SET 33
 /* Destroy a counter set. */
@@ -1234,6 +1258,20 @@ struct virtio_rdma_cmd_resize_cq {
  */
 struct virtio_rdma_rsp_resize_cq {
 	__le32 end;
+} __attribute__((packed));
+
+/**
+ * struct virtio_rdma_cmd_modify_cq - MODIFY_CQ: sets the moderation of a CQ. The CQ's event
+ *	is sent period microseconds after it is due, or as soon as count completions are there. If
+ *	one of both is 0, or count is 1, the event is sent at once
+ * @cqn: handle
+ * @count: number of completions, at most CqModerationConfig::max_count
+ * @period: microseconds, at most CqModerationConfig::max_period
+ */
+struct virtio_rdma_cmd_modify_cq {
+	__le32 cqn;
+	__le32 count;
+	__le32 period;
 } __attribute__((packed));
 
 /**

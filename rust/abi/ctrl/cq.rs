@@ -95,3 +95,18 @@ wire_struct! {
     }
 }
 request!(CmdResizeCq, ResizeCq, RspResizeCq);
+
+wire_struct! {
+    /// MODIFY_CQ: sets the moderation of a CQ. The CQ's event is sent `period` microseconds after
+    /// it is due, or as soon as `count` completions are there. If one of both is 0, or `count` is
+    /// 1, the event is sent at once.
+    pub struct CmdModifyCq: 12 {
+        /// Handle.
+        0 => cqn: Cqn,
+        /// Number of completions, at most `CqModerationConfig::max_count`.
+        4 => count: u32,
+        /// Microseconds, at most `CqModerationConfig::max_period`.
+        8 => period: u32,
+    }
+}
+request!(CmdModifyCq, ModifyCq, Empty);

@@ -181,6 +181,7 @@ fn a_withheld_feature_is_not_offered() {
         Feature::RingAddr,
         Feature::Srq,
         Feature::ResizeCq,
+        Feature::CqModeration,
         Feature::CounterSets,
     ];
     assert_eq!(without, features.without(Features::of(&of_rings)));

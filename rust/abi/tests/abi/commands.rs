@@ -3,19 +3,20 @@
 //! Configuration space, control commands and QP attributes.
 
 use virtio_rdma_abi::config::{
-    eui64_from_mac, mac_from_eui64, Config, CounterSetConfig, DeviceCaps, OwnRingsConfig, QpTypes,
-    RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET, DOORBELL_SHM_ID,
-    OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    eui64_from_mac, mac_from_eui64, Config, CounterSetConfig, CqModerationConfig, DeviceCaps,
+    OwnRingsConfig, QpTypes, RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET,
+    CQ_MODERATION_CONFIG_OFFSET, DOORBELL_SHM_ID, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdBindCounterSet, CmdCreateCounterSet,
     CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings,
     CmdCreateSrq, CmdDeallocMw, CmdDelGid, CmdDeregMr, CmdDestroyCounterSet, CmdDestroyCq,
     CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
-    CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey, CmdQueryPort,
-    CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdReregMr,
-    CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, CreateFlags, Empty,
-    NotifyFlags, PageListDepth, ReregFlags, RspAllocMw, RspCreateCounterSet, RspCreateCq,
+    CmdModifyCq, CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey,
+    CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, CreateFlags,
+    Empty, NotifyFlags, PageListDepth, ReregFlags, RspAllocMw, RspCreateCounterSet, RspCreateCq,
     RspCreatePd, RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey,
     RspQueryPort, RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST,
     MAX_RESPONSE, RESPONSE_OK,
@@ -659,6 +660,26 @@ fn counters_have_names_in_their_order() {
     );
 }
 
+// abi: R-1220, R-1221, R-1222, R-1223
+#[test]
+fn cq_moderation() {
+    assert_eq!(CQ_MODERATION_CONFIG_OFFSET, 192);
+    let (max_count, max_period) = (0x1234, 0x5678);
+    check(
+        CqModerationConfig {
+            max_count,
+            max_period,
+        },
+        "34120000 78560000",
+    );
+    let cqn = Cqn::new(0x0102);
+    let (count, period) = (16, 0x0300);
+    check(
+        CmdModifyCq { cqn, count, period },
+        "02010000 10000000 00030000",
+    );
+}
+
 // abi: R-1200, R-1201, R-1202, R-1203, R-1204, R-1205, R-1206
 #[test]
 fn counter_sets() {
@@ -715,11 +736,12 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdQueryCounters>(), (29, 224));
     assert_eq!(pair::<CmdReregMr>(), (30, 0));
     assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
+    assert_eq!(pair::<CmdModifyCq>(), (32, 0));
     assert_eq!(pair::<CmdCreateCounterSet>(), (33, 4));
     assert_eq!(pair::<CmdDestroyCounterSet>(), (34, 0));
     assert_eq!(pair::<CmdBindCounterSet>(), (35, 0));
     assert_eq!(pair::<CmdQueryCounterSet>(), (36, 224));
-    assert_eq!(Command::ALL.len(), 35);
+    assert_eq!(Command::ALL.len(), 36);
     // Modify QP has the longest request, Query Counters the longest response. Each is preceded by
     // one byte.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 225));

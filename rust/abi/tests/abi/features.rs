@@ -8,7 +8,7 @@ use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, WrOpcode};
 
 /// Number, name and constant of each feature. Other implementations depend on them.
-const NUMBERS: [(u32, &str, &str); 14] = [
+const NUMBERS: [(u32, &str, &str); 15] = [
     (0, "ring-addr", "VIRTIO_RDMA_F_RING_ADDR"),
     (1, "mr-pages", "VIRTIO_RDMA_F_MR_PAGES"),
     (2, "reg-pages", "VIRTIO_RDMA_F_REG_PAGES"),
@@ -22,6 +22,7 @@ const NUMBERS: [(u32, &str, &str); 14] = [
     (10, "atomic-write", "VIRTIO_RDMA_F_ATOMIC_WRITE"),
     (11, "flush", "VIRTIO_RDMA_F_FLUSH"),
     (12, "peers", "VIRTIO_RDMA_F_PEERS"),
+    (13, "cq-moderation", "VIRTIO_RDMA_F_CQ_MODERATION"),
     (14, "counter-sets", "VIRTIO_RDMA_F_COUNTER_SETS"),
 ];
 
@@ -30,7 +31,7 @@ fn numbers_and_names_are_those_of_the_specification() {
     let numbers = Feature::ALL.iter().map(|f| (f.bit(), f.name()));
     let expected = NUMBERS.iter().map(|&(bit, name, _)| (bit, name));
     assert!(numbers.eq(expected));
-    assert_eq!(Features::ALL.0, 0x5fff);
+    assert_eq!(Features::ALL.0, 0x7fff);
 }
 
 /// The table in `abi.md` and the list of `--withhold` name all features of the device type, and no
@@ -76,10 +77,10 @@ fn features_without_what_they_need_are_not_in_force() {
     let in_force = |features: &[Feature]| Features::of(features).in_force();
     use Feature::*;
     assert_eq!(
-        in_force(&[Srq, ResizeCq, CounterSets, Counters]),
+        in_force(&[Srq, ResizeCq, CqModeration, CounterSets, Counters]),
         Features::of(&[Counters])
     );
-    let all = [RingAddr, Srq, ResizeCq, CounterSets, Counters];
+    let all = [RingAddr, Srq, ResizeCq, CqModeration, CounterSets, Counters];
     assert_eq!(in_force(&all), Features::of(&all));
     // Bits of the virtio transport are kept.
     let version_1 = Features(1 << 32);
@@ -118,6 +119,7 @@ fn commands_come_and_go_with_features() {
             Feature::Multicast => more(feature, &[27, 28], &[]),
             Feature::Counters => more(feature, &[29], &[]),
             Feature::Peers => more(feature, &[31], &[]),
+            Feature::CqModeration => more(feature, &[32], &[]),
             Feature::CounterSets => more(feature, &[33, 34, 35, 36], &[]),
             Feature::MrPages | Feature::GidVlan | Feature::AtomicWrite | Feature::Flush => {
                 more(feature, &[], &[]);
@@ -175,6 +177,6 @@ fn parts_of_the_configuration_do_not_meet() {
         .filter(|part| !part.is_empty())
         .collect();
     parts.sort_by_key(|part| part.start);
-    assert_eq!(parts, [128..160, 160..172, 176..192, 208..212]);
+    assert_eq!(parts, [128..160, 160..172, 176..192, 192..200, 208..212]);
     assert!(parts.iter().all(|part| part.end <= CONFIG_SIZE));
 }

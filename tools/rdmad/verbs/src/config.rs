@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use virtio_rdma_abi::config::{
-    eui64_from_mac, AtomicCap, Config, CounterSetConfig, DeviceCaps, OwnRingsConfig, QpTypes,
-    RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET,
-    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    eui64_from_mac, AtomicCap, Config, CounterSetConfig, CqModerationConfig, DeviceCaps,
+    OwnRingsConfig, QpTypes, RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET,
+    CQ_MODERATION_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET,
+    SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ib::{Mtu, PortSpeed, PortWidth};
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
@@ -99,6 +100,10 @@ pub struct Limits {
     pub max_mcast_qp_attach: u32,
     /// Maximum number of QPs attached to multicast groups in total.
     pub max_total_mcast_qp_attach: u32,
+    /// Largest number of completions after which a moderated CQ sends its event; at least 1.
+    pub max_cq_moderation_count: u32,
+    /// Largest delay of the event of a moderated CQ in microseconds; at least 1.
+    pub max_cq_moderation_period: u32,
     /// Number of counter sets.
     pub max_counter_sets: u32,
     /// Number of event queues.
@@ -135,6 +140,9 @@ impl Default for Limits {
             // This also fits RFC mode, which has at most `RFC_QUEUES` QPs.
             max_mcast_qp_attach: 48,
             max_total_mcast_qp_attach: 8192,
+            // The largest values that the verbs can express.
+            max_cq_moderation_count: u16::MAX.into(),
+            max_cq_moderation_period: u16::MAX.into(),
             max_counter_sets: 1024,
             event_queues: 4,
             doorbell_pages: 4096,
@@ -405,6 +413,10 @@ impl DeviceConfig {
             max_burst_size: MAX_BURST,
             qp_types: QpTypes::RC | QpTypes::UC | QpTypes::UD,
         };
+        let moderation = CqModerationConfig {
+            max_count: limits.max_cq_moderation_count,
+            max_period: limits.max_cq_moderation_period,
+        };
         let counter_sets = CounterSetConfig {
             max_counter_sets: limits.max_counter_sets,
         };
@@ -413,6 +425,7 @@ impl DeviceConfig {
         own.put(&mut space[OWN_RINGS_CONFIG_OFFSET..][..OwnRingsConfig::SIZE]);
         srq.put(&mut space[SRQ_CONFIG_OFFSET..][..SrqConfig::SIZE]);
         rate_limits.put(&mut space[RATE_LIMIT_CONFIG_OFFSET..][..RateLimitConfig::SIZE]);
+        moderation.put(&mut space[CQ_MODERATION_CONFIG_OFFSET..][..CqModerationConfig::SIZE]);
         counter_sets.put(&mut space[COUNTER_SET_CONFIG_OFFSET..][..CounterSetConfig::SIZE]);
         space
     }

@@ -19,6 +19,7 @@ use crate::counters::Counter;
 use crate::error::{require, Result};
 use crate::event::EventSource;
 use crate::memory::{CompletionProducer, CompletionView, RingMem, VirtqueueMem};
+use crate::moderation::{Moderation, Moderator};
 use crate::shared::Mutex;
 use crate::users::Users;
 use crate::Device;
@@ -42,6 +43,7 @@ pub(crate) struct Cq {
 #[derive(Debug)]
 struct CqInner {
     queue: CompletionProducer,
+    moderator: Moderator,
     state: CqState,
 }
 
@@ -80,6 +82,7 @@ impl Cq {
             cookie: attr.cookie,
             inner: Mutex::new(CqInner {
                 queue,
+                moderator: Moderator::default(),
                 state: CqState::Live,
             }),
             users: Users::default(),
@@ -94,7 +97,9 @@ impl Cq {
 
     /// Writes CQEs of `completions` to the CQ and publishes them.
     fn complete(&self, device: &Device, view: &DmaView, completions: &[PendingCqe]) {
-        self.update(device, view, |queue| {
+        // At most `BATCH`, so the cast does not truncate.
+        let added = completions.len() as u32;
+        self.update(device, view, added, |queue| {
             completions
                 .iter()
                 .all(|completion| queue.push(&completion.cqe, completion.solicited).is_ok())
@@ -104,7 +109,7 @@ impl Cq {
     /// Arms a CQ that is a virtqueue (RFC mode): an interrupt is sent for the next completion of
     /// the kind in `flags` that the driver has not polled yet.
     pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
-        self.update(device, &device.space.enter(), |queue| {
+        self.update(device, &device.space.enter(), 0, |queue| {
             queue.request_notify(flags);
             true
         });
@@ -116,13 +121,21 @@ impl Cq {
         if let Some(queue) = self.inner.lock().queue.as_virtqueue() {
             queue.retire();
         }
-        self.update(device, &device.space.enter(), |_| false);
+        self.update(device, &device.space.enter(), 0, |_| false);
     }
 
-    /// Handles the CQ's doorbell: sends the completion event that the arm word requests, if a
-    /// matching completion is unpolled.
+    /// Handles the CQ's doorbell or deadline: sends the completion event that the arm word
+    /// requests, if a matching completion is unpolled, and the delayed event, if its time has come.
     pub(crate) fn doorbell(&self, device: &Device, view: &DmaView) {
-        self.update(device, view, |_| true);
+        self.update(device, view, 0, |_| true);
+    }
+
+    /// Sets the moderation of the CQ. A delayed event is sent.
+    pub(crate) fn moderate(&self, device: &Device, moderation: Option<Moderation>) {
+        let inner = &mut *self.inner.lock();
+        if inner.moderator.change(moderation) && inner.state == CqState::Live {
+            self.notify(device, inner.queue.as_virtqueue());
+        }
     }
 
     /// Replaces the CQ's ring by `ring`, for `cqe` entries. Returns the position at which the old
@@ -141,15 +154,17 @@ impl Cq {
         inner.queue.resize(&view, ring, cqe)
     }
 
-    /// Runs `change`, publishes the new CQEs and sends the completion event if it is due. The CQ
-    /// becomes dead if `change` returns false.
+    /// Runs `change`, publishes the new CQEs, of which there are `added`, and sends the completion
+    /// event if it is due and not to be delayed. The CQ becomes dead if `change` returns false.
     fn update(
         &self,
         device: &Device,
         view: &DmaView,
+        added: u32,
         change: impl FnOnce(&mut CompletionView<'_>) -> bool,
     ) {
-        let mut inner = self.inner.lock();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
         // A failed device reports no completions to its driver: the VM may have lost the memory
         // that the operations accessed.
         if inner.state != CqState::Live || device.has_failed() {
@@ -160,7 +175,11 @@ impl Cq {
         // After an overflow, the CQEs that were written before it are published.
         let is_due = !queue.lost() && queue.publish();
         let is_dead = !is_sound || queue.lost();
-        if is_due {
+        let mut sends = inner.moderator.sends(device, self.number, is_due, added);
+        if is_dead {
+            sends |= inner.moderator.change(None);
+        }
+        if sends {
             self.notify(device, inner.queue.as_virtqueue());
         }
         if is_dead {
@@ -170,7 +189,7 @@ impl Cq {
                 AsyncEvent::CqErr,
                 self.cookie,
             );
-            drop(inner);
+            drop(guard);
             self.users.fail(device);
         }
     }

@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::event::{EventQueue, EventQueues, EventSource};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
+use crate::moderation::Deadlines;
 use crate::multicast::Groups;
 use crate::pd::Pd;
 use crate::port_pace::{PortPacer, PortRates};
@@ -65,7 +66,7 @@ pub(crate) struct Violations {
 /// 2. the send side of a QP
 /// 3. the receive side of a QP, possibly of another device
 /// 4. an SRQ; a CQ
-/// 5. the users of a CQ or SRQ; an event queue; destroyed counter sets
+/// 5. the users of a CQ or SRQ; an event queue; deadlines of CQs; destroyed counter sets
 /// 6. a slot of a table; timers
 ///
 /// No thread holds two locks of one level.
@@ -104,7 +105,10 @@ pub struct Device {
     /// The port's rate limits, which its QPs share.
     pub(crate) pacer: PortPacer,
     flows: PortFlows,
+    /// CQs whose doorbell was rung, or whose deadline has passed.
     ready_cqs: ReadySet<Cqn>,
+    /// Deadlines of CQs that delay events.
+    pub(crate) deadlines: Deadlines,
     /// Event queues in which the driver placed buffers since their last turn.
     ready_events: ReadySet<EventQueue>,
     /// Whether frames have arrived, or the frame port has room again.
@@ -196,6 +200,7 @@ impl Device {
                     runtime.shared().scheduler.workers(),
                 ),
                 ready_cqs: ReadySet::new(limits.max_cq),
+                deadlines: Deadlines::default(),
                 ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
                 has_frames: AtomicBool::new(false),
                 idle_gap: IdleGap::new(runtime.shared().scheduler.clock.now()),
@@ -545,10 +550,20 @@ impl Device {
         }
     }
 
-    /// Requests a turn for QP `qpn`, whose deadline has passed.
-    pub(crate) fn timer_expired(&self, qpn: Qpn) {
-        if self.qps.with(qpn, Qp::timer_expired).is_some() {
-            self.qp_ready(qpn);
+    /// Requests a turn for `flow`, whose deadline has passed.
+    pub(crate) fn timer_expired(&self, flow: Flow) {
+        match flow.qpn() {
+            Some(qpn) => {
+                if self.qps.with(qpn, Qp::timer_expired).is_some() {
+                    self.qp_ready(qpn);
+                }
+            }
+            None => {
+                self.deadlines.expired(self, |cqn| {
+                    self.ready_cqs.insert(cqn);
+                });
+                self.port_ready();
+            }
         }
     }
 
@@ -660,6 +675,7 @@ impl Device {
         for cq in self.cqs.iter() {
             self.destroy_cq(&cq);
         }
+        self.deadlines.clear(self);
         for number in self.mrs.numbers() {
             // No window is bound to the MR any more.
             if let Ok(mr) = self.mrs.remove(number) {

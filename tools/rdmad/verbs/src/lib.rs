@@ -18,6 +18,7 @@
 //! | `wqe` | work requests: fetching and validation |
 //! | `direct`, `wire` | the two data paths between QPs |
 //! | `virtqueues`, `rfc_queues` | virtqueues of the device, and their use as queues in RFC mode |
+//! | `moderation` | completion events that are delayed |
 //! | `event` | events that wait for buffers |
 //! | `runtime` | workers, ready sets, timers, the clock |
 //! | `port_pace` | rate limits of a port, which its QPs share |
@@ -38,6 +39,7 @@ mod error;
 mod event;
 mod gid;
 mod memory;
+mod moderation;
 mod multicast;
 mod pd;
 mod port_pace;

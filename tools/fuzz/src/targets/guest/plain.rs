@@ -26,7 +26,7 @@ impl Guest<'_> {
         let features = Features::ALL.without(input.of(&FORMS));
         self.vm.device.set_features(features);
         let vm = self.vm;
-        let made = match input.below(24) {
+        let made = match input.below(25) {
             0 => vm.call(CmdQueryPort { port: port(input) }).map(|_| 0),
             1 => {
                 let index = input.edge32(0) as u16;
@@ -138,6 +138,11 @@ impl Guest<'_> {
             22 => {
                 let csn = self.number(input);
                 vm.call(CmdQueryCounterSet { csn }).map(|_| 0)
+            }
+            23 => {
+                let cqn = self.number(input);
+                let (count, period) = (input.any::<u8>().into(), input.any::<u16>().into());
+                vm.call(CmdModifyCq { cqn, count, period }).map(|_| 0)
             }
             _ => {
                 let mrn = self.number(input);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CREATE_CQ, DESTROY_CQ, RESIZE_CQ, REQ_NOTIFY_CQ.
+//! CREATE_CQ, DESTROY_CQ, RESIZE_CQ, MODIFY_CQ, REQ_NOTIFY_CQ.
 
 use std::sync::Arc;
 
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::{
-    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, CmdResizeCq, CreateFlags, Empty,
-    NotifyFlags, RspCreateCq, RspResizeCq,
+    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdModifyCq, CmdReqNotify, CmdResizeCq,
+    CreateFlags, Empty, NotifyFlags, RspCreateCq, RspResizeCq,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ring::{RingAddr, RingKind};
@@ -16,6 +16,7 @@ use super::{DONE, NO_DOORBELL_PAGE};
 use crate::cq::{Cq, CqAttr};
 use crate::error::{require, Errno, Result};
 use crate::memory::{CompletionProducer, RingMem};
+use crate::moderation::Moderation;
 use crate::Device;
 
 impl Device {
@@ -54,6 +55,15 @@ impl Device {
         Ok(RspResizeCq {
             end: cq.resize(self, ring, cmd.cqe)?,
         })
+    }
+
+    pub(super) fn modify_cq(&self, cmd: CmdModifyCq) -> Result<Empty> {
+        let limits = &self.config().limits;
+        require(cmd.count <= limits.max_cq_moderation_count)?;
+        require(cmd.period <= limits.max_cq_moderation_period)?;
+        let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
+        cq.moderate(self, Moderation::new(cmd.count, cmd.period));
+        Ok(DONE)
     }
 
     /// Creates a CQ that is one of the device's virtqueues (RFC mode).

@@ -19,9 +19,10 @@ use virtio_rdma_abi::ctrl::{
     CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings,
     CmdCreateSrq, CmdDeallocMw, CmdDelGid, CmdDeregMr, CmdDestroyCounterSet, CmdDestroyCq,
     CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
-    CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey, CmdQueryPort,
-    CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdReregMr,
-    CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, Empty, RESPONSE_OK,
+    CmdModifyCq, CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey,
+    CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, Empty,
+    RESPONSE_OK,
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::PORT;
@@ -106,6 +107,7 @@ impl Device {
             Command::AttachMcast => call.run(|cmd: CmdAttachMcast| self.attach_mcast(cmd)),
             Command::DetachMcast => call.run(|cmd: CmdDetachMcast| self.detach_mcast(cmd)),
             Command::QueryCounters => call.run(|cmd: CmdQueryCounters| self.query_counters(cmd)),
+            Command::ModifyCq => call.run(|cmd: CmdModifyCq| self.modify_cq(cmd)),
             Command::CreateCounterSet => {
                 call.run(|cmd: CmdCreateCounterSet| self.create_counter_set(cmd))
             }

@@ -20,10 +20,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use virtio_rdma_abi::number::PortId;
+use virtio_rdma_abi::number::{PortId, Qpn};
 
 pub(crate) use self::scheduler::{
-    shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, QpKey, ReadySet, TurnEnd, Until,
+    shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, Until,
 };
 pub use self::scheduler::{Clock, WorkerKind};
 use self::scheduler::{Crew, Scheduler, SchedulerConfig};
@@ -40,6 +40,22 @@ use crate::Device;
 
 /// Maximum of the default number of workers. The other CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
+
+/// Identifies a QP within the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpKey {
+    /// The QP's port.
+    pub port: PortId,
+    /// QPN of the QP.
+    pub qpn: Qpn,
+}
+
+impl From<QpKey> for FlowKey {
+    fn from(QpKey { port, qpn }: QpKey) -> Self {
+        let flow = Flow::of(qpn);
+        Self { port, flow }
+    }
+}
 
 /// The data path between two QPs of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

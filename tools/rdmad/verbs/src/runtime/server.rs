@@ -9,7 +9,7 @@ use arc_swap::Guard;
 use virtio_rdma_abi::number::PortId;
 
 use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, Work};
-use super::{Patience, QpKey, SharedRuntime, Watch};
+use super::{Patience, SharedRuntime, Watch};
 use crate::Device;
 
 /// The work of one worker.
@@ -82,10 +82,10 @@ impl Work for Server {
         find(devices, key.port).is_some_and(|device| device.is_served(key.flow))
     }
 
-    fn expired(&self, QpKey { port, qpn }: QpKey) {
-        // Searches the current devices: the QP's device may have been added during this round.
+    fn expired(&self, FlowKey { port, flow }: FlowKey) {
+        // Searches the current devices: the flow's device may have been added during this round.
         if let Some(device) = find(&self.shared.devices.load(), port) {
-            device.timer_expired(qpn);
+            device.timer_expired(flow);
         }
     }
 

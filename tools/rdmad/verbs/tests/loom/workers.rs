@@ -5,18 +5,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use virtio_rdma_abi::number::{PortId, Qpn};
+use virtio_rdma_abi::number::{Number, PortId, Qpn};
 
 use crate::scheduler::{
-    Alarm, Clock, Crew, Exclusive, Flow, FlowKey, Next, PortFlows, QpKey, Scheduler,
-    SchedulerConfig, TurnEnd, Work, WorkerKind,
+    Alarm, Clock, Crew, Exclusive, Flow, FlowKey, Next, PortFlows, Scheduler, SchedulerConfig,
+    TurnEnd, Work, WorkerKind,
 };
 use crate::sync::{check, check_few, spawn, Condvar, Mutex};
 
 const PORT: PortId = PortId::new(1);
-const QP: QpKey = QpKey {
+const QP: FlowKey = FlowKey {
     port: PORT,
-    qpn: Qpn::new(1),
+    flow: Flow::of(Qpn::new(1)),
 };
 /// Cost of a turn that uses up its budget.
 const TURN: usize = 10;
@@ -155,8 +155,8 @@ impl Work for Server {
         qp(&places.model, key.flow).serving.is_busy()
     }
 
-    fn expired(&self, qp: QpKey) {
-        self.model.give(qp.qpn.get());
+    fn expired(&self, key: FlowKey) {
+        self.model.give(key.flow.get());
     }
 
     fn begin(&mut self, _: Instant) {

@@ -23,6 +23,7 @@ mod hostile;
 mod identity;
 mod log;
 mod lost;
+mod moderation;
 mod own_rings;
 mod panics;
 mod polling;

@@ -155,13 +155,13 @@ impl SendSide {
         let key = device.key(qp.number);
         let home = device.flows().home(Flow::of(qp.number));
         let scheduler = &device.runtime().scheduler;
-        Some(self.alarm.set(scheduler, key, home, deadline))
+        Some(self.alarm.set(scheduler, key.into(), home, deadline))
     }
 
     /// Removes the QP's entry from the timers.
     pub(in crate::qp) fn disarm(&mut self, device: &Device, qpn: Qpn) {
         self.alarm
-            .clear(&device.runtime().scheduler, device.key(qpn));
+            .clear(&device.runtime().scheduler, device.key(qpn).into());
     }
 }
 

@@ -249,7 +249,7 @@ mod tests {
 
     use virtio_rdma_abi::number::Qpn;
 
-    use super::super::{Clock, Next, QpKey, SchedulerConfig, WorkerKind};
+    use super::super::{Clock, Next, SchedulerConfig, WorkerKind};
     use super::*;
 
     const PORT: PortId = PortId::new(1);
@@ -281,7 +281,7 @@ mod tests {
             false
         }
 
-        fn expired(&self, _key: QpKey) {}
+        fn expired(&self, _key: FlowKey) {}
 
         fn begin(&mut self, _now: Instant) {}
 

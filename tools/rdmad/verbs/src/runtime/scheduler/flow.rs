@@ -44,7 +44,7 @@ impl Number for Flow {
 }
 
 /// A flow within the runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FlowKey {
     /// The flow's port.
     pub port: PortId,

@@ -52,7 +52,7 @@ pub(crate) use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
 use self::sync::{AtomicBool, AtomicU64, Ordering};
-pub(crate) use self::timer::{Alarm, QpKey, Timers, Until};
+pub(crate) use self::timer::{Alarm, Timers, Until};
 pub(crate) use self::work::{Next, TurnEnd, Work};
 pub use self::worker_kind::WorkerKind;
 

@@ -1,37 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Deadlines of QPs.
+//! Deadlines of flows.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use virtio_rdma_abi::number::{PortId, Qpn};
-
 use super::clock::nanos_since;
+use super::flow::FlowKey;
 use super::sync::{AtomicU64, Mutex, Ordering};
 use super::Scheduler;
-
-/// Identifies a QP within the runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct QpKey {
-    /// The QP's port.
-    pub port: PortId,
-    /// QPN of the QP.
-    pub qpn: Qpn,
-}
 
 /// Value of [`Timers::first`] if there is no deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines that one worker handles, at most one for each QP. The QP's [`Alarm`] holds a copy
-/// of its deadline, which is needed to find the entry.
+/// The deadlines that one worker handles, at most one for each flow. The flow's [`Alarm`] holds
+/// a copy of its deadline, which is needed to find the entry.
 #[derive(Debug)]
 pub(crate) struct Timers {
     start: Instant,
     /// The earliest deadline in nanoseconds since `start`, or [`NEVER`]. Workers check it without
     /// taking the lock.
     first: AtomicU64,
-    deadlines: Mutex<BTreeSet<(Instant, QpKey)>>,
+    deadlines: Mutex<BTreeSet<(Instant, FlowKey)>>,
 }
 
 impl Timers {
@@ -44,9 +34,9 @@ impl Timers {
         }
     }
 
-    /// Replaces the deadline `old` of QP `key` by `new`. Returns whether `new` is now the earliest
-    /// deadline.
-    pub(crate) fn change(&self, key: QpKey, old: Option<Instant>, new: Option<Instant>) -> bool {
+    /// Replaces the deadline `old` of flow `key` by `new`. Returns whether `new` is now the
+    /// earliest deadline.
+    pub(crate) fn change(&self, key: FlowKey, old: Option<Instant>, new: Option<Instant>) -> bool {
         let mut deadlines = self.deadlines.lock();
         if let Some(old) = old {
             deadlines.remove(&(old, key));
@@ -58,8 +48,8 @@ impl Timers {
         new.is_some_and(|new| deadlines.first() == Some(&(new, key)))
     }
 
-    /// Removes the entry of one QP whose deadline has passed at `now`, and returns the QP.
-    pub(crate) fn expired(&self, now: Instant) -> Option<QpKey> {
+    /// Removes the entry of one flow whose deadline has passed at `now`, and returns the flow.
+    pub(crate) fn expired(&self, now: Instant) -> Option<FlowKey> {
         if nanos_since(self.start, now) < self.first.load(Ordering::Relaxed) {
             return None;
         }
@@ -77,7 +67,7 @@ impl Timers {
         self.deadlines.lock().first().map(|(deadline, _)| *deadline)
     }
 
-    fn note_first(&self, deadlines: &BTreeSet<(Instant, QpKey)>) {
+    fn note_first(&self, deadlines: &BTreeSet<(Instant, FlowKey)>) {
         let first = deadlines
             .first()
             .map_or(NEVER, |(first, _)| nanos_since(self.start, *first));
@@ -85,7 +75,7 @@ impl Timers {
     }
 }
 
-/// A QP's entry in the timers of a worker.
+/// A flow's entry in the timers of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Option<Entry>);
 
@@ -95,19 +85,19 @@ struct Entry {
     deadline: Instant,
 }
 
-/// Proof that the QP gets a turn at a deadline.
+/// Proof that the flow gets a turn at a deadline.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Until(());
 
 impl Alarm {
-    /// Ensures that QP `key`, whose home is worker `home`, gets a turn at `deadline` or earlier. If
-    /// the QP's entry has an earlier deadline, the entry is not changed: acknowledgements move the
-    /// deadline often, and a useless turn costs less than a change of the timers each time.
+    /// Ensures that flow `key`, whose home is worker `home`, gets a turn at `deadline` or earlier.
+    /// If the flow's entry has an earlier deadline, the entry is not changed: acknowledgements move
+    /// the deadline often, and a useless turn costs less than a change of the timers each time.
     pub(crate) fn set(
         &mut self,
         scheduler: &Scheduler,
-        key: QpKey,
+        key: FlowKey,
         home: usize,
         deadline: Instant,
     ) -> Until {
@@ -134,8 +124,8 @@ impl Alarm {
         self.0 = None;
     }
 
-    /// Removes the entry of QP `key` from the timers.
-    pub(crate) fn clear(&mut self, scheduler: &Scheduler, key: QpKey) {
+    /// Removes the entry of flow `key` from the timers.
+    pub(crate) fn clear(&mut self, scheduler: &Scheduler, key: FlowKey) {
         if let Some(set) = self.0.take() {
             let timers = &scheduler.workers[set.worker].timers;
             timers.change(key, Some(set.deadline), None);
@@ -147,27 +137,30 @@ impl Alarm {
 mod tests {
     use std::time::Duration;
 
+    use virtio_rdma_abi::number::{PortId, Qpn};
+
+    use super::super::flow::Flow;
     use super::*;
 
     #[test]
-    fn one_deadline_a_qp() {
+    fn one_deadline_a_flow() {
         let start = Instant::now();
         let timers = Timers::new(start);
-        let qp = |qpn| QpKey {
+        let flow = |qpn| FlowKey {
             port: PortId::new(1),
-            qpn: Qpn::new(qpn),
+            flow: Flow::of(Qpn::new(qpn)),
         };
         let at = |ms| Some(start + Duration::from_millis(ms));
-        assert!(timers.change(qp(2), None, at(10)));
-        assert!(!timers.change(qp(3), None, at(20)));
-        assert!(timers.change(qp(3), at(20), at(5)));
+        assert!(timers.change(flow(2), None, at(10)));
+        assert!(!timers.change(flow(3), None, at(20)));
+        assert!(timers.change(flow(3), at(20), at(5)));
         assert_eq!(timers.next(), at(5));
         assert_eq!(timers.expired(start), None);
-        assert_eq!(timers.expired(at(15).unwrap()), Some(qp(3)));
-        assert_eq!(timers.expired(at(15).unwrap()), Some(qp(2)));
+        assert_eq!(timers.expired(at(15).unwrap()), Some(flow(3)));
+        assert_eq!(timers.expired(at(15).unwrap()), Some(flow(2)));
         assert_eq!(timers.expired(at(15).unwrap()), None);
-        timers.change(qp(2), None, at(30));
-        assert!(!timers.change(qp(2), at(30), None));
+        timers.change(flow(2), None, at(30));
+        assert!(!timers.change(flow(2), at(30), None));
         assert_eq!(timers.next(), None);
     }
 }

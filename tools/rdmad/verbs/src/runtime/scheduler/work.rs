@@ -7,7 +7,6 @@ use std::time::Instant;
 use virtio_rdma_abi::number::PortId;
 
 use super::flow::{FlowKey, PortFlows};
-use super::timer::QpKey;
 use super::Scheduler;
 
 /// The result of a turn.
@@ -49,8 +48,8 @@ pub(crate) trait Work: Send + 'static {
     /// Whether a thread is giving the flow a turn now.
     fn is_served(&self, places: &Self::Places, flow: FlowKey) -> bool;
 
-    /// Handles a deadline of QP `key` that has passed.
-    fn expired(&self, key: QpKey);
+    /// Handles a deadline of flow `key` that has passed.
+    fn expired(&self, key: FlowKey);
 
     /// Begins a round at `now`.
     fn begin(&mut self, now: Instant);

@@ -4,9 +4,10 @@
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::config::{
-    eui64_from_mac, mac_from_eui64, AtomicCap, Config, CounterSetConfig, DeviceCaps,
-    OwnRingsConfig, RateLimitConfig, SrqConfig, COUNTER_SET_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET,
-    QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    eui64_from_mac, mac_from_eui64, AtomicCap, Config, CounterSetConfig, CqModerationConfig,
+    DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, COUNTER_SET_CONFIG_OFFSET,
+    CQ_MODERATION_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
@@ -65,10 +66,14 @@ fn the_configuration_tells_the_limits() {
     assert_eq!((own.doorbell_shift, own.reserved), (12, [0; 3]));
     let srqs = SRQ_CONFIG_OFFSET..SRQ_CONFIG_OFFSET + SrqConfig::SIZE;
     let rates = RATE_LIMIT_CONFIG_OFFSET..RATE_LIMIT_CONFIG_OFFSET + RateLimitConfig::SIZE;
+    let moderation =
+        CQ_MODERATION_CONFIG_OFFSET..CQ_MODERATION_CONFIG_OFFSET + CqModerationConfig::SIZE;
     let sets = COUNTER_SET_CONFIG_OFFSET..COUNTER_SET_CONFIG_OFFSET + CounterSetConfig::SIZE;
     assert!(
         (OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE..space.len())
-            .filter(|at| [&rates, &srqs, &sets].iter().all(|part| !part.contains(at)))
+            .filter(|at| [&rates, &srqs, &moderation, &sets]
+                .iter()
+                .all(|part| !part.contains(at)))
             .all(|at| space[at] == 0)
     );
     // Checks that the limits are exact. The harness uses one PD, and one QPN is reserved for the

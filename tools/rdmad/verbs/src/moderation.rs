@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Moderation of CQs: completion events that are due, but delayed.
+//!
+//! A moderated CQ sends its event after a number of completions or after some time. The deadlines
+//! of a device's CQs are in one set. The port's flow has an entry in the timers for the first of
+//! them, and treats a CQ whose deadline has passed as if its doorbell had rung.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use virtio_rdma_abi::number::Cqn;
+
+use crate::runtime::{Alarm, Flow, FlowKey, Until};
+use crate::shared::Mutex;
+use crate::Device;
+
+/// The values with which a CQ is moderated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moderation {
+    count: u32,
+    period: Duration,
+}
+
+impl Moderation {
+    /// The moderation by `count` completions and `period` microseconds; `None` if these values
+    /// demand that events are sent at once.
+    pub(crate) fn new(count: u32, period: u32) -> Option<Self> {
+        let period = Duration::from_micros(period.into());
+        (count > 1 && !period.is_zero()).then_some(Self { count, period })
+    }
+}
+
+/// A completion event that is due, but not sent.
+#[derive(Debug)]
+struct Delayed {
+    /// Number of completions after which the event is sent.
+    left: u32,
+    /// Time at which the event is sent at the latest.
+    deadline: Instant,
+}
+
+/// The moderation of one CQ.
+#[derive(Debug, Default)]
+pub(crate) struct Moderator {
+    /// `None` if events are sent at once. There is no delayed event then.
+    moderation: Option<Moderation>,
+    delayed: Option<Delayed>,
+    /// The CQ's last entry in the [`Deadlines`], which is removed when its time has passed. It is
+    /// never later than the deadline of the delayed event, but may be earlier: a useless look at
+    /// the CQ costs less than a change of the set with each event.
+    entry: Option<Instant>,
+}
+
+impl Moderator {
+    /// Whether CQ `cqn` sends its event now. `is_due` is true if the event has become due with the
+    /// last `added` completions.
+    #[inline]
+    pub(crate) fn sends(&mut self, device: &Device, cqn: Cqn, is_due: bool, added: u32) -> bool {
+        match self.moderation {
+            None => is_due,
+            Some(_) if !is_due && self.delayed.is_none() => false,
+            Some(moderation) => self.delay(device, cqn, moderation, added),
+        }
+    }
+
+    /// Counts `added` completions, and returns whether the event is not to be delayed any longer.
+    fn delay(&mut self, device: &Device, cqn: Cqn, moderation: Moderation, added: u32) -> bool {
+        let now = device.runtime().scheduler.clock.now();
+        let delayed = self.delayed.get_or_insert(Delayed {
+            left: moderation.count,
+            deadline: now + moderation.period,
+        });
+        delayed.left = delayed.left.saturating_sub(added);
+        let deadline = delayed.deadline;
+        if delayed.left == 0 || deadline <= now {
+            self.delayed = None;
+            return true;
+        }
+        if self
+            .entry
+            .is_none_or(|entry| entry <= now || deadline < entry)
+        {
+            self.entry = Some(deadline);
+            device.deadlines.insert(device, cqn, deadline);
+        }
+        false
+    }
+
+    /// Replaces the moderation. Returns whether an event was delayed, which is to be sent now.
+    pub(crate) fn change(&mut self, moderation: Option<Moderation>) -> bool {
+        self.moderation = moderation;
+        self.delayed.take().is_some()
+    }
+}
+
+/// The deadlines of a device's CQs that delay events.
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    set: BTreeSet<(Instant, Cqn)>,
+    alarm: Alarm,
+}
+
+impl Deadlines {
+    fn insert(&self, device: &Device, cqn: Cqn, deadline: Instant) {
+        let inner = &mut *self.0.lock();
+        inner.set.insert((deadline, cqn));
+        inner.arm(device);
+    }
+
+    /// Removes the CQs whose deadlines have passed, after the timers have removed the entry of the
+    /// port's flow. `look` is called for each.
+    pub(crate) fn expired(&self, device: &Device, look: impl Fn(Cqn)) {
+        let now = device.runtime().scheduler.clock.now();
+        let inner = &mut *self.0.lock();
+        inner.alarm.expired();
+        while let Some(&(deadline, cqn)) = inner.set.first() {
+            if deadline > now {
+                break;
+            }
+            inner.set.pop_first();
+            look(cqn);
+        }
+        inner.arm(device);
+    }
+
+    /// Removes all deadlines.
+    pub(crate) fn clear(&self, device: &Device) {
+        let inner = &mut *self.0.lock();
+        inner.set.clear();
+        let scheduler = &device.runtime().scheduler;
+        inner.alarm.clear(scheduler, flow_of(device));
+    }
+}
+
+impl Inner {
+    /// Ensures that the port's flow gets a turn at the first deadline.
+    fn arm(&mut self, device: &Device) -> Option<Until> {
+        let (first, _) = *self.set.first()?;
+        let home = device.flows().home(Flow::PORT);
+        let scheduler = &device.runtime().scheduler;
+        Some(self.alarm.set(scheduler, flow_of(device), home, first))
+    }
+}
+
+/// The flow of the device's port.
+fn flow_of(device: &Device) -> FlowKey {
+    FlowKey {
+        port: device.port(),
+        flow: Flow::PORT,
+    }
+}
