@@ -3,8 +3,9 @@
 //! The configuration of a device: limits that depend on features, checked and lowered.
 
 use super::abi::config::{
-    AtomicCap, Config, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, CONFIG_SIZE,
-    OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    AtomicCap, Config, CqModerationConfig, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig,
+    CONFIG_SIZE, CQ_MODERATION_CONFIG_OFFSET, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use super::abi::feature::{Feature, Features};
 use super::abi::ring::{CQ_SLOTS, DOORBELL_SHIFT_RANGE, WORK_SLOTS};
@@ -13,6 +14,7 @@ use core::ops::Range;
 
 const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
 const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
+const _: () = assert!(CQ_MODERATION_CONFIG_OFFSET + CqModerationConfig::SIZE <= CONFIG_SIZE);
 const _: () = assert!(RATE_LIMIT_CONFIG_OFFSET + RateLimitConfig::SIZE <= CONFIG_SIZE);
 
 /// Bytes of the smallest page size. All devices must support it.
@@ -107,6 +109,11 @@ pub fn accesses(features: Features) -> impl Iterator<Item = Range<usize>> + Clon
             RATE_LIMIT_CONFIG_OFFSET,
             RateLimitConfig::FIELDS,
         ),
+        (
+            Some(Feature::CqModeration),
+            CQ_MODERATION_CONFIG_OFFSET,
+            CqModerationConfig::FIELDS,
+        ),
     ];
     parts
         .into_iter()
@@ -155,6 +162,8 @@ pub struct Limits {
     pub srq: Option<SrqConfig>,
     /// Ranges for rate limits.
     pub rate_limits: Option<RateLimitConfig>,
+    /// Limits of the moderation of CQs, which needs own rings.
+    pub cq_moderation: Option<CqModerationConfig>,
     features: Features,
 }
 
@@ -192,6 +201,13 @@ impl Limits {
         let rate_limits = features
             .has(Feature::RateLimit)
             .then(|| part(space, RATE_LIMIT_CONFIG_OFFSET, RateLimitConfig::from_bytes));
+        let cq_moderation = features.has(Feature::CqModeration).then(|| {
+            part(
+                space,
+                CQ_MODERATION_CONFIG_OFFSET,
+                CqModerationConfig::from_bytes,
+            )
+        });
 
         let queues = match &rings {
             Some(rings) => QueueLimits {
@@ -222,6 +238,7 @@ impl Limits {
             own_rings,
             srq,
             rate_limits,
+            cq_moderation,
             features,
         };
         limits.check().map_err(ConfigError::Invalid)?;
@@ -246,6 +263,7 @@ impl Limits {
             own_rings,
             srq,
             rate_limits,
+            cq_moderation,
             ..
         } = self;
         let slots = 1..=*WORK_SLOTS.end();
@@ -286,6 +304,10 @@ impl Limits {
             (
                 rate_limits.is_none_or(|limits| (1..=limits.max_rate).contains(&limits.min_rate)),
                 "min_rate, max_rate",
+            ),
+            (
+                cq_moderation.is_none_or(|limits| limits.max_count != 0 && limits.max_period != 0),
+                "max_count, max_period",
             ),
         ];
         match conditions.into_iter().find(|(holds, _)| !holds) {

@@ -90,6 +90,10 @@ pub struct DeviceAttr {
     pub max_srq_sge: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
+    /// Maximum number of completions for which a CQ delays its event; 0 without moderation.
+    pub max_cq_moderation_count: u16,
+    /// Maximum time for which a CQ delays its event in microseconds; 0 without moderation.
+    pub max_cq_moderation_period: u16,
 }
 
 impl DeviceAttr {
@@ -125,6 +129,8 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
             max_res_rd_atom, max_qp_init_rd_atom, max_mcast_grp, max_mcast_qp_attach,
             max_total_mcast_qp_attach, max_ah, max_fast_reg_page_list_len, max_srq, max_srq_wr,
             max_srq_sge, max_pkeys, local_ca_ack_delay);
+        let cq_caps = &mut to.cq_caps;
+        copy_fields!(from => cq_caps; max_cq_moderation_count, max_cq_moderation_period);
         to.atomic_cap = match from.atomic_cap {
             AtomicCap::None => bindings::ib_atomic_cap_IB_ATOMIC_NONE,
             AtomicCap::Hca => bindings::ib_atomic_cap_IB_ATOMIC_HCA,

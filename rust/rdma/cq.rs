@@ -111,6 +111,32 @@ pub trait UserCompletionQueues: CompletionQueues + UserContexts {
     fn resize_user_cq(cq: &Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32>;
 }
 
+/// A device that can delay the events of CQs.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::cq::{Cq, ModerateCompletionQueues};
+///
+/// /// Sends an event for 8 completions, or 50 microseconds after the first one.
+/// fn delay<T: ModerateCompletionQueues>(cq: &Cq<T>) -> Result {
+///     T::moderate_cq(cq, 8, 50)
+/// }
+/// ```
+pub trait ModerateCompletionQueues: CompletionQueues {
+    /// Sets the moderation of a CQ of a process or of a kernel client: its event is sent after
+    /// `count` completions, or `period` microseconds after the first of them.
+    ///
+    /// May be called while the CQ is polled and armed. For CQs of kernel clients, the core calls it
+    /// from a work item if [`Config::adaptive_moderation`](super::device::Config) is set.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if this device has no moderation, `EINVAL` for values beyond
+    /// [`DeviceAttr`](super::attributes::DeviceAttr).
+    fn moderate_cq(cq: &Cq<Self>, count: u16, period: u16) -> Result;
+}
+
 /// Attributes of a new CQ.
 pub struct CqAttr {
     /// Minimum number of entries.
@@ -257,6 +283,22 @@ pub(super) unsafe extern "C" fn resize_user<T: UserCompletionQueues>(
         // exists.
         unsafe { (*cq).cqe = resized };
         Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `modify_cq` of a device of `T`: `cq` was created, and is not destroyed
+/// before the call returns.
+pub(super) unsafe extern "C" fn moderate<T: ModerateCompletionQueues>(
+    cq: *mut bindings::ib_cq,
+    count: u16,
+    period: u16,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let cq = unsafe { Cq::<T>::from_raw(cq) };
+        T::moderate_cq(cq, count, period).map(|()| 0)
     })
 }
 

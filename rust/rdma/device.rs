@@ -378,6 +378,9 @@ pub struct Config<'a> {
     pub port_counters: bool,
     /// Whether QPs of this device can have counters, which requires `port_counters`.
     pub qp_counters: bool,
+    /// Whether the core moderates CQs of kernel clients by their load. An administrator may change
+    /// this. Needs [`with_cq_moderation`](super::Operations::with_cq_moderation).
+    pub adaptive_moderation: bool,
 }
 
 /// Length of a node description in bytes, terminating zero included.
@@ -474,6 +477,7 @@ pub(super) unsafe extern "C" fn modify(
 ///         user_queues_in_kernel: None,
 ///         port_counters: false,
 ///         qp_counters: false,
+///         adaptive_moderation: false,
 ///     };
 ///     Registration::new(&config, Ok(data))
 /// }
@@ -575,6 +579,7 @@ impl<T: Driver> Allocated<T> {
             write_node_desc(device, T::NODE_DESC.to_bytes());
             (*device).phys_port_cnt = config.ports;
             (*device).num_comp_vectors = i32::try_from(config.completion_vectors)?;
+            (*device).set_use_cq_dim(config.adaptive_moderation.into());
             if !config.port_counters {
                 (*device).ops.alloc_hw_port_stats = None;
                 (*device).ops.get_hw_stats = None;

@@ -249,6 +249,15 @@ impl<T: Driver> Operations<T> {
         self
     }
 
+    /// Adds the moderation of completion queues.
+    pub const fn with_cq_moderation(mut self) -> Self
+    where
+        T: cq::ModerateCompletionQueues,
+    {
+        self.table.modify_cq = Some(cq::moderate::<T>);
+        self
+    }
+
     /// Adds port counters; see [`Config::port_counters`](super::device::Config::port_counters).
     pub const fn with_port_counters(mut self) -> Self
     where

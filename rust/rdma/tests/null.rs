@@ -123,6 +123,7 @@ fn config(bound: &device::Device<Bound>) -> Config<'_> {
         user_queues_in_kernel: None,
         port_counters: false,
         qp_counters: false,
+        adaptive_moderation: false,
     }
 }
 

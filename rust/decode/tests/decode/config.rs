@@ -11,6 +11,7 @@ use virtio_rdma_decode::config::{accesses, ConfigError, Limits, Machine};
 const RING_ADDR: u64 = Feature::RingAddr.mask();
 const SRQ: u64 = Feature::Srq.mask();
 const RATE_LIMIT: u64 = Feature::RateLimit.mask();
+const CQ_MODERATION: u64 = Feature::CqModeration.mask();
 /// Enough CPUs for all event queues, and the smallest pages.
 const MACHINE: Machine = Machine {
     cpus: 8,
@@ -30,6 +31,7 @@ pub struct Parts {
     rings: OwnRingsConfig,
     srq: SrqConfig,
     rates: RateLimitConfig,
+    moderation: CqModerationConfig,
 }
 
 /// A valid configuration for all features, with a different value in each field.
@@ -70,6 +72,10 @@ pub fn good() -> Parts {
             max_rate: 1,
             ..RateLimitConfig::default()
         },
+        moderation: CqModerationConfig {
+            max_count: 1,
+            max_period: 1,
+        },
     }
 }
 
@@ -81,6 +87,7 @@ impl Parts {
         put(OWN_RINGS_CONFIG_OFFSET, &self.rings.to_bytes());
         put(SRQ_CONFIG_OFFSET, &self.srq.to_bytes());
         put(RATE_LIMIT_CONFIG_OFFSET, &self.rates.to_bytes());
+        put(CQ_MODERATION_CONFIG_OFFSET, &self.moderation.to_bytes());
         bytes
     }
 
@@ -280,12 +287,29 @@ fn fields_without_their_feature_are_not_read() {
         parts.rings = OwnRingsConfig::default();
         parts.srq = SrqConfig::default();
         parts.rates = RateLimitConfig::default();
+        parts.moderation = CqModerationConfig::default();
     };
     assert_eq!(refused(0, spoil), None);
     // Without own rings, the SRQ feature has no effect.
     assert_eq!(refused(SRQ, spoil), None);
     assert_eq!(refused(RING_ADDR, spoil), Some("num_event_queues"));
     assert_eq!(refused(RATE_LIMIT, spoil), Some("min_rate, max_rate"));
+    assert_eq!(refused(CQ_MODERATION, spoil), None);
+}
+
+// abi: R-1221, R-1222
+#[test]
+fn moderation_has_limits() {
+    let features = RING_ADDR | CQ_MODERATION;
+    let count = refused(features, |parts| parts.moderation.max_count = 0);
+    let period = refused(features, |parts| parts.moderation.max_period = 0);
+    assert_eq!([count, period], [Some("max_count, max_period"); 2]);
+    let moderation = good().decode(features).expect("a good one").cq_moderation;
+    assert_eq!(moderation, Some(good().moderation));
+    assert_eq!(
+        good().decode(RING_ADDR).expect("a good one").cq_moderation,
+        None
+    );
 }
 
 // abi: R-549

@@ -21,6 +21,7 @@ use crate::{
             CmdCreateCq,
             CmdCreateCqRing,
             CmdDestroyCq,
+            CmdModifyCq,
             CmdResizeCq,
             CreateFlags, //
         },
@@ -45,6 +46,7 @@ use crate::{
             CompletionQueues,
             CqAttr,
             CqConsumer,
+            ModerateCompletionQueues,
             NewCq,
             UserCompletionQueues, //
         },
@@ -337,6 +339,22 @@ impl UserCompletionQueues for IbDevice {
         }
         udata.respond(&response)?;
         Ok(cq.entries.load(Relaxed))
+    }
+}
+
+impl ModerateCompletionQueues for IbDevice {
+    fn moderate_cq(cq: &rdma::cq::Cq<Self>, count: u16, period: u16) -> Result {
+        let limits = cq.device.limits().cq_moderation.ok_or(EOPNOTSUPP)?;
+        let (count, period) = (count.into(), period.into());
+        if count > limits.max_count || period > limits.max_period {
+            return Err(EINVAL);
+        }
+        cq.device.ctrl().exec(&CmdModifyCq {
+            cqn: cq.number,
+            count,
+            period,
+        })?;
+        Ok(())
     }
 }
 

@@ -116,6 +116,7 @@ impl rdma::Driver for IbDevice {
         .with_user_contexts()
         .with_user_queues()
         .with_shared_receive_queues()
+        .with_cq_moderation()
         .with_qp_counters()
         .with_resource_details();
 
@@ -125,6 +126,7 @@ impl rdma::Driver for IbDevice {
         let with = |feature, limit| if limits.has(feature) { limit } else { 0 };
         let groups = |limit| with(Feature::Multicast, limit);
         let srq = limits.srq.unwrap_or_default();
+        let moderation = limits.cq_moderation.unwrap_or_default();
         let srq_caps = limits.srq.map_or(0, |_| DeviceAttr::SRQ_RESIZE);
         DeviceAttr {
             sys_image_guid: config.sys_image_guid,
@@ -166,6 +168,9 @@ impl rdma::Driver for IbDevice {
             max_srq_sge: srq.max_srq_sge,
             max_pkeys: config.max_pkeys,
             local_ca_ack_delay: config.local_ca_ack_delay,
+            // The verbs have 16 bits for both.
+            max_cq_moderation_count: u16::try_from(moderation.max_count).unwrap_or(u16::MAX),
+            max_cq_moderation_period: u16::try_from(moderation.max_period).unwrap_or(u16::MAX),
         }
     }
 }
@@ -214,6 +219,7 @@ impl Verbs {
                 user_queues_in_kernel: is_polled.then_some(device.limits().queues.max_qp),
                 port_counters: device.limits().has(Feature::Counters),
                 qp_counters: device.limits().has(Feature::CounterSets),
+                adaptive_moderation: device.limits().has(Feature::CqModeration),
             },
             Ok(IbDevice {
                 device: device.clone(),
