@@ -325,6 +325,7 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     destroy_srq: Some(srq::destroy_srq),
     free_context: Some(free_context),
     get_srq_num: Some(srq::get_srq_num),
+    modify_cq: Some(cq::modify_cq),
     modify_qp: Some(qp::modify_qp),
     modify_qp_rate_limit: Some(rate_limit::modify_qp_rate_limit),
     modify_srq: Some(srq::modify_srq),

@@ -330,6 +330,21 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_i
     0
 }
 
+/// `modify_cq`: sets the moderation of a CQ.
+///
+/// # Safety
+///
+/// The arguments are a CQ of this provider, and attributes that are valid for the call.
+pub unsafe extern "C" fn modify_cq(
+    cq: *mut ffi::ibv_cq,
+    attr: *mut ffi::ibv_modify_cq_attr,
+) -> c_int {
+    let mut command = ffi::ibv_modify_cq::zeroed();
+    let size = size_of_val(&command);
+    // SAFETY: the caller's arguments are passed on, with a command as long as stated.
+    unsafe { ffi::ibv_cmd_modify_cq(cq, attr, &mut command, size) }
+}
+
 /// The RESIZE_CQ command.
 type ResizeCqCommand = driver_data::UverbsCommand<ffi::ibv_resize_cq, ResizeCqReq>;
 /// The response of RESIZE_CQ.

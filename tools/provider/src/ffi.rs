@@ -63,6 +63,7 @@ zeroed!(
     ibv_create_qp_ex,
     ibv_create_srq,
     ibv_get_context,
+    ibv_modify_cq,
     ibv_modify_qp,
     ibv_modify_qp_ex,
     ibv_modify_srq,

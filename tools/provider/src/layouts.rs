@@ -91,12 +91,12 @@ const FUNCTIONS: &str = "
     ibv_cmd_create_ah:5 ibv_cmd_create_cq:9 ibv_cmd_create_cq_ex:8 ibv_cmd_create_qp:7
     ibv_cmd_create_qp_ex2:7 ibv_cmd_create_srq:7 ibv_cmd_dealloc_mw:1 ibv_cmd_dealloc_pd:1
     ibv_cmd_dereg_mr:1 ibv_cmd_destroy_ah:1 ibv_cmd_destroy_cq:1 ibv_cmd_destroy_qp:1
-    ibv_cmd_destroy_srq:1 ibv_cmd_detach_mcast:3 ibv_cmd_get_context:5 ibv_cmd_modify_qp:5
-    ibv_cmd_modify_qp_ex:7 ibv_cmd_modify_srq:5 ibv_cmd_poll_cq:3 ibv_cmd_post_recv:3
-    ibv_cmd_post_send:3 ibv_cmd_query_device_any:6 ibv_cmd_query_port:5 ibv_cmd_query_qp:6
-    ibv_cmd_query_srq:4 ibv_cmd_reg_dmabuf_mr:7 ibv_cmd_reg_mr:10 ibv_cmd_req_notify_cq:2
-    ibv_cmd_rereg_mr:11 ibv_cmd_resize_cq:6 verbs_open_device:2 verbs_set_ops:2
-    verbs_uninit_context:1";
+    ibv_cmd_destroy_srq:1 ibv_cmd_detach_mcast:3 ibv_cmd_get_context:5 ibv_cmd_modify_cq:4
+    ibv_cmd_modify_qp:5 ibv_cmd_modify_qp_ex:7 ibv_cmd_modify_srq:5 ibv_cmd_poll_cq:3
+    ibv_cmd_post_recv:3 ibv_cmd_post_send:3 ibv_cmd_query_device_any:6 ibv_cmd_query_port:5
+    ibv_cmd_query_qp:6 ibv_cmd_query_srq:4 ibv_cmd_reg_dmabuf_mr:7 ibv_cmd_reg_mr:10
+    ibv_cmd_req_notify_cq:2 ibv_cmd_rereg_mr:11 ibv_cmd_resize_cq:6 verbs_open_device:2
+    verbs_set_ops:2 verbs_uninit_context:1";
 
 /// An argument that a release has added to a function. The provider passes null.
 pub struct Argument {

@@ -32,6 +32,20 @@ pub(super) unsafe fn extended(
     }
 }
 
+/// The extended attributes of a device.
+pub(super) fn attributes(context: &Context) -> Result<ffi::ibv_device_attr_ex> {
+    // SAFETY: All-zero bytes are valid attributes; the context is open.
+    unsafe {
+        let mut attr: ffi::ibv_device_attr_ex = zeroed();
+        let query = extended(context.raw())?.as_ref().query_device_ex;
+        let query = query.context("no query_device_ex")?;
+        let size = size_of::<ffi::ibv_device_attr_ex>();
+        check(query(context.raw(), std::ptr::null(), &mut attr, size))
+            .context("query extended device")?;
+        Ok(attr)
+    }
+}
+
 /// Creates an extended CQ whose completions have all standard fields. `edit` changes the
 /// attributes.
 pub fn create_cq(

@@ -10,6 +10,7 @@ mod dmabuf;
 pub mod extended;
 pub mod ffi;
 mod memory;
+mod moderation;
 mod pacing;
 mod qp;
 mod queue;

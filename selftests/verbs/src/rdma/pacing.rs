@@ -2,12 +2,11 @@
 
 //! Rate limits of QPs.
 
-use std::mem::{size_of, zeroed};
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result};
 
-use super::extended::extended;
+use super::extended::{attributes, extended};
 use super::{check, ffi, Context, Qp};
 
 /// The argument of `ibv_modify_qp_rate_limit`.
@@ -29,16 +28,7 @@ pub type Pacing = ffi::ibv_packet_pacing_caps;
 impl Context {
     /// Rates that the device supports; all zero if it supports no rate limits.
     pub fn pacing(self: &Rc<Self>) -> Result<Pacing> {
-        // SAFETY: All-zero bytes are valid attributes; the context is open.
-        unsafe {
-            let mut attr: ffi::ibv_device_attr_ex = zeroed();
-            let query = extended(self.raw())?.as_ref().query_device_ex;
-            let size = size_of::<ffi::ibv_device_attr_ex>();
-            let query = query.context("no query_device_ex")?;
-            check(query(self.raw(), std::ptr::null(), &mut attr, size))
-                .context("query extended device")?;
-            Ok(attr.packet_pacing_caps)
-        }
+        Ok(attributes(self)?.packet_pacing_caps)
     }
 }
 

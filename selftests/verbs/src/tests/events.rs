@@ -91,17 +91,58 @@ pub fn of_error(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
+/// Number of messages of a stream.
+const MESSAGES: usize = 3000;
+/// Largest number of messages of a stream that are in flight.
+const DEPTH: usize = 32;
+
 /// The peer sends as fast as possible. A consumer that arms the CQ before its last poll and then
 /// waits for an event always gets the event.
 // abi: R-557
 pub fn none_lost(session: &mut Session) -> Result<()> {
-    const MESSAGES: usize = 3000;
-    const DEPTH: usize = 32;
+    stream(session, |_| Ok(())).map(|_| ())
+}
+
+/// The same with moderation: fewer events arrive.
+// abi: R-1225, R-1226
+pub fn moderated(session: &mut Session) -> Result<()> {
+    const COUNT: u16 = DEPTH as u16 / 2;
+    let limits = session.context.moderation()?;
+    let period = limits.max_cq_period;
+    if limits.max_cq_count == 0 {
+        let unmoderated = |end: &Endpoint| {
+            ensure!(
+                end.recv.moderate(COUNT, 1).is_err(),
+                "no limits, but moderated"
+            );
+            Ok(())
+        };
+        return stream(session, unmoderated).map(|_| ());
+    }
+    let events = stream(session, |end| {
+        // The largest values are accepted, and may be changed while the CQ is in use.
+        end.recv.moderate(limits.max_cq_count, period)?;
+        end.recv.moderate(COUNT, period)
+    })?;
+    // Only an event that is sent for its period can have fewer completions.
+    if !session.active() {
+        println!("# {events} events of {MESSAGES} completions");
+    }
+    ensure!(events <= MESSAGES / 4, "{events} events");
+    Ok(())
+}
+
+/// The active side sends [`MESSAGES`] messages as fast as possible, and the other side waits for
+/// an event whenever its CQ is empty. Returns the number of events. `prepare` is called before the
+/// first message.
+fn stream(session: &mut Session, prepare: impl FnOnce(&Endpoint) -> Result<()>) -> Result<usize> {
     let mut options = options();
     options.caps.recv_wr = DEPTH as u32;
     let end = Endpoint::connect(session, &options)?;
+    prepare(&end)?;
     let mr = end.memory(4096)?;
     let sges = [mr.sge(0, 8)];
+    let mut events = 0;
     if session.active() {
         session.peer.meet()?;
         let (mut posted, mut done) = (0, 0);
@@ -131,6 +172,7 @@ pub fn none_lost(session: &mut Session) -> Result<()> {
         let mut done = 0;
         let mut found = Vec::new();
         while done < MESSAGES {
+            events += 1;
             end.recv
                 .event(LIMIT)
                 .with_context(|| format!("after {done} messages"))?;
@@ -144,7 +186,8 @@ pub fn none_lost(session: &mut Session) -> Result<()> {
             done += found.len();
         }
     }
-    session.peer.meet()
+    session.peer.meet()?;
+    Ok(events)
 }
 
 /// A peer's access without permission raises an asynchronous event.

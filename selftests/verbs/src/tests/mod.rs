@@ -154,6 +154,7 @@ pub const ALL: &[Test] = &[
     test("event_solicited", events::solicited),
     test("event_of_error", events::of_error),
     test("event_none_lost", events::none_lost),
+    test("event_moderated", events::moderated),
     test("event_of_violation", events::of_violation),
     test("error_send_bad_lkey", errors::local::send_bad_lkey),
     test("error_recv_bad_lkey", errors::local::recv_bad_lkey),
