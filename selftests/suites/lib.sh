@@ -79,6 +79,15 @@ meet() {
 	wait $server
 }
 
+# Ends the script as skipped if the release's UCX has no transport for verbs. Whether the transport
+# finds the device is what the tests show.
+need_ucx_verbs() {
+	if ! compgen -G '/usr/lib/*/ucx/libuct_ib.so*' >/dev/null; then
+		printf 'the UCX of this release has no transport for verbs\n'
+		exit 77
+	fi
+}
+
 # Runs a client and a server whose readiness can't be detected: the client is retried while the
 # server runs.
 meet_unseen() {
