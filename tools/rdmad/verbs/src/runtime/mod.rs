@@ -4,6 +4,7 @@
 //! addresses to devices.
 
 mod cpu;
+mod qp_key;
 mod scheduler;
 mod server;
 mod sync;
@@ -20,8 +21,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use virtio_rdma_abi::number::{PortId, Qpn};
+use virtio_rdma_abi::number::PortId;
 
+pub(crate) use self::qp_key::QpKey;
 pub(crate) use self::scheduler::{
     shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, Until,
 };
@@ -40,22 +42,6 @@ use crate::Device;
 
 /// Maximum of the default number of workers. The other CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
-
-/// Identifies a QP within the runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QpKey {
-    /// The QP's port.
-    pub port: PortId,
-    /// QPN of the QP.
-    pub qpn: Qpn,
-}
-
-impl From<QpKey> for FlowKey {
-    fn from(QpKey { port, qpn }: QpKey) -> Self {
-        let flow = Flow::of(qpn);
-        Self { port, flow }
-    }
-}
 
 /// The data path between two QPs of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 
-use super::QpKey;
+use super::qp_key::QpKey;
 
 /// Maximum number of QPs that a worker watches at a time.
 const SEATS: usize = 8;
