@@ -149,7 +149,7 @@ fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
     let page_size = 1 << (12 + input.arbitrary::<u8>()? % 5);
     while !input.is_empty() {
         let (at, value): (u8, u32) = input.arbitrary()?;
-        if let Some(field) = bytes[..192].chunks_exact_mut(4).nth((at % 48).into()) {
+        if let Some(field) = bytes[..200].chunks_exact_mut(4).nth((at % 50).into()) {
             field.copy_from_slice(&value.to_le_bytes());
         }
     }
@@ -160,6 +160,9 @@ fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
         ..Config::SIZE => true,
         at if Feature::RingAddr.config().contains(&at) => has(Feature::RingAddr),
         at if Feature::Srq.config().contains(&at) => has(Feature::RingAddr) && has(Feature::Srq),
+        at if Feature::CqModeration.config().contains(&at) => {
+            has(Feature::RingAddr) && has(Feature::CqModeration)
+        }
         at if Feature::RateLimit.config().contains(&at) => has(Feature::RateLimit),
         _ => false,
     };
@@ -206,6 +209,7 @@ fn are_sane(limits: &Limits, cpus: u32) {
         None => {
             assert!(1 + queues.max_cq + 2 * queues.max_qp <= 1024, "{queues:?}");
             assert!(limits.srq.is_none() && !limits.has(Feature::ResizeCq));
+            assert!(limits.cq_moderation.is_none());
         }
     }
     if let Some(srq) = limits.srq {
@@ -214,6 +218,9 @@ fn are_sane(limits: &Limits, cpus: u32) {
     }
     if let Some(rates) = limits.rate_limits {
         assert!((1..=rates.max_rate).contains(&rates.min_rate));
+    }
+    if let Some(moderation) = limits.cq_moderation {
+        assert!(moderation.max_count != 0 && moderation.max_period != 0);
     }
     assert!(limits.capabilities().0 & !limits.config.device_cap_flags.0 == 0);
     assert!(limits.max_mr_size(1 << 21) >= 4096 && limits.mr_page_sizes() & 4096 != 0);
