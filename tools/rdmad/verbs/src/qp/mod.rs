@@ -321,8 +321,10 @@ impl Qp {
     /// dropped. Waits at most for the end of a turn.
     pub(crate) fn destroy(&self, device: &Device) {
         {
+            let view = device.space.enter();
             let mut send = self.send.lock();
             let mut recv = self.recv.lock();
+            self.acknowledge_last(device, &view, &mut recv);
             self.state.store(DESTROYED, Ordering::Release);
             send.disarm(device, self.number);
             recv.put_back(self);

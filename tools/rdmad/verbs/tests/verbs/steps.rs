@@ -2,7 +2,7 @@
 
 //! Single steps of a worker, and acts of a driver between two steps.
 
-use verbs::{Clock, Limits, RuntimeConfig, WorkerKind};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ctrl::CmdCreateMr;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
@@ -50,6 +50,32 @@ fn many_work_requests_are_on_their_way_at_a_time() {
         rest(&world);
         assert_eq!(vm.counters().tx_packets - before, 30, "{qp_type:?}");
     }
+}
+
+/// A program may destroy its QP as soon as it has the completion of the last message. The sender of
+/// this message must not wait in vain for an acknowledgement.
+#[test]
+fn a_destroyed_qp_has_acknowledged_what_it_received() {
+    let config = RuntimeConfig {
+        path: PathPolicy::Wire,
+        workers: Some(1),
+        clock: Clock::manual(),
+        worker_kind: WorkerKind::Stepped,
+        ..RuntimeConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
+    let pair = Pair::new(&world);
+    pair.qb.post_recv(7, &[]);
+    pair.qa.post(&Wr::new(8, WrOpcode::Send));
+    let received = (0..1000).find_map(|_| {
+        world.runtime.step(0);
+        pair.cq_b.poll()
+    });
+    assert_eq!(received.map(|cqe| cqe.wr_id), Some(7));
+    pair.qb.destroy().unwrap();
+    rest(&world);
+    let sent = pair.cq_a.poll().map(|cqe| (cqe.wr_id, cqe.status));
+    assert_eq!(sent, Some((8, WcStatus::Success.value())));
 }
 
 /// A driver may move a QP from SQE to RTS before a worker has flushed the SQ. All work requests

@@ -145,6 +145,26 @@ impl Qp {
         }
     }
 
+    /// Sends the acknowledgement that the QP's next turn would send. A program may destroy its QP as
+    /// soon as it has the completion of the last message, but the peer waits for the
+    /// acknowledgement of this message.
+    pub(in crate::qp) fn acknowledge_last(
+        &self,
+        device: &Device,
+        view: &DmaView,
+        side: &mut RecvSide,
+    ) {
+        /// Bytes of frames after which no further one is sent: a congestion notification may
+        /// precede the acknowledgement.
+        const LIMIT: usize = 128;
+        let RecvSide { io, responder, .. } = side;
+        if let Some(responder) = responder.as_mut().filter(|_| self.receives()) {
+            let turn = RecvTurn::new(self, device, view);
+            // Without a frame buffer the acknowledgement is lost, as on a bad network.
+            let _ = responder.transmit(LIMIT, &mut RecvEnv::new(&turn, io));
+        }
+    }
+
     /// Executes or flushes the SQ. In ERR the RQ is flushed after the SQ.
     fn send_half(&self, turn: &SendTurn<'_>, side: &mut SendSide, watch: &Watch) -> Parked {
         loop {
