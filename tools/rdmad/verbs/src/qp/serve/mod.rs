@@ -145,8 +145,8 @@ impl Qp {
         }
     }
 
-    /// Sends the acknowledgement that the QP's next turn would send. A program may destroy its QP as
-    /// soon as it has the completion of the last message, but the peer waits for the
+    /// Sends the acknowledgement that the QP's next turn would send. A program may destroy its QP
+    /// as soon as it has the completion of the last message, but the peer waits for the
     /// acknowledgement of this message.
     pub(in crate::qp) fn acknowledge_last(
         &self,
