@@ -216,7 +216,11 @@ impl Cq {
 
     /// Stops using the ring's memory and drops events not yet sent.
     pub(crate) fn destroy(&self, device: &Device) {
-        self.inner.lock().state = CqState::Destroyed;
+        {
+            let inner = &mut *self.inner.lock();
+            inner.state = CqState::Destroyed;
+            inner.moderator.stop(device, self.number);
+        }
         device
             .events()
             .forget(self.event_queue, EventSource::Completions(self.number));

@@ -675,7 +675,6 @@ impl Device {
         for cq in self.cqs.iter() {
             self.destroy_cq(&cq);
         }
-        self.deadlines.clear(self);
         for number in self.mrs.numbers() {
             // No window is bound to the MR any more.
             if let Ok(mr) = self.mrs.remove(number) {

@@ -46,7 +46,7 @@ pub(crate) struct Moderator {
     /// `None` if events are sent at once. There is no delayed event then.
     moderation: Option<Moderation>,
     delayed: Option<Delayed>,
-    /// The CQ's last entry in the [`Deadlines`], which is removed when its time has passed. It is
+    /// The CQ's only entry in the [`Deadlines`], which is removed when its time has passed. It is
     /// never later than the deadline of the delayed event, but may be earlier: a useless look at
     /// the CQ costs less than a change of the set with each event.
     entry: Option<Instant>,
@@ -81,8 +81,8 @@ impl Moderator {
             .entry
             .is_none_or(|entry| entry <= now || deadline < entry)
         {
-            self.entry = Some(deadline);
-            device.deadlines.insert(device, cqn, deadline);
+            let old = self.entry.replace(deadline);
+            device.deadlines.change(device, cqn, old, Some(deadline));
         }
         false
     }
@@ -92,9 +92,17 @@ impl Moderator {
         self.moderation = moderation;
         self.delayed.take().is_some()
     }
+
+    /// Drops the delayed event and the deadline of CQ `cqn`, which is destroyed.
+    pub(crate) fn stop(&mut self, device: &Device, cqn: Cqn) {
+        self.change(None);
+        if let Some(old) = self.entry.take() {
+            device.deadlines.change(device, cqn, Some(old), None);
+        }
+    }
 }
 
-/// The deadlines of a device's CQs that delay events.
+/// The deadlines of a device's CQs that delay events, at most one for each CQ.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(Mutex<Inner>);
 
@@ -105,9 +113,15 @@ struct Inner {
 }
 
 impl Deadlines {
-    fn insert(&self, device: &Device, cqn: Cqn, deadline: Instant) {
+    /// Replaces the deadline `old` of CQ `cqn` by `new`.
+    fn change(&self, device: &Device, cqn: Cqn, old: Option<Instant>, new: Option<Instant>) {
         let inner = &mut *self.0.lock();
-        inner.set.insert((deadline, cqn));
+        if let Some(old) = old {
+            inner.set.remove(&(old, cqn));
+        }
+        if let Some(new) = new {
+            inner.set.insert((new, cqn));
+        }
         inner.arm(device);
     }
 
@@ -126,22 +140,18 @@ impl Deadlines {
         }
         inner.arm(device);
     }
-
-    /// Removes all deadlines.
-    pub(crate) fn clear(&self, device: &Device) {
-        let inner = &mut *self.0.lock();
-        inner.set.clear();
-        let scheduler = &device.runtime().scheduler;
-        inner.alarm.clear(scheduler, flow_of(device));
-    }
 }
 
 impl Inner {
-    /// Ensures that the port's flow gets a turn at the first deadline.
+    /// Ensures that the port's flow gets a turn at the first deadline. Without a deadline, the flow
+    /// has no entry in the timers.
     fn arm(&mut self, device: &Device) -> Option<Until> {
-        let (first, _) = *self.set.first()?;
-        let home = device.flows().home(Flow::PORT);
         let scheduler = &device.runtime().scheduler;
+        let Some(&(first, _)) = self.set.first() else {
+            self.alarm.clear(scheduler, flow_of(device));
+            return None;
+        };
+        let home = device.flows().home(Flow::PORT);
         Some(self.alarm.set(scheduler, flow_of(device), home, first))
     }
 }

@@ -245,6 +245,36 @@ fn a_destroyed_cq_sends_no_event() {
     assert_eq!(vm.sink.failure(), None);
 }
 
+/// A CQ has at most one entry in the timers, however often its deadline changes, and none once it
+/// is destroyed.
+// abi: R-1227, R-1230
+#[test]
+fn a_deadline_goes_with_its_event_or_cq() {
+    let world = world();
+    let vm = &world.vms[0];
+    let cq = moderated(vm, 100);
+    let qp = qp(vm, &cq);
+    for period in [PERIOD, PERIOD / 2, PERIOD / 10] {
+        moderate(&cq, 100, period).unwrap();
+        vm.sink.events.lock().unwrap().clear();
+        cq.event_received();
+        cq.arm(ArmKind::Next);
+        complete_one(&qp, &cq);
+        pass(&world, Duration::ZERO);
+    }
+    pass(&world, PERIOD / 10 * MICROSECOND);
+    vm.sink.expect(COMPLETION, cq.cookie);
+    assert_eq!(world.runtime.next_deadline(), None, "of former periods");
+    cq.event_received();
+    cq.arm(ArmKind::Next);
+    complete_one(&qp, &cq);
+    pass(&world, Duration::ZERO);
+    qp.destroy().unwrap();
+    assert!(world.runtime.next_deadline().is_some());
+    cq.destroy().unwrap();
+    assert_eq!(world.runtime.next_deadline(), None, "of a destroyed CQ");
+}
+
 // abi: R-1220, R-1221, R-1222, R-1224
 #[test]
 fn values_beyond_the_limits_are_refused() {
