@@ -8,7 +8,7 @@ use verbs::{Clock, Limits, RuntimeConfig};
 use virtio_rdma_abi::ctrl::CmdModifyCq;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::Feature;
-use virtio_rdma_abi::ib::{AsyncEvent, WrOpcode};
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, SendFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::ArmKind;
 
@@ -273,6 +273,69 @@ fn a_deadline_goes_with_its_event_or_cq() {
     assert!(world.runtime.next_deadline().is_some());
     cq.destroy().unwrap();
     assert_eq!(world.runtime.next_deadline(), None, "of a destroyed CQ");
+}
+
+/// Only a solicited completion starts the delay, and later completions count, solicited or not.
+// abi: R-560, R-1225, R-1226
+#[test]
+fn a_solicited_event_is_delayed() {
+    let world = world();
+    let vm = &world.vms[0];
+    let cq = moderated(vm, 3);
+    let qp = qp(vm, &cq);
+    let solicit = || {
+        qp.post_recv(5, &[]);
+        let flags = SendFlags::SOLICITED;
+        qp.post(&Wr::new(6, WrOpcode::Send).flags(flags));
+        cq.expect(5, WcStatus::Success);
+        pass(&world, Duration::ZERO);
+    };
+    cq.arm(ArmKind::Solicited);
+    for _ in 0..5 {
+        complete_one(&qp, &cq);
+    }
+    pass(&world, Duration::from_secs(1));
+    assert!(vm.sink.is_empty(), "nothing is solicited");
+    solicit();
+    complete_one(&qp, &cq);
+    pass(&world, Duration::ZERO);
+    assert!(vm.sink.is_empty());
+    complete_one(&qp, &cq);
+    vm.sink.expect(COMPLETION, cq.cookie);
+    cq.event_received();
+    cq.arm(ArmKind::Solicited);
+    solicit();
+    pass(&world, (PERIOD - 1) * MICROSECOND);
+    assert!(vm.sink.is_empty());
+    pass(&world, MICROSECOND);
+    vm.sink.expect(COMPLETION, cq.cookie);
+}
+
+/// Flushed work requests are completions like others: none is delayed beyond the period.
+// abi: R-1225, R-1226
+#[test]
+fn an_event_of_flushed_work_requests_is_sent() {
+    let world = world();
+    let vm = &world.vms[0];
+    let cq = moderated(vm, 4);
+    let qp = qp(vm, &cq);
+    for id in 0..4 {
+        qp.post_recv(id, &[]);
+    }
+    cq.arm(ArmKind::Solicited);
+    qp.to(QpState::Err);
+    vm.sink.expect(COMPLETION, cq.cookie);
+    cq.event_received();
+    for id in 0..4 {
+        cq.expect(id, WcStatus::WrFlushErr);
+    }
+    cq.arm(ArmKind::Solicited);
+    qp.post_recv(4, &[]);
+    cq.expect(4, WcStatus::WrFlushErr);
+    pass(&world, (PERIOD - 1) * MICROSECOND);
+    assert!(vm.sink.is_empty());
+    pass(&world, MICROSECOND);
+    vm.sink.expect(COMPLETION, cq.cookie);
 }
 
 // abi: R-1220, R-1221, R-1222, R-1224
