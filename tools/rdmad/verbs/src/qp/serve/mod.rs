@@ -158,7 +158,9 @@ impl Qp {
         /// precede the acknowledgement.
         const LIMIT: usize = 128;
         let RecvSide { io, responder, .. } = side;
-        if let Some(responder) = responder.as_mut().filter(|_| self.receives()) {
+        // The objects of a failed device may be half changed: nothing is sent for them.
+        let may_send = self.receives() && !device.has_failed();
+        if let Some(responder) = responder.as_mut().filter(|_| may_send) {
             let turn = RecvTurn::new(self, device, view);
             // Without a frame buffer the acknowledgement is lost, as on a bad network.
             let _ = responder.transmit(LIMIT, &mut RecvEnv::new(&turn, io));
