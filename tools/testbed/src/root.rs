@@ -86,8 +86,8 @@ impl Root {
             .map(|number| format!("rdmav{number}"))
             .collect();
         Some(format!(
-            "its libibverbs needs a provider for {}, and there is none: --tools brings RDMA programs \
-             with a library of their own",
+            "its libibverbs needs a provider for {}, and there is none: --tools brings RDMA \
+             programs with a library of their own",
             numbers.join(", ")
         ))
     }

@@ -336,8 +336,8 @@ impl EventLoop {
                         counters.errors.add_one();
                         if complain {
                             tracing::warn!(
-                                "{}: the network connection was closed: a frame can't have {length} \
-                                 bytes; check that QEMU uses -netdev stream",
+                                "{}: the network connection was closed: a frame can't have \
+                                 {length} bytes; check that QEMU uses -netdev stream",
                                 counters.name
                             );
                         }
