@@ -5,11 +5,14 @@
 use rand::{Rng, SeedableRng};
 use rand_xorshift::XorShiftRng;
 
+use crate::variant::Variant;
+
 /// The choices of one step.
 pub type Step = Vec<u32>;
 
 /// The source of choices. Records all choices, so that a run can be repeated with fewer steps.
 pub struct Choices {
+    variant: Variant,
     source: ChoiceSource,
     taken: Vec<Step>,
 }
@@ -28,8 +31,9 @@ enum ChoiceSource {
 
 impl Choices {
     /// Random choices from `seed` for `steps` steps.
-    pub fn drawn(seed: u64, steps: usize) -> Self {
+    pub fn drawn(seed: u64, steps: usize, variant: Variant) -> Self {
         Self {
+            variant,
             source: ChoiceSource::Drawn {
                 random: XorShiftRng::seed_from_u64(seed),
                 steps,
@@ -39,10 +43,11 @@ impl Choices {
     }
 
     /// Given choices. The first of `steps` has the choices that set up the run.
-    pub fn given(steps: &[Step]) -> Self {
+    pub fn given(steps: &[Step], variant: Variant) -> Self {
         let mut steps = Vec::from(steps).into_iter();
         let step = steps.next().unwrap_or_default().into_iter();
         Self {
+            variant,
             source: ChoiceSource::Given { steps, step },
             taken: vec![Vec::new()],
         }
@@ -91,9 +96,20 @@ impl Choices {
         self.below(times) == times - 1
     }
 
+    /// In the variant [`Wide`](Variant::Wide) true with a probability of 1 in `times`. In the other
+    /// variants false, without a choice.
+    pub fn widely_once_in(&mut self, times: usize) -> bool {
+        self.variant == Variant::Wide && self.once_in(times)
+    }
+
     /// One element of `things`.
     pub fn of<T: Copy>(&mut self, things: &[T]) -> T {
         things[self.below(things.len())]
+    }
+
+    /// The variant of the run.
+    pub fn variant(&self) -> Variant {
+        self.variant
     }
 
     /// All choices so far.

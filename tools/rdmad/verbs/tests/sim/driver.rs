@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use virtio_rdma_abi::wqe::Sge;
 
+use crate::harness::cq::Moving;
 use crate::harness::{Cq, Qp, Srq, Wr};
 
 /// Posts a work request. The SQ must have room.
@@ -28,6 +29,12 @@ pub fn post_recv(qp: &Qp<'_>, id: u64, sges: &[Sge]) {
 /// Number of completions in the ring that were not polled.
 pub fn unpolled(cq: &Cq<'_>) -> u32 {
     cq.ring.device().wrapping_sub(cq.ring.owner())
+}
+
+/// Number of completions in the CQ's ring, and in its new ring `moving` if the device uses that
+/// already.
+pub fn produced(cq: &Cq<'_>, moving: Option<&Moving>) -> u32 {
+    cq.ring.device() + moving.map_or(0, Moving::produced)
 }
 
 /// An SRQ, with the slot of each receive whose completion was not polled.

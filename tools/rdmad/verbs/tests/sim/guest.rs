@@ -17,6 +17,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::choices::Choices;
 use crate::harness::{mac, Mr, Vm, FULL};
 use crate::net::{Net, Port};
+use crate::variant::Variant;
 
 /// Event virtqueue of completion events.
 const COMPLETION_EVENTS: u16 = 2;
@@ -28,10 +29,13 @@ const OTHER: u16 = 2;
 
 /// Features in addition to those of the harness.
 const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature::RateLimit];
+/// Further features of the variant [`Wide`](Variant::Wide).
+const WIDE_FEATURES: [Feature; 1] = [Feature::CqModeration];
 
 /// A VM with its driver.
 pub struct Guest {
     pub vm: Vm,
+    features: Vec<Feature>,
     pub port: Arc<Port>,
     /// The clock of the runtime.
     pub clock: Clock,
@@ -76,12 +80,17 @@ impl Guest {
         let port = net.port(mac(n));
         let vm = Vm::new(n, runtime, port.clone(), &limits());
         port.attach(&vm.device);
-        vm.negotiate(&FEATURES);
+        let mut features = FEATURES.to_vec();
+        if choices.variant() == Variant::Wide {
+            features.extend(WIDE_FEATURES);
+        }
+        vm.negotiate(&features);
         let buffers = choices.of(&[1_000_000, 2, 1]);
         vm.sink.buffers.store(buffers, Ordering::SeqCst);
         Self {
             pd: Cell::new(vm.pdn),
             vm,
+            features,
             port,
             clock,
             buffers,
@@ -175,7 +184,7 @@ impl Guest {
         self.settled();
         self.told.set(self.changes.get());
         self.last_told.set(self.link.get());
-        self.vm.negotiate(&FEATURES);
+        self.vm.negotiate(&self.features);
         self.pd.set(self.vm.call(CmdCreatePd::ZERO).unwrap().pdn);
         self.take_address();
     }

@@ -3,9 +3,9 @@
 //! Simulation of complete engines, a network and guests in one thread. A seed determines the steps
 //! of a run.
 //!
-//! The environment variable `SIM_SEEDS=FIRST..END` sets the seeds to run, and `SIM_STEPS=N` the
-//! number of steps of each run. A run that fails is repeated, shrunk to fewer steps, and run once
-//! more to show the failure.
+//! The environment variable `SIM_SEEDS=FIRST..END` sets the seeds to run, `SIM_STEPS=N` the number
+//! of steps of each run, and `SIM_VARIANT=NAME` the only [variant](variant) to run. A run that
+//! fails is repeated, shrunk to fewer steps, and run once more to show the failure.
 
 // The simulation uses only a part of the harness.
 #[allow(dead_code, unused_imports)]
@@ -24,6 +24,7 @@ mod party;
 mod run;
 mod shared;
 mod shrink;
+mod variant;
 mod vault;
 
 use std::env;
@@ -35,16 +36,12 @@ use std::sync::Mutex;
 use std::thread;
 
 use choices::Choices;
-use run::{Engine, Failure};
+use run::Failure;
+use variant::Variant;
 
 /// The simulated drivers use own rings.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;
 
-/// Default seeds of runs in which the engine's QPs and CQs are not rebuilt.
-const SEEDS: Range<u64> = 0..1000;
-/// Default seeds of runs in which the engine's QPs and CQs are rebuilt after each step. There are
-/// fewer seeds, because these runs take longer.
-const REBUILT_SEEDS: Range<u64> = 0..100;
 /// Default number of steps of a run.
 const STEPS: usize = 400;
 
@@ -53,12 +50,9 @@ fn number<T: FromStr>(text: &str) -> T {
     number.unwrap_or_else(|_| panic!("{text} is no number"))
 }
 
-fn seeds(engine: Engine) -> Range<u64> {
+fn seeds(variant: Variant) -> Range<u64> {
     let Ok(text) = env::var("SIM_SEEDS") else {
-        return match engine {
-            Engine::Kept => SEEDS,
-            Engine::Rebuilt => REBUILT_SEEDS,
-        };
+        return variant.seeds();
     };
     let parts = text.split_once("..");
     let (first, end) = parts.expect("SIM_SEEDS is FIRST..END");
@@ -70,7 +64,7 @@ fn steps() -> usize {
 }
 
 /// Runs seeds on all CPUs. Returns the first failing seed that was found, and its failure.
-fn find_failure(seeds: Range<u64>, steps: usize, engine: Engine) -> Option<(u64, Failure)> {
+fn find_failure(seeds: Range<u64>, steps: usize, variant: Variant) -> Option<(u64, Failure)> {
     let next = AtomicU64::new(seeds.start);
     let found: Mutex<Option<(u64, Failure)>> = Mutex::new(None);
     thread::scope(|scope| {
@@ -81,7 +75,7 @@ fn find_failure(seeds: Range<u64>, steps: usize, engine: Engine) -> Option<(u64,
                     if seed >= seeds.end {
                         break;
                     }
-                    if let Err(why) = run::guarded(&mut Choices::drawn(seed, steps), engine) {
+                    if let Err(why) = run::guarded(&mut Choices::drawn(seed, steps, variant)) {
                         let mut found = found.lock().unwrap();
                         if found.as_ref().is_none_or(|(first, _)| seed < *first) {
                             *found = Some((seed, why));
@@ -96,33 +90,33 @@ fn find_failure(seeds: Range<u64>, steps: usize, engine: Engine) -> Option<(u64,
 
 #[test]
 fn every_seed_ends_well() {
-    for engine in [Engine::Kept, Engine::Rebuilt] {
-        ends_well(engine);
+    for variant in Variant::chosen() {
+        ends_well(variant);
     }
 }
 
-fn ends_well(engine: Engine) {
+fn ends_well(variant: Variant) {
     let steps = steps();
     let print = panic::take_hook();
     panic::set_hook(Box::new(run::note_place));
-    let Some((seed, why)) = find_failure(seeds(engine), steps, engine) else {
+    let Some((seed, why)) = find_failure(seeds(variant), steps, variant) else {
         panic::set_hook(print);
         return;
     };
     let Failure { why: text, place } = &why;
-    eprintln!("seed {seed} failed, engine {engine:?}: {text} ({place})");
-    let end = seed + 1;
-    eprintln!("again: SIM_STEPS={steps} make sim SEEDS={seed}..{end}");
-    let mut choices = Choices::drawn(seed, steps);
-    let repeated = run::guarded(&mut choices, engine);
+    let (name, end) = (variant.name(), seed + 1);
+    eprintln!("seed {seed} failed, variant {name}: {text} ({place})");
+    eprintln!("again: SIM_VARIANT={name} SIM_STEPS={steps} make sim SEEDS={seed}..{end}");
+    let mut choices = Choices::drawn(seed, steps, variant);
+    let repeated = run::guarded(&mut choices);
     assert_eq!(
         repeated,
         Err(why.clone()),
         "it did not fail in the same way again"
     );
-    let least = shrink::shrink(choices.taken(), &why.place, engine);
+    let least = shrink::shrink(&choices, &why.place);
     eprintln!("{} steps are enough: {least:?}", least.len());
     panic::set_hook(print);
-    run::run(&mut Choices::given(&least), engine);
+    run::run(&mut Choices::given(&least, variant));
     unreachable!("what was made shorter fails");
 }

@@ -3,6 +3,7 @@
 //! Parties: groups of objects that interact, with a model of the expected results.
 
 use std::ptr;
+use std::time::Instant;
 
 use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdDestroyCq, CmdDestroyQp};
 
@@ -20,6 +21,15 @@ pub fn is_same(one: &Guest, other: &Guest) -> bool {
 pub trait Party<'w> {
     /// Executes one random act of a driver.
     fn act(&mut self, choices: &mut Choices);
+
+    /// Looks at rings and events, and changes nothing. Called after each step of a worker, and
+    /// before the clock advances.
+    fn observe(&mut self) {}
+
+    /// The first time at which an event that is delayed must have arrived.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
 
     /// Takes and checks the events that have arrived. Returns whether there were any.
     fn take_events(&mut self) -> bool;

@@ -18,6 +18,7 @@ use crate::mail::Mail;
 use crate::net::Net;
 use crate::party::{is_same, Grave, Party};
 use crate::shared::Shared;
+use crate::variant::Variant;
 use crate::vault::Vault;
 
 /// Maximum number of frames in a row that may be lost, so that no requester uses up its retries.
@@ -47,8 +48,8 @@ pub fn note_place(panic: &PanicHookInfo<'_>) {
 }
 
 /// Executes a run and catches its panic, if any. [`note_place`] must be the panic hook.
-pub fn guarded(choices: &mut Choices, engine: Engine) -> Result<(), Failure> {
-    let done = panic::catch_unwind(AssertUnwindSafe(|| run(choices, engine)));
+pub fn guarded(choices: &mut Choices) -> Result<(), Failure> {
+    let done = panic::catch_unwind(AssertUnwindSafe(|| run(choices)));
     done.map_err(|why| {
         let text = why.downcast_ref::<String>().cloned();
         let text = text.or_else(|| why.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -59,18 +60,11 @@ pub fn guarded(choices: &mut Choices, engine: Engine) -> Result<(), Failure> {
     })
 }
 
-/// Treatment of QPs and CQs after each step of a worker.
-#[derive(Clone, Copy, Debug)]
-pub enum Engine {
-    /// QPs and CQs are kept.
-    Kept,
-    /// QPs and CQs are dropped and rebuilt from their committed state.
-    Rebuilt,
-}
-
 struct Sim<'w> {
     runtime: &'w Runtime,
-    engine: Engine,
+    clock: Clock,
+    /// Whether QPs and CQs are rebuilt after each step of a worker.
+    rebuilds: bool,
     net: &'w Net,
     guests: &'w [Guest],
     workers: usize,
@@ -89,7 +83,7 @@ struct Placed<'w> {
 }
 
 /// Executes a run. Panics if the run fails.
-pub fn run(choices: &mut Choices, engine: Engine) {
+pub fn run(choices: &mut Choices) {
     let workers = 1 + choices.below(3);
     let clock = Clock::manual();
     let runtime = Runtime::new(RuntimeConfig {
@@ -108,7 +102,8 @@ pub fn run(choices: &mut Choices, engine: Engine) {
         .collect();
     let mut sim = Sim {
         runtime: &runtime,
-        engine,
+        clock,
+        rebuilds: choices.variant() == Variant::Rebuilt || choices.widely_once_in(8),
         net: &net,
         guests: &guests,
         workers,
@@ -127,6 +122,7 @@ pub fn run(choices: &mut Choices, engine: Engine) {
     }
     while choices.next_step() {
         sim.step(choices);
+        sim.observe();
         assert!(!runtime.sleeps_over_work(), "all sleep, and there is work");
     }
     if !is_cut_off {
@@ -287,6 +283,12 @@ impl<'w> Sim<'w> {
             1 => Duration::from_micros(1 + choices.below(20) as u64),
             _ => next.unwrap_or_default() / 2,
         };
+        self.pass(time);
+    }
+
+    /// Lets time pass.
+    fn pass(&mut self, time: Duration) {
+        self.observe();
         self.runtime.pass(time);
     }
 
@@ -315,7 +317,7 @@ impl<'w> Sim<'w> {
                 continue;
             }
             match self.runtime.next_deadline() {
-                Some(time) => self.runtime.pass(time),
+                Some(time) => self.pass(time),
                 None if self.resume() => {}
                 None => {
                     for Placed { party, .. } in &mut self.parties {
@@ -373,13 +375,34 @@ impl<'w> Sim<'w> {
     }
 
     /// Lets a worker take a step. Returns whether the worker is awake.
-    fn turn(&self, worker: usize) -> bool {
+    fn turn(&mut self, worker: usize) -> bool {
         let is_awake = self.runtime.step(worker);
         // A worker that sleeps has served no QP.
-        if is_awake && matches!(self.engine, Engine::Rebuilt) {
+        if is_awake && self.rebuilds {
             self.runtime.rebuild();
         }
+        self.observe();
         is_awake
+    }
+
+    /// Lets the parties see what the workers have done.
+    fn observe(&mut self) {
+        for Placed { party, .. } in &mut self.parties {
+            party.observe();
+        }
+    }
+
+    /// Checks that a worker wakes up for each event that is delayed. Called when all workers sleep.
+    fn check_delayed(&self) {
+        let deadlines = self.parties.iter().map(|placed| placed.party.deadline());
+        let Some(first) = deadlines.flatten().min() else {
+            return;
+        };
+        let now = self.clock.now();
+        let next = self.runtime.next_deadline().map(|next| now + next);
+        // A worker has gone to sleep although a deadline has passed: it wakes up at once.
+        let wakes = next.is_some_and(|next| next <= first.max(now));
+        assert!(wakes, "all sleep, and an event is delayed");
     }
 
     /// Takes and checks the events of all guests and parties. Returns whether there were any.
@@ -409,6 +432,7 @@ impl<'w> Sim<'w> {
         }
         let lost = self.runtime.sleeps_over_work();
         assert!(!lost, "all sleep, and there is work");
+        self.check_delayed();
         steps > 0
     }
 }

@@ -3,20 +3,22 @@
 //! Shrinks a failing run to fewer steps.
 
 use crate::choices::{Choices, Step};
-use crate::run::{self, Engine, Failure};
+use crate::run::{self, Failure};
 
 /// Maximum number of runs that shrinking tries.
 const TRIES: usize = 2000;
 
-/// Shrinks `steps`, a run that fails at `place`, to fewer steps that fail at the same place. Always
-/// keeps the first step, which sets up the run.
-pub fn shrink(steps: &[Step], place: &str, engine: Engine) -> Vec<Step> {
-    let mut best = steps.to_vec();
+/// Shrinks the run of `choices`, which fails at `place`, to fewer steps that fail at the same
+/// place. Always keeps the first step, which sets up the run.
+pub fn shrink(choices: &Choices, place: &str) -> Vec<Step> {
+    let variant = choices.variant();
+    let mut best = choices.taken().to_vec();
     let mut tries = 0;
     let mut fails = |steps: &[Step]| {
         tries += 1;
         let fails_there = |why: Failure| why.place == place;
-        tries < TRIES && run::guarded(&mut Choices::given(steps), engine).is_err_and(fails_there)
+        let mut steps = Choices::given(steps, variant);
+        tries < TRIES && run::guarded(&mut steps).is_err_and(fails_there)
     };
     let mut size = best.len() / 2;
     while size > 0 {

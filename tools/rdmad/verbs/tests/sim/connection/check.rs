@@ -35,18 +35,13 @@ impl Connection<'_> {
         } else {
             ours.receive_ended(theirs, &cqe, reliable)
         };
-        match ours.armed {
-            _ if ours.guest.is_starved() => {}
-            _ if early => {
-                ours.early -= 1;
-                ours.owed |= solicited && ours.armed.is_some();
-            }
-            Some(ArmKind::Next) => panic!("a completion of an armed CQ without an event: {cqe:?}"),
-            Some(ArmKind::Solicited) if solicited => {
-                panic!("a solicited completion without an event: {cqe:?}")
-            }
-            _ => {}
+        let is_starved = ours.guest.is_starved();
+        if early && !is_starved {
+            ours.early -= 1;
+            ours.owed |= solicited && ours.armed.is_some();
         }
+        let qualifies = solicited || ours.armed == Some(ArmKind::Next);
+        ours.note_polled(qualifies && !early && !is_starved);
         true
     }
 
@@ -57,6 +52,7 @@ impl Connection<'_> {
             let [ours, theirs] = self.sides(side);
             ours.take_events();
             assert!(!ours.owed, "no event since the CQ moved");
+            ours.check_delayed();
             // The last work requests may be unsignaled.
             while let Some(sent) = ours.sent.pop_front() {
                 assert!(!sent.signaled, "no completion of {sent:?}");

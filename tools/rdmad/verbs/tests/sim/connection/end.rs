@@ -9,6 +9,7 @@ use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::ring::ArmKind;
 
 use super::drain::Drain;
+use super::moderation::Moderation;
 use super::pace::Pace;
 use crate::driver;
 use crate::guest::Guest;
@@ -90,6 +91,7 @@ pub(super) struct End<'w> {
     /// Whether the doorbell of the CQ was rung since the last event. The device may handle the
     /// doorbell after a move of the CQ.
     pub rang: bool,
+    pub moderation: Moderation,
     /// State of draining; `Some` while the QP is in SQD.
     pub drain: Option<Drain>,
     /// Whether the event SQ_DRAINED of an earlier SQD may still arrive.
@@ -128,6 +130,7 @@ impl<'w> End<'w> {
             owed: false,
             polled: false,
             rang: false,
+            moderation: Moderation::new(),
             drain: None,
             may_drain: false,
             pace: None,
@@ -168,15 +171,21 @@ impl<'w> End<'w> {
         // A CQ that is armed for the next completion stays so.
         if self.armed != Some(ArmKind::Next) {
             self.armed = Some(kind);
+            // Completions that were polled since the CQ was armed qualify now.
+            if self.polled {
+                self.may_become_due();
+            }
         }
         if self.cq.arm_silently(kind) {
             self.rang = true;
+            self.may_become_due();
             self.cq.ring_doorbell();
         }
     }
 
     /// Takes and checks the events of the CQ and the QP. Returns whether there were any.
     pub fn take_events(&mut self) -> bool {
+        self.observe();
         let count = self.guest.take_events(self.cq.cookie).len();
         if count > 0 {
             assert!(
@@ -190,6 +199,7 @@ impl<'w> End<'w> {
             );
             self.armed = None;
             (self.polled, self.rang) = (false, false);
+            self.note_taken();
             self.settle_move();
             self.cq.event_received();
         }

@@ -5,9 +5,12 @@
 mod check;
 mod drain;
 mod end;
+mod moderation;
 mod pace;
 mod post;
 mod resize;
+
+use std::time::Instant;
 
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType};
 use virtio_rdma_abi::ring::ArmKind;
@@ -70,6 +73,9 @@ impl<'w> Connection<'w> {
 impl<'w> Party<'w> for Connection<'w> {
     fn act(&mut self, choices: &mut Choices) {
         let side = choices.below(2);
+        if choices.widely_once_in(10) {
+            return self.ends[side].moderate(choices);
+        }
         match choices.below(27) {
             0..=8 => self.post(side, choices),
             9..=14 => {
@@ -96,6 +102,14 @@ impl<'w> Party<'w> for Connection<'w> {
                 }
             }
         }
+    }
+
+    fn observe(&mut self) {
+        self.ends.iter_mut().for_each(End::observe);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.ends.iter().filter_map(End::deadline).min()
     }
 
     fn take_events(&mut self) -> bool {

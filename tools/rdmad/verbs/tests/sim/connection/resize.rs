@@ -21,8 +21,12 @@ impl End<'_> {
             true => 1 + choices.below(8) as u32,
             false => slots,
         };
+        self.observe();
         let unpolled = driver::unpolled(&self.cq);
-        match self.cq.begin_resize(slots, cqe) {
+        let moved = self.cq.begin_resize(slots, cqe);
+        // The device looks at the old ring once more.
+        self.note_doorbell(unpolled);
+        match moved {
             Ok(moving) => {
                 assert!(unpolled <= cqe, "{unpolled} completions, room for {cqe}");
                 self.moving = Some(moving);
@@ -36,6 +40,9 @@ impl End<'_> {
 
     /// If the device has moved the CQ, makes the driver use the new ring too.
     pub(super) fn follow(&mut self) {
+        if self.moving.is_some() {
+            self.note_former_ring();
+        }
         let Some(moving) = self.moving.take() else {
             return;
         };
@@ -54,5 +61,8 @@ impl End<'_> {
             None => false,
         };
         self.rang |= self.armed.is_some() && self.early > 0;
+        if self.armed.is_some() && self.late {
+            self.may_become_due();
+        }
     }
 }

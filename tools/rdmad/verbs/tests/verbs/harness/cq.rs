@@ -114,6 +114,14 @@ pub struct Moving {
     end: u32,
 }
 
+impl Moving {
+    /// The device's position in the new ring.
+    #[allow(dead_code)]
+    pub fn produced(&self) -> u32 {
+        self.target.device()
+    }
+}
+
 impl<'vm> Cq<'vm> {
     pub fn new(vm: &'vm Vm, slots: u32) -> Self {
         let ring = Ring::new(vm, RingKind::Completion, slots, CQ_SLOT_SHIFT);
