@@ -24,6 +24,7 @@
 
 mod error;
 mod fault;
+mod huge;
 mod mapping;
 mod slice;
 mod space;

@@ -12,7 +12,7 @@ use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, VolatileMemory, VolatileSlice};
 
 use crate::fault::{GuardedMapping, Loss};
-use crate::{DmaError, MapError, PAGE_SIZE};
+use crate::{huge, DmaError, MapError, PAGE_SIZE};
 
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
@@ -96,6 +96,10 @@ impl Mapping {
                 (rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::NORESERVE).bits() as i32,
             )
             .build()?;
+        let has_huge_pages = page > PAGE_SIZE;
+        if !has_huge_pages {
+            huge::ask(&whole);
+        }
         // The length of the whole mapping fits `usize`, so the casts do not truncate.
         let (page, lead) = (page as usize, lead as usize);
         Ok(Self {
@@ -104,7 +108,7 @@ impl Mapping {
             writable,
             offset,
             file,
-            has_huge_pages: page as u64 > PAGE_SIZE,
+            has_huge_pages,
             loss,
             charge,
         })
