@@ -33,6 +33,10 @@ const MODE: harness::Mode = harness::Mode::OwnRings;
 
 /// The name of the figure of copying.
 pub const FLOOR: &str = "memcpy";
+/// The end of the configuration of figures with [`Pages::Apart`].
+pub const APART: &str = "pages apart";
+/// The configuration of the figure of copying page by page.
+pub const HOST_APART: &str = "host, pages apart";
 /// The name of the figure of copying with a CRC32 of each packet's payload.
 pub const CRC: &str = "memcpy and CRC32";
 
@@ -116,15 +120,20 @@ fn subjects() -> impl Iterator<Item = Subject> {
         .into_iter()
         .filter(|size| *size > PAGE)
         .flat_map(|size| {
-            [WrOpcode::RdmaWrite, WrOpcode::RdmaRead].map(|opcode| {
+            let floor = Subject {
+                key: Key::new(FLOOR, HOST_APART, "MB/s").size(size.into()),
+                measure: Box::new(move || floor::copy_pages(size)),
+            };
+            let [write, read] = [WrOpcode::RdmaWrite, WrOpcode::RdmaRead].map(|opcode| {
                 let load = Load {
                     opcode,
                     size,
                     pages: Pages::Apart,
                     ..Load::SMALL
                 };
-                bandwidth(load, "direct, pages apart")
-            })
+                bandwidth(load, &format!("direct, {APART}"))
+            });
+            [floor, write, read]
         });
     let spreads = QPS
         .map(|qps| ("QPs", qps, Load { qps, ..Load::SMALL }))

@@ -3,7 +3,7 @@
 //! of the same size.
 
 use super::table::{bytes, number};
-use crate::device::{CRC, FLOOR};
+use crate::device::{APART, CRC, FLOOR, HOST_APART};
 use crate::figure::{Figure, Report};
 use crate::host::{LOOPBACK, LOOPBACK_LATENCY, MEMCPY};
 use crate::run::ALONE;
@@ -33,7 +33,10 @@ pub fn cells(report: &Report) -> Vec<[String; 7]> {
 fn line(report: &Report, figure: &Figure) -> Option<[String; 7]> {
     let Figure { key, samples } = figure;
     let size = key.size?;
+    let is_apart = key.configuration.ends_with(APART);
+    let host = if is_apart { HOST_APART } else { "host" };
     let others = match &*key.unit {
+        "MB/s" if is_apart => [Some(FLOOR), None, None],
         // Part `device` has floors of its own. They copy between the simulated guests, in buffers
         // like those of the measured messages.
         "MB/s" if key.configuration.starts_with(ALONE) => [Some(FLOOR), Some(CRC), None],
@@ -46,7 +49,7 @@ fn line(report: &Report, figure: &Figure) -> Option<[String; 7]> {
         let mut figures = report.figures.iter();
         let other = figures.find(|figure| {
             let key = &figure.key;
-            name == Some(&*key.name) && key.configuration == "host" && key.size == Some(size)
+            name == Some(&*key.name) && key.configuration == host && key.size == Some(size)
         });
         other.map(|other| samples.median() / other.samples.median())
     });
@@ -79,13 +82,16 @@ mod tests {
         add("write bandwidth", "direct", "MB/s", 2, 5.0);
         add("write latency, 50 %", "direct", "µs", 2, 12.0);
         add("write latency, 99 %", "direct", "µs", 2, 90.0);
+        add("RDMA WRITE", "direct, pages apart", "MB/s", 4096, 400.0);
+        add(FLOOR, "host, pages apart", "MB/s", 4096, 800.0);
         add(MEMCPY, "host", "MB/s", 4096, 1000.0);
         add(CRC, "host", "MB/s", 4096, 250.0);
         add(LOOPBACK, "host", "MB/s", 4096, 100.0);
         add(LOOPBACK_LATENCY, "host", "µs", 2, 6.0);
         let lines = cells(&report);
-        assert_eq!(lines.len(), 2);
+        assert_eq!(lines.len(), 3);
         assert_eq!(lines[0][3..], ["500 MB/s", "0.50", "2.00", "5.00"]);
         assert_eq!(lines[1][3..], ["12.0 µs", "", "", "2.00"]);
+        assert_eq!(lines[2][3..], ["400 MB/s", "0.50", "", ""]);
     }
 }

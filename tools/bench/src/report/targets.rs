@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::table::bytes;
-use crate::device::{CRC, LATENCY};
+use crate::device::{APART, CRC, FLOOR, HOST_APART, LATENCY};
 use crate::figure::{Figure, Report, Target};
 use crate::host::MEMCPY;
 use crate::run::ALONE;
@@ -254,6 +254,15 @@ fn device_alone(report: &Report) -> Vec<Target> {
             _ => vec![(least / most, "least over greatest".to_owned())],
         }
     };
+    let pages = ["RDMA WRITE", "RDMA READ"].iter().flat_map(|name| {
+        let apart = format!("{direct}, {APART}");
+        ratios(
+            report,
+            Of(name, &apart),
+            Of(FLOOR, HOST_APART),
+            &FROM_64_KIB,
+        )
+    });
     let packets = ["RDMA WRITE", "RDMA READ"].iter().flat_map(|name| {
         let wire = format!("{ALONE}wire");
         let floor = Of(CRC, "host");
@@ -288,6 +297,13 @@ fn device_alone(report: &Report) -> Vec<Target> {
             0.9,
             "flat",
             spread("messages over so many MRs"),
+        ),
+        judge(
+            "device alone, direct, pages apart, from 64 KiB",
+            AtLeast,
+            0.8,
+            "× memcpy page by page",
+            pages.collect(),
         ),
         judge(
             "device alone, packets, each end, from 4 KiB",

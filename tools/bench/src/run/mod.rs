@@ -20,7 +20,7 @@ use crate::kept;
 use crate::machine::Machine;
 use crate::report::targets;
 use crate::scale;
-use crate::vm::Sizes;
+use crate::vm::{is_host, Sizes};
 use bed::{Bed, Logs};
 use progress::Progress;
 
@@ -163,7 +163,7 @@ fn device_alone(options: &Options) -> Result<Report> {
         only: String::new(),
     })?;
     for figure in &mut report.figures {
-        if figure.key.configuration != "host" {
+        if !is_host(&figure.key.configuration) {
             figure.key.configuration.insert_str(0, ALONE);
         }
     }

@@ -136,9 +136,15 @@ pub fn is_baseline(configuration: &str) -> bool {
     configuration.starts_with(RXE) || configuration.starts_with(TCP)
 }
 
+/// Whether a configuration is a comparator without virtual machines: "host", or "host" and a word
+/// about it.
+pub fn is_host(configuration: &str) -> bool {
+    configuration == "host" || configuration.starts_with("host, ")
+}
+
 /// Whether a configuration is one of virtio-rdma, not a comparator.
 pub fn is_own(configuration: &str) -> bool {
-    configuration != "host" && !is_baseline(configuration)
+    !is_host(configuration) && !is_baseline(configuration)
 }
 
 /// The path of a temporary file of this process.
