@@ -33,7 +33,7 @@ pub mod testing;
 
 pub use error::{DmaError, LostMemory, MapError};
 pub use slice::{DmaSlice, DmaSliceMut};
-pub use space::{DmaSpace, DmaView, MAX_REGIONS};
+pub use space::{DmaRegion, DmaSpace, DmaView, MAX_REGIONS};
 
 /// Addresses and lengths of regions are multiples of this number of bytes.
 pub const PAGE_SIZE: u64 = 4096;

@@ -94,9 +94,12 @@ impl<'view> DmaSlice<'view> {
 
 impl<'view> DmaSliceMut<'view> {
     pub(crate) fn new(memory: VolatileSlice<'view>) -> Self {
-        Self {
-            slice: DmaSlice::new(memory),
-        }
+        Self::of(DmaSlice::new(memory))
+    }
+
+    /// The same piece, which lies in a writable region.
+    pub(crate) fn of(slice: DmaSlice<'view>) -> Self {
+        Self { slice }
     }
 
     /// `len` bytes of this slice from `offset` on.

@@ -328,6 +328,17 @@ impl DmaView {
         }
     }
 
+    /// The region that holds the byte at `iova`.
+    #[inline]
+    pub fn region_at(&self, iova: u64) -> Result<DmaRegion<'_>, DmaError> {
+        let region = self.region(iova)?;
+        Ok(DmaRegion {
+            iova: region.iova,
+            memory: region.slice(region.iova, region.size())?,
+            is_writable: region.writable,
+        })
+    }
+
     /// Whether the map has no region at all.
     pub fn is_empty(&self) -> bool {
         self.snapshot.regions.is_empty()
@@ -352,6 +363,54 @@ impl DmaView {
     fn find(&self, iova: u64, len: usize) -> Result<(VolatileSlice<'_>, bool), DmaError> {
         let region = self.region(iova)?;
         Ok((region.slice(iova, len)?, region.writable))
+    }
+}
+
+/// A region of a pinned DMA map. Saves the search for the region when many pieces are accessed.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaRegion<'view> {
+    iova: u64,
+    memory: VolatileSlice<'view>,
+    is_writable: bool,
+}
+
+impl<'view> DmaRegion<'view> {
+    /// Whether the byte at `iova` is in the region.
+    #[inline]
+    pub fn holds(&self, iova: u64) -> bool {
+        self.offset(iova) < self.memory.len() as u64
+    }
+
+    /// The bytes from `iova` to the end of the region, but not more than `max`, for reading. Never
+    /// empty if `max` is not 0.
+    #[inline]
+    pub fn piece(&self, iova: u64, max: usize) -> Result<DmaSlice<'view>, DmaError> {
+        let unmapped = DmaError::Unmapped { iova };
+        if !self.holds(iova) {
+            return Err(unmapped);
+        }
+        // The region, whose size fits `usize`, holds the byte, so the cast does not truncate.
+        let offset = self.offset(iova) as usize;
+        let len = max.min(self.memory.len() - offset);
+        let memory = self.memory.subslice(offset, len);
+        Ok(DmaSlice::new(memory.map_err(|_| unmapped)?))
+    }
+
+    /// Like [`piece`](Self::piece), but for reading and writing.
+    #[inline]
+    pub fn piece_mut(&self, iova: u64, max: usize) -> Result<DmaSliceMut<'view>, DmaError> {
+        let slice = self.piece(iova, max)?;
+        if self.is_writable {
+            Ok(DmaSliceMut::of(slice))
+        } else {
+            Err(DmaError::ReadOnly { iova })
+        }
+    }
+
+    /// Distance of `iova` from the first byte. It exceeds the length if `iova` is outside.
+    #[inline]
+    fn offset(&self, iova: u64) -> u64 {
+        iova.wrapping_sub(self.iova)
     }
 }
 

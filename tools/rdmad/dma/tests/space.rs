@@ -76,6 +76,40 @@ fn access_stays_inside_regions() {
 }
 
 #[test]
+fn pieces_of_a_region_end_where_it_ends() {
+    let space = DmaSpace::anonymous(0x1000, 0x2000);
+    space
+        .map(0x3000, guest_memory(4096).unwrap(), 0, 4096, false)
+        .unwrap();
+    let view = space.enter();
+    let [writable, firm] = [0x2000, 0x3fff].map(|iova| view.region_at(iova).unwrap());
+    for (region, held, others) in [
+        (writable, [0x1000, 0x2fff], [0, 0xfff, 0x3000, u64::MAX]),
+        (firm, [0x3000, 0x3fff], [0x2fff, 0x4000, 0x1000, u64::MAX]),
+    ] {
+        assert!(held.into_iter().all(|iova| region.holds(iova)));
+        for iova in others {
+            assert!(!region.holds(iova));
+            let unmapped = DmaError::Unmapped { iova };
+            assert_eq!(region.piece(iova, 1).unwrap_err(), unmapped);
+            assert_eq!(region.piece_mut(iova, 1).unwrap_err(), unmapped);
+        }
+    }
+    assert_eq!(writable.piece(0x2ff0, 100).unwrap().len(), 16);
+    assert_eq!(writable.piece(0x1000, usize::MAX).unwrap().len(), 0x2000);
+    let room = writable.piece_mut(0x1ffe, 4).unwrap();
+    room.write(0, &[1, 2, 3, 4]).unwrap();
+    let mut out = [0; 2];
+    view.slice(0x2000, 2).unwrap().read(0, &mut out).unwrap();
+    assert_eq!(out, [3, 4]);
+    assert_eq!(
+        firm.piece_mut(0x3000, 1).unwrap_err(),
+        DmaError::ReadOnly { iova: 0x3000 }
+    );
+    assert!(view.region_at(0x4000).is_err());
+}
+
+#[test]
 fn read_only_regions_are_never_written() {
     let space = DmaSpace::new();
     space

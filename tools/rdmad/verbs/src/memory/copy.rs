@@ -5,6 +5,9 @@
 //! Functions address a byte of a message by its offset in the message, wherever the byte is stored.
 //! The last bytes of a message are stored after all others, since programs poll for them.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::{fence, Ordering};
 
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaView};
@@ -12,7 +15,8 @@ use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::mr::Opened;
-use super::pages::Cursor;
+use super::pages::{Cursor, Pieces};
+use super::walk::{self, Missing, Walk};
 use super::{KeyFault, KeyUser, Keys};
 use crate::wqe::sge;
 
@@ -316,6 +320,38 @@ impl<'a> Message<'a> {
         })
     }
 
+    /// A walk over the memory from `offset` on, which was looked up last. `None` if another look-up
+    /// is needed.
+    fn walk(&self, offset: u64) -> Option<Result<Walk<'_, 'a>>> {
+        let offset = offset + self.skipped;
+        let view = self.memory.view;
+        let has = |span: &&Span| (span.start..span.end).contains(&offset);
+        let walk = match self.span.as_ref().filter(has) {
+            Some(span) => {
+                let region = span.memory.region()?;
+                let mut pieces = region.pieces_from(span.addr + (offset - span.start));
+                Walk::new(view, pieces.next()?, pieces, span.end - offset)
+            }
+            None => {
+                let into = offset.checked_sub(self.run.start)?;
+                let left = self.run.len.checked_sub(into).filter(|left| *left > 0)?;
+                let piece = (self.run.iova + into, left);
+                Walk::new(view, piece, Pieces::default(), left)
+            }
+        };
+        Some(walk.map_err(Fault::from))
+    }
+
+    /// The next bytes of a walk that has reached `offset`.
+    fn run_of(&self, walk: &Walk<'_, 'a>, offset: u64) -> Run {
+        let (iova, len) = walk.next();
+        Run {
+            start: offset + self.skipped,
+            len,
+            iova,
+        }
+    }
+
     /// Finds the memory that contains `offset`. Returns it if it is contiguous; otherwise stores it
     /// in `self.span`.
     #[inline(never)]
@@ -438,6 +474,8 @@ pub(crate) fn transfer(
             }
         };
         at += moved as u64;
+        // `end_of_body - at` is at most `len`, so the cast cannot truncate.
+        at += transfer_pages(from, to, at, (end_of_body - at) as usize)? as u64;
     }
     if at < end {
         let mut tail = [0; TAIL];
@@ -446,6 +484,33 @@ pub(crate) fn transfer(
         to.store_tail(at, tail).map_err(Side::Target)?;
     }
     Ok(())
+}
+
+/// Copies up to `max` bytes at `offset` of `from` to the same offset of `to`, as far as the memory
+/// of both was looked up. Returns the number of bytes copied; 0 if both messages are contiguous.
+fn transfer_pages(
+    from: &mut Message<'_>,
+    to: &mut Message<'_>,
+    offset: u64,
+    max: usize,
+) -> std::result::Result<usize, Side> {
+    if max == 0 || (from.span.is_none() && to.span.is_none()) {
+        return Ok(0);
+    }
+    let (Some(source), Some(target)) = (from.walk(offset), to.walk(offset)) else {
+        return Ok(0);
+    };
+    let mut source = source.map_err(Side::Source)?;
+    let mut target = target.map_err(Side::Target)?;
+    let copied = walk::copy(&mut source, &mut target, max).map_err(|missing| match missing {
+        Missing::Source => Side::Source(Fault::Memory),
+        Missing::Target => Side::Target(Fault::Memory),
+    })?;
+    // The end of a message is mostly in the page of the bytes before it.
+    let next = offset + copied as u64;
+    let runs = (from.run_of(&source, next), to.run_of(&target, next));
+    (from.run, to.run) = runs;
+    Ok(copied)
 }
 
 /// The first `len` bytes of `target`, which is at least that long.

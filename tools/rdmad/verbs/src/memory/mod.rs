@@ -13,6 +13,7 @@ mod queue;
 mod region;
 mod ring;
 mod virtqueue;
+mod walk;
 mod window;
 
 pub(crate) use completion_queue::{CompletionProducer, CompletionView};

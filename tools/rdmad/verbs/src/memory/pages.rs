@@ -17,12 +17,23 @@ const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 ///
 /// Pages that are adjacent in DMA space form one extent, so an object that the guest allocated
 /// contiguously needs no search. In a scattered object, sequential lookups try the next extent
-/// first; others use binary search.
+/// first. Other lookups try the extent that has the byte if no two pages are adjacent, then use
+/// binary search.
 #[derive(Debug)]
 pub(crate) struct PageMap {
     /// Sorted by start. The first extent starts at 0. The last one is empty and marks the end of
     /// the object.
     extents: ChargedList<Extent>,
+    /// Pages have `1 << page_shift` bytes.
+    page_shift: u8,
+}
+
+/// The contiguous pieces of an object from an offset on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pieces<'a> {
+    /// The extent that contains `offset`, and those after it.
+    extents: &'a [Extent],
+    offset: u64,
 }
 
 /// A position in a [`PageMap`]: the extent after the last hit.
@@ -125,7 +136,10 @@ impl PageMap {
                 iova: at,
             })?;
         }
-        Ok(Self { extents })
+        Ok(Self {
+            extents,
+            page_shift: 0,
+        })
     }
 
     /// Bytes of the longest map of `npages` pages.
@@ -175,7 +189,10 @@ impl PageMap {
         })?;
         let len = extents.len();
         extents.fit(len);
-        Ok(Self { extents })
+        Ok(Self {
+            extents,
+            page_shift: list.page_shift,
+        })
     }
 
     /// Checks that all of the object's memory can be read, and also written if `write` is true.
@@ -211,20 +228,53 @@ impl PageMap {
         }
     }
 
-    /// Index of the extent that contains `offset`.
+    /// Index of the extent that contains `offset`, which must be inside the object.
     fn search(&self, offset: u64) -> usize {
-        let after = self
-            .extents
-            .partition_point(|extent| extent.start <= offset);
+        // Each page has one extent at most, so the extent's index is at most the page's.
+        let lead = self.extents[0].iova & ((1 << self.page_shift) - 1);
+        let page = usize::try_from((offset + lead) >> self.page_shift);
+        let last = self.extents.len() - 2;
+        let most = page.map_or(last, |page| page.min(last));
+        if self.extents[most].start <= offset {
+            return most;
+        }
+        let after = self.extents[..most].partition_point(|extent| extent.start <= offset);
         // No underflow: the first extent starts at 0.
         after - 1
     }
 
     /// The contiguous pieces of the object: DMA address and length of each.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.extents
-            .windows(2)
-            .map(|pair| (pair[0].iova, pair[1].start - pair[0].start))
+    pub(crate) fn pieces(&self) -> Pieces<'_> {
+        self.pieces_from(0)
+    }
+
+    /// The contiguous pieces of the object from `offset` on, which must be inside the object.
+    #[inline]
+    pub(crate) fn pieces_from(&self, offset: u64) -> Pieces<'_> {
+        debug_assert!(offset < self.len());
+        Pieces {
+            extents: self.extents.get(self.search(offset)..).unwrap_or_default(),
+            offset,
+        }
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    /// DMA address and length of a piece.
+    type Item = (u64, u64);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u64, u64)> {
+        let [extent, next, ..] = self.extents else {
+            return None;
+        };
+        let piece = (
+            extent.iova + (self.offset - extent.start),
+            next.start - self.offset,
+        );
+        self.offset = next.start;
+        self.extents = &self.extents[1..];
+        Some(piece)
     }
 }
 
@@ -428,7 +478,10 @@ mod tests {
                 let start = (n as u64) << 12;
                 extents.push(Extent { start, iova: *page }).unwrap();
             }
-            PageMap { extents }
+            PageMap {
+                extents,
+                page_shift: 12,
+            }
         };
         assert_eq!(map(&[0x10000, 0x13000]).reach(&space, true), Ok(()));
         assert_eq!(

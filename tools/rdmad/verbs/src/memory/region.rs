@@ -9,7 +9,7 @@ use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::Pdn;
 
 use super::mr_cache::Flat;
-use super::pages::{Cursor, PageMap};
+use super::pages::{Cursor, PageMap, Pieces};
 use crate::error::{require, Errno, Result};
 use crate::shared::share;
 
@@ -180,6 +180,13 @@ impl Region {
     #[inline]
     pub(crate) fn find(&self, addr: u64, cursor: &mut Cursor) -> (u64, u64) {
         self.pages.find(self.start + (addr - self.base), cursor)
+    }
+
+    /// The contiguous pieces of memory from `addr` on, which must be inside the region. They may
+    /// extend beyond the region.
+    #[inline]
+    pub(super) fn pieces_from(&self, addr: u64) -> Pieces<'_> {
+        self.pages.pieces_from(self.start + (addr - self.base))
     }
 }
 
