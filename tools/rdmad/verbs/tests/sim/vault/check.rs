@@ -4,7 +4,7 @@
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::EventKind;
-use virtio_rdma_abi::ib::{QpState, WcStatus};
+use virtio_rdma_abi::ib::{QpState, WcFlags, WcStatus};
 
 use super::side::{Kind, Try};
 use super::Vault;
@@ -81,6 +81,9 @@ impl Vault<'_> {
             }
             self.owner.memory.done(one.id);
             self.thief.memory.done(one.id);
+            if let Kind::Invalidate(key) = one.kind {
+                self.invalidated(key);
+            }
             return;
         }
         let broken = matches!(status, WcStatus::WrFlushErr | WcStatus::RetryExcErr);
@@ -116,7 +119,9 @@ impl Vault<'_> {
         // After a READ or an atomic operation, later work requests without a fence may already have
         // been executed.
         let behind: Vec<_> = match one.kind {
-            Kind::Write | Kind::Receive => side.tries.iter().map(|one| one.id).collect(),
+            Kind::Write | Kind::Receive | Kind::Invalidate(_) => {
+                side.tries.iter().map(|one| one.id).collect()
+            }
             _ => Vec::new(),
         };
         self.owner.memory.refuse(one.id);
@@ -143,13 +148,27 @@ impl Vault<'_> {
         match WcStatus::try_from(cqe.status).unwrap() {
             WcStatus::Success => {
                 assert!(succeeds, "its message was not allowed: {cqe:?}");
+                let (flags, ex) = match receive.invalidates {
+                    Some(key) => (WcFlags::WITH_INVALIDATE, key),
+                    None => (WcFlags::NONE, 0),
+                };
+                assert_eq!((cqe.wc_flags, cqe.ex), (flags, ex.to_le_bytes()), "{cqe:?}");
+                assert_eq!(cqe.byte_len as usize, receive.len, "{cqe:?}");
                 side.memory.done(receive.id);
+                if let Some(key) = receive.invalidates {
+                    self.invalidated(key);
+                }
             }
             WcStatus::WrFlushErr => assert!(may_break, "nothing was wrong: {cqe:?}"),
             status => {
-                self.is_silent = true;
-                let refused = ours && fails && status == WcStatus::LocProtErr;
-                assert!(refused, "nothing was wrong: {cqe:?}");
+                let refused = match receive.invalidates {
+                    Some(_) => WcStatus::RemInvReqErr,
+                    None => WcStatus::LocProtErr,
+                };
+                self.is_silent |= receive.invalidates.is_none();
+                self.must_raise |= receive.invalidates.is_some();
+                let is_right = ours && fails && status == refused;
+                assert!(is_right, "nothing was wrong: {cqe:?}");
             }
         }
     }

@@ -74,9 +74,29 @@ impl<'w> Fast<'w> {
         self.key == key && self.registered.is_some_and(opens)
     }
 
+    /// Whether `key` is the current key.
+    pub fn has(&self, key: u32) -> bool {
+        self.key == key
+    }
+
     /// The current key, unless a work request that changes it is outstanding.
     pub fn pick(&self) -> Option<u32> {
         (!self.is_changing).then_some(self.key)
+    }
+
+    /// The current key, if a peer may invalidate it.
+    pub fn pick_to_invalidate(&self) -> Option<u32> {
+        self.pick().filter(|_| self.registered.is_some())
+    }
+
+    /// Begins the invalidation of the current key by the peer.
+    pub fn begin_invalidate(&mut self) {
+        self.is_changing = true;
+    }
+
+    /// Ends the invalidation of the current key by the peer.
+    pub fn end_invalidate(&mut self) {
+        (self.is_changing, self.registered) = (false, None);
     }
 
     /// A work request that registers or invalidates the MR. Returns its WQE, the key that becomes

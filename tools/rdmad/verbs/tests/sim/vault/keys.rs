@@ -45,6 +45,8 @@ pub struct Keys<'w> {
     present: Vec<Key>,
     old: Vec<Mr>,
     pub windows: Windows<'w>,
+    /// Keys that the peer invalidates.
+    invalidated: Vec<u32>,
     /// The MR for fast registration, which only QPs of the kernel may use.
     pub fast: Option<Fast<'w>>,
 }
@@ -83,6 +85,7 @@ impl<'w> Keys<'w> {
                 access: BINDABLE,
             }],
             old: Vec::new(),
+            invalidated: Vec::new(),
         }
     }
 
@@ -124,6 +127,50 @@ impl<'w> Keys<'w> {
     fn pick_fast(&self, choices: &mut Choices) -> Option<u32> {
         let key = self.fast.as_ref()?.pick()?;
         choices.once_in(3).then_some(key)
+    }
+
+    /// A valid key that the peer may invalidate.
+    pub fn pick_to_invalidate(&self, choices: &mut Choices) -> Option<u32> {
+        let fast = self.fast.as_ref().and_then(Fast::pick_to_invalidate);
+        let keys: Vec<_> = self.windows.to_invalidate().chain(fast).collect();
+        (!keys.is_empty()).then(|| choices.of(&keys))
+    }
+
+    /// A key that the peer must not invalidate.
+    pub fn pick_permanent(&self, choices: &mut Choices) -> u32 {
+        let present = self.present.iter().map(|key| key.mr.key);
+        let keys: Vec<_> = present.chain(self.windows.permanent()).chain([0]).collect();
+        choices.of(&keys)
+    }
+
+    /// Begins the invalidation of `key` by the peer. Until its end, the owner does not change the
+    /// key.
+    pub fn begin_invalidate(&mut self, key: u32) {
+        self.invalidated.push(key);
+        self.windows.begin_invalidate(key);
+        if let Some(fast) = self.fast.as_mut().filter(|fast| fast.has(key)) {
+            fast.begin_invalidate();
+        }
+    }
+
+    /// Ends the invalidation of `key` by the peer. Returns whether it had not ended before.
+    pub fn end_invalidate(&mut self, key: u32) -> bool {
+        let Some(at) = self.invalidated.iter().position(|known| *known == key) else {
+            return false;
+        };
+        self.invalidated.swap_remove(at);
+        self.windows.end_invalidate(key);
+        if let Some(fast) = self.fast.as_mut().filter(|fast| fast.has(key)) {
+            fast.end_invalidate();
+        }
+        true
+    }
+
+    /// The vault as an MR: the address of its first byte, for any key.
+    pub fn whole(&self) -> Mr {
+        let mut mr = self.present[0].mr;
+        mr.addr = mr.addr.wrapping_add(self.iova).wrapping_sub(mr.iova);
+        mr
     }
 
     /// An MR to which a window may be bound.

@@ -6,6 +6,8 @@
 
 mod check;
 mod fast;
+mod invalidate;
+mod judge;
 mod keys;
 mod side;
 mod windows;
@@ -20,6 +22,7 @@ use crate::driver;
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Mr, Options, Wr, FULL};
 use crate::party::{deregister, is_same, Grave, Party};
+use crate::variant::Variant;
 use keys::Keys;
 use side::{Kind, Receive, Side, Try};
 
@@ -40,6 +43,9 @@ pub struct Vault<'w> {
     adrift: Vec<Try>,
     /// MR of the thief's memory.
     mr: Mr,
+    /// MR of the vault that stays, for the receives of messages that invalidate a key. Only the
+    /// variant [`Wide`](crate::variant::Variant::Wide) has it.
+    steady: Option<Mr>,
     /// Remote operations that the owner's QP admits.
     access: AccessFlags,
     posted: u64,
@@ -83,8 +89,11 @@ impl<'w> Vault<'w> {
         let len = owner.memory.len() as u64;
         let pdns = [owner.guest().pd(), stranger];
         let (iova, guest) = (thief.memory.iova, thief.guest());
+        let is_wide = choices.variant() == Variant::Wide;
+        let steady = is_wide.then(|| vm.register(pdns[0], owner.memory.iova, len, FULL));
         Self {
             stranger,
+            steady,
             keys: Keys::new(owner.guest(), pdns, (owner.memory.iova, len), user),
             mr: guest.vm.register(guest.pd(), iova, len, FULL),
             adrift: Vec::new(),
@@ -102,13 +111,7 @@ impl<'w> Vault<'w> {
 
     /// Posts a random work request that uses a key, if an area is free.
     fn attempt(&mut self, choices: &mut Choices) {
-        let used = |area: &usize| {
-            let tries = self.thief.tries.iter().chain(&self.owner.tries);
-            let receives = self.thief.receives.iter().chain(&self.owner.receives);
-            tries.map(|one| one.at / AREA).any(|used| used == *area)
-                || receives.map(|one| one.area).any(|used| used == *area)
-        };
-        let Some(area) = (0..AREAS).find(|area| !used(area)) else {
+        let Some(area) = self.free_area() else {
             return;
         };
         if self.ending {
@@ -127,9 +130,8 @@ impl<'w> Vault<'w> {
             Kind::Add => (8 * choices.below(AREA / 8), 8),
             _ => (choices.below(AREA / 2), 8 + choices.below(AREA / 2 - 8)),
         };
-        self.posted += 1;
-        let mut one = Try {
-            id: self.posted << 1,
+        let one = Try {
+            id: self.next_id(),
             kind,
             mr: self.keys.pick(choices),
             at: area * AREA + skip,
@@ -137,9 +139,30 @@ impl<'w> Vault<'w> {
             allowed: false,
             succeeds: false,
             fails: None,
+            is_behind: false,
         };
-        let there = area * AREA;
-        let fill = match kind {
+        self.post_judged(one, area * AREA);
+    }
+
+    /// An area that no work request uses.
+    fn free_area(&self) -> Option<usize> {
+        let used = |area: &usize| {
+            let tries = self.thief.tries.iter().chain(&self.owner.tries);
+            let receives = self.thief.receives.iter().chain(&self.owner.receives);
+            tries.map(|one| one.at / AREA).any(|used| used == *area)
+                || receives.map(|one| one.area).any(|used| used == *area)
+        };
+        (0..AREAS).find(|area| !used(area))
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.posted += 1;
+        self.posted << 1
+    }
+
+    /// Posts a try that uses the thief's area at offset `there`.
+    fn post_judged(&mut self, mut one: Try, there: usize) {
+        let fill = match one.kind {
             Kind::Read | Kind::Send | Kind::Add => vec![0xee; AREA],
             _ => pattern(AREA, self.mr.iova ^ (one.id << 32)),
         };
@@ -196,6 +219,7 @@ impl<'w> Vault<'w> {
             allowed: true,
             succeeds: true,
             fails: None,
+            is_behind: false,
         });
         driver::post_bytes(&self.owner.qp, bytes);
     }
@@ -206,6 +230,8 @@ impl<'w> Vault<'w> {
         let receive = Receive {
             id: one.id,
             area: there / AREA,
+            len: one.len,
+            invalidates: None,
             ended: None,
         };
         let near = |opcode| wr(opcode).local(&self.mr, there as u64, len);
@@ -229,7 +255,7 @@ impl<'w> Vault<'w> {
             Kind::Fetch => wr(WrOpcode::RdmaRead)
                 .local(&one.mr, at, len)
                 .remote(&self.mr, there as u64),
-            Kind::Window(_) | Kind::Register(_) => return,
+            Kind::Window(_) | Kind::Register(_) | Kind::Invalidate(_) => return,
         };
         let side = match one.kind {
             Kind::Send | Kind::Fetch => &mut self.owner,
@@ -239,93 +265,13 @@ impl<'w> Vault<'w> {
         // Posted last: the device may execute the work request at once.
         driver::post(&side.qp, &wr);
     }
-
-    /// Updates the possible results of a try according to the current keys.
-    fn judge(&mut self, one: &mut Try) {
-        if one.kind.changes_keys() {
-            return;
-        }
-        let access = one.kind.access();
-        let is_remote = one.kind.refused() == WcStatus::RemAccessErr;
-        let (key, at, len) = (one.mr.key, one.at, one.len);
-        let opens = self.keys.opens(key, at, len, access)
-            || is_remote && self.keys.windows.opens(key, at, len, access);
-        let refused = if is_remote && !self.access.contains(access) {
-            Some(WcStatus::RemInvReqErr)
-        } else {
-            (!opens).then(|| one.kind.refused())
-        };
-        match refused {
-            None if !one.allowed => {
-                one.allowed = true;
-                // A try that was allowed earlier may have been executed while it was allowed.
-                if !one.succeeds || !one.kind.writes() {
-                    one.succeeds = true;
-                    self.begin(one);
-                }
-            }
-            None => {}
-            Some(status) => {
-                one.fails = Some(status);
-                if one.allowed && one.kind.writes() {
-                    // The device writes no further bytes of this try.
-                    let memory = &mut self.owner.memory;
-                    one.succeeds = !memory.is_pending(one.id) || memory.refuse(one.id);
-                }
-                one.allowed = false;
-                match status {
-                    WcStatus::RemAccessErr => self.may_raise.push(AsyncEvent::QpAccessErr),
-                    WcStatus::RemInvReqErr => self.may_raise.push(AsyncEvent::QpReqErr),
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    /// Begins the pending writes of a try that is allowed now.
-    fn begin(&mut self, one: &Try) {
-        let Try { id, at, len, .. } = *one;
-        let there = at / AREA * AREA;
-        let before = self.owner.memory.bytes(at..at + len).to_vec();
-        let given = self.thief.memory.bytes(there..there + len).to_vec();
-        let after = match one.kind {
-            Kind::Add => {
-                let word = u64::from_le_bytes(before[..].try_into().unwrap());
-                word.wrapping_add(id).to_le_bytes().to_vec()
-            }
-            _ => given,
-        };
-        if one.kind.writes() {
-            self.owner.memory.begin(id, at, after);
-        }
-        if matches!(one.kind, Kind::Read | Kind::Send | Kind::Add)
-            && !self.thief.memory.is_pending(id)
-        {
-            self.thief.memory.begin(id, there, before);
-        }
-    }
-
-    /// Updates the possible results of all tries after a change of keys.
-    fn reconsider(&mut self) {
-        let ours = std::mem::take(&mut self.owner.tries);
-        let theirs = std::mem::take(&mut self.thief.tries);
-        let [ours, theirs] = [ours, theirs].map(|mut tries| {
-            for one in &mut tries {
-                self.judge(one);
-            }
-            tries
-        });
-        (self.owner.tries, self.thief.tries) = (ours, theirs);
-        let mut adrift = std::mem::take(&mut self.adrift);
-        for one in &mut adrift {
-            self.judge(one);
-        }
-        self.adrift = adrift;
-    }
 }
 
 impl<'w> Party<'w> for Vault<'w> {
     fn act(&mut self, choices: &mut Choices) {
+        if choices.widely_once_in(10) {
+            return self.invalidate(choices);
+        }
         match choices.below(26) {
             0..=9 => self.attempt(choices),
             10..=13 => {
@@ -397,6 +343,9 @@ impl<'w> Party<'w> for Vault<'w> {
         self.thief.destroy();
         self.check_memory();
         self.keys.destroy();
+        if let Some(steady) = &self.steady {
+            deregister(self.owner.guest(), steady);
+        }
         let pd = CmdDestroyPd { pdn: self.stranger };
         self.owner.guest().give_back(pd);
         deregister(self.thief.guest(), &self.mr);

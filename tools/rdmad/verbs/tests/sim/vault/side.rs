@@ -32,6 +32,8 @@ pub(super) enum Kind {
     Window(windows::Change),
     /// The owner registers or invalidates an MR.
     Register(fast::Change),
+    /// The thief sends a message that invalidates this key.
+    Invalidate(u32),
 }
 
 impl Kind {
@@ -41,7 +43,7 @@ impl Kind {
             Self::Write => AccessFlags::REMOTE_WRITE,
             Self::Read => AccessFlags::REMOTE_READ,
             Self::Add => AccessFlags::REMOTE_ATOMIC,
-            Self::Receive | Self::Fetch => AccessFlags::LOCAL_WRITE,
+            Self::Receive | Self::Fetch | Self::Invalidate(_) => AccessFlags::LOCAL_WRITE,
             Self::Send | Self::Window(_) | Self::Register(_) => AccessFlags::NONE,
         }
     }
@@ -49,7 +51,7 @@ impl Kind {
     /// Completion status of the operation if its key does not grant the rights.
     pub fn refused(self) -> WcStatus {
         match self {
-            Self::Write | Self::Read | Self::Add => WcStatus::RemAccessErr,
+            Self::Write | Self::Read | Self::Add | Self::Invalidate(_) => WcStatus::RemAccessErr,
             Self::Receive => WcStatus::RemOpErr,
             Self::Send | Self::Fetch => WcStatus::LocProtErr,
             Self::Window(_) | Self::Register(_) => WcStatus::MwBindErr,
@@ -83,6 +85,8 @@ pub(super) struct Try {
     pub succeeds: bool,
     /// Status with which the operation may fail; `None` if it must not fail.
     pub fails: Option<WcStatus>,
+    /// Whether the work request was posted behind the invalidation of its key.
+    pub is_behind: bool,
 }
 
 /// A receive that waits for the message of a try.
@@ -91,6 +95,10 @@ pub(super) struct Receive {
     /// Id of the try.
     pub id: u64,
     pub area: usize,
+    /// Length of the message in bytes.
+    pub len: usize,
+    /// The key that the message invalidates.
+    pub invalidates: Option<u32>,
     /// Possible results of the receive, once the try has completed: whether the receive may
     /// succeed, and whether it may fail.
     pub ended: Option<(bool, bool)>,

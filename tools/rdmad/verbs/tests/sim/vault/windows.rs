@@ -82,6 +82,37 @@ impl<'w> Windows<'w> {
         (!keys.is_empty()).then(|| choices.of(&keys))
     }
 
+    /// Keys that the peer may invalidate.
+    pub fn to_invalidate(&self) -> impl Iterator<Item = u32> + '_ {
+        let settled = self.present.iter().filter(|window| {
+            window.mw_type == MwType::Two && window.bound.is_some() && !window.is_changing
+        });
+        settled.map(|window| window.key)
+    }
+
+    /// Keys that no peer may invalidate: those of windows of type 1 or without a binding.
+    pub fn permanent(&self) -> impl Iterator<Item = u32> + '_ {
+        let settled = self.present.iter().filter(|window| {
+            (window.mw_type == MwType::One || window.bound.is_none()) && !window.is_changing
+        });
+        settled.map(|window| window.key).chain(self.old)
+    }
+
+    /// Begins the invalidation of the window with this key by the peer.
+    pub fn begin_invalidate(&mut self, key: u32) {
+        for window in self.present.iter_mut().filter(|window| window.key == key) {
+            window.is_changing = true;
+        }
+    }
+
+    /// Ends the invalidation of the window with this key by the peer.
+    pub fn end_invalidate(&mut self, key: u32) {
+        for window in self.present.iter_mut().filter(|window| window.key == key) {
+            (window.is_changing, window.bound) = (false, None);
+            self.old = Some(key);
+        }
+    }
+
     /// Whether a window is bound to this MR; `None` if this depends on an outstanding work request.
     pub fn show(&self, mrn: MrNumber) -> Option<bool> {
         let is_bound =
