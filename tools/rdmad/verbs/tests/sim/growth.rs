@@ -48,6 +48,7 @@ impl Guest {
         let buffers = self.vm.sink.buffers.load(Ordering::SeqCst);
         assert_eq!(buffers, self.buffers, "buffers for events");
         assert!(self.port.has_all_frames(), "frames are lost");
+        assert!(self.port.is_in_no_group(), "a group without members");
         self.check_tables();
         assert_eq!(self.size().memory, before.memory, "what is not given back");
     }

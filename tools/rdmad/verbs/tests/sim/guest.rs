@@ -30,7 +30,7 @@ const OTHER: u16 = 2;
 /// Features in addition to those of the harness.
 const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature::RateLimit];
 /// Further features of the variant [`Wide`](Variant::Wide).
-const WIDE_FEATURES: [Feature; 1] = [Feature::CqModeration];
+const WIDE_FEATURES: [Feature; 2] = [Feature::CqModeration, Feature::Multicast];
 
 /// A VM with its driver.
 pub struct Guest {

@@ -2,7 +2,8 @@
 
 //! A network whose frames are in flight until the simulation delivers, loses or duplicates them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use roce::{Frame, FramePool, FramePort};
@@ -17,7 +18,10 @@ const QUEUE: usize = 256;
 #[derive(Default)]
 pub struct Net {
     flying: Mutex<VecDeque<Frame>>,
-    ports: Mutex<HashMap<[u8; 6], Arc<Port>>>,
+    /// Ports by their MAC addresses, in an order that is the same in each run.
+    ports: Mutex<BTreeMap<[u8; 6], Arc<Port>>>,
+    /// Number of frames that were duplicated.
+    doubled: AtomicUsize,
 }
 
 /// The port of a device.
@@ -26,6 +30,8 @@ pub struct Port {
     pool: FramePool,
     inbox: Mutex<VecDeque<Frame>>,
     device: Mutex<Weak<Device>>,
+    /// Multicast addresses with the number of their subscriptions.
+    joined: Mutex<BTreeMap<[u8; 6], usize>>,
 }
 
 impl Net {
@@ -35,6 +41,7 @@ impl Net {
             pool: FramePool::new(FRAMES),
             inbox: Mutex::default(),
             device: Mutex::default(),
+            joined: Mutex::default(),
         });
         self.ports.lock().unwrap().insert(mac, port.clone());
         port
@@ -60,40 +67,50 @@ impl Net {
 
     /// Delivers a copy of the frame with index `at`, which stays in flight.
     pub fn double(&self, at: usize) {
-        let copy = {
+        let copies = {
             let flying = self.flying.lock().unwrap();
             let Some(frame) = flying.get(at) else {
                 return;
             };
-            let port = self.to(frame);
-            let copy = port.and_then(|port| port.pool.take(frame.len()));
-            copy.map(|mut copy| {
-                copy.copy_from_slice(frame);
-                copy
-            })
+            self.copies(frame)
         };
-        if let Some(copy) = copy {
-            self.arrive(copy);
+        self.doubled.fetch_add(1, Ordering::Relaxed);
+        for (port, copy) in copies {
+            port.accept(copy);
         }
     }
 
-    fn to(&self, frame: &Frame) -> Option<Arc<Port>> {
+    /// The ports to which a frame goes: one port, or the subscribers of a multicast address.
+    fn to(&self, frame: &Frame) -> Vec<Arc<Port>> {
         let mac: [u8; 6] = frame[..6].try_into().unwrap();
-        self.ports.lock().unwrap().get(&mac).cloned()
+        let ports = self.ports.lock().unwrap();
+        match mac[0] & 1 {
+            0 => ports.get(&mac).cloned().into_iter().collect(),
+            _ => {
+                let joined = ports.values().filter(|port| port.has_joined(mac));
+                joined.cloned().collect()
+            }
+        }
+    }
+
+    /// Copies of a frame in buffers of the ports to which it goes.
+    fn copies(&self, frame: &Frame) -> Vec<(Arc<Port>, Frame)> {
+        let ports = self.to(frame).into_iter();
+        let copies = ports.filter_map(|port| {
+            let mut copy = port.pool.take(frame.len())?;
+            copy.copy_from_slice(frame);
+            Some((port, copy))
+        });
+        copies.collect()
     }
 
     fn arrive(&self, frame: Frame) {
-        if let Some(port) = self.to(&frame) {
-            {
-                let mut inbox = port.inbox.lock().unwrap();
-                if inbox.len() < QUEUE {
-                    inbox.push_back(frame);
-                }
+        if frame[0] & 1 != 0 {
+            for (port, copy) in self.copies(&frame) {
+                port.accept(copy);
             }
-            let device = port.device.lock().unwrap().upgrade();
-            if let Some(device) = device {
-                device.frames_ready();
-            }
+        } else if let Some(port) = self.to(&frame).first() {
+            port.accept(frame);
         }
     }
 }
@@ -103,6 +120,34 @@ impl Port {
     pub fn has_all_frames(&self) -> bool {
         let frames: Vec<_> = (0..FRAMES).map_while(|_| self.pool.take(1)).collect();
         frames.len() == FRAMES
+    }
+
+    /// Number of frames that the network has duplicated.
+    pub fn doubled(&self) -> usize {
+        let net = self.net.upgrade();
+        net.map_or(0, |net| net.doubled.load(Ordering::Relaxed))
+    }
+
+    /// Whether the port has no subscriptions.
+    pub fn is_in_no_group(&self) -> bool {
+        self.joined.lock().unwrap().is_empty()
+    }
+
+    fn has_joined(&self, mac: [u8; 6]) -> bool {
+        self.joined.lock().unwrap().contains_key(&mac)
+    }
+
+    fn accept(&self, frame: Frame) {
+        {
+            let mut inbox = self.inbox.lock().unwrap();
+            if inbox.len() < QUEUE {
+                inbox.push_back(frame);
+            }
+        }
+        let device = self.device.lock().unwrap().upgrade();
+        if let Some(device) = device {
+            device.frames_ready();
+        }
     }
 
     pub fn attach(&self, device: &Arc<Device>) {
@@ -135,7 +180,16 @@ impl FramePort for Port {
         self.inbox.lock().unwrap().pop_front()
     }
 
-    fn join(&self, _mac: [u8; 6]) {}
+    fn join(&self, mac: [u8; 6]) {
+        *self.joined.lock().unwrap().entry(mac).or_default() += 1;
+    }
 
-    fn leave(&self, _mac: [u8; 6]) {}
+    fn leave(&self, mac: [u8; 6]) {
+        let mut joined = self.joined.lock().unwrap();
+        let count = joined.get_mut(&mac).expect("a subscription");
+        *count -= 1;
+        if *count == 0 {
+            joined.remove(&mac);
+        }
+    }
 }

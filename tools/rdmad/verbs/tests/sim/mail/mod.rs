@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! UD QPs that send datagrams to each other: with right and wrong Q_Keys, and to QPs that exist and
-//! QPs that do not.
+//! UD QPs that send datagrams to each other: with right and wrong Q_Keys, to QPs that exist and QPs
+//! that do not, and to multicast groups.
+
+mod group;
 
 use std::collections::VecDeque;
 
@@ -14,6 +16,8 @@ use crate::driver;
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Wr};
 use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
+use crate::variant::Variant;
+use group::GROUPS;
 
 /// Bytes of an area of memory.
 const AREA: usize = 1024;
@@ -29,11 +33,16 @@ const LONGEST: usize = AREA - GRH;
 /// Bytes of a short receive.
 const SHORT: usize = 200;
 
-/// A datagram that may arrive, once or several times.
+/// A datagram that may arrive, once and again for each frame that the network duplicates.
+#[derive(Clone)]
 struct Letter {
     from: (Qpn, u64),
     imm: Option<[u8; 4]>,
     data: Vec<u8>,
+    /// The group to which the datagram was sent.
+    group: Option<usize>,
+    /// Number of frames that the network had duplicated when the datagram was sent.
+    doubled: usize,
     arrived: usize,
 }
 
@@ -49,6 +58,8 @@ struct Mailbox<'w> {
     receives: VecDeque<(u64, usize, usize)>,
     /// Datagrams that the QP may receive.
     letters: Vec<Letter>,
+    /// Whether the QP is attached to each of the party's groups.
+    groups: [bool; GROUPS],
     ending: bool,
 }
 
@@ -56,16 +67,23 @@ struct Mailbox<'w> {
 pub struct Mail<'w> {
     boxes: Vec<Mailbox<'w>>,
     qkeys: [u32; 2],
+    /// GIDs of the party's multicast groups.
+    gids: [[u8; 16]; GROUPS],
+    /// Whether the party uses its groups.
+    is_wide: bool,
     posted: u64,
     /// Id of the datagram that was sent while all QPs were idle, so it must arrive.
     probed: Option<u64>,
+    /// Id of the datagram that was sent to group 0 while all QPs were idle.
+    probed_group: Option<u64>,
 }
 
 impl<'w> Mailbox<'w> {
-    fn new(guest: &'w Guest, qkey: u32) -> Self {
+    fn new(guest: &'w Guest, qkey: u32, blocks_loopback: bool) -> Self {
         let cq = Cq::new(&guest.vm, 64);
         let options = Options {
             qkey,
+            blocks_loopback,
             ..Options::of(QpType::Ud)
         };
         let qp = Qp::in_pd(&guest.vm, guest.pd(), &cq, &cq, options);
@@ -78,6 +96,7 @@ impl<'w> Mailbox<'w> {
             sent: VecDeque::new(),
             receives: VecDeque::new(),
             letters: Vec::new(),
+            groups: [false; GROUPS],
             ending: false,
         }
     }
@@ -110,6 +129,7 @@ impl<'w> Mailbox<'w> {
         let iova = self.mr.iova + (RECEIVES + area * AREA) as u64;
         let bytes = self.guest.vm.read(iova, AREA);
         let imm = cqe.wc_flags.contains(WcFlags::WITH_IMM).then_some(cqe.ex);
+        let doubled = self.guest.port.doubled();
         let fits = |letter: &&mut Letter| {
             let mut expected = letter.data.clone();
             expected.resize(LONGEST, FILL);
@@ -117,9 +137,12 @@ impl<'w> Mailbox<'w> {
                 && letter.imm == imm
                 && cqe.byte_len as usize == GRH + letter.data.len()
                 && bytes[GRH..] == expected
+                && letter.arrived <= doubled - letter.doubled
+                && letter.group.is_none_or(|group| self.groups[group])
         };
         let letter = self.letters.iter_mut().find(fits);
-        let letter = letter.unwrap_or_else(|| panic!("nobody wrote that: {cqe:?}"));
+        let letter =
+            letter.unwrap_or_else(|| panic!("nobody wrote that to it, or it came before: {cqe:?}"));
         letter.arrived += 1;
     }
 }
@@ -128,16 +151,21 @@ impl<'w> Mail<'w> {
     pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
         // Two Q_Keys that no QP of another party has.
         let cookie = guests[0].vm.cookie() as u32;
+        // The low half of the cookie is the number of its groups.
         let qkeys = [cookie << 1, (cookie << 1) + 1];
         let boxes = (0..2 + choices.below(2)).map(|_| {
             let guest = &guests[choices.below(guests.len())];
-            Mailbox::new(guest, qkeys[usize::from(choices.once_in(4))])
+            let qkey = qkeys[usize::from(choices.once_in(4))];
+            Mailbox::new(guest, qkey, choices.widely_once_in(3))
         });
         Self {
             boxes: boxes.collect(),
             qkeys,
+            gids: group::gids(cookie as u16),
+            is_wide: choices.variant() == Variant::Wide,
             posted: 0,
             probed: None,
+            probed_group: None,
         }
     }
 
@@ -146,22 +174,36 @@ impl<'w> Mail<'w> {
         self.posted << 1
     }
 
-    /// Sends `len` bytes from one QP to another. `choices`, if any, may change Q_Key and QPN of the
-    /// destination.
-    fn send(&mut self, [from, to]: [usize; 2], len: usize, choices: Option<&mut Choices>) {
+    /// Begins a SEND of `len` bytes. Returns its id, the bytes and the work request without its
+    /// destination, unless the area of the bytes is used.
+    fn begin(&mut self, from: usize, len: usize) -> Option<(u64, Vec<u8>, Wr)> {
         let id = self.next_id();
         let area = id as usize / 2 % AREAS;
         let sender = &self.boxes[from];
         let busy = |other: &u64| *other as usize / 2 % AREAS == area;
         if sender.ending || sender.sent.iter().any(busy) {
-            return;
+            return None;
         }
         let (at, data) = (
             (area * AREA) as u64,
             pattern(len, sender.mr.iova ^ (id << 32)),
         );
         sender.guest.vm.write(sender.mr.iova + at, &data);
-        let mut wr = Wr::new(id, WrOpcode::Send).local(&sender.mr, at, len as u32);
+        let wr = Wr::new(id, WrOpcode::Send).local(&sender.mr, at, len as u32);
+        Some((id, data, wr))
+    }
+
+    fn post(&mut self, from: usize, id: u64, wr: &Wr) {
+        self.boxes[from].sent.push_back(id);
+        driver::post(&self.boxes[from].qp, wr);
+    }
+
+    /// Sends `len` bytes from one QP to another. `choices`, if any, may change Q_Key and QPN of the
+    /// destination.
+    fn send(&mut self, [from, to]: [usize; 2], len: usize, choices: Option<&mut Choices>) {
+        let Some((id, data, mut wr)) = self.begin(from, len) else {
+            return;
+        };
         let mut imm = None;
         wr = wr.to(&self.boxes[to].qp);
         let address = wr.to.as_mut().expect("an address");
@@ -184,7 +226,8 @@ impl<'w> Mail<'w> {
             wr = wr.imm(imm);
         }
         let guest = self.boxes[to].guest.vm.mac;
-        let from_qpn = sender.qp.qpn;
+        let sender = &self.boxes[from];
+        let (from_qpn, doubled) = (sender.qp.qpn, sender.guest.port.doubled());
         let reached = |other: &&mut Mailbox<'_>| {
             (other.guest.vm.mac, other.qp.qpn, other.qp.options.qkey) == (guest, qpn, qkey)
         };
@@ -193,11 +236,12 @@ impl<'w> Mail<'w> {
                 from: (from_qpn, id),
                 imm,
                 data,
+                group: None,
+                doubled,
                 arrived: 0,
             });
         }
-        self.boxes[from].sent.push_back(id);
-        driver::post(&self.boxes[from].qp, &wr);
+        self.post(from, id, &wr);
     }
 
     fn poll_one(&mut self, at: usize) -> bool {
@@ -221,6 +265,9 @@ impl<'w> Mail<'w> {
 
 impl<'w> Party<'w> for Mail<'w> {
     fn act(&mut self, choices: &mut Choices) {
+        if choices.widely_once_in(4) {
+            return self.act_in_group(choices);
+        }
         let at = choices.below(self.boxes.len());
         match choices.below(16) {
             0..=5 => {
@@ -263,7 +310,7 @@ impl<'w> Party<'w> for Mail<'w> {
         any
     }
 
-    /// Sends a datagram if all QPs are idle. [`Party::finish`] checks that this datagram arrives.
+    /// Sends datagrams if all QPs are idle. [`Party::finish`] checks that these datagrams arrive.
     fn feed(&mut self) -> bool {
         let is_short = |ours: &Mailbox<'_>| ours.receives.iter().any(|receive| receive.2 < AREA);
         let quiet = |ours: &Mailbox<'_>| !ours.ending && ours.sent.is_empty() && !is_short(ours);
@@ -274,6 +321,9 @@ impl<'w> Party<'w> for Mail<'w> {
         self.boxes[1].post_recv(id, AREA);
         self.send([0, 1], LONGEST, None);
         self.probed = Some(self.posted << 1);
+        if self.is_wide {
+            self.probe_group();
+        }
         true
     }
 
@@ -301,6 +351,7 @@ impl<'w> Party<'w> for Mail<'w> {
         let mut letters = self.boxes.iter().flat_map(|ours| &ours.letters);
         let lost = letters.find(probe).is_some_and(|probe| probe.arrived == 0);
         assert!(!lost, "a datagram between QPs at rest did not arrive");
+        self.check_probed_group();
     }
 
     fn uses(&self, guest: &Guest) -> bool {
