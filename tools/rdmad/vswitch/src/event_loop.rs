@@ -21,7 +21,7 @@ use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::frames::is_valid_length;
 use crate::index::{PortIndex, SourceIndex};
-use crate::link::{Link, Received, Trouble, Waits};
+use crate::link::{Link, Received, Trouble};
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
@@ -71,7 +71,7 @@ impl EventLoop {
         now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
+        watch(&epoll, WAKER, &waker)?;
         for (source, link, _) in forwarder.links() {
             watch_link(&epoll, source, link)?;
         }
@@ -151,9 +151,10 @@ impl EventLoop {
         }
         self.more = false;
         for source in (0..self.readable.len()).map(SourceIndex) {
-            if self.readable[source.0] {
+            if self.readable[source.0] && self.forwarder.held_for(source).is_none() {
                 self.readable[source.0] = self.drain_link(source);
-                self.more |= self.readable[source.0];
+                let is_held = self.forwarder.held_for(source).is_some();
+                self.more |= self.readable[source.0] && !is_held;
             }
         }
         for port in (0..self.forwarder.ports.len()).map(PortIndex) {
@@ -166,7 +167,8 @@ impl EventLoop {
         }
         self.forwarder.notify();
         self.forwarder.retry(now);
-        self.watch_for_room();
+        self.more |= self.forwarder.release();
+        self.watch_links();
         if let Some(at) = self.renewal.filter(|at| *at <= now) {
             self.forwarder.renew();
             self.find_again();
@@ -233,24 +235,20 @@ impl EventLoop {
         retry.into_iter().chain(flush).chain(at).min()
     }
 
-    /// Watches the links whose frames wait for room in the socket.
-    fn watch_for_room(&mut self) {
+    /// Watches the links whose frames wait for room in the socket, and does not watch those that
+    /// are not read for now.
+    fn watch_links(&mut self) {
         let Self {
             epoll, forwarder, ..
         } = self;
         for (source, link, _) in forwarder.links() {
-            let wanted = link.waits() == Waits::ForRoom;
-            if link.watched != wanted {
-                link.watched = wanted;
-                let out = if wanted {
-                    EventFlags::OUT
-                } else {
-                    EventFlags::empty()
-                };
+            let events = link.events();
+            if link.watched != events {
+                link.watched = events;
                 // This fails for a deleted interface, which is no longer in epoll. The deletion was
                 // logged.
                 let data = EventData::new_u64(source.0 as u64);
-                let _ = epoll::modify(&*epoll, &*link, data, EventFlags::IN | out);
+                let _ = epoll::modify(&*epoll, &*link, data, events);
             }
         }
     }
@@ -263,7 +261,7 @@ impl EventLoop {
         for (source, link, counters) in forwarder.links() {
             if link.find_again() {
                 let name = &counters.name;
-                match watch(epoll, source, &*link) {
+                match watch(epoll, source.0 as u64, &*link) {
                     Ok(()) => tracing::info!("{name}: the interface is back"),
                     Err(error) => tracing::error!(
                         "{name}: the interface is back, but epoll can't watch it: {error}"
@@ -282,12 +280,15 @@ impl EventLoop {
         self.forwarder.flush_captures();
     }
 
-    /// Takes a batch of frames from a link. Returns whether there are more, of which epoll reports
-    /// nothing, because they were already read from the socket.
+    /// Takes a batch of frames from a link. Returns whether there may be more, of which epoll
+    /// reports nothing: they were already read from the socket, or the link is not read for now.
     fn drain_link(&mut self, source: SourceIndex) -> bool {
         let origin = self.forwarder.origin(source);
         let pool = self.forwarder.pool_of(origin).clone();
         for taken in 0.. {
+            if self.forwarder.held_for(source).is_some() {
+                return true;
+            }
             let link = match origin {
                 Origin::Uplink(at) => Some(&mut self.forwarder.uplinks[at.0].link),
                 Origin::Net(port) | Origin::Engine(port) => {
@@ -321,7 +322,7 @@ impl EventLoop {
                 }
                 Ok(Some(Received::Nothing)) => {}
                 Ok(Some(Received::Connected)) => {
-                    if let Err(error) = watch(&self.epoll, source, &*link) {
+                    if let Err(error) = watch(&self.epoll, source.0 as u64, &*link) {
                         link.disconnect();
                         let name = &self.forwarder.counters_of(origin).name;
                         tracing::error!("{name}: epoll can't watch the network: {error}");
@@ -436,9 +437,8 @@ impl EventLoop {
 }
 
 /// Adds a source of events: epoll reports when `fd` is readable.
-fn watch(epoll: &OwnedFd, source: SourceIndex, fd: impl AsFd) -> rustix::io::Result<()> {
-    let data = EventData::new_u64(source.0 as u64);
-    epoll::add(epoll, fd, data, EventFlags::IN)
+fn watch(epoll: &OwnedFd, data: u64, fd: impl AsFd) -> rustix::io::Result<()> {
+    epoll::add(epoll, fd, EventData::new_u64(data), EventFlags::IN)
 }
 
 /// Adds a link as a source of events. A listening socket reports each connection once: while one
@@ -449,7 +449,7 @@ fn watch_link(epoll: &OwnedFd, source: SourceIndex, link: &Link) -> rustix::io::
             let data = EventData::new_u64(source.0 as u64);
             epoll::add(epoll, listener, data, EventFlags::IN | EventFlags::ET)
         }
-        None => watch(epoll, source, link),
+        None => watch(epoll, source.0 as u64, link),
     }
 }
 

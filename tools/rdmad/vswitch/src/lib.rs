@@ -6,8 +6,9 @@
 //! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames. It
 //! never blocks, and all its queues are bounded: frames to a full receiver are dropped and counted.
 //! Frames of an engine are not dropped while a socket is full: they wait, and the engine waits for
-//! their buffers. But if the socket accepts nothing for a while, they are dropped too. Ports whose
-//! frames wait for the same socket get equal shares of its bytes.
+//! their buffers. Nor are frames from one network interface to another dropped: the switch reads no
+//! more of them for a moment. But if the socket accepts nothing for a while, they are dropped too.
+//! Ports whose frames wait for the same socket get equal shares of its bytes.
 //!
 //! # Forwarding
 //! - A virtual machine may send only from its own MAC address; frames with another source are

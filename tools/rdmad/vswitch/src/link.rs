@@ -13,20 +13,23 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use roce::{Frame, FramePool};
+use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use sockets::{Access, SocketPath};
 
 use crate::backlog::Backlog;
+use crate::index::PortIndex;
 use crate::net_stream::NetStream;
 use crate::tap::Tap;
 use crate::udp::Udp;
 use crate::unix_uplink::UnixUplink;
 
-pub(crate) use send::{Delivery, Sender, Waits, BACKLOG};
+pub(crate) use send::{Delivery, Sender, BACKLOG, SLOW};
 pub(crate) use socket::errno;
 pub use socket::{DatagramPath, Uplink};
 
+use send::Waits;
 use socket::{bind, enlarge, Socket};
 
 /// Minimum interval between logged errors of one link.
@@ -73,6 +76,10 @@ pub(crate) struct Link {
     /// Whether the link is stalled: the socket has accepted no frame for [`STALL`], or the oldest
     /// frame has waited for [`AGE`].
     stalled: bool,
+    /// Whether the oldest frame of the backlog has waited for [`SLOW`].
+    slow: bool,
+    /// The port whose network interface is to send frames of this one before more are read.
+    pub(crate) held_for: Option<PortIndex>,
     /// Whether the tap interface was deleted.
     gone: bool,
     /// When an error was last logged.
@@ -81,8 +88,8 @@ pub(crate) struct Link {
     waits: Waits,
     /// Number of dropped frames that [`retry`](Self::retry) has yet to report.
     dropped: usize,
-    /// Whether epoll watches the link for room.
-    pub(crate) watched: bool,
+    /// The events that epoll reports of the link.
+    pub(crate) watched: EventFlags,
     /// Path of a Unix socket, which is removed with the link.
     _path: Option<SocketPath>,
 }
@@ -116,11 +123,13 @@ impl Link {
             backlog: Backlog::default(),
             waiting: Instant::now(),
             stalled: false,
+            slow: false,
+            held_for: None,
             gone: false,
             complained: None,
             waits: Waits::No,
             dropped: 0,
-            watched: false,
+            watched: EventFlags::IN,
             _path: path,
         }
     }
@@ -190,9 +199,24 @@ impl Link {
     }
 
     fn clear(&mut self) -> usize {
-        self.watched = false;
+        self.watched = EventFlags::IN;
+        self.held_for = None;
+        self.slow = false;
         self.waits = Waits::No;
         self.backlog.clear() + mem::take(&mut self.dropped)
+    }
+
+    /// The events that epoll is to report. While no frames are to be read, it reports the end of
+    /// the connection once (edge-triggered), not again and again.
+    pub(crate) fn events(&self) -> EventFlags {
+        let input = match self.held_for {
+            None => EventFlags::IN,
+            Some(_) => EventFlags::ET,
+        };
+        match self.waits {
+            Waits::ForRoom => input | EventFlags::OUT,
+            Waits::No | Waits::ForTime => input,
+        }
     }
 
     /// The listening socket of a network interface. [`as_fd`](Self::as_fd) is the connection.

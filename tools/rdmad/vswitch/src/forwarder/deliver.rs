@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use roce::Frame;
 
-use crate::index::{PortIndex, UplinkIndex};
-use crate::link::{Delivery, Sender};
+use crate::index::{PortIndex, SourceIndex, UplinkIndex};
+use crate::link::{Delivery, Sender, SLOW};
 use crate::stats::FrameCounters;
 
 use super::port::{Destination, Forwarding, Origin, SwitchPort, UplinkPort};
@@ -34,6 +34,9 @@ impl Forwarder {
                 let SwitchPort { net, counters, .. } = &mut self.ports[port.0];
                 if let Some(link) = net {
                     count(link.send(frame, sender, now), counters);
+                    if link.is_crowded_by(sender.source) {
+                        self.hold(origin, port);
+                    }
                 }
             }
             Destination::Uplink(at) => {
@@ -49,6 +52,35 @@ impl Forwarder {
                 self.copy_to_uplinks(origin, &frame, now);
             }
         }
+    }
+
+    /// Lets a network interface wait until frames of it were sent to the port `to`. Other sources
+    /// do not wait.
+    fn hold(&mut self, origin: Origin, to: PortIndex) {
+        if let Origin::Net(from) = origin {
+            if let Some(link) = &mut self.ports[from.0].net {
+                link.held_for = Some(to);
+            }
+        }
+    }
+
+    /// Ends the wait of network interfaces whose frames were sent. Returns whether there are any.
+    pub(crate) fn release(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..self.ports.len() {
+            let held_for = self.held_for(SourceIndex(at));
+            let link = held_for.and_then(|to| self.ports[to.0].net.as_ref());
+            let goes_on = link.is_none_or(|link| link.has_room_for(SourceIndex(at)));
+            if let Some(link) = self.ports[at].net.as_mut().filter(|_| goes_on) {
+                any |= link.held_for.take().is_some();
+            }
+        }
+        any
+    }
+
+    /// The port for whose network interface `source` waits, if it does.
+    pub(crate) fn held_for(&self, source: SourceIndex) -> Option<PortIndex> {
+        self.ports.get(source.0)?.net.as_ref()?.held_for
     }
 
     /// Delivers a frame to an engine. `None` if there was no buffer for the frame.
@@ -110,9 +142,12 @@ impl Forwarder {
     /// Time until the next retry of full sockets; `None` if no socket is full.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
         let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
+        // A link for which others wait counts as slow after this time.
+        let holds = nets.clone().any(|link| link.held_for.is_some());
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
         nets.chain(uplinks)
             .filter_map(|link| link.retry_in(now))
+            .chain(holds.then_some(SLOW))
             .min()
     }
 

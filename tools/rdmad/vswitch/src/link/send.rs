@@ -42,6 +42,19 @@ pub(super) const RETRY: Duration = Duration::from_micros(100);
 /// long.
 pub(super) const STALE: Duration = Duration::from_millis(500);
 
+/// Number of waiting frames of a network interface from which on the switch reads no more of its
+/// frames. The rest of [`BACKLOG`] is for copies of frames, which do not wait.
+const HOLD: usize = BACKLOG / 2;
+
+/// Number of waiting frames at which the switch reads further frames of the network interface: few
+/// reads return that many frames, so the link does not run out of frames.
+const RELEASE: usize = HOLD / 2;
+
+/// How long a frame may wait before the link counts as slow. Network interfaces do not wait for a
+/// slow link, since it would slow their frames to other destinations down. This is the shortest
+/// retransmission timeout of Linux: TCP repeats a frame that waits for longer anyway.
+pub(crate) const SLOW: Duration = Duration::from_millis(200);
+
 /// The result of an attempt to send a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
@@ -113,6 +126,9 @@ impl Link {
         pool: &FramePool,
         now: Instant,
     ) -> Delivery {
+        if !self.socket.is_connected() {
+            return Delivery::Dropped;
+        }
         let sender = Sender {
             source,
             is_patient: false,
@@ -133,9 +149,6 @@ impl Link {
     }
 
     fn send_at_once(&mut self, frame: &[u8]) -> Result<Delivery, Full> {
-        if !self.socket.is_connected() {
-            return Ok(Delivery::Dropped);
-        }
         if !self.backlog.is_empty() || self.socket.is_stream() {
             return Err(Full);
         }
@@ -205,10 +218,12 @@ impl Link {
             self.backlog.remove(gone);
         }
         let oldest = self.backlog.oldest();
-        self.stalled = oldest.is_some_and(|oldest| {
-            now.saturating_duration_since(self.waiting) > STALL
-                || now.saturating_duration_since(oldest) > AGE
+        let age = oldest.map_or(Duration::ZERO, |oldest| {
+            now.saturating_duration_since(oldest)
         });
+        let idle = now.saturating_duration_since(self.waiting);
+        self.slow = age > SLOW;
+        self.stalled = oldest.is_some() && (idle > STALL || age > AGE);
         if oldest.is_none() {
             self.waits = Waits::No;
         } else if self.stalled {
@@ -229,13 +244,18 @@ impl Link {
         }
     }
 
+    /// Whether so many frames of a network interface wait that it has to wait too.
+    pub(crate) fn is_crowded_by(&self, source: SourceIndex) -> bool {
+        !self.slow && self.backlog.len_of(source) >= HOLD
+    }
+
+    /// Whether a network interface that [has to wait](Self::is_crowded_by) may go on.
+    pub(crate) fn has_room_for(&self, source: SourceIndex) -> bool {
+        self.slow || self.backlog.len_of(source) <= RELEASE
+    }
+
     /// Number of frames that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.backlog.len()
-    }
-
-    /// The event after which [`retry`](Self::retry) is to be called.
-    pub(crate) const fn waits(&self) -> Waits {
-        self.waits
     }
 }

@@ -33,7 +33,7 @@ fn full(now: Instant, frames: usize) -> (Link, UnixDatagram, tempfile::TempDir) 
         let sent = link.send(pool.take(100).unwrap(), SENDER, now);
         assert_eq!(sent, Delivery::Done);
     }
-    assert_eq!(link.waits(), Waits::ForRoom);
+    assert_eq!(link.waits, Waits::ForRoom);
     (link, far, dir)
 }
 
