@@ -322,6 +322,7 @@ impl Qp {
     /// Empties the queues and drops the connection, for a QP that goes to RESET.
     fn clear(&self, device: &Device, send: &mut SendSide, recv: &mut RecvSide) {
         let view = device.space.enter();
+        self.acknowledge_last(device, &view, recv);
         SendTurn::new(self, device, &view).reset(send);
         send.stop();
         send.disarm(device, self.number);

@@ -52,30 +52,43 @@ fn many_work_requests_are_on_their_way_at_a_time() {
     }
 }
 
-/// A program may destroy its QP as soon as it has the completion of the last message. The sender of
+/// A program may end its QP as soon as it has the completion of the last message. The sender of
 /// this message must not wait in vain for an acknowledgement.
 #[test]
-fn a_destroyed_qp_has_acknowledged_what_it_received() {
-    let config = RuntimeConfig {
-        path: PathPolicy::Wire,
-        workers: Some(1),
-        clock: Clock::manual(),
-        worker_kind: WorkerKind::Stepped,
-        ..RuntimeConfig::default()
-    };
-    let world = World::with_config(2, config, Limits::default());
-    let pair = Pair::new(&world);
-    pair.qb.post_recv(7, &[]);
-    pair.qa.post(&Wr::new(8, WrOpcode::Send));
-    let received = (0..1000).find_map(|_| {
-        world.runtime.step(0);
-        pair.cq_b.poll()
-    });
-    assert_eq!(received.map(|cqe| cqe.wr_id), Some(7));
-    pair.qb.destroy().unwrap();
-    rest(&world);
-    let sent = pair.cq_a.poll().map(|cqe| (cqe.wr_id, cqe.status));
-    assert_eq!(sent, Some((8, WcStatus::Success.value())));
+fn a_qp_acknowledges_what_it_received_before_it_ends() {
+    type End = fn(&Qp<'_>);
+    let ends: [(&str, End); 3] = [
+        ("destroyed", |qp| {
+            qp.destroy().unwrap();
+        }),
+        ("reset", |qp| qp.to(QpState::Reset)),
+        ("destroyed in ERR", |qp| {
+            qp.to(QpState::Err);
+            qp.destroy().unwrap();
+        }),
+    ];
+    for (how, end) in ends {
+        let config = RuntimeConfig {
+            path: PathPolicy::Wire,
+            workers: Some(1),
+            clock: Clock::manual(),
+            worker_kind: WorkerKind::Stepped,
+            ..RuntimeConfig::default()
+        };
+        let world = World::with_config(2, config, Limits::default());
+        let pair = Pair::new(&world);
+        pair.qb.post_recv(7, &[]);
+        pair.qa.post(&Wr::new(8, WrOpcode::Send));
+        let received = (0..1000).find_map(|_| {
+            world.runtime.step(0);
+            pair.cq_b.poll()
+        });
+        assert_eq!(received.map(|cqe| cqe.wr_id), Some(7), "{how}");
+        end(&pair.qb);
+        rest(&world);
+        let sent = pair.cq_a.poll().map(|cqe| (cqe.wr_id, cqe.status));
+        assert_eq!(sent, Some((8, WcStatus::Success.value())), "{how}");
+    }
 }
 
 /// A driver may move a QP from SQE to RTS before a worker has flushed the SQ. All work requests

@@ -111,7 +111,7 @@ impl Qp {
     fn answer(&self, device: &Device, view: &DmaView) -> Answered {
         let nothing = |parked| Answered { parked, cost: 0 };
         let RecvSide { io, responder, .. } = &mut *self.recv.lock();
-        if !self.receives() && self.state() != Some(QpState::Err) {
+        if !self.may_answer() {
             return nothing(self.await_command());
         }
         let Some(responder) = responder else {
@@ -145,8 +145,14 @@ impl Qp {
         }
     }
 
-    /// Sends the acknowledgement that the QP's next turn would send. A program may destroy its QP
-    /// as soon as it has the completion of the last message, but the peer waits for the
+    /// Whether the state permits to send answers. In ERR the QP answers requests that it received
+    /// before.
+    fn may_answer(&self) -> bool {
+        self.receives() || self.state() == Some(QpState::Err)
+    }
+
+    /// Sends the acknowledgement that the QP's next turn would send. A program may destroy or reset
+    /// its QP as soon as it has the completion of the last message, but the peer waits for the
     /// acknowledgement of this message.
     pub(in crate::qp) fn acknowledge_last(
         &self,
@@ -159,7 +165,7 @@ impl Qp {
         const LIMIT: usize = 128;
         let RecvSide { io, responder, .. } = side;
         // The objects of a failed device may be half changed: nothing is sent for them.
-        let may_send = self.receives() && !device.has_failed();
+        let may_send = self.may_answer() && !device.has_failed();
         if let Some(responder) = responder.as_mut().filter(|_| may_send) {
             let turn = RecvTurn::new(self, device, view);
             // Without a frame buffer the acknowledgement is lost, as on a bad network.
