@@ -39,6 +39,8 @@ pub const APART: &str = "pages apart";
 pub const HOST_APART: &str = "host, pages apart";
 /// The name of the figure of copying with a CRC32 of each packet's payload.
 pub const CRC: &str = "memcpy and CRC32";
+/// The name of the figure of TCP, by the processor time of both ends.
+pub const TCP: &str = "TCP over the loopback";
 
 /// The name of the figure of half a round trip.
 pub const LATENCY: &str = "half a round trip, dedicated CPU";
@@ -92,6 +94,12 @@ pub fn run(options: &Options) -> Result<Report> {
 fn row(key: &Key) -> String {
     let size = key.size.map_or_else(String::new, report::bytes);
     format!("{} {} {size}", key.what(), key.configuration)
+}
+
+/// The keys of all figures.
+#[cfg(test)]
+pub fn keys() -> impl Iterator<Item = Key> {
+    subjects().map(|subject| subject.key)
 }
 
 fn subjects() -> impl Iterator<Item = Subject> {
@@ -162,7 +170,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
         .into_iter()
         .filter(|size| *size >= PAGE)
         .map(|size| Subject {
-            key: Key::new("TCP", "host, loopback", "MB/s").size(size.into()),
+            key: Key::new(TCP, "host", "MB/s").size(size.into()),
             measure: Box::new(move || floor::tcp(size)),
         });
     let latencies = latency::cpu().into_iter().flat_map(|cpu| {

@@ -3,7 +3,7 @@
 //! of the same size.
 
 use super::table::{bytes, number};
-use crate::device::{APART, CRC, FLOOR, HOST_APART};
+use crate::device::{APART, CRC, FLOOR, HOST_APART, TCP};
 use crate::figure::{Figure, Report};
 use crate::host::{LOOPBACK, LOOPBACK_LATENCY, MEMCPY};
 use crate::run::ALONE;
@@ -39,7 +39,7 @@ fn line(report: &Report, figure: &Figure) -> Option<[String; 7]> {
         "MB/s" if is_apart => [Some(FLOOR), None, None],
         // Part `device` has floors of its own. They copy between the simulated guests, in buffers
         // like those of the measured messages.
-        "MB/s" if key.configuration.starts_with(ALONE) => [Some(FLOOR), Some(CRC), None],
+        "MB/s" if key.configuration.starts_with(ALONE) => [Some(FLOOR), Some(CRC), Some(TCP)],
         "MB/s" => [Some(MEMCPY), Some(CRC), Some(LOOPBACK)],
         "MB/CPU-s" => [Some(MEMCPY), Some(CRC), None],
         "µs" if key.name.ends_with(" 50 %") => [None, None, Some(LOOPBACK_LATENCY)],

@@ -4,11 +4,10 @@
 use std::ops::RangeInclusive;
 
 use super::table::bytes;
-use crate::device::{APART, CRC, FLOOR, HOST_APART, LATENCY};
+use crate::device::{APART, CRC, FLOOR, HOST_APART, LATENCY, TCP};
 use crate::figure::{Figure, Report, Target};
 use crate::host::MEMCPY;
-use crate::run::ALONE;
-use crate::run::{PER_PROCESSOR_SECOND, PROVIDER};
+use crate::run::{ALONE, PER_PROCESSOR_SECOND, PROVIDER};
 use crate::vm::instructions::KERNEL;
 
 const KIB: u64 = 1 << 10;
@@ -271,10 +270,14 @@ fn device_alone(report: &Report) -> Vec<Target> {
         // for both ends.
         both.into_iter().map(|(ratio, at)| (2.0 * ratio, at))
     });
-    let daemons = ["RDMA WRITE", "SEND"].iter().flat_map(|name| {
+    let daemons = ["RDMA WRITE", "RDMA READ", "SEND"].iter().flat_map(|name| {
         let unix = format!("{ALONE}two daemons, Unix sockets");
-        let tcp = Of("TCP", "host, loopback");
-        ratios(report, Of(name, &unix), tcp, &(4 * KIB..=u64::MAX))
+        ratios(
+            report,
+            Of(name, &unix),
+            Of(TCP, "host"),
+            &(4 * KIB..=u64::MAX),
+        )
     });
     vec![
         judge(
@@ -345,7 +348,9 @@ fn values<'a>(report: &'a Report, of: Of<'a>) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device;
     use crate::figure::Key;
+    use crate::run::name_alone;
 
     fn target<'a>(targets: &'a [Target], what: &str) -> &'a Target {
         targets
@@ -393,6 +398,23 @@ mod tests {
         let targets = targets(&report);
         let found = target(&targets, "latency of a send");
         assert_eq!((found.value, found.reached), (Some(0.05), Some(true)));
+    }
+
+    #[test]
+    fn a_run_of_the_device_decides_its_targets() {
+        let mut report = Report::default();
+        for mut key in device::keys() {
+            name_alone(&mut key);
+            report.add(key, 1.0);
+        }
+        for target in device_alone(&report) {
+            // Latency is measured only if a processor can be given to a worker.
+            assert!(
+                target.value.is_some() || target.what.starts_with("half a round trip"),
+                "{}",
+                target.what
+            );
+        }
     }
 
     #[test]

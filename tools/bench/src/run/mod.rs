@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::device;
-use crate::figure::Report;
+use crate::figure::{Key, Report};
 use crate::host;
 use crate::kept;
 use crate::machine::Machine;
@@ -155,19 +155,24 @@ fn note_conditions(
     Ok(())
 }
 
-/// Measures the device without virtual machines. The configurations get the prefix [`ALONE`],
-/// except those of the floors.
+/// Measures the device without virtual machines.
 fn device_alone(options: &Options) -> Result<Report> {
     let mut report = device::run(&device::Options {
         rounds: options.rounds,
         only: String::new(),
     })?;
     for figure in &mut report.figures {
-        if !is_host(&figure.key.configuration) {
-            figure.key.configuration.insert_str(0, ALONE);
-        }
+        name_alone(&mut figure.key);
     }
     Ok(report)
+}
+
+/// Adds the prefix [`ALONE`] to the configuration of a figure of part `device`, except those of the
+/// floors.
+pub fn name_alone(key: &mut Key) {
+    if !is_host(&key.configuration) {
+        key.configuration.insert_str(0, ALONE);
+    }
 }
 
 /// The virtual machines of a part.
