@@ -89,8 +89,7 @@ fn in_use(features: Features) -> Features {
 }
 
 /// The ranges of the configuration that the driver reads for a device with these features. They
-/// exclude the parts of features that are not in use. Each access is 1, 2 or 4 bytes long and
-/// aligned.
+/// exclude the parts of features that are not in use. Each access is 1 or 4 bytes long and aligned.
 ///
 /// A field is read by accesses of its width, a 64-bit field as two halves (virtio 1.3, 4.1.3.1).
 /// The unaligned fields of the RFC are read byte by byte.
@@ -129,13 +128,11 @@ pub fn accesses(features: Features) -> impl Iterator<Item = Range<usize>> + Clon
         })
 }
 
-/// Log2 of the access size for a field at offset `start`.
+/// Log2 of the access size for a field at offset `start`. No 16-bit field is aligned.
 fn access_shift(start: usize, field: &Field) -> u32 {
     // `sys_image_guid` is bytes here, but a 64-bit integer in the RFC.
     if start % 4 == 0 && field.size % 4 == 0 {
         2
-    } else if start % 2 == 0 && field.align == 2 {
-        1
     } else {
         0
     }

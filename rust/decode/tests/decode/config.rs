@@ -127,6 +127,18 @@ fn own_rings_bring_limits_of_their_own() {
     assert_eq!(limits.rate_limits, None);
 }
 
+/// A feature is in use if it was negotiated together with the features that it needs.
+// abi: R-10
+#[test]
+fn features_in_use() {
+    let of = |features| {
+        let limits = good().decode(features).expect("a good configuration");
+        limits.features().0
+    };
+    assert_eq!(of(RING_ADDR | SRQ), RING_ADDR | SRQ);
+    assert_eq!(of(RATE_LIMIT | SRQ), RATE_LIMIT);
+}
+
 /// Without own rings there are no SRQs, and no work requests that only processes post.
 // abi: R-10
 #[test]

@@ -96,6 +96,11 @@ const PARSERS: &[Parser] = &[
         sources: &["tools/rdmad/vswitch/src/address_filter.rs"],
         targets: &["uplinks"],
     },
+    Parser {
+        name: "state file",
+        sources: &["tools/rdmad/src/state_document.rs"],
+        targets: &["state"],
+    },
 ];
 
 /// The directory for results.
