@@ -43,6 +43,7 @@ impl Guest {
 
     /// Checks that destroyed objects have returned all numbers, frames and event buffers.
     pub fn check_room(&self, before: &Size) {
+        self.destroy_counter_sets();
         assert_eq!(self.size(), *before, "what is not given back");
         assert!(self.vm.sink.is_empty(), "an event of nobody");
         let buffers = self.vm.sink.buffers.load(Ordering::SeqCst);

@@ -2,7 +2,7 @@
 
 //! A simulated guest: a VM, and the state of its driver that belongs to no single object.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
+use crate::counters::CounterSets;
 use crate::harness::{mac, Mr, Vm, FULL};
 use crate::net::{Net, Port};
 use crate::variant::Variant;
@@ -30,12 +31,18 @@ const OTHER: u16 = 2;
 /// Features in addition to those of the harness.
 const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature::RateLimit];
 /// Further features of the variant [`Wide`](Variant::Wide).
-const WIDE_FEATURES: [Feature; 2] = [Feature::CqModeration, Feature::Multicast];
+const WIDE_FEATURES: [Feature; 4] = [
+    Feature::CqModeration,
+    Feature::Multicast,
+    Feature::Counters,
+    Feature::CounterSets,
+];
 
 /// A VM with its driver.
 pub struct Guest {
     pub vm: Vm,
     features: Vec<Feature>,
+    pub counter_sets: RefCell<CounterSets>,
     pub port: Arc<Port>,
     /// The clock of the runtime.
     pub clock: Clock,
@@ -91,6 +98,7 @@ impl Guest {
             pd: Cell::new(vm.pdn),
             vm,
             features,
+            counter_sets: RefCell::default(),
             port,
             clock,
             buffers,
@@ -106,6 +114,11 @@ impl Guest {
     /// The PD in which objects are created by default.
     pub fn pd(&self) -> Pdn {
         self.pd.get()
+    }
+
+    /// Whether the device has counter sets.
+    pub fn has_counter_sets(&self) -> bool {
+        self.features.contains(&Feature::CounterSets)
     }
 
     /// Allocates and registers `len` bytes with all rights.
@@ -173,6 +186,7 @@ impl Guest {
     /// Resets the device, which destroys its objects.
     pub fn reset(&self) {
         self.vm.device.reset();
+        self.counter_sets.take();
         self.is_reset.set(true);
     }
 

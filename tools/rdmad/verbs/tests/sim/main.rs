@@ -14,6 +14,7 @@ mod harness;
 
 mod choices;
 mod connection;
+mod counters;
 mod driver;
 mod growth;
 mod guest;
@@ -24,6 +25,7 @@ mod party;
 mod run;
 mod shared;
 mod shrink;
+mod traffic;
 mod variant;
 mod vault;
 

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, Weak};
 use roce::{Frame, FramePool, FramePort};
 use verbs::Device;
 
+use crate::traffic::{Route, Sent, Traffic};
+
 /// Number of frame buffers of a port.
 const FRAMES: usize = 512;
 /// Maximum number of received frames that wait at a port. Further frames are lost.
@@ -32,6 +34,7 @@ pub struct Port {
     device: Mutex<Weak<Device>>,
     /// Multicast addresses with the number of their subscriptions.
     joined: Mutex<BTreeMap<[u8; 6], usize>>,
+    sent: Mutex<Sent>,
 }
 
 impl Net {
@@ -42,6 +45,7 @@ impl Net {
             inbox: Mutex::default(),
             device: Mutex::default(),
             joined: Mutex::default(),
+            sent: Mutex::default(),
         });
         self.ports.lock().unwrap().insert(mac, port.clone());
         port
@@ -128,6 +132,16 @@ impl Port {
         net.map_or(0, |net| net.doubled.load(Ordering::Relaxed))
     }
 
+    /// The packets that the port has sent.
+    pub fn sent(&self) -> Traffic {
+        self.sent.lock().unwrap().total()
+    }
+
+    /// The packets that the port has sent to one connected QP.
+    pub fn sent_along(&self, route: Route) -> Traffic {
+        self.sent.lock().unwrap().along(route)
+    }
+
     /// Whether the port has no subscriptions.
     pub fn is_in_no_group(&self) -> bool {
         self.joined.lock().unwrap().is_empty()
@@ -171,6 +185,7 @@ impl FramePort for Port {
     }
 
     fn send(&self, frame: Frame) {
+        self.sent.lock().unwrap().count(&frame);
         if let Some(net) = self.net.upgrade() {
             net.flying.lock().unwrap().push_back(frame);
         }

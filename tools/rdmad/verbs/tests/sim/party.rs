@@ -71,6 +71,7 @@ pub trait Party<'w> {
 /// Destroys a QP.
 pub fn destroy_qp(guest: &Guest, qp: &Qp<'_>) {
     guest.give_back(CmdDestroyQp { qpn: qp.qpn });
+    guest.leave_counter_set(qp.qpn);
 }
 
 /// Destroys a CQ.

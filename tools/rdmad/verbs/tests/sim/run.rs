@@ -325,6 +325,7 @@ impl<'w> Sim<'w> {
                     }
                     for guest in self.guests {
                         guest.check_port();
+                        guest.check_counters();
                     }
                     return;
                 }

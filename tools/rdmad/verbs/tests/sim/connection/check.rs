@@ -74,6 +74,10 @@ impl Connection<'_> {
                 assert_eq!(word, theirs.word.to_le_bytes(), "the word");
             }
         }
+        if self.reliable && !self.is_ending() {
+            self.check_count(0);
+            self.check_count(1);
+        }
     }
 }
 
@@ -132,6 +136,7 @@ impl End<'_> {
         if reliable {
             self.check_pace(&sent);
         }
+        self.count.note(&sent);
         match sent.opcode {
             WrOpcode::RdmaRead | WrOpcode::AtomicFetchAndAdd | WrOpcode::AtomicCmpAndSwp => {
                 self.holds(LOCAL, sent.local, &sent.data, &sent);

@@ -8,6 +8,7 @@ use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::ring::ArmKind;
 
+use super::count::Count;
 use super::drain::Drain;
 use super::moderation::Moderation;
 use super::pace::Pace;
@@ -97,6 +98,7 @@ pub(super) struct End<'w> {
     /// Whether the event SQ_DRAINED of an earlier SQD may still arrive.
     pub may_drain: bool,
     pub pace: Option<Pace>,
+    pub count: Count,
     pub posted: u64,
     /// Whether a work request of the SQ has failed, so later ones are flushed.
     pub failed: bool,
@@ -134,6 +136,7 @@ impl<'w> End<'w> {
             drain: None,
             may_drain: false,
             pace: None,
+            count: Count::default(),
             posted: 0,
             failed: false,
             ending: false,

@@ -3,6 +3,7 @@
 //! A connection of two QPs, with a model of the expected result of each work request.
 
 mod check;
+mod count;
 mod drain;
 mod end;
 mod moderation;
@@ -41,10 +42,14 @@ impl<'w> Connection<'w> {
         };
         let ends = ends.map(|guest| End::new(guest, options));
         connect(&ends[0].qp, &ends[1].qp);
-        Self {
+        let mut connection = Self {
             ends,
             reliable: options.qp_type == QpType::Rc,
+        };
+        if choices.widely_once_in(3) {
+            connection.count_alone();
         }
+        connection
     }
 
     fn sides(&mut self, side: usize) -> [&mut End<'w>; 2] {
@@ -75,6 +80,13 @@ impl<'w> Party<'w> for Connection<'w> {
         let side = choices.below(2);
         if choices.widely_once_in(10) {
             return self.ends[side].moderate(choices);
+        }
+        if choices.widely_once_in(12) {
+            let [ours, theirs] = self.sides(side);
+            if ours.count.is_alone() {
+                return ours.guest.check_counters();
+            }
+            return ours.guest.change_counter_set(&ours.qp, &theirs.qp, choices);
         }
         match choices.below(27) {
             0..=8 => self.post(side, choices),
