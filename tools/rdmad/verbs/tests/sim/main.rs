@@ -16,6 +16,7 @@ mod choices;
 mod connection;
 mod counters;
 mod driver;
+mod failure;
 mod growth;
 mod guest;
 mod mail;
@@ -38,7 +39,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use choices::Choices;
-use run::Failure;
+use failure::{guarded, note_place, Failure};
 use variant::Variant;
 
 /// The simulated drivers use own rings.
@@ -77,7 +78,7 @@ fn find_failure(seeds: Range<u64>, steps: usize, variant: Variant) -> Option<(u6
                     if seed >= seeds.end {
                         break;
                     }
-                    if let Err(why) = run::guarded(&mut Choices::drawn(seed, steps, variant)) {
+                    if let Err(why) = guarded(&mut Choices::drawn(seed, steps, variant)) {
                         let mut found = found.lock().unwrap();
                         if found.as_ref().is_none_or(|(first, _)| seed < *first) {
                             *found = Some((seed, why));
@@ -100,7 +101,7 @@ fn every_seed_ends_well() {
 fn ends_well(variant: Variant) {
     let steps = steps();
     let print = panic::take_hook();
-    panic::set_hook(Box::new(run::note_place));
+    panic::set_hook(Box::new(note_place));
     let Some((seed, why)) = find_failure(seeds(variant), steps, variant) else {
         panic::set_hook(print);
         return;
@@ -110,7 +111,7 @@ fn ends_well(variant: Variant) {
     eprintln!("seed {seed} failed, variant {name}: {text} ({place})");
     eprintln!("again: SIM_VARIANT={name} SIM_STEPS={steps} make sim SEEDS={seed}..{end}");
     let mut choices = Choices::drawn(seed, steps, variant);
-    let repeated = run::guarded(&mut choices);
+    let repeated = guarded(&mut choices);
     assert_eq!(
         repeated,
         Err(why.clone()),

@@ -3,7 +3,7 @@
 //! Shrinks a failing run to fewer steps.
 
 use crate::choices::{Choices, Step};
-use crate::run::{self, Failure};
+use crate::failure::{guarded, Failure};
 
 /// Maximum number of runs that shrinking tries.
 const TRIES: usize = 2000;
@@ -18,7 +18,7 @@ pub fn shrink(choices: &Choices, place: &str) -> Vec<Step> {
         tries += 1;
         let fails_there = |why: Failure| why.place == place;
         let mut steps = Choices::given(steps, variant);
-        tries < TRIES && run::guarded(&mut steps).is_err_and(fails_there)
+        tries < TRIES && guarded(&mut steps).is_err_and(fails_there)
     };
     let mut size = best.len() / 2;
     while size > 0 {
