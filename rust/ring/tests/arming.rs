@@ -394,6 +394,48 @@ fn a_request_that_was_carried_along_is_kept_by_later_ones() {
     }
 }
 
+/// A doorbell may have been lost for a request before completions that the device did not check. It
+/// stays due until the event, however often the request is repeated or the CQ moves.
+// abi: R-557
+#[test]
+fn a_doorbell_stays_due_until_the_event() {
+    // Whether a completion arrives before the first request, before the second one, and in the
+    // first new ring.
+    for [first, second, moved] in [
+        [true, true, false],
+        [true, true, true],
+        [true, false, false],
+        [false, true, true],
+        [false, false, true],
+        [false, false, false],
+    ] {
+        let case = format!("{first} {second} {moved}");
+        let (memory, mut driver, _) = completion_queue(8, 0);
+        let layout = *driver.layout();
+        // The device has stored its position, and has not checked the arm word yet.
+        let arrive = |memory: &Memory, position: u32| {
+            memory.store_u32(layout.device(), position.to_le());
+        };
+        arrive(&memory, first.into());
+        let armed = driver.arm(&memory, ArmKind::Next, false);
+        assert_eq!(armed == Armed::RingDoorbell, first, "{case}");
+        arrive(&memory, u32::from(first) + u32::from(second));
+        let armed = driver.arm(&memory, ArmKind::Next, false);
+        assert_eq!(armed == Armed::RingDoorbell, first || second, "{case}");
+        let (one, two) = (Memory::new(&layout), Memory::new(&layout));
+        arrive(&one, moved.into());
+        let rings = driver.moved(CompletionQueue::new(layout), &one, false);
+        assert_eq!(rings, first || second || moved, "{case}");
+        let rings = driver.moved(CompletionQueue::new(layout), &two, false);
+        assert_eq!(rings, first || second || moved, "{case}");
+        driver.event_received(&two);
+        let armed = driver.arm(&two, ArmKind::Next, false);
+        assert_eq!(armed, Armed::Waiting, "{case}");
+        let rings = driver.moved(CompletionQueue::new(layout), &one, false);
+        assert_eq!(rings, moved, "{case}");
+    }
+}
+
 // abi: R-584
 #[test]
 fn a_moved_cq_that_nobody_armed_fires_nothing() {
