@@ -83,7 +83,7 @@ impl DeviceQueue {
     /// Number of work requests that were fetched and are not complete.
     #[inline]
     pub fn outstanding(&self) -> u32 {
-        self.next.wrapping_sub(self.done)
+        self.positions().outstanding()
     }
 
     #[inline]

@@ -11,6 +11,7 @@ use virtio_rdma_abi::ring::ArmWord;
 use virtio_rdma_ring::ArmLatch;
 use virtio_rdma_ring::Armed;
 use virtio_rdma_ring::CompletionQueue;
+use virtio_rdma_ring::DeviceCq;
 use virtio_rdma_ring::RingMemory;
 
 const KINDS: [ArmKind; 2] = [ArmKind::Next, ArmKind::Solicited];
@@ -391,6 +392,32 @@ fn a_request_that_was_carried_along_is_kept_by_later_ones() {
         // The doorbell has not arrived yet when another thread arms.
         let _ = driver.arm(&target, ArmKind::Solicited, false);
         assert!(device.publish(&target));
+    }
+}
+
+// abi
+#[test]
+fn a_resumed_device_side_goes_on_where_the_old_one_was() {
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(8, start);
+        let layout = *driver.layout();
+        let resume = |device: &DeviceCq| DeviceCq::resumed(layout, &device.state());
+        assert!(!complete(&mut device, &memory, 7, true), "not armed");
+        let mut device = resume(&device);
+        assert_eq!(device.published(), start.wrapping_add(1));
+        assert_eq!(poll(&mut driver, &memory), Some(7));
+        assert_eq!(
+            driver.arm(&memory, ArmKind::Solicited, false),
+            Armed::Waiting
+        );
+        assert!(!complete(&mut device, &memory, 8, false), "not solicited");
+        let mut device = resume(&device);
+        assert!(complete(&mut device, &memory, 9, true), "armed before");
+        let mut device = resume(&device);
+        assert!(!complete(&mut device, &memory, 10, true), "sent already");
+        for value in 8..=10 {
+            assert_eq!(poll(&mut driver, &memory), Some(value));
+        }
     }
 }
 

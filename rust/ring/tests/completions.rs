@@ -47,7 +47,9 @@ fn completions_pass_the_wrap_in_order() {
                 assert_eq!(poll(&mut driver, &memory), Some(value));
             }
             assert_eq!(poll(&mut driver, &memory), None);
-            assert!(driver.is_at(start.wrapping_add(value + 2)));
+            for (ahead, is_next) in [(1, false), (2, true), (3, false)] {
+                assert_eq!(driver.is_at(start.wrapping_add(value + ahead)), is_next);
+            }
         }
     }
 }

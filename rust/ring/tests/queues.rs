@@ -48,7 +48,12 @@ fn a_full_queue_has_no_slot_until_a_completion_is_polled() {
             post(&mut driver, &memory, value);
         }
         assert_eq!(driver.reserve(), None);
+        assert_eq!(driver.reserved(), at(4));
+        assert!(!driver.is_outstanding(start), "not published");
         assert!(driver.publish(&memory));
+        for (ahead, outstanding) in [(u32::MAX, false), (0, true), (3, true), (4, false)] {
+            assert_eq!(driver.is_outstanding(at(ahead)), outstanding);
+        }
         for _ in 0..3 {
             device.fetch(&memory).unwrap().unwrap();
             device.complete();
