@@ -16,6 +16,16 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     fuzz::target(&name).unwrap_or_else(|| panic!("no target has the name {name}"))
 });
 
+/// Ignores SIGPIPE, as the daemon does: Rust's runtime ignores it before `main`, which is
+/// libFuzzer's here.
+fn ignore_broken_pipes() {
+    // SAFETY: No handler is installed that could run.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
 // libFuzzer's panic hook ends the process at each panic, so panics that the daemon would contain
 // are findings too.
-fuzz_target!(|data: &[u8]| (TARGET.run)(data));
+fuzz_target!(
+    init: ignore_broken_pipes(),
+    |data: &[u8]| (TARGET.run)(data)
+);

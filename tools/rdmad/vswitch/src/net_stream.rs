@@ -133,6 +133,7 @@ impl NetStream {
     /// of frames that were sent completely.
     pub(crate) fn send_first(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
         let connection = self.connection.as_ref().ok_or(Errno::NOTCONN)?;
+        // Rust's runtime ignores SIGPIPE, which `writev` can't suppress.
         let sent = self
             .progress
             .send(frames, |parts| rustix::io::writev(connection, parts));
