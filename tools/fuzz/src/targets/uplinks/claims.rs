@@ -98,10 +98,12 @@ fn icmpv6(source: [u8; 16], kind: u8, target: [u8; 16], has_options: bool) -> Ve
 }
 
 /// Frames with valid claims of port 0. Each has room for a frame's number at its end.
-pub fn honest(to: Mac) -> [Vec<u8>; 2] {
+pub fn honest(to: Mac) -> [Vec<u8>; 3] {
     let address = link_local(mac(0)).octets();
     let packets = [
         ([0x08, 0x06], arp(mac(0), ADDRESS, SECOND)),
+        // A probe, which claims its target.
+        ([0x08, 0x06], arp(mac(0), NONE_V4, ADDRESS)),
         ([0x86, 0xdd], icmpv6(address, ADVERTISEMENT, address, false)),
     ];
     packets.map(|(kind, packet)| [&to[..], &mac(0), &kind, &packet, &PAD].concat())

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use roce::net::{carries_roce, is_roce, Mac};
+use roce::net::{carries_roce, is_roce, mark, Mac};
 
 use super::claims::may_send;
 
@@ -67,9 +67,13 @@ pub struct Ledger {
     pub routed: [bool; 3],
 }
 
+/// The hash of a frame. The switch may mark frames that support it as congested, so a marked frame
+/// has the same hash as the original.
 fn hash(frame: &[u8]) -> u64 {
+    let mut marked = frame.to_vec();
+    mark(&mut marked);
     let mut hasher = DefaultHasher::new();
-    frame.hash(&mut hasher);
+    marked.hash(&mut hasher);
     hasher.finish()
 }
 
