@@ -24,6 +24,7 @@ use virtio_rdma_abi::ib::WrOpcode;
 
 use crate::figure::{Key, Report};
 use crate::report;
+use crate::vm::is_host;
 use load::{Load, Pages, Way};
 
 pub use cpu::{on_processor, own_time, rate};
@@ -31,6 +32,8 @@ pub use cpu::{on_processor, own_time, rate};
 /// The simulated drivers use own rings.
 const MODE: harness::Mode = harness::Mode::OwnRings;
 
+/// The start of the configurations of this part, except those of the floors.
+pub const ALONE: &str = "device alone, ";
 /// The name of the figure of copying.
 pub const FLOOR: &str = "memcpy";
 /// The end of the configuration of figures with [`Pages::Apart`].
@@ -103,6 +106,17 @@ pub fn keys() -> impl Iterator<Item = Key> {
 }
 
 fn subjects() -> impl Iterator<Item = Subject> {
+    unnamed().map(|mut subject| {
+        let configuration = &mut subject.key.configuration;
+        if !is_host(configuration) {
+            configuration.insert_str(0, ALONE);
+        }
+        subject
+    })
+}
+
+/// The subjects, whose configurations have no [`ALONE`] yet.
+fn unnamed() -> impl Iterator<Item = Subject> {
     let floors = SIZES.into_iter().flat_map(|size| {
         let floor = |name, measure: fn(u32) -> f64| Subject {
             key: Key::new(name, "host", "MB/s").size(size.into()),

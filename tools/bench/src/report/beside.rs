@@ -3,10 +3,9 @@
 //! of the same size.
 
 use super::table::{bytes, number};
-use crate::device::{APART, CRC, FLOOR, HOST_APART, TCP};
+use crate::device::{ALONE, APART, CRC, FLOOR, HOST_APART, TCP};
 use crate::figure::{Figure, Report};
 use crate::host::{LOOPBACK, LOOPBACK_LATENCY, MEMCPY};
-use crate::run::ALONE;
 use crate::vm::is_own;
 
 /// The heads of the columns.
@@ -93,5 +92,23 @@ mod tests {
         assert_eq!(lines[0][3..], ["500 MB/s", "0.50", "2.00", "5.00"]);
         assert_eq!(lines[1][3..], ["12.0 µs", "", "", "2.00"]);
         assert_eq!(lines[2][3..], ["400 MB/s", "0.50", "", ""]);
+    }
+
+    /// The floors of part `device` are those of its own figures, whether it runs alone or not.
+    #[test]
+    fn the_device_has_its_own_floors() {
+        let mut report = Report::default();
+        for key in crate::device::keys().filter(|key| key.unit == "MB/s") {
+            report.add(key, 1.0);
+        }
+        report.add(Key::new(MEMCPY, "host", "MB/s").size(4096), 2.0);
+        report.add(Key::new(LOOPBACK, "host", "MB/s").size(4096), 2.0);
+        let mut lines = cells(&report);
+        lines.retain(|line| line[2] == "4 KiB");
+        // Three operations in four ways.
+        assert_eq!(lines.len(), 12);
+        for line in lines {
+            assert_eq!(line[4..], ["1.00", "1.00", "1.00"], "{line:?}");
+        }
     }
 }

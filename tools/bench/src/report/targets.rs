@@ -4,10 +4,10 @@
 use std::ops::RangeInclusive;
 
 use super::table::bytes;
-use crate::device::{APART, CRC, FLOOR, HOST_APART, LATENCY, TCP};
+use crate::device::{ALONE, APART, CRC, FLOOR, HOST_APART, LATENCY, TCP};
 use crate::figure::{Figure, Report, Target};
 use crate::host::MEMCPY;
-use crate::run::{ALONE, PER_PROCESSOR_SECOND, PROVIDER};
+use crate::run::{PER_PROCESSOR_SECOND, PROVIDER};
 use crate::vm::instructions::KERNEL;
 
 const KIB: u64 = 1 << 10;
@@ -350,7 +350,6 @@ mod tests {
     use super::*;
     use crate::device;
     use crate::figure::Key;
-    use crate::run::name_alone;
 
     fn target<'a>(targets: &'a [Target], what: &str) -> &'a Target {
         targets
@@ -403,8 +402,7 @@ mod tests {
     #[test]
     fn a_run_of_the_device_decides_its_targets() {
         let mut report = Report::default();
-        for mut key in device::keys() {
-            name_alone(&mut key);
+        for key in device::keys() {
             report.add(key, 1.0);
         }
         for target in device_alone(&report) {

@@ -14,13 +14,13 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::device;
-use crate::figure::{Key, Report};
+use crate::figure::Report;
 use crate::host;
 use crate::kept;
 use crate::machine::Machine;
 use crate::report::targets;
 use crate::scale;
-use crate::vm::{is_host, Sizes};
+use crate::vm::Sizes;
 use bed::{Bed, Logs};
 use progress::Progress;
 
@@ -45,9 +45,6 @@ pub enum Part {
     /// Instructions of a post and a poll, by a program and by the kernel.
     Instructions,
 }
-
-/// Prefix of the configuration in figures of the device without virtual machines.
-pub const ALONE: &str = "device alone, ";
 
 /// Options of `bench run`.
 #[derive(Args, Clone, Debug)]
@@ -157,22 +154,10 @@ fn note_conditions(
 
 /// Measures the device without virtual machines.
 fn device_alone(options: &Options) -> Result<Report> {
-    let mut report = device::run(&device::Options {
+    device::run(&device::Options {
         rounds: options.rounds,
         only: String::new(),
-    })?;
-    for figure in &mut report.figures {
-        name_alone(&mut figure.key);
-    }
-    Ok(report)
-}
-
-/// Adds the prefix [`ALONE`] to the configuration of a figure of part `device`, except those of the
-/// floors.
-pub fn name_alone(key: &mut Key) {
-    if !is_host(&key.configuration) {
-        key.configuration.insert_str(0, ALONE);
-    }
+    })
 }
 
 /// The virtual machines of a part.
