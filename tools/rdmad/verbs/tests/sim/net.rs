@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use roce::{Frame, FramePool, FramePort};
 use verbs::Device;
 
+use crate::harness::joined::Joined;
 use crate::traffic::{Route, Sent, Traffic};
 
 /// Number of frame buffers of a port.
@@ -32,8 +33,7 @@ pub struct Port {
     pool: FramePool,
     inbox: Mutex<VecDeque<Frame>>,
     device: Mutex<Weak<Device>>,
-    /// Multicast addresses with the number of their subscriptions.
-    joined: Mutex<BTreeMap<[u8; 6], usize>>,
+    joined: Joined,
     sent: Mutex<Sent>,
 }
 
@@ -44,7 +44,7 @@ impl Net {
             pool: FramePool::new(FRAMES),
             inbox: Mutex::default(),
             device: Mutex::default(),
-            joined: Mutex::default(),
+            joined: Joined::default(),
             sent: Mutex::default(),
         });
         self.ports.lock().unwrap().insert(mac, port.clone());
@@ -91,7 +91,7 @@ impl Net {
         match mac[0] & 1 {
             0 => ports.get(&mac).cloned().into_iter().collect(),
             _ => {
-                let joined = ports.values().filter(|port| port.has_joined(mac));
+                let joined = ports.values().filter(|port| port.joined.contains(mac));
                 joined.cloned().collect()
             }
         }
@@ -144,11 +144,7 @@ impl Port {
 
     /// Whether the port has no subscriptions.
     pub fn is_in_no_group(&self) -> bool {
-        self.joined.lock().unwrap().is_empty()
-    }
-
-    fn has_joined(&self, mac: [u8; 6]) -> bool {
-        self.joined.lock().unwrap().contains_key(&mac)
+        self.joined.counts.lock().unwrap().is_empty()
     }
 
     fn accept(&self, frame: Frame) {
@@ -196,15 +192,10 @@ impl FramePort for Port {
     }
 
     fn join(&self, mac: [u8; 6]) {
-        *self.joined.lock().unwrap().entry(mac).or_default() += 1;
+        self.joined.join(mac);
     }
 
     fn leave(&self, mac: [u8; 6]) {
-        let mut joined = self.joined.lock().unwrap();
-        let count = joined.get_mut(&mac).expect("a subscription");
-        *count -= 1;
-        if *count == 0 {
-            joined.remove(&mac);
-        }
+        self.joined.leave(mac);
     }
 }

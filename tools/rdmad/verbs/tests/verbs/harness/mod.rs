@@ -7,6 +7,7 @@ pub mod cq;
 mod daemon;
 #[path = "../../../../testing/net.rs"]
 pub mod interface;
+pub mod joined;
 pub mod mode;
 mod net;
 mod pair;

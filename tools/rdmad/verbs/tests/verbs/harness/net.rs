@@ -2,7 +2,7 @@
 
 //! A network of frame ports that can lose frames.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -12,6 +12,7 @@ use roce::packet::{build, frame_size};
 use roce::{Frame, FramePool, FramePort, Path};
 use verbs::Device;
 
+use super::joined::Joined;
 use super::Vm;
 
 /// Maximum number of received frames that wait at a port. Further frames are lost.
@@ -31,8 +32,7 @@ pub struct Port {
     pool: FramePool,
     inbox: Mutex<VecDeque<Frame>>,
     device: Mutex<Weak<Device>>,
-    /// Multicast addresses with the number of their subscriptions.
-    joined: Mutex<BTreeMap<[u8; 6], u32>>,
+    joined: Joined,
 }
 
 impl Net {
@@ -42,7 +42,7 @@ impl Net {
             pool: FramePool::new(2 * QUEUE),
             inbox: Mutex::default(),
             device: Mutex::default(),
-            joined: Mutex::default(),
+            joined: Joined::default(),
         });
         self.ports.lock().unwrap().insert(mac, port.clone());
         port
@@ -51,8 +51,7 @@ impl Net {
     /// Whether the device at `mac` has joined a multicast address.
     pub fn has_joined(&self, mac: [u8; 6], group: [u8; 6]) -> bool {
         let port = self.ports.lock().unwrap()[&mac].clone();
-        let joined = port.joined.lock().unwrap().contains_key(&group);
-        joined
+        port.joined.contains(group)
     }
 
     /// Number of frames that wait at the port `mac`.
@@ -102,7 +101,7 @@ impl Net {
         if mac[0] & 1 != 0 {
             let ports = Vec::from_iter(self.ports.lock().unwrap().values().cloned());
             for port in ports {
-                if port.joined.lock().unwrap().contains_key(&mac) {
+                if port.joined.contains(mac) {
                     let mut copy = port.pool.take(frame.len()).expect("a frame buffer");
                     copy.copy_from_slice(&frame);
                     port.accept([copy]);
@@ -154,16 +153,11 @@ impl FramePort for Port {
     }
 
     fn join(&self, mac: [u8; 6]) {
-        *self.joined.lock().unwrap().entry(mac).or_default() += 1;
+        self.joined.join(mac);
     }
 
     fn leave(&self, mac: [u8; 6]) {
-        let mut joined = self.joined.lock().unwrap();
-        let count = joined.get_mut(&mac).expect("an address that was joined");
-        *count -= 1;
-        if *count == 0 {
-            joined.remove(&mac);
-        }
+        self.joined.leave(mac);
     }
 }
 
