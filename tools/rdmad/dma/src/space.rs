@@ -311,21 +311,13 @@ impl DmaView {
     /// empty if `max` is not 0.
     #[inline]
     pub fn piece(&self, iova: u64, max: usize) -> Result<DmaSlice<'_>, DmaError> {
-        let region = self.region(iova)?;
-        let memory = region.slice(iova, region.rest(iova).min(max))?;
-        Ok(DmaSlice::new(memory))
+        self.region_at(iova)?.piece(iova, max)
     }
 
     /// Like [`piece`](Self::piece), but for reading and writing.
     #[inline]
     pub fn piece_mut(&self, iova: u64, max: usize) -> Result<DmaSliceMut<'_>, DmaError> {
-        let region = self.region(iova)?;
-        let memory = region.slice(iova, region.rest(iova).min(max))?;
-        if region.writable {
-            Ok(DmaSliceMut::new(memory))
-        } else {
-            Err(DmaError::ReadOnly { iova })
-        }
+        self.region_at(iova)?.piece_mut(iova, max)
     }
 
     /// The region that holds the byte at `iova`.
