@@ -420,7 +420,7 @@ proptest! {
         faults in faults(),
         mtu in proptest::sample::select(Mtu::ALL),
         psn in prop_oneof![Just(0xff_ffe0u32), 0..0x100_0000u32],
-        rd_atomic in 1..5u8,
+        rd_atomic in prop_oneof![1..5u8, 5..=128u8],
         depth in prop_oneof![Just(1usize), Just(3), Just(64)],
         seed: u64,
     ) {

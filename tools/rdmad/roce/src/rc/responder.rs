@@ -14,6 +14,7 @@ mod executed;
 mod flush;
 mod job;
 mod message;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ pub use self::committed::ResponderState;
 use self::executed::ExecutedRequests;
 use self::job::{Job, ResponseContent};
 use self::message::RequestInProgress;
+use self::queue::JobQueue;
 use super::congestion::{capable, is_marked, CongestionNotifier};
 use super::ResponderAttr;
 
@@ -85,18 +87,19 @@ pub struct Responder<R> {
     /// Message sequence number: messages completed, modulo 2^24.
     msn: u32,
     message: Option<RequestInProgress<R>>,
-    jobs: VecDeque<Job>,
+    jobs: JobQueue,
     /// PSNs and results of the last atomic operations and atomic WRITEs, to answer duplicates.
     results: VecDeque<(Psn, ResponseContent)>,
-    /// PSNs of the last READs, to recognize duplicates. `flushes` has those of the last FLUSHes.
+    /// PSNs of the last READs, to recognize duplicates.
     reads: ExecutedRequests,
-    flushes: ExecutedRequests,
+    /// PSNs of the last FLUSHes. Boxed, so that the responder stays small: few peers use FLUSHes.
+    flushes: Box<ExecutedRequests>,
     ack_pending: bool,
     nak: Option<Syndrome>,
     /// Whether a NAK has requested the expected packet. Until that packet arrives, later packets
     /// are dropped without another NAK.
     awaiting: bool,
-    /// Boxed, so that the responder stays small: few connections ever meet congestion.
+    /// Boxed like `flushes`: few connections ever meet congestion.
     notifier: Box<CongestionNotifier>,
     dead: bool,
 }
@@ -122,10 +125,10 @@ impl<R> Responder<R> {
             expected: Psn::new(attr.rq_psn),
             msn: 0,
             message: None,
-            jobs: VecDeque::new(),
+            jobs: JobQueue::default(),
             results: VecDeque::new(),
             reads: ExecutedRequests::default(),
-            flushes: ExecutedRequests::default(),
+            flushes: Box::default(),
             ack_pending: false,
             nak: None,
             awaiting: false,

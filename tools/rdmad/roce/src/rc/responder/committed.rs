@@ -242,7 +242,7 @@ impl<R> Responder<R> {
             answers: Kept::of(self.jobs.iter().map(AnswerState::of)),
             results: Kept::of(results.map(|(psn, answer)| ResultState::of(*psn, answer))),
             reads: (&self.reads).into(),
-            flushes: (&self.flushes).into(),
+            flushes: (&*self.flushes).into(),
             expected: self.expected.value(),
             msn: self.msn,
             nak: self.nak.map_or(0, Syndrome::encode),
@@ -274,7 +274,7 @@ impl<R> Responder<R> {
             .filter_map(|result| Some((Psn::new(result.psn), result.answer()?)))
             .collect::<VecDeque<_>>();
         self.reads = (&state.reads).into();
-        self.flushes = (&state.flushes).into();
+        *self.flushes = (&state.flushes).into();
         self.expected = Psn::new(state.expected);
         self.msn = state.msn;
         self.nak = match state.nak {

@@ -8,7 +8,7 @@ use crate::psn::Psn;
 use crate::rc::WINDOW;
 
 /// Maximum number of stored requests. The requester of this crate never has more packets
-/// unacknowledged, and `max_dest_rd_atomic` limits the READs of other requesters to fewer.
+/// unacknowledged, and `max_dest_rd_atomic` limits the READs of other requesters to no more.
 const LIMIT: usize = WINDOW as usize;
 
 /// The last executed requests: first PSN and number of PSNs of each.

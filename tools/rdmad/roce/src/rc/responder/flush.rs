@@ -35,7 +35,7 @@ impl<R> Responder<R> {
     }
 
     pub(super) fn has_room_for_flush(&self) -> bool {
-        self.jobs.len() - self.limited_jobs() < WAITING
+        self.jobs.unlimited() < WAITING
     }
 
     /// Answers a duplicate if a FLUSH was executed at this PSN. The R_Key is not checked again.

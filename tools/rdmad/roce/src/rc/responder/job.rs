@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! RDMA READ, and the queue of answers that wait to be sent.
+//! RDMA READ, and the answers that wait to be sent.
 
 use crate::connection::Connection;
 use crate::env::ResponderEnv;
@@ -42,7 +42,7 @@ pub(super) enum ResponseContent {
 
 impl Job {
     /// Whether `max_dest_rd_atomic` limits requests of this kind: all but FLUSHes.
-    fn is_limited(&self) -> bool {
+    pub(super) fn is_limited(&self) -> bool {
         !matches!(self.answer, ResponseContent::Flushed)
     }
 
@@ -95,21 +95,13 @@ impl<R> Responder<R> {
         if self.message.is_some() {
             return Err(INVALID);
         }
-        if self.limited_jobs() >= self.job_limit() {
-            // The peer never has more requests outstanding than the limit. If the oldest queued
-            // answer is to a duplicate, the peer has received the first answer to that request in
-            // the meantime, so the second one is not needed.
-            match self.jobs.iter().position(Job::is_limited) {
-                Some(oldest) if self.jobs[oldest].duplicate => self.jobs.remove(oldest),
-                _ => return Err(INVALID),
-            };
+        // The peer never has more requests outstanding than the limit. If the oldest queued answer
+        // is to a duplicate, the peer has received the first answer to that request in the
+        // meantime, so the second one is not needed.
+        if self.jobs.limited() >= self.job_limit() && !self.jobs.drop_oldest_duplicate() {
+            return Err(INVALID);
         }
         Ok(())
-    }
-
-    /// Number of queued answers to requests that `max_dest_rd_atomic` limits.
-    pub(super) fn limited_jobs(&self) -> usize {
-        self.jobs.iter().filter(|job| job.is_limited()).count()
     }
 
     /// Maximum number of READs, atomic operations and atomic WRITEs that the peer may have
@@ -119,7 +111,7 @@ impl<R> Responder<R> {
     }
 
     pub(super) fn queue(&mut self, psn: Psn, answer: ResponseContent, duplicate: bool) {
-        self.jobs.push_back(Job {
+        self.jobs.push(Job {
             answer,
             psn,
             duplicate,
@@ -137,16 +129,11 @@ impl<R> Responder<R> {
         if self.jobs.iter().any(to_come) {
             return;
         }
-        while self
-            .jobs
-            .back()
-            .is_some_and(|job| job.end(&self.connection).since(psn) > 0)
-        {
-            self.jobs.pop_back();
-        }
+        self.jobs
+            .drop_newest(|job| job.end(&self.connection).since(psn) > 0);
         let room = match answer {
             ResponseContent::Flushed => self.has_room_for_flush(),
-            _ => self.limited_jobs() < self.job_limit(),
+            _ => self.jobs.limited() < self.job_limit(),
         };
         if room {
             self.queue(psn, answer, true);
