@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use verbs::PathPolicy;
+use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 use vswitch::{Config, DatagramPath, Uplink};
@@ -233,7 +233,7 @@ impl<'vm> Pair<'vm> {
             },
             // A timeout of about a second.
             timeout: 18,
-            rd_atomic: 16,
+            rd_atomic: Limits::default().max_rd_atomic,
             ..Options::default()
         };
         let lanes = (0..load.qps).map(|lane| {

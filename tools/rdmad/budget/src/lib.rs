@@ -115,6 +115,11 @@ pub struct Charge {
 }
 
 impl Charge {
+    /// Charges the budget for more, unless the charge is at least `amount` bytes.
+    pub fn grow(&mut self, amount: u64) -> Result<(), Exhausted> {
+        self.resize(amount.max(self.amount))
+    }
+
     /// Changes the charge to `amount` bytes: charges the budget for more, or returns the excess.
     fn resize(&mut self, amount: u64) -> Result<(), Exhausted> {
         match amount.checked_sub(self.amount) {

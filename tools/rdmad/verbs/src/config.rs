@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use roce::rc::MAX_RD_ATOMIC;
 use virtio_rdma_abi::config::{
     eui64_from_mac, AtomicCap, Config, CounterSetConfig, CqModerationConfig, DeviceCaps,
     OwnRingsConfig, QpTypes, RateLimitConfig, SrqConfig, CONFIG_SIZE, COUNTER_SET_CONFIG_OFFSET,
@@ -134,7 +135,7 @@ impl Default for Limits {
             max_mr_pages: 1 << 24,
             max_fast_reg_pages: 512,
             max_pd: 16_384,
-            max_rd_atomic: 16,
+            max_rd_atomic: MAX_RD_ATOMIC,
             max_gids: 256,
             max_mcast_grp: 1024,
             // This also fits RFC mode, which has at most `RFC_QUEUES` QPs.

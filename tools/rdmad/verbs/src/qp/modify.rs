@@ -4,7 +4,6 @@
 
 use std::sync::atomic::Ordering;
 
-use budget::Charge;
 use roce::{rc, ud, Connection};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
@@ -28,8 +27,6 @@ struct Connected {
     route: Option<DirectRoute>,
     /// A new requester, if the QP goes to RTS from RTR or SQE.
     requester: Option<Requester>,
-    /// Charge for the queues of a new RC responder.
-    answers: Option<Charge>,
 }
 
 /// A transition of the QP's state.
@@ -87,7 +84,10 @@ impl Qp {
             };
             let step = Step { current, next };
             let connected = connection
-                .map(|connection| self.prepare(device, &mut send, connection, &attributes, step))
+                .map(|connection| {
+                    self.charge_answers(device, &mut recv, &attributes, next)?;
+                    self.prepare(device, &mut send, connection, &attributes, step)
+                })
                 .transpose()?;
             if current == QpState::Sqe {
                 self.leave_sqe(device, &mut send);
@@ -186,6 +186,21 @@ impl Qp {
         })
     }
 
+    /// Charges the memory budget for the answers that an RC QP may owe its peer.
+    fn charge_answers(
+        &self,
+        device: &Device,
+        recv: &mut RecvSide,
+        attr: &QpAttr,
+        next: QpState,
+    ) -> Result<()> {
+        if self.init.qp_type == QpType::Rc && (next == QpState::Rtr || recv.responder.is_some()) {
+            let bytes = rc::Responder::<PostedRecv>::queues(attr.max_dest_rd_atomic);
+            recv.charge_answers(device.budget(), bytes as u64)?;
+        }
+        Ok(())
+    }
+
     /// Allocates the parts of a connection with the new attributes. If this fails, the QP is
     /// unchanged, except that it may have got memory for more WQEs in progress.
     fn prepare(
@@ -197,14 +212,6 @@ impl Qp {
         Step { current, next }: Step,
     ) -> Result<Connected> {
         let budget = device.budget();
-        let answers = match (self.init.qp_type, next) {
-            (QpType::Rc, QpState::Rtr) => {
-                let limit = device.config().limits.max_rd_atomic;
-                let bytes = rc::Responder::<PostedRecv>::queues(limit);
-                Some(budget.charge(bytes as u64)?)
-            }
-            _ => None,
-        };
         let sq_psn = match (current, next, &send.requester) {
             (QpState::Rtr, QpState::Rts, _) => Some(attr.sq_psn),
             // The first PSN is the next PSN of the old requester, which the failed work request
@@ -226,7 +233,6 @@ impl Qp {
             connection,
             route,
             requester,
-            answers,
         })
     }
 
@@ -243,11 +249,10 @@ impl Qp {
             connection,
             route,
             requester,
-            answers,
         } = connected;
         if next == QpState::Rtr {
             let responder = Responder::connected(self.init.qp_type, connection.clone(), attr);
-            recv.start(responder, answers);
+            recv.start(responder);
         } else if let Some(responder) = &mut recv.responder {
             responder.update(attr, connection.path);
         }
@@ -283,7 +288,7 @@ impl Qp {
     ) {
         recv.qkey = attr.qkey;
         match (current, next) {
-            (_, QpState::Rtr) => recv.start(Responder::Ud(ud::Receiver::default()), None),
+            (_, QpState::Rtr) => recv.start(Responder::Ud(ud::Receiver::default())),
             (QpState::Rtr, QpState::Rts) => {
                 let mtu = device.config().path_mtu();
                 send.sender = Some(ud::Sender::new(self.number, attr.sq_psn, mtu));

@@ -6,8 +6,9 @@
 use verbs::{Limits, MemoryStatus, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
-use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AccessFlags, MwType, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, Qpn, Srqn};
+use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout};
 use virtio_rdma_abi::wire::Wire;
 
@@ -354,6 +355,54 @@ fn memory_for_packets() {
         a.call(CmdDestroyCq { cqn: cq_a.cqn }).unwrap();
         assert_eq!(used(a), before);
     });
+}
+
+/// A QP is charged for the answers that it may owe its peer: for as many as `max_dest_rd_atomic`
+/// permits, and for no more.
+// abi
+#[test]
+fn memory_for_answers() {
+    let world = world(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let connect = |rd_atomic| {
+        let options = Options {
+            rd_atomic,
+            ..Options::default()
+        };
+        let qp = Qp::new(vm, &cq, &cq, options);
+        qp.to_init().unwrap();
+        let before = used(vm);
+        qp.to_rtr(vm, qp.qpn).unwrap();
+        (used(vm) - before, qp)
+    };
+    let change = |qp: &Qp<'_>, max_dest_rd_atomic| {
+        let attrs = QpAttr {
+            max_dest_rd_atomic,
+            ..QpAttr::ZERO
+        };
+        qp.modify(QpState::Sqd, QpAttrMask::MAX_DEST_RD_ATOMIC, attrs)
+    };
+    let (few, qp) = connect(1);
+    let (many, _other) = connect(128);
+    assert!(many > few + 64 * 100, "{many} and {few} bytes");
+    qp.to_rts().unwrap();
+    qp.to(QpState::Sqd);
+    let idle = used(vm);
+    assert_eq!((change(&qp, 128), used(vm)), (Ok(()), idle + many - few));
+    // The queues may have grown, and they do not shrink.
+    assert_eq!((change(&qp, 1), used(vm)), (Ok(()), idle + many - few));
+    qp.to(QpState::Reset);
+    assert_eq!(used(vm), idle - few);
+    // Without memory, the change is refused, and the old number holds.
+    let (_, qp) = connect(1);
+    qp.to_rts().unwrap();
+    qp.to(QpState::Sqd);
+    let rest = Rest::take(vm);
+    assert_eq!(change(&qp, 128), Err(ENOMEM));
+    assert_eq!(qp.query().max_dest_rd_atomic, 1);
+    rest.give_back();
+    assert_eq!(change(&qp, 128), Ok(()));
 }
 
 /// A reset frees the memory of the objects that the driver did not destroy.

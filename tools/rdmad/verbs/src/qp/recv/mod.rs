@@ -6,7 +6,7 @@ mod turn;
 
 use std::cell::Cell;
 
-use budget::{Charge, ChargedList};
+use budget::{Charge, ChargedList, Exhausted, MemoryBudget};
 use roce::work::RecvWr;
 use roce::Connection;
 
@@ -25,7 +25,7 @@ pub(crate) struct RecvSide {
     pub(crate) io: RecvIo,
     /// The protocol machine that receives; `Some` from RTR on.
     pub(crate) responder: Option<Responder>,
-    /// Charge for the responder's record of its peer's requests.
+    /// Charge for the answers that an RC responder may owe its peer.
     pub(in crate::qp) answers: Option<Charge>,
     /// The peer of a connected QP, from RTR on.
     pub(in crate::qp) peer: Option<RemoteQp>,
@@ -75,11 +75,25 @@ impl RecvSide {
         }
     }
 
-    /// Starts to receive with `responder`. `answers` is the charge for the responder's record of
-    /// its peer's requests, if it keeps such a record.
-    pub(in crate::qp) fn start(&mut self, responder: Responder, answers: Option<Charge>) {
+    /// Charges `bytes` for the answers, unless as many are charged already: the queues of a
+    /// responder never shrink.
+    pub(in crate::qp) fn charge_answers(
+        &mut self,
+        budget: &MemoryBudget,
+        bytes: u64,
+    ) -> Result<(), Exhausted> {
+        match &mut self.answers {
+            Some(answers) => answers.grow(bytes),
+            None => {
+                self.answers = Some(budget.charge(bytes)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts to receive with `responder`.
+    pub(in crate::qp) fn start(&mut self, responder: Responder) {
         self.responder = Some(responder);
-        self.answers = answers;
         self.established = false;
         self.io.violations.set(0);
     }

@@ -176,7 +176,7 @@ fn address_vectors() {
         ((|attr| attr.path_mtu = 6) as fn(&mut QpAttr), "MTU"),
         (|attr| attr.path_mtu = 0, "MTU"),
         (|attr| attr.min_rnr_timer = 32, "RNR timer"),
-        (|attr| attr.max_dest_rd_atomic = 17, "READs"),
+        (|attr| attr.max_dest_rd_atomic = 129, "READs"),
     ] {
         let mut attr = good;
         change(&mut attr);
