@@ -261,7 +261,7 @@ fn the_status_is_told_in_each_form() {
     let workers = &json["workers"];
     assert!(workers["count"].as_u64() >= Some(1));
     assert_eq!(workers["longest_turn"], 0, "nothing was done");
-    assert_eq!(workers["turn_budget"], 128 << 10);
+    assert_eq!(workers["turn_budget"], 130 << 10);
     assert_eq!(workers["each"][0]["busy_us"], 0);
     let metrics = status(&socket, &["--metrics"]);
     assert!(metrics.status.success());

@@ -11,9 +11,10 @@ use std::cell::Cell;
 
 pub(crate) use parked::Parked;
 
-/// Budget of a turn, for each half of a QP. It bounds the delay of a small message behind large
-/// ones, since a sparse flow waits for a few turns at most.
-pub(crate) const TURN: usize = 128 << 10;
+/// Budget of a turn, for each half of a QP: two work requests of 64 KiB, so that messages of common
+/// lengths end with a turn. It bounds the delay of a small message behind large ones, since a
+/// sparse flow waits for a few turns at most.
+pub(crate) const TURN: usize = 2 * (WORK_REQUEST + (64 << 10));
 /// Maximum cost by which the last step of a turn may exceed the budget. The most expensive steps
 /// complete 128 work requests, send a message of as many packets, or copy a datagram to all QPs of
 /// a group.
@@ -24,7 +25,7 @@ const LAST_STEP: usize = 256 << 10;
 pub const MAX_TURN: usize = TURN + LAST_STEP;
 /// Cost of a work request of any kind, without its bytes.
 const WORK_REQUEST: usize = 1024;
-/// Cost of a byte of a sent frame: 64 KiB of frames fill a turn. With fewer bytes the overhead of
+/// Cost of a byte of a sent frame: 65 KiB of frames fill a turn. With fewer bytes the overhead of
 /// turns would dominate. With more, the frames would no longer be in the cache when their receiver
 /// reads them.
 const FRAME_BYTE: usize = 2;
@@ -109,10 +110,22 @@ impl TurnBudget {
 mod tests {
     use super::*;
 
+    /// Two messages of 64 KiB fit a turn: otherwise each turn would end within a message.
+    #[test]
+    fn two_messages_of_64_kib_fill_a_turn() {
+        let budget = TurnBudget::default();
+        for _ in 0..2 {
+            assert!(budget.left() >= 64 << 10);
+            budget.charge_bytes(64 << 10);
+            let _ = budget.charge_work_request();
+        }
+        assert!(budget.is_spent());
+    }
+
     #[test]
     fn everything_costs_and_the_last_step_may_exceed() {
         let budget = TurnBudget::default();
-        assert_eq!(budget.left_for_frames(), 1 << 16);
+        assert_eq!(budget.left_for_frames(), 65 << 10);
         let _ = budget.charge_work_request();
         assert_eq!(budget.left(), TURN - 1024);
         let _ = budget.charged_since(0);
