@@ -49,4 +49,16 @@ test_killed() {
 	until_ok nothing_left
 }
 
-run_tests test_command_is_at_home test_interrupted test_killed
+# A kernel that panics while it boots is started once more. Here it panics again: it finds no first
+# process.
+test_panic_of_the_kernel() {
+	local status=0
+	virtio_rdma run --vms 1 --append rdinit=/nothing -- true 2>"$work/err" || status=$?
+	((status == 125))
+	local again='virtio-rdma: once more, since the kernel of VM 1 panicked early: '
+	(($(grep -c "^$again.*Unable to mount root" "$work/err") == 1))
+	grep -qx 'virtio-rdma: VM 1 ended before it was up:' "$work/err"
+	nothing_left
+}
+
+run_tests test_command_is_at_home test_interrupted test_killed test_panic_of_the_kernel

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A set of joined guests that are started, brought up, and ended together.
 
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, Context, Error, Result};
 use clap::Args;
 use guest::proto::{Exec, User};
 use guest::setup::ROOT;
@@ -139,6 +140,24 @@ impl Ground {
     }
 }
 
+/// A guest's kernel has panicked before its user space started, so before it loaded our module.
+#[derive(Debug)]
+struct EarlyPanic {
+    number: usize,
+    /// The last line of the kernel.
+    panic: String,
+    /// The message for the user, with the ends of the logs.
+    said: String,
+}
+
+impl fmt::Display for EarlyPanic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for EarlyPanic {}
+
 /// The running guests.
 pub struct Bed {
     /// The directories of the run.
@@ -158,8 +177,22 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Starts the guests and brings their networks and devices up.
+    /// Starts the guests and brings their networks and devices up. If a guest's kernel panics
+    /// before its user space starts, starts all guests once more: under emulation, this happens
+    /// about once in 400 boots.
     pub fn start(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
+        let name = ground.name;
+        let booted = Self::boot(options, ground.clone(), limits.clone());
+        let error = booted.as_ref().err();
+        let Some(early) = error.and_then(|error| error.downcast_ref::<EarlyPanic>()) else {
+            return booted;
+        };
+        let EarlyPanic { number, panic, .. } = early;
+        eprintln!("{name}: once more, since the kernel of VM {number} panicked early: {panic}");
+        Self::boot(options, ground, limits)
+    }
+
+    fn boot(options: &BedOptions, ground: Ground, limits: Limits) -> Result<Self> {
         let began = Instant::now();
         let places = Places::new(&ground.install, ground.logs.as_deref())?;
         let shape = shape(options, &ground);
@@ -193,8 +226,18 @@ impl Bed {
         }
         for (vm, events) in bed.vms.iter().zip(&links) {
             if bed.next(events)? != Event::Up {
-                let said = tail(&vm.messages) + "\n" + &tail(&vm.console.file);
-                bail!("VM {} ended before it was up:\n{}", vm.number, said.trim());
+                let number = vm.number;
+                let console = tail(&vm.console.file);
+                let said = tail(&vm.messages) + "\n" + &console;
+                let said = format!("VM {number} ended before it was up:\n{}", said.trim());
+                return Err(match early_panic(&console) {
+                    Some(panic) => Error::new(EarlyPanic {
+                        number,
+                        panic,
+                        said,
+                    }),
+                    None => Error::msg(said),
+                });
             }
         }
         // Complaints before user space has started are ignored: our module was not loaded yet.
@@ -385,6 +428,14 @@ fn failed_assertion(said: &str) -> Option<String> {
     (last.contains(": Assertion `") && last.ends_with(" failed.")).then(|| last.to_owned())
 }
 
+/// The line by which the kernel reports its panic at the end of a console's text. `None` if the
+/// first process has ended, which is our program.
+fn early_panic(console: &str) -> Option<String> {
+    let last = complaints(console).pop()?;
+    let early = last.contains("Kernel panic") && !last.contains("Attempted to kill init");
+    early.then_some(last)
+}
+
 /// The last lines of a log, for an error message.
 fn tail(file: &std::path::Path) -> String {
     let log = fs::read(file).unwrap_or_default();
@@ -404,5 +455,16 @@ mod tests {
         assert!(failed_assertion(&format!("{assertion}\nterminating on signal 15")).is_none());
         assert!(failed_assertion("qemu: terminating on signal 15").is_none());
         assert!(failed_assertion("").is_none());
+    }
+
+    #[test]
+    fn panics_before_the_first_process() {
+        let panic = "[    2.6] ---[ end Kernel panic - not syncing: Fatal exception ]---";
+        let console = format!("[    2.5] BUG: unable to handle page fault\r\n{panic}\r\n");
+        assert_eq!(early_panic(&console).as_deref(), Some(panic));
+        let init = "[    3.1] ---[ end Kernel panic - not syncing: Attempted to kill init! ]---";
+        assert!(early_panic(init).is_none());
+        assert!(early_panic("[    1.0] BUG: something\r\n").is_none());
+        assert!(early_panic("").is_none());
     }
 }
