@@ -422,12 +422,12 @@ impl RingMemory for RingMap {
 impl RingMemory for Unchecked {
     #[inline(always)]
     fn publish_owner(&self, layout: &RingLayout, value: u32) -> u32 {
-        // On x86 an exchange is store and barrier in one instruction, and faster than a separate
-        // barrier. Both accesses are sequentially consistent, and so is the device's barrier
-        // between its store and its load. So at least one of the sides sees the other's store.
+        // An exchange would be store and barrier in one instruction, and faster. But QEMU's
+        // translator leaves out the barrier of an exchange in a guest with a single processor.
         let device = self.device(layout);
-        self.u32(layout.owner()).swap(value, Ordering::SeqCst);
-        device.load(Ordering::SeqCst)
+        self.u32(layout.owner()).store(value, Ordering::Release);
+        fence(Ordering::SeqCst);
+        device.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
