@@ -77,6 +77,17 @@ impl Accel {
         }
     }
 
+    /// QEMU's argument for a guest with `count` processors.
+    pub fn processors(self, count: u32) -> String {
+        match (self, count) {
+            // For a guest that can't have a second processor, QEMU leaves out the barriers of
+            // locked instructions. But the device is a second processor to the guest's memory, so
+            // doorbells would get lost.
+            (Self::Tcg, 1) => "1,maxcpus=2".into(),
+            _ => count.to_string(),
+        }
+    }
+
     /// The kernel parameters for the accelerator.
     pub fn command_line(self) -> String {
         match self {

@@ -230,7 +230,7 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Result<Command> {
         .args(["-machine", "q35,pit=off,memory-backend=mem", "-nodefaults"])
         .args(["-no-user-config", "-display", "none", "-no-reboot"])
         .args(shape.accel.arguments())
-        .args(["-smp", &shape.smp.to_string()])
+        .args(["-smp", &shape.accel.processors(shape.smp)])
         // Shared: virtiofsd and the RDMA device's daemon read and write the guest's memory.
         .args(memory.arguments().concat())
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
