@@ -186,7 +186,8 @@ impl Qp {
         })
     }
 
-    /// Charges the memory budget for the answers that an RC QP may owe its peer.
+    /// Charges the memory budget for the answers that an RC QP may owe its peer. The charge stays
+    /// if a later step of the command fails.
     fn charge_answers(
         &self,
         device: &Device,

@@ -80,7 +80,7 @@ impl JobQueue {
         self.jobs.capacity()
     }
 
-    /// Stops to count an answer that was removed.
+    /// Stops counting an answer that was removed.
     fn forget(&mut self, job: Option<Job>) {
         self.limited -= usize::from(job.is_some_and(|job| job.is_limited()));
     }
