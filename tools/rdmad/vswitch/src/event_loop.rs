@@ -59,7 +59,32 @@ pub(crate) struct EventLoop {
 /// Maximum number of events in a round. Further events are returned in the next round.
 pub(crate) const EVENTS: usize = 64;
 
-const WAKER: u64 = u64::MAX;
+/// What epoll reports events of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Waker,
+    Source(SourceIndex),
+}
+
+impl Subject {
+    /// The value of an event of the waker; those of sources are their indices.
+    const WAKER: u64 = u64::MAX;
+
+    fn of(event: &epoll::Event) -> Self {
+        match event.data.u64() {
+            Self::WAKER => Self::Waker,
+            // LOSSLESS: `data` got the value from an index.
+            source => Self::Source(SourceIndex(source as usize)),
+        }
+    }
+
+    fn data(self) -> EventData {
+        EventData::new_u64(match self {
+            Self::Waker => Self::WAKER,
+            Self::Source(SourceIndex(index)) => index as u64,
+        })
+    }
+}
 
 impl EventLoop {
     pub(crate) fn new(
@@ -71,7 +96,7 @@ impl EventLoop {
         now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&epoll, WAKER, &waker)?;
+        watch(&epoll, Subject::Waker, &waker)?;
         for (source, link, _) in forwarder.links() {
             watch_link(&epoll, source, link)?;
         }
@@ -130,7 +155,8 @@ impl EventLoop {
         self.now = now;
         // The waker is cleared before the changes are taken: a change that is requested later wakes
         // the thread again.
-        if events.iter().any(|event| event.data.u64() == WAKER) {
+        let is_waker = |event| Subject::of(event) == Subject::Waker;
+        if events.iter().any(is_waker) {
             self.waker.clear();
         }
         for request in self.changes.take() {
@@ -141,12 +167,11 @@ impl EventLoop {
             self.captured = false;
         }
         for event in events {
-            match event.data.u64() {
-                WAKER => {}
+            match Subject::of(event) {
+                Subject::Waker => {}
                 // The link has room again, which `retry` below uses. There is nothing to read.
-                _ if { event.flags } == EventFlags::OUT => {}
-                // The value is the index of a port, or of an uplink after all ports.
-                source => self.readable[source as usize] = true,
+                Subject::Source(_) if { event.flags } == EventFlags::OUT => {}
+                Subject::Source(source) => self.readable[source.0] = true,
             }
         }
         self.more = false;
@@ -247,7 +272,7 @@ impl EventLoop {
                 link.watched = events;
                 // This fails for a deleted interface, which is no longer in epoll. The deletion was
                 // logged.
-                let data = EventData::new_u64(source.0 as u64);
+                let data = Subject::Source(source).data();
                 let _ = epoll::modify(&*epoll, &*link, data, events);
             }
         }
@@ -261,7 +286,7 @@ impl EventLoop {
         for (source, link, counters) in forwarder.links() {
             if link.find_again() {
                 let name = &counters.name;
-                match watch(epoll, source.0 as u64, &*link) {
+                match watch(epoll, Subject::Source(source), &*link) {
                     Ok(()) => tracing::info!("{name}: the interface is back"),
                     Err(error) => tracing::error!(
                         "{name}: the interface is back, but epoll can't watch it: {error}"
@@ -322,7 +347,7 @@ impl EventLoop {
                 }
                 Ok(Some(Received::Nothing)) => {}
                 Ok(Some(Received::Connected)) => {
-                    if let Err(error) = watch(&self.epoll, source.0 as u64, &*link) {
+                    if let Err(error) = watch(&self.epoll, Subject::Source(source), &*link) {
                         link.disconnect();
                         let name = &self.forwarder.counters_of(origin).name;
                         tracing::error!("{name}: epoll can't watch the network: {error}");
@@ -436,9 +461,9 @@ impl EventLoop {
     }
 }
 
-/// Adds a source of events: epoll reports when `fd` is readable.
-fn watch(epoll: &OwnedFd, data: u64, fd: impl AsFd) -> rustix::io::Result<()> {
-    epoll::add(epoll, fd, EventData::new_u64(data), EventFlags::IN)
+/// Adds a subject of events: epoll reports when `fd` is readable.
+fn watch(epoll: &OwnedFd, subject: Subject, fd: impl AsFd) -> rustix::io::Result<()> {
+    epoll::add(epoll, fd, subject.data(), EventFlags::IN)
 }
 
 /// Adds a link as a source of events. A listening socket reports each connection once: while one
@@ -446,10 +471,10 @@ fn watch(epoll: &OwnedFd, data: u64, fd: impl AsFd) -> rustix::io::Result<()> {
 fn watch_link(epoll: &OwnedFd, source: SourceIndex, link: &Link) -> rustix::io::Result<()> {
     match link.listener() {
         Some(listener) => {
-            let data = EventData::new_u64(source.0 as u64);
+            let data = Subject::Source(source).data();
             epoll::add(epoll, listener, data, EventFlags::IN | EventFlags::ET)
         }
-        None => watch(epoll, source.0 as u64, link),
+        None => watch(epoll, Subject::Source(source), link),
     }
 }
 
