@@ -59,7 +59,7 @@ pub(crate) struct EventLoop {
 /// Maximum number of events in a round. Further events are returned in the next round.
 pub(crate) const EVENTS: usize = 64;
 
-/// What epoll reports events of.
+/// The subject of an event of epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Waker,
