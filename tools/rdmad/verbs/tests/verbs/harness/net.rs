@@ -18,13 +18,25 @@ use super::Vm;
 /// Maximum number of received frames that wait at a port. Further frames are lost.
 const QUEUE: usize = 1024;
 
-#[derive(Default)]
 pub struct Net {
     ports: Mutex<HashMap<[u8; 6], Arc<Port>>>,
     /// Number of frames sent.
     pub sent: AtomicU64,
     /// About one frame in this number is lost; 0 means that no frame is lost.
     pub lose_one_in: AtomicU32,
+    /// Number of frames after which all are lost.
+    pub ends_after: AtomicU64,
+}
+
+impl Default for Net {
+    fn default() -> Self {
+        Self {
+            ports: Mutex::default(),
+            sent: AtomicU64::new(0),
+            lose_one_in: AtomicU32::new(0),
+            ends_after: AtomicU64::new(u64::MAX),
+        }
+    }
 }
 
 pub struct Port {
@@ -92,6 +104,9 @@ impl Net {
 
     fn deliver(&self, frame: Frame) {
         let n = self.sent.fetch_add(1, Ordering::Relaxed);
+        if n >= self.ends_after.load(Ordering::Relaxed) {
+            return;
+        }
         let lose = u64::from(self.lose_one_in.load(Ordering::Relaxed));
         // Pseudo-random, so that the losses do not coincide with a pattern of the protocol.
         if lose != 0 && (n ^ (n >> 3)).wrapping_mul(0x9e37_79b9) % lose == 0 {
