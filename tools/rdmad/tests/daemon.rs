@@ -296,7 +296,7 @@ fn the_status_is_told_in_each_form() {
         "0.0"
     );
     assert_eq!(value("virtio_rdmad_worker_steals_total{worker=0}"), "0.0");
-    assert_eq!(value("virtio_rdmad_turn_budget{}"), "131072.0");
+    assert_eq!(value("virtio_rdmad_turn_budget{}"), "133120.0");
     let build = format!(
         "virtio_rdmad_build_info{{version={}}}",
         env!("CARGO_PKG_VERSION")
