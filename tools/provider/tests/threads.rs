@@ -9,8 +9,10 @@ use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc;
 use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
 
 use common::*;
 use virtio_rdma_abi::cqe::Cqe;
@@ -99,9 +101,20 @@ fn an_event_that_was_asked_for_survives_a_resize() {
 /// Number of attempts of a test with two racing threads.
 const ATTEMPTS: usize = 20;
 
+/// Starts `act` in another thread, and gives it time to end or to block.
+fn start<'s>(scope: &'s thread::Scope<'s, '_>, act: impl FnOnce() + Send + 's) {
+    let (started, starts) = mpsc::channel();
+    scope.spawn(move || {
+        let _ = started.send(());
+        act();
+    });
+    starts.recv().unwrap();
+    thread::sleep(Duration::from_millis(1));
+}
+
 #[test]
 fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
-    // Several attempts, since the threads seldom race at the critical moment.
+    // Several attempts, since the other thread may be slow.
     for same_number in [false, true].repeat(ATTEMPTS) {
         let shared = shared();
         let cq = cq(&shared, 8);
@@ -117,8 +130,7 @@ fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
                 for slot in 1..3 {
                     device.lock().unwrap().push(received(slot));
                 }
-                scope.spawn(|| old.destroyed());
-                thread::yield_now();
+                start(scope, || old.destroyed());
             });
         });
         let next = match same_number {
@@ -133,7 +145,7 @@ fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
 
 #[test]
 fn a_reset_while_the_cq_is_resized_drops_what_was_completed() {
-    // Several attempts, since the threads seldom race at the critical moment.
+    // Several attempts, since the other thread may be slow.
     for _ in 0..ATTEMPTS {
         let shared = shared();
         let cq = cq(&shared, 8);
@@ -144,8 +156,7 @@ fn a_reset_while_the_cq_is_resized_drops_what_was_completed() {
         thread::scope(|scope| {
             resize(&cq, &device, 16, || {
                 device.lock().unwrap().push(sent(1));
-                scope.spawn(|| qp.changed(ffi::IBV_QPS_RESET));
-                thread::yield_now();
+                start(scope, || qp.changed(ffi::IBV_QPS_RESET));
             });
         });
         qp.changed(ffi::IBV_QPS_RTS);
