@@ -13,7 +13,7 @@ use virtio_rdma_abi::ctrl::{CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE};
 use virtio_rdma_abi::event::Event;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtqueue::Split;
-use vswitch::EnginePort;
+use vswitch::{Caller, EnginePort};
 
 /// Virtio device type of virtio-rdma.
 const DEVICE_ID: u16 = 42;
@@ -59,9 +59,12 @@ impl RdmaDevice {
             Arc::new(port.clone()),
         );
         let waker = Arc::downgrade(&verbs);
-        port.on_ready(move || {
+        port.on_ready(move |caller| {
             if let Some(verbs) = waker.upgrade() {
-                verbs.frames_ready();
+                match caller {
+                    Caller::Busy => verbs.frames_ready(),
+                    Caller::Idle => verbs.serve_frames_here(),
+                }
             }
         });
         verbs.set_link(true);

@@ -73,6 +73,12 @@ fn workers(families: &mut Families<'_>, report: &Report) -> fmt::Result {
         None,
         each(|worker| worker.steals),
     )?;
+    families.counter(
+        "worker_stand_ins",
+        "Times that the switch's thread did its work while it slept",
+        None,
+        each(|worker| worker.stand_ins),
+    )?;
     families.gauge(
         "worker_longest_turn",
         "Cost of the longest turn, in copied bytes",

@@ -92,7 +92,7 @@ fn of_the_switch_thread() {
         ..Config::default()
     })
     .unwrap();
-    engines[0].on_ready(|| panic!("planted"));
+    engines[0].on_ready(|_| panic!("planted"));
     far.send_to(&packet(), path("near")).unwrap();
     loop {
         thread::park();

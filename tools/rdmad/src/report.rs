@@ -53,6 +53,8 @@ pub struct Worker {
     pub longest_round_us: u64,
     /// Number of flows, mostly QPs, that the worker took over from other workers.
     pub steals: u64,
+    /// Number of times that the switch's thread did work in place of the worker, which slept.
+    pub stand_ins: u64,
 }
 
 /// A port and its device.
@@ -225,6 +227,7 @@ impl From<&WorkerStatus> for Worker {
             longest_turn: status.longest_turn,
             longest_round_us: microseconds(status.longest_round),
             steals: status.steals,
+            stand_ins: status.stand_ins,
         }
     }
 }

@@ -295,7 +295,10 @@ fn the_status_is_told_in_each_form() {
         value("virtio_rdmad_switch_queue_longest_frames{link=a,queue=socket}"),
         "0.0"
     );
-    assert_eq!(value("virtio_rdmad_worker_steals_total{worker=0}"), "0.0");
+    for handovers in ["steals", "stand_ins"] {
+        let name = format!("virtio_rdmad_worker_{handovers}_total{{worker=0}}");
+        assert_eq!(value(&name), "0.0");
+    }
     assert_eq!(value("virtio_rdmad_turn_budget{}"), "133120.0");
     let build = format!(
         "virtio_rdmad_build_info{{version={}}}",

@@ -278,7 +278,8 @@ fn switch(uplinks: UplinkKinds) -> Vec<Allowed> {
             when(SYS_ioctl, &[Is(1, SIOCGIFINDEX as u32)]),
         ]);
     }
-    [own, events(), errands()].concat()
+    // The switch does work of sleeping workers.
+    [own, worker(), errands()].concat()
 }
 
 fn status() -> Vec<Allowed> {

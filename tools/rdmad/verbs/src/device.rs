@@ -359,6 +359,15 @@ impl Device {
         }
     }
 
+    /// Like [`frames_ready`](Self::frames_ready), for a thread that has nothing else to do: if the
+    /// worker of the port sleeps, the thread handles the frames itself. The thread must not be a
+    /// worker or hold a lock that a turn or an interrupt needs.
+    pub fn serve_frames_here(&self) {
+        if !self.has_frames.swap(true, Ordering::AcqRel) {
+            self.runtime.serve_here(&self.flows, Flow::PORT);
+        }
+    }
+
     /// Sets the link up or down, and sends the port event.
     pub fn set_link(&self, up: bool) {
         if self.link.swap(up, Ordering::AcqRel) != up {

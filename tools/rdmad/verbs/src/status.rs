@@ -103,6 +103,8 @@ pub struct WorkerStatus {
     pub longest_round: Duration,
     /// Number of flows, mostly QPs, that the worker took over from other workers.
     pub steals: u64,
+    /// Number of times that a thread with frames did work in place of the worker, which slept.
+    pub stand_ins: u64,
 }
 
 /// Status of a runtime.

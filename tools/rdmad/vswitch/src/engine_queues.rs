@@ -2,6 +2,7 @@
 
 //! The connection of a RoCE engine to the switch: two bounded queues of frames.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,33 @@ pub(crate) struct EngineQueues {
     offloads_icrc: AtomicBool,
     waker: Arc<Waker>,
     counters: Arc<FrameCounters>,
-    ready: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    ready: OnceLock<Box<dyn Fn(Caller) + Send + Sync>>,
+    /// Whether buffers have become free in this round of the switch's thread, which will
+    /// [notify](Self::notify) the engine.
+    has_room: AtomicBool,
+}
+
+thread_local! {
+    /// Whether the current thread executes a round of the switch.
+    static IN_ROUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Executes a round of the switch in the current thread. Engines whose buffers become free in the
+/// round are not notified at once: the round [does that](EngineQueues::take_room) at its end.
+pub(crate) fn in_round(round: impl FnOnce()) {
+    IN_ROUND.set(true);
+    round();
+    IN_ROUND.set(false);
+}
+
+/// The state of a thread that notifies an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// The thread has other work to do, or holds locks. It must not be delayed.
+    Busy,
+    /// The switch's thread, which has nothing else to do now and holds no locks. The engine may do
+    /// a bounded amount of its work in this thread.
+    Idle,
 }
 
 impl EngineQueues {
@@ -56,6 +83,7 @@ impl EngineQueues {
             waker,
             counters,
             ready: OnceLock::new(),
+            has_room: AtomicBool::new(false),
         }
     }
 
@@ -120,7 +148,7 @@ impl EngineQueues {
     fn accept(&self, frame: Frame) {
         if self.deliver(frame) {
             self.counters.sent.add_one();
-            self.notify();
+            self.notify(Caller::Busy);
         } else {
             self.counters.dropped.add_one();
         }
@@ -131,9 +159,28 @@ impl EngineQueues {
         self.joined.lock().contains_key(mac)
     }
 
-    pub(crate) fn notify(&self) {
+    /// Called when buffers have become free after the engine found none.
+    fn freed(&self) {
+        if IN_ROUND.get() {
+            self.has_room.store(true, Ordering::Relaxed);
+        } else {
+            self.notify(Caller::Busy);
+        }
+    }
+
+    /// Whether buffers have become free since the last call, so that the engine is to be notified.
+    pub(crate) fn take_room(&self) -> bool {
+        // Only the switch's thread accesses the flag.
+        let has_room = self.has_room.load(Ordering::Relaxed);
+        if has_room {
+            self.has_room.store(false, Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    pub(crate) fn notify(&self, caller: Caller) {
         if let Some(ready) = self.ready.get() {
-            ready();
+            ready(caller);
         }
     }
 }
@@ -150,21 +197,21 @@ pub struct EnginePort {
 
 impl EnginePort {
     /// Registers `ready`. It is called when frames have arrived, or when buffers are free again
-    /// after [`frame`](FramePort::frame) found none. `ready` must only notify the engine, because
-    /// it is called by the switch's thread or by any thread that drops a frame. Later calls of
-    /// `on_ready` have no effect.
-    pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
+    /// after [`frame`](FramePort::frame) found none: by the switch's thread, or by any thread that
+    /// sends or drops a frame. `ready` must only notify the engine, unless its
+    /// [`Caller`] is idle. Later calls of `on_ready` have no effect.
+    pub fn on_ready(&self, ready: impl Fn(Caller) + Send + Sync + 'static) {
         if self.engine.ready.set(Box::new(ready)).is_err() {
             return;
         }
         let engine = Arc::downgrade(&self.engine);
         self.engine.pool.on_free(move || {
             if let Some(engine) = engine.upgrade() {
-                engine.notify();
+                engine.freed();
             }
         });
         if !self.engine.incoming.is_empty() {
-            self.engine.notify();
+            self.engine.notify(Caller::Busy);
         }
     }
 

@@ -17,6 +17,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::changes::{Change, ChangeRequests, ChangeResult};
+use crate::engine_queues::{self, Caller};
 use crate::fault::{FaultPlan, Injector};
 use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::frames::is_valid_length;
@@ -27,6 +28,10 @@ use crate::waker::Waker;
 
 /// Maximum number of frames that a round of the event loop takes from one link or engine.
 const BATCH: usize = 64;
+/// Number of successive rounds with a full batch from which on the thread leaves the work of
+/// engines to their workers: frames arrive faster than the thread alone handles them. One full
+/// batch may be all that has arrived.
+const FLOOD: u32 = 8;
 /// Interval of the search for restarted peers and interfaces that were created again.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// Time without an event after which captured frames are written to their file.
@@ -50,6 +55,8 @@ pub(crate) struct EventLoop {
     renewal: Option<Instant>,
     /// Whether engines or links have frames left after this round.
     more: bool,
+    /// Number of successive rounds in which a link had a full batch of frames.
+    floods: u32,
     /// Whether captured frames are in memory and not yet written.
     captured: bool,
     /// Whether frames may lack an ICRC: faults and the capture of the whole switch are off.
@@ -118,6 +125,7 @@ impl EventLoop {
             now,
             renewal,
             more: false,
+            floods: 0,
             captured: false,
             offloads_icrc,
         })
@@ -152,6 +160,17 @@ impl EventLoop {
     /// Does a round at `now`, after a [sleep](Self::wait) that returned `events`. Handles a bounded
     /// number of frames of each link and engine.
     pub(crate) fn round(&mut self, now: Instant, events: &[epoll::Event]) {
+        engine_queues::in_round(|| self.forward(now, events));
+        // A thread that stands in for a worker leaves its own work undone for a while.
+        let caller = match self.more || self.floods >= FLOOD {
+            true => Caller::Busy,
+            false => Caller::Idle,
+        };
+        self.forwarder.notify_last(caller);
+    }
+
+    /// Moves frames, as a round does. Leaves at most one engine with new frames unnotified.
+    fn forward(&mut self, now: Instant, events: &[epoll::Event]) {
         self.now = now;
         // The waker is cleared before the changes are taken: a change that is requested later wakes
         // the thread again.
@@ -175,6 +194,7 @@ impl EventLoop {
             }
         }
         self.more = false;
+        let floods = mem::take(&mut self.floods);
         for source in (0..self.readable.len()).map(SourceIndex) {
             if self.readable[source.0] && self.forwarder.held_for(source).is_none() {
                 self.readable[source.0] = self.drain_link(source);
@@ -204,6 +224,9 @@ impl EventLoop {
         }
         let captures = self.pcap.is_some() || self.forwarder.captures();
         self.captured |= captures && (self.more || !events.is_empty());
+        if self.floods > 0 {
+            self.floods = floods.saturating_add(1);
+        }
     }
 
     fn make(&mut self, change: Change) -> io::Result<ChangeResult> {
@@ -322,6 +345,7 @@ impl EventLoop {
             };
             let Some(link) = link else { return false };
             if taken >= BATCH {
+                self.floods = 1;
                 return link.has_arrived();
             }
             match link.receive(&mut self.spares[source.0], &pool) {

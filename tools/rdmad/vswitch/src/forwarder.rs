@@ -47,6 +47,8 @@ pub(crate) struct Forwarder {
     pub(crate) pools: Vec<FramePool>,
     /// For each port, whether frames were delivered to its engine in this round.
     touched: Vec<bool>,
+    /// The port whose engine is to be notified at the end of this round.
+    last: Option<PortIndex>,
 }
 
 impl Forwarder {
@@ -67,6 +69,7 @@ impl Forwarder {
             pools: frames::pools(seats, uplinks.len()),
             table: MacTable::new(uplinks.len()),
             touched: vec![false; seats],
+            last: None,
             uplinks,
             complained: None,
             captures: 0,

@@ -81,7 +81,7 @@ pub mod mac_table;
 pub mod pcap;
 pub mod stats;
 
-pub use engine_queues::EnginePort;
+pub use engine_queues::{Caller, EnginePort};
 pub use fault::FaultPlan;
 pub use link::{DatagramPath, Uplink};
 #[cfg(feature = "testing")]

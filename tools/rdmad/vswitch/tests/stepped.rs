@@ -5,22 +5,36 @@
 mod common;
 
 use std::os::unix::net::UnixDatagram;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
 use roce::FramePort;
 use tempfile::TempDir;
-use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
+use vswitch::{Caller, Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
 
 /// A switch with one port that has no network interface. Returns the switch, the port's engine, the
 /// other ends of the uplinks, and the directory of their sockets.
 fn switch(now: Instant) -> (SteppedSwitch, EnginePort, [UnixDatagram; 2], TempDir) {
+    let (switch, mut engines, fars, dir) = switch_with(1, now);
+    (switch, engines.remove(0), fars, dir)
+}
+
+/// Like [`switch`], with `ports` ports.
+fn switch_with(
+    ports: usize,
+    now: Instant,
+) -> (SteppedSwitch, Vec<EnginePort>, [UnixDatagram; 2], TempDir) {
     let dir = TempDir::new().unwrap();
-    let mut config = Config::default();
-    config.ports.push(PortConfig {
-        mac: mac(0),
-        ..PortConfig::default()
-    });
+    let mut config = Config {
+        ports: (0..ports)
+            .map(|port| PortConfig {
+                mac: mac(port),
+                ..PortConfig::default()
+            })
+            .collect(),
+        ..Config::default()
+    };
     let fars = ["a", "b"].map(|name| {
         let remote = dir.path().join(name);
         let local = dir.path().join(format!("{name}.switch"));
@@ -31,7 +45,7 @@ fn switch(now: Instant) -> (SteppedSwitch, EnginePort, [UnixDatagram; 2], TempDi
             .push(Uplink::Unix(DatagramPath { local, remote }).into());
         far
     });
-    let (switch, mut engines) = SteppedSwitch::new(config, now).unwrap();
+    let (switch, engines) = SteppedSwitch::new(config, now).unwrap();
     for (far, name) in fars.iter().zip(["a", "b"]) {
         far.connect(dir.path().join(format!("{name}.switch")))
             .unwrap();
@@ -39,7 +53,7 @@ fn switch(now: Instant) -> (SteppedSwitch, EnginePort, [UnixDatagram; 2], TempDi
         let len = far.recv(&mut greeting).unwrap();
         assert!(is_of_switches(&greeting[..len]));
     }
-    (switch, engines.remove(0), fars, dir)
+    (switch, engines, fars, dir)
 }
 
 #[test]
@@ -86,4 +100,81 @@ fn its_time_is_the_callers() {
     assert!(switch.is_awake(now + second));
     switch.round(now + second);
     assert_eq!(switch.alarm(), Some(now + 2 * second));
+}
+
+/// The last engine that gets frames in a round may do its work in the switch's thread. Others may
+/// not: their workers do the work at the same time.
+#[test]
+fn the_last_engine_of_a_round_may_work_in_the_thread_of_the_switch() {
+    let now = Instant::now();
+    let (mut switch, engines, [a, _b], _dir) = switch_with(3, now);
+    let heard: Arc<Mutex<Vec<(usize, Caller)>>> = Arc::default();
+    for (port, engine) in engines.iter().enumerate() {
+        let heard = heard.clone();
+        engine.on_ready(move |caller| heard.lock().unwrap().push((port, caller)));
+    }
+    let mut round = |frames: &[usize]| {
+        for port in frames {
+            a.send(&roce(mac(*port), OUTSIDE, 1)).unwrap();
+        }
+        switch.round(now);
+        std::mem::take(&mut *heard.lock().unwrap())
+    };
+    assert_eq!(round(&[1]), [(1, Caller::Idle)]);
+    assert_eq!(round(&[2, 0, 2]), [(0, Caller::Busy), (2, Caller::Idle)]);
+    assert_eq!(round(&[]), []);
+}
+
+/// If a link has more frames than the switch's thread reads for several rounds, the thread leaves
+/// the work of engines to their workers.
+#[test]
+fn a_thread_with_more_frames_to_read_does_no_work_of_engines() {
+    let now = Instant::now();
+    let (mut switch, engine, [a, _b], _dir) = switch(now);
+    let heard: Arc<Mutex<Vec<Caller>>> = Arc::default();
+    let listener = heard.clone();
+    engine.on_ready(move |caller| listener.lock().unwrap().push(caller));
+    // The switch reads at most 64 frames from a link in a round.
+    for _ in 0..9 {
+        for _ in 0..64 {
+            a.send(&roce(mac(0), OUTSIDE, 1)).unwrap();
+        }
+        switch.round(now);
+    }
+    switch.round(now);
+    a.send(&roce(mac(0), OUTSIDE, 1)).unwrap();
+    switch.round(now);
+    let heard = heard.lock().unwrap();
+    let (flood, after) = heard.split_at(9);
+    let (first, later) = flood.split_at(7);
+    assert_eq!(first, [Caller::Idle; 7]);
+    assert_eq!(later, [Caller::Busy; 2]);
+    assert_eq!(after, [Caller::Idle]);
+}
+
+/// An engine that waits for a buffer is notified once, when the switch has sent its frames.
+#[test]
+fn an_engine_with_room_again_may_work_in_the_thread_of_the_switch() {
+    let now = Instant::now();
+    let (mut switch, engine, [_a, _b], _dir) = switch(now);
+    let heard: Arc<Mutex<Vec<Caller>>> = Arc::default();
+    let listener = heard.clone();
+    engine.on_ready(move |caller| listener.lock().unwrap().push(caller));
+    let bytes = roce(OUTSIDE, mac(0), 1);
+    let frames = std::iter::from_fn(|| {
+        let mut frame = engine.frame(bytes.len())?;
+        frame.copy_from_slice(&bytes);
+        Some(frame)
+    });
+    let frames = Vec::from_iter(frames);
+    frames
+        .into_iter()
+        .take(64)
+        .for_each(|frame| engine.send(frame));
+    // The other frames were dropped outside of a round.
+    assert_eq!(std::mem::take(&mut *heard.lock().unwrap()), [Caller::Busy]);
+    let rest = Vec::from_iter(std::iter::from_fn(|| engine.frame(60)));
+    assert!(!rest.is_empty());
+    switch.round(now);
+    assert_eq!(*heard.lock().unwrap(), [Caller::Idle]);
 }

@@ -159,7 +159,7 @@ impl World {
         fars[2].connect();
         let told = Arc::new(AtomicBool::new(false));
         let tell = told.clone();
-        engines[0].on_ready(move || tell.store(true, Ordering::Relaxed));
+        engines[0].on_ready(move |_| tell.store(true, Ordering::Relaxed));
         engines[0].join(GROUP);
         Self {
             now,

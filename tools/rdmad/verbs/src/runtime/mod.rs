@@ -16,7 +16,7 @@ mod worker_load;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -28,7 +28,7 @@ pub(crate) use self::scheduler::{
     shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, Until,
 };
 pub use self::scheduler::{Clock, WorkerKind};
-use self::scheduler::{Crew, Scheduler, SchedulerConfig};
+use self::scheduler::{Crew, Scheduler, SchedulerConfig, StandIns};
 pub use self::scheduler::{MAX_PORTS, MAX_WORKERS};
 use self::server::Server;
 use self::watch::Patience;
@@ -97,6 +97,8 @@ pub(crate) struct SharedRuntime {
     pub(crate) address_leases: AddressLeases,
     pub(crate) secret: Secret,
     loads: WorkerLoads,
+    /// The workers, once all were made.
+    stand_ins: OnceLock<StandIns<Server>>,
 }
 
 impl Runtime {
@@ -132,7 +134,6 @@ impl Runtime {
             patience,
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
-                worker_kind,
                 at_once,
                 clock,
                 turn: TURN,
@@ -140,6 +141,7 @@ impl Runtime {
             address_leases: AddressLeases::default(),
             secret: Secret::new(secret),
             loads: WorkerLoads::new(workers),
+            stand_ins: OnceLock::new(),
         });
         let mut runtime = Self {
             shared,
@@ -152,6 +154,8 @@ impl Runtime {
                 None => runtime.crew.add(server)?,
             }
         }
+        let stand_ins = runtime.crew.stand_ins();
+        runtime.shared.stand_ins.get_or_init(|| stand_ins);
         Ok(runtime)
     }
 
@@ -170,9 +174,9 @@ impl Runtime {
 
     /// The status of the workers.
     pub fn status(&self) -> RuntimeStatus {
-        let steals = |worker| self.shared.scheduler.steals(worker);
+        let handovers = |worker| self.shared.scheduler.handovers(worker);
         RuntimeStatus {
-            workers: self.shared.loads.of_workers(steals),
+            workers: self.shared.loads.of_workers(handovers),
             turn_budget: TURN as u64,
             longest_turn: self.shared.loads.longest_turn(),
             grace_periods: self.shared.scheduler.quiesce.periods(),
@@ -254,6 +258,15 @@ impl SharedRuntime {
     /// Whether a port of this process has this MAC address.
     pub(crate) fn has_port(&self, mac: [u8; 6]) -> bool {
         self.devices.load().iter().any(|device| device.mac() == mac)
+    }
+
+    /// Gives `flow` a turn in the current thread if its worker sleeps, or else makes it ready. The
+    /// current thread must not be a worker or hold a lock.
+    pub(crate) fn serve_here(&self, flows: &PortFlows, flow: Flow) {
+        match self.stand_ins.get() {
+            Some(stand_ins) => stand_ins.serve_here(&self.scheduler, flows, flow),
+            None => self.scheduler.make_ready(flows, flow),
+        }
     }
 
     /// Records the cost of a turn of the current thread.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use super::scheduler::Handovers;
 use crate::status::WorkerStatus;
 
 /// The loads of all workers. Each worker updates its own entry; threads that are not workers share
@@ -54,16 +55,20 @@ impl WorkerLoads {
         costs.max().unwrap_or(0)
     }
 
-    /// The status of each worker, in the order of worker numbers. `steals` returns a worker's
-    /// number of steals.
-    pub(super) fn of_workers(&self, steals: impl Fn(usize) -> u64) -> Vec<WorkerStatus> {
+    /// The status of each worker, in the order of worker numbers. `handovers` returns how often a
+    /// worker's work was handed over.
+    pub(super) fn of_workers(&self, handovers: impl Fn(usize) -> Handovers) -> Vec<WorkerStatus> {
         let nanoseconds = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
         let workers = self.0.iter().skip(1);
-        let statuses = workers.zip(0..).map(|(load, worker)| WorkerStatus {
-            busy: nanoseconds(&load.busy),
-            longest_turn: load.longest_turn.load(Ordering::Relaxed),
-            longest_round: nanoseconds(&load.longest_round),
-            steals: steals(worker),
+        let statuses = workers.zip(0..).map(|(load, worker)| {
+            let Handovers { steals, stand_ins } = handovers(worker);
+            WorkerStatus {
+                busy: nanoseconds(&load.busy),
+                longest_turn: load.longest_turn.load(Ordering::Relaxed),
+                longest_round: nanoseconds(&load.longest_round),
+                steals,
+                stand_ins,
+            }
         });
         statuses.collect()
     }
@@ -96,14 +101,14 @@ mod tests {
                 busy: Duration::from_micros(5),
                 longest_turn: 5,
                 longest_round: Duration::from_micros(3),
-                steals: 0,
+                ..WorkerStatus::default()
             },
             WorkerStatus {
                 longest_turn: 9,
                 ..WorkerStatus::default()
             },
         ];
-        assert_eq!(loads.of_workers(|_| 0), expected);
+        assert_eq!(loads.of_workers(|_| Handovers::default()), expected);
         assert_eq!(
             loads.longest_turn(),
             11,

@@ -2,16 +2,16 @@
 
 //! Models of complete workers, from start to end. The workers serve the flows of one port.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use virtio_rdma_abi::number::{Number, PortId, Qpn};
 
 use crate::scheduler::{
     Alarm, Clock, Crew, Exclusive, Flow, FlowKey, Next, PortFlows, Scheduler, SchedulerConfig,
-    TurnEnd, Work, WorkerKind,
+    StandIns, TurnEnd, Work, WorkerKind,
 };
-use crate::sync::{check, check_few, spawn, Condvar, Mutex};
+use crate::sync::{check, check_few, spawn, Condvar, JoinHandle, Mutex};
 
 const PORT: PortId = PortId::new(1);
 const QP: FlowKey = FlowKey {
@@ -22,6 +22,9 @@ const QP: FlowKey = FlowKey {
 const TURN: usize = 10;
 /// Number of flows of the port.
 const FLOWS: usize = 3;
+/// Number of the QP whose turn with work sets a deadline of [`QP`], after [`DELAY`].
+const SETS_ALARM: u32 = 2;
+const DELAY: Duration = Duration::from_millis(1);
 
 /// State that all threads of a model share, like the state of a runtime with one device.
 struct Model {
@@ -33,6 +36,18 @@ struct Model {
     /// Number of turns that executed work.
     served: Mutex<usize>,
     more: Condvar,
+    /// Whether turns of QP [`SETS_ALARM`] set a deadline.
+    alarms: bool,
+    stand_ins: OnceLock<StandIns<Server>>,
+}
+
+/// Properties of the QPs of a model.
+#[derive(Clone, Copy, Default)]
+struct Kind {
+    /// QPs whose numbers are lower use up the budget of each turn.
+    bulk: usize,
+    /// Whether turns of QP [`SETS_ALARM`] set a deadline.
+    alarms: bool,
 }
 
 #[derive(Default)]
@@ -47,12 +62,18 @@ struct ModelQp {
 
 impl Model {
     /// Starts workers, calls `scenario`, and stops the workers.
-    fn run(workers: usize, clock: Clock, scenario: impl FnOnce(&Arc<Self>)) {
-        Self::run_bulk(workers, clock, 0, scenario);
+    fn run<T>(workers: usize, clock: Clock, scenario: impl FnOnce(&Arc<Self>) -> T) -> T {
+        Self::run_as(workers, clock, Kind::default(), scenario)
     }
 
-    /// Like [`run`](Self::run). QPs whose numbers are below `bulk` use up the budget of each turn.
-    fn run_bulk(workers: usize, clock: Clock, bulk: usize, scenario: impl FnOnce(&Arc<Self>)) {
+    /// Like [`run`](Self::run), with QPs of this kind.
+    fn run_as<T>(
+        workers: usize,
+        clock: Clock,
+        kind: Kind,
+        scenario: impl FnOnce(&Arc<Self>) -> T,
+    ) -> T {
+        let Kind { bulk, alarms } = kind;
         let qp = |number| ModelQp {
             is_bulk: number < bulk,
             ..ModelQp::default()
@@ -60,7 +81,6 @@ impl Model {
         let model = Arc::new(Self {
             scheduler: Scheduler::new(SchedulerConfig {
                 workers,
-                worker_kind: WorkerKind::Threads,
                 at_once: false,
                 clock,
                 turn: TURN,
@@ -70,6 +90,8 @@ impl Model {
             qps: std::array::from_fn(qp),
             served: Mutex::new(0),
             more: Condvar::new(),
+            alarms,
+            stand_ins: OnceLock::new(),
         });
         // All flows have worker 0 as their home, so that the other workers can steal flows.
         for number in 0..FLOWS as u32 {
@@ -81,24 +103,42 @@ impl Model {
             let model = model.clone();
             crew.add(Server { model, worked }).unwrap();
         }
-        scenario(&model);
+        model.stand_ins.get_or_init(|| crew.stand_ins());
+        let result = scenario(&model);
         model.scheduler.stop();
         // If a worker continues to sleep, loom reports a deadlock.
         crew.join();
         for qp in &model.qps {
             assert_eq!(*qp.posted.lock(), 0, "work is left");
         }
+        result
     }
 
     /// Posts work to a QP and makes its flow ready, as a doorbell does.
     fn give(&self, number: u32) {
-        *self.qps[number as usize].posted.lock() += 1;
+        self.post(number);
         self.make_ready(number);
+    }
+
+    fn post(&self, number: u32) {
+        *self.qps[number as usize].posted.lock() += 1;
     }
 
     fn make_ready(&self, number: u32) {
         let flow = Flow::of(Qpn::new(number));
         self.scheduler.make_ready(&self.flows, flow);
+    }
+
+    /// Starts a thread that makes a QP ready, and serves it itself if the worker sleeps, like the
+    /// switch's thread.
+    fn serve_here(self: &Arc<Self>, number: u32) -> JoinHandle<()> {
+        let model = self.clone();
+        let serve = move || {
+            let flow = Flow::of(Qpn::new(number));
+            let stand_ins = model.stand_ins.get().expect("workers");
+            stand_ins.serve_here(&model.scheduler, &model.flows, flow);
+        };
+        spawn(String::new(), serve).unwrap()
     }
 
     /// Destroys a QP, as DESTROY_QP does. On return, no turn serves the QP.
@@ -175,6 +215,10 @@ impl Work for Server {
             let mut posted = qp.posted.lock();
             let done = usize::from(*posted > 0);
             *posted -= done;
+            if done > 0 && model.alarms && key.flow == Flow::of(Qpn::new(SETS_ALARM)) {
+                let deadline = model.scheduler.clock.now() + DELAY;
+                let _until = Alarm::default().set(&model.scheduler, QP, 0, deadline);
+            }
             *model.served.lock() += done;
             model.more.notify_all();
             TurnEnd {
@@ -222,7 +266,11 @@ fn no_wake_up_is_lost() {
 #[test]
 fn no_work_is_left_at_the_end_of_a_turn() {
     check(|| {
-        Model::run_bulk(1, Clock::manual(), 2, |model| {
+        let kind = Kind {
+            bulk: 2,
+            ..Kind::default()
+        };
+        Model::run_as(1, Clock::manual(), kind, |model| {
             model.give(1);
             model.give(1);
             model.await_served(2);
@@ -301,4 +349,47 @@ fn what_is_due_is_done_when_time_has_passed() {
 #[test]
 fn workers_end() {
     check(|| Model::run(2, Clock::manual(), |_| {}));
+}
+
+/// A thread that has work for a worker stands in for it or wakes it, while another thread rings a
+/// doorbell. All work is done, and each turn belongs to one of both.
+#[test]
+fn who_stands_in_serves_every_flow_once() {
+    check_few(2, || {
+        Model::run(1, Clock::manual(), |model| {
+            model.post(2);
+            let host = model.serve_here(2);
+            model.give(1);
+            model.await_served(2);
+            host.join().unwrap();
+        });
+    });
+}
+
+/// A deadline that is set in a turn of a thread that stands in wakes the worker, even if it went to
+/// sleep without a deadline.
+#[test]
+fn the_worker_wakes_for_a_deadline_of_its_stand_in() {
+    let kind = Kind {
+        alarms: true,
+        ..Kind::default()
+    };
+    check_few(2, move || {
+        Model::run_as(1, Clock::system(), kind, |model| {
+            model.post(SETS_ALARM);
+            model.serve_here(SETS_ALARM).join().unwrap();
+            model.await_served(1);
+            model.scheduler.clock.pass(DELAY);
+            model.await_served(2);
+        });
+    });
+}
+
+/// Workers end although another thread stands in for one when the scheduler stops.
+#[test]
+fn workers_end_while_another_stands_in() {
+    check_few(2, || {
+        let host = Model::run(1, Clock::manual(), |model| model.serve_here(1));
+        host.join().unwrap();
+    });
 }

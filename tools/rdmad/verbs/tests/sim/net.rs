@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use roce::{Frame, FramePool, FramePort};
 use verbs::Device;
+use vswitch::Caller;
 
 use crate::harness::joined::Joined;
 use crate::traffic::{Route, Sent, Traffic};
@@ -58,9 +59,14 @@ impl Net {
 
     /// Delivers the frame with index `at` among those in flight.
     pub fn deliver(&self, at: usize) {
+        self.deliver_as(at, Caller::Busy);
+    }
+
+    /// Like [`deliver`](Self::deliver), in the role of a thread of the switch that is busy or idle.
+    pub fn deliver_as(&self, at: usize, caller: Caller) {
         let frame = self.flying.lock().unwrap().remove(at);
         if let Some(frame) = frame {
-            self.arrive(frame);
+            self.arrive(frame, caller);
         }
     }
 
@@ -80,7 +86,7 @@ impl Net {
         };
         self.doubled.fetch_add(1, Ordering::Relaxed);
         for (port, copy) in copies {
-            port.accept(copy);
+            port.accept(copy, Caller::Busy);
         }
     }
 
@@ -108,13 +114,13 @@ impl Net {
         copies.collect()
     }
 
-    fn arrive(&self, frame: Frame) {
+    fn arrive(&self, frame: Frame, caller: Caller) {
         if frame[0] & 1 != 0 {
             for (port, copy) in self.copies(&frame) {
-                port.accept(copy);
+                port.accept(copy, caller);
             }
         } else if let Some(port) = self.to(&frame).first() {
-            port.accept(frame);
+            port.accept(frame, caller);
         }
     }
 }
@@ -147,7 +153,7 @@ impl Port {
         self.joined.counts.lock().unwrap().is_empty()
     }
 
-    fn accept(&self, frame: Frame) {
+    fn accept(&self, frame: Frame, caller: Caller) {
         {
             let mut inbox = self.inbox.lock().unwrap();
             if inbox.len() < QUEUE {
@@ -156,7 +162,10 @@ impl Port {
         }
         let device = self.device.lock().unwrap().upgrade();
         if let Some(device) = device {
-            device.frames_ready();
+            match caller {
+                Caller::Busy => device.frames_ready(),
+                Caller::Idle => device.serve_frames_here(),
+            }
         }
     }
 

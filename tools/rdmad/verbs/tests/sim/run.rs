@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use verbs::{Clock, PathPolicy, Runtime, RuntimeConfig, WorkerKind};
+use vswitch::Caller;
 
 use crate::choices::Choices;
 use crate::connection::Connection;
@@ -226,11 +227,15 @@ impl<'w> Sim<'w> {
                 self.net.lose(at);
             }
             11 => self.net.double(at),
-            _ => {
+            kind => {
                 self.lost = 0;
+                let caller = match choices.variant() == Variant::Wide && kind < 4 {
+                    true => Caller::Idle,
+                    false => Caller::Busy,
+                };
                 for _ in 0..=choices.below(8) {
-                    self.net
-                        .deliver(at.min(self.net.flying().saturating_sub(1)));
+                    let at = at.min(self.net.flying().saturating_sub(1));
+                    self.net.deliver_as(at, caller);
                 }
             }
         }

@@ -33,6 +33,7 @@ mod resize;
 mod revocation;
 mod services;
 mod srq;
+mod stand_ins;
 mod steps;
 mod switch;
 mod turns;

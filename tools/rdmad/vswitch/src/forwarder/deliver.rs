@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use roce::Frame;
 
+use crate::engine_queues::Caller;
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
 use crate::link::{Delivery, Sender, SLOW};
 use crate::stats::FrameCounters;
@@ -163,12 +164,29 @@ impl Forwarder {
         }
     }
 
-    /// Notifies the engines to which frames were delivered in this round.
+    /// Notifies the engines to which frames were delivered in this round, except the last of them,
+    /// which [`notify_last`](Self::notify_last) notifies.
     pub(crate) fn notify(&mut self) {
-        for (port, touched) in self.ports.iter().zip(&mut self.touched) {
+        for (port, touched) in { 0.. }.map(PortIndex).zip(&mut self.touched) {
             if mem::take(touched) {
-                port.engine.notify();
+                let before = self.last.replace(port).filter(|before| *before != port);
+                if let Some(before) = before {
+                    self.ports[before.0].engine.notify(Caller::Busy);
+                }
             }
+        }
+    }
+
+    /// Notifies the engines that have got room in this round, and the last one with frames. To the
+    /// last of all these engines the current thread is `caller`: if it is idle, the engine may do
+    /// its work now.
+    pub(crate) fn notify_last(&mut self, caller: Caller) {
+        for (port, touched) in self.ports.iter().zip(&mut self.touched) {
+            *touched = port.engine.take_room();
+        }
+        self.notify();
+        if let Some(port) = self.last.take() {
+            self.ports[port.0].engine.notify(caller);
         }
     }
 }

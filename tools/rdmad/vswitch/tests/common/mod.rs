@@ -208,7 +208,7 @@ impl Rig {
             .into_iter()
             .map(|engine| {
                 let (ready, heard) = mpsc::channel();
-                engine.on_ready(move || {
+                engine.on_ready(move |_| {
                     let _ = ready.send(());
                 });
                 (engine, heard)

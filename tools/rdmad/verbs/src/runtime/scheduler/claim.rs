@@ -44,8 +44,21 @@ impl Scheduler {
     /// Adds `flow`, which has work, to the ready flows of its home, and wakes a worker if needed.
     #[inline]
     pub(crate) fn make_ready(&self, flows: &PortFlows, flow: Flow) {
+        if let Some(home) = self.add(flows, flow) {
+            self.call(home);
+        }
+    }
+
+    /// Adds `flow` to the ready flows of its home. Returns the home if the flow was not ready
+    /// before.
+    pub(super) fn add(&self, flows: &PortFlows, flow: Flow) -> Option<usize> {
         let home = flows.home(flow);
-        if self.insert(home, flows, flow) && !self.wake(home) && current().is_none() {
+        self.insert(home, flows, flow).then_some(home)
+    }
+
+    /// Wakes `home`, which has a new ready flow, or another worker if `home` is busy.
+    pub(super) fn call(&self, home: usize) {
+        if !self.wake(home) && current().is_none() {
             self.sleep.wake_any();
         }
     }
@@ -249,7 +262,7 @@ mod tests {
 
     use virtio_rdma_abi::number::Qpn;
 
-    use super::super::{Clock, Next, SchedulerConfig, WorkerKind};
+    use super::super::{Clock, Next, SchedulerConfig};
     use super::*;
 
     const PORT: PortId = PortId::new(1);
@@ -298,7 +311,6 @@ mod tests {
     fn a_worker_that_watches_leaves_work_to_others_for_some_rounds() {
         let work = OnePort(Scheduler::new(SchedulerConfig {
             workers: 2,
-            worker_kind: WorkerKind::Stepped,
             at_once: false,
             clock: Clock::default(),
             turn: 1,

@@ -3,70 +3,68 @@
 //! The set of workers, as threads or stepped.
 
 use std::io;
+use std::sync::Arc;
 
+use super::stand_in::StandIns;
 use super::sync::{spawn, JoinHandle, Mutex};
 use super::work::Work;
 use super::worker::Worker;
 use super::worker_kind::WorkerKind;
 
 /// The workers of a runtime.
-pub(crate) enum Crew<W> {
-    /// Each worker is a thread.
-    Threads(Vec<JoinHandle<()>>),
-    /// Calls of [`step`](Self::step) execute the steps of each worker.
-    Steps(Mutex<Vec<Worker<W>>>),
+pub(crate) struct Crew<W> {
+    kind: WorkerKind,
+    /// The workers. The thread of a worker holds its lock, except while the worker sleeps.
+    workers: Vec<Arc<Mutex<Worker<W>>>>,
+    /// The workers' threads, if they have threads.
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl<W: Work> Crew<W> {
     /// An empty crew.
-    pub(crate) fn new(kind: WorkerKind) -> Self {
-        match kind {
-            WorkerKind::Threads => Self::Threads(Vec::new()),
-            WorkerKind::Stepped => Self::Steps(Mutex::new(Vec::new())),
+    pub(crate) const fn new(kind: WorkerKind) -> Self {
+        Self {
+            kind,
+            workers: Vec::new(),
+            threads: Vec::new(),
         }
     }
 
     /// Adds a worker that executes `work`.
     pub(crate) fn add(&mut self, work: W) -> io::Result<()> {
-        match self {
-            Self::Threads(threads) => {
-                let number = threads.len();
-                let worker = Worker::new(number, work);
-                threads.push(spawn(format!("worker-{number}"), || worker.run())?);
-            }
-            Self::Steps(workers) => {
-                let workers = &mut *workers.lock();
-                workers.push(Worker::new(workers.len(), work));
-            }
+        let number = self.workers.len();
+        let bed = work.scheduler().sleep.bed(number).clone();
+        let worker = Arc::new(Mutex::new(Worker::new(number, work)));
+        self.workers.push(worker.clone());
+        if self.kind == WorkerKind::Threads {
+            let run = move || Worker::run(&worker, &bed);
+            self.threads.push(spawn(format!("worker-{number}"), run)?);
         }
         Ok(())
     }
 
+    /// The workers, for threads that stand in for them.
+    pub(crate) fn stand_ins(&self) -> StandIns<W> {
+        StandIns::new(self.workers.iter().map(Arc::downgrade))
+    }
+
     /// Executes the next step of a stepped worker. Returns whether the worker is awake.
     pub(crate) fn step(&self, number: usize) -> bool {
-        match self {
-            Self::Threads(_) => false,
-            Self::Steps(workers) => {
-                let worker = &mut *workers.lock();
-                worker.get_mut(number).is_some_and(Worker::step)
-            }
-        }
+        let is_stepped = self.kind == WorkerKind::Stepped;
+        let worker = self.workers.get(number).filter(|_| is_stepped);
+        worker.is_some_and(|worker| worker.lock().step())
     }
 
     /// Whether all workers are stepped and would still sleep at their next step.
     pub(crate) fn sleeps_on(&self) -> bool {
-        match self {
-            Self::Threads(_) => false,
-            Self::Steps(workers) => workers.lock().iter().all(Worker::sleeps_on),
-        }
+        let sleeps_on = |worker: &Arc<Mutex<Worker<W>>>| worker.lock().sleeps_on();
+        self.kind == WorkerKind::Stepped && self.workers.iter().all(sleeps_on)
     }
 
-    /// Waits until all workers have ended, after they were [told to stop](super::Scheduler::stop).
+    /// Waits until all threads of workers have ended, after they were [told to
+    /// stop](super::Scheduler::stop).
     pub(crate) fn join(&mut self) {
-        let Self::Threads(threads) = self else {
-            return;
-        };
-        for thread in threads.drain(..) {
+        for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a worker thread panicked");
             }

@@ -12,9 +12,8 @@
 //! | stepped | a state machine, whose [steps](Crew::step) a simulation executes | the same |
 //! | loom (`tests/loom`) | a thread of the model | loom's |
 //!
-//! [`Crew`] and [`Sleep`] distinguish threads from stepped workers by an enum, which is fixed at
-//! creation and tested only where workers start, sleep or wake up. loom has its own types of
-//! atomics, so it is chosen at compile time: the parent module provides the module `sync`.
+//! [`Crew`] distinguishes threads from stepped workers when workers start. loom has its own types
+//! of atomics, so it is chosen at compile time: the parent module provides the module `sync`.
 
 mod at_once;
 mod claim;
@@ -27,6 +26,7 @@ mod limits;
 mod quiesce;
 mod ready;
 mod sleep;
+mod stand_in;
 #[cfg(feature = "testing")]
 mod testing;
 mod timer;
@@ -51,6 +51,7 @@ pub use self::limits::{MAX_PORTS, MAX_WORKERS};
 pub(crate) use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
+pub(crate) use self::stand_in::StandIns;
 use self::sync::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use self::timer::{Alarm, Timers, Until};
 pub(crate) use self::work::{Next, TurnEnd, Work};
@@ -60,8 +61,6 @@ pub use self::worker_kind::WorkerKind;
 pub(crate) struct SchedulerConfig {
     /// Number of workers, from one to [`MAX_WORKERS`].
     pub workers: usize,
-    /// How the workers run.
-    pub worker_kind: WorkerKind,
     /// Whether a thread that receives a doorbell may give the QP a turn itself.
     pub at_once: bool,
     /// The clock for timers.
@@ -94,6 +93,17 @@ struct WorkerState {
     ports: ByClass<ReadySet<PortId>>,
     /// Number of flows that this worker took from other workers.
     steals: AtomicU64,
+    /// Number of times that another thread stood in for this worker.
+    stand_ins: AtomicU64,
+}
+
+/// How often a worker did work of others, and others did its work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Handovers {
+    /// Number of flows that the worker took from other workers.
+    pub steals: u64,
+    /// Number of times that another thread stood in for the worker.
+    pub stand_ins: u64,
 }
 
 impl Scheduler {
@@ -101,7 +111,6 @@ impl Scheduler {
     pub(crate) fn new(config: SchedulerConfig) -> Self {
         let SchedulerConfig {
             workers,
-            worker_kind,
             at_once,
             clock,
             turn,
@@ -112,13 +121,14 @@ impl Scheduler {
             // Ports are numbered from 1.
             ports: ByClass::empty(MAX_PORTS + 1),
             steals: AtomicU64::new(0),
+            stand_ins: AtomicU64::new(0),
         };
         Self {
             #[cfg(feature = "testing")]
             start,
             clock,
             quiesce: Quiesce::new(workers),
-            sleep: Sleep::new(worker_kind, workers),
+            sleep: Sleep::new(workers),
             workers: (0..workers).map(|_| CachePadded::new(state())).collect(),
             stopped: AtomicBool::new(false),
             at_once,
@@ -131,9 +141,13 @@ impl Scheduler {
         self.workers.len()
     }
 
-    /// Number of flows that `worker` has taken from other workers.
-    pub(crate) fn steals(&self, worker: usize) -> u64 {
-        self.workers[worker].steals.load(Ordering::Relaxed)
+    /// How often work was handed over from and to `worker`.
+    pub(crate) fn handovers(&self, worker: usize) -> Handovers {
+        let worker = &self.workers[worker];
+        Handovers {
+            steals: worker.steals.load(Ordering::Relaxed),
+            stand_ins: worker.stand_ins.load(Ordering::Relaxed),
+        }
     }
 
     /// Wakes `worker`, which has work, if it sleeps. Returns whether it was woken. The current

@@ -2,40 +2,41 @@
 
 //! Sleep and wake-up of workers.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
 use super::limits::MAX_WORKERS;
 use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
-use super::worker_kind::WorkerKind;
-use super::Clock;
 
 /// The sleeping workers. A storm of doorbells is cheap: to wake a worker that is awake, or that
 /// another thread has just woken, costs only a fence and a load.
 #[derive(Debug)]
 pub(super) struct Sleep {
-    kind: WorkerKind,
-    /// Bit n is set while worker n sleeps and no thread has woken it.
+    /// Bit n is set while worker n sleeps, no thread has woken it, and no thread stands in for it.
     sleepers: AtomicU64,
-    beds: Box<[CachePadded<Bed>]>,
+    beds: Box<[Arc<Bed>]>,
 }
 
 const _: () = assert!(MAX_WORKERS <= u64::BITS as usize);
 
 /// The wake-up flag and condition variable of one worker.
 #[derive(Debug)]
-struct Bed {
+pub(super) struct Bed(CachePadded<Bell>);
+
+#[derive(Debug)]
+struct Bell {
     /// Whether there is a wake-up that the worker has not seen.
     rung: Mutex<bool>,
     bell: Condvar,
 }
 
-/// The sleep of a stepped worker.
+/// The sleep of a worker.
 #[derive(Debug)]
 pub(super) struct Nap {
     /// Time at which the sleep ends if no wake-up ends it before.
-    deadline: Option<Instant>,
+    pub deadline: Option<Instant>,
 }
 
 /// The bit of `worker` in `sleepers`.
@@ -43,52 +44,90 @@ const fn bit(worker: usize) -> u64 {
     1 << worker
 }
 
-impl Sleep {
-    /// State for `workers` workers of this kind, all awake.
-    pub(super) fn new(kind: WorkerKind, workers: usize) -> Self {
-        let bed = || Bed {
+impl Bed {
+    fn new() -> Self {
+        Self(CachePadded::new(Bell {
             rung: Mutex::new(false),
             bell: Condvar::new(),
-        };
-        Self {
-            kind,
-            sleepers: AtomicU64::new(0),
-            beds: (0..workers).map(|_| CachePadded::new(bed())).collect(),
+        }))
+    }
+
+    /// Blocks the worker's thread until the worker is woken, or until `alarm`. May return early.
+    pub(super) fn wait(&self, alarm: Option<Instant>) {
+        let mut rung = self.0.rung.lock();
+        if *rung {
+            return;
+        }
+        match alarm {
+            Some(alarm) => {
+                self.0.bell.wait_until(&mut rung, alarm);
+            }
+            None => self.0.bell.wait(&mut rung),
         }
     }
 
-    /// Puts `worker` to sleep until it is woken or until the time that `deadline` returns, unless
-    /// `busy` returns true. `busy` and `deadline` are called after the worker is marked as a
-    /// sleeper, so no wake-up is missed. For a worker that is a thread, returns after the sleep.
-    /// For a stepped worker, returns a [`Nap`] at once, and the caller polls
-    /// [`is_over`](Self::is_over).
-    pub(super) fn sleep(
+    fn ring(&self) {
+        *self.0.rung.lock() = true;
+        // Notify without the lock, which the worker takes when it wakes up.
+        self.0.bell.notify_one();
+    }
+}
+
+impl Sleep {
+    /// State for `workers` workers, all awake.
+    pub(super) fn new(workers: usize) -> Self {
+        Self {
+            sleepers: AtomicU64::new(0),
+            beds: (0..workers).map(|_| Arc::new(Bed::new())).collect(),
+        }
+    }
+
+    /// The bed of `worker`.
+    pub(super) fn bed(&self, worker: usize) -> &Arc<Bed> {
+        &self.beds[worker]
+    }
+
+    /// Marks `worker` as a sleeper until it is woken or until the time that `deadline` returns,
+    /// unless `busy` returns true. `busy` and `deadline` are called after the worker is marked, so
+    /// no wake-up is missed. The caller lets the worker rest until the nap [is
+    /// over](Self::is_over).
+    pub(super) fn lie_down(
         &self,
         worker: usize,
-        clock: &Clock,
         busy: impl FnOnce() -> bool,
         deadline: impl FnOnce() -> Option<Instant>,
     ) -> Option<Nap> {
-        let bed = &self.beds[worker];
-        let mut rung = bed.rung.lock();
+        let mut rung = self.beds[worker].0.rung.lock();
+        self.mark(worker);
+        if *rung || busy() {
+            self.get_up(worker, &mut rung);
+            return None;
+        }
+        let deadline = deadline();
+        Some(Nap { deadline })
+    }
+
+    /// Marks `worker` as a sleeper. Work that is made visible to the worker later wakes it.
+    fn mark(&self, worker: usize) {
         self.sleepers.fetch_or(bit(worker), Ordering::SeqCst);
         // Pairs with the fence in `wake`: either `wake` sees a sleeper, or the sleeper sees the
         // work.
         fence(Ordering::SeqCst);
-        if !*rung && !busy() {
-            let deadline = deadline();
-            match self.kind {
-                WorkerKind::Stepped => return Some(Nap { deadline }),
-                WorkerKind::Threads => match deadline.and_then(|at| clock.alarm(at)) {
-                    Some(alarm) => {
-                        bed.bell.wait_until(&mut rung, alarm);
-                    }
-                    None => bed.bell.wait(&mut rung),
-                },
-            }
+    }
+
+    /// Marks `worker` as awake, although its thread sleeps on: the current thread stands in for it.
+    /// Returns false if the worker is awake or was woken.
+    pub(super) fn begin_stand_in(&self, worker: usize) -> bool {
+        self.sleepers.fetch_and(!bit(worker), Ordering::SeqCst) & bit(worker) != 0
+    }
+
+    /// Marks `worker`, for which the current thread stood in, as a sleeper again. `busy` returns
+    /// whether the worker must wake up, and is called after the worker is marked.
+    pub(super) fn end_stand_in(&self, worker: usize, busy: impl FnOnce() -> bool) {
+        self.mark(worker);
+        if busy() {
+            self.call(worker);
         }
-        self.get_up(worker, &mut rung);
-        None
     }
 
     /// Marks `worker` as awake and clears its wake-up flag.
@@ -97,17 +136,17 @@ impl Sleep {
         *rung = false;
     }
 
-    /// Whether stepped worker `worker` must wake up: it was woken, or its deadline has passed.
+    /// Whether sleeping worker `worker` must wake up: it was woken, or its deadline has passed.
     pub(super) fn is_due(&self, worker: usize, nap: &Nap, now: Instant) -> bool {
-        nap.deadline.is_some_and(|deadline| deadline <= now) || *self.beds[worker].rung.lock()
+        nap.deadline.is_some_and(|deadline| deadline <= now) || *self.beds[worker].0.rung.lock()
     }
 
-    /// Ends the sleep of stepped worker `worker` if its wake-up [is due](Self::is_due) at `now`.
+    /// Ends the sleep of worker `worker` if its wake-up [is due](Self::is_due) at `now`.
     /// Returns whether the sleep has ended.
     pub(super) fn is_over(&self, worker: usize, nap: &Nap, now: Instant) -> bool {
         let due = self.is_due(worker, nap, now);
         if due {
-            self.get_up(worker, &mut self.beds[worker].rung.lock());
+            self.get_up(worker, &mut self.beds[worker].0.rung.lock());
         }
         due
     }
@@ -147,10 +186,7 @@ impl Sleep {
         if before & bit(worker) == 0 {
             return false;
         }
-        let bed = &self.beds[worker];
-        *bed.rung.lock() = true;
-        // Notify without the lock, which the worker takes when it wakes up.
-        bed.bell.notify_one();
+        self.beds[worker].ring();
         true
     }
 
@@ -171,7 +207,7 @@ impl Sleep {
     pub(super) fn all_sleep_while(&self, idle: impl FnOnce() -> bool) -> bool {
         // A worker that finds work when it is about to sleep holds its bed's lock until it is no
         // longer marked as a sleeper. So while all these locks are held, no marked worker works.
-        let rung = Vec::from_iter(self.beds.iter().map(|bed| bed.rung.lock()));
+        let rung = Vec::from_iter(self.beds.iter().map(|bed| bed.0.rung.lock()));
         self.all_sleep() && rung.iter().all(|rung| !**rung) && idle()
     }
 }

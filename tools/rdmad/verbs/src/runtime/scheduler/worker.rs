@@ -2,10 +2,12 @@
 
 //! A worker's loop: rounds of turns, and sleep when there is no work.
 
+use std::time::Instant;
+
 use super::claim::Claims;
 use super::current;
-use super::sleep::Nap;
-use super::sync::spin_loop;
+use super::sleep::{Bed, Nap};
+use super::sync::{spin_loop, Mutex, Ordering};
 use super::work::{Next, Work};
 
 /// Maximum number of passed deadlines that a worker handles in a round, before it gives turns.
@@ -13,6 +15,9 @@ const TIMERS_A_ROUND: usize = 64;
 /// Maximum number of turns in a round; between rounds a worker handles deadlines and polls watched
 /// QPs.
 const TURNS_A_ROUND: usize = 8;
+/// Maximum number of rounds that a thread executes in place of a sleeping worker. The thread has
+/// other work to do afterwards.
+const STAND_IN_ROUNDS: usize = 2;
 
 /// A worker: a thread, or a state machine that a caller steps.
 pub(crate) struct Worker<W> {
@@ -22,7 +27,7 @@ pub(crate) struct Worker<W> {
     claims: Claims,
     /// Number of turns given in this round; `None` between rounds.
     turns: Option<usize>,
-    /// The sleep of a stepped worker.
+    /// The sleep of the worker, if it sleeps.
     nap: Option<Nap>,
 }
 
@@ -38,13 +43,57 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Runs the worker in the current thread until the scheduler stops.
-    pub(super) fn run(mut self) {
-        current::become_worker(self.number);
+    /// Runs the worker in the current thread until the scheduler stops. While the worker sleeps,
+    /// the thread waits at `bed` without the lock, so that another thread may [stand
+    /// in](super::StandIns).
+    pub(super) fn run(worker: &Mutex<Self>, bed: &Bed) {
+        let mut awake = worker.lock();
+        current::become_worker(awake.number);
+        while awake.run_until_sleep() {
+            let alarm = awake.alarm();
+            drop(awake);
+            bed.wait(alarm);
+            awake = worker.lock();
+        }
+    }
+
+    /// Executes rounds until the worker sleeps. Returns false if the scheduler has stopped.
+    fn run_until_sleep(&mut self) -> bool {
         while !self.work.scheduler().is_stopped() {
+            if !self.wake_up() {
+                return true;
+            }
             let next = self.round();
             self.rest(next);
         }
+        false
+    }
+
+    /// Time until which the worker's thread waits if the worker is not woken.
+    fn alarm(&self) -> Option<Instant> {
+        let clock = &self.work.scheduler().clock;
+        clock.alarm(self.nap.as_ref()?.deadline?)
+    }
+
+    /// Executes rounds in the current thread in place of the worker's thread, if the worker sleeps:
+    /// until no flow is ready, but at most [`STAND_IN_ROUNDS`]. Wakes the worker if more work is
+    /// left. Returns false if the worker did not sleep.
+    pub(super) fn stand_in(&mut self) -> bool {
+        let number = self.number;
+        if self.nap.is_none() || !self.work.scheduler().sleep.begin_stand_in(number) {
+            return false;
+        }
+        let is_done = current::as_worker(number, || {
+            let mut rounds = { 0..STAND_IN_ROUNDS }.map(|_| self.round());
+            rounds.any(|next| matches!(next, Next::Sleep))
+        });
+        let scheduler = self.work.scheduler();
+        let stand_ins = &scheduler.workers[number].stand_ins;
+        stand_ins.fetch_add(1, Ordering::Relaxed);
+        scheduler.sleep.end_stand_in(number, || {
+            !is_done || self.is_wanted() || self.is_deadline_before_alarm()
+        });
+        true
     }
 
     /// Executes the worker's next step in the current thread: begins a round, gives a turn, or ends
@@ -54,7 +103,7 @@ impl<W: Work> Worker<W> {
         current::as_worker(number, || self.wake_up() && self.step_awake())
     }
 
-    /// Whether this stepped worker would still sleep at its next step.
+    /// Whether this worker, which is stepped, would still sleep at its next step.
     pub(super) fn sleeps_on(&self) -> bool {
         let scheduler = self.work.scheduler();
         let is_due = |nap: &Nap| {
@@ -137,16 +186,30 @@ impl<W: Work> Worker<W> {
             Next::Round => {}
             Next::Watch => spin_loop(),
             Next::Sleep => {
-                let scheduler = self.work.scheduler();
-                self.nap = scheduler.sleep.sleep(
-                    self.number,
-                    &scheduler.clock,
-                    || scheduler.has_work(self.number) || scheduler.is_stopped(),
-                    || scheduler.workers[self.number].timers.next(),
-                );
+                let sleep = &self.work.scheduler().sleep;
+                let busy = || self.is_wanted();
+                self.nap = sleep.lie_down(self.number, busy, || self.next_deadline());
             }
         }
         self.nap.is_none()
+    }
+
+    /// Whether the worker must not sleep.
+    fn is_wanted(&self) -> bool {
+        let scheduler = self.work.scheduler();
+        scheduler.has_work(self.number) || scheduler.is_stopped()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let scheduler = self.work.scheduler();
+        scheduler.workers[self.number].timers.next()
+    }
+
+    /// Whether a deadline was set that is earlier than the one until which the worker sleeps.
+    fn is_deadline_before_alarm(&self) -> bool {
+        let alarm = self.nap.as_ref().and_then(|nap| nap.deadline);
+        let deadline = self.next_deadline();
+        deadline.is_some_and(|deadline| alarm.is_none_or(|alarm| deadline < alarm))
     }
 
     /// Ends a sleep that is over. Returns whether the worker is awake.

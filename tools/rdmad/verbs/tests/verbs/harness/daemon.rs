@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
-use vswitch::{Config, PortConfig, Switch};
+use vswitch::{Caller, Config, PortConfig, Switch};
 
 use super::{mac, Vm};
 
@@ -71,9 +71,12 @@ impl Daemon {
             .map(|(n, engine)| {
                 let vm = Vm::new(n, &runtime, Arc::new(engine.clone()), &Limits::default());
                 let device = Arc::downgrade(&vm.device);
-                engine.on_ready(move || {
+                engine.on_ready(move |caller| {
                     if let Some(device) = device.upgrade() {
-                        device.frames_ready();
+                        match caller {
+                            Caller::Busy => device.frames_ready(),
+                            Caller::Idle => device.serve_frames_here(),
+                        }
                     }
                 });
                 vm

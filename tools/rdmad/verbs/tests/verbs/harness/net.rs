@@ -83,6 +83,19 @@ impl Net {
         self.inject_marked(mac, &[bytes], true);
     }
 
+    /// Like [`inject`](Self::inject), by a thread that has nothing else to do: the device may
+    /// handle the frame in the current thread.
+    pub fn inject_idle(&self, mac: [u8; 6], bytes: &[u8]) {
+        let port = self.ports.lock().unwrap().get(&mac).cloned();
+        let port = port.expect("a port");
+        let mut frame = port.pool.take(bytes.len()).expect("a frame buffer");
+        frame.copy_from_slice(bytes);
+        port.inbox.lock().unwrap().push_back(frame);
+        if let Some(device) = port.device().upgrade() {
+            device.serve_frames_here();
+        }
+    }
+
     /// Delivers several frames to the port `mac` at the same time.
     pub fn inject_all(&self, mac: [u8; 6], frames: &[impl AsRef<[u8]>]) {
         self.inject_marked(mac, frames, false);
@@ -142,9 +155,13 @@ impl Port {
             let room = QUEUE - inbox.len();
             inbox.extend(frames.into_iter().take(room));
         }
-        if let Some(device) = self.device.lock().unwrap().upgrade() {
+        if let Some(device) = self.device().upgrade() {
             device.frames_ready();
         }
+    }
+
+    fn device(&self) -> Weak<Device> {
+        self.device.lock().unwrap().clone()
     }
 }
 

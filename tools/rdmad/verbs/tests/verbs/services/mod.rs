@@ -46,6 +46,6 @@ fn each_ud(test: impl Fn(&Pair<'_>)) {
 }
 
 /// Headers of packet number `n`, counted from 0, to the QP `dest_qpn`.
-fn numbered(body: impl Into<Body>, pkey: u16, dest_qpn: Qpn, n: u32) -> Headers {
+pub fn numbered(body: impl Into<Body>, pkey: u16, dest_qpn: Qpn, n: u32) -> Headers {
     Headers::new(Bth::new(pkey, dest_qpn, Psn::new(0xff_fff0).add(n)), body)
 }

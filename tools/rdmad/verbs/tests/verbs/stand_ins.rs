@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Threads with received frames that do the work of a worker that sleeps.
+
+use roce::headers::{Body, Part, SendPart};
+use roce::work::With;
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
+use virtio_rdma_abi::ib::{QpType, WcStatus};
+
+use crate::harness::*;
+use crate::services::numbered;
+
+/// Two VMs with one worker, which takes a step only when the test requests it, and the second VM's
+/// QP, to which the tests send packets.
+fn stepped() -> World {
+    let config = RuntimeConfig {
+        path: PathPolicy::Wire,
+        workers: Some(1),
+        clock: Clock::manual(),
+        worker_kind: WorkerKind::Stepped,
+        ..RuntimeConfig::default()
+    };
+    World::with_config(2, config, Limits::default())
+}
+
+/// Lets the worker take steps until it sleeps.
+fn rest(world: &World) {
+    let rests = (0..1000).any(|_| !world.runtime.step(0));
+    assert!(rests, "a worker that does not come to rest");
+}
+
+fn stand_ins(world: &World) -> u64 {
+    world.runtime.status().workers[0].stand_ins
+}
+
+/// A SEND of an unreliable connection, with this PSN.
+fn send(pair: &Pair<'_>, psn: u32) -> Vec<u8> {
+    let body = Body::Uc(Part::Send(SendPart::Only(With::Nothing)));
+    let headers = numbered(body, 0xffff, pair.qb.qpn, psn);
+    frame(pair.a, pair.b, &headers, b"four")
+}
+
+#[test]
+fn a_thread_with_frames_does_the_work_of_a_worker_that_sleeps() {
+    let world = stepped();
+    let options = Options::of(QpType::Uc);
+    let pair = Pair::with(&world, options, options);
+    for id in 0..2 {
+        pair.qb.post_recv(id, &[sge(&pair.mb, 0, 4096)]);
+    }
+    rest(&world);
+    let before = stand_ins(&world);
+    world.net.inject_idle(pair.b.mac, &send(&pair, 0));
+    pair.cq_b.expect(0, WcStatus::Success);
+    assert_eq!(pair.b.read(pair.mb.iova, 4), b"four");
+    assert_eq!(stand_ins(&world), before + 1);
+    assert!(!world.runtime.step(0), "the worker was woken");
+}
+
+#[test]
+fn a_worker_that_is_awake_does_its_work_itself() {
+    let world = stepped();
+    let options = Options::of(QpType::Uc);
+    let pair = Pair::with(&world, options, options);
+    for id in 0..2 {
+        pair.qb.post_recv(id, &[sge(&pair.mb, 0, 4096)]);
+    }
+    rest(&world);
+    let before = stand_ins(&world);
+    // This frame wakes the worker, which has yet to take a step.
+    world.net.inject(pair.b.mac, &send(&pair, 0));
+    world.net.inject_idle(pair.b.mac, &send(&pair, 1));
+    assert!(pair.cq_b.poll().is_none());
+    rest(&world);
+    for id in 0..2 {
+        pair.cq_b.expect(id, WcStatus::Success);
+    }
+    assert_eq!(stand_ins(&world), before);
+}
