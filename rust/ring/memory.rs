@@ -44,8 +44,8 @@ pub trait RingMemory {
         self.store_u32_release(layout.owner(), value);
     }
     /// [Stores](Self::store_owner_release) the owner's position, executes a [full
-    /// barrier](Self::full_barrier), and [loads](Self::load_device) the device's position. Some
-    /// processors have a single instruction for store and barrier.
+    /// barrier](Self::full_barrier), and [loads](Self::load_device) the device's position.
+    /// Implementations can compute both addresses first, which takes fewer instructions.
     #[inline]
     fn publish_owner(&self, layout: &RingLayout, value: u32) -> u32 {
         self.store_owner_release(layout, value);

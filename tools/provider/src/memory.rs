@@ -422,8 +422,8 @@ impl RingMemory for RingMap {
 impl RingMemory for Unchecked {
     #[inline(always)]
     fn publish_owner(&self, layout: &RingLayout, value: u32) -> u32 {
-        // An exchange would be store and barrier in one instruction, and faster. But QEMU's
-        // translator leaves out the barrier of an exchange in a guest with a single processor.
+        // An exchange in place of store and fence would be faster. But QEMU's translator leaves out
+        // the barrier of an exchange in a guest with a single processor.
         let device = self.device(layout);
         self.u32(layout.owner()).store(value, Ordering::Release);
         fence(Ordering::SeqCst);
