@@ -5,6 +5,7 @@
 mod check;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use virtio_rdma_abi::ctrl::{CmdDestroySrq, SrqAttrMask};
 use virtio_rdma_abi::ib::{Mtu, QpState, WrOpcode};
@@ -17,6 +18,8 @@ use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 
 /// Bytes of an area of memory.
 const AREA: usize = 1024;
+/// Bytes of the shortest packet that is not the last one of its message.
+const PACKET: usize = 256;
 /// Number of areas for receives, and of areas of each sender.
 const AREAS: usize = 16;
 /// Maximum number of slots to which the SRQ grows.
@@ -51,7 +54,10 @@ pub struct Shared<'w> {
     cq: Cq<'w>,
     receives: SharedReceives<'w>,
     mr: Mr,
+    options: Options,
     members: Vec<Member<'w>>,
+    /// Graves of members that were replaced.
+    graves: Vec<Grave<'w>>,
     /// Area of each posted receive, by its id.
     areas: BTreeMap<u64, usize>,
     free: Vec<usize>,
@@ -87,6 +93,20 @@ impl<'w> Member<'w> {
             ending: false,
             closed: false,
         }
+    }
+
+    /// Destroys the connection, whose receiving end belongs to `owner`.
+    fn destroy(self, owner: &'w Guest) -> [Grave<'w>; 2] {
+        destroy_qp(self.guest, &self.from);
+        destroy_qp(owner, &self.to);
+        destroy_cq(self.guest, &self.cq);
+        deregister(self.guest, &self.mr);
+        let mr = &self.mr;
+        let own = vec![self.cq.cookie, self.from.cookie];
+        [
+            Grave::new(self.guest, own, mr.iova, mr.len),
+            Grave::new(owner, vec![self.to.cookie], mr.iova, 0),
+        ]
     }
 
     fn send(&mut self, id: u64, len: usize) {
@@ -133,13 +153,46 @@ impl<'w> Shared<'w> {
             cq,
             receives: SharedReceives::new(srq),
             mr,
+            options,
             members,
+            graves: Vec::new(),
             areas: BTreeMap::new(),
             free: (0..AREAS).collect(),
             posted: 0,
             slots: AREAS as u32,
             limit: 0,
             fewest: u64::MAX,
+        }
+    }
+
+    /// Whether the start of a member's next message is in one of the posted receives, and its end
+    /// is not.
+    fn is_within_message(&self, member: &Member<'_>) -> bool {
+        let Some(message) = member.messages.front() else {
+            return false;
+        };
+        let starts = |area: &usize| {
+            let iova = self.mr.iova + (*area * AREA) as u64;
+            let bytes = self.guest.vm.read(iova, message.len());
+            bytes.starts_with(&message[..message.len().min(PACKET)]) && bytes != *message
+        };
+        self.areas.values().any(starts)
+    }
+
+    /// Ends a member that is receiving a message, or replaces it if it has ended. The receives that
+    /// it held are used again.
+    fn renew(&mut self, at: usize) {
+        self.check_events();
+        let is_within_message = self.is_within_message(&self.members[at]);
+        let member = &mut self.members[at];
+        if is_within_message && !member.ending {
+            member.ending = true;
+            member.to.to(QpState::Err);
+        } else if member.closed && member.sent.is_empty() {
+            let srq = &self.receives.srq;
+            let next = Member::new(member.guest, srq, self.guest, &self.cq, self.options);
+            let old = mem::replace(member, next);
+            self.graves.extend(old.destroy(self.guest));
         }
     }
 
@@ -180,6 +233,9 @@ impl<'w> Shared<'w> {
 impl<'w> Party<'w> for Shared<'w> {
     fn act(&mut self, choices: &mut Choices) {
         let at = choices.below(self.members.len());
+        if choices.widely_once_in(4) {
+            return self.renew(at);
+        }
         match choices.below(25) {
             0..=7 => {
                 self.posted += 1;
@@ -252,22 +308,15 @@ impl<'w> Party<'w> for Shared<'w> {
     }
 
     fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
-        let mut graves = Vec::new();
-        let mut cookies = vec![self.cq.cookie, self.receives.srq.cookie];
-        for member in &self.members {
-            destroy_qp(member.guest, &member.from);
-            destroy_qp(self.guest, &member.to);
-            destroy_cq(member.guest, &member.cq);
-            deregister(member.guest, &member.mr);
-            let mr = &member.mr;
-            let own = vec![member.cq.cookie, member.from.cookie];
-            graves.push(Grave::new(member.guest, own, mr.iova, mr.len));
-            cookies.push(member.to.cookie);
+        let mut graves = self.graves;
+        for member in self.members {
+            graves.extend(member.destroy(self.guest));
         }
         let srqn = self.receives.srq.srqn;
         self.guest.give_back(CmdDestroySrq { srqn });
         destroy_cq(self.guest, &self.cq);
         deregister(self.guest, &self.mr);
+        let cookies = vec![self.cq.cookie, self.receives.srq.cookie];
         graves.push(Grave::new(self.guest, cookies, self.mr.iova, self.mr.len));
         graves
     }
