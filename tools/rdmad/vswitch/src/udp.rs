@@ -8,6 +8,10 @@
 //! a separate datagram. If the kernel or the interface does not support this, each frame is sent by
 //! its own call.
 //!
+//! The packets of a RoCE message differ in length by a few header bytes. So that they leave
+//! together, shorter ones are padded with zeros behind the IP packet, where Ethernet has its
+//! padding: receivers take the length of the packet from its IP header.
+//!
 //! C header: `include/uapi/linux/udp.h`
 
 use std::collections::VecDeque;
@@ -18,6 +22,7 @@ use std::os::fd::AsRawFd;
 use nix::sys::socket::{
     recvmsg, sendmsg, setsockopt, sockopt, ControlMessage, ControlMessageOwned, MsgFlags,
 };
+use roce::net::is_roce;
 use roce::Frame;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -31,6 +36,9 @@ use crate::link::errno;
 pub(crate) const RUN: usize = 64;
 /// Maximum number of bytes in one call: the payload of an IPv4 packet without IP and UDP headers.
 const RUN_BYTES: usize = 65_535 - 20 - 8;
+/// Maximum number of bytes by which a frame is padded. The headers of the packets of one RoCE
+/// message differ by at most RETH and immediate data (IBTA 9.3), 20 bytes.
+const PADDING: usize = 20;
 /// Maximum number of bytes that one call receives.
 const ARRIVAL: usize = 1 << 16;
 /// Number of frames that are sent one by one, after the kernel has refused a run, before the next
@@ -123,7 +131,7 @@ impl Udp {
     }
 
     /// Number of frames that one system call sends: the first frame, the following frames of the
-    /// same length, and then one shorter frame.
+    /// same length or padded to this length, and then one shorter frame.
     fn run(&self, frames: &VecDeque<Frame>) -> usize {
         let len = frames[0].len();
         if len > self.together {
@@ -131,21 +139,27 @@ impl Udp {
         }
         let most = RUN.min(RUN_BYTES / len.max(1));
         let same = frames.iter().take(most);
-        let same = same.take_while(|frame| frame.len() == len).count();
+        let same = same.take_while(|frame| fills(frame, len)).count();
         let shorter = |frame: &Frame| same < most && frame.len() < len;
         same + usize::from(frames.get(same).is_some_and(shorter))
     }
 
     fn send_together(&self, frames: &VecDeque<Frame>, run: usize) -> Result<(), Errno> {
-        let mut parts = [IoSlice::new(&[]); RUN];
-        for (part, frame) in parts.iter_mut().zip(frames.iter().take(run)) {
-            *part = IoSlice::new(frame);
+        let len = frames[0].len();
+        let mut parts = [IoSlice::new(&[]); 2 * RUN];
+        let pairs = parts.chunks_exact_mut(2).take(run);
+        for (n, (parts, frame)) in pairs.zip(frames).enumerate() {
+            parts[0] = IoSlice::new(frame);
+            // The last frame may be shorter.
+            if frame.len() < len && n + 1 < run {
+                parts[1] = IoSlice::new(&[0; PADDING][..len - frame.len()]);
+            }
         }
         // The length of a frame is at most `MAX_FRAME`, which fits u16.
-        let len = u16::try_from(frames[0].len()).map_err(|_| Errno::INVAL)?;
+        let len = u16::try_from(len).map_err(|_| Errno::INVAL)?;
         let control = [ControlMessage::UdpGsoSegments(&len)];
         let fd = self.socket.as_raw_fd();
-        sendmsg::<()>(fd, &parts[..run], &control, MsgFlags::empty(), None)
+        sendmsg::<()>(fd, &parts[..2 * run], &control, MsgFlags::empty(), None)
             .map(drop)
             .map_err(errno)
     }
@@ -197,6 +211,15 @@ impl Arrival {
     }
 }
 
+/// Whether a frame has `len` bytes, or may be padded to this length.
+fn fills(frame: &Frame, len: usize) -> bool {
+    match len.checked_sub(frame.len()) {
+        Some(0) => true,
+        Some(1..=PADDING) => is_roce(frame),
+        _ => false,
+    }
+}
+
 /// Retries a failed send once: the error may be a pending ICMP error of an earlier datagram.
 fn twice(mut send: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     match send() {
@@ -214,7 +237,11 @@ impl AsFd for Udp {
 
 #[cfg(test)]
 mod tests {
-    use roce::FramePool;
+    use roce::headers::{Bth, Headers, RcRequest, SendPart};
+    use roce::net::Addresses;
+    use roce::packet::{build, frame_size};
+    use roce::work::With;
+    use roce::{FramePool, Path, Psn, Qpn};
 
     use super::*;
 
@@ -245,6 +272,47 @@ mod tests {
             7,
             "no room"
         );
+    }
+
+    /// RoCE packets of these lengths, each of which has a payload of a multiple of 4 bytes.
+    fn packets(lengths: &[usize]) -> VecDeque<Frame> {
+        let send = RcRequest::from(SendPart::Only(With::Nothing));
+        let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(0)), send);
+        let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let path = Path::new([2; 6], [6; 6], addresses);
+        let mut frames = frames(lengths);
+        for frame in &mut frames {
+            let payload = frame.len() - frame_size(&path, &headers.body, 0);
+            build(frame, &path, 0, &headers, payload, |_| Ok::<_, ()>(())).unwrap();
+        }
+        frames
+    }
+
+    #[test]
+    fn packets_that_are_a_little_shorter_leave_together() {
+        let udp = udp();
+        let run = |lengths: &[usize]| udp.run(&packets(lengths));
+        assert_eq!(run(&[1098, 1082, 1082, 1082, 1098, 1082]), 6);
+        assert_eq!(run(&[1082, 1082, 1098]), 2);
+        assert_eq!(run(&[1098, 1078, 1098]), 3);
+        assert_eq!(run(&[1098, 1074, 1098]), 2, "more than the headers differ");
+        assert_eq!(udp.run(&frames(&[1098, 1082, 1098])), 2, "no RoCE");
+    }
+
+    #[test]
+    fn padding_comes_after_each_shorter_frame_but_the_last() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let peer = UdpSocket::bind(any).unwrap();
+        let mut udp = Udp::open(any, peer.local_addr().unwrap()).unwrap();
+        let frames = packets(&[1098, 1082, 1098, 1082]);
+        assert_eq!(udp.send(&frames), Ok(4));
+        let mut bytes = [1; 2000];
+        for (frame, padding) in frames.iter().zip([0, 16, 0, 0]) {
+            let len = peer.recv(&mut bytes).unwrap();
+            let (start, rest) = bytes[..len].split_at(frame.len());
+            assert_eq!(start, &frame[..]);
+            assert_eq!(rest, vec![0; padding]);
+        }
     }
 
     #[test]
