@@ -56,6 +56,14 @@ fn switch_with(
     (switch, engines, fars, dir)
 }
 
+/// The callers of the engine's notifications from now on.
+fn callers(engine: &EnginePort) -> Arc<Mutex<Vec<Caller>>> {
+    let heard = Arc::<Mutex<Vec<_>>>::default();
+    let listener = heard.clone();
+    engine.on_ready(move |caller| listener.lock().unwrap().push(caller));
+    heard
+}
+
 #[test]
 fn it_sleeps_until_a_frame_comes_and_forwards_it_in_one_round() {
     let now = Instant::now();
@@ -131,9 +139,7 @@ fn the_last_engine_of_a_round_may_work_in_the_thread_of_the_switch() {
 fn a_thread_with_more_frames_to_read_does_no_work_of_engines() {
     let now = Instant::now();
     let (mut switch, engine, [a, _b], _dir) = switch(now);
-    let heard: Arc<Mutex<Vec<Caller>>> = Arc::default();
-    let listener = heard.clone();
-    engine.on_ready(move |caller| listener.lock().unwrap().push(caller));
+    let heard = callers(&engine);
     // The switch reads at most 64 frames from a link in a round.
     for _ in 0..9 {
         for _ in 0..64 {
@@ -157,9 +163,7 @@ fn a_thread_with_more_frames_to_read_does_no_work_of_engines() {
 fn an_engine_with_room_again_may_work_in_the_thread_of_the_switch() {
     let now = Instant::now();
     let (mut switch, engine, [_a, _b], _dir) = switch(now);
-    let heard: Arc<Mutex<Vec<Caller>>> = Arc::default();
-    let listener = heard.clone();
-    engine.on_ready(move |caller| listener.lock().unwrap().push(caller));
+    let heard = callers(&engine);
     let bytes = roce(OUTSIDE, mac(0), 1);
     let frames = std::iter::from_fn(|| {
         let mut frame = engine.frame(bytes.len())?;

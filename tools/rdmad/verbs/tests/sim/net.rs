@@ -11,6 +11,7 @@ use verbs::Device;
 use vswitch::Caller;
 
 use crate::harness::joined::Joined;
+use crate::harness::notify;
 use crate::traffic::{Route, Sent, Traffic};
 
 /// Number of frame buffers of a port.
@@ -160,13 +161,8 @@ impl Port {
                 inbox.push_back(frame);
             }
         }
-        let device = self.device.lock().unwrap().upgrade();
-        if let Some(device) = device {
-            match caller {
-                Caller::Busy => device.frames_ready(),
-                Caller::Idle => device.serve_frames_here(),
-            }
-        }
+        let device = self.device.lock().unwrap().clone();
+        notify(&device, caller);
     }
 
     pub fn attach(&self, device: &Arc<Device>) {

@@ -3,7 +3,7 @@
 //! The number of read-modify-writes of words that other threads write too. Each such operation
 //! costs a transfer of a cache line between processors.
 
-use verbs::{shared_writes, Clock, Limits, RuntimeConfig, WorkerKind};
+use verbs::{shared_writes, PathPolicy};
 use virtio_rdma_abi::ib::{SigType, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 
@@ -19,13 +19,7 @@ const MOST: u64 = 2;
 /// Lets a worker execute messages with `opcode` between MRs whose pages are not contiguous. Returns
 /// the number of read-modify-writes of the worker.
 fn writes(opcode: WrOpcode) -> u64 {
-    let config = RuntimeConfig {
-        workers: Some(1),
-        clock: Clock::manual(),
-        worker_kind: WorkerKind::Stepped,
-        ..RuntimeConfig::default()
-    };
-    let world = World::with_config(2, config, Limits::default());
+    let world = World::stepped(1, PathPolicy::Direct);
     let [a, b] = [&world.vms[0], &world.vms[1]];
     let cqs = [a, b].map(|vm| Cq::new(vm, MESSAGES as u32));
     let options = Options {

@@ -2,7 +2,7 @@
 
 //! Order of turns: small messages are sent before large ones, and idle workers steal work.
 
-use verbs::{Clock, Limits, RuntimeConfig, WorkerKind};
+use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 
@@ -13,26 +13,6 @@ const PAIRS: usize = 32;
 /// Bytes of a large message, which takes two turns.
 const LARGE: u32 = 256 << 10;
 
-/// Two VMs with workers that take a step only when the test requests it. All workers are asleep.
-fn stepped(workers: usize) -> World {
-    let config = RuntimeConfig {
-        workers: Some(workers),
-        clock: Clock::manual(),
-        worker_kind: WorkerKind::Stepped,
-        ..RuntimeConfig::default()
-    };
-    World::with_config(2, config, Limits::default())
-}
-
-/// Lets these workers take steps until all of them sleep.
-fn rest(world: &World, workers: &[usize]) {
-    let step = |_| {
-        let steps = workers.iter().map(|&worker| world.runtime.step(worker));
-        !steps.fold(false, |awake, step| awake | step)
-    };
-    assert!((0..100_000).any(step), "workers that do not come to rest");
-}
-
 /// Creates connected pairs of QPs in the two VMs, and lets these workers finish their work.
 fn pairs<'vm>(world: &'vm World, count: usize, workers: &[usize]) -> Vec<Pair<'vm>> {
     let vms = [&world.vms[0], &world.vms[1]];
@@ -41,7 +21,7 @@ fn pairs<'vm>(world: &'vm World, count: usize, workers: &[usize]) -> Vec<Pair<'v
     for pair in &pairs {
         assert_eq!(pair.qa.state(), QpState::Rts);
     }
-    rest(world, workers);
+    world.rest(workers);
     pairs
 }
 
@@ -49,7 +29,7 @@ fn pairs<'vm>(world: &'vm World, count: usize, workers: &[usize]) -> Vec<Pair<'v
 #[test]
 fn a_small_message_waits_for_few_turns() {
     const MESSAGES: u64 = 8;
-    let world = stepped(1);
+    let world = World::stepped(1, PathPolicy::Direct);
     let [a, b] = [&world.vms[0], &world.vms[1]];
     let pairs = pairs(&world, PAIRS + 1, &[0]);
     let (sparse, bulk) = pairs.split_last().unwrap();
@@ -83,7 +63,7 @@ fn a_small_message_waits_for_few_turns() {
         "the large messages were sent before the small ones"
     );
     // The large messages are sent too.
-    rest(&world, &[0]);
+    world.rest(&[0]);
     for pair in bulk {
         (0..MESSAGES).for_each(|id| {
             pair.cq_a.expect(id, WcStatus::Success);
@@ -94,7 +74,7 @@ fn a_small_message_waits_for_few_turns() {
 /// An endless stream of small messages does not block large messages.
 #[test]
 fn small_messages_leave_large_ones_their_turns() {
-    let world = stepped(1);
+    let world = World::stepped(1, PathPolicy::Direct);
     let [a, b] = [&world.vms[0], &world.vms[1]];
     let pairs = pairs(&world, PAIRS + 1, &[0]);
     let (large, small) = pairs.split_last().unwrap();
@@ -120,7 +100,7 @@ fn small_messages_leave_large_ones_their_turns() {
 /// An idle worker steals QPs that wait for another worker, and becomes their home.
 #[test]
 fn a_worker_without_work_takes_over() {
-    let world = stepped(2);
+    let world = World::stepped(2, PathPolicy::Direct);
     let pairs = pairs(&world, PAIRS, &[0, 1]);
     let steals = || world.runtime.status().workers[1].steals;
     let before = steals();
@@ -129,7 +109,7 @@ fn a_worker_without_work_takes_over() {
             pair.write(id);
         });
         // Worker 0 takes no steps, like a worker that does not get a CPU.
-        rest(&world, &[1]);
+        world.rest(&[1]);
         for pair in &pairs {
             pair.cq_a.expect(id, WcStatus::Success);
         }
@@ -140,6 +120,6 @@ fn a_worker_without_work_takes_over() {
     pairs.iter().for_each(|pair| {
         pair.write(2);
     });
-    rest(&world, &[1]);
+    world.rest(&[1]);
     assert_eq!(steals(), taken, "they stay where they are");
 }

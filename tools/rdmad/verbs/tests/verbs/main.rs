@@ -34,6 +34,7 @@ mod revocation;
 mod services;
 mod srq;
 mod stand_ins;
+mod stepped;
 mod steps;
 mod switch;
 mod turns;

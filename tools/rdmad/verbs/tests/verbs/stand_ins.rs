@@ -4,29 +4,22 @@
 
 use roce::headers::{Body, Part, SendPart};
 use roce::work::With;
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
+use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpType, WcStatus};
 
 use crate::harness::*;
 use crate::services::numbered;
 
-/// Two VMs with one worker, which takes a step only when the test requests it, and the second VM's
-/// QP, to which the tests send packets.
-fn stepped() -> World {
-    let config = RuntimeConfig {
-        path: PathPolicy::Wire,
-        workers: Some(1),
-        clock: Clock::manual(),
-        worker_kind: WorkerKind::Stepped,
-        ..RuntimeConfig::default()
-    };
-    World::with_config(2, config, Limits::default())
-}
-
-/// Lets the worker take steps until it sleeps.
-fn rest(world: &World) {
-    let rests = (0..1000).any(|_| !world.runtime.step(0));
-    assert!(rests, "a worker that does not come to rest");
+/// A pair of QPs of an unreliable connection. The second QP has two receives, and the only worker
+/// sleeps.
+fn receiving(world: &World) -> Pair<'_> {
+    let options = Options::of(QpType::Uc);
+    let pair = Pair::with(world, options, options);
+    for id in 0..2 {
+        pair.qb.post_recv(id, &[sge(&pair.mb, 0, 4096)]);
+    }
+    world.rest(&[0]);
+    pair
 }
 
 fn stand_ins(world: &World) -> u64 {
@@ -42,13 +35,8 @@ fn send(pair: &Pair<'_>, psn: u32) -> Vec<u8> {
 
 #[test]
 fn a_thread_with_frames_does_the_work_of_a_worker_that_sleeps() {
-    let world = stepped();
-    let options = Options::of(QpType::Uc);
-    let pair = Pair::with(&world, options, options);
-    for id in 0..2 {
-        pair.qb.post_recv(id, &[sge(&pair.mb, 0, 4096)]);
-    }
-    rest(&world);
+    let world = World::stepped(1, PathPolicy::Wire);
+    let pair = receiving(&world);
     let before = stand_ins(&world);
     world.net.inject_idle(pair.b.mac, &send(&pair, 0));
     pair.cq_b.expect(0, WcStatus::Success);
@@ -59,19 +47,14 @@ fn a_thread_with_frames_does_the_work_of_a_worker_that_sleeps() {
 
 #[test]
 fn a_worker_that_is_awake_does_its_work_itself() {
-    let world = stepped();
-    let options = Options::of(QpType::Uc);
-    let pair = Pair::with(&world, options, options);
-    for id in 0..2 {
-        pair.qb.post_recv(id, &[sge(&pair.mb, 0, 4096)]);
-    }
-    rest(&world);
+    let world = World::stepped(1, PathPolicy::Wire);
+    let pair = receiving(&world);
     let before = stand_ins(&world);
     // This frame wakes the worker, which has yet to take a step.
     world.net.inject(pair.b.mac, &send(&pair, 0));
     world.net.inject_idle(pair.b.mac, &send(&pair, 1));
     assert!(pair.cq_b.poll().is_none());
-    rest(&world);
+    world.rest(&[0]);
     for id in 0..2 {
         pair.cq_b.expect(id, WcStatus::Success);
     }

@@ -2,7 +2,7 @@
 
 //! Single steps of a worker, and acts of a driver between two steps.
 
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
+use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::CmdCreateMr;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
@@ -15,29 +15,12 @@ use virtio_rdma_ring::RingMemory;
 use crate::harness::*;
 use crate::turns::{connect_outside, is_bounded, unsignaled};
 
-/// Two VMs with one worker, which takes a step only when the test requests it.
-fn stepped() -> World {
-    let config = RuntimeConfig {
-        workers: Some(1),
-        clock: Clock::manual(),
-        worker_kind: WorkerKind::Stepped,
-        ..RuntimeConfig::default()
-    };
-    World::with_config(2, config, Limits::default())
-}
-
-/// Lets the worker take steps until it sleeps.
-fn rest(world: &World) {
-    let rests = (0..100_000).any(|_| !world.runtime.step(0));
-    assert!(rests, "a worker that does not come to rest");
-}
-
 /// Work requests do not wait for acknowledgements of earlier ones, within the window of a new
 /// connection.
 #[test]
 fn many_work_requests_are_on_their_way_at_a_time() {
     for qp_type in [QpType::Rc, QpType::Uc] {
-        let world = stepped();
+        let world = World::stepped(1, PathPolicy::Direct);
         world.negotiate(&[Feature::Counters]);
         let vm = &world.vms[0];
         let cq = Cq::new(vm, 64);
@@ -47,7 +30,7 @@ fn many_work_requests_are_on_their_way_at_a_time() {
         let wqe = |id| Wr::new(id, WrOpcode::RdmaWrite).bytes();
         qp.post_all(&Vec::from_iter((0..30).map(wqe)));
         qp.ring_doorbell(Doorbell::Sq);
-        rest(&world);
+        world.rest(&[0]);
         assert_eq!(vm.counters().tx_packets - before, 30, "{qp_type:?}");
     }
 }
@@ -68,14 +51,7 @@ fn a_qp_acknowledges_what_it_received_before_it_ends() {
         }),
     ];
     for (how, end) in ends {
-        let config = RuntimeConfig {
-            path: PathPolicy::Wire,
-            workers: Some(1),
-            clock: Clock::manual(),
-            worker_kind: WorkerKind::Stepped,
-            ..RuntimeConfig::default()
-        };
-        let world = World::with_config(2, config, Limits::default());
+        let world = World::stepped(1, PathPolicy::Wire);
         let pair = Pair::new(&world);
         pair.qb.post_recv(7, &[]);
         pair.qa.post(&Wr::new(8, WrOpcode::Send));
@@ -85,7 +61,7 @@ fn a_qp_acknowledges_what_it_received_before_it_ends() {
         });
         assert_eq!(received.map(|cqe| cqe.wr_id), Some(7), "{how}");
         end(&pair.qb);
-        rest(&world);
+        world.rest(&[0]);
         let sent = pair.cq_a.poll().map(|cqe| (cqe.wr_id, cqe.status));
         assert_eq!(sent, Some((8, WcStatus::Success.value())), "{how}");
     }
@@ -97,7 +73,7 @@ fn a_qp_acknowledges_what_it_received_before_it_ends() {
 fn all_work_posted_in_sqe_is_flushed_on_the_way_to_rts() {
     const POSTED: u64 = 600;
     for qp_type in [QpType::Uc, QpType::Ud] {
-        let world = stepped();
+        let world = World::stepped(1, PathPolicy::Direct);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let (cq_a, cq_b) = (Cq::new(a, 1024), Cq::new(b, 64));
         let options = Options {
@@ -120,7 +96,7 @@ fn all_work_posted_in_sqe_is_flushed_on_the_way_to_rts() {
         let mut bad = send(0);
         bad.sges[0].lkey ^= 1;
         qa.post(&bad);
-        rest(&world);
+        world.rest(&[0]);
         cq_a.expect(0, WcStatus::LocProtErr);
         assert_eq!(qa.state(), QpState::Sqe);
         qa.post_all(&Vec::from_iter((1..=POSTED).map(|id| send(id).bytes())));
@@ -128,7 +104,7 @@ fn all_work_posted_in_sqe_is_flushed_on_the_way_to_rts() {
             .unwrap();
         qb.post_recv(7, &[sge(&mb, 0, 64)]);
         qa.post(&send(POSTED + 1));
-        rest(&world);
+        world.rest(&[0]);
         for id in 1..=POSTED {
             cq_a.expect(id, WcStatus::WrFlushErr);
         }
@@ -144,7 +120,7 @@ fn registrations_of_many_pages_fill_a_turn() {
     const SLOTS: u32 = 1024;
     // Cost of one page list: for each page, 8 bytes of address and 16 bytes of extent.
     const COST: usize = 24 * PAGES as usize;
-    let world = stepped();
+    let world = World::stepped(1, PathPolicy::Direct);
     world.negotiate(&[Feature::RegPages]);
     let vm = &world.vms[0];
     let cq = Cq::new(vm, SLOTS / 2);

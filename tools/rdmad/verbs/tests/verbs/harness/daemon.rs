@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
-use vswitch::{Caller, Config, PortConfig, Switch};
+use vswitch::{Config, PortConfig, Switch};
 
-use super::{mac, Vm};
+use super::{mac, notify, Vm};
 
 /// A daemon with its VMs. The fields are dropped in this order.
 pub struct Daemon {
@@ -71,14 +71,7 @@ impl Daemon {
             .map(|(n, engine)| {
                 let vm = Vm::new(n, &runtime, Arc::new(engine.clone()), &Limits::default());
                 let device = Arc::downgrade(&vm.device);
-                engine.on_ready(move |caller| {
-                    if let Some(device) = device.upgrade() {
-                        match caller {
-                            Caller::Busy => device.frames_ready(),
-                            Caller::Idle => device.serve_frames_here(),
-                        }
-                    }
-                });
+                engine.on_ready(move |caller| notify(&device, caller));
                 vm
             })
             .collect();

@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use dma::DmaSpace;
 use roce::FramePort;
@@ -35,6 +35,7 @@ use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent};
 use virtio_rdma_abi::number::{MrNumber, Pdn, Qpn};
 use virtio_rdma_abi::wire::Wire;
 use virtqueue::Split;
+use vswitch::Caller;
 
 pub use cq::Cq;
 pub use daemon::Daemon;
@@ -197,6 +198,17 @@ impl Sink {
 /// MAC address of VM number `n`, counted from 1.
 pub fn mac(n: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 9, 0, n as u8]
+}
+
+/// Notifies a device, if it exists, that its port has frames, as a thread of the switch that is
+/// busy or idle.
+pub fn notify(device: &Weak<Device>, caller: Caller) {
+    if let Some(device) = device.upgrade() {
+        match caller {
+            Caller::Busy => device.frames_ready(),
+            Caller::Idle => device.serve_frames_here(),
+        }
+    }
 }
 
 /// VMs whose devices share one runtime.

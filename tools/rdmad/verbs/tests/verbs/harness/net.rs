@@ -11,9 +11,10 @@ use roce::net::{gid_to_ip, Addresses};
 use roce::packet::{build, frame_size};
 use roce::{Frame, FramePool, FramePort, Path};
 use verbs::Device;
+use vswitch::Caller;
 
 use super::joined::Joined;
-use super::Vm;
+use super::{notify, Vm};
 
 /// Maximum number of received frames that wait at a port. Further frames are lost.
 const QUEUE: usize = 1024;
@@ -80,31 +81,30 @@ impl Net {
 
     /// Like [`inject`](Self::inject), for a frame from an uplink with routers behind it.
     pub fn inject_routed(&self, mac: [u8; 6], bytes: &[u8]) {
-        self.inject_marked(mac, &[bytes], true);
+        self.inject_marked(mac, &[bytes], true, Caller::Busy);
     }
 
     /// Like [`inject`](Self::inject), by a thread that has nothing else to do: the device may
     /// handle the frame in the current thread.
     pub fn inject_idle(&self, mac: [u8; 6], bytes: &[u8]) {
-        let port = self.ports.lock().unwrap().get(&mac).cloned();
-        let port = port.expect("a port");
-        let mut frame = port.pool.take(bytes.len()).expect("a frame buffer");
-        frame.copy_from_slice(bytes);
-        port.inbox.lock().unwrap().push_back(frame);
-        if let Some(device) = port.device().upgrade() {
-            device.serve_frames_here();
-        }
+        self.inject_marked(mac, &[bytes], false, Caller::Idle);
     }
 
     /// Delivers several frames to the port `mac` at the same time.
     pub fn inject_all(&self, mac: [u8; 6], frames: &[impl AsRef<[u8]>]) {
-        self.inject_marked(mac, frames, false);
+        self.inject_marked(mac, frames, false, Caller::Busy);
     }
 
-    fn inject_marked(&self, mac: [u8; 6], frames: &[impl AsRef<[u8]>], routed: bool) {
+    fn inject_marked(
+        &self,
+        mac: [u8; 6],
+        frames: &[impl AsRef<[u8]>],
+        routed: bool,
+        caller: Caller,
+    ) {
         let port = self.ports.lock().unwrap().get(&mac).cloned();
         let port = port.expect("a port");
-        port.accept(frames.iter().map(|bytes| {
+        let frames = frames.iter().map(|bytes| {
             let bytes = bytes.as_ref();
             let mut frame = port.pool.take(bytes.len()).expect("a frame buffer");
             frame.copy_from_slice(bytes);
@@ -112,7 +112,8 @@ impl Net {
                 frame.set_routed();
             }
             frame
-        }));
+        });
+        port.accept(frames, caller);
     }
 
     fn deliver(&self, frame: Frame) {
@@ -132,14 +133,14 @@ impl Net {
                 if port.joined.contains(mac) {
                     let mut copy = port.pool.take(frame.len()).expect("a frame buffer");
                     copy.copy_from_slice(&frame);
-                    port.accept([copy]);
+                    port.accept([copy], Caller::Busy);
                 }
             }
             return;
         }
         let port = self.ports.lock().unwrap().get(&mac).cloned();
         if let Some(port) = port {
-            port.accept([frame]);
+            port.accept([frame], Caller::Busy);
         }
     }
 }
@@ -149,19 +150,14 @@ impl Port {
         *self.device.lock().unwrap() = Arc::downgrade(device);
     }
 
-    fn accept(&self, frames: impl IntoIterator<Item = Frame>) {
+    fn accept(&self, frames: impl IntoIterator<Item = Frame>, caller: Caller) {
         {
             let mut inbox = self.inbox.lock().unwrap();
             let room = QUEUE - inbox.len();
             inbox.extend(frames.into_iter().take(room));
         }
-        if let Some(device) = self.device().upgrade() {
-            device.frames_ready();
-        }
-    }
-
-    fn device(&self) -> Weak<Device> {
-        self.device.lock().unwrap().clone()
+        let device = self.device.lock().unwrap().clone();
+        notify(&device, caller);
     }
 }
 
