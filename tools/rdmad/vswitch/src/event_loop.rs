@@ -135,7 +135,7 @@ impl EventLoop {
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.waker.is_stopping() {
-            let idle = self.idle(Instant::now());
+            let idle = self.lie_down(Instant::now());
             self.wait(idle, &mut events);
             self.round(Instant::now(), &events);
         }
@@ -172,8 +172,7 @@ impl EventLoop {
     /// Moves frames, as a round does. Leaves at most one engine with new frames unnotified.
     fn forward(&mut self, now: Instant, events: &[epoll::Event]) {
         self.now = now;
-        // The waker is cleared before the changes are taken: a change that is requested later wakes
-        // the thread again.
+        self.waker.get_up();
         let is_waker = |event| Subject::of(event) == Subject::Waker;
         if events.iter().any(is_waker) {
             self.waker.clear();
@@ -270,9 +269,10 @@ impl EventLoop {
         port
     }
 
-    /// How long after `now` the thread may sleep without an event; `None` for no limit.
-    pub(crate) fn idle(&self, now: Instant) -> Option<Duration> {
-        if self.more {
+    /// Prepares the sleep of the thread. Returns how long after `now` it may last without an event;
+    /// `None` for no limit.
+    pub(crate) fn lie_down(&self, now: Instant) -> Option<Duration> {
+        if self.more || !self.waker.lie_down() {
             return Some(Duration::ZERO);
         }
         let retry = self.forwarder.retry_in(self.now);

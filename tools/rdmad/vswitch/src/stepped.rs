@@ -47,7 +47,7 @@ impl SteppedSwitch {
     }
 
     fn sleep(&mut self, now: Instant) {
-        self.alarm = self.event_loop.idle(now).map(|idle| now + idle);
+        self.alarm = self.event_loop.lie_down(now).map(|idle| now + idle);
     }
 
     /// Time at which the switch wakes up without an event, if any.
