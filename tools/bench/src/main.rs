@@ -14,6 +14,7 @@ mod host;
 mod kept;
 mod loopback;
 mod machine;
+mod memory;
 mod program;
 mod report;
 mod run;

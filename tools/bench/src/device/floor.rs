@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Comparators that move the same bytes without a device: a plain copy from one VM's memory to
-//! another's by one thread, such a copy page by page, or with a CRC32 of each packet's payload, and
-//! TCP.
+//! Comparators that move the same bytes without a device: libc's copy from a VM's memory by one
+//! thread, such a copy page by page, or with a CRC32 of each packet's payload, and TCP.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -13,37 +12,38 @@ use dma::{DmaSlice, DmaSpace};
 use super::load::area;
 use super::{cpu, PAGE};
 use crate::loopback;
+use crate::memory::OwnMemory;
 
 /// Payload of a packet, in bytes.
 const PACKET: usize = 4096;
 
-/// The rate in MB/s of copies of this size from one VM to another.
+/// The rate in MB/s of libc's copies of this size from a VM.
 pub fn copy(size: u32) -> f64 {
-    let target = DmaSpace::anonymous(0, area(size));
-    let target = target.enter();
+    let mut target = OwnMemory::new(area(size));
+    let target = target.bytes();
     rate(size, |at, message| {
-        let to = target.slice_mut(at, message.len()).expect("memory");
-        message.copy_to(&to);
+        let target = &mut target[at as usize..][..message.len()];
+        message.read(0, target).expect("inside");
     })
 }
 
-/// The rate in MB/s of copies of the buffers for this size from one VM to another, page by page.
-/// The pages have the same order as those of the measured messages, and their addresses are known
+/// The rate in MB/s of libc's copies of the buffers for this size from a VM, page by page. The
+/// pages have the same order as those of the measured messages, and their addresses are known
 /// before.
 pub fn copy_pages(size: u32) -> f64 {
     let len = area(size);
-    let [from, to] = [(); 2].map(|()| DmaSpace::anonymous(0, len));
-    let (from, to) = (from.enter(), to.enter());
-    let page = PAGE as usize;
-    let pages = (0..len / u64::from(PAGE)).rev().map(|index| {
-        let at = index * u64::from(PAGE);
-        let source = from.slice(at, page).expect("memory");
-        (source, to.slice_mut(at, page).expect("memory"))
+    let memory = DmaSpace::anonymous(0, len);
+    let memory = memory.enter();
+    let mut target = OwnMemory::new(len);
+    let pages = target.bytes().chunks_mut(PAGE as usize).enumerate().rev();
+    let pages = pages.map(|(index, target)| {
+        let at = index as u64 * u64::from(PAGE);
+        (memory.slice(at, target.len()).expect("memory"), target)
     });
-    let pages: Vec<_> = pages.collect();
+    let mut pages: Vec<_> = pages.collect();
     cpu::rate(len, || {
-        for (source, target) in &pages {
-            source.copy_to(target);
+        for (source, target) in &mut pages {
+            source.read(0, target).expect("inside");
         }
     })
 }

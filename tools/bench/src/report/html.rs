@@ -28,7 +28,7 @@ const WAYS: [(&str, &str); 6] = [
     ("packets, two daemons", "virtio-rdma; each machine has a daemon of its own, and they exchange RoCEv2 packets"),
     ("rxe", "the RDMA device that Linux has in software, in the same machines, over their network"),
     ("TCP", "iperf3 over the same network"),
-    ("memcpy", "one thread of the host that copies memory and does nothing else: what no direct path can exceed"),
+    ("memcpy", "one thread of the host that copies memory with libc and does nothing else"),
 ];
 
 /// The HTML page of a report.

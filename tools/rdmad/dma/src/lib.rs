@@ -22,6 +22,7 @@
 
 #![deny(unsafe_code)]
 
+mod copy;
 mod error;
 mod fault;
 mod huge;

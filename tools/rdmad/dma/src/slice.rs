@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use vm_memory::{AtomicInteger, VolatileMemory, VolatileMemoryError, VolatileSlice};
 
+use crate::copy::copy;
 use crate::DmaError;
 
 /// A piece of guest memory that may be read.
@@ -59,7 +60,7 @@ impl<'view> DmaSlice<'view> {
     /// slice determines the number of bytes copied, which is returned. The slices may overlap.
     #[inline]
     pub fn copy_to(&self, target: &DmaSliceMut<'_>) -> usize {
-        self.memory.copy_to_volatile_slice(target.slice.memory);
+        copy(&self.memory, &target.slice.memory);
         self.len().min(target.len())
     }
 

@@ -89,6 +89,35 @@ fn a_truncated_file_is_lost_and_restored() {
     assert!(!space.has_lost());
 }
 
+/// A copy by one instruction, which a missing page interrupts, goes on behind the page.
+#[test]
+fn a_long_copy_passes_over_lost_pages() {
+    const PAGES: u64 = 16;
+    let len = (PAGES * PAGE_SIZE) as usize;
+    for is_source in [true, false] {
+        let (lost, file) = shrinkable(PAGES);
+        let (whole, _kept) = shrinkable(PAGES);
+        let (from, to) = match is_source {
+            true => (&lost, &whole),
+            false => (&whole, &lost),
+        };
+        write(from, IOVA, &vec![1; len]);
+        write(to, IOVA, &vec![2; len]);
+        ftruncate(&file, 9 * PAGE_SIZE).unwrap();
+        let (from, to) = (from.enter(), to.enter());
+        let target = to.slice_mut(IOVA, len).unwrap();
+        assert_eq!(from.slice(IOVA, len).unwrap().copy_to(&target), len);
+        let mut bytes = vec![3; len];
+        target.read(0, &mut bytes).unwrap();
+        let (there, missing) = bytes.split_at(8 * PAGE_SIZE as usize);
+        assert!(there.iter().all(|byte| *byte == 1));
+        // A spare page has zeros, and takes what is stored in it.
+        let expected = if is_source { 0 } else { 1 };
+        assert!(missing.iter().all(|byte| *byte == expected));
+        assert_eq!(lost.lost().unwrap().iova, IOVA + 8 * PAGE_SIZE);
+    }
+}
+
 #[test]
 fn an_empty_map_has_lost_nothing() {
     let (space, file) = shrinkable(1);
