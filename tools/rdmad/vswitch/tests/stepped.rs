@@ -133,6 +133,31 @@ fn the_last_engine_of_a_round_may_work_in_the_thread_of_the_switch() {
     assert_eq!(round(&[]), []);
 }
 
+/// An engine that works in the switch's thread has its answer sent in the next round, without a
+/// sleep before it.
+#[test]
+fn answers_from_the_thread_of_the_switch_leave_at_once() {
+    let now = Instant::now();
+    let (mut switch, engine, [a, _b], _dir) = switch(now);
+    let answer = roce(OUTSIDE, mac(0), 2);
+    let (port, bytes) = (engine.clone(), answer.clone());
+    engine.on_ready(move |_| {
+        while port.receive().is_some() {
+            let mut frame = port.frame(bytes.len()).unwrap();
+            frame.copy_from_slice(&bytes);
+            port.send(frame);
+        }
+    });
+    a.send(&roce(mac(0), OUTSIDE, 1)).unwrap();
+    switch.round(now);
+    assert!(switch.is_awake(now), "an answer waits");
+    switch.round(now);
+    let mut received = [0; 1000];
+    let len = a.recv(&mut received).unwrap();
+    assert_eq!(received[..len], answer);
+    assert!(!switch.is_awake(now));
+}
+
 /// If a link has more frames than the switch's thread reads for several rounds, the thread leaves
 /// the work of engines to their workers.
 #[test]
