@@ -55,6 +55,8 @@ pub(crate) struct EventLoop {
     renewal: Option<Instant>,
     /// Whether engines or links have frames left after this round.
     more: bool,
+    /// Whether a link had a full batch of frames in this round.
+    full: bool,
     /// Number of successive rounds in which a link had a full batch of frames.
     floods: u32,
     /// Whether captured frames are in memory and not yet written.
@@ -125,6 +127,7 @@ impl EventLoop {
             now,
             renewal,
             more: false,
+            full: false,
             floods: 0,
             captured: false,
             offloads_icrc,
@@ -193,7 +196,7 @@ impl EventLoop {
             }
         }
         self.more = false;
-        let floods = mem::take(&mut self.floods);
+        self.full = false;
         for source in (0..self.readable.len()).map(SourceIndex) {
             if self.readable[source.0] && self.forwarder.held_for(source).is_none() {
                 self.readable[source.0] = self.drain_link(source);
@@ -223,9 +226,10 @@ impl EventLoop {
         }
         let captures = self.pcap.is_some() || self.forwarder.captures();
         self.captured |= captures && (self.more || !events.is_empty());
-        if self.floods > 0 {
-            self.floods = floods.saturating_add(1);
-        }
+        self.floods = match self.full {
+            true => self.floods.saturating_add(1),
+            false => 0,
+        };
     }
 
     fn make(&mut self, change: Change) -> io::Result<ChangeResult> {
@@ -345,7 +349,7 @@ impl EventLoop {
             };
             let Some(link) = link else { return false };
             if taken >= BATCH {
-                self.floods = 1;
+                self.full = true;
                 return link.has_arrived();
             }
             match link.receive(&mut self.spares[source.0], &pool) {
