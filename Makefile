@@ -37,7 +37,7 @@ kbuild = mkdir -p $(kernel)/$(1) && \
 
 help:
 	@printf '%s\n' \
-		'make setup      the sysroot: compilers, kernel, QEMU, rdma-core; 3 to 6 minutes and 5 GB, once' \
+		'make setup      the sysroot: compilers, kernel, QEMU, rdma-core; 3 to 6 minutes and 6 GB, once' \
 		'make demo       two virtual machines with an RDMA link between them, and what it does' \
 		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
 		'make check      lints, unit tests, module build, tests in machines; 40 minutes' \
@@ -73,7 +73,7 @@ help:
 		'make loc        lines of code, comments and tests, by part' \
 		'make cycles     imports in cycles that are not allowed' \
 		'make fmt        format the sources' \
-		'make clean      remove what was built; distclean: the sysroot too' \
+		'make clean      remove programs, modules and logs; distclean: all of build, the sysroot too' \
 		'' \
 		'KERNEL=SERIES builds module and kverbs for an older kernel series, in build/kernels/SERIES.' \
 		'V=1 shows the commands. VM="OPTIONS" goes to the machines (demo, shell); see' \
@@ -191,7 +191,7 @@ check-more: build
 check-debug: build
 	@tools/testbed/check debug leaks
 
-# Runs all tests of pyverbs. The quick ones are among the selftests.
+# Runs all tests of pyverbs. check-more runs the quick ones.
 check-pyverbs: build
 	@T=selftests/pyverbs/all.sh tools/testbed/check selftests
 
@@ -212,7 +212,7 @@ check-rdma-core: build
 intree: setup
 	@tools/testbed/intree
 
-# Runs the simulation with many seeds. The first thousand are among the unit tests.
+# Runs the simulation with many seeds. The unit tests run the first ones of each variant.
 SEEDS ?= 0..100000
 sim: setup
 	$(enter) env SIM_SEEDS=$(SEEDS) cargo test $(quiet) --release -p verbs --test sim

@@ -50,7 +50,7 @@ enum Action {
     Device(device::Options),
     /// Measure the engine with many guests, QPs and workers, without a VM
     Scale(scale::Options),
-    /// Measure copies, threads and TCP of this machine: the floors for other figures
+    /// Measure copies, threads and TCP of this machine, for comparison with other figures
     Host(host::Options),
     /// Measure virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run
     /// --rxe-beside`)

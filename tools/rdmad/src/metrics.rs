@@ -187,9 +187,10 @@ fn switch(families: &mut Families<'_>, links: &[Frames]) -> fmt::Result {
     let received = "Frames accepted from here";
     let sent = "Frames delivered here";
     let refused =
-        "Frames refused from here: of a wrong length or source, or RoCE of a network interface";
+        "Frames refused from here: of a wrong length or source, or RoCE from a network interface";
     let nowhere = "Frames from here that had nowhere to go";
-    let dropped = "Frames for here that found the receiver full or absent";
+    let dropped =
+        "Frames for here whose receiver was full or absent, or from here that found no buffer";
     let errors = "Errors of the socket while frames were read";
     let counters: [Metric<Frames>; 6] = [
         ("switch_received_frames", received, |link| link.received),

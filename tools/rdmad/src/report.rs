@@ -24,7 +24,7 @@ pub struct Report {
     pub version: &'static str,
     /// The workers: threads that serve the devices.
     pub workers: Workers,
-    /// Ports, in the order of the command line.
+    /// Ports, in the order in which they were added: those of the command line first.
     pub ports: Vec<PortReport>,
     /// Counters of frames at the switch: of each port, then of each uplink.
     pub switch: Vec<Frames>,

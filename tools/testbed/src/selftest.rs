@@ -2,9 +2,9 @@
 //! `testbed test`: runs test programs that report in KTAP, several in one set of guests.
 //!
 //! Comment lines `testbed: OPTIONS` in a program specify its guests, with options of `testbed run`.
-//! A program runs once for each such line, or once with the defaults if there is no line. Programs
-//! with the same options share their guests. `--mark` selects lines with another word than
-//! `testbed`.
+//! A program runs once for each such line, or once with the defaults if it has neither such a line
+//! nor a line `more: OPTIONS`. Programs with the same options share their guests. `--mark` selects
+//! lines with another word than `testbed`.
 
 use std::cmp::Reverse;
 use std::fs::{self, File};
@@ -49,8 +49,8 @@ pub struct TestOptions {
         allow_hyphen_values = true
     )]
     pub vm: String,
-    /// Run programs in the guests of their lines "MARK: OPTIONS"; programs without such a line run
-    /// with the default mark only
+    /// Run programs in the guests of their lines "MARK: OPTIONS"; programs without any such line
+    /// run with the default mark only, and those with lines "more:" alone do not
     #[arg(long, default_value = DEFAULT_MARK)]
     pub mark: String,
     /// Show the whole output of the programs

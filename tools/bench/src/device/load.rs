@@ -136,7 +136,7 @@ impl Load {
     }
 
     /// Starts the daemons of the load. The first half of their VMs sends, the second half receives.
-    /// Each daemon has one worker, whose processor time is measured.
+    /// Each daemon has one worker. Its processor time and that of the switch's thread are measured.
     fn daemons(&self, dir: &Path) -> Vec<Daemon> {
         let pairs = self.pairs as usize;
         let uplinks = match self.way {

@@ -5,8 +5,8 @@
 //!
 //! The cost is the processor time of the device's own threads, not the elapsed time: neither other
 //! load of the machine nor the guests' share counts. A sample posts work requests in rounds and
-//! divides their number by this processor time. For comparison, a plain copy and a copy with a CRC
-//! in the memory of the same VMs are measured.
+//! divides their number by this processor time. For comparison, libc's copy and a copy with a
+//! CRC are measured, from memory like a VM's.
 
 // The harness of the engine's tests, which acts as drivers. Only a part of it is used here.
 #[allow(dead_code, unused_imports)]

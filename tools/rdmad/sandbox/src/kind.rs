@@ -18,7 +18,7 @@ pub enum Kind {
     Socket,
     /// Executes the control commands and resets of a port.
     Service,
-    /// Forwards frames.
+    /// Forwards frames, and does work of sleeping workers.
     Switch,
     /// Writes the capture file.
     Capture,

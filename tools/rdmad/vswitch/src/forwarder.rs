@@ -45,7 +45,7 @@ pub(crate) struct Forwarder {
     /// Buffer pools for frames, one for each port, then one for each uplink. With a pool of its
     /// own, no port or uplink can use up the buffers of another one.
     pub(crate) pools: Vec<FramePool>,
-    /// For each port, whether frames were delivered to its engine in this round.
+    /// For each port, whether its engine is to be notified: it got frames or room in this round.
     touched: Vec<bool>,
     /// The port whose engine is to be notified at the end of this round.
     last: Option<PortIndex>,
@@ -163,7 +163,7 @@ impl Forwarder {
             .filter_map(|(at, (link, counters))| Some((SourceIndex(at), link?, &**counters)))
     }
 
-    /// Whether there are links whose other end may disappear and return.
+    /// Whether there are links whose other end has to be searched for from time to time.
     pub(crate) fn any_comes_and_goes(&self) -> bool {
         let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);

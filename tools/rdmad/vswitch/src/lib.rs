@@ -3,8 +3,10 @@
 //! A small Ethernet switch.
 //!
 //! It connects the virtual machines of one daemon, each with a network interface and a RoCE engine
-//! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames. It
-//! never blocks, and all its queues are bounded: frames to a full receiver are dropped and counted.
+//! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames.
+//! Sockets never block it, and all its queues are bounded: frames to a full receiver are dropped
+//! and counted. If it has nothing else to do, it executes a bounded part of an engine's work
+//! ([`Caller::Idle`]), and may then wait for a lock as a worker does.
 //! Frames of an engine are not dropped while a socket is full: they wait, and the engine waits for
 //! their buffers. Nor are frames from one network interface to another dropped: the switch reads no
 //! more of them for a moment. But if the socket accepts nothing for a while, they are dropped too.

@@ -80,8 +80,8 @@ impl NetStream {
         })
     }
 
-    /// The listening socket. It is not readable while further connections wait without an event, so
-    /// epoll must report each connection once (edge-triggered).
+    /// The listening socket. It stays readable while further connections wait, so epoll must report
+    /// each connection only once (edge-triggered).
     pub(crate) fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }

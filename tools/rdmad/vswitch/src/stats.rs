@@ -62,13 +62,14 @@ counters! {
     received,
     /// Frames delivered to this port (its network interface or engine) or uplink.
     sent,
-    /// Frames from this port or uplink that were refused: too short, too long, with a source
-    /// address that is not the sender's, or RoCE from a network interface.
+    /// Frames from this port or uplink that were refused: of a wrong length, with a source address
+    /// that is not the sender's, with a claim of another port's IP address, or RoCE from a network
+    /// interface.
     refused,
     /// Frames from this port or uplink that had no destination.
     no_route,
-    /// Frames to this port or uplink that were dropped because the receiver was full or
-    /// absent.
+    /// Frames to this port or uplink that were dropped because the receiver was full or absent, and
+    /// frames from here for which there was no buffer.
     dropped,
     /// Errors of the socket while reading frames from this port or uplink, for example those that
     /// ICMP messages cause.

@@ -160,8 +160,8 @@ impl Runtime {
     }
 
     /// Executes the next step of a stepped worker: begins a round, gives one flow a turn, or ends
-    /// the round. Returns whether the worker is awake. The order of these calls alone determines
-    /// what the workers do.
+    /// the round. Returns whether the worker is awake. The order of these calls, and
+    /// of the frames that an idle caller delivers, determines what the workers do.
     pub fn step(&self, worker: usize) -> bool {
         self.crew.step(worker)
     }
@@ -260,8 +260,8 @@ impl SharedRuntime {
         self.devices.load().iter().any(|device| device.mac() == mac)
     }
 
-    /// Gives `flow` a turn in the current thread if its worker sleeps, or else makes it ready. The
-    /// current thread must not be a worker or hold a lock.
+    /// Makes `flow` ready. If its worker sleeps, executes a few rounds of this worker in the
+    /// current thread, which must not be a worker or hold a lock.
     pub(crate) fn serve_here(&self, flows: &PortFlows, flow: Flow) {
         match self.stand_ins.get() {
             Some(stand_ins) => stand_ins.serve_here(&self.scheduler, flows, flow),

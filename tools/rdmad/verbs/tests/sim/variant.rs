@@ -14,7 +14,8 @@ pub enum Variant {
     /// QPs and CQs of the engine are dropped after each step of a worker, and rebuilt from their
     /// committed state.
     Rebuilt,
-    /// Parties have further acts. In some runs, QPs and CQs are rebuilt.
+    /// Parties have further acts, and the switch stands in for workers. In some runs, QPs and CQs
+    /// are rebuilt.
     Wide,
 }
 

@@ -117,8 +117,8 @@ impl Link {
         }
     }
 
-    /// Sends a frame that is also sent to other destinations. If the socket is full, a copy of the
-    /// frame in a buffer of `pool` is added to the backlog.
+    /// Sends a frame that is also sent to other destinations. If the socket is full, or is a
+    /// stream, a copy of the frame in a buffer of `pool` is added to the backlog.
     pub(crate) fn send_copy(
         &mut self,
         frame: &[u8],

@@ -26,8 +26,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// In a larger buffer a retransmitted packet would wait behind its original.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// The paths of two Unix datagram sockets. Each datagram is a raw frame, as QEMU's `-netdev dgram`
-/// sends it, or a batch between switches.
+/// The paths of two Unix datagram sockets. Each datagram is a raw frame, or a greeting or a batch
+/// between switches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramPath {
     /// The socket that the switch binds.
@@ -39,7 +39,7 @@ pub struct DatagramPath {
 /// An uplink to another switch or to a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uplink {
-    /// Unix datagrams, each a raw frame, from and to one peer.
+    /// Unix datagrams from and to one peer: raw frames, or greetings and batches between switches.
     Unix(DatagramPath),
     /// UDP datagrams, each a raw frame, from and to one peer.
     Udp {

@@ -2,10 +2,11 @@
 
 //! The choice of the next flow and of the worker that serves it.
 //!
-//! A flow becomes ready for its home worker, which is woken if it sleeps. If the home worker is
-//! busy with a turn, any sleeping worker is woken instead and takes the flow over, a *steal*. Both
-//! flows of a direct connection change their home together, since their turns exclude each other. A
-//! worker serves sparse flows first, but leaves at least half of its time to bulk flows.
+//! A flow becomes ready for its home worker. If that sleeps, it is woken, or the current thread
+//! stands in for it. If it is awake, a thread that is no worker wakes any sleeping worker instead,
+//! which takes the flow over, a *steal*. Both flows of a direct connection change their home
+//! together, since their turns exclude each other. A worker serves sparse flows first, but leaves
+//! at least half of its time to bulk flows.
 
 use virtio_rdma_abi::number::PortId;
 

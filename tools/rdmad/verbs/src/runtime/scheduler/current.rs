@@ -7,7 +7,7 @@ use std::cell::Cell;
 use super::sync::thread_local;
 
 thread_local! {
-    /// 1 + the number of the worker that this thread is, or 0 if it is no worker.
+    /// 1 + the number of the worker that this thread is or stands in for, or 0 if there is none.
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 

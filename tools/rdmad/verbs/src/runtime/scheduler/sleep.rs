@@ -196,13 +196,15 @@ impl Sleep {
         self.sleepers.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether all workers sleep, and no thread is waking one of them.
+    /// Whether all workers sleep, and no thread is waking one of them or stands in for one.
     #[inline]
     pub(super) fn all_sleep(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst).count_ones() as usize == self.beds.len()
     }
 
-    /// Whether all workers sleep and `idle` returns true. No worker wakes up before `idle` returns.
+    /// Whether all workers sleep and `idle` returns true. No worker's thread wakes up before `idle`
+    /// returns. Another thread may begin to stand in meanwhile, so the result tells nothing beside
+    /// a switch that has a thread.
     #[cfg(feature = "testing")]
     pub(super) fn all_sleep_while(&self, idle: impl FnOnce() -> bool) -> bool {
         // A worker that finds work when it is about to sleep holds its bed's lock until it is no

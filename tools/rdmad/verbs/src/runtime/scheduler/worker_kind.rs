@@ -8,6 +8,7 @@ pub enum WorkerKind {
     /// Each worker is a thread.
     #[default]
     Threads,
-    /// Calls of [`Runtime::step`](crate::Runtime::step) run the workers.
+    /// Calls of [`Runtime::step`](crate::Runtime::step) run the workers, and so do threads that
+    /// stand in.
     Stepped,
 }
