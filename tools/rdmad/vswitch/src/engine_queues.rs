@@ -13,9 +13,10 @@ use parking_lot::Mutex;
 use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
+use crate::calls::Calls;
+use crate::index::PortIndex;
 use crate::neighbours::Neighbours;
 use crate::stats::FrameCounters;
-use crate::waker::Waker;
 
 /// Number of buffers for frames that an engine sends. A buffer is in use until its frame is
 /// delivered.
@@ -40,12 +41,13 @@ pub(crate) struct EngineQueues {
     is_watched: AtomicBool,
     /// Whether the engine leaves the ICRC of its frames to the switch's thread.
     offloads_icrc: AtomicBool,
-    waker: Arc<Waker>,
+    calls: Arc<Calls>,
+    /// The seat of the engine's port.
+    seat: PortIndex,
+    /// Whether the switch's thread was told of frames in `outgoing`, and has yet to take them.
+    has_called: AtomicBool,
     counters: Arc<FrameCounters>,
     ready: OnceLock<Box<dyn Fn(Caller) + Send + Sync>>,
-    /// Whether buffers have become free in this round of the switch's thread, which will
-    /// [notify](Self::notify) the engine.
-    has_room: AtomicBool,
 }
 
 thread_local! {
@@ -54,7 +56,7 @@ thread_local! {
 }
 
 /// Executes a round of the switch in the current thread. Engines whose buffers become free in the
-/// round are not notified at once: the round [does that](EngineQueues::take_room) at its end.
+/// round are not notified at once: the round [does that](Calls::take_with_room) at its end.
 pub(crate) fn in_round(round: impl FnOnce()) {
     IN_ROUND.set(true);
     round();
@@ -72,7 +74,8 @@ pub enum Caller {
 }
 
 impl EngineQueues {
-    pub(crate) fn new(waker: Arc<Waker>, counters: Arc<FrameCounters>) -> Self {
+    /// Empty queues of the engine of the port in `seat`.
+    pub(crate) fn new(calls: Arc<Calls>, seat: PortIndex, counters: Arc<FrameCounters>) -> Self {
         Self {
             pool: FramePool::with_icrc_offload(ENGINE_FRAMES),
             outgoing: ArrayQueue::new(ENGINE_FRAMES),
@@ -80,10 +83,11 @@ impl EngineQueues {
             joined: Mutex::default(),
             is_watched: AtomicBool::new(false),
             offloads_icrc: AtomicBool::new(false),
-            waker,
+            calls,
+            seat,
+            has_called: AtomicBool::new(false),
             counters,
             ready: OnceLock::new(),
-            has_room: AtomicBool::new(false),
         }
     }
 
@@ -115,19 +119,15 @@ impl EngineQueues {
     /// Sets whether the engine should leave the ICRC of its frames to the switch's thread. The
     /// switch accepts frames with and without an ICRC at any time.
     pub(crate) fn set_offloads_icrc(&self, offloads: bool) {
-        // A store of the same value would remove the cache line from the workers' caches.
-        if self.offloads_icrc.load(Ordering::Relaxed) != offloads {
-            self.offloads_icrc.store(offloads, Ordering::Relaxed);
-        }
+        self.offloads_icrc.store(offloads, Ordering::Relaxed);
     }
 
-    /// Takes the next frame that the engine has sent.
-    pub(crate) fn next(&self) -> Option<Frame> {
-        self.outgoing.pop()
-    }
-
-    pub(crate) fn has_more(&self) -> bool {
-        !self.outgoing.is_empty()
+    /// The frames that the engine has sent. The engine calls the switch's thread again for later
+    /// ones. The swap synchronises with senders that found the flag set, so their frames are
+    /// visible in the queue.
+    pub(crate) fn sent(self: &Arc<Self>) -> Sent {
+        self.has_called.swap(false, Ordering::SeqCst);
+        Sent(self.clone())
     }
 
     /// Queues a frame for the engine, without a [notification](Self::notify). Returns false if the
@@ -162,26 +162,31 @@ impl EngineQueues {
     /// Called when buffers have become free after the engine found none.
     fn freed(&self) {
         if IN_ROUND.get() {
-            self.has_room.store(true, Ordering::Relaxed);
+            self.calls.freed(self.seat);
         } else {
             self.notify(Caller::Busy);
         }
-    }
-
-    /// Whether buffers have become free since the last call, so that the engine is to be notified.
-    pub(crate) fn take_room(&self) -> bool {
-        // Only the switch's thread accesses the flag.
-        let has_room = self.has_room.load(Ordering::Relaxed);
-        if has_room {
-            self.has_room.store(false, Ordering::Relaxed);
-        }
-        has_room
     }
 
     pub(crate) fn notify(&self, caller: Caller) {
         if let Some(ready) = self.ready.get() {
             ready(caller);
         }
+    }
+}
+
+/// The frames that an engine has sent, as the switch's thread takes them.
+pub(crate) struct Sent(Arc<EngineQueues>);
+
+impl Sent {
+    /// Takes the next frame.
+    pub(crate) fn next(&mut self) -> Option<Frame> {
+        self.0.outgoing.pop()
+    }
+
+    /// Whether there is another frame.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.0.outgoing.is_empty()
     }
 }
 
@@ -254,7 +259,9 @@ impl FramePort for EnginePort {
             // Only a frame of another pool can find the queue full.
             self.engine.counters.dropped.add_one();
         }
-        self.engine.waker.wake();
+        if !self.engine.has_called.swap(true, Ordering::SeqCst) {
+            self.engine.calls.sent(self.engine.seat);
+        }
     }
 
     fn receive(&self) -> Option<Frame> {

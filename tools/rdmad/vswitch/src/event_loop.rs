@@ -23,6 +23,7 @@ use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, SwitchPort};
 use crate::frames::is_valid_length;
 use crate::index::{PortIndex, SourceIndex};
 use crate::link::{Link, Received, Trouble};
+use crate::listed::Listed;
 use crate::pcap::PcapWriter;
 use crate::waker::Waker;
 
@@ -47,8 +48,12 @@ pub(crate) struct EventLoop {
     pub(crate) forwarder: Forwarder,
     /// One buffer for each link, from the pool of the link, into which the next frame is read.
     spares: Vec<Frame>,
-    /// For each link, whether it may have frames for this round.
-    readable: Vec<bool>,
+    /// Sources whose links may have frames for this round.
+    readable: Listed,
+    /// Ports whose engines may have frames for this round.
+    senders: Listed,
+    /// The sources of one of these sets that are being handled.
+    handled: Vec<usize>,
     /// Time of this round.
     now: Instant,
     /// Time of the next search for peers and interfaces. `None` if no link needs it.
@@ -121,7 +126,9 @@ impl EventLoop {
             changes,
             pcap,
             injector: faults.map(Injector::new),
-            readable: vec![false; forwarder.pools.len()],
+            readable: Listed::new(forwarder.pools.len()),
+            senders: Listed::new(forwarder.ports.len()),
+            handled: Vec::new(),
             forwarder,
             spares,
             now,
@@ -192,20 +199,29 @@ impl EventLoop {
                 Subject::Waker => {}
                 // The link has room again, which `retry` below uses. There is nothing to read.
                 Subject::Source(_) if { event.flags } == EventFlags::OUT => {}
-                Subject::Source(source) => self.readable[source.0] = true,
+                Subject::Source(source) => self.readable.add(source.0),
             }
         }
         self.more = false;
         self.full = false;
-        for source in (0..self.readable.len()).map(SourceIndex) {
-            if self.readable[source.0] && self.forwarder.held_for(source).is_none() {
-                self.readable[source.0] = self.drain_link(source);
-                let is_held = self.forwarder.held_for(source).is_some();
-                self.more |= self.readable[source.0] && !is_held;
+        let mut handled = mem::take(&mut self.handled);
+        self.readable.take(&mut handled);
+        for source in handled.iter().copied().map(SourceIndex) {
+            let has_more = self.forwarder.held_for(source).is_some() || self.drain_link(source);
+            if has_more {
+                self.readable.add(source.0);
+                self.more |= self.forwarder.held_for(source).is_none();
             }
         }
-        for port in (0..self.forwarder.ports.len()).map(PortIndex) {
-            self.more |= self.drain_engine(port);
+        for port in self.forwarder.calls.take_senders() {
+            self.senders.add(port.0);
+        }
+        self.senders.take(&mut handled);
+        for port in handled.iter().copied().map(PortIndex) {
+            if self.drain_engine(port) {
+                self.senders.add(port.0);
+                self.more = true;
+            }
         }
         if let Some(injector) = &mut self.injector {
             injector.release(now, &mut |forwarding, frame| {
@@ -213,9 +229,12 @@ impl EventLoop {
             });
         }
         self.forwarder.notify();
-        self.forwarder.retry(now);
-        self.more |= self.forwarder.release();
-        self.watch_links();
+        self.forwarder.busy.take(&mut handled);
+        self.forwarder.retry(&handled, now);
+        self.more |= self.forwarder.release(&handled);
+        self.watch_links(&handled);
+        self.forwarder.keep(&handled);
+        self.handled = handled;
         if let Some(at) = self.renewal.filter(|at| *at <= now) {
             self.forwarder.renew();
             self.find_again();
@@ -287,13 +306,16 @@ impl EventLoop {
         retry.into_iter().chain(flush).chain(at).min()
     }
 
-    /// Watches the links whose frames wait for room in the socket, and does not watch those that
-    /// are not read for now.
-    fn watch_links(&mut self) {
+    /// Watches those of `busy` whose frames wait for room in the socket, and does not watch those
+    /// that are not read for now.
+    fn watch_links(&mut self, busy: &[usize]) {
         let Self {
             epoll, forwarder, ..
         } = self;
-        for (source, link, _) in forwarder.links() {
+        for source in busy.iter().copied().map(SourceIndex) {
+            let Some((link, _)) = forwarder.link(source) else {
+                continue;
+            };
             let events = link.events();
             if link.watched != events {
                 link.watched = events;
@@ -427,8 +449,9 @@ impl EventLoop {
 
     /// Takes a batch of frames from an engine. Returns whether the engine has more.
     fn drain_engine(&mut self, port: PortIndex) -> bool {
+        let mut sent = self.forwarder.ports[port.0].engine.sent();
         for _ in 0..BATCH {
-            let Some(frame) = self.forwarder.ports[port.0].engine.next() else {
+            let Some(frame) = sent.next() else {
                 return false;
             };
             if is_valid_length(frame.len()) {
@@ -437,7 +460,7 @@ impl EventLoop {
                 self.forwarder.ports[port.0].counters.refused.add_one();
             }
         }
-        self.forwarder.ports[port.0].engine.has_more()
+        sent.has_more()
     }
 
     /// Handles a frame: filter, learning, capture, faults, delivery.
@@ -511,6 +534,7 @@ mod tests {
     use rustix::event::{eventfd, EventfdFlags};
 
     use super::*;
+    use crate::calls::Calls;
 
     /// If the switch's thread can't wait for events, it panics: without this thread no frames are
     /// forwarded.
@@ -518,7 +542,8 @@ mod tests {
     #[should_panic = "the switch can't wait for frames: Invalid argument"]
     fn without_events_it_does_not_end_in_silence() {
         let waker = Arc::new(Waker::new().unwrap());
-        let forwarder = Forwarder::new(vec![], vec![], &waker, 0);
+        let calls = Arc::new(Calls::new(waker.clone(), 0));
+        let forwarder = Forwarder::new(vec![], vec![], calls, 0);
         let changes = Arc::default();
         let now = Instant::now();
         let mut event_loop = EventLoop::new(forwarder, None, None, waker, changes, now).unwrap();

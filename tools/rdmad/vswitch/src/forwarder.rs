@@ -15,14 +15,15 @@ use std::time::Instant;
 use roce::FramePool;
 
 use crate::address_filter::AddressFilter;
+use crate::calls::Calls;
 use crate::engine_queues::EngineQueues;
 use crate::frames;
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
 use crate::link::Link;
+use crate::listed::Listed;
 use crate::mac_index::MacIndex;
 use crate::mac_table::MacTable;
 use crate::stats::FrameCounters;
-use crate::waker::Waker;
 
 pub(crate) use port::{Destination, Forwarding, Origin, SwitchPort, UplinkPort};
 
@@ -45,8 +46,17 @@ pub(crate) struct Forwarder {
     /// Buffer pools for frames, one for each port, then one for each uplink. With a pool of its
     /// own, no port or uplink can use up the buffers of another one.
     pub(crate) pools: Vec<FramePool>,
-    /// For each port, whether its engine is to be notified: it got frames or room in this round.
-    touched: Vec<bool>,
+    /// Calls of the engines.
+    pub(crate) calls: Arc<Calls>,
+    /// Ports whose engines are to be notified: they got frames or room in this round.
+    touched: Listed,
+    /// The ports that are being notified.
+    notified: Vec<usize>,
+    /// Sources with links that are to be looked after at the end of this round: they got frames,
+    /// their frames wait, or they wait for another link.
+    pub(crate) busy: Listed,
+    /// Whether engines leave the ICRC to the thread.
+    offloads: bool,
     /// The port whose engine is to be notified at the end of this round.
     last: Option<PortIndex>,
 }
@@ -57,10 +67,11 @@ impl Forwarder {
     pub(crate) fn new(
         given: Vec<(SwitchPort, Vec<IpAddr>)>,
         uplinks: Vec<UplinkPort>,
-        waker: &Arc<Waker>,
+        calls: Arc<Calls>,
         spare: usize,
     ) -> Self {
-        let nobody = Arc::new(EngineQueues::new(waker.clone(), Arc::default()));
+        let nobody = EngineQueues::new(calls.clone(), PortIndex(0), Arc::default());
+        let nobody = Arc::new(nobody);
         let seats = given.len() + spare;
         let vacant = |_| SwitchPort::vacant(nobody.clone());
         let mut forwarder = Self {
@@ -68,7 +79,11 @@ impl Forwarder {
             seats: MacIndex::default(),
             pools: frames::pools(seats, uplinks.len()),
             table: MacTable::new(uplinks.len()),
-            touched: vec![false; seats],
+            calls,
+            touched: Listed::new(seats),
+            notified: Vec::new(),
+            busy: Listed::new(seats + uplinks.len()),
+            offloads: false,
             last: None,
             uplinks,
             complained: None,
@@ -86,6 +101,7 @@ impl Forwarder {
     pub(crate) fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) {
         self.addresses.add(seat, port.mac, given);
         self.seats.insert(&port.mac, seat);
+        port.engine.set_offloads_icrc(self.offloads);
         self.ports[seat.0] = port;
     }
 
@@ -148,6 +164,20 @@ impl Forwarder {
         self.table.held()
     }
 
+    /// The link to the network interface or uplink `source`; `None` if the port has none.
+    pub(crate) fn link(&mut self, source: SourceIndex) -> Option<(&mut Link, &FrameCounters)> {
+        match self.origin(source) {
+            Origin::Uplink(at) => {
+                let UplinkPort { link, counters, .. } = &mut self.uplinks[at.0];
+                Some((link, counters))
+            }
+            Origin::Net(port) | Origin::Engine(port) => {
+                let SwitchPort { net, counters, .. } = &mut self.ports[port.0];
+                net.as_mut().map(|link| (link, &**counters))
+            }
+        }
+    }
+
     /// All links, each with the source of its frames.
     pub(crate) fn links(
         &mut self,
@@ -191,8 +221,11 @@ impl Forwarder {
             .uplinks
             .iter()
             .any(|uplink| uplink.link.offloads_icrc());
-        for port in &self.ports {
-            port.engine.set_offloads_icrc(offloads);
+        if self.offloads != offloads {
+            self.offloads = offloads;
+            for port in &self.ports {
+                port.engine.set_offloads_icrc(offloads);
+            }
         }
     }
 }

@@ -59,6 +59,7 @@
 mod address_filter;
 mod backlog;
 mod batch;
+mod calls;
 mod changes;
 mod engine_queues;
 mod event_loop;
@@ -66,8 +67,10 @@ mod forwarder;
 mod frames;
 mod index;
 mod link;
+mod listed;
 mod neighbours;
 mod net_stream;
+mod port_set;
 #[cfg(feature = "testing")]
 mod stepped;
 mod switch;

@@ -32,6 +32,7 @@ impl SteppedSwitch {
         let SwitchParts {
             event_loop,
             waker: _,
+            calls: _,
             seats,
             changes: _,
             engines,

@@ -17,6 +17,7 @@ use sandbox::{Kind, Reserve};
 use sockets::{Access, SocketPath};
 use thiserror::Error;
 
+use crate::calls::Calls;
 use crate::changes::{Change, ChangeRequests, ChangeResult};
 use crate::engine_queues::{EnginePort, EngineQueues};
 use crate::event_loop::EventLoop;
@@ -118,6 +119,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Switch {
     waker: Arc<Waker>,
+    calls: Arc<Calls>,
     thread: Option<JoinHandle<()>>,
     seats: Seats,
     changes: Arc<ChangeRequests>,
@@ -146,6 +148,7 @@ impl Switch {
         let SwitchParts {
             event_loop,
             waker,
+            calls,
             seats,
             changes,
             engines,
@@ -153,6 +156,7 @@ impl Switch {
         let thread = sandbox::spawn(Kind::Switch, "vswitch", move || event_loop.run())?;
         let switch = Self {
             waker,
+            calls,
             thread: Some(thread),
             seats,
             changes,
@@ -176,7 +180,7 @@ impl Switch {
         let net = net.map(Link::of_net).transpose().map_err(no_net)?;
         let mut ports = self.seats.ports.lock();
         let seat = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
-        let engine = engine_of(&config, &self.waker);
+        let engine = engine_of(&config, &self.calls, PortIndex(seat));
         let port = SwitchPort::new(&config, net, engine.clone());
         let addresses = config.addresses.clone();
         let change = Change::Occupy(PortIndex(seat), Box::new(port), addresses);
@@ -271,9 +275,9 @@ fn seat_of(ports: &[Option<Arc<EngineQueues>>], port: &EnginePort) -> Option<Por
     ports.iter().position(is_there).map(PortIndex)
 }
 
-fn engine_of(port: &PortConfig, waker: &Arc<Waker>) -> Arc<EngineQueues> {
+fn engine_of(port: &PortConfig, calls: &Arc<Calls>, seat: PortIndex) -> Arc<EngineQueues> {
     let counters = named(port.name.clone());
-    Arc::new(EngineQueues::new(waker.clone(), counters))
+    Arc::new(EngineQueues::new(calls.clone(), seat, counters))
 }
 
 fn named(name: String) -> Arc<FrameCounters> {
@@ -318,6 +322,7 @@ impl Seats {
 pub(crate) struct SwitchParts {
     pub(crate) event_loop: EventLoop,
     pub(crate) waker: Arc<Waker>,
+    pub(crate) calls: Arc<Calls>,
     pub(crate) seats: Seats,
     pub(crate) changes: Arc<ChangeRequests>,
     /// Engine ports, in the order of the configured ports.
@@ -328,16 +333,18 @@ impl SwitchParts {
     /// Opens all sockets and files at `now`.
     pub(crate) fn open(config: Config, now: Instant) -> Result<Self, Error> {
         let waker = Arc::new(Waker::new().map_err(io::Error::from)?);
+        let seats = config.ports.len() + config.spare_ports;
+        let calls = Arc::new(Calls::new(waker.clone(), seats));
         let mut ports = Vec::new();
         let mut uplinks = Vec::new();
-        for port in config.ports {
+        for (seat, port) in config.ports.into_iter().enumerate() {
             let open = |path: &PathBuf| {
                 let socket = sockets::listen(path, &config.access).map_err(io::Error::other)?;
                 Link::of_net(socket)
             };
             let net = port.net.as_ref().map(open).transpose();
             let net = net.map_err(|error| Error::Net(port.name.clone(), error))?;
-            let engine = engine_of(&port, &waker);
+            let engine = engine_of(&port, &calls, PortIndex(seat));
             ports.push((SwitchPort::new(&port, net, engine), port.addresses));
         }
         for UplinkConfig { link, routed } in config.uplinks {
@@ -373,7 +380,7 @@ impl SwitchParts {
             .collect();
         let changes = Arc::<ChangeRequests>::default();
         let event_loop = EventLoop::new(
-            Forwarder::new(ports, uplinks, &waker, config.spare_ports),
+            Forwarder::new(ports, uplinks, calls.clone(), config.spare_ports),
             pcap,
             config.faults,
             waker.clone(),
@@ -383,6 +390,7 @@ impl SwitchParts {
         Ok(Self {
             event_loop,
             waker,
+            calls,
             seats,
             changes,
             engines,

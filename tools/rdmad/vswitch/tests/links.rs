@@ -46,6 +46,45 @@ fn many_frames_of_one_write_arrive() {
     }
 }
 
+/// Copies of broadcasts wait for receivers that don't read, and leave when these read again.
+#[test]
+fn copies_wait_for_receivers_that_are_full() {
+    let rig = Rig::new(2, 1);
+    let count = 400;
+    let text = |number| format!("{number:04000}");
+    for number in 0..count {
+        rig.nets[0].send(&frame(BROADCAST, mac(0), &text(number)));
+    }
+    rig.counts(0, |stats| stats.received, count);
+    let fars: [&dyn End; 2] = [&rig.nets[1], &rig.uplinks[0]];
+    for far in fars {
+        for number in 0..count {
+            let expected = frame(BROADCAST, mac(0), &text(number));
+            assert!(far.receive() == expected, "copy {number}");
+        }
+    }
+}
+
+/// An engine sends a frame while the switch takes an earlier one. The frame must not wait for the
+/// next one.
+#[test]
+fn no_frame_of_an_engine_is_forgotten() {
+    let rig = Rig::new(1, 1);
+    for round in 0..5_000 {
+        for number in 0..2 {
+            rig.engine_send(0, &frame(OUTSIDE, mac(0), &format!("{round} {number}")));
+            // The thread is at another place in each round.
+            for _ in 0..round % 100 {
+                std::hint::spin_loop();
+            }
+        }
+        for number in 0..2 {
+            let expected = frame(OUTSIDE, mac(0), &format!("{round} {number}"));
+            assert_eq!(rig.uplinks[0].receive(), expected);
+        }
+    }
+}
+
 #[test]
 fn nobody_at_the_other_end_costs_frames_alone() {
     let mut rig = Rig::new(3, 0);

@@ -5,13 +5,15 @@
 mod common;
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::mpsc::{channel, Sender};
 use std::thread;
 
 use common::*;
 use roce::{Frame, FramePort};
 use sockets::Access;
-use vswitch::{EnginePort, PortConfig};
+use tempfile::TempDir;
+use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Uplink};
 
 /// Configuration of port number `port`, which a test adds later.
 fn late(port: usize, group: u32) -> PortConfig {
@@ -35,6 +37,45 @@ fn send(engine: &EnginePort, bytes: &[u8]) {
 
 fn receive(engine: &EnginePort) -> Frame {
     wait("a frame for the engine", || engine.receive())
+}
+
+/// Two switches that are joined by Unix sockets in this directory. The first one has a port with
+/// address 0 and a vacant seat, the second one a port with address 2.
+fn joined(dir: &Path) -> [Rig; 2] {
+    let join = |config: &mut Config, local, remote| {
+        let [local, remote] = [local, remote].map(|name| dir.join(name));
+        let path = DatagramPath { local, remote };
+        config.uplinks.push(Uplink::Unix(path).into());
+    };
+    let left = Rig::with(1, 0, |config| {
+        config.spare_ports = 1;
+        join(config, "left", "right");
+    });
+    let right = Rig::with(3, 0, |config| {
+        config.ports[0].mac = mac(8);
+        config.ports[1].mac = mac(9);
+        join(config, "right", "left");
+    });
+    [left, right]
+}
+
+#[test]
+fn an_engine_that_comes_leaves_the_icrc_to_the_switch_as_others_do() {
+    let dir = TempDir::new().unwrap();
+    let [mut left, right] = joined(dir.path());
+    // The switches agree, and each learns the other's address.
+    wait_until("a frame without an ICRC", || {
+        left.engine_build(0, mac(2), 1);
+        right.engine_receive(2);
+        right.engine_build(2, mac(0), 1);
+        left.engine_receive(0).lacks_icrc()
+    });
+    left.engine_build(0, mac(2), 1);
+    assert!(right.engine_receive(2).lacks_icrc());
+    let engine = left.switch.add_port(late(1, 0), None).unwrap();
+    left.engines.push((engine, channel().1));
+    left.engine_build(1, mac(2), 1);
+    assert!(right.engine_receive(2).lacks_icrc());
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 //! Delivery of frames to their destinations, and of frames that wait.
 
-use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use roce::Frame;
 
 use crate::engine_queues::Caller;
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
-use crate::link::{Delivery, Sender, SLOW};
+use crate::link::{Delivery, Link, Sender, SLOW};
 use crate::stats::FrameCounters;
 
 use super::port::{Destination, Forwarding, Origin, SwitchPort, UplinkPort};
@@ -32,6 +31,7 @@ impl Forwarder {
             Destination::Nowhere => {}
             Destination::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
             Destination::Net(port) => {
+                self.busy.add(port.0);
                 let SwitchPort { net, counters, .. } = &mut self.ports[port.0];
                 if let Some(link) = net {
                     count(link.send(frame, sender, now), counters);
@@ -41,6 +41,7 @@ impl Forwarder {
                 }
             }
             Destination::Uplink(at) => {
+                self.busy.add(self.source(Origin::Uplink(at)).0);
                 let UplinkPort { link, counters, .. } = &mut self.uplinks[at.0];
                 count(link.send(frame, sender, now), counters);
             }
@@ -59,21 +60,25 @@ impl Forwarder {
     /// do not wait.
     fn hold(&mut self, origin: Origin, to: PortIndex) {
         if let Origin::Net(from) = origin {
+            self.busy.add(from.0);
             if let Some(link) = &mut self.ports[from.0].net {
                 link.held_for = Some(to);
             }
         }
     }
 
-    /// Ends the wait of network interfaces whose frames were sent. Returns whether there are any.
-    pub(crate) fn release(&mut self) -> bool {
+    /// Ends the wait of those of `busy` whose frames were sent. Returns whether there are any.
+    pub(crate) fn release(&mut self, busy: &[usize]) -> bool {
         let mut any = false;
-        for at in 0..self.ports.len() {
-            let held_for = self.held_for(SourceIndex(at));
-            let link = held_for.and_then(|to| self.ports[to.0].net.as_ref());
-            let goes_on = link.is_none_or(|link| link.has_room_for(SourceIndex(at)));
-            if let Some(link) = self.ports[at].net.as_mut().filter(|_| goes_on) {
-                any |= link.held_for.take().is_some();
+        for source in busy.iter().copied().map(SourceIndex) {
+            let Some(to) = self.held_for(source) else {
+                continue;
+            };
+            let link = self.ports[to.0].net.as_ref();
+            let goes_on = link.is_none_or(|link| link.has_room_for(source));
+            if let Some((link, _)) = self.link(source).filter(|_| goes_on) {
+                link.held_for = None;
+                any = true;
             }
         }
         any
@@ -93,7 +98,7 @@ impl Forwarder {
         };
         if frame.is_some_and(deliver) {
             target.counters.sent.add_one();
-            self.touched[port.0] = true;
+            self.touched.add(port.0);
         } else {
             target.counters.dropped.add_one();
         }
@@ -124,6 +129,7 @@ impl Forwarder {
             let reached = group.is_none_or(|group| group == port.group);
             if let Some(link) = port.net.as_mut().filter(|_| reached) {
                 if from.port() != Some(PortIndex(at)) {
+                    self.busy.add(at);
                     count(link.send_copy(frame, source, &pool, now), &port.counters);
                 }
             }
@@ -132,29 +138,43 @@ impl Forwarder {
 
     fn copy_to_uplinks(&mut self, from: Origin, frame: &[u8], now: Instant) {
         let (source, pool) = (self.source(from), self.pool_of(from).clone());
+        let ports = self.ports.len();
         for (at, uplink) in self.uplinks.iter_mut().enumerate() {
             if from != Origin::Uplink(UplinkIndex(at)) {
+                self.busy.add(ports + at);
                 let sent = uplink.link.send_copy(frame, source, &pool, now);
                 count(sent, &uplink.counters);
             }
         }
     }
 
+    fn link_at(&self, source: SourceIndex) -> Option<&Link> {
+        match self.origin(source) {
+            Origin::Uplink(at) => Some(&self.uplinks[at.0].link),
+            Origin::Net(port) | Origin::Engine(port) => self.ports[port.0].net.as_ref(),
+        }
+    }
+
     /// Time until the next retry of full sockets; `None` if no socket is full.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
-        let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
+        let links = self
+            .busy
+            .iter()
+            .filter_map(|at| self.link_at(SourceIndex(at)));
         // A link for which others wait counts as slow after this time.
-        let holds = nets.clone().any(|link| link.held_for.is_some());
-        let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
-        nets.chain(uplinks)
+        let holds = links.clone().any(|link| link.held_for.is_some());
+        links
             .filter_map(|link| link.retry_in(now))
             .chain(holds.then_some(SLOW))
             .min()
     }
 
-    /// Sends waiting frames, as far as the sockets have room again.
-    pub(crate) fn retry(&mut self, now: Instant) {
-        for (_, link, counters) in self.links() {
+    /// Sends waiting frames of `busy`, as far as the sockets have room again.
+    pub(crate) fn retry(&mut self, busy: &[usize], now: Instant) {
+        for source in busy.iter().copied().map(SourceIndex) {
+            let Some((link, counters)) = self.link(source) else {
+                continue;
+            };
             counters.dropped.add(link.retry(now));
             let waiting = link.waiting();
             counters.socket_longest.note(waiting);
@@ -164,15 +184,24 @@ impl Forwarder {
         }
     }
 
+    /// Keeps those of `busy` whose frames wait, or that wait for another link, for the next round.
+    pub(crate) fn keep(&mut self, busy: &[usize]) {
+        for &at in busy {
+            let waits = |link: &Link| link.waiting() > 0 || link.held_for.is_some();
+            if self.link_at(SourceIndex(at)).is_some_and(waits) {
+                self.busy.add(at);
+            }
+        }
+    }
+
     /// Notifies the engines to which frames were delivered in this round, except the last of them,
     /// which [`notify_last`](Self::notify_last) notifies.
     pub(crate) fn notify(&mut self) {
-        for (port, touched) in { 0.. }.map(PortIndex).zip(&mut self.touched) {
-            if mem::take(touched) {
-                let before = self.last.replace(port).filter(|before| *before != port);
-                if let Some(before) = before {
-                    self.ports[before.0].engine.notify(Caller::Busy);
-                }
+        self.touched.take(&mut self.notified);
+        for port in self.notified.iter().copied().map(PortIndex) {
+            let before = self.last.replace(port).filter(|before| *before != port);
+            if let Some(before) = before {
+                self.ports[before.0].engine.notify(Caller::Busy);
             }
         }
     }
@@ -181,8 +210,8 @@ impl Forwarder {
     /// last of all these engines the current thread is `caller`: if it is idle, the engine may do
     /// its work now.
     pub(crate) fn notify_last(&mut self, caller: Caller) {
-        for (port, touched) in self.ports.iter().zip(&mut self.touched) {
-            *touched = port.engine.take_room();
+        for port in self.calls.take_with_room() {
+            self.touched.add(port.0);
         }
         self.notify();
         if let Some(port) = self.last.take() {

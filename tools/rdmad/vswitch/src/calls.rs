@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Calls of engines to the thread of the switch. The thread looks only at the ports that have
+//! called, so a round takes no longer with many idle ports.
+
+use std::sync::Arc;
+
+use crate::index::PortIndex;
+use crate::port_set::PortSet;
+use crate::waker::Waker;
+
+/// The calls of all engines.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    waker: Arc<Waker>,
+    /// Ports whose engines have sent frames.
+    senders: PortSet,
+    /// Ports whose engines have got free buffers in the present round.
+    with_room: PortSet,
+}
+
+impl Calls {
+    /// No calls, for `seats` ports.
+    pub(crate) fn new(waker: Arc<Waker>, seats: usize) -> Self {
+        Self {
+            waker,
+            senders: PortSet::new(seats),
+            with_room: PortSet::new(seats),
+        }
+    }
+
+    /// Tells the thread that the engine of `port` has sent frames.
+    pub(crate) fn sent(&self, port: PortIndex) {
+        self.senders.insert(port);
+        self.waker.wake();
+    }
+
+    /// Notes in the thread itself that the engine of `port` has got free buffers.
+    pub(crate) fn freed(&self, port: PortIndex) {
+        self.with_room.insert(port);
+    }
+
+    /// Ports whose engines have sent frames since the last call.
+    pub(crate) fn take_senders(&self) -> impl Iterator<Item = PortIndex> + '_ {
+        self.senders.take()
+    }
+
+    /// Ports whose engines have got free buffers since the last call.
+    pub(crate) fn take_with_room(&self) -> impl Iterator<Item = PortIndex> + '_ {
+        self.with_room.take()
+    }
+}
