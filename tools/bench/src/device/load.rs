@@ -61,6 +61,8 @@ pub struct Load {
     pub size: u32,
     /// Number of pairs of VMs. In each pair, one VM sends to the other.
     pub pairs: u32,
+    /// Number of further VMs of each daemon, which do nothing. Only for [`Way::Unix`].
+    pub idle: u32,
     /// Number of connections of each pair.
     pub qps: u32,
     /// Number of MRs of each VM, all for the same memory. Work requests use all of them.
@@ -105,6 +107,7 @@ impl Load {
         opcode: WrOpcode::RdmaWrite,
         size: super::SMALL,
         pairs: 1,
+        idle: 0,
         qps: 1,
         mrs: 1,
         pages: Pages::Adjacent,
@@ -115,10 +118,11 @@ impl Load {
         let dir = tempfile::tempdir().expect("a directory");
         let daemons = self.daemons(dir.path());
         let vms: Vec<&Vm> = daemons.iter().flat_map(|daemon| &daemon.vms).collect();
-        let (ours, theirs) = vms.split_at(self.pairs as usize);
+        let (ours, theirs) = vms.split_at(vms.len() / 2);
         let pairs: Vec<_> = ours
             .iter()
             .zip(theirs)
+            .take(self.pairs as usize)
             .map(|(ours, theirs)| Pair::new(self, ours, theirs))
             .collect();
         // The first round is not measured: it allocates the memory.
@@ -147,7 +151,8 @@ impl Load {
             Way::Udp => udp(),
             Way::Unix => unix(dir),
         };
-        [1..=pairs, pairs + 1..=2 * pairs]
+        let vms = pairs + self.idle as usize;
+        [1..=vms, vms + 1..=2 * vms]
             .into_iter()
             .zip(uplinks)
             .map(|(vms, uplink)| {

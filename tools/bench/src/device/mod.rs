@@ -55,6 +55,8 @@ const SIZES: [u32; 6] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20];
 const QPS: [u32; 4] = [1, 10, 100, 1000];
 const MRS: [u32; 4] = [1, 100, 1000, 10_000];
 const PAIRS: [u32; 3] = [1, 4, 16];
+/// Number of idle VMs of each daemon, whose influence on a busy one is measured.
+const IDLE: u32 = 127;
 /// Size of the smallest messages, in bytes.
 const SMALL: u32 = 64;
 /// Size of a page, in bytes: longer messages need several pages.
@@ -138,6 +140,14 @@ fn unnamed() -> impl Iterator<Item = Subject> {
                 bandwidth(load, configuration(way))
             })
         });
+    let crowded = Load {
+        way: Way::Unix,
+        size: PAGE,
+        idle: IDLE,
+        ..Load::SMALL
+    };
+    let crowd = format!("{}, {IDLE} idle ports", configuration(Way::Unix));
+    let crowded = bandwidth(crowded, &crowd);
     let apart = SIZES
         .into_iter()
         .filter(|size| *size > PAGE)
@@ -197,6 +207,7 @@ fn unnamed() -> impl Iterator<Item = Subject> {
         .chain(streams)
         .chain(latencies)
         .chain(bandwidths)
+        .chain([crowded])
         .chain(apart)
         .chain(spreads)
 }

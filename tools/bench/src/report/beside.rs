@@ -105,8 +105,8 @@ mod tests {
         report.add(Key::new(LOOPBACK, "host", "MB/s").size(4096), 2.0);
         let mut lines = cells(&report);
         lines.retain(|line| line[2] == "4 KiB");
-        // Three operations in four ways.
-        assert_eq!(lines.len(), 12);
+        // Three operations in four ways, and one beside idle ports.
+        assert_eq!(lines.len(), 13);
         for line in lines {
             assert_eq!(line[4..], ["1.00", "1.00", "1.00"], "{line:?}");
         }
