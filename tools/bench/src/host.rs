@@ -19,7 +19,7 @@ use dma::{DmaSpace, PAGE_SIZE};
 use crate::device::rate;
 use crate::figure::{Key, Report};
 use crate::loopback;
-use crate::memory::OwnMemory;
+use crate::memory::{copy_pages, OwnMemory};
 
 /// log2 of the copied message sizes: every power of two, as in perftest.
 const SIZES: RangeInclusive<u32> = 1..=23;
@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> Result<Report> {
             report.add(Key::new(MEMCPY, "host", "MB/s").size(size), copy_rate(size));
             if size > PAGE_SIZE {
                 let key = Key::new(PAGEWISE, "host", "MB/s").size(size);
-                report.add(key, pagewise_copy_rate(size));
+                report.add(key, copy_pages(size));
             }
         }
         let tcp = |name, unit, size: usize| Key::new(name, "host", unit).size(size as u64);
@@ -83,24 +83,6 @@ fn copy_rate(size: u64) -> f64 {
     let mut target = OwnMemory::new(size);
     let to = target.bytes();
     rate(size, || from.read(0, to).expect("inside"))
-}
-
-/// The [rate](copy_rate) for messages of several pages, whose pages are in reverse order in memory.
-fn pagewise_copy_rate(size: u64) -> f64 {
-    let source = DmaSpace::anonymous(0, size);
-    let source = source.enter();
-    let mut target = OwnMemory::new(size);
-    let pages = target.bytes().chunks_mut(PAGE_SIZE as usize).enumerate();
-    let pages = pages.rev().map(|(page, to)| {
-        let from = source.slice(page as u64 * PAGE_SIZE, to.len());
-        (from.expect("memory"), to)
-    });
-    let mut pages: Vec<_> = pages.collect();
-    rate(size, || {
-        for (from, to) in &mut pages {
-            from.read(0, to).expect("inside");
-        }
-    })
 }
 
 /// The time in µs from a store to the arrival of the answer of a spinning thread.

@@ -9,10 +9,10 @@ use std::thread;
 
 use dma::{DmaSlice, DmaSpace};
 
+use super::cpu;
 use super::load::area;
-use super::{cpu, PAGE};
 use crate::loopback;
-use crate::memory::OwnMemory;
+use crate::memory::{self, OwnMemory};
 
 /// Payload of a packet, in bytes.
 const PACKET: usize = 4096;
@@ -31,21 +31,7 @@ pub fn copy(size: u32) -> f64 {
 /// pages have the same order as those of the measured messages, and their addresses are known
 /// before.
 pub fn copy_pages(size: u32) -> f64 {
-    let len = area(size);
-    let memory = DmaSpace::anonymous(0, len);
-    let memory = memory.enter();
-    let mut target = OwnMemory::new(len);
-    let pages = target.bytes().chunks_mut(PAGE as usize).enumerate().rev();
-    let pages = pages.map(|(index, target)| {
-        let at = index as u64 * u64::from(PAGE);
-        (memory.slice(at, target.len()).expect("memory"), target)
-    });
-    let mut pages: Vec<_> = pages.collect();
-    cpu::rate(len, || {
-        for (source, target) in &mut pages {
-            source.read(0, target).expect("inside");
-        }
-    })
+    memory::copy_pages(area(size))
 }
 
 /// The rate in MB/s of copies of this size from a VM. After each packet's payload is copied, its
