@@ -35,12 +35,18 @@ impl Calls {
         self.waker.wake();
     }
 
+    /// Notes in the thread itself that it has left frames of the engine of `port` for its next
+    /// round.
+    pub(crate) fn left(&self, port: PortIndex) {
+        self.senders.insert(port);
+    }
+
     /// Notes in the thread itself that the engine of `port` has got free buffers.
     pub(crate) fn freed(&self, port: PortIndex) {
         self.with_room.insert(port);
     }
 
-    /// Ports whose engines have sent frames since the last call.
+    /// Ports whose engines have sent frames since the last call, or had frames left.
     pub(crate) fn take_senders(&self) -> impl Iterator<Item = PortIndex> + '_ {
         self.senders.take()
     }

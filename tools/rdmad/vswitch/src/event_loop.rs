@@ -50,9 +50,7 @@ pub(crate) struct EventLoop {
     spares: Vec<Frame>,
     /// Sources whose links may have frames for this round.
     readable: Listed,
-    /// Ports whose engines may have frames for this round.
-    senders: Listed,
-    /// The sources of one of these sets that are being handled.
+    /// Indices of sources or ports that are being handled. A round uses its memory again.
     handled: Vec<usize>,
     /// Time of this round.
     now: Instant,
@@ -127,7 +125,6 @@ impl EventLoop {
             pcap,
             injector: faults.map(Injector::new),
             readable: Listed::new(forwarder.pools.len()),
-            senders: Listed::new(forwarder.ports.len()),
             handled: Vec::new(),
             forwarder,
             spares,
@@ -213,13 +210,11 @@ impl EventLoop {
                 self.more |= self.forwarder.held_for(source).is_none();
             }
         }
-        for port in self.forwarder.calls.take_senders() {
-            self.senders.add(port.0);
-        }
-        self.senders.take(&mut handled);
+        handled.clear();
+        handled.extend(self.forwarder.calls.take_senders().map(|port| port.0));
         for port in handled.iter().copied().map(PortIndex) {
             if self.drain_engine(port) {
-                self.senders.add(port.0);
+                self.forwarder.calls.left(port);
                 self.more = true;
             }
         }

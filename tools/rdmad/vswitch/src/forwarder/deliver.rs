@@ -86,7 +86,7 @@ impl Forwarder {
 
     /// The port for whose network interface `source` waits, if it does.
     pub(crate) fn held_for(&self, source: SourceIndex) -> Option<PortIndex> {
-        self.ports.get(source.0)?.net.as_ref()?.held_for
+        self.link_at(source)?.held_for
     }
 
     /// Delivers a frame to an engine. `None` if there was no buffer for the frame.
