@@ -160,8 +160,8 @@ impl Runtime {
     }
 
     /// Executes the next step of a stepped worker: begins a round, gives one flow a turn, or ends
-    /// the round. Returns whether the worker is awake. The order of these calls, and
-    /// of the frames that an idle caller delivers, determines what the workers do.
+    /// the round. Returns whether the worker is awake. The order of these calls, and of the frames
+    /// that an idle caller delivers, determines what the workers do.
     pub fn step(&self, worker: usize) -> bool {
         self.crew.step(worker)
     }
