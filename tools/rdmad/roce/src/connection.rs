@@ -2,11 +2,13 @@
 
 //! Types that the state machines of several transport services use.
 
+use std::ops::Deref;
+
 use virtio_rdma_abi::ib::DEFAULT_PKEY;
 use virtio_rdma_abi::number::Qpn;
 
 use crate::headers::Bth;
-use crate::net::Path;
+use crate::net::{Path, Template};
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, Mtu};
 
@@ -37,6 +39,40 @@ impl Connection {
     /// The base header of a packet to the peer, without flags.
     pub(crate) fn bth(&self, psn: Psn) -> Bth {
         Bth::new(self.pkey, self.dest_qpn, psn)
+    }
+}
+
+/// A connection as its state machines hold it, with the template of the headers of its packets.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    connection: Connection,
+    template: Template,
+}
+
+impl Line {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self {
+            template: Template::of(&connection.path),
+            connection,
+        }
+    }
+
+    /// Changes the path of packets to the peer.
+    pub(crate) fn set_path(&mut self, path: Path) {
+        self.connection.path = path;
+        self.template = Template::of(&path);
+    }
+
+    /// Ethernet, IP and UDP headers of packets to the peer.
+    pub(crate) const fn template(&self) -> &Template {
+        &self.template
+    }
+}
+
+impl Deref for Line {
+    type Target = Connection;
+    fn deref(&self) -> &Connection {
+        &self.connection
     }
 }
 

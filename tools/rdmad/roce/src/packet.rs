@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::frame::Frame;
 use crate::headers::{BadBody, Body, Bth, Headers, Reader};
 use crate::icrc::{Icrc, ICRC_SIZE};
-use crate::net::{NetError, Path, UDP_SIZE};
+use crate::net::{NetError, Path, Template, UDP_SIZE};
 use crate::opcode::Position;
 use crate::work::Mtu;
 
@@ -119,7 +119,12 @@ pub(crate) fn fits(position: Position, payload: &[u8], mtu: Mtu) -> bool {
 
 /// Size in bytes of a frame with these headers and a payload of `payload` bytes.
 pub fn frame_size(path: &Path, body: &Body, payload: usize) -> usize {
-    path.size() + Bth::SIZE + body.size() + payload.next_multiple_of(4) + ICRC_SIZE
+    total_size(path.size(), body, payload)
+}
+
+/// Size in bytes of a frame with `outer` bytes of headers around the transport headers.
+fn total_size(outer: usize, body: &Body, payload: usize) -> usize {
+    outer + Bth::SIZE + body.size() + payload.next_multiple_of(4) + ICRC_SIZE
 }
 
 /// Builds a frame. `fill` writes the payload directly into the frame. If `fill` fails, its error is
@@ -135,8 +140,8 @@ pub fn build<E>(
     payload: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    encode(frame, path, ident, headers, payload, fill)?;
-    seal(frame, path);
+    encode(frame, &Template::of(path), ident, headers, payload, fill)?;
+    seal(frame, path.ip_offset(), path.size());
     Ok(())
 }
 
@@ -149,7 +154,7 @@ pub fn build<E>(
 /// If the length of `frame` is not [`frame_size`].
 pub fn build_frame<E>(
     frame: &mut Frame,
-    path: &Path,
+    path: &Template,
     ident: u16,
     headers: &Headers,
     payload: usize,
@@ -159,7 +164,7 @@ pub fn build_frame<E>(
     if frame.offloads_icrc() {
         frame.set_lacks_icrc(true);
     } else {
-        seal(frame, path);
+        seal(frame, path.ip_offset(), path.size());
     }
     Ok(())
 }
@@ -175,27 +180,29 @@ pub fn complete(frame: &mut Frame) {
         return;
     };
     if length >= Bth::SIZE + ICRC_SIZE {
-        seal(&mut frame[..path.size() + length], &path);
+        let packet = &mut frame[..path.size() + length];
+        seal(packet, path.ip_offset(), path.size());
     }
 }
 
 /// Writes a frame whose ICRC is zero.
 fn encode<E>(
     frame: &mut [u8],
-    path: &Path,
+    path: &Template,
     ident: u16,
     headers: &Headers,
     payload: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    assert_eq!(frame.len(), frame_size(path, &headers.body, payload));
+    let size = total_size(path.size(), &headers.body, payload);
+    assert_eq!(frame.len(), size);
     let mut headers = *headers;
     let padded = payload.next_multiple_of(4);
     // The difference is at most 3, so the cast does not truncate.
     headers.bth.pad = (padded - payload) as u8;
     let start = path.size();
     let data = start + headers.size();
-    path.encode(ident, frame.len() - start, frame);
+    path.write(ident, size - start, frame);
     headers.encode(&mut frame[start..]);
     let (payload, rest) = frame[data..].split_at_mut(payload);
     fill(payload)?;
@@ -203,11 +210,11 @@ fn encode<E>(
     Ok(())
 }
 
-/// Writes the ICRC to the end of a packet with this path.
-fn seal(packet: &mut [u8], path: &Path) {
+/// Writes the ICRC to the end of a packet whose IP header begins at `ip`, and whose BTH begins at
+/// `transport`.
+fn seal(packet: &mut [u8], ip: usize, transport: usize) {
     let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_SIZE);
-    let (invariant, behind) =
-        covered[path.ip_offset()..].split_at(path.size() + Bth::SIZE - path.ip_offset());
+    let (invariant, behind) = covered[ip..].split_at(transport + Bth::SIZE - ip);
     icrc.copy_from_slice(&checksum(invariant, behind));
 }
 
@@ -248,11 +255,17 @@ mod tests {
         let headers = Headers::new(bth, RcRequest::from(SendPart::Only(With::Nothing)));
         let mut frame = pool.take(frame_size(path, &headers.body, PAYLOAD)).unwrap();
         frame.fill(0xee);
-        let built: Result<(), Infallible> =
-            build_frame(&mut frame, path, 3, &headers, PAYLOAD, |out| {
+        let built: Result<(), Infallible> = build_frame(
+            &mut frame,
+            &Template::of(path),
+            3,
+            &headers,
+            PAYLOAD,
+            |out| {
                 out.fill(7);
                 Ok(())
-            });
+            },
+        );
         let Ok(()) = built;
         frame
     }

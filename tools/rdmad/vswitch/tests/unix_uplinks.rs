@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::*;
-use roce::net::Mac;
+use roce::net::{Mac, Template};
 use roce::packet::build_frame;
 use roce::{Frame, FramePort, Packet};
 use tempfile::TempDir;
@@ -58,10 +58,17 @@ impl Side {
     fn send(&self, dst: Mac, number: u8) {
         let (path, headers) = send_only(dst, mac(self.port), number, 0);
         let mut frame = self.engine.frame(roce(dst, mac(0), 0).len()).unwrap();
-        build_frame(&mut frame, &path, 0, &headers, PAYLOAD, |out| {
-            out.fill(number);
-            Ok::<_, ()>(())
-        })
+        build_frame(
+            &mut frame,
+            &Template::of(&path),
+            0,
+            &headers,
+            PAYLOAD,
+            |out| {
+                out.fill(number);
+                Ok::<_, ()>(())
+            },
+        )
         .unwrap();
         self.engine.send(frame);
     }

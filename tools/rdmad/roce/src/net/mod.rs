@@ -6,6 +6,7 @@ mod checksum;
 mod derive;
 mod ecn;
 mod inspect;
+mod template;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,6 +22,7 @@ pub use self::derive::{
 };
 pub use self::ecn::{mark, Ecn};
 pub use self::inspect::{carries_roce, inspect, Content};
+pub use self::template::Template;
 
 /// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
@@ -169,10 +171,10 @@ impl Path {
         self.ip_offset() + self.addresses.ip_size() + UDP_SIZE
     }
 
-    /// Writes the headers of a UDP payload of `payload` bytes to the front of `out`. The UDP
-    /// checksum is zero: RoCEv2 relies on the ICRC.
-    pub(crate) fn encode(&self, ident: u16, payload: usize, out: &mut [u8]) {
-        let udp_length = UDP_SIZE + payload;
+    /// Writes the headers to `out`, which has their size. Fields that differ between packets are
+    /// zero: lengths, IPv4 identification and IPv4 header checksum. So is the UDP checksum: RoCEv2
+    /// relies on the ICRC.
+    fn encode(&self, out: &mut [u8]) {
         let (ethernet, packet) = out.split_at_mut(self.ip_offset());
         let (ip, udp) = packet.split_at_mut(self.addresses.ip_size());
         let mut writer = Writer::new(ethernet);
@@ -187,23 +189,20 @@ impl Path {
             Addresses::V6(..) => ETHERTYPE_IPV6,
         };
         writer.put(ethertype.to_be_bytes());
-        self.encode_ip(ident, udp_length, ip);
+        self.encode_ip_template(ip);
         let mut writer = Writer::new(udp);
         writer.put(self.src_port.to_be_bytes());
         writer.put(ROCE_PORT.to_be_bytes());
-        writer.put(length_field(udp_length).to_be_bytes());
-        writer.put([0, 0]);
+        writer.put([0; 4]);
     }
 
-    /// Writes the IP header of a packet with `udp_length` bytes of UDP header and payload to `out`,
-    /// which has the size of the IP header. IPv4 packets carry the flag "don't fragment".
-    pub(crate) fn encode_ip(&self, ident: u16, udp_length: usize, out: &mut [u8]) {
+    /// Writes the IP header to `out`, which has its size, without the fields that differ between
+    /// packets. IPv4 packets carry the flag "don't fragment".
+    fn encode_ip_template(&self, out: &mut [u8]) {
         let mut writer = Writer::new(out);
         match self.addresses {
             Addresses::V4(src, dst) => {
-                writer.put([0x45, self.traffic_class]);
-                writer.put(length_field(IPV4_SIZE + udp_length).to_be_bytes());
-                writer.put(ident.to_be_bytes());
+                writer.put([0x45, self.traffic_class, 0, 0, 0, 0]);
                 writer.put(IPV4_DONT_FRAGMENT.to_be_bytes());
                 writer.put([self.hop_limit, PROTOCOL_UDP, 0, 0]);
                 writer.put(src.octets());
@@ -214,15 +213,26 @@ impl Path {
                     | (u32::from(self.traffic_class) << 20)
                     | (self.flow_label & 0xf_ffff);
                 writer.put(word.to_be_bytes());
-                writer.put(length_field(udp_length).to_be_bytes());
-                writer.put([PROTOCOL_UDP, self.hop_limit]);
+                writer.put([0, 0, PROTOCOL_UDP, self.hop_limit]);
                 writer.put(src.octets());
                 writer.put(dst.octets());
             }
         }
-        if let Addresses::V4(..) = self.addresses {
-            let checksum = !fold(sum(out));
-            out[10..12].copy_from_slice(&checksum.to_be_bytes());
+    }
+
+    /// Writes the IP header of a packet with `udp_length` bytes of UDP header and payload to `out`,
+    /// which has the size of the IP header.
+    pub(crate) fn encode_ip(&self, ident: u16, udp_length: usize, out: &mut [u8]) {
+        self.encode_ip_template(out);
+        fill_ip(self.ipv4_sum(out), ident, udp_length, out);
+    }
+
+    /// The sum of the 16-bit words of an IPv4 header; `None` for IPv6, whose header has no
+    /// checksum.
+    fn ipv4_sum(&self, header: &[u8]) -> Option<u64> {
+        match self.addresses {
+            Addresses::V4(..) => Some(sum(header)),
+            Addresses::V6(..) => None,
         }
     }
 
@@ -267,6 +277,21 @@ impl Path {
             ident,
             udp.len() - UDP_SIZE,
         ))
+    }
+}
+
+/// Fills in the fields that differ between packets of a path, in an IP header where they are zero.
+/// `ipv4_sum` is the [sum](Path::ipv4_sum) of the header.
+fn fill_ip(ipv4_sum: Option<u64>, ident: u16, udp_length: usize, header: &mut [u8]) {
+    match ipv4_sum {
+        Some(sum) => {
+            let total = length_field(IPV4_SIZE + udp_length);
+            let checksum = !fold(sum + u64::from(total) + u64::from(ident));
+            header[2..4].copy_from_slice(&total.to_be_bytes());
+            header[4..6].copy_from_slice(&ident.to_be_bytes());
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        None => header[4..6].copy_from_slice(&length_field(udp_length).to_be_bytes()),
     }
 }
 

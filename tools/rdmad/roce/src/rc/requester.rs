@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use budget::{ChargedQueue, Exhausted, MemoryBudget};
 
-use crate::connection::{Connection, QpError};
+use crate::connection::{Connection, Line, QpError};
 use crate::env::{Incident, RequesterEnv};
 use crate::net::Path;
 use crate::psn::Psn;
@@ -85,7 +85,7 @@ const fn is_answered(op: &SendOp) -> bool {
 /// a work request.
 #[derive(Debug)]
 pub struct Requester<L> {
-    connection: Connection,
+    connection: Line,
     attr: RequesterAttr,
     queue: ChargedQueue<Pending<L>>,
     /// Index in `queue` of the work request that `next` belongs to.
@@ -124,7 +124,7 @@ impl<L> Requester<L> {
     pub fn new(mut connection: Connection, attr: RequesterAttr) -> Self {
         connection.path = capable(connection.path);
         Self {
-            connection,
+            connection: Line::new(connection),
             attr,
             queue: ChargedQueue::default(),
             cursor: 0,
@@ -260,7 +260,7 @@ impl<L> Requester<L> {
 
     /// Changes the path of packets to the peer.
     pub fn set_path(&mut self, path: Path) {
-        self.connection.path = capable(path);
+        self.connection.set_path(capable(path));
     }
 
     /// Ends the connection and returns the work requests that have not ended, in the order of

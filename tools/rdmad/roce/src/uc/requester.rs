@@ -6,7 +6,7 @@ mod committed;
 
 use budget::{ChargedQueue, Exhausted, MemoryBudget};
 
-use crate::connection::{ident, Connection, Pause, QpError, Sent};
+use crate::connection::{ident, Connection, Line, Pause, QpError, Sent};
 use crate::env::RequesterEnv;
 use crate::headers::{Body, Headers};
 use crate::net::Path;
@@ -20,7 +20,7 @@ pub use self::committed::RequesterState;
 /// Sends the work requests of one QP. `L` describes the local memory of a work request.
 #[derive(Debug)]
 pub struct Requester<L> {
-    connection: Connection,
+    connection: Line,
     /// Work requests that have not ended. An invalid one also has the status with which it will
     /// fail.
     queue: ChargedQueue<(SendWr<L>, Option<WcStatus>)>,
@@ -38,7 +38,7 @@ impl<L> Requester<L> {
     /// [`make_room`](Self::make_room) adds room.
     pub fn new(connection: Connection, sq_psn: u32) -> Self {
         Self {
-            connection,
+            connection: Line::new(connection),
             queue: ChargedQueue::default(),
             index: 0,
             next: Psn::new(sq_psn),
@@ -117,7 +117,7 @@ impl<L> Requester<L> {
 
     /// Changes the path of packets to the peer.
     pub fn set_path(&mut self, path: Path) {
-        self.connection.path = path;
+        self.connection.set_path(path);
     }
 
     /// Stops the requester and returns the work requests that have not ended, in the order of
@@ -174,15 +174,14 @@ impl<L> Requester<L> {
         let mut bth = self.connection.bth(self.next);
         bth.solicited = segment.solicited;
         let headers = Headers::new(bth, Body::Uc(segment.part));
-        let path = &self.connection.path;
         let length = segment.length as usize;
-        let size = frame_size(path, &headers.body, length);
+        let size = frame_size(&self.connection.path, &headers.body, length);
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
         build_frame(
             &mut frame,
-            path,
+            self.connection.template(),
             ident(self.next),
             &headers,
             length,

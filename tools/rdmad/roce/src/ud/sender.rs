@@ -7,7 +7,7 @@ use virtio_rdma_abi::number::Qpn;
 use crate::connection::ident;
 use crate::env::RequesterEnv;
 use crate::headers::{Body, Bth, Deth, Headers};
-use crate::net::Path;
+use crate::net::{Path, Template};
 use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
 use crate::work::{Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
@@ -97,7 +97,7 @@ impl Sender {
         };
         build_frame(
             &mut frame,
-            &to.path,
+            &Template::of(&to.path),
             ident(self.next),
             &headers,
             length,

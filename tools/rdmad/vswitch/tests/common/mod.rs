@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use roce::headers::{Bth, Headers, RcRequest, SendPart};
-use roce::net::{Addresses, Mac};
+use roce::net::{Addresses, Mac, Template};
 use roce::packet::{build, build_frame, frame_size};
 use roce::work::With;
 use roce::{Frame, FramePort, Path, Psn, Qpn};
@@ -235,10 +235,17 @@ impl Rig {
         let (path, headers) = send_only(dst, mac(port), number, 0);
         let size = frame_size(&path, &headers.body, PAYLOAD);
         let mut frame = engine.frame(size).expect("a buffer");
-        let built: Result<(), ()> = build_frame(&mut frame, &path, 0, &headers, PAYLOAD, |out| {
-            out.fill(number);
-            Ok(())
-        });
+        let built: Result<(), ()> = build_frame(
+            &mut frame,
+            &Template::of(&path),
+            0,
+            &headers,
+            PAYLOAD,
+            |out| {
+                out.fill(number);
+                Ok(())
+            },
+        );
         built.unwrap();
         assert!(frame.lacks_icrc());
         engine.send(frame);

@@ -91,13 +91,13 @@ impl<L> Requester<L> {
         now: Instant,
         env: &mut E,
     ) -> Option<usize> {
-        let path = &self.connection.path;
         let length = next.length as usize;
-        let psn = next.headers.bth.psn;
-        let size = frame_size(path, &next.headers.body, length);
+        let id = ident(next.headers.bth.psn);
+        let size = frame_size(&self.connection.path, &next.headers.body, length);
         let mut frame = env.frame(size)?;
         let pending = self.queue.get_mut(self.cursor)?;
-        let built = build_frame(&mut frame, path, ident(psn), &next.headers, length, |out| {
+        let template = self.connection.template();
+        let built = build_frame(&mut frame, template, id, &next.headers, length, |out| {
             if out.is_empty() {
                 return Ok(());
             }

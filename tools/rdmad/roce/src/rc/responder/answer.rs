@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, ResponderEnv};
 use crate::headers::{Aeth, Headers, RcResponse, ReadPart, Syndrome};
-use crate::net::{Ecn, Path};
+use crate::net::{Ecn, Path, Template};
 use crate::opcode::Position;
 use crate::packet::{build_frame, frame_size};
 use crate::psn::Psn;
@@ -75,14 +75,13 @@ impl<R> Responder<R> {
             }
         };
         let headers = Headers::new(self.connection.bth(job.psn), response);
-        let path = &self.connection.path;
-        let size = frame_size(path, &headers.body, length as usize);
+        let size = frame_size(&self.connection.path, &headers.body, length as usize);
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
         let built = build_frame(
             &mut frame,
-            path,
+            self.connection.template(),
             ident(job.psn),
             &headers,
             length as usize,
@@ -134,7 +133,7 @@ impl<R> Responder<R> {
             traffic_class: Ecn::NotCapable.within(self.connection.path.traffic_class),
             ..self.connection.path
         };
-        let size = self.send_bare(&path, &headers, env)?;
+        let size = self.send_bare(&path, &Template::of(&path), &headers, env)?;
         self.notifier.sent();
         env.count(Incident::NotificationSent);
         Some(size)
@@ -151,7 +150,8 @@ impl<R> Responder<R> {
             msn: self.msn,
         };
         let headers = Headers::new(self.connection.bth(psn), RcResponse::Ack(aeth));
-        let size = self.send_bare(&self.connection.path, &headers, env)?;
+        let line = &self.connection;
+        let size = self.send_bare(&line.path, line.template(), &headers, env)?;
         match self.nak {
             Some(Syndrome::Rnr(_)) => env.count(Incident::RnrNakSent),
             Some(Syndrome::Nak(_)) => env.count(Incident::NakSent),
@@ -167,6 +167,7 @@ impl<R> Responder<R> {
     fn send_bare<E: ResponderEnv<Recv = R>>(
         &self,
         path: &Path,
+        template: &Template,
         headers: &Headers,
         env: &mut E,
     ) -> Option<usize> {
@@ -174,7 +175,7 @@ impl<R> Responder<R> {
         let mut frame = env.frame(size)?;
         let id = ident(headers.bth.psn);
         let built: Result<(), Infallible> =
-            build_frame(&mut frame, path, id, headers, 0, |_| Ok(()));
+            build_frame(&mut frame, template, id, headers, 0, |_| Ok(()));
         match built {
             Ok(()) => env.send(frame),
         }
