@@ -3,8 +3,10 @@
 //! A network that holds frames in flight until a target delivers or loses them.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::{Arc, Mutex, Weak};
 
+use roce::frame::Frames;
 use roce::{Frame, FramePool, FramePort};
 use verbs::{Device, Runtime};
 
@@ -118,12 +120,16 @@ impl FramePort for Port {
         self.pool.take(len)
     }
 
+    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+        self.pool.take_many(iter::repeat_n(len, count), frames);
+    }
+
     fn memory(&self) -> usize {
         self.pool.memory()
     }
 
-    fn send(&self, frame: Frame) {
-        self.flying.lock().unwrap().push_back(frame);
+    fn send(&self, frames: &mut Frames) {
+        self.flying.lock().unwrap().extend(frames.drain(..));
     }
 
     fn receive(&self) -> Option<Frame> {

@@ -2,20 +2,23 @@
 
 //! The interface between an engine and the Ethernet switch.
 
+use crate::frame::{Frame, Frames};
 use crate::net::Mac;
-use crate::Frame;
 
 /// A port of the Ethernet switch, through which an engine sends and receives RoCE frames.
 ///
 /// The switch wakes the engine when frames arrive, and when a buffer is free after
-/// [`frame`](Self::frame) found none.
+/// [`frame`](Self::frame) or [`reserve`](Self::reserve) found none.
 pub trait FramePort: Send + Sync {
     /// A buffer for a frame of `len` bytes, or `None` if all buffers of this port are in use.
     fn frame(&self, len: usize) -> Option<Frame>;
+    /// Adds buffers for `count` frames of `len` bytes to `frames`, or as many as are free and there
+    /// is room for.
+    fn reserve(&self, len: usize, count: usize, frames: &mut Frames);
     /// Maximum total size in bytes of the buffers that the port may allocate.
     fn memory(&self) -> usize;
-    /// Sends a complete frame, whose buffer is from [`frame`](Self::frame).
-    fn send(&self, frame: Frame);
+    /// Sends complete frames, whose buffers are from this port. Leaves `frames` empty.
+    fn send(&self, frames: &mut Frames);
     /// Takes the next received frame.
     fn receive(&self) -> Option<Frame>;
     /// Subscribes to RoCE frames to the multicast address `mac`. Frames that this port itself sends

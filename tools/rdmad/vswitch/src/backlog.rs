@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use roce::Frame;
+use roce::{frame, Frame};
 
 use crate::index::SourceIndex;
 
@@ -129,6 +129,10 @@ impl Backlog {
 
     /// Removes the first `count` of the [chosen](Self::choose) frames.
     pub(crate) fn remove(&mut self, count: usize) {
+        let (front, back) = self.chosen.as_mut_slices();
+        let of_front = count.min(front.len());
+        frame::release(&mut front[..of_front]);
+        frame::release(&mut back[..count - of_front]);
         self.chosen.drain(..count);
         for (source, _) in self.origins.drain(..count) {
             self.queues[source.0].len -= 1;

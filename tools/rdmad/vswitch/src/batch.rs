@@ -113,7 +113,7 @@ impl Entries<'_> {
     }
 
     /// The length of each frame, and whether it lacks an ICRC.
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, bool)> + '_ {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, bool)> + Clone + '_ {
         self.0.chunks_exact(ENTRY).map(|entry| {
             let half = |at: usize| u16::from_be_bytes([entry[at], entry[at + 1]]);
             (usize::from(half(0)), half(2) & LACKS_ICRC != 0)

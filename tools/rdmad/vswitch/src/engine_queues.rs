@@ -5,11 +5,13 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
+use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
+use roce::frame::Frames;
 use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
@@ -144,14 +146,21 @@ impl EngineQueues {
         self.incoming.len() < UPLINK_SHARE && self.deliver(frame)
     }
 
-    /// Queues a frame for the engine and notifies the engine. Counts the frame.
-    fn accept(&self, frame: Frame) {
-        if self.deliver(frame) {
-            self.counters.sent.add_one();
-            self.notify(Caller::Busy);
-        } else {
-            self.counters.dropped.add_one();
+    /// Queues frames for the engine and notifies the engine. Counts the frames.
+    fn accept(&self, frames: impl Iterator<Item = Frame>) {
+        let (mut sent, mut dropped) = (0, 0);
+        for frame in frames {
+            match self.incoming.push(frame) {
+                Ok(()) => sent += 1,
+                Err(_) => dropped += 1,
+            }
         }
+        self.counters.engine_longest.note(self.incoming.len());
+        self.counters.sent.add(sent);
+        if dropped > 0 {
+            self.counters.dropped.add(dropped);
+        }
+        self.notify(Caller::Busy);
     }
 
     /// Whether the engine has joined a multicast address.
@@ -220,6 +229,27 @@ impl EnginePort {
         }
     }
 
+    /// Passes frames to the switch's thread.
+    fn send_to_switch(&self, frames: impl ExactSizeIterator<Item = Frame>) {
+        if frames.len() == 0 {
+            return;
+        }
+        let completes = !self.engine.offloads_icrc.load(Ordering::Relaxed);
+        for mut frame in frames {
+            if completes {
+                // The ICRC is computed here, while the payload is in this CPU's cache.
+                roce::packet::complete(&mut frame);
+            }
+            if self.engine.outgoing.push(frame).is_err() {
+                // Only a frame of another pool can find the queue full.
+                self.engine.counters.dropped.add_one();
+            }
+        }
+        if !self.engine.has_called.swap(true, Ordering::SeqCst) {
+            self.engine.calls.sent(self.engine.seat);
+        }
+    }
+
     /// The destination address of a frame that may bypass the switch's thread: the caller may
     /// deliver it directly to the engine with this address.
     fn neighbour(&self, frame: &[u8]) -> Option<Mac> {
@@ -235,32 +265,31 @@ impl FramePort for EnginePort {
         self.engine.pool.take(len)
     }
 
+    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+        let lengths = iter::repeat_n(len, count);
+        self.engine.pool.take_many(lengths, frames);
+    }
+
     fn memory(&self) -> usize {
         self.engine.pool.memory()
     }
 
-    fn send(&self, frame: Frame) {
-        let mut frame = Some(frame);
-        if let Some(to) = frame.as_deref().and_then(|frame| self.neighbour(frame)) {
-            self.neighbours.with(&to, |neighbour| {
-                if let Some(frame) = frame.take_if(|_| !neighbour.is_watched()) {
-                    self.engine.counters.received.add_one();
-                    // A frame between engines of one process needs no ICRC.
-                    neighbour.accept(frame);
-                }
-            });
-        }
-        let Some(mut frame) = frame else { return };
-        if !self.engine.offloads_icrc.load(Ordering::Relaxed) {
-            // The ICRC is computed here, while the payload is in this CPU's cache.
-            roce::packet::complete(&mut frame);
-        }
-        if self.engine.outgoing.push(frame).is_err() {
-            // Only a frame of another pool can find the queue full.
-            self.engine.counters.dropped.add_one();
-        }
-        if !self.engine.has_called.swap(true, Ordering::SeqCst) {
-            self.engine.calls.sent(self.engine.seat);
+    fn send(&self, frames: &mut Frames) {
+        while let Some(first) = frames.first() {
+            let to = self.neighbour(first);
+            let is_other = |frame: &Frame| self.neighbour(frame) != to;
+            let end = frames.iter().position(is_other);
+            let mut run = frames.drain(..end.unwrap_or(frames.len()));
+            if let Some(to) = to {
+                self.neighbours.with(&to, |neighbour| {
+                    if !neighbour.is_watched() {
+                        self.engine.counters.received.add(run.len());
+                        // A frame between engines of one process needs no ICRC.
+                        neighbour.accept(&mut run);
+                    }
+                });
+            }
+            self.send_to_switch(run);
         }
     }
 

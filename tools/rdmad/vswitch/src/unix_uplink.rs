@@ -16,6 +16,7 @@ use std::mem;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
+use roce::frame::Frames;
 use roce::{Frame, FramePool};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -223,15 +224,22 @@ impl UnixUplink {
         entries: batch::Entries<'_>,
         pool: &FramePool,
     ) -> Result<(), Errno> {
-        for (len, lacks_icrc) in entries.iter() {
+        let total = entries.iter().len();
+        while self.arrived.len() < total {
+            let rest = entries.iter().skip(self.arrived.len());
+            let mut frames = Frames::new();
+            pool.take_many(rest.clone().map(|(len, _)| len), &mut frames);
             // If there is no buffer for a frame, this frame and the following ones are lost.
-            let Some(mut frame) = pool.take(len) else {
+            if frames.is_empty() {
                 break;
-            };
-            frame.set_lacks_icrc(lacks_icrc);
-            self.arrived.push_back(frame);
+            }
+            let marked = frames.into_iter().zip(rest).map(|(mut frame, entry)| {
+                frame.set_lacks_icrc(entry.1);
+                frame
+            });
+            self.arrived.extend(marked);
         }
-        self.lost = entries.iter().len() - self.arrived.len();
+        self.lost = total - self.arrived.len();
         let count = self.arrived.len();
         let Self {
             peer,

@@ -115,6 +115,29 @@ fn network_interfaces_speak_no_roce() {
 }
 
 #[test]
+fn frames_that_are_sent_together_go_each_to_its_destination_in_order() {
+    let rig = Rig::new(3, 1);
+    let to = [1, 1, 9, 1, 2, 9, 2, 1];
+    let frames: Vec<_> = { 0.. }
+        .zip(to)
+        .map(|(number, to)| match to {
+            9 => roce(OUTSIDE, mac(0), number),
+            port => roce(mac(port), mac(0), number),
+        })
+        .collect();
+    rig.engine_send_all(0, &frames);
+    for (frame, to) in frames.iter().zip(to) {
+        match to {
+            9 => assert!(rig.uplinks[0].receive() == *frame),
+            port => assert_eq!(rig.engine_receive(port)[..], frame[..]),
+        }
+    }
+    rig.counts(0, |stats| stats.received, 8);
+    rig.counts(1, |stats| stats.sent, 4);
+    rig.counts(2, |stats| stats.sent, 2);
+}
+
+#[test]
 fn a_network_interface_speaks_roce_if_told_so() {
     const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
     let rig = Rig::with(2, 1, |config| config.ports[0].net_roce = true);

@@ -176,7 +176,7 @@ fn an_engine_that_does_not_receive_holds_up_its_peer_alone() {
     // The sender's buffers run out when all of them are in the receiver's queue.
     while let Some(mut frame) = sender.frame(roce(mac(1), mac(0), 0).len()) {
         frame.copy_from_slice(&roce(mac(1), mac(0), sent as u8));
-        sender.send(frame);
+        send_frame(sender, frame);
         sent += 1;
         assert!(sent < 100_000);
     }
@@ -215,7 +215,7 @@ fn exhaust_with(rig: &Rig, traffic_class: u8) -> usize {
         match engine.frame(bytes.len()) {
             Some(mut frame) => {
                 frame.copy_from_slice(&bytes);
-                engine.send(frame);
+                send_frame(engine, frame);
             }
             None => return sent,
         }
@@ -488,7 +488,7 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
         for bytes in chunk {
             let mut frame = engine.frame(bytes.len()).unwrap();
             frame.copy_from_slice(bytes);
-            engine.send(frame);
+            send_frame(engine, frame);
         }
         for bytes in chunk {
             assert_eq!(&far.engine_receive(0)[..], bytes);

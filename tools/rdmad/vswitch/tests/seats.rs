@@ -32,7 +32,7 @@ fn rig(spare: usize) -> Rig {
 fn send(engine: &EnginePort, bytes: &[u8]) {
     let mut frame = engine.frame(bytes.len()).expect("a buffer");
     frame.copy_from_slice(bytes);
-    engine.send(frame);
+    send_frame(engine, frame);
 }
 
 fn receive(engine: &EnginePort) -> Frame {

@@ -71,7 +71,7 @@ impl Bottleneck {
         frame.fill(0);
         frame[..6].copy_from_slice(&OUTSIDE);
         frame[6..12].copy_from_slice(&mac(port));
-        self.engines[port].send(frame);
+        send_frame(&self.engines[port], frame);
         true
     }
 

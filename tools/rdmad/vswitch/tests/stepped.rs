@@ -88,7 +88,7 @@ fn an_engine_wakes_it_and_gets_its_frame_back() {
     let bytes = roce(OUTSIDE, mac(0), 1);
     let mut frame = engine.frame(bytes.len()).unwrap();
     frame.copy_from_slice(&bytes);
-    engine.send(frame);
+    send_frame(&engine, frame);
     // The engine uses one buffer, and each of the three links one buffer for its next frame.
     assert_eq!(switch.frames(), [1, 1, 1, 1]);
     assert!(switch.is_awake(now));
@@ -145,7 +145,7 @@ fn answers_from_the_thread_of_the_switch_leave_at_once() {
         while port.receive().is_some() {
             let mut frame = port.frame(bytes.len()).unwrap();
             frame.copy_from_slice(&bytes);
-            port.send(frame);
+            send_frame(&port, frame);
         }
     });
     a.send(&roce(mac(0), OUTSIDE, 1)).unwrap();
@@ -199,7 +199,7 @@ fn an_engine_with_room_again_may_work_in_the_thread_of_the_switch() {
     frames
         .into_iter()
         .take(64)
-        .for_each(|frame| engine.send(frame));
+        .for_each(|frame| send_frame(&engine, frame));
     // The other frames were dropped outside of a round.
     assert_eq!(std::mem::take(&mut *heard.lock().unwrap()), [Caller::Busy]);
     let rest = Vec::from_iter(std::iter::from_fn(|| engine.frame(60)));

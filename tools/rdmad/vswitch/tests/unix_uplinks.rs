@@ -70,7 +70,7 @@ impl Side {
             },
         )
         .unwrap();
-        self.engine.send(frame);
+        send_frame(&self.engine, frame);
     }
 
     fn receive(&self) -> Frame {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use roce::frame::Frames;
 use roce::FramePort;
 use tempfile::TempDir;
 use vswitch::mac_table::{CAPACITY, HOLD};
@@ -267,7 +268,7 @@ impl World {
                 };
                 buffer.copy_from_slice(frame);
                 self.ledger.send(from, frame);
-                engine.send(buffer);
+                engine.send(&mut Frames::from_iter([buffer]));
                 return true;
             }
         };

@@ -9,20 +9,26 @@ use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
 use crate::counters::Counter;
 use crate::memory::Fault;
-use crate::qp::{Qp, RecvIo, RecvTurn, SendIo, SendTurn};
+use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
 use crate::wqe::{PostedRecv, PostedSend};
-use crate::Device;
+
+use super::bundle::Bundle;
 
 /// The environment of a requester: access to the send half of its QP.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
     io: &'a mut SendIo,
+    bundle: Bundle<'a>,
 }
 
 impl<'a, 'b> SendEnv<'a, 'b> {
     /// The environment of the requester whose send half has `io`.
     pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
-        Self { turn, io }
+        Self {
+            bundle: Bundle::new(turn.qp, turn.device),
+            turn,
+            io,
+        }
     }
 }
 
@@ -34,7 +40,7 @@ impl Output for SendEnv<'_, '_> {
         let SendTurn { device, now, .. } = self.turn;
         let taken = device.pacer.take_bytes(*now, &mut self.io.port, len, len);
         self.io.passes(taken)?;
-        let frame = device.frames.frame(len);
+        let frame = self.bundle.frame(len);
         if frame.is_none() {
             device.pacer.give_bytes_back(&mut self.io.port, len);
         }
@@ -47,7 +53,7 @@ impl Output for SendEnv<'_, '_> {
             let bytes = frame.len() as u64;
             self.turn.count(Counter::PacedBytes, bytes);
         }
-        send_frame(self.turn.qp, self.turn.device, frame);
+        self.bundle.send(frame);
     }
 
     fn count(&mut self, what: Incident) {
@@ -95,22 +101,27 @@ impl RequesterEnv for SendEnv<'_, '_> {
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
     io: &'a mut RecvIo,
+    bundle: Bundle<'a>,
 }
 
 impl<'a, 'b> RecvEnv<'a, 'b> {
     /// The environment of the responder whose receive half has `io`.
     pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
-        Self { turn, io }
+        Self {
+            bundle: Bundle::new(turn.qp, turn.device),
+            turn,
+            io,
+        }
     }
 }
 
 impl Output for RecvEnv<'_, '_> {
     fn frame(&mut self, len: usize) -> Option<Frame> {
-        self.turn.device.frames.frame(len)
+        self.bundle.frame(len)
     }
 
     fn send(&mut self, frame: Frame) {
-        send_frame(self.turn.qp, self.turn.device, frame);
+        self.bundle.send(frame);
     }
 
     fn count(&mut self, what: Incident) {
@@ -197,14 +208,5 @@ impl RecvEnv<'_, '_> {
             }
             Fault::Memory => RemoteFault::Operational,
         }
-    }
-}
-
-/// Sends a frame of a QP, or drops it if the link is down.
-fn send_frame(qp: &Qp, device: &Device, frame: Frame) {
-    if device.link_is_up() {
-        qp.count(device, Counter::TxPackets, 1);
-        qp.count(device, Counter::TxBytes, frame.len() as u64);
-        device.frames.send(frame);
     }
 }

@@ -5,17 +5,8 @@
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrayvec::ArrayVec;
 use parking_lot::Mutex;
-use roce::Frame;
-
-/// Number of frames that are processed together. Successive frames for the same half of a QP are
-/// passed to it in one call. This number of frames fits a second-level cache, so a frame is still
-/// in the cache when its payload is copied after the check of its ICRC.
-pub(super) const FRAMES_AT_ONCE: usize = 16;
-
-/// Received frames, in order.
-pub(super) type Frames = ArrayVec<Frame, FRAMES_AT_ONCE>;
+use roce::frame::Frames;
 
 /// Frames that a turn took from the frame port without budget to process them. The next turn begins
 /// with these frames.

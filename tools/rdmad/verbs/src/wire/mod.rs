@@ -3,6 +3,7 @@
 //! The wire path: RoCEv2 packets between the QPs and the frame port.
 
 mod arrived;
+mod bundle;
 mod env;
 mod leftover;
 mod receive;

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dma::DmaView;
+use roce::frame::{self, BUNDLE};
 use roce::headers::Body;
 use roce::net::ip_to_gid;
 use roce::opcode::Service;
@@ -17,7 +18,6 @@ use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
 use virtio_rdma_abi::number::Qpn;
 
-use super::leftover::FRAMES_AT_ONCE;
 use super::{Arrived, RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
@@ -47,6 +47,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
             }
         }
         let done = receiver.frames(&frames, seen);
+        frame::release(&mut frames[..done]);
         frames.drain(..done);
         seen = frames.len();
     }
@@ -113,8 +114,8 @@ impl Receiving<'_> {
     /// Handles frames, as far as the budget permits, and returns the number of frames handled. The
     /// first `seen` frames were passed to an earlier call, which has counted them.
     fn frames(&self, frames: &[Frame], seen: usize) -> usize {
-        let mut places = ArrayVec::<usize, FRAMES_AT_ONCE>::new();
-        let mut packets = ArrayVec::<Arrived<'_>, FRAMES_AT_ONCE>::new();
+        let mut places = ArrayVec::<usize, BUNDLE>::new();
+        let mut packets = ArrayVec::<Arrived<'_>, BUNDLE>::new();
         for (place, frame) in frames.iter().enumerate() {
             match self.parse(frame, place < seen) {
                 Some(packet) => {

@@ -3,9 +3,11 @@
 //! A network whose frames are in flight until the simulation delivers, loses or duplicates them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use roce::frame::Frames;
 use roce::{Frame, FramePool, FramePort};
 use verbs::Device;
 use vswitch::Caller;
@@ -181,14 +183,20 @@ impl FramePort for Port {
         self.pool.take(len)
     }
 
+    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+        self.pool.take_many(iter::repeat_n(len, count), frames);
+    }
+
     fn memory(&self) -> usize {
         self.pool.memory()
     }
 
-    fn send(&self, frame: Frame) {
-        self.sent.lock().unwrap().count(&frame);
-        if let Some(net) = self.net.upgrade() {
-            net.flying.lock().unwrap().push_back(frame);
+    fn send(&self, frames: &mut Frames) {
+        let mut sent = self.sent.lock().unwrap();
+        frames.iter().for_each(|frame| sent.count(frame));
+        match self.net.upgrade() {
+            Some(net) => net.flying.lock().unwrap().extend(frames.drain(..)),
+            None => frames.clear(),
         }
     }
 

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use roce::frame::Frames;
 use roce::{Frame, FramePort};
 use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdCreatePd, CmdDeregMr};
@@ -48,8 +49,13 @@ impl FramePort for Fragile {
         self.port.frame(len)
     }
 
-    fn send(&self, frame: Frame) {
-        self.port.send(frame);
+    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+        panic_if(&self.sends);
+        self.port.reserve(len, count, frames);
+    }
+
+    fn send(&self, frames: &mut Frames) {
+        self.port.send(frames);
     }
 
     fn receive(&self) -> Option<Frame> {

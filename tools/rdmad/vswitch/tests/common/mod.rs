@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use roce::frame::Frames;
 use roce::headers::{Bth, Headers, RcRequest, SendPart};
 use roce::net::{Addresses, Mac, Template};
 use roce::packet::{build, build_frame, frame_size};
@@ -32,6 +33,11 @@ pub const BROADCAST: Mac = [0xff; 6];
 pub const OUTSIDE: Mac = [2, 0, 0, 0, 1, 1];
 /// Time limit of a wait, which only a broken switch exceeds.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Sends a frame from an engine.
+pub fn send_frame(engine: &EnginePort, frame: Frame) {
+    engine.send(&mut Frames::from_iter([frame]));
+}
 
 pub fn mac(port: usize) -> Mac {
     [2, 0, 0, 0, 0, port as u8 + 1]
@@ -224,9 +230,21 @@ impl Rig {
     }
 
     pub fn engine_send(&self, port: usize, bytes: &[u8]) {
-        let mut frame = self.engines[port].0.frame(bytes.len()).expect("a buffer");
-        frame.copy_from_slice(bytes);
-        self.engines[port].0.send(frame);
+        self.engine_send_all(port, &[bytes]);
+    }
+
+    /// Sends several frames from an engine at the same time.
+    pub fn engine_send_all(&self, port: usize, frames: &[impl AsRef<[u8]>]) {
+        let (engine, _) = &self.engines[port];
+        let frames = frames.iter().map(|bytes| {
+            let bytes = bytes.as_ref();
+            let mut frame = engine.frame(bytes.len()).expect("a buffer");
+            frame.copy_from_slice(bytes);
+            frame
+        });
+        let mut frames: Frames = frames.collect();
+        engine.send(&mut frames);
+        assert!(frames.is_empty());
     }
 
     /// Sends a frame like [`roce`] from an engine, without an ICRC.
@@ -248,7 +266,7 @@ impl Rig {
         );
         built.unwrap();
         assert!(frame.lacks_icrc());
-        engine.send(frame);
+        send_frame(engine, frame);
     }
 
     pub fn engine_receive(&self, port: usize) -> Frame {

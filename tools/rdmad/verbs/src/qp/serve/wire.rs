@@ -67,8 +67,8 @@ impl Qp {
             }
         }
         requester.hold(state == QpState::Sqd);
-        let mut env = SendEnv::new(turn, io);
-        let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
+        let limit = turn.budget.left_for_frames();
+        let sent = requester.transmit(limit, turn.now, &mut SendEnv::new(turn, io));
         // Work requests that prevented further fetching may have completed.
         let goes_on = state == QpState::Rts
             && !held

@@ -3,9 +3,11 @@
 //! A network of frame ports that can lose frames.
 
 use std::collections::{HashMap, VecDeque};
+use std::iter;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use roce::frame::Frames;
 use roce::headers::Headers;
 use roce::net::{gid_to_ip, Addresses};
 use roce::packet::{build, frame_size};
@@ -166,13 +168,18 @@ impl FramePort for Port {
         self.pool.take(len)
     }
 
+    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+        self.pool.take_many(iter::repeat_n(len, count), frames);
+    }
+
     fn memory(&self) -> usize {
         self.pool.memory()
     }
 
-    fn send(&self, frame: Frame) {
+    fn send(&self, frames: &mut Frames) {
+        let frames = frames.drain(..);
         if let Some(net) = self.net.upgrade() {
-            net.deliver(frame);
+            frames.for_each(|frame| net.deliver(frame));
         }
     }
 
