@@ -132,8 +132,10 @@ impl FramePort for Port {
         self.flying.lock().unwrap().extend(frames.drain(..));
     }
 
-    fn receive(&self) -> Option<Frame> {
-        self.inbox.lock().unwrap().pop_front()
+    fn receive(&self, most: usize, into: &mut Frames) {
+        let mut inbox = self.inbox.lock().unwrap();
+        let count = most.min(inbox.len()).min(into.remaining_capacity());
+        into.extend(inbox.drain(..count));
     }
 
     fn join(&self, _mac: [u8; 6]) {}

@@ -19,8 +19,8 @@ pub trait FramePort: Send + Sync {
     fn memory(&self) -> usize;
     /// Sends complete frames, whose buffers are from this port. Leaves `frames` empty.
     fn send(&self, frames: &mut Frames);
-    /// Takes the next received frame.
-    fn receive(&self) -> Option<Frame>;
+    /// Takes received frames in order: at most `most`, and as many as `into` has room for.
+    fn receive(&self, most: usize, into: &mut Frames);
     /// Subscribes to RoCE frames to the multicast address `mac`. Frames that this port itself sends
     /// to `mac` are received too. Subscriptions count: each needs its own [`leave`](Self::leave).
     fn join(&self, mac: Mac);

@@ -9,13 +9,13 @@ use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use roce::frame::Frames;
 use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
 use crate::calls::Calls;
+use crate::frame_queue::FrameQueue;
 use crate::index::PortIndex;
 use crate::neighbours::Neighbours;
 use crate::stats::FrameCounters;
@@ -34,9 +34,9 @@ pub(crate) struct EngineQueues {
     pool: FramePool,
     /// Frames from the engine. The queue has room for all frames of `pool` and accepts no others,
     /// so it is never full.
-    outgoing: ArrayQueue<Frame>,
+    outgoing: FrameQueue,
     /// Frames to the engine.
-    incoming: ArrayQueue<Frame>,
+    incoming: FrameQueue,
     /// Multicast addresses that the engine has joined, with the number of joins.
     joined: Mutex<HashMap<Mac, u32>>,
     /// Whether all frames from and to the engine must pass through the switch's thread.
@@ -80,8 +80,8 @@ impl EngineQueues {
     pub(crate) fn new(calls: Arc<Calls>, seat: PortIndex, counters: Arc<FrameCounters>) -> Self {
         Self {
             pool: FramePool::with_icrc_offload(ENGINE_FRAMES),
-            outgoing: ArrayQueue::new(ENGINE_FRAMES),
-            incoming: ArrayQueue::new(RECEIVE_QUEUE),
+            outgoing: FrameQueue::new(ENGINE_FRAMES),
+            incoming: FrameQueue::new(RECEIVE_QUEUE),
             joined: Mutex::default(),
             is_watched: AtomicBool::new(false),
             offloads_icrc: AtomicBool::new(false),
@@ -135,9 +135,9 @@ impl EngineQueues {
     /// Queues a frame for the engine, without a [notification](Self::notify). Returns false if the
     /// queue is full.
     pub(crate) fn deliver(&self, frame: Frame) -> bool {
-        let is_queued = self.incoming.push(frame).is_ok();
+        let added = self.incoming.push(&mut iter::once(frame));
         self.counters.engine_longest.note(self.incoming.len());
-        is_queued
+        added > 0
     }
 
     /// Like [`deliver`](Self::deliver), for a frame from an uplink, which may not use the whole
@@ -147,16 +147,11 @@ impl EngineQueues {
     }
 
     /// Queues frames for the engine and notifies the engine. Counts the frames.
-    fn accept(&self, frames: impl Iterator<Item = Frame>) {
-        let (mut sent, mut dropped) = (0, 0);
-        for frame in frames {
-            match self.incoming.push(frame) {
-                Ok(()) => sent += 1,
-                Err(_) => dropped += 1,
-            }
-        }
+    fn accept(&self, mut frames: impl Iterator<Item = Frame>) {
+        let sent = self.incoming.push(&mut frames);
         self.counters.engine_longest.note(self.incoming.len());
         self.counters.sent.add(sent);
+        let dropped = frames.count();
         if dropped > 0 {
             self.counters.dropped.add(dropped);
         }
@@ -188,14 +183,14 @@ impl EngineQueues {
 pub(crate) struct Sent(Arc<EngineQueues>);
 
 impl Sent {
-    /// Takes the next frame.
-    pub(crate) fn next(&mut self) -> Option<Frame> {
-        self.0.outgoing.pop()
+    /// Takes at most `most` frames and adds them to `into`.
+    pub(crate) fn take(&self, most: usize, into: &mut impl Extend<Frame>) {
+        self.0.outgoing.pop(most, into);
     }
 
     /// Whether there is another frame.
     pub(crate) fn has_more(&self) -> bool {
-        !self.0.outgoing.is_empty()
+        self.0.outgoing.len() > 0
     }
 }
 
@@ -224,26 +219,22 @@ impl EnginePort {
                 engine.freed();
             }
         });
-        if !self.engine.incoming.is_empty() {
+        if self.engine.incoming.len() > 0 {
             self.engine.notify(Caller::Busy);
         }
     }
 
-    /// Passes frames to the switch's thread.
-    fn send_to_switch(&self, frames: impl ExactSizeIterator<Item = Frame>) {
-        if frames.len() == 0 {
-            return;
+    /// Passes the first `count` of `frames` to the switch's thread.
+    fn send_to_switch(&self, frames: &mut Frames, count: usize) {
+        if !self.engine.offloads_icrc.load(Ordering::Relaxed) {
+            // The ICRC is computed here, while the payload is in this CPU's cache.
+            frames[..count].iter_mut().for_each(roce::packet::complete);
         }
-        let completes = !self.engine.offloads_icrc.load(Ordering::Relaxed);
-        for mut frame in frames {
-            if completes {
-                // The ICRC is computed here, while the payload is in this CPU's cache.
-                roce::packet::complete(&mut frame);
-            }
-            if self.engine.outgoing.push(frame).is_err() {
-                // Only a frame of another pool can find the queue full.
-                self.engine.counters.dropped.add_one();
-            }
+        let mut frames = frames.drain(..count);
+        self.engine.outgoing.push(&mut frames);
+        if frames.len() > 0 {
+            // Only frames of another pool can find the queue full.
+            self.engine.counters.dropped.add(frames.len());
         }
         if !self.engine.has_called.swap(true, Ordering::SeqCst) {
             self.engine.calls.sent(self.engine.seat);
@@ -278,23 +269,27 @@ impl FramePort for EnginePort {
         while let Some(first) = frames.first() {
             let to = self.neighbour(first);
             let is_other = |frame: &Frame| self.neighbour(frame) != to;
-            let end = frames.iter().position(is_other);
-            let mut run = frames.drain(..end.unwrap_or(frames.len()));
+            let count = frames.iter().position(is_other).unwrap_or(frames.len());
+            let mut is_delivered = false;
             if let Some(to) = to {
                 self.neighbours.with(&to, |neighbour| {
                     if !neighbour.is_watched() {
-                        self.engine.counters.received.add(run.len());
+                        self.engine.counters.received.add(count);
                         // A frame between engines of one process needs no ICRC.
-                        neighbour.accept(&mut run);
+                        neighbour.accept(frames.drain(..count));
+                        is_delivered = true;
                     }
                 });
             }
-            self.send_to_switch(run);
+            if !is_delivered {
+                self.send_to_switch(frames, count);
+            }
         }
     }
 
-    fn receive(&self) -> Option<Frame> {
-        self.engine.incoming.pop()
+    fn receive(&self, most: usize, into: &mut Frames) {
+        let most = most.min(into.remaining_capacity());
+        self.engine.incoming.pop(most, into);
     }
 
     // Joins are counted, since several multicast groups may map to one MAC address.

@@ -48,6 +48,8 @@ pub(crate) struct EventLoop {
     pub(crate) forwarder: Forwarder,
     /// One buffer for each link, from the pool of the link, into which the next frame is read.
     spares: Vec<Frame>,
+    /// Frames of an engine that are being handled. A round uses its memory again.
+    sent: Vec<Frame>,
     /// Sources whose links may have frames for this round.
     readable: Listed,
     /// Indices of sources or ports that are being handled. A round uses its memory again.
@@ -125,6 +127,7 @@ impl EventLoop {
             pcap,
             injector: faults.map(Injector::new),
             readable: Listed::new(forwarder.pools.len()),
+            sent: Vec::new(),
             handled: Vec::new(),
             forwarder,
             spares,

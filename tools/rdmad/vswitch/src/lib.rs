@@ -64,6 +64,7 @@ mod changes;
 mod engine_queues;
 mod event_loop;
 mod forwarder;
+mod frame_queue;
 mod frames;
 mod index;
 mod link;

@@ -36,7 +36,7 @@ fn send(engine: &EnginePort, bytes: &[u8]) {
 }
 
 fn receive(engine: &EnginePort) -> Frame {
-    wait("a frame for the engine", || engine.receive())
+    wait("a frame for the engine", || receive_frame(engine))
 }
 
 /// Two switches that are joined by Unix sockets in this directory. The first one has a port with
@@ -99,7 +99,7 @@ fn an_engine_that_comes_reaches_others_and_they_reach_it() {
             // Frames to the address of the removed port are now sent to the uplink.
             rig.engine_send(0, &roce(mac(2), mac(0), number));
             assert_eq!(rig.uplinks[0].receive(), roce(mac(2), mac(0), number));
-            assert!(engine.receive().is_none());
+            assert!(receive_frame(&engine).is_none());
         }
     }
 }
@@ -125,7 +125,7 @@ fn a_port_of_another_group_that_comes_reaches_nobody() {
     rig.counts(2, |stats| stats.no_route, 1);
     rig.engine_send(0, &roce(mac(3), mac(0), 3));
     rig.counts(0, |stats| stats.no_route, 1);
-    assert!(two.receive().is_none());
+    assert!(receive_frame(&two).is_none());
 }
 
 /// The network interface of an added port is served, with its configured addresses, until the port

@@ -142,7 +142,7 @@ fn answers_from_the_thread_of_the_switch_leave_at_once() {
     let answer = roce(OUTSIDE, mac(0), 2);
     let (port, bytes) = (engine.clone(), answer.clone());
     engine.on_ready(move |_| {
-        while port.receive().is_some() {
+        while receive_frame(&port).is_some() {
             let mut frame = port.frame(bytes.len()).unwrap();
             frame.copy_from_slice(&bytes);
             send_frame(&port, frame);

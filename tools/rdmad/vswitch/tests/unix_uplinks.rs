@@ -74,7 +74,7 @@ impl Side {
     }
 
     fn receive(&self) -> Frame {
-        self.engine.receive().expect("a frame")
+        receive_frame(&self.engine).expect("a frame")
     }
 
     /// The uplink's counter of refused datagrams.
@@ -279,7 +279,7 @@ fn a_batch_needs_the_token_of_the_present_agreement() {
     let sends = |right: &mut Side, bytes: &[u8]| {
         socket.send(bytes).unwrap();
         settle(now, [right]);
-        right.engine.receive()
+        receive_frame(&right.engine)
     };
     // A batch from an end that has not sent a greeting is refused, whatever its token.
     assert!(sends(&mut right, &batch(token, &bare)).is_none());

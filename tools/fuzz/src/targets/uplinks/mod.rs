@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use roce::frame::Frames;
+use roce::frame::{Frames, BUNDLE};
 use roce::FramePort;
 use tempfile::TempDir;
 use vswitch::mac_table::{CAPACITY, HOLD};
@@ -333,9 +333,16 @@ impl World {
     }
 
     fn read_engine(&mut self, port: usize) {
-        while let Some(frame) = self.engines[port].receive() {
-            let routed = frame.is_routed();
-            self.ledger.arrive(Party::Engine(port), &frame, routed);
+        let mut frames = Frames::new();
+        loop {
+            self.engines[port].receive(BUNDLE, &mut frames);
+            if frames.is_empty() {
+                return;
+            }
+            for frame in frames.drain(..) {
+                let routed = frame.is_routed();
+                self.ledger.arrive(Party::Engine(port), &frame, routed);
+            }
         }
     }
 

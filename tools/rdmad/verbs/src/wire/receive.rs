@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dma::DmaView;
-use roce::frame::{self, BUNDLE};
+use roce::frame::{self, Frames, BUNDLE};
 use roce::headers::Body;
 use roce::net::ip_to_gid;
 use roce::opcode::Service;
@@ -40,11 +40,9 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
     let mut seen = frames.len();
     let mut more = true;
     while !receiver.budget.is_spent() && (more || !frames.is_empty()) {
-        while more && !frames.is_full() {
-            match device.frames.receive() {
-                Some(frame) => frames.push(frame),
-                None => more = false,
-            }
+        if more && !frames.is_full() {
+            device.frames.receive(BUNDLE, &mut frames);
+            more = frames.is_full();
         }
         let done = receiver.frames(&frames, seen);
         frame::release(&mut frames[..done]);
@@ -61,8 +59,13 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
 pub(crate) fn drop_frames(device: &Device) -> bool {
     drop(device.leftover.take());
     let budget = TurnBudget::default();
-    while !budget.is_spent() && device.frames.receive().is_some() {
-        budget.charge_received();
+    let mut frames = Frames::new();
+    while !budget.is_spent() {
+        device.frames.receive(BUNDLE, &mut frames);
+        if frames.is_empty() {
+            break;
+        }
+        frames.drain(..).for_each(|_| budget.charge_received());
     }
     device.runtime().note_turn(budget.spent());
     budget.is_spent()

@@ -113,17 +113,17 @@ impl EventLoop {
 
     /// Takes a batch of frames from an engine. Returns whether the engine has more.
     pub(super) fn drain_engine(&mut self, port: PortIndex) -> bool {
-        let mut sent = self.forwarder.ports[port.0].engine.sent();
-        for _ in 0..BATCH {
-            let Some(frame) = sent.next() else {
-                return false;
-            };
+        let sent = self.forwarder.ports[port.0].engine.sent();
+        let mut frames = mem::take(&mut self.sent);
+        sent.take(BATCH, &mut frames);
+        for frame in frames.drain(..) {
             if is_valid_length(frame.len()) {
                 self.take(Origin::Engine(port), frame);
             } else {
                 self.forwarder.ports[port.0].counters.refused.add_one();
             }
         }
+        self.sent = frames;
         sent.has_more()
     }
 

@@ -39,6 +39,13 @@ pub fn send_frame(engine: &EnginePort, frame: Frame) {
     engine.send(&mut Frames::from_iter([frame]));
 }
 
+/// The next received frame of an engine.
+pub fn receive_frame(engine: &EnginePort) -> Option<Frame> {
+    let mut frames = Frames::new();
+    engine.receive(1, &mut frames);
+    frames.pop()
+}
+
 pub fn mac(port: usize) -> Mac {
     [2, 0, 0, 0, 0, port as u8 + 1]
 }
@@ -272,7 +279,7 @@ impl Rig {
     pub fn engine_receive(&self, port: usize) -> Frame {
         let (engine, heard) = &self.engines[port];
         loop {
-            if let Some(frame) = engine.receive() {
+            if let Some(frame) = receive_frame(engine) {
                 return frame;
             }
             heard.recv_timeout(PATIENCE).expect("a frame");

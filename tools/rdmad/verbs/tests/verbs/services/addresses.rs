@@ -4,6 +4,7 @@
 
 use std::net::Ipv6Addr;
 
+use roce::frame::Frames;
 use roce::net::{Addresses, Ecn};
 use roce::{FramePort, Packet, Path};
 use verbs::PathPolicy;
@@ -108,7 +109,11 @@ fn packets_leave_as_their_address_vector_says() {
         let mut wr = Wr::new(1, WrOpcode::Send);
         wr.to = (qp_type == QpType::Ud).then(|| datagram(vm, mac(9)));
         qp.post(&wr);
-        let frame = wait("a packet", || peer.receive());
+        let frame = wait("a packet", || {
+            let mut frames = Frames::new();
+            peer.receive(1, &mut frames);
+            frames.pop()
+        });
         let packet = Packet::parse(&frame).unwrap();
         let expected = Path {
             // Priority 5 in the upper 3 bits, VLAN id 0x123 in the lower 12 bits.
