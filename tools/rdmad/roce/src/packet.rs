@@ -63,6 +63,11 @@ impl<'a> Packet<'a> {
         Self::decode(frame, !frame.lacks_icrc())
     }
 
+    /// Size of the packet's frame in bytes, without padding behind the packet.
+    pub fn frame_size(&self) -> usize {
+        frame_size(&self.path, &self.headers.body, self.payload.len())
+    }
+
     fn decode(frame: &'a [u8], has_icrc: bool) -> Result<Self, PacketError> {
         let (path, ident, length) = Path::decode(frame)?;
         let headers = path.size();

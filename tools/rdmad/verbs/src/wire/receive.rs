@@ -183,9 +183,9 @@ impl Receiving<'_> {
         }
         match Packet::parse_frame(frame) {
             Ok(packet) => Some(Arrived {
+                len: packet.frame_size(),
                 packet,
                 is_routed: frame.is_routed(),
-                len: frame.len(),
             }),
             Err(error) => {
                 tracing::trace!(%error, "frame dropped");

@@ -193,6 +193,24 @@ fn losses() {
     });
 }
 
+/// Padding behind the packet is not counted. Ethernet pads short frames, and an uplink over UDP
+/// pads a run of packets to one length.
+#[test]
+fn the_sender_counts_the_bytes_that_the_receiver_counts() {
+    let world = world(PathPolicy::Wire);
+    let pair = Pair::new(&world);
+    let psn = Psn::new(pair.qa.options.psn);
+    let send = RcRequest::from(SendPart::Only(With::Nothing));
+    let headers = Headers::new(Bth::new(0xffff, pair.qb.qpn, psn), send);
+    pair.qb.post_recv(1, &[]);
+    let packet = frame(pair.a, pair.b, &headers, &[]);
+    let padded = [&packet[..], &[0; 20]].concat();
+    world.net.inject(pair.b.mac, &padded);
+    pair.cq_b.expect(1, WcStatus::Success);
+    let b = pair.b.counters();
+    assert_eq!((b.rx_packets, b.rx_bytes), (1, packet.len() as u64));
+}
+
 /// On the direct path a turn's budget, or the port's limit, may end within a frame. The frame
 /// counts once, as on the wire.
 // abi: R-830
