@@ -84,6 +84,7 @@ impl DirectRoute {
     }
 
     /// The device and QP at the far end, if they exist and the device has not failed.
+    #[inline]
     pub(crate) fn end(&self) -> Option<RouteEnd> {
         let device = self
             .device
@@ -114,6 +115,7 @@ pub(crate) struct Target<'a> {
 impl<'a> Target<'a> {
     /// Locks the receive half of the QP at the end of `route`, if it is connected to `from` and has
     /// the same QP type.
+    #[inline]
     pub(crate) fn new(
         from: &Qp,
         route: &DirectRoute,
@@ -236,6 +238,7 @@ impl Transfer {
 
     /// Transfers as many bytes of the message to or from `target` as the turn's budget permits.
     /// `target` is `None` if the peer does not answer.
+    #[inline]
     pub(crate) fn step(
         &mut self,
         turn: &SendTurn<'_>,

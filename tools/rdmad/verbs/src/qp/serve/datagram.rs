@@ -74,11 +74,24 @@ impl Qp {
         if let Some(peer) = turn.device.runtime().direct_peer(group, to.path.dst_mac) {
             return direct::deliver(turn, side, &fetched.wr, &to, &peer);
         }
+        self.send_packet(turn, side, fetched, &to)
+    }
+
+    /// Sends a datagram as a packet. The stack frame has room for a bundle of frames, which turns
+    /// on the direct path are spared.
+    #[inline(never)]
+    fn send_packet(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        fetched: &Fetched,
+        to: &Destination,
+    ) -> Result<DatagramStep, WcStatus> {
         let Some(sender) = &mut side.sender else {
             return Err(WcStatus::LocQpOpErr);
         };
         let mut env = SendEnv::new(turn, &mut side.io);
-        let bytes = sender.send(&fetched.wr, &to, &mut env)?;
+        let bytes = sender.send(&fetched.wr, to, &mut env)?;
         Ok(match bytes {
             Some(bytes) => {
                 turn.budget.charge_frames(bytes);

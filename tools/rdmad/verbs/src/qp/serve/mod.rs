@@ -22,7 +22,7 @@ use dma::DmaView;
 use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState};
 
-use super::{Qp, RecvSide, RecvTurn, SendSide, SendTurn};
+use super::{Qp, RecvIo, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::memory::QueueView;
 use crate::runtime::{TurnEnd, Watch};
 use crate::turn::{Charged, Parked};
@@ -120,6 +120,19 @@ impl Qp {
         if let Some(request) = responder.await_request() {
             return nothing(request.into());
         }
+        self.send_answers(device, view, io, responder)
+    }
+
+    /// Sends the answers of a responder that has some. Its stack frame has room for a bundle of
+    /// frames, which turns without packets are spared.
+    #[inline(never)]
+    fn send_answers(
+        &self,
+        device: &Device,
+        view: &DmaView,
+        io: &mut RecvIo,
+        responder: &mut Responder,
+    ) -> Answered {
         let turn = RecvTurn::new(self, device, view);
         let limit = turn.budget.left_for_frames();
         let sent = responder.transmit(limit, &mut RecvEnv::new(&turn, io));
