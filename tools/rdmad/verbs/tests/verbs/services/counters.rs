@@ -195,6 +195,7 @@ fn losses() {
 
 /// Padding behind the packet is not counted. Ethernet pads short frames, and an uplink over UDP
 /// pads a run of packets to one length.
+// abi: R-852
 #[test]
 fn the_sender_counts_the_bytes_that_the_receiver_counts() {
     let world = world(PathPolicy::Wire);
