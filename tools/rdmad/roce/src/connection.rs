@@ -44,12 +44,12 @@ impl Connection {
 
 /// A connection as its state machines hold it, with the template of the headers of its packets.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct TemplatedConnection {
     connection: Connection,
     template: Template,
 }
 
-impl Line {
+impl TemplatedConnection {
     pub(crate) fn new(connection: Connection) -> Self {
         Self {
             template: Template::of(&connection.path),
@@ -69,7 +69,7 @@ impl Line {
     }
 }
 
-impl Deref for Line {
+impl Deref for TemplatedConnection {
     type Target = Connection;
     fn deref(&self) -> &Connection {
         &self.connection

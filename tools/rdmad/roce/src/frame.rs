@@ -12,19 +12,19 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use self::pool::{Buffer, Pool};
+use self::pool::{suits, Buffer, Pool};
 
-pub use self::pool::{release, FramePool};
+pub use self::pool::{discard, release, FramePool};
 
 /// Largest Ethernet frame without FCS: a jumbo payload of 9216 bytes, the header and one VLAN tag.
 pub const MAX_FRAME: usize = 9216 + 14 + 4;
 
 /// Maximum number of frames that are handled together. This number of frames fits a second-level
 /// cache, so a frame is still in the cache when its payload is copied after the check of its ICRC.
-pub const BUNDLE: usize = 16;
+pub const FRAMES_AT_ONCE: usize = 16;
 
 /// Frames that are handled together, in order.
-pub type Frames = ArrayVec<Frame, BUNDLE>;
+pub type Frames = ArrayVec<Frame, FRAMES_AT_ONCE>;
 
 /// An Ethernet frame. Its buffer returns to the pool when the frame is dropped.
 pub struct Frame {
@@ -54,6 +54,16 @@ impl Frame {
         let bytes = mem::take(&mut self.bytes);
         self.len = 0;
         Some(Buffer { bytes, pool })
+    }
+
+    /// Changes the length of the frame to `len` bytes, with unspecified content. Returns false and
+    /// does nothing if another buffer suits this length.
+    pub fn resize(&mut self, len: usize) -> bool {
+        let suits = suits(&self.bytes, len);
+        if suits {
+            self.len = len;
+        }
+        suits
     }
 
     /// Shortens the frame to `len` bytes. No effect if the frame is not longer.

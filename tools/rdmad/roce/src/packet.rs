@@ -159,17 +159,17 @@ pub fn build<E>(
 /// If the length of `frame` is not [`frame_size`].
 pub fn build_frame<E>(
     frame: &mut Frame,
-    path: &Template,
+    template: &Template,
     ident: u16,
     headers: &Headers,
     payload: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    encode(frame, path, ident, headers, payload, fill)?;
+    encode(frame, template, ident, headers, payload, fill)?;
     if frame.offloads_icrc() {
         frame.set_lacks_icrc(true);
     } else {
-        seal(frame, path.ip_offset(), path.size());
+        seal(frame, template.ip_offset(), template.size());
     }
     Ok(())
 }
@@ -193,21 +193,21 @@ pub fn complete(frame: &mut Frame) {
 /// Writes a frame whose ICRC is zero.
 fn encode<E>(
     frame: &mut [u8],
-    path: &Template,
+    template: &Template,
     ident: u16,
     headers: &Headers,
     payload: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let size = total_size(path.size(), &headers.body, payload);
+    let size = total_size(template.size(), &headers.body, payload);
     assert_eq!(frame.len(), size);
     let mut headers = *headers;
     let padded = payload.next_multiple_of(4);
     // The difference is at most 3, so the cast does not truncate.
     headers.bth.pad = (padded - payload) as u8;
-    let start = path.size();
+    let start = template.size();
     let data = start + headers.size();
-    path.write(ident, size - start, frame);
+    template.write(ident, size - start, frame);
     headers.encode(&mut frame[start..]);
     let (payload, rest) = frame[data..].split_at_mut(payload);
     fill(payload)?;

@@ -150,12 +150,14 @@ impl EngineQueues {
     fn accept(&self, mut frames: impl Iterator<Item = Frame>) {
         let sent = self.incoming.push(&mut frames);
         self.counters.engine_longest.note(self.incoming.len());
-        self.counters.sent.add(sent);
         let dropped = frames.count();
         if dropped > 0 {
             self.counters.dropped.add(dropped);
         }
-        self.notify(Caller::Busy);
+        if sent > 0 {
+            self.counters.sent.add(sent);
+            self.notify(Caller::Busy);
+        }
     }
 
     /// Whether the engine has joined a multicast address.
@@ -190,7 +192,7 @@ impl Sent {
 
     /// Whether there is another frame.
     pub(crate) fn has_more(&self) -> bool {
-        self.0.outgoing.len() > 0
+        !self.0.outgoing.is_empty()
     }
 }
 
@@ -206,9 +208,9 @@ pub struct EnginePort {
 
 impl EnginePort {
     /// Registers `ready`. It is called when frames have arrived, or when buffers are free again
-    /// after [`frame`](FramePort::frame) found none: by the switch's thread, or by any thread that
-    /// sends or drops a frame. `ready` must only notify the engine, unless its
-    /// [`Caller`] is idle. Later calls of `on_ready` have no effect.
+    /// after [`frame`](FramePort::frame) or [`reserve`](FramePort::reserve) found none: by the
+    /// switch's thread, or by any thread that sends or drops a frame. `ready` must only notify the
+    /// engine, unless its [`Caller`] is idle. Later calls of `on_ready` have no effect.
     pub fn on_ready(&self, ready: impl Fn(Caller) + Send + Sync + 'static) {
         if self.engine.ready.set(Box::new(ready)).is_err() {
             return;
@@ -219,7 +221,7 @@ impl EnginePort {
                 engine.freed();
             }
         });
-        if self.engine.incoming.len() > 0 {
+        if !self.engine.incoming.is_empty() {
             self.engine.notify(Caller::Busy);
         }
     }
@@ -268,8 +270,8 @@ impl FramePort for EnginePort {
     fn send(&self, frames: &mut Frames) {
         while let Some(first) = frames.first() {
             let to = self.neighbour(first);
-            let is_other = |frame: &Frame| self.neighbour(frame) != to;
-            let count = frames.iter().position(is_other).unwrap_or(frames.len());
+            let is_same = |frame: &&Frame| self.neighbour(frame) == to;
+            let count = 1 + frames[1..].iter().take_while(is_same).count();
             let mut is_delivered = false;
             if let Some(to) = to {
                 self.neighbours.with(&to, |neighbour| {

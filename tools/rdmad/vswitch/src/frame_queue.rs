@@ -33,6 +33,12 @@ impl FrameQueue {
         self.len.load(Ordering::Relaxed)
     }
 
+    /// Whether there are no frames. This takes the lock: whoever adds frames after this call sees
+    /// what this thread did before it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.lock().is_empty()
+    }
+
     /// Adds frames in order, as far as there is room. Leaves the others in `frames`. Returns the
     /// number of frames added.
     pub(crate) fn push(&self, frames: &mut impl Iterator<Item = Frame>) -> usize {

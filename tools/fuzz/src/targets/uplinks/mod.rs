@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use roce::frame::{Frames, BUNDLE};
+use roce::frame::{Frames, FRAMES_AT_ONCE};
 use roce::FramePort;
 use tempfile::TempDir;
 use vswitch::mac_table::{CAPACITY, HOLD};
@@ -335,7 +335,7 @@ impl World {
     fn read_engine(&mut self, port: usize) {
         let mut frames = Frames::new();
         loop {
-            self.engines[port].receive(BUNDLE, &mut frames);
+            self.engines[port].receive(FRAMES_AT_ONCE, &mut frames);
             if frames.is_empty() {
                 return;
             }

@@ -21,11 +21,12 @@ const KEPT: usize = 256;
 /// Buffers are allocated on first use. When no frame is in use, the pool frees the long buffers
 /// that exceed the need of one connection.
 #[derive(Clone)]
-pub struct FramePool(Arc<Owner>);
+pub struct FramePool(Arc<PoolHandle>);
 
-/// The owner of a pool. Free buffers hold references to their pool, so that a frame takes one over
-/// instead of counting it. The owner breaks this cycle when it is dropped.
-struct Owner(Arc<Pool>);
+/// The part of a [`FramePool`] that its clones share. Free buffers hold references to their pool,
+/// so that a frame takes one over instead of counting it. The handle breaks this cycle when it is
+/// dropped.
+struct PoolHandle(Arc<Pool>);
 
 /// The part of a pool to which its frames refer.
 pub(super) struct Pool {
@@ -49,9 +50,9 @@ struct Buffers {
     free: [Vec<Buffer>; LENGTHS.len()],
     /// Number of buffers, free or in use; at most the capacity.
     allocated: usize,
-    /// Whether a frame was refused since a buffer was last returned.
+    /// Whether somebody who got no frame has to be told when a buffer is returned.
     starved: bool,
-    /// Whether the owner was dropped. Then no buffer is kept.
+    /// Whether the handle was dropped. Then no buffer is kept.
     is_closed: bool,
 }
 
@@ -61,6 +62,16 @@ enum Lack {
     Unallocated(usize),
     /// All buffers are in use.
     Exhausted,
+}
+
+/// The index in [`LENGTHS`] of the buffers for frames of `len` bytes.
+fn class(len: usize) -> usize {
+    usize::from(len > LENGTHS[0])
+}
+
+/// Whether a pool would choose the buffer `bytes` for a frame of `len` bytes.
+pub(super) fn suits(bytes: &[u8], len: usize) -> bool {
+    class(bytes.len()) == class(len) && len <= bytes.len()
 }
 
 impl FramePool {
@@ -80,7 +91,7 @@ impl FramePool {
     }
 
     fn with(frames: usize, offloads_icrc: bool) -> Self {
-        Self(Arc::new(Owner(Arc::new(Pool {
+        Self(Arc::new(PoolHandle(Arc::new(Pool {
             capacity: frames,
             offloads_icrc,
             buffers: Mutex::default(),
@@ -104,8 +115,9 @@ impl FramePool {
         buffers.allocated - free
     }
 
-    /// Sets `notify`. If [`take`](Self::take) has found no buffer, the thread that returns the next
-    /// buffer calls `notify`. Later calls of `on_free` have no effect.
+    /// Sets `notify`. If [`take`](Self::take) or [`take_many`](Self::take_many) has found no
+    /// buffer, the thread that returns the next buffer calls `notify`. Later calls of `on_free`
+    /// have no effect.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.pool().notify.set(Box::new(notify));
     }
@@ -117,11 +129,13 @@ impl FramePool {
     }
 
     /// Adds frames of these `lengths` in bytes to `frames`, each as [`take`](Self::take) returns
-    /// it: up to the first one that `take` would refuse, and as many as there is room for.
+    /// it: up to the first one that `take` would refuse, and as many as there is room for. The
+    /// pool is locked while `lengths` is read: it must not drop a frame.
     pub fn take_many(&self, lengths: impl IntoIterator<Item = usize>, frames: &mut Frames) {
         let pool = self.pool();
         let mut lengths = lengths.into_iter().take_while(|len| *len <= MAX_FRAME);
-        while let Some((lack, len)) = pool.take_free(&mut lengths, frames) {
+        let before = frames.len();
+        while let Some((lack, len)) = pool.take_free(&mut lengths, frames, before) {
             let Some(frame) = pool.allocate(lack, len) else {
                 break;
             };
@@ -141,26 +155,35 @@ impl Pool {
         if len > MAX_FRAME {
             return None;
         }
-        let taken = self.buffers.lock().take(self.capacity, len);
+        let mut buffers = self.buffers.lock();
+        let taken = buffers.take(self.capacity, len);
+        buffers.starved |= matches!(taken, Err(Lack::Exhausted));
+        drop(buffers);
         match taken {
             Ok(buffer) => Some(Frame::new(buffer, len)),
             Err(lack) => self.allocate(lack, len),
         }
     }
 
-    /// Adds frames of these lengths to `frames`, until it is full or a buffer is lacking. Then
-    /// returns why, and the length of the frame.
+    /// Adds frames of these lengths to `frames`, which had `before` frames before its owner asked
+    /// for more, until it is full or a buffer is lacking. Then returns why, and the length of the
+    /// frame.
     fn take_free(
         &self,
         lengths: &mut impl Iterator<Item = usize>,
         frames: &mut Frames,
+        before: usize,
     ) -> Option<(Lack, usize)> {
         let mut buffers = self.buffers.lock();
         while !frames.is_full() {
             let len = lengths.next()?;
             match buffers.take(self.capacity, len) {
                 Ok(buffer) => frames.push(Frame::new(buffer, len)),
-                Err(lack) => return Some((lack, len)),
+                Err(lack) => {
+                    // A caller that got some of the frames need not be told: it goes on with them.
+                    buffers.starved |= matches!(lack, Lack::Exhausted) && frames.len() == before;
+                    return Some((lack, len));
+                }
             }
         }
         None
@@ -187,8 +210,14 @@ impl Pool {
     }
 }
 
-/// Returns the buffers of frames that are about to be dropped, those of one pool together. The
-/// frames are empty afterwards.
+/// Drops the first `count` of `frames`, and returns buffers of one pool together.
+pub fn discard(frames: &mut Frames, count: usize) {
+    release(&mut frames[..count]);
+    frames.drain(..count);
+}
+
+/// Returns the buffers of frames that the caller drops next, those of one pool together. The frames
+/// are empty afterwards.
 pub fn release(frames: &mut [Frame]) {
     let mut frames = frames.iter_mut().peekable();
     while let Some(first) = frames.next() {
@@ -220,7 +249,7 @@ pub fn release(frames: &mut [Frame]) {
 impl Buffers {
     /// Takes a free buffer for `len` bytes from a pool of this capacity.
     fn take(&mut self, capacity: usize, len: usize) -> Result<Buffer, Lack> {
-        let fits = usize::from(len > LENGTHS[0]);
+        let fits = class(len);
         if let Some(buffer) = self.free[fits].pop() {
             return Ok(buffer);
         }
@@ -232,20 +261,12 @@ impl Buffers {
             Some(buffer) if buffer.bytes.len() >= len => Ok(buffer),
             // The free buffer is too short: a long one replaces it.
             Some(_) => Err(Lack::Unallocated(LENGTHS[fits])),
-            None => {
-                self.starved = true;
-                Err(Lack::Exhausted)
-            }
+            None => Err(Lack::Exhausted),
         }
     }
 
     fn give_back(&mut self, buffer: Buffer) {
-        let [short, long] = &mut self.free;
-        if buffer.bytes.len() == LENGTHS[0] {
-            short.push(buffer);
-        } else {
-            long.push(buffer);
-        }
+        self.free[class(buffer.bytes.len())].push(buffer);
     }
 
     /// Removes the free buffers that are not kept. The caller must drop them without the lock.
@@ -263,7 +284,7 @@ impl Buffers {
     }
 }
 
-impl Drop for Owner {
+impl Drop for PoolHandle {
     fn drop(&mut self) {
         let mut buffers = self.0.buffers.lock();
         buffers.is_closed = true;
@@ -284,7 +305,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::frame::BUNDLE;
+    use crate::frame::FRAMES_AT_ONCE;
 
     #[test]
     fn the_longest_frame_is_a_tagged_jumbo_frame() {
@@ -397,23 +418,23 @@ mod tests {
 
     #[test]
     fn many_frames_are_taken_as_single_ones_are() {
-        let pool = FramePool::new(BUNDLE + 2);
+        let pool = FramePool::new(FRAMES_AT_ONCE + 2);
         let lengths = |frames: &Frames| Vec::from_iter(frames.iter().map(|frame| frame.len()));
         let take_many = |lengths: &[usize]| {
             let mut frames = Frames::new();
             pool.take_many(lengths.iter().copied(), &mut frames);
             frames
         };
-        let mut bundle = Frames::new();
-        pool.take_many(1.., &mut bundle);
-        assert_eq!(lengths(&bundle), Vec::from_iter(1..=BUNDLE));
+        let mut first = Frames::new();
+        pool.take_many(1.., &mut first);
+        assert_eq!(lengths(&first), Vec::from_iter(1..=FRAMES_AT_ONCE));
         let rest = take_many(&[MAX_FRAME, 7, 8]);
         assert_eq!(lengths(&rest), [MAX_FRAME, 7], "two buffers are left");
         assert!(take_many(&[1]).is_empty());
         drop(rest);
         let one = take_many(&[9, MAX_FRAME + 1, 9]);
         assert_eq!(lengths(&one), [9], "no buffer is so long");
-        drop((bundle, one));
+        drop((first, one));
         assert_eq!(pool.in_use(), 0);
     }
 
@@ -442,6 +463,37 @@ mod tests {
         assert_eq!(pools.each_ref().map(FramePool::in_use), [0, 0]);
         assert_eq!(told[0].load(Ordering::Relaxed), 1);
         assert_eq!(told[1].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_got_some_of_the_frames_is_not_told() {
+        let pool = FramePool::new(2);
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        pool.on_free(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let mut frames = Frames::new();
+        pool.take_many([1; 3], &mut frames);
+        assert_eq!(frames.len(), 2);
+        frames.pop();
+        assert_eq!(told.load(Ordering::Relaxed), 0);
+        // The frames that were there before do not count.
+        frames.extend(pool.take(1));
+        pool.take_many([1], &mut frames);
+        discard(&mut frames, 1);
+        assert_eq!((frames.len(), told.load(Ordering::Relaxed)), (1, 1));
+    }
+
+    #[test]
+    fn a_frame_keeps_a_buffer_that_suits_its_length() {
+        let pool = FramePool::new(2);
+        let mut short = pool.take(1).unwrap();
+        let mut long = pool.take(MAX_FRAME).unwrap();
+        assert!(short.resize(LENGTHS[0]) && !short.resize(LENGTHS[0] + 1));
+        assert!(long.resize(LENGTHS[0] + 1) && !long.resize(LENGTHS[0]));
+        assert!(!long.resize(MAX_FRAME + 1));
+        assert_eq!((short.len(), long.len()), (LENGTHS[0], LENGTHS[0] + 1));
     }
 
     #[test]

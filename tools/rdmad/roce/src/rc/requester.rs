@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use budget::{ChargedQueue, Exhausted, MemoryBudget};
 
-use crate::connection::{Connection, Line, QpError};
+use crate::connection::{Connection, QpError, TemplatedConnection};
 use crate::env::{Incident, RequesterEnv};
 use crate::net::Path;
 use crate::psn::Psn;
@@ -85,7 +85,7 @@ const fn is_answered(op: &SendOp) -> bool {
 /// a work request.
 #[derive(Debug)]
 pub struct Requester<L> {
-    connection: Line,
+    connection: TemplatedConnection,
     attr: RequesterAttr,
     queue: ChargedQueue<Pending<L>>,
     /// Index in `queue` of the work request that `next` belongs to.
@@ -124,7 +124,7 @@ impl<L> Requester<L> {
     pub fn new(mut connection: Connection, attr: RequesterAttr) -> Self {
         connection.path = capable(connection.path);
         Self {
-            connection: Line::new(connection),
+            connection: TemplatedConnection::new(connection),
             attr,
             queue: ChargedQueue::default(),
             cursor: 0,

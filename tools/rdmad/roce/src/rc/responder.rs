@@ -23,7 +23,7 @@ use std::time::Instant;
 
 use virtio_rdma_abi::ib::MASK_24;
 
-use crate::connection::{Connection, Line, QpError};
+use crate::connection::{Connection, QpError, TemplatedConnection};
 use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
 use crate::headers::{Body, NakCode, Part, RcRequest, Syndrome};
 use crate::net::Path;
@@ -80,7 +80,7 @@ impl From<BadReceive> for NakReason {
 /// request.
 #[derive(Debug)]
 pub struct Responder<R> {
-    connection: Line,
+    connection: TemplatedConnection,
     attr: ResponderAttr,
     /// Expected PSN.
     expected: Psn,
@@ -120,7 +120,7 @@ impl<R> Responder<R> {
     pub fn new(mut connection: Connection, attr: ResponderAttr) -> Self {
         connection.path = capable(connection.path);
         Self {
-            connection: Line::new(connection),
+            connection: TemplatedConnection::new(connection),
             attr,
             expected: Psn::new(attr.rq_psn),
             msn: 0,

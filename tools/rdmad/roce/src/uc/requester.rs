@@ -6,7 +6,7 @@ mod committed;
 
 use budget::{ChargedQueue, Exhausted, MemoryBudget};
 
-use crate::connection::{ident, Connection, Line, Pause, QpError, Sent};
+use crate::connection::{ident, Connection, Pause, QpError, Sent, TemplatedConnection};
 use crate::env::RequesterEnv;
 use crate::headers::{Body, Headers};
 use crate::net::Path;
@@ -20,7 +20,7 @@ pub use self::committed::RequesterState;
 /// Sends the work requests of one QP. `L` describes the local memory of a work request.
 #[derive(Debug)]
 pub struct Requester<L> {
-    connection: Line,
+    connection: TemplatedConnection,
     /// Work requests that have not ended. An invalid one also has the status with which it will
     /// fail.
     queue: ChargedQueue<(SendWr<L>, Option<WcStatus>)>,
@@ -38,7 +38,7 @@ impl<L> Requester<L> {
     /// [`make_room`](Self::make_room) adds room.
     pub fn new(connection: Connection, sq_psn: u32) -> Self {
         Self {
-            connection: Line::new(connection),
+            connection: TemplatedConnection::new(connection),
             queue: ChargedQueue::default(),
             index: 0,
             next: Psn::new(sq_psn),

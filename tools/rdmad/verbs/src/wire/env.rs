@@ -12,20 +12,20 @@ use crate::memory::Fault;
 use crate::qp::{RecvIo, RecvTurn, SendIo, SendTurn};
 use crate::wqe::{PostedRecv, PostedSend};
 
-use super::bundle::Bundle;
+use super::train::Train;
 
 /// The environment of a requester: access to the send half of its QP.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
     io: &'a mut SendIo,
-    bundle: Bundle<'a>,
+    train: Train<'a>,
 }
 
 impl<'a, 'b> SendEnv<'a, 'b> {
     /// The environment of the requester whose send half has `io`.
     pub(crate) fn new(turn: &'a SendTurn<'b>, io: &'a mut SendIo) -> Self {
         Self {
-            bundle: Bundle::new(turn.qp, turn.device),
+            train: Train::new(turn.qp, turn.device),
             turn,
             io,
         }
@@ -40,7 +40,7 @@ impl Output for SendEnv<'_, '_> {
         let SendTurn { device, now, .. } = self.turn;
         let taken = device.pacer.take_bytes(*now, &mut self.io.port, len, len);
         self.io.passes(taken)?;
-        let frame = self.bundle.frame(len);
+        let frame = self.train.frame(len);
         if frame.is_none() {
             device.pacer.give_bytes_back(&mut self.io.port, len);
         }
@@ -53,7 +53,7 @@ impl Output for SendEnv<'_, '_> {
             let bytes = frame.len() as u64;
             self.turn.count(Counter::PacedBytes, bytes);
         }
-        self.bundle.send(frame);
+        self.train.send(frame);
     }
 
     fn count(&mut self, what: Incident) {
@@ -101,14 +101,14 @@ impl RequesterEnv for SendEnv<'_, '_> {
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
     io: &'a mut RecvIo,
-    bundle: Bundle<'a>,
+    train: Train<'a>,
 }
 
 impl<'a, 'b> RecvEnv<'a, 'b> {
     /// The environment of the responder whose receive half has `io`.
     pub(crate) fn new(turn: &'a RecvTurn<'b>, io: &'a mut RecvIo) -> Self {
         Self {
-            bundle: Bundle::new(turn.qp, turn.device),
+            train: Train::new(turn.qp, turn.device),
             turn,
             io,
         }
@@ -117,11 +117,11 @@ impl<'a, 'b> RecvEnv<'a, 'b> {
 
 impl Output for RecvEnv<'_, '_> {
     fn frame(&mut self, len: usize) -> Option<Frame> {
-        self.bundle.frame(len)
+        self.train.frame(len)
     }
 
     fn send(&mut self, frame: Frame) {
-        self.bundle.send(frame);
+        self.train.send(frame);
     }
 
     fn count(&mut self, what: Incident) {

@@ -3,10 +3,10 @@
 //! The wire path: RoCEv2 packets between the QPs and the frame port.
 
 mod arrived;
-mod bundle;
 mod env;
 mod leftover;
 mod receive;
+mod train;
 
 pub(crate) use arrived::Arrived;
 pub(crate) use env::{RecvEnv, SendEnv};

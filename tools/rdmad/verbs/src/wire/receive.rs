@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dma::DmaView;
-use roce::frame::{self, Frames, BUNDLE};
+use roce::frame::{self, Frames, FRAMES_AT_ONCE};
 use roce::headers::Body;
 use roce::net::ip_to_gid;
 use roce::opcode::Service;
@@ -41,12 +41,11 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
     let mut more = true;
     while !receiver.budget.is_spent() && (more || !frames.is_empty()) {
         if more && !frames.is_full() {
-            device.frames.receive(BUNDLE, &mut frames);
+            device.frames.receive(FRAMES_AT_ONCE, &mut frames);
             more = frames.is_full();
         }
         let done = receiver.frames(&frames, seen);
-        frame::release(&mut frames[..done]);
-        frames.drain(..done);
+        frame::discard(&mut frames, done);
         seen = frames.len();
     }
     let cost = receiver.budget.spent();
@@ -61,7 +60,7 @@ pub(crate) fn drop_frames(device: &Device) -> bool {
     let budget = TurnBudget::default();
     let mut frames = Frames::new();
     while !budget.is_spent() {
-        device.frames.receive(BUNDLE, &mut frames);
+        device.frames.receive(FRAMES_AT_ONCE, &mut frames);
         if frames.is_empty() {
             break;
         }
@@ -117,8 +116,8 @@ impl Receiving<'_> {
     /// Handles frames, as far as the budget permits, and returns the number of frames handled. The
     /// first `seen` frames were passed to an earlier call, which has counted them.
     fn frames(&self, frames: &[Frame], seen: usize) -> usize {
-        let mut places = ArrayVec::<usize, BUNDLE>::new();
-        let mut packets = ArrayVec::<Arrived<'_>, BUNDLE>::new();
+        let mut places = ArrayVec::<usize, FRAMES_AT_ONCE>::new();
+        let mut packets = ArrayVec::<Arrived<'_>, FRAMES_AT_ONCE>::new();
         for (place, frame) in frames.iter().enumerate() {
             match self.parse(frame, place < seen) {
                 Some(packet) => {

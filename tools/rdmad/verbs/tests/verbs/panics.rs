@@ -2,7 +2,7 @@
 
 //! A panic in the work for one port stops that port until its reset. Other ports continue.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use roce::frame::Frames;
@@ -21,7 +21,8 @@ const EIO: u8 = 5;
 /// A frame port whose functions panic on request.
 struct Fragile {
     port: Arc<dyn FramePort>,
-    sends: AtomicBool,
+    /// Number of calls that take frame buffers, of which the last one panics; 0 for none.
+    takes: AtomicUsize,
     receives: AtomicBool,
     joins: AtomicBool,
 }
@@ -30,9 +31,21 @@ impl Fragile {
     fn new(port: Arc<dyn FramePort>) -> Self {
         Self {
             port,
-            sends: AtomicBool::new(false),
+            takes: AtomicUsize::new(0),
             receives: AtomicBool::new(false),
             joins: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Fragile {
+    fn panic_if_last(&self) {
+        let less = |left: usize| left.checked_sub(1);
+        let left = self
+            .takes
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if left == Ok(1) {
+            panic!("planted");
         }
     }
 }
@@ -45,12 +58,12 @@ fn panic_if(planted: &AtomicBool) {
 
 impl FramePort for Fragile {
     fn frame(&self, len: usize) -> Option<Frame> {
-        panic_if(&self.sends);
+        self.panic_if_last();
         self.port.frame(len)
     }
 
     fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
-        panic_if(&self.sends);
+        self.panic_if_last();
         self.port.reserve(len, count, frames);
     }
 
@@ -153,7 +166,7 @@ fn in_a_turn_of_a_qp() {
         let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
         let pair = Pair::between([first, second], Options::default(), Options::default());
         pair.write_and_wait(1);
-        setting.fragile.sends.store(true, Ordering::SeqCst);
+        setting.fragile.takes.store(1, Ordering::SeqCst);
         pair.write(2);
         setting.first_failed();
         // Until the reset, work requests of the driver have no effect.
@@ -161,6 +174,23 @@ fn in_a_turn_of_a_qp() {
         assert_eq!(pair.cq_a.poll(), None);
         setting.first_recovers();
     }
+}
+
+/// Packets that were built before the panic are not sent.
+#[test]
+fn in_the_middle_of_a_message() {
+    let setting = Setting::wire(1);
+    let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
+    let pair = Pair::between([first, second], Options::default(), Options::default());
+    pair.write_and_wait(1);
+    let sent = || setting.world.net.sent.load(Ordering::SeqCst);
+    let before = sent();
+    setting.fragile.takes.store(2, Ordering::SeqCst);
+    pair.qa.post(&pair.wr(2, WrOpcode::RdmaWrite, 20_000));
+    first.sink.expect_failure();
+    assert_eq!(sent(), before);
+    setting.first_failed();
+    setting.first_recovers();
 }
 
 #[test]
@@ -206,7 +236,7 @@ fn in_a_turn_of_the_thread_that_rings() {
     });
     let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
     let pair = Pair::between([first, second], Options::default(), Options::default());
-    setting.fragile.sends.store(true, Ordering::SeqCst);
+    setting.fragile.takes.store(1, Ordering::SeqCst);
     pair.write(1);
     setting.first_failed();
     setting.first_recovers();

@@ -150,8 +150,8 @@ impl<R> Responder<R> {
             msn: self.msn,
         };
         let headers = Headers::new(self.connection.bth(psn), RcResponse::Ack(aeth));
-        let line = &self.connection;
-        let size = self.send_bare(&line.path, line.template(), &headers, env)?;
+        let connection = &self.connection;
+        let size = self.send_bare(&connection.path, connection.template(), &headers, env)?;
         match self.nak {
             Some(Syndrome::Rnr(_)) => env.count(Incident::RnrNakSent),
             Some(Syndrome::Nak(_)) => env.count(Incident::NakSent),

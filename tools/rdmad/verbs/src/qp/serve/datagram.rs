@@ -77,9 +77,8 @@ impl Qp {
         self.send_packet(turn, side, fetched, &to)
     }
 
-    /// Sends a datagram as a packet. The stack frame has room for a bundle of frames, which turns
-    /// on the direct path are spared.
-    #[inline(never)]
+    /// Sends a datagram as a packet.
+    #[inline(never)] // It makes a train.
     fn send_packet(
         &self,
         turn: &SendTurn<'_>,

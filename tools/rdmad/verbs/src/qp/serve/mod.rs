@@ -123,9 +123,8 @@ impl Qp {
         self.send_answers(device, view, io, responder)
     }
 
-    /// Sends the answers of a responder that has some. Its stack frame has room for a bundle of
-    /// frames, which turns without packets are spared.
-    #[inline(never)]
+    /// Sends the answers of a responder that has some.
+    #[inline(never)] // It makes a train.
     fn send_answers(
         &self,
         device: &Device,

@@ -14,9 +14,8 @@ use crate::runtime::Watch;
 use crate::wire::SendEnv;
 
 impl Qp {
-    /// Passes WQEs to the requester, which sends packets. Its stack frame has room for a bundle of
-    /// frames, which turns on the direct path are spared.
-    #[inline(never)]
+    /// Passes WQEs to the requester, which sends packets.
+    #[inline(never)] // It makes a train.
     pub(super) fn send_wire(
         &self,
         turn: &SendTurn<'_>,
