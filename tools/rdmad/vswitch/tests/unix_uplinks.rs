@@ -11,9 +11,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::*;
-use roce::net::{Mac, Template};
-use roce::packet::build_frame;
-use roce::{Frame, FramePort, Packet};
+use roce::net::Mac;
+use roce::{Frame, Packet};
 use tempfile::TempDir;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, SteppedSwitch, Uplink};
 
@@ -56,20 +55,7 @@ impl Side {
 
     /// Sends a packet without an ICRC from the engine.
     fn send(&self, dst: Mac, number: u8) {
-        let (path, headers) = send_only(dst, mac(self.port), number, 0);
-        let mut frame = self.engine.frame(roce(dst, mac(0), 0).len()).unwrap();
-        build_frame(
-            &mut frame,
-            &Template::of(&path),
-            0,
-            &headers,
-            PAYLOAD,
-            |out| {
-                out.fill(number);
-                Ok::<_, ()>(())
-            },
-        )
-        .unwrap();
+        let frame = build_in(&self.engine, dst, mac(self.port), number);
         send_frame(&self.engine, frame);
     }
 

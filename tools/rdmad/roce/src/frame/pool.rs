@@ -307,6 +307,16 @@ mod tests {
     use super::*;
     use crate::frame::FRAMES_AT_ONCE;
 
+    /// The number of times that `pool` tells of a free buffer from now on.
+    fn notifications(pool: &FramePool) -> Arc<AtomicUsize> {
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        pool.on_free(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        told
+    }
+
     #[test]
     fn the_longest_frame_is_a_tagged_jumbo_frame() {
         assert_eq!(MAX_FRAME, 9234);
@@ -401,11 +411,7 @@ mod tests {
     #[test]
     fn who_was_refused_is_told() {
         let pool = FramePool::new(1);
-        let told = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&told);
-        pool.on_free(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
+        let told = notifications(&pool);
         drop(pool.take(1));
         assert_eq!(told.load(Ordering::Relaxed), 0, "nobody waits");
         let frame = pool.take(1);
@@ -441,13 +447,7 @@ mod tests {
     #[test]
     fn frames_are_released_into_their_pools() {
         let pools = [FramePool::new(3), FramePool::new(3)];
-        let told = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
-        for (pool, told) in pools.iter().zip(&told) {
-            let told = told.clone();
-            pool.on_free(move || {
-                told.fetch_add(1, Ordering::Relaxed);
-            });
-        }
+        let told = pools.each_ref().map(notifications);
         let mut frames: Vec<Frame> = { [0, 0, 1, 0, 1, 1].iter() }
             .map(|of| pools[*of].take(1).unwrap())
             .collect();
@@ -468,11 +468,7 @@ mod tests {
     #[test]
     fn who_got_some_of_the_frames_is_not_told() {
         let pool = FramePool::new(2);
-        let told = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&told);
-        pool.on_free(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
+        let told = notifications(&pool);
         let mut frames = Frames::new();
         pool.take_many([1; 3], &mut frames);
         assert_eq!(frames.len(), 2);

@@ -39,6 +39,20 @@ pub fn send_frame(engine: &EnginePort, frame: Frame) {
     engine.send(&mut Frames::from_iter([frame]));
 }
 
+/// A frame like [`roce`] in a buffer of an engine, without an ICRC.
+pub fn build_in(engine: &EnginePort, dst: Mac, src: Mac, number: u8) -> Frame {
+    let (path, headers) = send_only(dst, src, number, 0);
+    let size = frame_size(&path, &headers.body, PAYLOAD);
+    let mut frame = engine.frame(size).expect("a buffer");
+    let template = Template::of(&path);
+    let built: Result<(), ()> = build_frame(&mut frame, &template, 0, &headers, PAYLOAD, |out| {
+        out.fill(number);
+        Ok(())
+    });
+    built.unwrap();
+    frame
+}
+
 /// The next received frame of an engine.
 pub fn receive_frame(engine: &EnginePort) -> Option<Frame> {
     let mut frames = Frames::new();
@@ -257,21 +271,7 @@ impl Rig {
     /// Sends a frame like [`roce`] from an engine, without an ICRC.
     pub fn engine_build(&self, port: usize, dst: Mac, number: u8) {
         let (engine, _) = &self.engines[port];
-        let (path, headers) = send_only(dst, mac(port), number, 0);
-        let size = frame_size(&path, &headers.body, PAYLOAD);
-        let mut frame = engine.frame(size).expect("a buffer");
-        let built: Result<(), ()> = build_frame(
-            &mut frame,
-            &Template::of(&path),
-            0,
-            &headers,
-            PAYLOAD,
-            |out| {
-                out.fill(number);
-                Ok(())
-            },
-        );
-        built.unwrap();
+        let frame = build_in(engine, dst, mac(port), number);
         assert!(frame.lacks_icrc());
         send_frame(engine, frame);
     }
