@@ -64,7 +64,9 @@ pub(crate) fn drop_frames(device: &Device) -> bool {
         if frames.is_empty() {
             break;
         }
-        frames.drain(..).for_each(|_| budget.charge_received());
+        frames.iter().for_each(|_| budget.charge_received());
+        let count = frames.len();
+        frame::discard(&mut frames, count);
     }
     device.runtime().note_turn(budget.spent());
     budget.is_spent()
