@@ -11,7 +11,11 @@ use crate::net::Mac;
 /// [`frame`](Self::frame) or [`reserve`](Self::reserve) found none.
 pub trait FramePort: Send + Sync {
     /// A buffer for a frame of `len` bytes, or `None` if all buffers of this port are in use.
-    fn frame(&self, len: usize) -> Option<Frame>;
+    fn frame(&self, len: usize) -> Option<Frame> {
+        let mut frames = Frames::new();
+        self.reserve(len, 1, &mut frames);
+        frames.pop()
+    }
     /// Adds buffers for `count` frames of `len` bytes to `frames`, or as many as are free and there
     /// is room for.
     fn reserve(&self, len: usize, count: usize, frames: &mut Frames);

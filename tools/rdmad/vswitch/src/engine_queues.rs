@@ -254,10 +254,6 @@ impl EnginePort {
 }
 
 impl FramePort for EnginePort {
-    fn frame(&self, len: usize) -> Option<Frame> {
-        self.engine.pool.take(len)
-    }
-
     fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
         let lengths = iter::repeat_n(len, count);
         self.engine.pool.take_many(lengths, frames);

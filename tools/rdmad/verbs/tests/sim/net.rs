@@ -179,10 +179,6 @@ impl Port {
 }
 
 impl FramePort for Port {
-    fn frame(&self, len: usize) -> Option<Frame> {
-        self.pool.take(len)
-    }
-
     fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
         self.pool.take_many(iter::repeat_n(len, count), frames);
     }

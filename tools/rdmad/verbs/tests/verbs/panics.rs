@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use roce::frame::Frames;
-use roce::{Frame, FramePort};
+use roce::FramePort;
 use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdCreatePd, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
@@ -57,11 +57,6 @@ fn panic_if(planted: &AtomicBool) {
 }
 
 impl FramePort for Fragile {
-    fn frame(&self, len: usize) -> Option<Frame> {
-        self.panic_if_last();
-        self.port.frame(len)
-    }
-
     fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
         self.panic_if_last();
         self.port.reserve(len, count, frames);
