@@ -53,7 +53,7 @@ help:
 		'make fuzz-replay TARGET=NAME FILE=FILE   runs a target on what it failed on' \
 		'make fuzz-coverage   which lines of each parser the fuzz corpora reach; fails below 90 %' \
 		'make sanitize   unit tests under Address- and ThreadSanitizer; more than an hour' \
-		'make mutants    changes to the code that no unit test notices; FILE="PATH..." are the files' \
+		'make mutants    how many small changes of the code the tests notice: a sample; SEED=N draws another' \
 		'make intree     the driver as a part of the kernel: compiled and checked there; 12 minutes' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make bench-archive  the same, and an archive of it to be sent' \
@@ -240,8 +240,9 @@ sanitize: setup
 	tools/testbed/sanitize address
 	tools/testbed/sanitize thread
 
+SEED ?= 1
 mutants: setup
-	@tools/testbed/mutants $(FILE)
+	@tools/testbed/mutants --seed=$(SEED)
 
 # Measures the pacing of rate limits. Not a check, since the figures depend on the machine.
 pacing: setup

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The copy of the sources that has the changes.
+
+use crate::draw::Mutant;
+use crate::plant::{self, Number};
+use anyhow::{Context, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const SWITCH: &str = include_str!("../switch/lib.rs");
+const SWITCH_MANIFEST: &str = "[package]\nname = \"mutant\"\nversion = \"0.0.0\"\n\
+	edition = \"2021\"\npublish = false\n[lib]\npath = \"lib.rs\"\n";
+
+/// A copy of the sources below `root`.
+pub struct Tree {
+    pub root: PathBuf,
+    /// Files with changes: their text without any.
+    originals: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// Brings a copy of the files of `list` in `top` up to date. Files that are up to date keep
+    /// their times, so that cargo builds only what has changed.
+    pub fn copy(top: &Path, list: &Path, root: PathBuf, mutants: &[Mutant]) -> Result<Self> {
+        let changed: BTreeSet<_> = mutants.iter().map(|m| m.file.as_str()).collect();
+        let packages: BTreeSet<_> = mutants.iter().map(|m| m.package.as_str()).collect();
+        let mut originals = BTreeMap::new();
+        let list =
+            fs::read_to_string(list).with_context(|| format!("can't read {}", list.display()))?;
+        for name in list.lines() {
+            let from = top.join(name);
+            if changed.contains(name) {
+                originals.insert(name.to_owned(), fs::read_to_string(&from)?);
+            } else if name == "Cargo.toml" {
+                let text = fs::read_to_string(&from)?;
+                write(&root.join(name), &with_member(&text))?;
+            } else if name.ends_with("Cargo.toml") {
+                let text = fs::read_to_string(&from)?;
+                let depth = name.matches('/').count();
+                write(&root.join(name), &with_switch(&text, depth, &packages))?;
+            } else if from.is_symlink() {
+                let to = root.join(name);
+                if !to.is_symlink() {
+                    fs::create_dir_all(to.parent().expect("files are below a directory"))?;
+                    std::os::unix::fs::symlink(fs::read_link(&from)?, &to)?;
+                }
+            } else if from.is_file() {
+                let bytes = fs::read(&from)?;
+                let to = root.join(name);
+                if fs::read(&to).ok().as_ref() != Some(&bytes) {
+                    fs::create_dir_all(to.parent().expect("files are below a directory"))?;
+                    fs::copy(&from, &to)?;
+                }
+            }
+        }
+        write(&root.join("mutant/Cargo.toml"), SWITCH_MANIFEST)?;
+        write(&root.join("mutant/lib.rs"), SWITCH)?;
+        Ok(Self { root, originals })
+    }
+
+    /// Writes the files with all changes but those that were dropped.
+    pub fn plant(&self, mutants: &[Mutant], dropped: &BTreeSet<Number>) -> Result<()> {
+        for (name, text) in &self.originals {
+            let here: Vec<_> = mutants
+                .iter()
+                .enumerate()
+                .filter(|(number, mutant)| mutant.file == *name && !dropped.contains(number))
+                .collect();
+            let planted = plant::plant(text, &here).with_context(|| name.clone())?;
+            write(&self.root.join(name), &planted)?;
+        }
+        Ok(())
+    }
+
+    /// The changes that an error at a line of a file may come from.
+    pub fn blamed(&self, file: &str, line: usize, mutants: &[Mutant]) -> Result<Vec<Number>> {
+        if !self.originals.contains_key(file) {
+            return Ok(Vec::new());
+        }
+        let numbers: Vec<_> = (0..mutants.len())
+            .filter(|&number| mutants[number].file == file)
+            .collect();
+        let planted = fs::read_to_string(self.root.join(file))?;
+        Ok(plant::blamed(&planted, &numbers, line))
+    }
+}
+
+fn with_member(manifest: &str) -> String {
+    manifest.replacen("members = [", "members = [\n    \"mutant\",", 1)
+}
+
+/// Adds the switch to the dependencies of a package that has changes.
+fn with_switch(manifest: &str, depth: usize, packages: &BTreeSet<&str>) -> String {
+    let is_changed = manifest.lines().any(|line| {
+        line.strip_prefix("name = \"")
+            .and_then(|rest| rest.strip_suffix('"'))
+            .is_some_and(|name| packages.contains(name))
+    });
+    if !is_changed {
+        return manifest.to_owned();
+    }
+    let up = "../".repeat(depth);
+    manifest.replacen(
+        "[dependencies]\n",
+        &format!("[dependencies]\nmutant = {{ path = \"{up}mutant\" }}\n"),
+        1,
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    if fs::read_to_string(path).ok().as_deref() != Some(text) {
+        fs::create_dir_all(path.parent().expect("files are below a directory"))?;
+        fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+    }
+    Ok(())
+}
