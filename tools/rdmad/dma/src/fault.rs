@@ -124,7 +124,7 @@ pub(crate) struct GuardedMapping {
     part: MmapRegion,
     slot: usize,
     // The slot holds the address of this box.
-    _watch: Box<Watch>,
+    watch: Box<Watch>,
     // Unmapped after `Drop` has emptied the slot.
     _whole: MmapRegion,
 }
@@ -163,7 +163,7 @@ impl GuardedMapping {
         Ok(Self {
             part,
             slot,
-            _watch: watch,
+            watch,
             _whole: whole,
         })
     }
@@ -177,6 +177,8 @@ impl GuardedMapping {
 
 impl Drop for GuardedMapping {
     fn drop(&mut self) {
+        #[cfg(any(test, feature = "testing"))]
+        crate::testing::note_unmapping(self.watch.iova);
         let mut slots = FREE.lock();
         SLOTS[self.slot].set(0, 0, ptr::null_mut());
         slots.free.push(self.slot);

@@ -27,6 +27,7 @@ mod error;
 mod fault;
 mod huge;
 mod mapping;
+mod pace;
 mod slice;
 mod space;
 #[cfg(any(test, feature = "testing"))]

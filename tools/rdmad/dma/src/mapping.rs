@@ -12,6 +12,7 @@ use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, VolatileMemory, VolatileSlice};
 
 use crate::fault::{GuardedMapping, Loss};
+use crate::pace::Pace;
 use crate::{huge, DmaError, MapError, PAGE_SIZE};
 
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
@@ -33,43 +34,55 @@ pub(crate) struct Mapping {
     charge: Arc<Charge>,
 }
 
+/// A region that a monitor requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) iova: u64,
+    /// Offset in the file, in bytes.
+    pub(crate) offset: u64,
+    /// Length in bytes.
+    pub(crate) len: u64,
+    pub(crate) writable: bool,
+}
+
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` on. Lost pages of the region are recorded in `loss`.
+    /// Maps `region` of the file `fd`. Lost pages of the region are recorded in `loss`.
     pub(crate) fn new(
-        iova: u64,
+        region: Region,
         fd: OwnedFd,
-        offset: u64,
-        len: u64,
-        writable: bool,
         loss: Arc<Loss>,
         charge: Charge,
+        pace: &mut Pace,
     ) -> Result<Self, MapError> {
         let file = Arc::new(File::from(fd));
-        Self::map(iova, file, offset, len, writable, loss, Arc::new(charge))
+        Self::map(region, file, loss, Arc::new(charge), pace)
     }
 
     /// Maps the region again, with the present pages of its file.
-    pub(crate) fn again(&self) -> Result<Self, MapError> {
-        Self::map(
-            self.iova,
-            self.file.clone(),
-            self.offset,
-            self.size() as u64,
-            self.writable,
-            self.loss.clone(),
-            self.charge.clone(),
-        )
+    pub(crate) fn again(&self, pace: &mut Pace) -> Result<Self, MapError> {
+        let region = Region {
+            iova: self.iova,
+            offset: self.offset,
+            len: self.size() as u64,
+            writable: self.writable,
+        };
+        let (file, loss) = (self.file.clone(), self.loss.clone());
+        Self::map(region, file, loss, self.charge.clone(), pace)
     }
 
     fn map(
-        iova: u64,
+        region: Region,
         file: Arc<File>,
-        offset: u64,
-        len: u64,
-        writable: bool,
         loss: Arc<Loss>,
         charge: Arc<Charge>,
+        pace: &mut Pace,
     ) -> Result<Self, MapError> {
+        let Region {
+            iova,
+            offset,
+            len,
+            writable,
+        } = region;
         let bad = || MapError::BadRange { iova, len, offset };
         if len == 0 || (iova | len | offset) % PAGE_SIZE != 0 {
             return Err(bad());
@@ -89,13 +102,13 @@ impl Mapping {
         if writable {
             protection |= rustix::mm::ProtFlags::WRITE;
         }
-        let whole = MmapRegionBuilder::new(whole)
+        let builder = MmapRegionBuilder::new(whole)
             .with_file_offset(FileOffset::from_arc(file.clone(), start))
             .with_mmap_prot(protection.bits() as i32)
             .with_mmap_flags(
                 (rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::NORESERVE).bits() as i32,
-            )
-            .build()?;
+            );
+        let whole = pace.map(|| builder.build())?;
         let has_huge_pages = page > PAGE_SIZE;
         if !has_huge_pages {
             huge::ask(&whole);
@@ -141,6 +154,11 @@ impl Mapping {
     pub(crate) fn size(&self) -> usize {
         self.memory.part().size()
     }
+
+    /// The mapped file.
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.file
+    }
 }
 
 /// A file in memory (tmpfs or hugetlbfs). System calls for its size don't block. On a file system
@@ -180,7 +198,28 @@ fn surrounding(offset: u64, end: u64, page: u64) -> Option<(u64, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::os::fd::BorrowedFd;
+
     use super::*;
+
+    /// A descriptor that counts the calls in which it is used.
+    struct Counted(OwnedFd, Cell<u32>);
+
+    impl AsFd for Counted {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.1.set(self.1.get() + 1);
+            self.0.as_fd()
+        }
+    }
+
+    /// Any call but the one for the seals would go to the file system, which may never answer.
+    #[test]
+    fn a_file_that_is_no_memory_is_refused_by_one_call() {
+        let file = Counted(File::open("/").unwrap().into(), Cell::default());
+        assert!(matches!(MemoryFile::new(&file), Err(MapError::NotMemory)));
+        assert_eq!(file.1.get(), 1);
+    }
 
     #[test]
     fn a_region_inside_of_huge_pages_has_them_whole() {

@@ -15,7 +15,8 @@ use parking_lot::{Condvar, Mutex};
 use vm_memory::VolatileSlice;
 
 use crate::fault::Loss;
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, Region};
+use crate::pace::Pace;
 use crate::{DmaError, DmaSlice, DmaSliceMut, LostMemory, MapError};
 
 /// Maximum number of regions in one map. A monitor uses a few. Each region costs a mapping and a
@@ -24,9 +25,9 @@ pub const MAX_REGIONS: usize = 128;
 
 /// The DMA map of one VM.
 pub struct DmaSpace {
-    current: ArcSwap<Snapshot>,
-    /// Serialises changes of the map.
-    change: Mutex<()>,
+    pub(crate) current: ArcSwap<Snapshot>,
+    /// Serialises changes of the map, and limits their rate.
+    pub(crate) change: Mutex<Pace>,
     /// Number of mapped bytes, and its limit: all VMs share the address space of the process.
     mapped: MemoryBudget,
     live: Arc<Live>,
@@ -41,18 +42,20 @@ struct Live {
 }
 
 /// An immutable state of the map.
-struct Snapshot {
+pub(crate) struct Snapshot {
     /// Regions sorted by DMA address, without overlap.
-    regions: Vec<Arc<Mapping>>,
+    pub(crate) regions: Vec<Arc<Mapping>>,
     live: Arc<Live>,
+    loss: Arc<Loss>,
 }
 
 impl Snapshot {
-    fn new(regions: Vec<Arc<Mapping>>, live: &Arc<Live>) -> Arc<Self> {
+    fn new(regions: Vec<Arc<Mapping>>, live: &Arc<Live>, loss: &Arc<Loss>) -> Arc<Self> {
         *live.count.lock() += 1;
         Arc::new(Self {
             regions,
             live: live.clone(),
+            loss: loss.clone(),
         })
     }
 
@@ -64,8 +67,8 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        // The mappings are dropped before the count changes: `replace_and_wait` returns as soon as
-        // the count shows that the old snapshots are gone.
+        // The references to mappings are dropped before the count changes: `replace_and_wait`
+        // drops the last ones as soon as the count shows that the old snapshots are gone.
         self.regions.clear();
         *self.live.count.lock() -= 1;
         self.live.dropped.notify_all();
@@ -80,13 +83,13 @@ impl DmaSpace {
 
     /// An empty map for regions of up to `limit` bytes in all.
     pub fn with_limit(limit: u64) -> Self {
-        let live = Arc::default();
+        let (live, loss) = (Arc::default(), Arc::default());
         Self {
-            current: ArcSwap::new(Snapshot::new(Vec::new(), &live)),
-            change: Mutex::new(()),
+            current: ArcSwap::new(Snapshot::new(Vec::new(), &live, &loss)),
+            change: Mutex::default(),
             mapped: MemoryBudget::new(limit),
             live,
-            loss: Arc::default(),
+            loss,
         }
     }
 
@@ -104,7 +107,7 @@ impl DmaSpace {
         len: u64,
         writable: bool,
     ) -> Result<(), MapError> {
-        let _change = self.change.lock();
+        let pace = &mut *self.change.lock();
         let old = self.current.load_full();
         if old.regions.len() == MAX_REGIONS {
             return Err(MapError::TooMany);
@@ -114,7 +117,14 @@ impl DmaSpace {
             mapped: self.mapped.used(),
             limit: self.mapped.limit(),
         })?;
-        let mapping = Mapping::new(iova, fd, offset, len, writable, self.loss.clone(), charge)?;
+        let loss = self.loss.clone();
+        let region = Region {
+            iova,
+            offset,
+            len,
+            writable,
+        };
+        let mapping = Mapping::new(region, fd, loss, charge, pace)?;
         let at = old.position(iova);
         if old
             .regions
@@ -127,7 +137,7 @@ impl DmaSpace {
         regions.insert(at, Arc::new(mapping));
         // Waits, because a worker with an older view would fail work requests that use the new
         // memory.
-        self.replace_and_wait(old, regions);
+        self.replace_and_wait(old, regions, pace);
         Ok(())
     }
 
@@ -145,7 +155,7 @@ impl DmaSpace {
                 offset: 0,
             });
         };
-        let _change = self.change.lock();
+        let pace = &mut *self.change.lock();
         let old = self.current.load_full();
         let start = old.position(iova);
         let inside = old.regions[start..].partition_point(|region| region.iova <= last);
@@ -160,7 +170,7 @@ impl DmaSpace {
         let removed = removed.len();
         if removed > 0 {
             let kept = [kept_front, kept_back].concat();
-            self.replace_and_wait(old, kept);
+            self.replace_and_wait(old, kept, pace);
         }
         Ok(removed)
     }
@@ -168,8 +178,8 @@ impl DmaSpace {
     /// Unmaps everything. Returns when no view of an earlier map exists any more; see
     /// [`unmap`](Self::unmap).
     pub fn clear(&self) {
-        let _change = self.change.lock();
-        self.replace_and_wait(self.current.load_full(), Vec::new());
+        let pace = &mut *self.change.lock();
+        self.replace_and_wait(self.current.load_full(), Vec::new(), pace);
         self.loss.clear();
     }
 
@@ -206,14 +216,14 @@ impl DmaSpace {
         if !self.has_lost() {
             return Ok(());
         }
-        let _change = self.change.lock();
+        let pace = &mut *self.change.lock();
         let old = self.current.load_full();
         let again = old
             .regions
             .iter()
-            .map(|region| region.again().map(Arc::new));
+            .map(|region| region.again(pace).map(Arc::new));
         let regions = again.collect::<Result<_, _>>()?;
-        self.replace_and_wait(old, regions);
+        self.replace_and_wait(old, regions, pace);
         self.loss.clear();
         Ok(())
     }
@@ -246,13 +256,33 @@ impl DmaSpace {
         huge.map(|region| region.size() as u64).sum()
     }
 
-    fn replace_and_wait(&self, old: Arc<Snapshot>, regions: Vec<Arc<Mapping>>) {
-        self.current.store(Snapshot::new(regions, &self.live));
+    /// Replaces the map `old` by `regions`, and waits until no view of `old` is left. The mappings
+    /// that are not in `regions` are unmapped by this thread, since a worker that ends the last
+    /// view must not spend its time on the page tables of a VM.
+    fn replace_and_wait(
+        &self,
+        old: Arc<Snapshot>,
+        regions: Vec<Arc<Mapping>>,
+        pace: &mut Pace,
+    ) {
+        let kept = |region: &&Arc<Mapping>| regions.iter().any(|other| Arc::ptr_eq(region, other));
+        let removed = old.regions.iter().filter(|region| !kept(region));
+        let removed: Vec<_> = removed.cloned().collect();
+        let new = Snapshot::new(regions, &self.live, &self.loss);
+        self.current.store(new);
         drop(old);
         // Only this thread makes snapshots, since it holds the lock `change`. So a count of 1 means
         // that only the new snapshot is left.
         let mut count = self.live.count.lock();
         self.live.dropped.wait_while(&mut count, |count| *count > 1);
+        drop(count);
+        if !removed.is_empty() {
+            // The files are closed after the change, which holds up other VMs: the last close of a
+            // file frees its pages.
+            let files: Vec<_> = removed.iter().map(|region| region.file().clone()).collect();
+            pace.change(|| drop(removed));
+            drop(files);
+        }
     }
 }
 
@@ -278,7 +308,7 @@ impl fmt::Debug for DmaSpace {
 
 /// A pinned DMA map. Slices from a view are valid as long as the view lives.
 pub struct DmaView {
-    snapshot: Guard<Arc<Snapshot>>,
+    pub(crate) snapshot: Guard<Arc<Snapshot>>,
     /// Index of the region that was accessed last. The next access is mostly to this region too.
     recent: Cell<usize>,
 }
@@ -329,6 +359,12 @@ impl DmaView {
             memory: region.slice(region.iova, region.size())?,
             is_writable: region.writable,
         })
+    }
+
+    /// Whether memory of the VM was lost, like [`DmaSpace::has_lost`].
+    #[inline]
+    pub fn has_lost(&self) -> bool {
+        self.snapshot.loss.address().is_some()
     }
 
     /// Whether the map has no region at all.

@@ -2,12 +2,17 @@
 
 //! Stand-ins for VM memory, for tests.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::{DmaSpace, PAGE_SIZE};
+use crate::{DmaSpace, DmaView, PAGE_SIZE};
 
 /// A memfd of `len` bytes with these seals.
 pub fn memfd(len: u64, seals: SealFlags) -> io::Result<OwnedFd> {
@@ -27,6 +32,27 @@ pub fn shrinkable_memory(len: u64) -> io::Result<OwnedFd> {
     memfd(len, SealFlags::empty())
 }
 
+/// Maximum length of [`UNMAPPED`].
+const MAX_UNMAPPED: usize = 1 << 12;
+/// The regions that were unmapped last, each with the thread that did it.
+static UNMAPPED: Mutex<VecDeque<(u64, ThreadId)>> = Mutex::new(VecDeque::new());
+
+/// Records that this thread unmaps the region at DMA address `iova`.
+pub(crate) fn note_unmapping(iova: u64) {
+    let mut unmapped = UNMAPPED.lock();
+    if unmapped.len() == MAX_UNMAPPED {
+        unmapped.pop_front();
+    }
+    unmapped.push_back((iova, thread::current().id()));
+}
+
+/// The threads that have unmapped a region at DMA address `iova`, of any VM of this process.
+pub fn unmapped_by(iova: u64) -> Vec<ThreadId> {
+    let unmapped = UNMAPPED.lock();
+    let here = unmapped.iter().filter(|(at, _)| *at == iova);
+    here.map(|(_, thread)| *thread).collect()
+}
+
 impl DmaSpace {
     /// A map with one region at `iova`: `len` zero bytes, rounded up to whole pages.
     pub fn anonymous(iova: u64, len: u64) -> Self {
@@ -35,5 +61,17 @@ impl DmaSpace {
         let fd = guest_memory(len).expect("memfd");
         space.map(iova, fd, 0, len, true).expect("map");
         space
+    }
+
+    /// Charges the VM as if a change of its mappings had taken this time.
+    pub fn charge_change(&self, took: Duration) {
+        self.change.lock().charge(Instant::now(), took);
+    }
+}
+
+impl DmaView {
+    /// A number that differs between the maps that exist at the same time.
+    pub fn generation(&self) -> usize {
+        Arc::as_ptr(&self.snapshot).addr()
     }
 }

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use dma::testing::{guest_memory, memfd};
+use dma::testing::{guest_memory, memfd, shrinkable_memory, unmapped_by};
 use dma::{DmaError, DmaSpace, DmaView, MapError, MAX_REGIONS};
 use rustix::fs::SealFlags;
 
@@ -375,4 +376,66 @@ fn workers_race_with_map_and_unmap() {
     }
     space.clear();
     assert!(space.enter().is_empty());
+}
+
+/// A worker that ends the last view of an old map does not unmap the VM's memory.
+#[test]
+fn the_thread_that_changes_the_map_unmaps() {
+    const REMOVED: u64 = 0x5_0000_0000;
+    const RESTORED: u64 = 0x6_0000_0000;
+    const CLEARED: u64 = 0x7_0000_0000;
+    let space = DmaSpace::new();
+    let file = shrinkable_memory(MIB).unwrap();
+    let copy = file.as_fd().try_clone_to_owned().unwrap();
+    space.map(RESTORED, copy, 0, MIB, true).unwrap();
+    for iova in [REMOVED, CLEARED] {
+        space
+            .map(iova, guest_memory(MIB).unwrap(), 0, MIB, true)
+            .unwrap();
+    }
+    rustix::fs::ftruncate(&file, 0).unwrap();
+    let view = space.enter();
+    let lost = view.slice_mut(RESTORED, 8).unwrap();
+    lost.write(0, &[1; 8]).unwrap();
+    drop(view);
+    rustix::fs::ftruncate(&file, MIB).unwrap();
+    let unmap = || {
+        space.unmap(REMOVED, MIB).unwrap();
+    };
+    let restore = || space.restore().unwrap();
+    let clear = || space.clear();
+    let changes: [(u64, &(dyn Fn() + Sync)); 3] =
+        [(REMOVED, &unmap), (RESTORED, &restore), (CLEARED, &clear)];
+    for (iova, change) in changes {
+        let is_old = |view: &DmaView| view.generation() != space.enter().generation();
+        let view = space.enter();
+        let changer = thread::scope(|scope| {
+            let changer = scope.spawn(|| {
+                change();
+                thread::current().id()
+            });
+            while !is_old(&view) {
+                thread::yield_now();
+            }
+            drop(view);
+            changer.join().unwrap()
+        });
+        // Restoring maps all regions again, so an earlier changer may have unmapped this one too.
+        let threads = unmapped_by(iova);
+        assert_eq!(threads.last(), Some(&changer));
+        assert!(!threads.contains(&thread::current().id()));
+    }
+}
+
+/// A VM whose last change took long waits before it maps more.
+#[test]
+fn a_slow_change_delays_the_next_mapping() {
+    let space = DmaSpace::new();
+    let took = Duration::from_millis(20);
+    space.charge_change(took);
+    let start = Instant::now();
+    space
+        .map(0, guest_memory(MIB).unwrap(), 0, MIB, true)
+        .unwrap();
+    assert!(start.elapsed() >= 9 * (took - Duration::from_millis(1)));
 }
