@@ -9,6 +9,10 @@
 //! when an access fails. The VM's device has to be stopped: the spare page does not hold the
 //! guest's data.
 //!
+//! A spare page splits the mapping of its region, and the kernel limits the mappings of a process.
+//! So only a few spare pages are mapped one by one. The next loss replaces the whole region by a
+//! single mapping of new memory, in which every page exists.
+//!
 //! A fault outside of guest memory is passed to the previous handler, which Rust's runtime has
 //! installed. The previous handler restores the default action, so the signal ends the process.
 #![allow(unsafe_code)]
@@ -17,7 +21,7 @@ use std::io;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::ptr;
-use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
 use parking_lot::Mutex;
@@ -30,6 +34,13 @@ use crate::{MapError, PAGE_SIZE};
 
 /// Maximum number of regions that all VMs of a process map together.
 pub(crate) const MAX_GUARDED: usize = 1 << 14;
+/// Maximum number of pages of a region that spare pages replace one by one.
+const MAX_SPARE_PAGES: usize = 16;
+/// The same for the regions of all VMs together. With [`MAX_GUARDED`] regions, the mappings stay
+/// below half of the kernel's default limit (`vm.max_map_count`).
+const MAX_SPARE_PAGES_OF_ALL: usize = 1 << 11;
+/// Number of spare pages that are mapped now.
+static SPARE_PAGES: AtomicUsize = AtomicUsize::new(0);
 /// The address in a [`Loss`] if no memory is lost. The address of a page is a multiple of the page
 /// size, so it differs from this value.
 const NONE: u64 = u64::MAX;
@@ -116,6 +127,10 @@ struct Watch {
     /// may wrap below 0.
     iova: u64,
     loss: Arc<Loss>,
+    /// Number of spare pages that the handler has mapped one by one.
+    spare_pages: AtomicUsize,
+    /// Whether new memory has replaced the whole mapping.
+    is_replaced: AtomicBool,
 }
 
 /// A mapping for which the handler is responsible, and the part of it that a device sees.
@@ -157,6 +172,8 @@ impl GuardedMapping {
             spare,
             iova: iova.wrapping_sub(lead as u64),
             loss,
+            spare_pages: AtomicUsize::new(0),
+            is_replaced: AtomicBool::new(false),
         });
         let slot = FREE.lock().take().ok_or(MapError::TooManyOfAll)?;
         SLOTS[slot].set(watch.start, watch.end, ptr::from_ref(&*watch).cast_mut());
@@ -173,12 +190,20 @@ impl GuardedMapping {
     pub(crate) fn part(&self) -> &MmapRegion {
         &self.part
     }
+
+    /// Number of spare pages that were mapped one by one.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn spare_pages(&self) -> usize {
+        self.watch.spare_pages.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for GuardedMapping {
     fn drop(&mut self) {
         #[cfg(any(test, feature = "testing"))]
         crate::testing::note_unmapping(self.watch.iova);
+        let spare_pages = self.watch.spare_pages.load(Ordering::Relaxed);
+        SPARE_PAGES.fetch_sub(spare_pages, Ordering::Relaxed);
         let mut slots = FREE.lock();
         SLOTS[self.slot].set(0, 0, ptr::null_mut());
         slots.free.push(self.slot);
@@ -324,8 +349,7 @@ extern "C" fn on_bus_error(
     }
 }
 
-/// Maps a spare page in the place of the page at `address`, if that is guest memory. Called by the
-/// signal handler.
+/// Replaces the page at `address`, if that is guest memory. Called by the signal handler.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     let Some(watch) = SLOTS[..used].iter().find_map(|slot| slot.find(address)) else {
@@ -337,24 +361,95 @@ fn replace(address: usize) -> bool {
     // mapping exists from before the signal until the handler returns. No two mappings overlap, so
     // both are the same mapping: `watch` lives until the handler returns.
     let watch = unsafe { &*watch };
-    let page = watch.start + (address - watch.start) / watch.page * watch.page;
-    // SAFETY: The page lies inside the mapping, because the start and the size of the mapping are
-    // multiples of the page size. The mapping exists, as shown above, so no other memory is at
-    // `page`. It is accessed only as volatile memory, for which any content is valid. With an old
-    // size of 0 the spare page, which is shared memory, is not moved but mapped a second time.
-    let mapped = unsafe {
-        rustix::mm::mremap_fixed(
-            watch.spare.as_ptr().cast(),
-            0,
-            watch.page,
-            MremapFlags::MAYMOVE,
-            page as *mut libc::c_void,
-        )
-    };
-    if mapped.is_err() {
+    if !watch.replace(address) {
         return false;
     }
     let iova = watch.iova.wrapping_add((address - watch.start) as u64);
     watch.loss.note(iova & !(PAGE_SIZE - 1));
     true
+}
+
+/// The parts of the signal handler that change mappings. Called by a thread that accesses the
+/// mapping and holds a view of it, so the mapping exists.
+impl Watch {
+    /// First address of the page that holds `address`.
+    fn page_of(&self, address: usize) -> usize {
+        self.start + (address - self.start) / self.page * self.page
+    }
+
+    /// Maps other memory in the place of the page at `address`, or of the whole mapping.
+    fn replace(&self, address: usize) -> bool {
+        if self.admits_spare_page() {
+            return self.replace_page(address);
+        }
+        if self.is_replaced.swap(true, Ordering::Relaxed) {
+            // This access began before another thread replaced the mapping, or the kernel can't
+            // provide a page of the new memory either.
+            return self.replace_page(address);
+        }
+        // Without free address space or memory, a spare page has to do.
+        self.replace_whole() || self.replace_page(address)
+    }
+
+    /// Whether one more spare page may be mapped. Counts this page.
+    fn admits_spare_page(&self) -> bool {
+        let may = self.spare_pages.load(Ordering::Relaxed) < MAX_SPARE_PAGES
+            && SPARE_PAGES.load(Ordering::Relaxed) < MAX_SPARE_PAGES_OF_ALL;
+        if may {
+            self.spare_pages.fetch_add(1, Ordering::Relaxed);
+            SPARE_PAGES.fetch_add(1, Ordering::Relaxed);
+        }
+        may
+    }
+
+    /// Maps the spare page in the place of the page at `address`.
+    fn replace_page(&self, address: usize) -> bool {
+        let page = self.page_of(address);
+        // SAFETY: The page lies inside the mapping, because the start and the size of the mapping
+        // are multiples of the page size. The mapping exists, so no other memory is at `page`. It
+        // is accessed only as volatile memory, for which any content is valid. With an old size of
+        // 0 the spare page, which is shared memory, is not moved but mapped a second time.
+        let mapped = unsafe {
+            rustix::mm::mremap_fixed(
+                self.spare.as_ptr().cast(),
+                0,
+                self.page,
+                MremapFlags::MAYMOVE,
+                page as *mut libc::c_void,
+            )
+        };
+        mapped.is_ok()
+    }
+
+    /// Maps new memory in the place of the whole mapping.
+    fn replace_whole(&self) -> bool {
+        let len = self.end - self.start;
+        // Shared memory, because private memory counts towards RLIMIT_DATA.
+        // SAFETY: The kernel chooses an unused address.
+        let new = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+            )
+        };
+        let Ok(new) = new else {
+            return false;
+        };
+        // The new memory is moved rather than mapped with MAP_FIXED: a MAP_FIXED that fails leaves
+        // a hole, in which other threads of the VM would fault.
+        // SAFETY: `new` is the mapping made above, to which there are no references. The range from
+        // `start` on is the mapping of this `Watch`, which exists. It is accessed only as volatile
+        // memory, for which any content is valid.
+        let moved = unsafe {
+            let target = self.start as *mut libc::c_void;
+            rustix::mm::mremap_fixed(new, len, len, MremapFlags::MAYMOVE, target)
+        };
+        if moved.is_err() {
+            // SAFETY: `new` was not moved, and there are no references to it.
+            let _ = unsafe { rustix::mm::munmap(new, len) };
+        }
+        moved.is_ok()
+    }
 }

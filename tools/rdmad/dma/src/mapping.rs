@@ -155,6 +155,12 @@ impl Mapping {
         self.memory.part().size()
     }
 
+    /// Number of spare pages in the region.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn spare_pages(&self) -> usize {
+        self.memory.spare_pages()
+    }
+
     /// The mapped file.
     pub(crate) fn file(&self) -> &Arc<File> {
         &self.file

@@ -63,6 +63,13 @@ impl DmaSpace {
         space
     }
 
+    /// Number of lost pages that spare pages have replaced one by one.
+    pub fn spare_pages(&self) -> usize {
+        let snapshot = self.current.load();
+        let regions = snapshot.regions.iter();
+        regions.map(|region| region.spare_pages()).sum()
+    }
+
     /// Charges the VM as if a change of its mappings had taken this time.
     pub fn charge_change(&self, took: Duration) {
         self.change.lock().charge(Instant::now(), took);

@@ -2,6 +2,7 @@
 
 //! Initialisation, control queue, events and doorbells of the driver.
 
+use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 use std::thread;
@@ -149,6 +150,11 @@ impl Driver {
         if has_events {
             self.notify(EVENTS, self.events_notify);
         }
+    }
+
+    /// Maps `len` bytes of `file` at DMA address `at`, if the daemon permits it.
+    pub fn map_more(&mut self, at: u64, len: u64, file: &File) {
+        self.function.map_more(at, len, file);
     }
 
     /// Resets the device and waits until the reset is done.

@@ -13,6 +13,7 @@ mod datagrams;
 mod driver;
 mod endpoint;
 mod keys;
+mod lost;
 mod memory;
 mod modify;
 mod operations;

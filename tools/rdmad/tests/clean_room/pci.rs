@@ -3,6 +3,7 @@
 //! The PCI function as a virtual machine monitor shows it to its guest: configuration space, BARs
 //! and MSI-X over vfio-user, with the capabilities of virtio 1.3 (4.1.4).
 
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -82,6 +83,11 @@ impl Function {
         function.configure(4, &[command, 0]);
         function.walk(vectors);
         function
+    }
+
+    /// Maps `len` bytes of `file` at DMA address `at`, if the daemon permits it.
+    pub fn map_more(&mut self, at: u64, len: u64, file: &File) {
+        self.client.dma_map(0, at, len, file.as_raw_fd()).unwrap();
     }
 
     /// Reads `len` bytes of the configuration space.

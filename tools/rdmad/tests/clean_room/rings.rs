@@ -103,15 +103,27 @@ impl WorkQueue {
         }
     }
 
-    /// Posts a work request. The rest of its slot is filled with bytes other than 0.
-    pub fn post(&mut self, driver: &mut Driver, wqe: &[u8]) {
+    /// Writes a work request, which the device does not see before [`publish`](Self::publish). The
+    /// rest of its slot is filled with bytes other than 0.
+    pub fn put(&mut self, wqe: &[u8]) {
         assert!(self.producer.wrapping_sub(self.done) < self.ring.slots);
         let mut slot = vec![0xa5; 1 << self.ring.shift];
         slot[..wqe.len()].copy_from_slice(wqe);
         let at = self.ring.slot(self.producer);
         self.ring.extent.write(at, &slot);
+        self.producer = self.producer.wrapping_add(1);
+    }
+
+    /// Posts the work requests that were put, and rings the doorbell.
+    pub fn publish(&mut self, driver: &mut Driver) {
+        self.ring.store_owner(self.producer);
+        driver.ring(self.kind, self.number);
+    }
+
+    /// Posts a work request.
+    pub fn post(&mut self, driver: &mut Driver, wqe: &[u8]) {
         let before = self.producer;
-        self.producer = before.wrapping_add(1);
+        self.put(wqe);
         self.ring.store_owner(self.producer);
         fence(Ordering::SeqCst);
         let doorbell = self.ring.load_device();

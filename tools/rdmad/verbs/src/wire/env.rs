@@ -34,7 +34,8 @@ impl<'a, 'b> SendEnv<'a, 'b> {
 
 impl Output for SendEnv<'_, '_> {
     fn frame(&mut self, len: usize) -> Option<Frame> {
-        if !self.io.admit(self.turn.now, len) {
+        // If memory of the VM is lost, the turn ends.
+        if self.turn.view.has_lost() || !self.io.admit(self.turn.now, len) {
             return None;
         }
         let SendTurn { device, now, .. } = self.turn;
@@ -117,6 +118,10 @@ impl<'a, 'b> RecvEnv<'a, 'b> {
 
 impl Output for RecvEnv<'_, '_> {
     fn frame(&mut self, len: usize) -> Option<Frame> {
+        // If memory of the VM is lost, the turn ends.
+        if self.turn.view.has_lost() {
+            return None;
+        }
         self.train.frame(len)
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
     let mut frames = device.leftover.take();
     let mut seen = frames.len();
     let mut more = true;
-    while !receiver.budget.is_spent() && (more || !frames.is_empty()) {
+    while !receiver.is_over() && (more || !frames.is_empty()) {
         if more && !frames.is_full() {
             device.frames.receive(FRAMES_AT_ONCE, &mut frames);
             more = frames.is_full();
@@ -115,6 +115,11 @@ impl Recipient {
 }
 
 impl Receiving<'_> {
+    /// Whether the turn must end: its budget is spent, or memory of the VM is lost.
+    fn is_over(&self) -> bool {
+        self.budget.is_spent() || self.view.has_lost()
+    }
+
     /// Handles frames, as far as the budget permits, and returns the number of frames handled. The
     /// first `seen` frames were passed to an earlier call, which has counted them.
     fn frames(&self, frames: &[Frame], seen: usize) -> usize {
@@ -130,7 +135,7 @@ impl Receiving<'_> {
             }
         }
         let mut left = &packets[..];
-        while let Some(first) = left.first().filter(|_| !self.budget.is_spent()) {
+        while let Some(first) = left.first().filter(|_| !self.is_over()) {
             let to = Recipient::of(&first.packet);
             let follow = |arrived: &&Arrived<'_>| Recipient::of(&arrived.packet) == to;
             let run = &left[..left.iter().take_while(follow).count()];
@@ -249,7 +254,7 @@ impl Receiving<'_> {
         for arrived in packets {
             // Checked before each packet, since a packet may complete many work requests, which are
             // charged to `turn`.
-            if turn.budget.spent() >= self.budget.left() {
+            if turn.budget.spent() >= self.budget.left() || self.view.has_lost() {
                 break;
             }
             taken += 1;
@@ -292,6 +297,9 @@ impl Receiving<'_> {
         let side = &mut *qp.lock_recv();
         let turn = RecvTurn::new(qp, device, &self.view);
         for arrived in packets {
+            if self.view.has_lost() {
+                break;
+            }
             if !self.admits(qp, &arrived.packet) || !qp.receives() {
                 continue;
             }

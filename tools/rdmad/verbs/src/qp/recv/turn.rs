@@ -269,7 +269,7 @@ impl<'a> RecvTurn<'a> {
         }
         let (queue, view) = (&mut side.io.queue, &self.queue);
         for _ in 0..limit {
-            if side.io.broken {
+            if side.io.broken || self.view.has_lost() {
                 break;
             }
             match fetch_flushed(queue, view) {

@@ -86,6 +86,14 @@ impl<'a> SendTurn<'a> {
         }
     }
 
+    /// Whether the turn must end: its budget is spent, or memory of the VM is lost. A turn that
+    /// went on would access more missing pages, and each takes longer than the access that the
+    /// budget is charged for.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.budget.is_spent() || self.view.has_lost()
+    }
+
     /// Adds `n` to a counter of the QP.
     #[inline]
     pub(crate) fn count(&self, counter: impl Into<Counter>, n: u64) {
@@ -219,7 +227,7 @@ impl<'a> SendTurn<'a> {
             requester.drain(|wr| flush(&wr));
         }
         for _ in 0..limit {
-            if io.broken {
+            if io.broken || self.view.has_lost() {
                 break;
             }
             match fetch_flushed(&mut io.queue, &self.queue) {

@@ -3,6 +3,7 @@
 //! The direct path in a turn: data is copied to or from the peer's memory.
 use std::ops::ControlFlow::{Break, Continue};
 
+use dma::DmaView;
 use virtio_rdma_abi::ib::{QpState, WcStatus};
 
 use super::Progress;
@@ -28,7 +29,9 @@ impl Qp {
             (Some(route), Some(end), Some(view)) => Target::new(self, route, end, view),
             _ => None,
         };
-        while !turn.budget.is_spent() && self.state() == Some(state) {
+        // If the peer's memory is lost, the peer answers no more.
+        let answers = || !view.as_ref().is_some_and(DmaView::has_lost);
+        while !turn.is_over() && answers() && self.state() == Some(state) {
             let mut transfer = match side.transfer.take() {
                 Some(transfer) => transfer,
                 None => {

@@ -200,7 +200,7 @@ impl Qp {
                     side.io.broken = true;
                     self.fail(turn.device, Some(AsyncEvent::QpFatal));
                 }
-                Continue(_) if turn.budget.is_spent() => return Parked::again(),
+                Continue(_) if turn.is_over() => return Parked::again(),
                 Continue(_) => {}
                 Break(_) if turn.queue.lost() => {
                     side.io.broken = true;

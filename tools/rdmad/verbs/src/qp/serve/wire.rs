@@ -43,6 +43,7 @@ impl Qp {
             && route.is_none()
             && requester.has_room()
             && !io.snapshots.has_barrier()
+            && !turn.view.has_lost()
         {
             match turn.fetch(io, attr) {
                 Ok(Next::Fetched(fetched)) => {
