@@ -9,6 +9,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
+use rustix::process::{set_dumpable_behavior, DumpableBehavior};
 use sandbox::UplinkKinds;
 use sockets::keeper::{self, Changed, Keeper};
 use sockets::KeptFile;
@@ -23,6 +24,12 @@ pub fn block_signals() -> Result<SigSet> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     signals.thread_block().context("can't block signals")?;
     Ok(signals)
+}
+
+/// Prevents core dumps of this process, and access of other processes of its user to its memory.
+pub fn forbid_dumps() -> Result<()> {
+    let forbidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    forbidden.context("can't forbid core dumps")
 }
 
 /// Starts the keeper, and a second keeper for `file` if there is one. Turns on the sandbox for all
@@ -62,6 +69,7 @@ pub fn keep() -> Result<()> {
     // Signals of the terminal are meant for the process that started the keeper: the daemon or ctl.
     // The keeper blocks these signals. It ends when the daemon ends or, if ctl started it, when the
     // added port is removed. `setsid` fails only if the keeper already has its own session.
+    forbid_dumps()?;
     block_signals()?;
     let _ = rustix::process::setsid();
     let confine = |changed: &Changed<'_>| {

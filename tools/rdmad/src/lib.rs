@@ -69,6 +69,9 @@ pub fn main() -> ExitCode {
         Some(Command::Keeper) => return end(confinement::keep()),
         None => {}
     }
+    if let Err(error) = confinement::forbid_dumps() {
+        return end(Err(error));
+    }
     if let Err(error) = args.check() {
         Args::command()
             .error(ErrorKind::ValueValidation, format!("{error:#}"))

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::UdpSocket;
+use std::os::unix::fs::{chown, MetadataExt};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -142,6 +144,26 @@ fn keeper(daemon: &Daemon) -> u32 {
     let id = daemon.0.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     children.trim().parse().unwrap()
+}
+
+/// A core dump would hold the memory of all VMs. A process without core dumps also denies its
+/// memory to other processes of its user: files about it in /proc belong to root.
+#[test]
+fn no_core_dump_shows_the_memory_of_vms() {
+    const USER: u32 = 1;
+    let dir = tempfile::tempdir().unwrap();
+    chown(dir.path(), Some(USER), Some(USER)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    let socket = dir.path().join("vfio");
+    let port = format!("a,vfio={},mac=52:54:00:09:00:01", socket.display());
+    command.args(["--port", &port]).uid(USER).gid(USER);
+    let daemon = Daemon(command.spawn().unwrap());
+    wait_until("the daemon listens", || socket.exists());
+    for id in [daemon.0.id(), keeper(&daemon)] {
+        let owner = |file: &str| fs::metadata(format!("/proc/{id}/{file}")).unwrap().uid();
+        assert_eq!(owner("task"), USER);
+        wait_until("dumps are forbidden", || owner("maps") == 0);
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::MmapRegion;
 
-use crate::{MapError, PAGE_SIZE};
+use crate::{advice, MapError, PAGE_SIZE};
 
 /// Maximum number of regions that all VMs of a process map together.
 pub(crate) const MAX_GUARDED: usize = 1 << 14;
@@ -164,6 +164,8 @@ impl GuardedMapping {
             .with_mmap_prot((ProtFlags::READ | ProtFlags::WRITE).bits() as i32)
             .with_mmap_flags(MapFlags::SHARED.bits() as i32 | libc::MAP_ANONYMOUS)
             .build()?;
+        advice::keep_out_of_dumps(&whole);
+        advice::keep_out_of_dumps(&spare);
         let start = whole.as_ptr() as usize;
         let watch = Box::new(Watch {
             start,
@@ -443,6 +445,7 @@ impl Watch {
         // `start` on is the mapping of this `Watch`, which exists. It is accessed only as volatile
         // memory, for which any content is valid.
         let moved = unsafe {
+            advice::keep_range_out_of_dumps(new, len);
             let target = self.start as *mut libc::c_void;
             rustix::mm::mremap_fixed(new, len, len, MremapFlags::MAYMOVE, target)
         };

@@ -22,10 +22,10 @@
 
 #![deny(unsafe_code)]
 
+mod advice;
 mod copy;
 mod error;
 mod fault;
-mod huge;
 mod mapping;
 mod pace;
 mod slice;

@@ -13,7 +13,7 @@ use vm_memory::{FileOffset, VolatileMemory, VolatileSlice};
 
 use crate::fault::{GuardedMapping, Loss};
 use crate::pace::Pace;
-use crate::{huge, DmaError, MapError, PAGE_SIZE};
+use crate::{advice, DmaError, MapError, PAGE_SIZE};
 
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
@@ -111,7 +111,7 @@ impl Mapping {
         let whole = pace.map(|| builder.build())?;
         let has_huge_pages = page > PAGE_SIZE;
         if !has_huge_pages {
-            huge::ask(&whole);
+            advice::use_huge_pages(&whole);
         }
         // The length of the whole mapping fits `usize`, so the casts do not truncate.
         let (page, lead) = (page as usize, lead as usize);
