@@ -144,6 +144,7 @@ fn access_shift(start: usize, field: &Field) -> u32 {
 ///
 /// - There is one port, and 4 KiB is a supported page size.
 /// - The limits in `queues`, `own_rings` and `srq` are within the ranges of the ABI, and not zero.
+/// - The numbers of SGEs and of outstanding READs are not zero.
 /// - In RFC mode, the queues use at most [`MAX_VIRTQUEUES`] virtqueues.
 /// - The distance of doorbell pages is at least a page of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -230,7 +231,12 @@ impl Limits {
         });
         // INVARIANT: Checked below.
         let mut limits = Self {
-            config,
+            config: Config {
+                // A QP has `max_send_sge` SGEs in each send work request, READs included. Kernel
+                // clients create QPs for the larger one of the two limits.
+                max_sge_rd: config.max_sge_rd.min(config.max_send_sge),
+                ..config
+            },
             queues,
             own_rings,
             srq,
@@ -273,6 +279,15 @@ impl Limits {
             (config.max_mr_size >= PAGE, "max_mr_size"),
             (config.max_send_sge != 0, "max_send_sge"),
             (config.max_recv_sge != 0, "max_recv_sge"),
+            // Kernel clients divide by these limits, or wait for resources of which the limits
+            // leave none.
+            (config.max_sge_rd != 0, "max_sge_rd"),
+            (config.max_qp_rd_atom != 0, "max_qp_rd_atom"),
+            (config.max_qp_init_rd_atom != 0, "max_qp_init_rd_atom"),
+            (
+                !self.has_fast_registration() || config.max_fast_reg_page_list_len != 0,
+                "max_fast_reg_page_list_len",
+            ),
             (
                 own_rings.is_none_or(|own| own.num_event_queues != 0),
                 "num_event_queues",

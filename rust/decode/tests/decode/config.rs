@@ -45,6 +45,10 @@ pub fn good() -> Parts {
             max_mr_size: 4096,
             max_send_sge: 1,
             max_recv_sge: 1,
+            max_sge_rd: 1,
+            max_qp_rd_atom: 1,
+            max_qp_init_rd_atom: 1,
+            max_fast_reg_page_list_len: 1,
             max_qp: 10,
             max_qp_wr: 11,
             max_cq: 12,
@@ -197,11 +201,11 @@ fn features_need_each_other() {
     assert!(!limits.has_fast_registration());
 }
 
-// abi
+// abi, R-1250
 #[test]
 fn fields_of_the_rfc_are_in_range() {
     type Spoil = fn(&mut Config);
-    let cases: [(&str, Spoil); 11] = [
+    let cases: [(&str, Spoil); 14] = [
         ("phys_port_cnt is not 1", |c| c.phys_port_cnt = 0),
         ("phys_port_cnt is not 1", |c| c.phys_port_cnt = 2),
         ("page_size_cap lacks 4096", |c| c.page_size_cap = !4096),
@@ -211,6 +215,9 @@ fn fields_of_the_rfc_are_in_range() {
         ("max_mr_size", |c| c.max_mr_size = 4095),
         ("max_send_sge", |c| c.max_send_sge = 0),
         ("max_recv_sge", |c| c.max_recv_sge = 0),
+        ("max_sge_rd", |c| c.max_sge_rd = 0),
+        ("max_qp_rd_atom", |c| c.max_qp_rd_atom = 0),
+        ("max_qp_init_rd_atom", |c| c.max_qp_init_rd_atom = 0),
         ("max_qp_wr", |c| c.max_qp_wr = 0),
         ("max_cqe", |c| c.max_cqe = 0),
     ];
@@ -460,6 +467,36 @@ fn capabilities_need_verbs() {
     let without = good().decode(EVERY_FEATURE).expect("a good configuration");
     assert_eq!(without.capabilities(), DeviceCaps::NONE);
     assert!(!without.blocks_loopback());
+}
+
+/// A QP for the largest READ is not larger than the device's QPs.
+#[test]
+fn reads_fit_the_send_queue() {
+    for (send, read, expected) in [(4, 3, 3), (4, 4, 4), (4, 5, 4), (4, u32::MAX, 4)] {
+        let mut parts = good();
+        parts.config.max_send_sge = send;
+        parts.config.max_sge_rd = read;
+        let limits = parts.decode(0).expect("a good configuration");
+        assert_eq!(limits.config.max_sge_rd, expected);
+    }
+}
+
+/// MRs for fast registration have pages. Without fast registration, the limit does not matter.
+// abi: R-1250
+#[test]
+fn fast_registration_has_pages() {
+    let refused = |features, flags| {
+        refused(features, |parts| {
+            parts.config.device_cap_flags = flags;
+            parts.config.max_fast_reg_page_list_len = 0;
+        })
+    };
+    let with = DeviceCaps::MEM_MGT_EXTENSIONS;
+    let field = Some("max_fast_reg_page_list_len");
+    assert_eq!(refused(EVERY_FEATURE, with), field);
+    assert_eq!(refused(Feature::RegPages.mask(), with), field);
+    assert_eq!(refused(0, with), None);
+    assert_eq!(refused(EVERY_FEATURE, DeviceCaps::NONE), None);
 }
 
 // abi

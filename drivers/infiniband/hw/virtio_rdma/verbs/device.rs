@@ -162,7 +162,9 @@ impl rdma::Driver for IbDevice {
             max_mcast_qp_attach: groups(config.max_mcast_qp_attach),
             max_total_mcast_qp_attach: groups(config.max_total_mcast_qp_attach),
             max_ah: config.max_ah,
-            max_fast_reg_page_list_len: this.max_fast_reg_pages(),
+            // 1 without fast registration: some kernel clients divide by this limit before they look
+            // at the capability, or do not look at it. `alloc_mr` refuses the MR.
+            max_fast_reg_page_list_len: this.max_fast_reg_pages().max(1),
             max_srq: srq.max_srq,
             max_srq_wr: srq.max_srq_wr,
             max_srq_sge: srq.max_srq_sge,

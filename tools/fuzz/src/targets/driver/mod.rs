@@ -193,6 +193,8 @@ fn are_sane(limits: &Limits, cpus: u32) {
     assert!(limits.config.phys_port_cnt == 1 && limits.config.page_size_cap & 4096 != 0);
     assert!(limits.config.max_pd != 0 && limits.config.max_mr != 0);
     assert!(limits.config.max_send_sge != 0 && limits.config.max_recv_sge != 0);
+    assert!((1..=limits.config.max_send_sge).contains(&limits.config.max_sge_rd));
+    assert!(limits.config.max_qp_rd_atom != 0 && limits.config.max_qp_init_rd_atom != 0);
     assert!(
         counts.contains(&queues.max_qp) && counts.contains(&queues.max_cq),
         "{queues:?}"
@@ -225,5 +227,9 @@ fn are_sane(limits: &Limits, cpus: u32) {
     assert!(limits.capabilities().0 & !limits.config.device_cap_flags.0 == 0);
     assert!(limits.max_mr_size(1 << 21) >= 4096 && limits.mr_page_sizes() & 4096 != 0);
     assert!(limits.max_fast_reg_pages(512) <= 512);
+    assert_eq!(
+        limits.max_fast_reg_pages(512) != 0,
+        limits.has_fast_registration()
+    );
     let _ = (limits.atomic_cap(), limits.blocks_loopback());
 }
