@@ -12,14 +12,17 @@
 //! before the driver's locks of posting, polling and arming: none of these is held when a
 //! completion handler is called. No lock at all is held when an event handler is called.
 
-use super::{
-    deferred::{
-        Call,
-        Deferred, //
-    },
-    event::Event, //
+use super::event::Event;
+use crate::{
+    bindings,
+    sync::{
+        deferred::{
+            Call,
+            Deferred, //
+        },
+        reclaim_queue::ReclaimQueue, //
+    }, //
 };
-use crate::bindings;
 use core::ptr;
 use kernel::{
     new_spinlock_irq,
@@ -208,14 +211,15 @@ impl<Q: Handled> Call for Link<Q> {
 }
 
 impl<Q: Handled> Consumer<Q> {
-    pub(super) fn new() -> Result<Self> {
-        let link = Deferred::new(pin_init!(Link {
+    /// A handle without a consumer, whose deferred calls run on `work`.
+    pub(super) fn new(work: &Arc<ReclaimQueue>) -> Result<Self> {
+        let link = pin_init!(Link {
             queue: Atomic::new(ptr::null_mut()),
             name: Atomic::new(ptr::null_mut()),
             pending: Atomic::new(0),
             calling <- new_spinlock_irq!((), "rdma::consumer"),
-        }))?;
-        Ok(Self(link))
+        });
+        Ok(Self(Deferred::new(work, link)?))
     }
 
     /// Delivers an event to the consumer from process context, since handlers may sleep. Can be

@@ -190,7 +190,9 @@ unsafe fn create_with<T: CompletionQueues>(
     raw: *mut bindings::ib_cq,
     create: impl FnOnce(CqConsumer) -> Result<NewCq<T::Cq>>,
 ) -> Result<c_int> {
-    let consumer = CqConsumer::new()?;
+    // SAFETY: By the safety requirements; the core has set the device, which stays registered.
+    let device = unsafe { Device::<T>::from_raw((*raw).device) };
+    let consumer = CqConsumer::new(device.work())?;
     let new = create(consumer.clone())?;
     let entries = c_int::try_from(new.entries)?;
     // SAFETY: `raw` has the size that the operations state and is not in use yet.

@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     bindings,
-    net, //
+    net,
+    sync::reclaim_queue::ReclaimQueue, //
 };
 use core::{
     marker::PhantomData,
@@ -37,7 +38,10 @@ use kernel::{
     devres::Devres,
     error::to_result,
     prelude::*,
-    sync::aref::ARef,
+    sync::{
+        aref::ARef,
+        Arc, //
+    },
     ModuleMetadata, //
 };
 
@@ -92,6 +96,8 @@ impl<T: Driver> CoreObject<T> for bindings::ib_device {
 pub struct DeviceParts {
     bound_device: ARef<device::Device>,
     binding: Binding,
+    /// Runs calls of consumers' handlers: clients may write back memory through the device.
+    work: Arc<ReclaimQueue>,
     /// Stubs that take the place of QPs in the completions that the core polls on behalf of
     /// processes. Sorted by QPN, from 1 on. Empty if the core does not poll on behalf of processes.
     stubs: KVec<QpStub>,
@@ -137,6 +143,11 @@ impl<T: Driver> Device<T> {
     /// The binding of the [bound device](Self::bound_device).
     pub(super) fn binding(&self) -> &Binding {
         &self.0.own().binding
+    }
+
+    /// The workqueue for calls of consumers' handlers.
+    pub(super) fn work(&self) -> &Arc<ReclaimQueue> {
+        &self.0.own().work
     }
 
     /// The stub that takes the place of QP `number` in the completions that the core polls on
@@ -540,6 +551,7 @@ impl<T: Driver> Allocated<T> {
             bound_device: config.bound_device.into(),
             // The binding is made before the registration, so that it ends after the registration.
             binding: Binding::new(config.bound_device)?,
+            work: ReclaimQueue::new(c"rdma_events")?,
             stubs,
         };
         // SAFETY: The size is that of an object, which starts with the C structure. The initial

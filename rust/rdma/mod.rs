@@ -61,7 +61,6 @@ pub mod attributes;
 pub mod consumer;
 pub mod counter;
 pub mod cq;
-mod deferred;
 pub mod device;
 pub mod dmabuf;
 pub mod event;

@@ -31,7 +31,8 @@ use super::{
     udata::{
         self,
         Udata, //
-    }, //
+    },
+    Device, //
 };
 use crate::bindings;
 use kernel::{
@@ -285,7 +286,9 @@ unsafe fn create_with<T: QueuePairs>(
     create: impl FnOnce(&QpInitAttr<'_, T>, QpConsumer) -> Result<NewQp<T::Qp>>,
     stub: impl FnOnce(u32) -> Result<Option<*mut bindings::ib_qp>>,
 ) -> Result<c_int> {
-    let consumer = QpConsumer::new()?;
+    // SAFETY: By the safety requirements; the core has set the device, which stays registered.
+    let device = unsafe { Device::<T>::from_raw((*raw).device) };
+    let consumer = QpConsumer::new(device.work())?;
     // SAFETY: By the safety requirements.
     let init = unsafe { QpInitAttr::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();

@@ -29,7 +29,8 @@ use super::{
     wr::{
         recv_list,
         RecvWrs, //
-    }, //
+    },
+    Device, //
 };
 use crate::bindings;
 use kernel::{
@@ -205,7 +206,9 @@ unsafe fn create_with<T: SharedReceiveQueues>(
     if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
         return Err(EOPNOTSUPP);
     }
-    let consumer = SrqConsumer::new()?;
+    // SAFETY: By the safety requirements; the core has set the device, which stays registered.
+    let device = unsafe { Device::<T>::from_raw((*raw).device) };
+    let consumer = SrqConsumer::new(device.work())?;
     let new = create(&SrqAttr::from(&init.attr), consumer.clone())?;
     init.attr.max_wr = new.max_wr;
     init.attr.max_sge = new.max_sge;

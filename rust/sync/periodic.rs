@@ -4,10 +4,12 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
+use super::reclaim_queue::ReclaimQueue;
 use crate::bindings;
 use core::pin::Pin;
 use kernel::{
     prelude::*,
+    sync::Arc,
     time::{
         msecs_to_jiffies,
         Jiffies,
@@ -28,7 +30,10 @@ pub trait Tick: Send + Sync + 'static {
 /// # Examples
 ///
 /// ```
-/// use crate::sync::periodic::{Periodic, Tick};
+/// use crate::sync::{
+///     periodic::{Periodic, Tick},
+///     reclaim_queue::ReclaimQueue,
+/// };
 ///
 /// struct Watch;
 ///
@@ -39,19 +44,21 @@ pub trait Tick: Send + Sync + 'static {
 ///     }
 /// }
 ///
-/// let watch = KBox::pin_init(Periodic::new(5_000, Watch), GFP_KERNEL)?;
+/// let queue = ReclaimQueue::new(c"example")?;
+/// let watch = KBox::pin_init(Periodic::new(queue, 5_000, Watch), GFP_KERNEL)?;
 /// watch.hasten();
 /// # Ok::<(), Error>(())
 /// ```
 ///
 /// # Invariants
 ///
-/// `work` is initialized with `Self::run`. It is queued or runs only between the initialization
-/// and the drop.
+/// `work` is initialized with `Self::run`. It is queued on `queue` only, and is queued or runs only
+/// between the initialization and the drop.
 #[pin_data(PinnedDrop)]
 pub struct Periodic<T: Tick> {
     #[pin]
     work: Opaque<bindings::delayed_work>,
+    queue: Arc<ReclaimQueue>,
     pause: Jiffies,
     tick: T,
 }
@@ -63,9 +70,10 @@ unsafe impl<T: Tick> Send for Periodic<T> {}
 unsafe impl<T: Tick> Sync for Periodic<T> {}
 
 impl<T: Tick> Periodic<T> {
-    /// Starts the calls of `tick`. The first call comes after a `pause`.
-    pub fn new(pause: Msecs, tick: T) -> impl PinInit<Self> {
+    /// Starts the calls of `tick` on `queue`. The first call comes after a `pause`.
+    pub fn new(queue: Arc<ReclaimQueue>, pause: Msecs, tick: T) -> impl PinInit<Self> {
         pin_init!(Self {
+            queue,
             pause: msecs_to_jiffies(pause),
             tick,
             // INVARIANT: `work` is initialized with `Self::run`.
@@ -98,11 +106,11 @@ impl<T: Tick> Periodic<T> {
 
     /// Makes the next call immediately instead of after the pause. Can be called in any context.
     pub fn hasten(&self) {
-        // SAFETY: By the type invariant the work item is initialized. The queue always exists.
+        // SAFETY: By the type invariant the work item is initialized. The workqueue exists.
         unsafe {
             bindings::mod_delayed_work_on(
                 bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
-                bindings::system_dfl_wq,
+                self.queue.as_raw(),
                 self.work.get(),
                 0,
             )
@@ -111,11 +119,11 @@ impl<T: Tick> Periodic<T> {
 
     fn queue(&self) {
         // SAFETY: By the type invariant the work item is initialized, and this is called before the
-        // drop only. The queue always exists.
+        // drop only. The workqueue exists.
         unsafe {
             bindings::queue_delayed_work_on(
                 bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
-                bindings::system_dfl_wq,
+                self.queue.as_raw(),
                 self.work.get(),
                 self.pause as c_ulong,
             )

@@ -3,10 +3,15 @@
 //! Tests of completions and of periodic work.
 
 use super::{
+    deferred::{
+        Call,
+        Deferred, //
+    },
     periodic::{
         Periodic,
         Tick, //
     },
+    reclaim_queue::ReclaimQueue,
     timed_completion::TimedCompletion, //
 };
 use kernel::{
@@ -46,6 +51,23 @@ impl Thrice {
 
 struct Ticker(Arc<Thrice>);
 
+impl Thrice {
+    /// Starts the ticks.
+    fn every(self: &Arc<Self>, pause: Msecs) -> Result<Pin<KBox<Periodic<Ticker>>>> {
+        let queue = ReclaimQueue::new(c"test")?;
+        KBox::pin_init(
+            Periodic::new(queue, pause, Ticker(self.clone())),
+            GFP_KERNEL,
+        )
+    }
+}
+
+impl Call for Ticker {
+    fn call(&self) {
+        self.tick();
+    }
+}
+
 impl Tick for Ticker {
     fn tick(&self) -> bool {
         let is_last = self.0.ticks.fetch_add(1, Relaxed) == 2;
@@ -75,7 +97,7 @@ suite! { rust_sync {
 
     fn periodic_work_ends_itself() {
         let thrice = Thrice::new()?;
-        let work = KBox::pin_init(Periodic::new(1, Ticker(thrice.clone())), GFP_KERNEL)?;
+        let work = thrice.every(1)?;
         check!(thrice.done.wait_timeout(LONG));
         drop(work);
         check!(thrice.ticks.load(Relaxed) == 3);
@@ -84,7 +106,7 @@ suite! { rust_sync {
     /// The pause is longer than the test waits, so the calls come only because of `hasten`.
     fn periodic_work_is_hastened() {
         let thrice = Thrice::new()?;
-        let work = KBox::pin_init(Periodic::new(10 * LONG, Ticker(thrice.clone())), GFP_KERNEL)?;
+        let work = thrice.every(10 * LONG)?;
         for tick in 1..=3 {
             work.hasten();
             while thrice.ticks.load(Relaxed) < tick {
@@ -94,9 +116,25 @@ suite! { rust_sync {
         check!(thrice.done.wait_timeout(LONG));
     }
 
+    fn a_deferred_call_runs_until_it_is_disabled() {
+        let thrice = Thrice::new()?;
+        let queue = ReclaimQueue::new(c"test")?;
+        let call = Deferred::new(&queue, Ticker(thrice.clone()))?;
+        for tick in 1..=3 {
+            call.queue();
+            while thrice.ticks.load(Relaxed) < tick {
+                kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+            }
+        }
+        call.disable();
+        call.queue();
+        drop((call, queue));
+        check!(thrice.ticks.load(Relaxed) == 3);
+    }
+
     fn periodic_work_ends_with_its_owner() {
         let thrice = Thrice::new()?;
-        drop(KBox::pin_init(Periodic::new(10 * LONG, Ticker(thrice.clone())), GFP_KERNEL)?);
+        drop(thrice.every(10 * LONG)?);
         check!(thrice.ticks.load(Relaxed) == 0);
     }
 } }

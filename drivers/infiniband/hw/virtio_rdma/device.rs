@@ -18,9 +18,12 @@ use crate::{
     graveyard::Graveyard,
     limits,
     rdma::queue_memory::Barriers,
-    sync::periodic::{
-        Periodic,
-        Tick, //
+    sync::{
+        periodic::{
+            Periodic,
+            Tick, //
+        },
+        reclaim_queue::ReclaimQueue, //
     },
     targets::EventTargets,
     transport::Transport,
@@ -132,6 +135,9 @@ pub(crate) struct Device {
     ctrl: Arc<ControlQueue>,
     queues: Queues,
     targets: Arc<EventTargets>,
+    /// Runs the health check: clients that write back memory wait until it finds that the device
+    /// fails.
+    health_checks: Arc<ReclaimQueue>,
     /// The device has confirmed a reset: it accesses no memory any more.
     is_at_rest: AtomicFlag,
     #[pin]
@@ -175,6 +181,7 @@ impl Device {
         if let Queues::Transport(transport) = &queues {
             transport.limit(&mut limits.queues);
         }
+        let health_checks = ReclaimQueue::new(c"virtio_rdma_health")?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),
@@ -183,6 +190,7 @@ impl Device {
                 ctrl,
                 queues,
                 targets,
+                health_checks,
                 is_at_rest: AtomicFlag::new(false),
                 leaving <- new_mutex!((), "virtio_rdma::device::leaving"),
                 graveyard <- Graveyard::new(),
@@ -245,7 +253,8 @@ impl Device {
     /// The periodic check of the device. Without it, consumers would wait for ever for completions
     /// of a device that dies while no command runs.
     pub(crate) fn health_check(&self) -> impl PinInit<Periodic<HealthCheck>> {
-        Periodic::new(HEALTH_CHECK_MS, HealthCheck(self.ctrl.clone()))
+        let check = HealthCheck(self.ctrl.clone());
+        Periodic::new(self.health_checks.clone(), HEALTH_CHECK_MS, check)
     }
 
     /// The control queue.

@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
+use super::reclaim_queue::ReclaimQueue;
 use crate::bindings;
 use core::{
     mem::offset_of,
@@ -17,28 +18,54 @@ use kernel::{
 };
 
 /// The function of a deferred call.
-pub(super) trait Call: Send + Sync + 'static {
+pub trait Call: Send + Sync + 'static {
     /// Called in process context, by one thread at a time.
     fn call(&self);
 }
 
 /// Data, and the work item that runs [`Call::call`] on the data.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::sync::{
+///     deferred::{Call, Deferred},
+///     reclaim_queue::ReclaimQueue,
+/// };
+///
+/// struct Message(&'static str);
+///
+/// impl Call for Message {
+///     fn call(&self) {
+///         pr_info!("{}\n", self.0);
+///     }
+/// }
+///
+/// let queue = ReclaimQueue::new(c"example")?;
+/// let message = Deferred::new(&queue, Message("deferred"))?;
+/// message.queue();
+/// // The module of `call` may be unloaded afterwards.
+/// message.disable();
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
-/// While the work item is queued, it owns a reference of the [`Arc`] that contains `self`. It gives
-/// the reference up when it runs or is cancelled.
+/// `work` is queued on `queue` only. While the work item is queued, it owns a reference of the
+/// [`Arc`] that contains `self`. It gives the reference up when it runs or is cancelled.
 #[repr(C)]
 #[pin_data]
-pub(super) struct Deferred<T: Call> {
+pub struct Deferred<T: Call> {
     #[pin]
     work: Opaque<bindings::work_struct>,
+    queue: Arc<ReclaimQueue>,
     #[pin]
     data: T,
 }
 
 impl<T: Call> Deferred<T> {
-    pub(super) fn new(data: impl PinInit<T>) -> Result<Arc<Self>> {
+    /// A call that is not queued. It runs on `queue`.
+    pub fn new(queue: &Arc<ReclaimQueue>, data: impl PinInit<T>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
@@ -49,11 +76,12 @@ impl<T: Call> Deferred<T> {
                             work,
                             Some(Self::run),
                             false,
-                            c"rdma::Deferred".as_char_ptr(),
+                            c"sync::Deferred".as_char_ptr(),
                             Pin::get_ref(kernel::static_lock_class!()).as_ptr(),
                         );
                     }
                 }),
+                queue: queue.clone(),
                 data <- data,
             }),
             GFP_KERNEL,
@@ -65,14 +93,14 @@ impl<T: Call> Deferred<T> {
     ///
     /// The owner calls [`disable`](Self::disable) before the module with the code of the call is
     /// unloaded.
-    pub(super) fn queue(self: &Arc<Self>) {
+    pub fn queue(self: &Arc<Self>) {
         let owned = Arc::into_raw(self.clone());
-        // SAFETY: The work item is initialised, and valid as long as it owns a reference. The queue
-        // always exists.
+        // SAFETY: The work item is initialised, and valid as long as it owns a reference, and so is
+        // the workqueue.
         let queued = unsafe {
             bindings::queue_work_on(
                 bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
-                bindings::system_percpu_wq,
+                self.queue.as_raw(),
                 (*owned).work.get(),
             )
         };
@@ -85,7 +113,7 @@ impl<T: Call> Deferred<T> {
 
     /// Cancels a queued call, waits for a running call, and prevents later calls. Called in process
     /// context.
-    pub(super) fn disable(self: &Arc<Self>) {
+    pub fn disable(self: &Arc<Self>) {
         // SAFETY: The work item is initialised.
         if unsafe { bindings::disable_work_sync(self.work.get()) } {
             // SAFETY: The work item was queued and will not run, so its reference is ours.
