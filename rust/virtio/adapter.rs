@@ -309,7 +309,8 @@ impl<T: Driver> Adapter<T> {
 
     /// Breaks the queues and then resets the device, for the next kernel.
     ///
-    /// The virtio core's own function does the same, but waits for ever if the device is gone.
+    /// The virtio core's own function does the same, but waits for ever if the device is gone. A
+    /// device that is being reset already is not waited for either: it may never confirm the reset.
     ///
     /// # Safety
     ///
@@ -332,7 +333,9 @@ impl<T: Driver> Adapter<T> {
         unsafe { bindings::virtio_break_device(vdev.as_raw()) };
         // SAFETY: As above.
         unsafe { bindings::virtio_synchronize_cbs(vdev.as_raw()) };
-        let _ = vdev.reset();
+        if !vdev.is_resetting() {
+            let _ = vdev.reset();
+        }
     }
 
     /// # Safety

@@ -13,6 +13,7 @@
 //! Lock order: `Virtqueue::device`, the lock of resets, `Virtqueue::attached`. The first two are
 //! taken only where the driver may sleep. A task that holds `Virtqueue::device` of one queue may
 //! take `Virtqueue::attached` of every queue of the device, one after another.
+//! `Virtqueue::resetting` is taken within `Virtqueue::device`, and no other lock within it.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
@@ -156,6 +157,9 @@ pub struct Virtqueue<C: Send + 'static> {
     /// The device for which the queue is reserved. It stays bound while this is locked.
     #[pin]
     device: Mutex<Option<BoundDriver>>,
+    /// Held by [`reset_device`](Self::reset_device). The device stays bound while this is locked.
+    #[pin]
+    resetting: Mutex<()>,
 }
 
 /// The device that owns a queue.
@@ -285,6 +289,7 @@ impl<C: Send + 'static> Virtqueue<C> {
         pin_init!(Self {
             attached <- new_spinlock_irq!(attached, "virtio::Virtqueue::attached"),
             device <- new_mutex!(None, "virtio::Virtqueue::device"),
+            resetting <- new_mutex!((), "virtio::Virtqueue::resetting"),
         })
     }
 
@@ -401,16 +406,27 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
     }
 
-    /// Resets the whole device, after which all its queues are dead. May sleep.
+    /// Resets the whole device, after which all its queues are dead.
     ///
-    /// [`Reset::Unreachable`] for a queue that is detached.
+    /// May sleep as long as the device does not confirm the reset. Meanwhile
+    /// [`look_after`](Self::look_after) still works, a shutdown does not wait, and an unbinding
+    /// waits for the end of the reset.
+    ///
+    /// [`Reset::Unreachable`] for a queue that is detached, or if another reset of the device by
+    /// this queue is running.
     pub fn reset_device(&self) -> Reset {
         let bound = self.device.lock();
-        let Some(bound) = bound.as_ref() else {
+        let Some(BoundDriver { device, .. }) = bound.as_ref() else {
             return Reset::Unreachable;
         };
-        // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        unsafe { bound.device.as_bound() }.reset()
+        let Some(_resetting) = self.resetting.try_lock() else {
+            return Reset::Unreachable;
+        };
+        let device = device.clone();
+        drop(bound);
+        // SAFETY: Until the queue is detached, which takes the lock of resets, the device stays
+        // bound.
+        unsafe { device.as_bound() }.reset()
     }
 
     /// Enables interrupts for the next buffer that the device uses. Returns `false` if used buffers
@@ -526,6 +542,9 @@ pub(super) trait AnyVirtqueue: Send + Sync {
 
     /// Adds kept buffers. Returns whether the queue works: the device has not broken its rules.
     fn look_after(&self) -> bool;
+
+    /// Whether [`Virtqueue::reset_device`] is resetting the device.
+    fn is_resetting(&self) -> bool;
 }
 
 impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
@@ -551,6 +570,8 @@ impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
         let (vq, kept) = self.detach();
         *bound = None;
         drop(bound);
+        // Waits for a reset of the device. No other reset by this queue begins any more.
+        drop(self.resetting.lock());
         drop(kept);
         let mut count = 0;
         while !vq.is_null() {
@@ -575,5 +596,9 @@ impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
         let attached = self.attached.lock();
         // SAFETY: If not null, the queue is valid and under its lock.
         attached.vq.is_null() || !unsafe { bindings::virtqueue_is_broken(attached.vq) }
+    }
+
+    fn is_resetting(&self) -> bool {
+        self.resetting.try_lock().is_none()
     }
 }

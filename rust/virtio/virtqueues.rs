@@ -229,6 +229,14 @@ impl Device<Core<'_>> {
         !unsafe { self.slot().read_volatile() }.is_null()
     }
 
+    /// Whether one of the queues is resetting the device.
+    pub(super) fn is_resetting(&self) -> bool {
+        // SAFETY: The device is valid; `priv` changes in this context only. If not null, it points
+        // to the queues.
+        unsafe { self.slot().read_volatile().as_ref() }
+            .is_some_and(|queues| queues.0.iter().any(|info| info.queue.is_resetting()))
+    }
+
     /// Finds the queues from number 0 on, and attaches each to its [`Virtqueue`].
     ///
     /// The handlers are not called before [`ready`](Self::ready).
