@@ -93,12 +93,17 @@ struct virtio_device;
 struct virtqueue;
 
 struct virtio_device *virtio_of(struct ib_device *dev);
+struct virtqueue *control_queue(struct virtio_device *vdev);
 bool is_cq(struct virtqueue *vq);
 u16 used_index(struct virtqueue *vq);
 
 /* nonsense.c */
 int make_nonsense(struct virtio_device *vdev);
 int make_device_nonsense(struct virtio_device *vdev);
+
+/* failing.c */
+int make_slow_reset(struct virtio_device *vdev);
+void failing_exit(void);
 
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
@@ -111,5 +116,7 @@ extern const struct test handler_tests[];
 extern const struct test lies_tests[];
 extern const struct test mapping_tests[];
 extern const struct test lost_tests[];
+extern const struct test broken_queue_tests[];
+extern const struct test no_answer_tests[];
 
 #endif

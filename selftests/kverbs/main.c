@@ -40,6 +40,21 @@ module_param(device_nonsense, bool, 0444);
 MODULE_PARM_DESC(device_nonsense,
 		 "instead of any tests, make nonsense of a queue in the device's place");
 
+static bool slow_reset;
+module_param(slow_reset, bool, 0444);
+MODULE_PARM_DESC(slow_reset,
+		 "instead of any tests, make the device fail; its reset lasts until the module is unloaded");
+
+static bool broken_queue;
+module_param(broken_queue, bool, 0444);
+MODULE_PARM_DESC(broken_queue,
+		 "instead of the other tests, break the control queue, and see what becomes of buffers");
+
+static bool no_answer;
+module_param(no_answer, bool, 0444);
+MODULE_PARM_DESC(no_answer,
+		 "instead of the other tests, let no command be answered, and see what becomes of buffers");
+
 static const struct test *const usual[] = {
 	data_tests,  fast_reg_tests, atomic_tests,  srq_tests,
 	query_tests, handler_tests,  mapping_tests, lost_tests,
@@ -48,6 +63,21 @@ static const struct test *const usual[] = {
 static const struct test *const liars[] = { lies_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };
 static const struct test *const costs[] = { cost_tests, NULL };
+static const struct test *const breakers[] = { broken_queue_tests, NULL };
+static const struct test *const silencers[] = { no_answer_tests, NULL };
+
+static const struct test *const *chosen(void)
+{
+	if (death)
+		return last;
+	if (cost)
+		return costs;
+	if (lies)
+		return liars;
+	if (broken_queue)
+		return breakers;
+	return no_answer ? silencers : usual;
+}
 
 static unsigned int count_tests(const struct test *const *suite)
 {
@@ -62,7 +92,7 @@ static unsigned int count_tests(const struct test *const *suite)
 
 static bool run_tests(struct pair *pair)
 {
-	const struct test *const *suite = death ? last : cost ? costs : lies ? liars : usual;
+	const struct test *const *suite = chosen();
 	const struct test *test;
 	unsigned int number = 0;
 	bool all = true;
@@ -91,11 +121,13 @@ static int kverbs_run(struct ib_device *dev)
 	struct pair *pair;
 	int ret;
 
-	if (nonsense || device_nonsense) {
+	if (nonsense || device_nonsense || slow_reset) {
 		struct virtio_device *vdev = virtio_of(dev);
 
 		if (!vdev)
 			return -ENODEV;
+		if (slow_reset)
+			return make_slow_reset(vdev);
 		return nonsense ? make_nonsense(vdev) : make_device_nonsense(vdev);
 	}
 	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
@@ -131,13 +163,16 @@ static int __init kverbs_init(void)
 	if (ret)
 		return ret;
 	ib_unregister_client(&client);
-	if (result)
+	if (result) {
 		pr_info("failed: %d\n", result);
+		failing_exit();
+	}
 	return result;
 }
 
 static void __exit kverbs_exit(void)
 {
+	failing_exit();
 }
 
 module_init(kverbs_init);

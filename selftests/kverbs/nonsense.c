@@ -11,7 +11,7 @@
 /* Makes the available index of the control queue claim more requests than its ring holds. */
 int make_nonsense(struct virtio_device *vdev)
 {
-	struct virtqueue *vq = list_first_entry(&vdev->vqs, struct virtqueue, list);
+	struct virtqueue *vq = control_queue(vdev);
 	const struct vring *ring = virtqueue_get_vring(vq);
 	u16 index = le16_to_cpu((__force __le16)ring->avail->idx);
 

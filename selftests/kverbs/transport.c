@@ -32,6 +32,11 @@ struct virtio_device *virtio_of(struct ib_device *dev)
 	return dev_to_virtio(child);
 }
 
+struct virtqueue *control_queue(struct virtio_device *vdev)
+{
+	return list_first_entry(&vdev->vqs, struct virtqueue, list);
+}
+
 bool is_cq(struct virtqueue *vq)
 {
 	return !strncmp(vq->name, "cq.", 3);

@@ -7,10 +7,11 @@
 //! takes an idle slot, adds the slot's buffer to the virtqueue and sleeps. Up to [`SLOTS`] commands
 //! are in flight at a time.
 //!
-//! A device is dead if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
+//! A device fails if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
 //! neither success nor an error, breaks a virtqueue, requests a reset, or is gone. From then on all
-//! waiting and all later commands fail with [`Failure::Dead`]. The virtqueue keeps the buffers that
-//! the device holds, and frees them once the device was reset.
+//! waiting and all later commands fail with [`Failure::Dead`]. [`Lifecycle`] describes the states
+//! of a device that does not work. The virtqueue keeps the buffers that the device holds, and frees
+//! them once the device was reset.
 //!
 //! Callers that cannot sleep use [`start`](ControlQueue::start): it works in any context, reports
 //! the answer by a callback, and takes a buffer of the caller.
@@ -31,14 +32,18 @@ use crate::{
         wire::Wire, //
     },
     decode::answer::Answer,
-    sync::timed_completion::TimedCompletion,
+    lifecycle::Lifecycle,
+    sync::{
+        deferred::Deferred,
+        reclaim_queue::ReclaimQueue,
+        timed_completion::TimedCompletion, //
+    },
     targets::EventTargets,
     virtio::{
         self,
         Buffer,
         Handler,
         Health,
-        Reset,
         Virtqueue,
         VirtqueueInfo, //
     },
@@ -52,13 +57,9 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        aref::ARef,
         atomic::{
-            Acquire,
             AtomicFlag,
-            Full,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         new_condvar,
         new_mutex,
@@ -143,20 +144,15 @@ struct Idle {
 /// The control queue.
 #[pin_data]
 pub(crate) struct ControlQueue {
-    /// The device that log messages name.
-    dev: ARef<device::Device>,
     features: Features,
-    /// Objects to notify when the device dies.
-    targets: Arc<EventTargets>,
+    /// The life of the device, and the work item that resets it.
+    lifecycle: Arc<Deferred<Lifecycle>>,
     queue: Arc<Virtqueue<Sender>>,
     slots: KVec<Arc<CommandSlot>>,
     #[pin]
     idle: Mutex<KVec<Idle>>,
     #[pin]
     idle_changed: CondVar,
-    dead: AtomicFlag,
-    /// Completions were lost, so polls may have to flush work requests themselves.
-    has_losses: AtomicFlag,
     /// A configuration interrupt has arrived.
     is_told: AtomicFlag,
 }
@@ -183,17 +179,18 @@ impl ControlQueue {
             idle.push(Idle { slot, buffer }, GFP_KERNEL)?;
         }
         let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
+        // The reset may block for ever.
+        let resets = ReclaimQueue::new(c"virtio_rdma_reset")?;
+        let lifecycle = Lifecycle::new(dev.into(), queue.clone(), targets);
+        let lifecycle = Deferred::new(&resets, lifecycle)?;
         Arc::pin_init(
             pin_init!(Self {
-                dev: dev.into(),
                 features,
-                targets,
+                lifecycle,
                 queue,
                 slots,
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
-                dead: AtomicFlag::new(false),
-                has_losses: AtomicFlag::new(false),
                 is_told: AtomicFlag::new(false),
             }),
             GFP_KERNEL,
@@ -224,10 +221,10 @@ impl ControlQueue {
             buffer = back;
             // Both errors are temporary: DMA mapping may lack memory, and a small ring may be full.
             // When commands are answered, memory and ring entries become free.
-            if self.is_dead() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
+            if !self.is_working() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
                 buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
-                self.give_up("takes no commands");
+                self.fail("takes no commands");
                 return Err(Failure::Dead);
             }
             tries -= 1;
@@ -243,7 +240,7 @@ impl ControlQueue {
             Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
             Answer::Invalid => {
                 // The device may already use the memory that the command names.
-                self.give_up("gave an invalid answer");
+                self.fail("gave an invalid answer");
                 Err(Failure::Dead)
             }
         }
@@ -267,7 +264,7 @@ impl ControlQueue {
         mut buffer: CommandBuffer,
         sender: Arc<dyn Background>,
     ) -> Result<(), CommandBuffer> {
-        if self.is_dead() || encode(&mut buffer, request).is_err() {
+        if !self.is_working() || encode(&mut buffer, request).is_err() {
             return Err(buffer);
         }
         buffer.context = Sender::Background(sender);
@@ -281,37 +278,25 @@ impl ControlQueue {
         Ok(())
     }
 
-    /// Whether the device is dead.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Acquire)
+    /// The life of the device.
+    pub(crate) fn lifecycle(&self) -> &Arc<Deferred<Lifecycle>> {
+        &self.lifecycle
     }
 
-    /// Whether the device is dead or a CQ of the kernel has lost completions. Posts and polls
-    /// check this flag alone.
     #[inline]
-    pub(crate) fn has_losses(&self) -> bool {
-        self.has_losses.load(Acquire)
+    fn is_working(&self) -> bool {
+        self.lifecycle.is_working()
     }
 
-    /// Records that a CQ of the kernel gets no more completions.
-    pub(crate) fn note_loss(&self) {
-        self.has_losses.store(true, Release);
-    }
-
-    /// Fails all waiting and later commands. Returns whether the device was alive until now.
-    pub(crate) fn mark_dead(&self) -> bool {
-        self.note_loss();
-        let was_dead = self.dead.xchg(true, Full);
-        if !was_dead {
-            for slot in &self.slots {
-                slot.done.complete();
-            }
-            // A task that has found `dead` unset holds the lock of `idle` until it waits. So once
-            // this function has had the lock, that task waits and is notified below.
-            drop(self.idle.lock());
-            self.idle_changed.notify_all();
+    /// Fails all waiting commands. The device does not work any more, so later ones fail too.
+    fn end_commands(&self) {
+        for slot in &self.slots {
+            slot.done.complete();
         }
-        !was_dead
+        // A task that has found the device working holds the lock of `idle` until it waits. So once
+        // this function has had the lock, that task waits and is notified below.
+        drop(self.idle.lock());
+        self.idle_changed.notify_all();
     }
 
     /// Records that a configuration interrupt arrived.
@@ -319,40 +304,65 @@ impl ControlQueue {
         self.is_told.store(true, Relaxed);
     }
 
-    /// Checks whether the device is alive, and declares it dead if it is not.
-    pub(crate) fn check_alive(&self) -> bool {
-        if self.is_dead() {
+    /// Checks the device periodically. Returns whether the checks have to go on.
+    pub(crate) fn check(&self) -> bool {
+        self.check_alive() || self.lifecycle.check_failing()
+    }
+
+    /// Checks whether the device works, and ends its use if it does not.
+    fn check_alive(&self) -> bool {
+        if !self.is_working() {
             return false;
         }
-        match self.queue.look_after() {
+        let health = self.queue.look_after();
+        let why = match health {
             Health::Good => return true,
-            Health::Broken => self.give_up("broke a queue"),
-            Health::NeedsReset if self.is_told.load(Relaxed) => self.give_up("needs a reset"),
-            Health::NeedsReset => self.give_up("needs a reset, of which no interrupt told"),
-            Health::Gone => self.give_up("is gone"),
-        }
+            Health::Broken => "broke a queue",
+            Health::NeedsReset if self.is_told.load(Relaxed) => "needs a reset",
+            Health::NeedsReset => "needs a reset, of which no interrupt told",
+            Health::Gone => "is gone",
+        };
+        self.fail_with(why, health);
         false
     }
 
-    /// Resets a device that broke a promise on which memory safety depends. The device is dead from
-    /// then on.
-    pub(crate) fn stop(&self) -> Reset {
-        self.give_up("is stopped");
-        self.queue.reset_device()
+    /// Ends the use of the device because of `why`.
+    fn fail(&self, why: &str) {
+        self.fail_with(why, self.queue.look_after());
     }
 
-    /// Declares the device dead, and logs `why` unless it was dead before.
-    fn give_up(&self, why: &str) {
-        if self.mark_dead() {
-            dev_err!(self.dev, "the device {}: it is not used any more\n", why);
-            self.targets.died();
+    /// Ends the use of the device, and resets it unless it has stopped by its `health`.
+    fn fail_with(&self, why: &str, health: Health) {
+        if self.lifecycle.fail(why, health) {
+            self.lifecycle.queue();
         }
+        self.end_commands();
+    }
+
+    /// Resets a device that broke a promise on which memory safety depends, and waits for the end
+    /// of the reset. Returns whether the device is at rest.
+    pub(crate) fn stop(&self) -> bool {
+        self.fail("is stopped");
+        // A device that asks for a reset was not reset yet.
+        self.lifecycle.queue();
+        self.lifecycle.await_end()
+    }
+
+    /// Ends the use of a device that is being unbound. Waits until a failing device has stopped.
+    /// Afterwards the caller alone resets the device.
+    pub(crate) fn unbind(&self) {
+        if self.lifecycle.unbind() {
+            self.end_commands();
+        } else {
+            self.lifecycle.await_stop_to_unbind();
+        }
+        self.lifecycle.disable();
     }
 
     fn take_idle(&self) -> Result<Idle, Failure> {
         let mut idle = self.idle.lock();
         loop {
-            if self.is_dead() {
+            if !self.is_working() {
                 return Err(Failure::Dead);
             }
             if let Some(taken) = idle.pop() {
@@ -376,7 +386,7 @@ impl ControlQueue {
             if let Some(answer) = slot.answer.lock().take() {
                 return Ok(answer);
             }
-            if completed && !self.is_dead() {
+            if completed && self.is_working() {
                 continue;
             }
             waited += LOOK_MS;
@@ -384,7 +394,7 @@ impl ControlQueue {
                 return Err(Failure::Dead);
             }
             if waited >= PATIENCE_MS {
-                self.give_up("does not answer");
+                self.fail("does not answer");
                 return Err(Failure::Dead);
             }
         }

@@ -16,9 +16,11 @@ use crate::{
     doorbell::Doorbells,
     events::EventQueue,
     graveyard::Graveyard,
+    lifecycle::Lifecycle,
     limits,
     rdma::queue_memory::Barriers,
     sync::{
+        deferred::Deferred,
         periodic::{
             Periodic,
             Tick, //
@@ -41,10 +43,6 @@ use kernel::{
     str::CString,
     sync::{
         aref::ARef,
-        atomic::{
-            AtomicFlag,
-            Relaxed, //
-        },
         new_mutex,
         Arc,
         Mutex,
@@ -65,7 +63,7 @@ pub(crate) struct HealthCheck(Arc<ControlQueue>);
 
 impl Tick for HealthCheck {
     fn tick(&self) -> bool {
-        self.0.check_alive()
+        self.0.check()
     }
 }
 
@@ -133,13 +131,13 @@ pub(crate) struct Device {
     limits: Limits,
     barriers: Barriers,
     ctrl: Arc<ControlQueue>,
+    /// The lifecycle of the control queue, which posts and polls read.
+    lifecycle: Arc<Deferred<Lifecycle>>,
     queues: Queues,
     targets: Arc<EventTargets>,
     /// Runs the health check: clients that write back memory wait until it finds that the device
     /// fails.
     health_checks: Arc<ReclaimQueue>,
-    /// The device has confirmed a reset: it accesses no memory any more.
-    is_at_rest: AtomicFlag,
     #[pin]
     leaving: Mutex<()>,
     #[pin]
@@ -187,11 +185,11 @@ impl Device {
                 dev: dev.into(),
                 limits,
                 barriers,
+                lifecycle: ctrl.lifecycle().clone(),
                 ctrl,
                 queues,
                 targets,
                 health_checks,
-                is_at_rest: AtomicFlag::new(false),
                 leaving <- new_mutex!((), "virtio_rdma::device::leaving"),
                 graveyard <- Graveyard::new(),
             }),
@@ -208,14 +206,13 @@ impl Device {
         Ok(this)
     }
 
-    /// Resets the device and removes its queues. The device is dead afterwards.
+    /// Resets the device and removes its queues. If the device is failing, this waits until it has
+    /// stopped.
     pub(crate) fn shut_down(&self, dev: &virtio::Device<device::Core<'_>>) -> Reset {
-        // Marked first, since the health check would treat a reset device as broken.
-        self.ctrl.mark_dead();
+        // First, since the health check would treat a reset device as broken.
+        self.ctrl.unbind();
         let reset = dev.remove_queues();
-        if reset == Reset::Done {
-            self.is_at_rest.store(true, Relaxed);
-        }
+        self.lifecycle().unbound(reset);
         self.graveyard.clear(dev.as_ref(), reset);
         reset
     }
@@ -223,21 +220,6 @@ impl Device {
     /// The device on its bus, for messages.
     pub(crate) fn as_device(&self) -> &device::Device {
         (*self.dev).as_ref()
-    }
-
-    /// Resets a device that broke a promise on which memory safety depends. The device is dead from
-    /// then on.
-    pub(crate) fn stop(&self) -> Reset {
-        let reset = self.ctrl.stop();
-        if reset == Reset::Done {
-            self.is_at_rest.store(true, Relaxed);
-        }
-        reset
-    }
-
-    /// Whether the device has confirmed a reset, so that it accesses no memory any more.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.is_at_rest.load(Relaxed)
     }
 
     /// The device's limits and features.
@@ -251,7 +233,7 @@ impl Device {
     }
 
     /// The periodic check of the device. Without it, consumers would wait for ever for completions
-    /// of a device that dies while no command runs.
+    /// of a device that fails while no command runs.
     pub(crate) fn health_check(&self) -> impl PinInit<Periodic<HealthCheck>> {
         let check = HealthCheck(self.ctrl.clone());
         Periodic::new(self.health_checks.clone(), HEALTH_CHECK_MS, check)
@@ -262,15 +244,16 @@ impl Device {
         &self.ctrl
     }
 
-    /// Whether the device is dead: it answers no outstanding request.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.ctrl.is_dead()
+    /// The life of the device.
+    #[inline]
+    pub(crate) fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
     }
 
-    /// Whether the device is dead or a CQ of the kernel has lost completions.
+    /// Whether the device accesses no memory any more and completes nothing.
     #[inline]
-    pub(crate) fn has_losses(&self) -> bool {
-        self.ctrl.has_losses()
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.lifecycle().has_stopped()
     }
 
     /// The objects that receive events of the device.

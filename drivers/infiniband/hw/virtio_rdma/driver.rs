@@ -104,7 +104,7 @@ impl virtio::Driver for Driver {
             let device = Device::new(dev)?;
             Ok(try_pin_init!(Data {
                 // The health check is started before the registrations: users of the registrations
-                // may wait for a dead device, and only the health check notices its death.
+                // may wait for a failing device, and only the health check notices the failure.
                 health_check <- device.health_check(),
                 ready <- {
                     let ready = Ready::new(dev, &device).inspect_err(|error| {
@@ -119,8 +119,10 @@ impl virtio::Driver for Driver {
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // The drop waits for users, and a user may wait for a dead device until the health check
-        // notices its death. So the lock is not held, and the health check is still running.
+        // Users of a failing device wait until it has stopped, so the messages come first.
+        this.device.lifecycle().await_stop_to_unbind();
+        // The drop waits for users, and a user may wait for a failing device until the health check
+        // notices the failure. So the lock is not held, and the health check is still running.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);

@@ -34,6 +34,7 @@ mod doorbell;
 mod driver;
 mod events;
 mod graveyard;
+mod lifecycle;
 mod limits;
 mod netdev;
 mod targets;

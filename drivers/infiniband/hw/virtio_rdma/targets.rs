@@ -40,10 +40,10 @@ pub(crate) trait EventTarget: Send + Sync {
         let _ = event;
     }
 
-    /// The device is dead and will report nothing any more. Called once, in process context, by
-    /// the task that noticed it, possibly in the middle of a command: must not take a lock that is
-    /// held while commands run.
-    fn died(&self) {}
+    /// The device has stopped: it accesses no memory and will report nothing any more. Called once,
+    /// in process context, by the task that noticed it, possibly in the middle of a command: must
+    /// not take a lock that is held while commands run.
+    fn stopped(&self) {}
 }
 
 /// Number of entries that are allocated at a time. Entries never move.
@@ -272,8 +272,8 @@ impl EventTargets {
         }
     }
 
-    /// Tells every target that the device is dead.
-    pub(crate) fn died(&self) {
+    /// Tells every target that the device has stopped.
+    pub(crate) fn stopped(&self) {
         let mut index = 0;
         loop {
             let mut entries = self.entries.lock();
@@ -283,7 +283,7 @@ impl EventTargets {
             let registered = entry.begin();
             drop(entries);
             if let Some(registered) = registered {
-                registered.call(|target| target.died());
+                registered.call(|target| target.stopped());
             }
             index += 1;
         }

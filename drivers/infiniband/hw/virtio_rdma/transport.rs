@@ -138,7 +138,7 @@ impl CqVirtqueue {
             cqn: self.cqn,
             flags: replace(&mut arming.next, NotifyFlags::NONE),
         };
-        // A device that accepts no commands is soon declared dead, which wakes all consumers.
+        // A device that accepts no commands fails, and wakes all consumers once it has stopped.
         arming.buffer = self.ctrl.start(&request, buffer, self.clone()).err();
     }
 }

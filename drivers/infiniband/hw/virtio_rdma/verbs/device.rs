@@ -273,13 +273,6 @@ impl EventTarget for PortEvents {
         };
         device.dispatch_port_event(PORT.into(), event);
     }
-
-    fn died(&self) {
-        if let Some(device) = self.0.try_get() {
-            device.dispatch_event(DeviceEvent::Fatal);
-            device.dispatch_port_event(PORT.into(), PortEvent::Error);
-        }
-    }
 }
 
 /// The port, as the owner of its network device.

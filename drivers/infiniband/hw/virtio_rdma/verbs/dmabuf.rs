@@ -39,8 +39,7 @@ use crate::{
             UserMemory, //
         },
         pd::Pd, //
-    },
-    virtio::Reset, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -65,7 +64,7 @@ pub(super) struct Revocation {
 
 impl Revoke for Revocation {
     fn revoke(&self) {
-        if !self.is_open.load(Relaxed) || self.device.is_at_rest() {
+        if !self.is_open.load(Relaxed) || self.device.lifecycle().is_at_rest() {
             return;
         }
         self.is_open.store(false, Relaxed);
@@ -79,13 +78,13 @@ impl Revoke for Revocation {
         // ends the device's accesses now.
         let dev = self.device.as_device();
         let error = Error::from(failure);
-        match self.device.stop() {
-            Reset::Done => dev_warn!(
+        match self.device.ctrl().stop() {
+            true => dev_warn!(
                 dev,
                 "the device was reset: it did not stop using a revoked DMA buffer ({:?})\n",
                 error
             ),
-            Reset::Unreachable => dev_err!(
+            false => dev_err!(
                 dev,
                 "the device may still use a revoked DMA buffer: {:?}\n",
                 error

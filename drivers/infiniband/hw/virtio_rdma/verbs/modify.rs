@@ -29,6 +29,7 @@ use crate::{
     },
     ctrl::Failure,
     decode,
+    device::Device,
     rdma::{
         self,
         event::QpEvent,
@@ -124,6 +125,16 @@ assert_same! {
     23u8 => ib_rate_IB_RATE_800_GBPS,
 }
 
+/// Whether a QP of a device that runs no commands is as inactive as one in RESET or ERR: a failing
+/// device still executes work requests. A kernel client waits until the device has stopped, since
+/// the client frees its buffers whatever the result is. The driver keeps buffers of processes.
+fn is_inactive(device: &Device, is_kernel: bool) -> bool {
+    if is_kernel {
+        device.lifecycle().await_stop();
+    }
+    device.has_stopped()
+}
+
 impl ModifyQueuePairs for IbDevice {
     /// Changes attributes and state of a QP, if the IBTA allows the change in the QP's state.
     fn modify_qp(
@@ -166,8 +177,10 @@ impl ModifyQueuePairs for IbDevice {
         };
         match device.ctrl().exec(&request) {
             Ok(_) => (),
-            // A QP of a dead device is as inactive as one in RESET or ERR.
-            Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => {
+            Err(Failure::Dead)
+                if matches!(to, QpState::Reset | QpState::Err)
+                    && is_inactive(device, udata.is_none()) =>
+            {
                 // The QP takes no more receives from its SRQ: a consumer may wait for this event.
                 if let (QpState::Err, Ok(kernel)) = (to, qp.kernel()) {
                     if let Some(shared) = &kernel.shared {

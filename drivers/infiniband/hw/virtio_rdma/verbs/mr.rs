@@ -230,6 +230,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        let is_kernels = matches!(self.memory, Memory::All | Memory::Mapped(_));
         match (self.fate.load(Acquire), take(&mut self.memory)) {
             (fate::GONE, memory) => drop(memory),
             (fate::UNKNOWN, memory) => self.device.bury(memory),
@@ -238,6 +239,10 @@ impl Drop for Mr {
                 let request = CmdDeregMr { mrn: self.number };
                 super::destroy(&self.device, &request, memory);
             }
+        }
+        if is_kernels {
+            // The client frees the memory, which a failing device may still access.
+            self.device.lifecycle().await_stop();
         }
     }
 }

@@ -112,7 +112,7 @@ impl Ports for IbDevice {
     fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttr> {
         check_port(port)?;
         let mut response = match ask(&this.device) {
-            Err(_) if this.device.is_dead() => RspQueryPort {
+            Err(_) if !this.device.lifecycle().is_working() => RspQueryPort {
                 state: PortState::Down.value(),
                 ..this.port
             },

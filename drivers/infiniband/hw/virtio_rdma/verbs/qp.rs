@@ -95,6 +95,8 @@ pub(crate) struct Qp {
     device: Arc<Device>,
     number: Qpn,
     attributes: Attributes,
+    /// Whether the QP belongs to a process, and not to a client in the kernel.
+    is_process: bool,
     poster: Poster,
     /// Events of the QP may arrive until this registration is dropped. `None` in RFC mode, which
     /// has no events of QPs.
@@ -186,7 +188,7 @@ impl Drop for Qp {
         let request = CmdDestroyQp { qpn: self.number };
         match &mut self.poster {
             Poster::Kernel(qp, claims) => {
-                let _leaving = self.device.leave();
+                let leaving = self.device.leave();
                 let backing = |queue: &Option<Attached>| {
                     queue.as_ref().map(|queue| queue.work.backing.clone())
                 };
@@ -196,6 +198,12 @@ impl Drop for Qp {
                 // its number.
                 *qp = KernelQp::default();
                 drop(memory);
+                drop(leaving);
+                if !self.is_process {
+                    // The client frees the buffers of its work requests, which a failing device may
+                    // still access.
+                    self.device.lifecycle().await_stop();
+                }
             }
             Poster::User(sq, rq) => {
                 super::destroy(&self.device, &request, (sq.take(), rq.take()));

@@ -319,6 +319,9 @@ impl Drop for Srq {
         match &self.poster {
             Poster::Kernel(srq) => {
                 super::destroy(&self.device, &request, srq.ring().clone());
+                // The client frees the buffers of its receives, which a failing device may still
+                // fill.
+                self.device.lifecycle().await_stop();
             }
             Poster::User(queue) => {
                 super::destroy(&self.device, &request, queue.take());

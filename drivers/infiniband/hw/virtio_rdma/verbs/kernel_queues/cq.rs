@@ -131,6 +131,7 @@ impl KernelCq {
         let mut spare = KVec::new();
         loop {
             let mut state = self.state.lock();
+            source.state.lock().is_cq_lost = state.is_lost();
             let sources = &mut state.sources;
             if let Some(index) = sources.iter().position(Option::is_none) {
                 sources[index] = Some(source.clone());
@@ -206,12 +207,10 @@ impl KernelCq {
         }
     }
 
-    /// Called after work requests were posted to a QP of the CQ, or the QP was stopped. Wakes the
-    /// consumer if the work requests have to be flushed by its polls.
-    pub(super) fn posted(&self) {
-        // The consumer is woken only if completions may be lost: otherwise no work request has to
-        // be flushed.
-        if self.device.has_losses() && self.state.lock().flush_scope(&self.device).is_some() {
+    /// Wakes the consumer if its polls have to flush work requests: some were posted after the
+    /// device stopped or the CQ was lost, or a QP of the CQ was stopped.
+    pub(super) fn wake_to_flush(&self) {
+        if self.state.lock().flush_scope(&self.device).is_some() {
             self.wake();
         }
     }
@@ -238,21 +237,21 @@ impl KernelCq {
         if !is_armed {
             state.armed = kind;
         }
-        // Read with the lock held: if the device dies later, the CQ is found armed, and the
+        // Read with the lock held: if the device stops later, the CQ is found armed, and the
         // consumer is woken.
-        let is_dead = self.device.is_dead();
+        let has_stopped = self.device.has_stopped();
         let has_work = state.has_to_flush(&self.device);
         // A broken CQ yields no more completions, whatever its memory contains.
         let after = if state.broken {
             AfterArm::Nothing
         } else {
-            let report_missed = notify.report_missed || is_dead && self.virtqueue.is_some();
+            let report_missed = notify.report_missed || has_stopped && self.virtqueue.is_some();
             state.backend.arm(kind, is_armed, report_missed)
         };
         let (armed, cqn) = (state.armed, state.cqn);
         drop(state);
-        if is_dead {
-            return self.armed_dead(after, has_work, notify.report_missed);
+        if has_stopped {
+            return self.armed_stopped(after, has_work, notify.report_missed);
         }
         if has_work {
             // The device reports no event for work requests that polls have to flush.
@@ -278,12 +277,12 @@ impl KernelCq {
         }
     }
 
-    /// The CQ of a dead device was armed. No event will come, so the consumer is woken at once if a
-    /// poll would find something: work requests to flush, or completions that the device wrote
+    /// The CQ of a stopped device was armed. No event will come, so the consumer is woken at once
+    /// if a poll would find something: work requests to flush, or completions that the device wrote
     /// before. Else the CQ stays armed until work is posted: a consumer that is woken for nothing
     /// could arm again without end.
     #[cold]
-    fn armed_dead(&self, after: AfterArm, has_work: bool, report_missed: bool) -> bool {
+    fn armed_stopped(&self, after: AfterArm, has_work: bool, report_missed: bool) -> bool {
         let (is_missed, is_due) = match after {
             AfterArm::Nothing => (false, false),
             AfterArm::Missed => (true, !report_missed),
@@ -316,18 +315,28 @@ impl KernelCq {
     /// Reports the CQ as lost: no more completions will arrive. The consumer is woken to flush
     /// outstanding work requests of QPs in ERR.
     fn lost(&self) {
-        self.device.ctrl().note_loss();
+        {
+            let state = self.state.lock();
+            for work in state.sources.iter().flatten() {
+                work.state.lock().is_cq_lost = true;
+            }
+        }
         self.consumer.event(CqEvent::Error);
         self.wake();
     }
 }
 
 impl State {
+    /// Whether the device adds no more completions.
+    fn is_lost(&self) -> bool {
+        self.broken || self.is_overrun
+    }
+
     /// The work requests that polls of this CQ have to flush, as `device` does not complete them.
     pub(super) fn flush_scope(&self, device: &Device) -> Option<FlushScope> {
-        if device.is_dead() {
+        if device.has_stopped() {
             Some(FlushScope::All)
-        } else if self.broken || self.is_overrun {
+        } else if self.is_lost() {
             Some(FlushScope::Stopped)
         } else {
             None
@@ -371,9 +380,9 @@ impl EventTarget for KernelCq {
     }
 
     /// Wakes the consumer, whose polls flush the outstanding work requests.
-    fn died(&self) {
-        // `wake` leaves the handler to a work item: the task that found the device dead may run a
-        // verb.
+    fn stopped(&self) {
+        // `wake` leaves the handler to a work item: the task that found that the device has stopped
+        // may run a verb.
         self.wake();
     }
 

@@ -10,6 +10,7 @@ use super::{
     cq::State,
     qp::{
         Client,
+        FlushScope,
         OutstandingWr, //
     },
     srq::SharedSource, //
@@ -34,7 +35,6 @@ use crate::{
         Outcome,
         PostedWr, //
     },
-    device::Device,
     rdma::{
         cq::Cq,
         wc::{
@@ -98,8 +98,10 @@ impl KernelCompletionQueues for IbDevice {
             state.broken = true;
         }
         let is_due = state.armed != was_armed;
-        if !completions.is_full() && cq.device().has_losses() {
-            flush(cq.device(), state, completions, &disabled);
+        if !completions.is_full() {
+            if let Some(scope) = state.flush_scope(cq.device()) {
+                flush(scope, state, completions, &disabled);
+            }
         }
         let has_broken = state.broken && !was_broken;
         drop(guard);
@@ -269,14 +271,11 @@ fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
 /// Completes, as flushed, the work requests that the device will not complete.
 #[cold]
 fn flush(
-    device: &Device,
+    scope: FlushScope,
     state: &State,
     completions: &mut Completions<'_>,
     disabled: &LocalInterruptDisabled,
 ) {
-    let Some(scope) = state.flush_scope(device) else {
-        return;
-    };
     for work in state.sources.iter().flatten() {
         while !completions.is_full() {
             let Some(posted) = work.state.lock_with(disabled).flush_one(scope) else {

@@ -76,12 +76,13 @@ fn post<R>(
     let result = requests.try_for_each(|request| fill(&mut state, request));
     let qpn = state.qpn;
     let wants_notification = state.backend.publish();
+    let is_cq_lost = state.is_cq_lost;
     drop(state);
     if wants_notification {
         work.notify(device, qp.device().bound_device(), qpn);
     }
-    if device.has_losses() {
-        attached.cq.posted();
+    if is_cq_lost || device.has_stopped() {
+        attached.cq.wake_to_flush();
     }
     result
 }
@@ -91,7 +92,7 @@ fn send(qp: &Qp, state: &mut WorkState, request: &SendWr<'_, IbDevice>) -> Resul
     let posted = state.post(request.wr_id(), |wr_id, wqe| {
         encode(qp, request, wr_id, wqe)
     });
-    unless_dead(qp, state, request.wr_id(), posted)
+    unless_stopped(qp, state, request.wr_id(), posted)
 }
 
 #[inline]
@@ -105,16 +106,16 @@ fn recv(qp: &Qp, state: &mut WorkState, request: &RecvWr<'_>) -> Result {
         wqe.put(0, &RqHeader { num_sge, wr_id }.to_bytes());
         Ok(wqe.put_sges(RqHeader::SIZE, sges))
     });
-    unless_dead(qp, state, request.wr_id(), posted)
+    unless_stopped(qp, state, request.wr_id(), posted)
 }
 
-/// Returns the result of a post. On a dead device, repeats a post that found no virtqueue element,
-/// now without an element: the device does not give elements back, but the work request only has to
-/// be flushed.
+/// Returns the result of a post. On a stopped device, repeats a post that found no virtqueue
+/// element, or whose virtqueue takes none, now without an element: the device does not give
+/// elements back, but the work request only has to be flushed.
 #[inline]
-fn unless_dead(qp: &Qp, state: &mut WorkState, wr_id: u64, posted: Result) -> Result {
+fn unless_stopped(qp: &Qp, state: &mut WorkState, wr_id: u64, posted: Result) -> Result {
     match posted {
-        Err(error) if error == ENOMEM && qp.device().is_dead() => state.post_unseen(wr_id),
+        Err(ENOMEM | EIO) if qp.device().has_stopped() => state.post_unseen(wr_id),
         posted => posted,
     }
 }

@@ -99,12 +99,14 @@ pub(super) struct WorkState {
     /// The device has confirmed that the QP is in ERR: it accesses no memory for the queue's work
     /// requests.
     is_stopped: bool,
+    /// The CQ gets no more completions, so each post has to wake its consumer.
+    pub(super) is_cq_lost: bool,
 }
 
 /// Work requests that a poll flushes because the device will not complete them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushScope {
-    /// All work requests: the device is dead.
+    /// All work requests: the device has stopped.
     All,
     /// Work requests of QPs in ERR: the CQ is lost, but the device may still execute work requests
     /// of other QPs.
@@ -158,6 +160,7 @@ impl WorkRing {
                         oldest: 0,
                         source_index: 0,
                         is_stopped: false,
+                        is_cq_lost: false,
                     },
                     "virtio_rdma::kernel_qp"
                 ),
@@ -230,7 +233,7 @@ impl WorkState {
         Ok(())
     }
 
-    /// Posts the work request `wr_id` on a dead device, without a virtqueue element, since the
+    /// Posts the work request `wr_id` on a stopped device, without a virtqueue element, since the
     /// device never gives elements back. A poll flushes the work request.
     ///
     /// # Errors
@@ -307,7 +310,7 @@ impl KernelQp {
     pub(in crate::verbs) fn stop(&self) {
         for queue in self.attached() {
             queue.work.state.lock().is_stopped = true;
-            queue.cq.posted();
+            queue.cq.wake_to_flush();
         }
     }
 

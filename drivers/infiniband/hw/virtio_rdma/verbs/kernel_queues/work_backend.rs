@@ -116,7 +116,7 @@ impl WorkBackend {
         Ok(position)
     }
 
-    /// Reserves a slot without a WQE, for a post on a dead device. Returns the slot's position.
+    /// Reserves a slot without a WQE, for a post on a stopped device. Returns the slot's position.
     ///
     /// # Errors
     ///

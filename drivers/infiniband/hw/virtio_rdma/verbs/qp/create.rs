@@ -157,6 +157,7 @@ impl UserQueuePairs for IbDevice {
             device: device.clone(),
             number: response.qpn,
             attributes,
+            is_process: true,
             poster: Poster::User(sq, rq),
             _events: Some(events),
         };
@@ -204,6 +205,7 @@ fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<
         device: device.clone(),
         number: response.qpn,
         attributes,
+        is_process: pd.context().is_some(),
         poster: Poster::Kernel(KernelQp::default(), None),
         _events: Some(events),
     };
@@ -238,6 +240,7 @@ fn in_virtqueues(
         device: device.clone(),
         number: response.qpn,
         attributes,
+        is_process: pd.context().is_some(),
         poster: Poster::Kernel(KernelQp::default(), None),
         _events: None,
     };

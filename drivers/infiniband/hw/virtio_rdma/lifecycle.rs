@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The life of a device: one state machine, which only moves forward.
+//!
+//! | State | Entered when | Memory accesses of the device |
+//! |---|---|---|
+//! | [working](State::Working) | the driver is bound | yes |
+//! | [failing](State::Failing) | no answer, an invalid answer, a broken queue | until its reset |
+//! | [unbinding](State::Unbinding) | the driver of a working device is unbound | until its reset |
+//! | [needs reset](State::NeedsReset) | DEVICE_NEEDS_RESET is set | none (abi: R-1141) |
+//! | [gone](State::Gone) | its status reads as all ones | it can't be reached |
+//! | [at rest](State::AtRest) | its status read as 0 after a reset | none |
+//!
+//! Commands run in the first state alone. A failing device is reset. Until it has *stopped*, i.e.
+//! is in one of the last three states, it may still write to buffers of kernel clients. So until
+//! then no work request is flushed, no consumer is woken, and no verb returns that lets a kernel
+//! client free its buffers.
+//!
+//! The reset may take for ever, since the transport waits for the confirmation without a limit. So
+//! the reset runs on a workqueue of its own, without a lock that an unbinding or a shutdown takes.
+//! Work requests of a device that never confirms its reset are never flushed, on purpose.
+
+use crate::{
+    abi::ib::AsyncEvent,
+    ctrl::Sender,
+    decode::event::Cookie,
+    sync::deferred::Call,
+    targets::EventTargets,
+    virtio::{
+        Health,
+        Reset,
+        Virtqueue, //
+    },
+};
+use kernel::{
+    device,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc,
+        Completion, //
+    },
+    time::{
+        delay::fsleep,
+        Delta,
+        Msecs, //
+    },
+};
+
+/// Interval in ms at which an unbinding or a retry checks whether the device has stopped.
+const POLL_MS: Msecs = 100;
+
+/// Interval in ms of the messages of an unbinding that waits for the device.
+const MESSAGE_MS: Msecs = 10_000;
+
+/// State of a device. Its order is that of the possible changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+enum State {
+    /// The device works.
+    Working,
+    /// The device is not used any more, but still accesses memory. It is being reset.
+    Failing,
+    /// The device worked until its driver was unbound. The unbinding resets it.
+    Unbinding,
+    /// The device asks for a reset and has stopped.
+    NeedsReset,
+    /// The device can't be reached.
+    Gone,
+    /// The device has confirmed a reset.
+    AtRest,
+}
+
+/// The life of a device. As a deferred call, it resets the device.
+#[pin_data]
+pub(crate) struct Lifecycle {
+    /// The device that log messages name.
+    dev: ARef<device::Device>,
+    /// The control queue, by which the device is reached.
+    queue: Arc<Virtqueue<Sender>>,
+    targets: Arc<EventTargets>,
+    /// A [`State`].
+    state: Atomic<u32>,
+    /// Completed when the device has stopped.
+    #[pin]
+    stopped: Completion,
+    /// Completed when the device is at rest or gone.
+    #[pin]
+    ended: Completion,
+}
+
+impl Lifecycle {
+    /// The life of a working device.
+    pub(crate) fn new(
+        dev: ARef<device::Device>,
+        queue: Arc<Virtqueue<Sender>>,
+        targets: Arc<EventTargets>,
+    ) -> impl PinInit<Self> {
+        pin_init!(Self {
+            dev,
+            queue,
+            targets,
+            state: Atomic::new(State::Working as u32),
+            stopped <- Completion::new(),
+            ended <- Completion::new(),
+        })
+    }
+
+    /// Whether the device is in `state` or a later one.
+    #[inline]
+    fn has_reached(&self, state: State) -> bool {
+        self.state.load(Acquire) >= state as u32
+    }
+
+    /// Whether the device runs commands.
+    #[inline]
+    pub(crate) fn is_working(&self) -> bool {
+        !self.has_reached(State::Failing)
+    }
+
+    /// Whether the device accesses no memory any more and completes nothing.
+    #[inline]
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.has_reached(State::NeedsReset)
+    }
+
+    /// Whether the device has confirmed a reset.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.has_reached(State::AtRest)
+    }
+
+    /// Moves the device to `to`. Returns the former state, or `None` if it had reached `to`.
+    fn advance(&self, to: State) -> Option<u32> {
+        let mut from = self.state.load(Relaxed);
+        while from < to as u32 {
+            match self.state.cmpxchg(from, to as u32, Full) {
+                Ok(_) => return Some(from),
+                Err(now) => from = now,
+            }
+        }
+        None
+    }
+
+    /// Moves the device to `to`, one of the states in which it has stopped. Wakes the consumers,
+    /// whose polls then flush their work requests, and all waiting tasks. Returns `false`
+    /// if the device had reached `to` before.
+    fn stop(&self, to: State) -> bool {
+        let Some(from) = self.advance(to) else {
+            return false;
+        };
+        if from < State::NeedsReset as u32 {
+            self.targets.stopped();
+            self.stopped.complete_all();
+        }
+        if from < State::Gone as u32 && to >= State::Gone {
+            self.ended.complete_all();
+        }
+        true
+    }
+
+    /// Ends the use of a working device without a message: it is being unbound. Returns whether the
+    /// device was working.
+    pub(crate) fn unbind(&self) -> bool {
+        let (from, to) = (State::Working as u32, State::Unbinding as u32);
+        self.state.cmpxchg(from, to, Full).is_ok()
+    }
+
+    /// Ends the use of a device whose health is `health`, because of `why`. Does nothing if the
+    /// device does not work. Returns whether the caller has to queue the reset.
+    pub(crate) fn fail(&self, why: &str, health: Health) -> bool {
+        if self.advance(State::Failing).is_none() {
+            return false;
+        }
+        let stopped = match health {
+            Health::Good | Health::Broken => None,
+            Health::NeedsReset => Some(State::NeedsReset),
+            Health::Gone => Some(State::Gone),
+        };
+        let reset = if stopped.is_some() { "" } else { ", but reset" };
+        dev_err!(
+            self.dev,
+            "the device {}: it is not used any more{}\n",
+            why,
+            reset
+        );
+        self.targets.with(Cookie::DEVICE, |target| {
+            target.async_event(AsyncEvent::DeviceFatal);
+            target.async_event(AsyncEvent::PortErr);
+        });
+        if let Some(state) = stopped {
+            let _ = self.stop(state);
+        }
+        stopped.is_none()
+    }
+
+    /// The device was reset, or can't be reached, since its driver is being unbound.
+    pub(crate) fn unbound(&self, reset: Reset) {
+        let _ = self.stop(match reset {
+            Reset::Done => State::AtRest,
+            Reset::Unreachable => State::Gone,
+        });
+    }
+
+    /// Checks a device that does not work: a failing device may be gone before it confirms its
+    /// reset. Returns whether the device is still failing.
+    pub(crate) fn check_failing(&self) -> bool {
+        if self.state.load(Acquire) != State::Failing as u32 {
+            return false;
+        }
+        // A device that is being reset may have any other status: only the end of the reset tells
+        // that the device has stopped.
+        let is_gone = self.queue.look_after() == Health::Gone;
+        if is_gone && self.stop(State::Gone) {
+            dev_err!(
+                self.dev,
+                "the device is gone before it confirmed its reset\n"
+            );
+        }
+        !is_gone
+    }
+
+    /// Waits until the device has stopped, unless it is working. Called before a verb returns after
+    /// which a kernel client may free buffers that the device could access.
+    pub(crate) fn await_stop(&self) {
+        if !self.is_working() {
+            self.stopped.wait_for_completion();
+        }
+    }
+
+    /// Waits until a device that does not work is at rest or gone. Returns whether it is at rest.
+    pub(crate) fn await_end(&self) -> bool {
+        self.ended.wait_for_completion();
+        self.is_at_rest()
+    }
+
+    /// Waits until a failing device has stopped, with messages.
+    pub(crate) fn await_stop_to_unbind(&self) {
+        let mut waited: Msecs = 0;
+        while self.state.load(Acquire) == State::Failing as u32 {
+            fsleep(Delta::from_millis(POLL_MS.into()));
+            waited = waited.saturating_add(POLL_MS);
+            if waited % MESSAGE_MS == 0 {
+                dev_warn!(
+                    self.dev,
+                    "the device has not confirmed its reset for {} s: unbinding waits\n",
+                    waited / 1_000
+                );
+            }
+        }
+    }
+}
+
+impl Call for Lifecycle {
+    /// Resets the device.
+    fn call(&self) {
+        while !self.has_reached(State::Gone) {
+            if self.queue.reset_device() == Reset::Done {
+                dev_info!(self.dev, "the device was reset: it is at rest\n");
+                let _ = self.stop(State::AtRest);
+            } else if self.queue.look_after() == Health::Gone {
+                let _ = self.stop(State::Gone);
+            } else {
+                // Not all transports wait for the confirmation.
+                fsleep(Delta::from_millis(POLL_MS.into()));
+            }
+        }
+    }
+}

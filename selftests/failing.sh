@@ -1,0 +1,123 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The device fails but goes on: it is slow, or it breaks a queue. The driver resets it, and gives
+# buffers back only after the reset. A module of the tests takes the answers away from the driver
+# and delays the reset.
+# testbed:
+# more: --withhold all
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
+
+# Loads the module with the given parameters, and prints what it says.
+load() {
+	local status=0
+	mark=failing.$$.$RANDOM
+	echo "selftests: $mark" >/dev/kmsg
+	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@" || status=$?
+	log_since kverbs: || true
+	((status == 0)) || fail "see the lines above"
+}
+
+# The lines of the kernel's log since the last mark that have a text.
+log_since() { dmesg | sed "1,/selftests: $mark\$/d" | grep -F "$1"; }
+
+is_unbound() { [[ ! -e $driver/$(virtio_device 1) ]]; }
+
+bind() {
+	virtio_device 1 >"$driver/bind"
+	until_ok 120 device_up
+}
+
+rebind() {
+	virtio_device 1 >"$driver/unbind"
+	bind
+}
+
+# After a failure the device may be bound or not, and a module of the tests may delay its reset.
+after_failure() {
+	if [[ -d /sys/module/kverbs ]]; then
+		rmmod kverbs
+	fi
+	is_unbound || virtio_device 1 >"$driver/unbind"
+	bind
+}
+
+# Buffers of kernel clients are written by the peer until the reset, and not afterwards.
+# abi: R-115
+test_buffers_of_the_kernel() {
+	load broken_queue=1
+	rmmod kverbs
+	log_since 'broke a queue: it is not used any more, but reset'
+	log_since 'the device was reset: it is at rest'
+	rebind
+	traffic
+}
+
+# The same, after a minute without an answer. The script slow.sh runs this test.
+# abi: R-115
+test_silent_device() {
+	load no_answer=1
+	rmmod kverbs
+	log_since 'does not answer: it is not used any more, but reset'
+	rebind
+	traffic
+}
+
+# Unbinding waits for the reset, and says so. Programs are told before.
+test_unbind_waits() {
+	start_watch
+	load slow_reset=1
+	watch_is_told
+	local name unbinding
+	name=$(virtio_device 1)
+	echo "$name" >"$driver/unbind" &
+	unbinding=$!
+	waits() { log_since 'unbinding waits'; }
+	until_ok 60 waits
+	kill -0 $unbinding
+	rmmod kverbs
+	wait $unbinding
+	is_unbound
+	bind
+	traffic
+}
+
+# Pages that programs have pinned: those of memory regions and rings.
+pinned() {
+	# Adds the counts of the processors to the total.
+	echo 1 >/proc/sys/vm/stat_refresh
+	awk '/^nr_foll_pin_acquired / { n += $2 } /^nr_foll_pin_released / { n -= $2 } END { print n }' \
+		/proc/vmstat
+}
+
+# A process ends while the device fails. The memory that it has registered stays pinned until the
+# reset.
+# abi: R-115
+test_pages_stay_pinned() {
+	local before holder held
+	before=$(pinned)
+	stdbuf -oL ibv_rc_pingpong -d "$(device 1)" -g "$(gid_index 1)" -s 1048576 >"$work/holder" &
+	holder=$!
+	holds() { (($(pinned) >= before + 256)); }
+	until_ok 60 holds
+	# The program waits for its peer.
+	until_ok 60 grep -q 'local address' "$work/holder"
+	held=$(pinned)
+	load slow_reset=1
+	until_ok 60 link_is 1 DOWN
+	kill $holder
+	wait $holder || true
+	echo "before: $before, registered: $held, now: $(pinned)"
+	(($(pinned) == held))
+	rmmod kverbs
+	(($(pinned) == held))
+	virtio_device 1 >"$driver/unbind"
+	echo "unbound: $(pinned)"
+	(($(pinned) == before))
+	bind
+}
+
+run_tests test_buffers_of_the_kernel test_unbind_waits test_pages_stay_pinned
