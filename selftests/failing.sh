@@ -120,4 +120,13 @@ test_pages_stay_pinned() {
 	bind
 }
 
-run_tests test_buffers_of_the_kernel test_unbind_waits test_pages_stay_pinned
+# The device gives the number of a QP twice. The first QP keeps its completions.
+test_same_number() {
+	! in_rfc_mode || skip "there are no SRQs"
+	load same_number=1
+	rmmod kverbs
+	rebind
+	traffic
+}
+
+run_tests test_buffers_of_the_kernel test_unbind_waits test_pages_stay_pinned test_same_number

@@ -118,5 +118,6 @@ extern const struct test mapping_tests[];
 extern const struct test lost_tests[];
 extern const struct test broken_queue_tests[];
 extern const struct test no_answer_tests[];
+extern const struct test number_tests[];
 
 #endif

@@ -55,6 +55,10 @@ module_param(no_answer, bool, 0444);
 MODULE_PARM_DESC(no_answer,
 		 "instead of the other tests, let no command be answered, and see what becomes of buffers");
 
+static bool same_number;
+module_param(same_number, bool, 0444);
+MODULE_PARM_DESC(same_number, "instead of the other tests, forge the number of a new QP");
+
 static const struct test *const usual[] = {
 	data_tests,  fast_reg_tests, atomic_tests,  srq_tests,
 	query_tests, handler_tests,  mapping_tests, lost_tests,
@@ -65,6 +69,7 @@ static const struct test *const last[] = { death_tests, NULL };
 static const struct test *const costs[] = { cost_tests, NULL };
 static const struct test *const breakers[] = { broken_queue_tests, NULL };
 static const struct test *const silencers[] = { no_answer_tests, NULL };
+static const struct test *const numbers[] = { number_tests, NULL };
 
 static const struct test *const *chosen(void)
 {
@@ -76,7 +81,9 @@ static const struct test *const *chosen(void)
 		return liars;
 	if (broken_queue)
 		return breakers;
-	return no_answer ? silencers : usual;
+	if (no_answer)
+		return silencers;
+	return same_number ? numbers : usual;
 }
 
 static unsigned int count_tests(const struct test *const *suite)

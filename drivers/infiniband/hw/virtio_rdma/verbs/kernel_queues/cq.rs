@@ -168,12 +168,19 @@ impl KernelCq {
     }
 
     /// Adds QP `qpn`, whose receives come from an SRQ and complete into this CQ.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the device assigned the number twice: the earlier QP keeps its entry.
     pub(super) fn attach_shared(&self, qpn: Qpn, source: &Arc<SharedSource>) -> Result {
+        // Declared before the guard, so that an unused node is dropped without the lock.
         let node = RBTreeNode::new(qpn, source.clone(), GFP_KERNEL)?;
-        let before = self.state.lock().shared.insert(node);
-        // Any previous entry means that the device assigned the number twice. The entry is dropped
-        // outside of the lock, since the drop may free the source's memory.
-        before.map_or(Ok(()), |_| Err(EIO))
+        let mut state = self.state.lock();
+        if state.shared.get(&qpn).is_some() {
+            return Err(EIO);
+        }
+        state.shared.insert(node);
+        Ok(())
     }
 
     /// Removes the QP that [`attach_shared`](Self::attach_shared) added, after the device destroyed
