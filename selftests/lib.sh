@@ -128,12 +128,13 @@ find_netdev() {
 	[[ ! $(rdma link show "$(find_device)/1") =~ \ netdev\ ([^\ ]+) ]] || echo "${BASH_REMATCH[1]}"
 }
 
-# Whether a device of VM 1 has a node in /dev.
+# Whether a device of VM 1 has a node in /dev. Here and below the status of `return` is explicit: in
+# after_failure, which a trap calls, `return` alone means the status of the failed test.
 has_node() {
 	local node name
 	for node in /sys/class/infiniband_verbs/uverbs*; do
 		read -r name <"$node/ibdev" && [[ $name == "$1" && -c /dev/infiniband/${node##*/} ]] &&
-			return
+			return 0
 	done
 	return 1
 }
@@ -215,7 +216,7 @@ find_gid() {
 		{ read -r netdev <"gid_attrs/ndevs/$index" &&
 			read -r gid <"gids/$index"; } 2>/dev/null || continue
 		# shellcheck disable=SC2053 # a pattern
-		[[ $kind == "RoCE v2" && $netdev == "${1:-$netdev}" && $gid == $2 ]] && echo "$index" && return
+		[[ $kind == "RoCE v2" && $netdev == "${1:-$netdev}" && $gid == $2 ]] && echo "$index" && return 0
 	done
 	return 1
 }
@@ -235,7 +236,7 @@ find_waiting() {
 	for file in /proc/net/tcp{,6}; do
 		while read -r _ address _ state _; do
 			# TCP ports 18515 and 7471, LISTEN.
-			[[ $address == *:@(4853|1D2F) && $state == 0A ]] && return
+			[[ $address == *:@(4853|1D2F) && $state == 0A ]] && return 0
 		done <"$file"
 	done
 	[[ $(rdma res show cm_id) == *"state LISTEN "*"comm $1 "* && $(ps -C "$1" -o state=) == *S* ]]

@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The kernel's own clients lose their device under traffic: it is unbound, fails or is unplugged.
+# The driver lets go of the device, traffic ends or goes on later, and a new connection works.
+# testbed: --path direct
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=ulp-lib.sh
+. "$(dirname "$0")/ulp-lib.sh"
+
+kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
+
+# Writes without a pause, also after errors. A write may wait for a new connection, so a program
+# that does not end is killed at the end of the test.
+start_writer() {
+	rm -f "$work/stop"
+	: >"$work/rounds"
+	while [[ ! -e $work/stop ]]; do
+		dd if=/dev/zero of="$1" bs=64k count=16 oflag=direct conv=notrunc status=none || sleep 1
+		echo round >>"$work/rounds"
+	done 2>/dev/null &
+	has_written() { (($(wc -l <"$work/rounds") >= 3)); }
+	until_ok 60 has_written
+}
+
+stop_writer() { touch "$work/stop"; }
+
+# The ways to lose a device. Each returns when the driver has let go of it.
+unbind() { timeout 120 bash -c "echo '$(virtio_device 1)' >$driver/unbind"; }
+
+# The device breaks a queue and goes on.
+fail_device() {
+	insmod "$kverbs" device="$(device 1)" device_nonsense=1
+	rmmod kverbs
+	is_down() { link_is 1 DOWN; }
+	until_ok 60 is_down
+	# The client tries to connect again meanwhile.
+	sleep 2
+	unbind
+}
+
+bind() {
+	virtio_device 1 >"$driver/bind"
+	until_ok 120 device_up
+}
+
+after_failure() {
+	[[ -n $(device 1) ]] || bind
+}
+
+# Connects, loses the device under traffic, and connects again: loses LOSS CLIENT
+loses() {
+	local loss=$1 client=$2
+	"connect_$client"
+	start_writer "$("file_of_$client")"
+	"$loss"
+	[[ -z $(device 1) ]]
+	stop_writer
+	bind
+	cleanup
+	# The old connection is gone from the server when its module has noticed.
+	"connect_$client"
+	start_writer "$("file_of_$client")"
+	stop_writer
+}
+
+file_of_nfs() { echo /mnt/file; }
+file_of_nvme() { echo /dev/nvme0n1; }
+file_of_iser() { disk; }
+
+test_unbind_under_nfs() { loses unbind nfs; }
+test_fail_under_nfs() { loses fail_device nfs; }
+test_unbind_under_nvme() { loses unbind nvme; }
+test_fail_under_nvme() { loses fail_device nvme; }
+test_unbind_under_iser() { loses unbind iser; }
+test_fail_under_iser() { loses fail_device iser; }
+
+# ulp-losses.sh runs the others.
+run_tests test_fail_under_nvme
