@@ -61,7 +61,7 @@ pub struct Args {
     ///
     /// net-roce=on forwards RoCE from the VM's network interface. By default it is dropped: only
     /// the RDMA device sends RoCE from this MAC address. memory=SIZE limits the memory that the
-    /// daemon allocates for the port, guest-memory=SIZE (1T) the memory of the VM that it maps.
+    /// daemon allocates for the port, guest-memory=SIZE (4G) the memory of the VM that it maps.
     ///
     /// rate=BYTES[:BURST] and messages=COUNT[:BURST] limit the bytes and messages that all QPs of
     /// the VM together send per second.
@@ -314,6 +314,13 @@ pub struct PortArgs {
     pub group: Option<String>,
 }
 
+impl PortArgs {
+    /// Maximum number of bytes of guest memory that the port maps.
+    pub fn most_guest_memory(&self) -> u64 {
+        self.guest_memory.unwrap_or(GUEST_MEMORY)
+    }
+}
+
 /// Valid numbers of workers.
 const WORKERS: RangeInclusive<i64> = 1..=MAX_WORKERS as i64;
 /// Minimum value of a port's memory limit in bytes: twice the size of its tables and frames.
@@ -322,7 +329,7 @@ const LEAST_MEMORY: u64 = 64 << 20;
 /// 64 KiB, the region of 4,096 pages occupies 256 MiB of a guest's address space.
 const DOORBELL_STRIDES: RangeInclusive<u8> = 12..=16;
 /// Default maximum of the guest memory of a port, in bytes.
-const GUEST_MEMORY: u64 = 1 << 40;
+const GUEST_MEMORY: u64 = 4 << 30;
 /// Maximum guest memory of all ports together, in bytes: an x86 process has 128 TiB of address
 /// space, of which the daemon itself needs a part.
 const ALL_GUEST_MEMORY: u64 = 96 << 40;
@@ -335,18 +342,6 @@ const SPARE_PORTS: usize = 8;
 pub struct Mac(pub [u8; 6]);
 
 impl Args {
-    /// Default maximum of the guest memory that a port maps, in bytes.
-    pub fn share_of_guest_memory(&self) -> u64 {
-        let share = ALL_GUEST_MEMORY / self.most_ports().max(1) as u64;
-        share.min(GUEST_MEMORY)
-    }
-
-    /// Maximum number of bytes of guest memory that this port maps.
-    pub fn guest_memory(&self, port: &PortArgs) -> u64 {
-        port.guest_memory
-            .unwrap_or_else(|| self.share_of_guest_memory())
-    }
-
     /// Users who may connect to the sockets.
     pub fn access(&self) -> Access {
         self.sockets.access()
@@ -387,7 +382,7 @@ impl Args {
             "there are {} ports, and a daemon has at most {MAX_PORTS}",
             self.most_ports()
         );
-        let mapped = self.ports.iter().map(|port| self.guest_memory(port));
+        let mapped = self.ports.iter().map(PortArgs::most_guest_memory);
         check_guest_memory(mapped)?;
         self.ports.iter().try_for_each(|port| in_use.port(port))
     }
@@ -793,12 +788,8 @@ mod tests {
             messages: rate(5000, None),
         };
         assert_eq!(args.ports[1].rates, rates);
-        let mapped: Vec<u64> = args
-            .ports
-            .iter()
-            .map(|port| args.guest_memory(port))
-            .collect();
-        assert_eq!(mapped, [1 << 40, 64 << 40]);
+        let mapped: Vec<u64> = args.ports.iter().map(PortArgs::most_guest_memory).collect();
+        assert_eq!(mapped, [4 << 30, 64 << 40]);
         assert_eq!(parse(&["--port", PORT]).unwrap().memory, 256 << 20);
         for (limit, complaint) in [
             ("memory=63M", "needs 64M"),

@@ -37,8 +37,6 @@ pub struct Host {
     pub paths: Vec<PathBuf>,
     /// Default memory limit of a port in bytes.
     memory: u64,
-    /// Default limit of a port's guest memory in bytes.
-    guest_memory: u64,
     doorbell_shift: u8,
     withheld: Features,
     /// Transport features to offer in addition to those that are always offered.
@@ -92,7 +90,6 @@ impl Host {
             most_ports: args.most_ports(),
             paths: args.paths().map(Path::to_owned).collect(),
             memory: args.memory,
-            guest_memory: args.share_of_guest_memory(),
             doorbell_shift: args.doorbell_stride,
             withheld: withheld.fold(Features::NONE, |all, features| all.union(*features)),
             more: if args.order_platform {
@@ -104,11 +101,6 @@ impl Host {
         Ok((host, engines))
     }
 
-    /// Maximum number of bytes of guest memory that this port maps.
-    pub fn guest_memory(&self, port: &PortArgs) -> u64 {
-        port.guest_memory.unwrap_or(self.guest_memory)
-    }
-
     /// Starts to serve `port`, which is in isolation group `group`: its device at `listener`, and
     /// its RoCE frames at the port `frames` of the switch.
     pub fn serve(
@@ -118,7 +110,7 @@ impl Host {
         listener: Listener,
         frames: EnginePort,
     ) -> Result<ServedPort> {
-        let space = Arc::new(DmaSpace::with_limit(self.guest_memory(port)));
+        let space = Arc::new(DmaSpace::with_limit(port.most_guest_memory()));
         let mut config = DeviceConfig {
             addresses: port.addresses.clone(),
             speed: port.speed,

@@ -33,7 +33,7 @@ mod status;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -56,15 +56,11 @@ pub fn main() -> ExitCode {
     let mut args = Args::parse();
     match &args.command {
         Some(Command::Status(ask)) => {
-            return end(status::show(
-                &ask.socket,
-                ask.form(),
-                &mut std::io::stdout(),
-            ));
+            return end(status::show(&ask.socket, ask.form(), &mut io::stdout()));
         }
-        Some(Command::Ctl(args)) => return end(ctl::run(args, &mut std::io::stdout())),
+        Some(Command::Ctl(args)) => return end(ctl::run(args, &mut io::stdout())),
         Some(Command::QemuArgs(args)) => {
-            return end(qemu_args::show(args, &mut std::io::stdout()));
+            return end(qemu_args::show(args, &mut io::stdout()));
         }
         Some(Command::Keeper) => return end(confinement::keep()),
         None => {}
@@ -86,6 +82,8 @@ pub fn main() -> ExitCode {
         Ok(cpus) => cpus,
         Err(error) => return end(Err(error)),
     };
+    // The sandbox forbids the system call.
+    let counted = dma::count_filled_pages();
     if args.sandbox == Sandbox::On {
         if let Err(error) = confinement::begin(&args, state.file()).context(NO_SANDBOX) {
             return end(Err(error));
@@ -95,7 +93,7 @@ pub fn main() -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return end(Err(error)),
     };
-    let mut log = match Log::start(std::io::stderr()) {
+    let mut log = match Log::start(io::stderr()) {
         Ok(log) => log,
         Err(error) => {
             eprintln!("virtio-rdmad: can't start a thread for the log: {error}");
@@ -108,12 +106,12 @@ pub fn main() -> ExitCode {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || of_events.clone())
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal())
         .with_filter_reloading();
     let filter = subscriber.reload_handle();
     subscriber.init();
     let level = Level::new(move |level| filter.reload(EnvFilter::from(level.to_string())));
-    let status = match run(&args, state, restored, dedicated, &signals, level) {
+    let status = match run(&args, state, restored, dedicated, &signals, level, counted) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -132,12 +130,19 @@ fn run(
     dedicated: Vec<usize>,
     signals: &SigSet,
     level: Level,
+    counted: io::Result<()>,
 ) -> Result<()> {
     if let Some(restored) = restored.level {
         level.set(restored)?;
     }
     for message in restored.superseded {
         tracing::warn!("{message}");
+    }
+    if let Err(error) = counted {
+        tracing::warn!(
+            "the kernel does not count the memory that the daemon allocates for VMs (userfaultfd: \
+             {error}): limit it by MemoryMax= or a control group"
+        );
     }
     limits::raise(args.ports.len() + restored.added.len());
     let daemon = Daemon::start(args, state, restored.added, dedicated, level)?;

@@ -158,7 +158,7 @@ impl Ports {
             ports.len()
         );
         let mapped = present().chain([args]);
-        check_guest_memory(mapped.map(|port| self.host.guest_memory(port)))?;
+        check_guest_memory(mapped.map(|port| port.most_guest_memory()))?;
         let numbered = ports.iter().map(|port| (&port.args, port.group));
         Ok(group_number(numbered, args))
     }

@@ -111,6 +111,13 @@ pub fn show(args: &QemuArgs, out: &mut impl Write) -> Result<()> {
         check_qemu(&args.qemu)?;
         check_memory(&memory)?;
     }
+    let most = args.port.most_guest_memory() / MIB;
+    ensure!(
+        memory.mib <= most,
+        "the port maps {most} MiB of the VM's {}: add guest-memory={}M to the port",
+        memory.mib,
+        memory.mib
+    );
     // libvirt starts QEMU in another working directory, so it needs absolute paths.
     let port = port(&args.port, args.slot, args.libvirt)?;
     let text = if args.libvirt {

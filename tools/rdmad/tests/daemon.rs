@@ -239,7 +239,7 @@ fn the_status_is_told_in_each_form() {
     );
     assert!(text.contains("\nworkers "), "{text}");
     assert!(
-        text.contains(" of 512M, guest memory 0M of 1048576M, in huge pages 0M\n"),
+        text.contains(" of 512M, guest memory 0M of 4096M, in huge pages 0M\n"),
         "{text}"
     );
     let json = status(&socket, &["--json"]);

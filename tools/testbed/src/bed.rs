@@ -199,7 +199,8 @@ impl Bed {
         let (daemons, wirings) = if options.device.no_device {
             (Daemons::default(), wire_directly(&places, shape.vms)?)
         } else {
-            Daemons::start(&places, &ground.install, shape.vms, &options.device)?
+            let vms = (shape.vms, options.mem);
+            Daemons::start(&places, &ground.install, vms, &options.device)?
         };
         let daemons = Arc::new(daemons);
         // A weak reference: the daemons must end with the bed, but threads that serve a guest may

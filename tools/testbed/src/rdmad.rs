@@ -149,11 +149,12 @@ pub struct Daemons {
 
 impl Daemons {
     /// Starts one daemon for all guests or, with `--joined`, one for each guest, and waits until
-    /// their sockets listen. Guests with rxe have an uplink instead of a port.
+    /// their sockets listen. Guests with rxe have an uplink instead of a port. Each guest has `mem`
+    /// MiB of memory.
     pub fn start(
         places: &Places,
         install: &Install,
-        vms: usize,
+        (vms, mem): (usize, u32),
         options: &DeviceOptions,
     ) -> Result<(Self, Vec<Wiring>)> {
         let program = match &options.daemon {
@@ -215,7 +216,7 @@ impl Daemons {
             for (wiring, vm) in wirings.iter().zip(1..) {
                 // Guests without the device are connected to the last daemon.
                 if number == 1 || vm.min(number) == at + 1 {
-                    command.args(places_at_switch(vm, wiring));
+                    command.args(places_at_switch(vm, wiring, mem));
                     if let Some(nic) = &wiring.beside {
                         command
                             .arg("--uplink")
@@ -352,9 +353,9 @@ fn violations(log: &str) -> Vec<String> {
 }
 
 /// The daemon's options for a guest's ports and uplinks at the switch.
-fn places_at_switch(vm: usize, wiring: &Wiring) -> Vec<String> {
+fn places_at_switch(vm: usize, wiring: &Wiring, mem: u32) -> Vec<String> {
     let first = match &wiring.rdma {
-        Rdma::Virtio(vfio) => port(&name(vm, 1), &wiring.nic, vfio),
+        Rdma::Virtio(vfio) => port(&name(vm, 1), &wiring.nic, vfio, mem),
         // The guest is connected by an uplink. At a port, the switch would pass RoCE frames to the
         // port's RDMA device, and not to the guest's network interface.
         Rdma::Rxe | Rdma::None => [
@@ -363,16 +364,16 @@ fn places_at_switch(vm: usize, wiring: &Wiring) -> Vec<String> {
         ],
     };
     let further = wiring.further.iter().zip(2..);
-    let further = further.map(|((nic, vfio), number)| port(&name(vm, number), nic, vfio));
+    let further = further.map(|((nic, vfio), number)| port(&name(vm, number), nic, vfio, mem));
     [first].into_iter().chain(further).flatten().collect()
 }
 
-fn port(name: &str, nic: &Nic, vfio: &Path) -> [String; 2] {
+fn port(name: &str, nic: &Nic, vfio: &Path, mem: u32) -> [String; 2] {
     let net = nic.remote.display();
     let (mac, vfio) = (&nic.mac, vfio.display());
     [
         "--port".into(),
-        format!("{name},net={net},mac={mac},vfio={vfio}"),
+        format!("{name},net={net},mac={mac},guest-memory={mem}M,vfio={vfio}"),
     ]
 }
 
@@ -494,15 +495,15 @@ mod tests {
             beside: None,
         };
         assert_eq!(
-            places_at_switch(10, &wiring).join(" "),
+            places_at_switch(10, &wiring, 512).join(" "),
             "--uplink unix:/d:/q"
         );
         wiring.rdma = Rdma::Virtio("/v".into());
         wiring.further.push((nic(2), "/w".into()));
         assert_eq!(
-            places_at_switch(10, &wiring).join(" "),
-            "--port vm10,net=/d,mac=52:54:00:09:00:0a,vfio=/v \
-             --port vm10p2,net=/d,mac=52:54:00:09:01:0a,vfio=/w"
+            places_at_switch(10, &wiring, 512).join(" "),
+            "--port vm10,net=/d,mac=52:54:00:09:00:0a,guest-memory=512M,vfio=/v \
+             --port vm10p2,net=/d,mac=52:54:00:09:01:0a,guest-memory=512M,vfio=/w"
         );
     }
 }

@@ -86,6 +86,19 @@ pub enum MapError {
         /// Limit of the sum of `len` and `mapped`.
         limit: u64,
     },
+    /// The daemon has allocated too much memory for the VM in files that are unmapped.
+    #[error(
+        "the daemon has allocated {left:#x} bytes for this VM in files that were unmapped, and they \
+         may still exist: with the VM's memory they exceed twice the limit of {limit:#x} \
+         (guest-memory=); they are forgotten within some hours, add prealloc=on to the VM's memory \
+         backend"
+    )]
+    LeftBehind {
+        /// Number of bytes that were allocated.
+        left: u64,
+        /// Limit of the VM's memory.
+        limit: u64,
+    },
     /// The region has no file descriptor: its memory is private to the monitor.
     #[error("it is not shared")]
     NoFile,

@@ -9,6 +9,9 @@
 //! when an access fails. The VM's device has to be stopped: the spare page does not hold the
 //! guest's data.
 //!
+//! An access to a page that the file does not have yet raises SIGBUS too, if the pages that this
+//! process allocates are counted (`fills.rs`). Such a page is allocated, and nothing is lost.
+//!
 //! A spare page splits the mapping of its region, and the kernel limits the mappings of a process.
 //! So only a few spare pages are mapped one by one. The next loss replaces the whole region by a
 //! single mapping of new memory, in which every page exists.
@@ -30,6 +33,7 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::MmapRegion;
 
+use crate::fills::{self, Counting, Filled};
 use crate::{advice, MapError, PAGE_SIZE};
 
 /// Maximum number of regions that all VMs of a process map together.
@@ -41,6 +45,9 @@ const MAX_SPARE_PAGES: usize = 16;
 const MAX_SPARE_PAGES_OF_ALL: usize = 1 << 11;
 /// Number of spare pages that are mapped now.
 static SPARE_PAGES: AtomicUsize = AtomicUsize::new(0);
+/// Number of accesses that find a page missing although it exists, after which the page counts as
+/// lost. More than the threads of a process that may access the page at the same time.
+const MAX_REPEATED: usize = 1 << 12;
 /// The address in a [`Loss`] if no memory is lost. The address of a page is a multiple of the page
 /// size, so it differs from this value.
 const NONE: u64 = u64::MAX;
@@ -131,6 +138,11 @@ struct Watch {
     spare_pages: AtomicUsize,
     /// Whether new memory has replaced the whole mapping.
     is_replaced: AtomicBool,
+    counting: Counting,
+    /// Number of bytes of pages that this process has allocated in the file.
+    filled: AtomicU64,
+    /// Page that was to be allocated last, although it exists, and how often in succession.
+    repeated: (AtomicUsize, AtomicUsize),
 }
 
 /// A mapping for which the handler is responsible, and the part of it that a device sees.
@@ -166,6 +178,12 @@ impl GuardedMapping {
             .build()?;
         advice::keep_out_of_dumps(&whole);
         advice::keep_out_of_dumps(&spare);
+        let counting = fills::begin(&whole);
+        let filled = match counting {
+            Counting::Off | Counting::Pages => 0,
+            // Any page may be allocated by this process.
+            Counting::Refused => whole.size() as u64,
+        };
         let start = whole.as_ptr() as usize;
         let watch = Box::new(Watch {
             start,
@@ -176,6 +194,9 @@ impl GuardedMapping {
             loss,
             spare_pages: AtomicUsize::new(0),
             is_replaced: AtomicBool::new(false),
+            counting,
+            filled: AtomicU64::new(filled),
+            repeated: Default::default(),
         });
         let slot = FREE.lock().take().ok_or(MapError::TooManyOfAll)?;
         SLOTS[slot].set(watch.start, watch.end, ptr::from_ref(&*watch).cast_mut());
@@ -191,6 +212,16 @@ impl GuardedMapping {
     #[inline]
     pub(crate) fn part(&self) -> &MmapRegion {
         &self.part
+    }
+
+    /// Number of bytes of pages that this process has allocated in the file.
+    pub(crate) fn filled(&self) -> u64 {
+        self.watch.filled.load(Ordering::Relaxed)
+    }
+
+    /// Adds pages that this process has allocated in another mapping of the file.
+    pub(crate) fn add_filled(&self, bytes: u64) {
+        self.watch.filled.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Number of spare pages that were mapped one by one.
@@ -363,6 +394,9 @@ fn replace(address: usize) -> bool {
     // mapping exists from before the signal until the handler returns. No two mappings overlap, so
     // both are the same mapping: `watch` lives until the handler returns.
     let watch = unsafe { &*watch };
+    if watch.fill(address) {
+        return true;
+    }
     if !watch.replace(address) {
         return false;
     }
@@ -374,6 +408,33 @@ fn replace(address: usize) -> bool {
 /// The parts of the signal handler that change mappings. Called by a thread that accesses the
 /// mapping and holds a view of it, so the mapping exists.
 impl Watch {
+    /// Allocates the page at `address` in the file, if that is possible and pages are counted.
+    fn fill(&self, address: usize) -> bool {
+        // After a loss the spare page may hold bytes other than 0, and the VM needs no more pages.
+        if self.counting != Counting::Pages || self.loss.address().is_some() {
+            return false;
+        }
+        let page = self.page_of(address);
+        match fills::fill(page, self.page, self.spare.as_ptr().cast()) {
+            Filled::New => {
+                self.filled.fetch_add(self.page as u64, Ordering::Relaxed);
+                true
+            }
+            Filled::Present => self.repeat(page),
+            Filled::Missing => false,
+        }
+    }
+
+    /// Whether to repeat an access to a page that exists. False if this does not help: the kernel
+    /// can't read the page from swap, or the page has a memory error.
+    fn repeat(&self, page: usize) -> bool {
+        let (last, times) = &self.repeated;
+        if last.swap(page, Ordering::Relaxed) != page {
+            times.store(0, Ordering::Relaxed);
+        }
+        times.fetch_add(1, Ordering::Relaxed) < MAX_REPEATED
+    }
+
     /// First address of the page that holds `address`.
     fn page_of(&self, address: usize) -> usize {
         self.start + (address - self.start) / self.page * self.page

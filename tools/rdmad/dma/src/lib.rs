@@ -26,6 +26,8 @@ mod advice;
 mod copy;
 mod error;
 mod fault;
+mod fills;
+mod left_behind;
 mod mapping;
 mod pace;
 mod slice;
@@ -34,6 +36,7 @@ mod space;
 pub mod testing;
 
 pub use error::{DmaError, LostMemory, MapError};
+pub use fills::count_filled_pages;
 pub use slice::{DmaSlice, DmaSliceMut};
 pub use space::{DmaRegion, DmaSpace, DmaView, MAX_REGIONS};
 

@@ -27,6 +27,8 @@ pub(crate) struct Mapping {
     /// Offset of the region in the file, in bytes.
     pub(crate) offset: u64,
     file: Arc<File>,
+    /// Device and inode of the file.
+    file_id: (u64, u64),
     /// Whether the pages of the file are huge.
     pub(crate) has_huge_pages: bool,
     loss: Arc<Loss>,
@@ -94,7 +96,7 @@ impl Mapping {
         ) else {
             return Err(bad());
         };
-        let page = MemoryFile::new(&*file)?.page_size(end)?;
+        let (page, file_id) = MemoryFile::new(&*file)?.look(end)?;
         let (start, whole) = surrounding(offset, end, page).ok_or_else(bad)?;
         let lead = offset - start;
 
@@ -121,6 +123,7 @@ impl Mapping {
             writable,
             offset,
             file,
+            file_id,
             has_huge_pages,
             loss,
             charge,
@@ -161,6 +164,29 @@ impl Mapping {
         self.memory.spare_pages()
     }
 
+    /// Number of bytes of pages that this process has allocated in the file.
+    pub(crate) fn filled(&self) -> u64 {
+        self.memory.filled()
+    }
+
+    /// Whether `other` maps the same file.
+    pub(crate) fn shares_file(&self, other: &Self) -> bool {
+        self.file_id == other.file_id
+    }
+
+    /// Adds pages that this process has allocated in another mapping of the file.
+    pub(crate) fn add_filled(&self, bytes: u64) {
+        self.memory.add_filled(bytes);
+    }
+
+    /// Number of bytes that the file has allocated.
+    pub(crate) fn allocated(&self) -> u64 {
+        /// Unit of `st_blocks`, whatever the file system.
+        const BLOCK: u64 = 512;
+        // The call does not fail for an open file in memory.
+        rustix::fs::fstat(&*self.file).map_or(u64::MAX, |stat| stat.st_blocks as u64 * BLOCK)
+    }
+
     /// The mapped file.
     pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
@@ -180,17 +206,20 @@ impl<F: AsFd> MemoryFile<F> {
         Ok(Self(fd))
     }
 
-    /// Page size of the file in bytes. Fails if the file has less than `end` bytes.
-    fn page_size(&self, end: u64) -> Result<u64, MapError> {
+    /// Page size of the file in bytes, and its device and inode. Fails if the file has less than
+    /// `end` bytes.
+    fn look(&self, end: u64) -> Result<(u64, (u64, u64)), MapError> {
         let system = rustix::fs::fstatfs(&self.0).map_err(io::Error::from)?;
-        let size = rustix::fs::fstat(&self.0).map_err(io::Error::from)?.st_size as u64;
+        let stat = rustix::fs::fstat(&self.0).map_err(io::Error::from)?;
+        let size = stat.st_size as u64;
         if end > size {
             return Err(MapError::BeyondFile { end, size });
         }
-        match system.f_type as u64 {
-            HUGETLBFS_MAGIC => Ok(system.f_bsize as u64),
-            _ => Ok(PAGE_SIZE),
-        }
+        let page = match system.f_type as u64 {
+            HUGETLBFS_MAGIC => system.f_bsize as u64,
+            _ => PAGE_SIZE,
+        };
+        Ok((page, (stat.st_dev, stat.st_ino)))
     }
 }
 

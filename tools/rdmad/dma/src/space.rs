@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
 use budget::MemoryBudget;
@@ -15,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use vm_memory::VolatileSlice;
 
 use crate::fault::Loss;
+use crate::left_behind::LeftBehind;
 use crate::mapping::{Mapping, Region};
 use crate::pace::Pace;
 use crate::{DmaError, DmaSlice, DmaSliceMut, LostMemory, MapError};
@@ -26,12 +28,19 @@ pub const MAX_REGIONS: usize = 128;
 /// The DMA map of one VM.
 pub struct DmaSpace {
     pub(crate) current: ArcSwap<Snapshot>,
-    /// Serialises changes of the map, and limits their rate.
-    pub(crate) change: Mutex<Pace>,
+    /// Serialises changes of the map.
+    pub(crate) change: Mutex<Changes>,
     /// Number of mapped bytes, and its limit: all VMs share the address space of the process.
     mapped: MemoryBudget,
     live: Arc<Live>,
     loss: Arc<Loss>,
+}
+
+/// Costs of the changes of the map.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub(crate) pace: Pace,
+    pub(crate) left_behind: LeftBehind,
 }
 
 /// Counts the snapshots that exist: the current one and older ones that some view still pins.
@@ -107,7 +116,7 @@ impl DmaSpace {
         len: u64,
         writable: bool,
     ) -> Result<(), MapError> {
-        let pace = &mut *self.change.lock();
+        let changes = &mut *self.change.lock();
         let old = self.current.load_full();
         if old.regions.len() == MAX_REGIONS {
             return Err(MapError::TooMany);
@@ -117,6 +126,7 @@ impl DmaSpace {
             mapped: self.mapped.used(),
             limit: self.mapped.limit(),
         })?;
+        self.check_left_behind(&mut changes.left_behind)?;
         let loss = self.loss.clone();
         let region = Region {
             iova,
@@ -124,7 +134,7 @@ impl DmaSpace {
             len,
             writable,
         };
-        let mapping = Mapping::new(region, fd, loss, charge, pace)?;
+        let mapping = Mapping::new(region, fd, loss, charge, &mut changes.pace)?;
         let at = old.position(iova);
         if old
             .regions
@@ -137,7 +147,7 @@ impl DmaSpace {
         regions.insert(at, Arc::new(mapping));
         // Waits, because a worker with an older view would fail work requests that use the new
         // memory.
-        self.replace_and_wait(old, regions, pace);
+        self.replace_and_wait(old, regions, changes);
         Ok(())
     }
 
@@ -155,7 +165,7 @@ impl DmaSpace {
                 offset: 0,
             });
         };
-        let pace = &mut *self.change.lock();
+        let changes = &mut *self.change.lock();
         let old = self.current.load_full();
         let start = old.position(iova);
         let inside = old.regions[start..].partition_point(|region| region.iova <= last);
@@ -170,7 +180,7 @@ impl DmaSpace {
         let removed = removed.len();
         if removed > 0 {
             let kept = [kept_front, kept_back].concat();
-            self.replace_and_wait(old, kept, pace);
+            self.replace_and_wait(old, kept, changes);
         }
         Ok(removed)
     }
@@ -178,8 +188,8 @@ impl DmaSpace {
     /// Unmaps everything. Returns when no view of an earlier map exists any more; see
     /// [`unmap`](Self::unmap).
     pub fn clear(&self) {
-        let pace = &mut *self.change.lock();
-        self.replace_and_wait(self.current.load_full(), Vec::new(), pace);
+        let changes = &mut *self.change.lock();
+        self.replace_and_wait(self.current.load_full(), Vec::new(), changes);
         self.loss.clear();
     }
 
@@ -216,14 +226,14 @@ impl DmaSpace {
         if !self.has_lost() {
             return Ok(());
         }
-        let pace = &mut *self.change.lock();
+        let changes = &mut *self.change.lock();
         let old = self.current.load_full();
         let again = old
             .regions
             .iter()
-            .map(|region| region.again(pace).map(Arc::new));
+            .map(|region| region.again(&mut changes.pace).map(Arc::new));
         let regions = again.collect::<Result<_, _>>()?;
-        self.replace_and_wait(old, regions, pace);
+        self.replace_and_wait(old, regions, changes);
         self.loss.clear();
         Ok(())
     }
@@ -256,6 +266,33 @@ impl DmaSpace {
         huge.map(|region| region.size() as u64).sum()
     }
 
+    /// Fails if the VM's regions, and the memory that it has left behind, are more than twice its
+    /// limit.
+    fn check_left_behind(&self, left_behind: &mut LeftBehind) -> Result<(), MapError> {
+        let limit = self.mapped.limit();
+        let left = left_behind.bytes(Instant::now(), limit);
+        if self.mapped.used().saturating_add(left) > limit.saturating_mul(2) {
+            return Err(MapError::LeftBehind { left, limit });
+        }
+        Ok(())
+    }
+
+    /// Counts the pages that this process has allocated in `removed`, which was unmapped. `kept`
+    /// are the regions of the VM.
+    fn count_filled(&self, removed: &Mapping, kept: &[Arc<Mapping>], left: &mut LeftBehind) {
+        let filled = removed.filled();
+        if filled == 0 {
+            return;
+        }
+        match kept.iter().find(|region| region.shares_file(removed)) {
+            Some(region) => region.add_filled(filled),
+            None => {
+                let bytes = filled.min(removed.allocated());
+                left.add(Instant::now(), self.mapped.limit(), bytes);
+            }
+        }
+    }
+
     /// Replaces the map `old` by `regions`, and waits until no view of `old` is left. The mappings
     /// that are not in `regions` are unmapped by this thread, since a worker that ends the last
     /// view must not spend its time on the page tables of a VM.
@@ -263,11 +300,12 @@ impl DmaSpace {
         &self,
         old: Arc<Snapshot>,
         regions: Vec<Arc<Mapping>>,
-        pace: &mut Pace,
+        changes: &mut Changes,
     ) {
         let kept = |region: &&Arc<Mapping>| regions.iter().any(|other| Arc::ptr_eq(region, other));
         let removed = old.regions.iter().filter(|region| !kept(region));
         let removed: Vec<_> = removed.cloned().collect();
+        let kept = regions.clone();
         let new = Snapshot::new(regions, &self.live, &self.loss);
         self.current.store(new);
         drop(old);
@@ -276,11 +314,14 @@ impl DmaSpace {
         let mut count = self.live.count.lock();
         self.live.dropped.wait_while(&mut count, |count| *count > 1);
         drop(count);
+        for region in &removed {
+            self.count_filled(region, &kept, &mut changes.left_behind);
+        }
         if !removed.is_empty() {
             // The files are closed after the change, which holds up other VMs: the last close of a
             // file frees its pages.
             let files: Vec<_> = removed.iter().map(|region| region.file().clone()).collect();
-            pace.change(|| drop(removed));
+            changes.pace.change(|| drop(removed));
             drop(files);
         }
     }

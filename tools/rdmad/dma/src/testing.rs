@@ -66,13 +66,28 @@ impl DmaSpace {
     /// Number of lost pages that spare pages have replaced one by one.
     pub fn spare_pages(&self) -> usize {
         let snapshot = self.current.load();
-        let regions = snapshot.regions.iter();
-        regions.map(|region| region.spare_pages()).sum()
+        snapshot
+            .regions
+            .iter()
+            .map(|region| region.spare_pages())
+            .sum()
+    }
+
+    /// Number of bytes that this process has allocated in the regions' files, and in files that are
+    /// not mapped any more.
+    pub fn filled(&self) -> (u64, u64) {
+        let snapshot = self.current.load();
+        let filled = snapshot.regions.iter().map(|region| region.filled()).sum();
+        let limit = self.mapped().1;
+        (
+            filled,
+            self.change.lock().left_behind.bytes(Instant::now(), limit),
+        )
     }
 
     /// Charges the VM as if a change of its mappings had taken this time.
     pub fn charge_change(&self, took: Duration) {
-        self.change.lock().charge(Instant::now(), took);
+        self.change.lock().pace.charge(Instant::now(), took);
     }
 }
 

@@ -14,6 +14,11 @@ use crate::Kind;
 /// `PR_SET_VMA` (C header: linux/prctl.h), by which the C library names its memory mappings.
 const PR_SET_VMA: u32 = 0x5356_4d41;
 
+/// Requests of a userfaultfd (C header: linux/userfaultfd.h).
+const UFFDIO_REGISTER: u32 = 0xc020_aa00;
+const UFFDIO_COPY: u32 = 0xc028_aa03;
+const UFFDIO_ZEROPAGE: u32 = 0xc020_aa04;
+
 /// The kinds of uplinks of the daemon. Each kind needs system calls that ports don't need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UplinkKinds {
@@ -104,6 +109,10 @@ fn all() -> Vec<Allowed> {
         when(SYS_prctl, &[Is(0, PR_SET_VMA)]),
         // A spare thread that begins work sets its name.
         when(SYS_prctl, &[Is(0, PR_SET_NAME as u32)]),
+        // Allocating of a missing page of guest memory, by the handler of SIGBUS. The userfaultfd
+        // was made at the start.
+        when(SYS_ioctl, &[Is(1, UFFDIO_COPY)]),
+        when(SYS_ioctl, &[Is(1, UFFDIO_ZEROPAGE)]),
         // Waiting and time.
         any(SYS_clock_gettime),
         any(SYS_clock_nanosleep),
@@ -161,6 +170,7 @@ fn guest_memory() -> Vec<Allowed> {
         when(SYS_fcntl, &[Is(1, F_GET_SEALS as u32)]),
         any(SYS_fstat),
         any(SYS_fstatfs),
+        when(SYS_ioctl, &[Is(1, UFFDIO_REGISTER)]),
     ]
 }
 

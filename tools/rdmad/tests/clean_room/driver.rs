@@ -157,6 +157,11 @@ impl Driver {
         self.function.map_more(at, len, file);
     }
 
+    /// Unmaps `len` bytes at DMA address `at`.
+    pub fn unmap(&mut self, at: u64, len: u64) {
+        self.function.unmap(at, len);
+    }
+
     /// Resets the device and waits until the reset is done.
     pub fn reset(&mut self) {
         self.set_status(0);

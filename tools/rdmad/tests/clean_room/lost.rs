@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Monitors that truncate the memory of their VMs.
+//! Monitors that truncate the memory of their VMs, or fill the memory of the host.
 
 use std::fs;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use rustix::fs::ftruncate;
@@ -43,11 +44,17 @@ fn sparse(len: u64) -> File {
 /// An MR in a file that can shrink.
 struct Fragile {
     file: File,
+    handle: u32,
     lkey: u32,
 }
 
 impl Fragile {
     fn new(driver: &mut Driver, pd: u32) -> Self {
+        Self::try_new(driver, pd).unwrap()
+    }
+
+    /// Like [`new`](Self::new), or the errno of the registration, if the file could not be mapped.
+    fn try_new(driver: &mut Driver, pd: u32) -> Result<Self, u8> {
         let file = sparse(SIZE);
         driver.map_more(FRAGILE, SIZE, &file);
         // The page list is behind the MR.
@@ -64,11 +71,12 @@ impl Fragile {
             .le64(FRAGILE + len)
             .le32(PAGES as u32);
         let keys = driver.command(command::REG_USER_MR, &request.0, 12);
-        let keys = keys.unwrap();
-        Self {
+        let keys = keys?;
+        Ok(Self {
             file,
+            handle: le32(&keys, 0),
             lkey: le32(&keys, 4),
-        }
+        })
     }
 
     /// SGEs of work request `number`. Each has a byte of two pages.
@@ -137,4 +145,64 @@ fn lost_memory_costs_the_daemon_few_mappings() {
         }
         assert_eq!(witness.state(), Ok(state::RESET));
     }
+}
+
+/// A page is charged to the process that accesses it first. A monitor passes one sparse file after
+/// the other, and keeps all of them.
+#[test]
+fn a_monitor_fills_no_more_files_than_its_limit() {
+    const LIMIT: u64 = 16 << 20;
+    /// Bytes that one work request fills.
+    const LEN: u64 = crate::region::LEN as u64 / PAGE * PAGE;
+    if let Err(error) = dma::count_filled_pages() {
+        eprintln!("skipped: the kernel does not count the pages: {error}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    for (number, name) in ["a", "b"].into_iter().enumerate() {
+        let socket = dir.path().join(name);
+        let mac = format!("52:54:00:09:00:{number:02x}");
+        let port = format!(
+            "{name},vfio={},mac={mac},guest-memory=16M",
+            socket.display()
+        );
+        command.args(["--port", &port]);
+    }
+    command.args(["--ready-fd", "1"]);
+    let _daemon = Daemon::start(command);
+    let [mut a, mut b] = ["a", "b"].map(|name| Endpoint::new(&dir.path().join(name), PLAIN));
+    b.connect(a.peer(), 2, 1);
+    a.connect(b.peer(), 1, 2);
+    let mut kept = Vec::new();
+    let refused = (0..100).any(|_| {
+        let Ok(filled) = Fragile::try_new(&mut a.driver, a.pd) else {
+            return true;
+        };
+        for offset in (0..PAGES * PAGE - LEN).step_by(LEN as usize) {
+            let sge = Sge {
+                address: START + offset,
+                length: LEN as u32,
+                lkey: filled.lkey,
+            };
+            let read = Send::new(opcode::RDMA_READ, offset);
+            let read = read.to(b.region.address, b.region.rkey);
+            a.post_send(&read.with(&[sge]));
+            assert_eq!(a.send_cq.wait().status, SUCCESS);
+            a.sq.done += 1;
+        }
+        a.destroy(command::DEREG_MR, filled.handle).unwrap();
+        a.driver.unmap(FRAGILE, SIZE);
+        kept.push(filled.file);
+        false
+    });
+    assert!(refused);
+    let held: u64 = kept
+        .iter()
+        .map(|file| file.metadata().unwrap().blocks() * 512)
+        .sum();
+    assert!(held > LIMIT && held <= 2 * LIMIT, "{held:#x}");
+    // The VM itself and its neighbour work.
+    assert_eq!(a.state(), Ok(state::RTS));
+    assert_eq!(b.state(), Ok(state::RTS));
 }

@@ -90,6 +90,11 @@ impl Function {
         self.client.dma_map(0, at, len, file.as_raw_fd()).unwrap();
     }
 
+    /// Unmaps `len` bytes at DMA address `at`.
+    pub fn unmap(&mut self, at: u64, len: u64) {
+        self.client.dma_unmap(at, len).unwrap();
+    }
+
     /// Reads `len` bytes of the configuration space.
     pub fn configuration(&mut self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];

@@ -59,7 +59,7 @@ impl CommandError {
         match self {
             Self::Unsupported => Errno::OPNOTSUPP,
             Self::Map(MapError::TooMany | MapError::TooManyOfAll) => Errno::NOSPC,
-            Self::Map(MapError::TooMuch { .. }) => Errno::NOMEM,
+            Self::Map(MapError::TooMuch { .. } | MapError::LeftBehind { .. }) => Errno::NOMEM,
             Self::Map(MapError::Overlap { .. }) => Errno::EXIST,
             _ => Errno::INVAL,
         }
