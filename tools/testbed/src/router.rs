@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use guest::proto::{Exec, Frame, Kind};
+use guest::NAME;
 
 /// A guest that reads nothing for this time is considered dead.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -165,7 +166,7 @@ impl Router {
     /// Starts the command of a guest's `on` in another guest, and joins the streams.
     fn connect(&self, vm: usize, frame: &Frame) {
         let refuse = |text: String| {
-            let text = format!("testbed: {text}\n");
+            let text = format!("{NAME}: {text}\n");
             self.send(vm, &Frame::new(Kind::Stderr, frame.stream, text));
             self.send(vm, &Frame::exit(frame.stream, LOST));
         };
@@ -216,7 +217,7 @@ impl Router {
         });
         for (other, stream) in peers {
             lock(&self.routes).remove(&(other, stream));
-            let text = format!("testbed: VM {vm} ended\n");
+            let text = format!("{NAME}: VM {vm} ended\n");
             self.send(other, &Frame::new(Kind::Stderr, stream, text));
             self.send(other, &Frame::exit(stream, LOST));
             // The other end of the stream may be the command or the `on`. Only a guest that runs

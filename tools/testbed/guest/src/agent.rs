@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use guest::proto::{Frame, Kind, CHUNK};
-use guest::PORT_NAME;
+use guest::{NAME, PORT_NAME};
 use rustix::process::{kill_process_group, Pid, Signal};
 
 use crate::spawn::{resize, spawn, Running};
@@ -158,7 +158,7 @@ impl Agent {
                 thread::spawn(move || agent.attend(stream, running, stdin));
             }
             Err((status, what)) => {
-                let text = format!("testbed: {what}\n");
+                let text = format!("{NAME}: {what}\n");
                 let _ = self.send(&Frame::new(Kind::Stderr, stream, text));
                 let _ = self.send(&Frame::exit(stream, status));
             }

@@ -6,6 +6,8 @@ pub mod feed;
 pub mod proto;
 pub mod setup;
 
+/// The name of the program that users call, at the beginning of messages.
+pub const NAME: &str = "virtio-rdma";
 /// The directory of this program in a guest.
 pub const HOME: &str = "/run/virtio-rdma";
 /// This program in a guest.
@@ -15,4 +17,4 @@ pub const SETUP: &str = "/run/virtio-rdma/setup.json";
 /// The directory of links to the RDMA programs of `--tools`, which have their own libraries.
 pub const TOOLS: &str = "/run/virtio-rdma/bin";
 /// The name of the virtio-serial port between host and agent.
-pub const PORT_NAME: &str = "testbed";
+pub const PORT_NAME: &str = "virtio-rdma";

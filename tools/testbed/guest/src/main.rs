@@ -24,6 +24,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{bail, Context, Result};
+use guest::NAME;
 use rustix::process::{getpid, ioctl_tiocsctty, setsid};
 use rustix::stdio::stdin;
 
@@ -65,7 +66,7 @@ fn command(words: &[String]) -> Result<u8> {
             setsid()?;
             ioctl_tiocsctty(stdin()).context("standard input is no terminal")?;
             let error = Command::new(program).args(arguments).exec();
-            eprintln!("can't run {program}: {error}");
+            eprintln!("{NAME}: can't run {program}: {error}");
             Ok(spawn::cannot_run(&error))
         }
         _ => bail!("this program is started by the host"),
