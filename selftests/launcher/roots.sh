@@ -67,8 +67,8 @@ test_another_root() {
 		mkdir -p "$root$(dirname "$file")"
 		cp -L "$file" "$root$file"
 	done
-	virtio_rdma run --vms 1 --root "$root" -- /bin/sh -c 'echo here; echo /etc/* >&2' \
-		</dev/null >"$work/out" 2>"$work/err"
+	TOKEN=secret virtio_rdma run --vms 1 --root "$root" -- \
+		/bin/sh -c 'echo "here$TOKEN"; echo /etc/* >&2' </dev/null >"$work/out" 2>"$work/err"
 	[[ $(<"$work/out") == here ]]
 	grep -q 'has no libibverbs' "$work/err"
 	grep -qF '/etc/hosts /etc/libibverbs.d' "$work/err"
@@ -83,6 +83,19 @@ test_another_root() {
 		wait' </dev/null >"$work/out" 2>"$work/err"
 	grep -q '#bytes' "$work/out"
 	nothing_left
+}
+
+# A caller's variables may hold secrets, and another root may be a stranger's.
+test_secrets_stay_outside() {
+	local root=$work/dir/root file
+	for file in /bin/sh $(ldd /bin/sh | grep -o '/lib[^ ]*'); do
+		mkdir -p "$root$(dirname "$file")"
+		cp -L "$file" "$root$file"
+	done
+	local show='echo "$TOKEN $GIVEN $OTHER $LC_ALL"'
+	TOKEN=secret GIVEN=1 OTHER=2 virtio_rdma run --vms 1 --root "$root" --env GIVEN \
+		--env OTHER=3 -- /bin/sh -c "$show" </dev/null >"$work/out" 2>"$work/err"
+	[[ $(<"$work/out") == ' 1 3 C' ]]
 }
 
 # A root like Alpine's with its package gcompat, which gives musl the file name of glibc.
@@ -105,4 +118,4 @@ test_root_without_glibc() {
 }
 
 run_tests test_working_directory test_overlay test_overlay_after_all_ends \
-	test_another_root test_root_without_glibc
+	test_another_root test_secrets_stay_outside test_root_without_glibc

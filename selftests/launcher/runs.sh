@@ -45,6 +45,63 @@ test_reports() {
 	grep -q '"status": 1' "$work/dir/run.json"
 }
 
+# The message names the program that died, and the limit of which it died.
+test_few_open_files() {
+	local status=0
+	(
+		ulimit -n 256
+		virtio_rdma run --vms 1 -- true </dev/null >"$work/out" 2>"$work/err"
+	) || status=$?
+	((status == 125))
+	grep -q 'virtiofsd of / ' "$work/err"
+	grep -q '256 open files are allowed' "$work/err"
+	nothing_left
+	# A soft limit is raised.
+	(
+		ulimit -Sn 256
+		virtio_rdma run --vms 1 -- true </dev/null >"$work/out" 2>"$work/err"
+	)
+}
+
+test_missing_commands() {
+	local status=0
+	virtio_rdma run -- sh -c 'on 2 missing; exit $?' </dev/null >"$work/out" 2>"$work/err" ||
+		status=$?
+	((status == 127))
+	grep -q "^virtio-rdma: can't run missing: " "$work/err"
+	status=0
+	virtio_rdma run --vms 1 -- missing </dev/null >"$work/out" 2>"$work/err" || status=$?
+	((status == 127))
+	grep -q "^virtio-rdma: can't run missing: " "$work/err"
+	if grep testbed "$work/err"; then
+		fail 'the name of a program that users do not have'
+	fi
+}
+
+# The directory of a run may hold links of a stranger.
+test_reports_follow_no_links() {
+	local status=0
+	echo kept >"$work/dir/private"
+	chmod 666 "$work/dir/private"
+	ln -s private "$work/dir/junit.xml"
+	virtio_rdma run --vms 1 --junit "$work/dir/junit.xml" -- true </dev/null 2>"$work/err" ||
+		status=$?
+	((status == 125))
+	grep -q "can't write .*junit.xml" "$work/err"
+	[[ $(<"$work/dir/private") == kept ]]
+}
+
+# Users other than root and the caller's can't make commands run in other VMs.
+test_others_do_not_reach_other_vms() {
+	# shellcheck disable=SC2016 # of the VM's shell
+	virtio_rdma run -- sh -c '
+		on 2 true || exit 1
+		stat -c "%a %u" /run/virtio-rdma/agent; id -u' </dev/null >"$work/out" 2>"$work/err"
+	local uid=$EUID
+	((uid != 0)) || uid=1000
+	[[ $(<"$work/out") == "600 $uid"$'\n'"$uid" ]]
+}
+
 test_machine_is_checked() {
 	virtio_rdma check >"$work/out"
 	grep -q 'Secure Boot' "$work/out"
@@ -54,4 +111,6 @@ test_machine_is_checked() {
 	grep -q '^FAIL memory' "$work/out"
 }
 
-run_tests test_side_by_side test_time_is_over test_reports test_machine_is_checked
+run_tests test_side_by_side test_time_is_over test_reports test_few_open_files \
+	test_missing_commands test_reports_follow_no_links test_others_do_not_reach_other_vms \
+	test_machine_is_checked

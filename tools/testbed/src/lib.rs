@@ -28,6 +28,7 @@ mod selftest;
 mod shares;
 mod terminal;
 mod tsc;
+mod untrusted;
 mod vm;
 
 use std::env;
@@ -56,7 +57,10 @@ fn start(name: &str, main: fn() -> Result<u8>) -> ExitCode {
     let result = match words.split_first() {
         Some((word, rest)) if word == child::CHILD => child::become_program(rest),
         Some((word, rest)) if word == child::KEEPER => child::keep(rest),
-        _ => main(),
+        _ => {
+            machine::raise_files();
+            main()
+        }
     };
     match result {
         Ok(status) => ExitCode::from(status),

@@ -6,14 +6,26 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::Path;
 
-use rustix::process::{getrlimit, Resource};
+use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 use crate::accel::{has_virtualization, Accel};
 
 /// Minimum limit of open files: virtiofsd keeps each file open that a guest has looked up.
-const FILES: u64 = 4096;
+pub const FILES: u64 = 4096;
 /// Memory of a run in addition to the guests' memory, in MiB.
 const OVERHEAD: u64 = 256;
+
+/// Raises the limit of open files to its maximum, for this process and its children: virtiofsd
+/// keeps many files open.
+pub fn raise_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // A limit that can't be raised may suffice. If it does not, the program that dies is named.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
 
 /// The result of one check.
 enum Finding {

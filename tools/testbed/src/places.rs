@@ -3,10 +3,9 @@
 
 use std::env;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
-use std::process;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -30,9 +29,8 @@ impl Places {
     /// Makes the run's directories. `logs` is the directory for logs. Without it, a checkout keeps
     /// the logs of the last runs, and a bundle removes the logs at the end.
     pub fn new(install: &Install, logs: Option<&Path>) -> Result<Self> {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("virtio-rdma.{}.{count}", process::id());
+        // Other users can't make a directory of this name first.
+        let name = format!("virtio-rdma.{:08x}", random());
         let mut run = env::temp_dir().join(&name);
         // The daemon's options can't have a path with these characters.
         let unfit = |text: &str| text.contains([':', ',']) || text.len() > LONGEST_DIR;
@@ -40,7 +38,7 @@ impl Places {
             run = Path::new("/tmp").join(&name);
         }
         // The mode is set because the daemon refuses a directory that others may write to. An
-        // existing directory of this name is an error: another user may have made it.
+        // existing directory of this name is an error.
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&run)
@@ -66,6 +64,12 @@ impl Places {
     pub fn run(&self) -> &Path {
         self.run.dir()
     }
+}
+
+/// A number that other processes can't predict.
+fn random() -> u32 {
+    // The keys of a `RandomState` are random. The low 32 bits suffice.
+    RandomState::new().hash_one(()) as u32
 }
 
 /// Makes a directory for a run's logs and the link `latest` to it. Removes the oldest directories.

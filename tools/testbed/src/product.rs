@@ -85,6 +85,12 @@ struct Machines {
     /// Keep the changes of VM N's root on a disk, DIR/vmN.img, also for later runs
     #[arg(long, value_name = "DIR")]
     overlay: Option<PathBuf>,
+    /// Give commands in the VMs an environment variable (may be repeated)
+    ///
+    /// NAME has the caller's value. With --root, commands have only TERM, the variables of the
+    /// locale (LANG, LC_*), TZ, HOME, USER, LOGNAME and PATH of the caller, and these variables.
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
     /// Let the VMs write to this working directory
     #[arg(long)]
     rw: bool,
@@ -173,6 +179,14 @@ impl Machines {
             sources.push(source);
         }
         let mut env = caller_env();
+        if root != Path::new("/") {
+            env.retain(|(name, _)| is_for_all_roots(name));
+        }
+        for text in &self.env {
+            let (name, value) = variable(text)?;
+            env.retain(|(present, _)| *present != name);
+            env.push((name, value));
+        }
         if self.tools {
             let tools = install.files()?.join("tools");
             if !tools.is_dir() {
@@ -216,6 +230,24 @@ fn caller_env() -> Vec<(String, String)> {
     env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
+}
+
+/// Whether a variable of the caller is for commands in any root. Others may hold secrets, and a
+/// root other than the caller's own may be a stranger's.
+fn is_for_all_roots(name: &str) -> bool {
+    let names = [
+        "TERM", "LANG", "LANGUAGE", "TZ", "HOME", "USER", "LOGNAME", "PATH",
+    ];
+    names.contains(&name) || name.starts_with("LC_")
+}
+
+/// The variable of an option `--env`: NAME=VALUE, or NAME with the caller's value.
+fn variable(text: &str) -> Result<(String, String)> {
+    if let Some((name, value)) = text.split_once('=') {
+        return Ok((name.to_owned(), value.to_owned()));
+    }
+    let value = env::var(text).with_context(|| format!("--env {text}"))?;
+    Ok((text.to_owned(), value))
 }
 
 fn put_first(env: &mut Vec<(String, String)>, dir: &str) {
@@ -271,6 +303,20 @@ mod tests {
         env.clear();
         put_first(&mut env, "/t");
         assert!(env[0].1.starts_with("/t:"));
+    }
+
+    #[test]
+    fn other_roots_get_no_secrets() {
+        for name in ["PATH", "HOME", "LC_ALL", "TERM"] {
+            assert!(is_for_all_roots(name), "{name}");
+        }
+        for name in ["GITHUB_TOKEN", "SSH_AUTH_SOCK", "LD_PRELOAD", "PATHS", ""] {
+            assert!(!is_for_all_roots(name), "{name}");
+        }
+        let own = |text: &str| variable(text).unwrap();
+        assert_eq!(own("A=b=c"), ("A".into(), "b=c".into()));
+        assert_eq!(own("PATH").1, env::var("PATH").unwrap());
+        assert!(variable("THERE_IS_NO_SUCH_VARIABLE").is_err());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Child processes that are killed and reaped on drop, and their logs.
 
-use std::fs::{self, File};
-use std::mem;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,8 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
+use crate::untrusted::create;
+
 /// Interval at which a wait checks again.
 const POLL: Duration = Duration::from_millis(20);
+
+/// Maximum number of bytes of a log that are read at a time: a guest may write any number.
+const MAX_NEW: u64 = 16 << 20;
 
 /// A child process that is killed and reaped on drop.
 pub struct Reaped(pub Child);
@@ -21,7 +26,7 @@ impl Reaped {
     /// Starts a command with its output in the file `log`. The terminal's Ctrl-C does not reach the
     /// process, so that this program can end the process in an orderly way.
     pub fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
-        let file = File::create(log).with_context(|| format!("can't create {}", log.display()))?;
+        let file = create(log).with_context(|| format!("can't create {}", log.display()))?;
         let child = command
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
@@ -85,7 +90,7 @@ pub struct Log {
     /// The file.
     pub file: PathBuf,
     /// Number of bytes that were read.
-    seen: usize,
+    seen: u64,
 }
 
 impl Log {
@@ -94,19 +99,32 @@ impl Log {
         Self { file, seen: 0 }
     }
 
-    /// The whole lines since the last call.
+    /// The whole lines since the last call. If there are more than [`MAX_NEW`] bytes, the rest is
+    /// returned by later calls.
     pub fn new_lines(&mut self) -> String {
-        let log = fs::read(&self.file).unwrap_or_default();
-        // An incomplete last line is returned by a later call.
-        let end = log.iter().rposition(|byte| *byte == b'\n');
-        let end = end.map_or(0, |at| at + 1);
-        let new = log.get(mem::replace(&mut self.seen, end)..end);
-        String::from_utf8_lossy(new.unwrap_or_default()).into_owned()
+        let new = self.new_bytes().unwrap_or_default();
+        // An incomplete last line is returned by a later call, unless it is too long.
+        let end = new.iter().rposition(|byte| *byte == b'\n');
+        let end = match end.map(|at| at + 1) {
+            None if new.len() as u64 == MAX_NEW => new.len(),
+            end => end.unwrap_or(0),
+        };
+        self.seen += end as u64;
+        String::from_utf8_lossy(&new[..end]).into_owned()
+    }
+
+    fn new_bytes(&self) -> io::Result<Vec<u8>> {
+        let mut log = File::open(&self.file)?;
+        log.seek(SeekFrom::Start(self.seen))?;
+        let mut bytes = Vec::new();
+        log.take(MAX_NEW).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write;
 
     use super::*;
@@ -121,6 +139,11 @@ mod tests {
         assert_eq!(log.new_lines(), "");
         to.write_all(b"ee\n").unwrap();
         assert_eq!(log.new_lines(), "three\n");
+        let long = vec![b'x'; MAX_NEW as usize];
+        to.write_all(&long).unwrap();
+        to.write_all(b"end\n").unwrap();
+        assert_eq!(log.new_lines().len(), long.len());
+        assert_eq!(log.new_lines(), "end\n");
         fs::remove_file(&file).unwrap();
         assert_eq!(log.new_lines(), "");
     }

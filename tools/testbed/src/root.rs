@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! RDMA's user space in a root file system.
 
-use std::fs;
 use std::path::Path;
 
 use crate::rooted::resolve;
+use crate::untrusted::beginning;
 
 /// Directories of libraries, relative to the root.
 const LIBRARIES: [&str; 6] = [
@@ -15,6 +15,8 @@ const LIBRARIES: [&str; 6] = [
     "usr/lib",
     "lib",
 ];
+/// Number of bytes that are read of a file of the root, more than any library has.
+const MAX_LIBRARY: u64 = 64 << 20;
 /// The text in libibverbs before the number of its private ABI for providers.
 const SUFFIX: &[u8] = b"-rdmav";
 /// The text in glibc before its version. Other C libraries that have a file of its name lack it.
@@ -39,14 +41,15 @@ impl Root {
         let within = |path: &Path| resolve(dir, path).filter(|file| file.is_file());
         let read = |name: &str| {
             let mut places = LIBRARIES.iter().map(|place| Path::new(place).join(name));
-            fs::read(places.find_map(|place| within(&place))?).ok()
+            beginning(&places.find_map(|place| within(&place))?, MAX_LIBRARY).ok()
         };
         let os_release = within(Path::new("etc/os-release"));
-        let os_release = os_release.and_then(|file| fs::read_to_string(file).ok());
+        let os_release = os_release.and_then(|file| beginning(&file, MAX_LIBRARY).ok());
+        let os_release = String::from_utf8_lossy(&os_release.unwrap_or_default()).into_owned();
         Self {
             verbs: read("libibverbs.so.1").map(|library| numbers(&library)),
             glibc: read("libc.so.6").and_then(|library| glibc(&library)),
-            install: install(&os_release.unwrap_or_default()),
+            install: install(&os_release),
         }
     }
 
@@ -152,6 +155,7 @@ fn install(os_release: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -222,6 +226,19 @@ mod tests {
         fs::remove_file(&library).unwrap();
         symlink(&outside, &library).unwrap();
         assert_eq!(Root::look(&root).verbs, None);
+    }
+
+    /// A sparse file of any size costs nothing.
+    #[test]
+    fn huge_libraries_are_read_in_part() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("lib")).unwrap();
+        for name in ["libc.so.6", "libibverbs.so.1"] {
+            let file = fs::File::create(dir.path().join("lib").join(name)).unwrap();
+            file.set_len(1 << 42).unwrap();
+        }
+        let seen = Root::look(dir.path());
+        assert_eq!((seen.verbs, seen.glibc), (Some(Vec::new()), None));
     }
 
     #[test]

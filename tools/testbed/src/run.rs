@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One command or a shell on VM 1, with the user's input, output, signals and terminal.
 
-use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use crate::bed::{Bed, BedOptions, Ground, Limits};
 use crate::junit::Recorder;
 use crate::router::{Event, GuestCommand};
 use crate::terminal::{self, Raw};
+use crate::untrusted::create;
 use crate::FAILED;
 
 /// The exit status if the command succeeded, but a guest's kernel complained or a daemon failed.
@@ -114,7 +114,7 @@ pub fn run(options: &BedOptions, ground: Ground, job: &Job) -> Result<u8> {
     if let (Some(file), Some(recorder)) = (&job.junit, recorder) {
         let (status, seconds) = (summary.status, summary.total_seconds);
         let text = recorder.finish(&job.command.join(" "), status, &summary.wrong, seconds);
-        fs::write(file, text).with_context(|| format!("can't write {}", file.display()))?;
+        write(file, &text).with_context(|| format!("can't write {}", file.display()))?;
     }
     Ok(summary.exit)
 }
@@ -271,6 +271,10 @@ fn put(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
     to.flush()
 }
 
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    create(file)?.write_all(text.as_bytes())
+}
+
 fn signal_status(signal: usize) -> Result<u8> {
     Ok(u8::try_from(128 + signal)?)
 }
@@ -298,7 +302,7 @@ fn report(name: &str, job: &Job, summary: &Summary) -> Result<()> {
     }
     if let Some(file) = &job.json {
         let text = serde_json::to_string_pretty(summary)?;
-        fs::write(file, text + "\n").with_context(|| format!("can't write {}", file.display()))?;
+        write(file, &(text + "\n")).with_context(|| format!("can't write {}", file.display()))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use guest::proto::{Frame, Kind, CHUNK};
+use guest::proto::{Exec, Frame, Kind, CHUNK};
 use guest::{NAME, PORT_NAME};
 use rustix::process::{kill_process_group, Pid, Signal};
 
@@ -68,7 +68,9 @@ pub fn run() -> Result<()> {
     });
 
     let listener = UnixListener::bind(SOCKET).with_context(|| format!("can't bind {SOCKET}"))?;
-    fs::set_permissions(SOCKET, Permissions::from_mode(0o666))?;
+    // A process that may connect can run commands in all guests. Only root and the user of the
+    // run's commands may.
+    fs::set_permissions(SOCKET, Permissions::from_mode(0o600))?;
     let server = Arc::clone(&agent);
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
@@ -84,6 +86,14 @@ pub fn run() -> Result<()> {
             return Ok(());
         }
         agent.dispatch(frame);
+    }
+}
+
+/// Lets the user of a command use `on`.
+fn admit(exec: &Exec) -> io::Result<()> {
+    match &exec.user {
+        Some(user) => chown(SOCKET, Some(user.uid), Some(user.gid)),
+        None => Ok(()),
     }
 }
 
@@ -149,7 +159,10 @@ impl Agent {
         let stream = frame.stream;
         let started = serde_json::from_slice(&frame.payload)
             .map_err(|error| (2, error.to_string()))
-            .and_then(|exec| spawn(&exec));
+            .and_then(|exec| {
+                admit(&exec).map_err(|error| (2, format!("{SOCKET}: {error}")))?;
+                spawn(&exec)
+            });
         match started {
             Ok(running) => {
                 let agent = Arc::clone(self);
