@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -21,6 +22,7 @@ use crate::kernel_log::complaints;
 use crate::places::Places;
 use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
 use crate::router::{Event, GuestCommand, Router};
+use crate::untrusted::{create, end, printable};
 use crate::vm::{Shape, Vm};
 
 /// Interval at which a wait checks the limits of the run.
@@ -225,11 +227,13 @@ impl Bed {
             bed.vms.push(vm);
             links.push(bed.router.attach(number, link)?);
         }
-        for (vm, events) in bed.vms.iter().zip(&links) {
+        for (at, events) in links.iter().enumerate() {
             if bed.next(events)? != Event::Up {
+                let vm = &mut bed.vms[at];
                 let number = vm.number;
                 let console = tail(&vm.console.file);
-                let said = tail(&vm.messages) + "\n" + &console;
+                let dead = vm.dead_servers().join("\n");
+                let said = [dead, tail(&vm.messages), console.clone()].join("\n");
                 let said = format!("VM {number} ended before it was up:\n{}", said.trim());
                 return Err(match early_panic(&console) {
                     Some(panic) => Error::new(EarlyPanic {
@@ -258,7 +262,7 @@ impl Bed {
         for (vm, command) in running {
             let (status, output) = self.collect(&command)?;
             if status != Some(0) {
-                let what = String::from_utf8_lossy(&output);
+                let what = printable(&String::from_utf8_lossy(&output));
                 bail!("can't bring VM {} up:\n{}", vm.number, what.trim());
             }
         }
@@ -343,7 +347,7 @@ impl Bed {
         for vm in &mut self.vms {
             let new = complaints(&vm.console.new_lines());
             let counted = new.iter().filter(|_| !self.allow_warnings);
-            found.extend(counted.map(|line| format!("VM {}: {line}", vm.number)));
+            found.extend(counted.map(|line| format!("VM {}: {}", vm.number, printable(line))));
         }
         found
     }
@@ -401,7 +405,7 @@ impl Bed {
         for (number, command) in running {
             let file = self.places.logs.join(format!("vm{number}.dmesg"));
             if let Ok((Some(0), messages)) = self.collect(&command) {
-                let _ = fs::write(file, messages);
+                let _ = create(&file).and_then(|mut file| file.write_all(&messages));
             }
         }
     }
@@ -439,8 +443,7 @@ fn early_panic(console: &str) -> Option<String> {
 
 /// The last lines of a log, for an error message.
 fn tail(file: &std::path::Path) -> String {
-    let log = fs::read(file).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
+    let log = printable(&end(file));
     let lines: Vec<_> = log.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(TAIL)..].join("\n")
 }

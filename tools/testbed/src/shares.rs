@@ -2,16 +2,17 @@
 //! The virtiofsd servers of a guest's shares.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
-use rustix::process::{getegid, geteuid};
+use anyhow::{anyhow, Result};
+use rustix::process::{getegid, geteuid, getrlimit, Resource};
 
 use crate::install::{Install, SharedDirectory};
+use crate::machine::FILES;
 use crate::places::Places;
 use crate::reaped::Reaped;
+use crate::untrusted::{end, printable};
 use crate::vm::{chardev, END_TIMEOUT};
 
 /// Shell script that prepares the root of a checkout's guests in the directory `$1` of a mount
@@ -44,6 +45,36 @@ pub struct Server {
     pub process: Reaped,
     /// QEMU's arguments.
     pub arguments: Vec<String>,
+    /// The directory that it serves.
+    dir: PathBuf,
+    /// The file with its messages.
+    log: PathBuf,
+}
+
+impl Server {
+    /// Why the server has ended, if it has failed.
+    pub fn death(&mut self) -> Option<String> {
+        let status = self.process.0.try_wait().ok()??;
+        // A server ends with its QEMU.
+        if status.success() {
+            return None;
+        }
+        Some(self.failure(&format!("has ended: {status}")))
+    }
+
+    /// A message that the server `failed`, with its own last messages and a likely cause.
+    fn failure(&self, failed: &str) -> String {
+        let said = printable(&end(&self.log));
+        let hint = match getrlimit(Resource::Nofile).current {
+            Some(files) if files < FILES => format!(
+                "\n{files} open files are allowed, and virtiofsd needs {FILES} or more: raise the \
+                 hard limit (`ulimit -Hn`), as root"
+            ),
+            _ => String::new(),
+        };
+        let dir = self.dir.display();
+        format!("virtiofsd of {dir} {failed}\n{}{hint}", said.trim())
+    }
 }
 
 /// Starts the server of a source for guest `number`.
@@ -82,19 +113,19 @@ pub fn serve(
         // overlay must not change anyway.
         command.args(["--readonly", "--cache", "always"]);
     }
-    let mut process = Reaped::spawn(&mut command, &log)?;
-    let ready = process.until(END_TIMEOUT, || Ok(socket.exists().then_some(())));
-    ready.with_context(|| {
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        format!("virtiofsd of {}: {}", dir.display(), said.trim())
-    })?;
     let id = format!("fs-{tag}");
     let [option, value] = chardev(&id, &socket);
     let device = format!("vhost-user-fs-pci,chardev={id},tag={tag}");
-    Ok(Server {
-        process,
+    let mut server = Server {
+        process: Reaped::spawn(&mut command, &log)?,
         arguments: vec![option, value, "-device".into(), device],
-    })
+        dir: source.dir.clone(),
+        log,
+    };
+    let listens = || Ok(socket.exists().then_some(()));
+    let ready = server.process.until(END_TIMEOUT, listens);
+    ready.map_err(|error| anyhow!(server.failure(&format!("is not ready: {error:#}"))))?;
+    Ok(server)
 }
 
 /// Returns a command that runs a virtiofsd in its own mount namespace, and the directory that this

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One virtual machine: its file system servers and its QEMU.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ use crate::initramfs;
 use crate::install::{Install, SharedDirectory};
 use crate::places::Places;
 use crate::reaped::{Log, Reaped};
-use crate::shares::serve;
+use crate::shares::{serve, Server};
+use crate::untrusted::{create, end, printable};
 
 /// QEMU's exit status after the guest's first program has written 1 to isa-debug-exit.
 const GUEST_ENDED: i32 = 3;
@@ -124,7 +125,7 @@ pub struct Vm {
     /// The file with the messages of QEMU itself.
     pub messages: PathBuf,
     qemu: Reaped,
-    _servers: Vec<Reaped>,
+    servers: Vec<Server>,
     _disk: Option<Disk>,
 }
 
@@ -152,7 +153,7 @@ impl Vm {
         for source in &shape.sources {
             let server = serve(places, &shape.install, source, number)?;
             command.args(&server.arguments);
-            servers.push(server.process);
+            servers.push(server);
         }
         if let Some(disk) = &disk {
             command.args(disk.arguments());
@@ -171,18 +172,26 @@ impl Vm {
         let mut qemu = Reaped::spawn(&mut command, &messages)?;
 
         let link = await_connection(&listener, &mut qemu).with_context(|| {
-            let said = fs::read_to_string(&messages).unwrap_or_default();
-            format!("QEMU of VM {number} did not start: {}", said.trim())
+            // QEMU can't tell why a server is gone.
+            let mut said: Vec<_> = servers.iter_mut().filter_map(Server::death).collect();
+            let end = printable(&end(&messages));
+            said.push(format!("QEMU of VM {number} did not start: {}", end.trim()));
+            said.join("\n")
         })?;
         let vm = Self {
             number,
             console: Log::new(console),
             messages,
             qemu,
-            _servers: servers,
+            servers,
             _disk: disk,
         };
         Ok((vm, link))
+    }
+
+    /// The failures of ended servers of the guest's files, with their last messages.
+    pub fn dead_servers(&mut self) -> Vec<String> {
+        self.servers.iter_mut().filter_map(Server::death).collect()
     }
 
     /// Whether the guest is running.
@@ -194,8 +203,7 @@ impl Vm {
     /// Returns false if the guest did not end by itself within [`END_TIMEOUT`], or failed.
     pub fn end(&mut self) -> bool {
         let is_expected = |status: ExitStatus| {
-            let console = fs::read(&self.console.file).unwrap_or_default();
-            let powered_off = String::from_utf8_lossy(&console).contains(POWERED_OFF);
+            let powered_off = end(&self.console.file).contains(POWERED_OFF);
             status.code() == Some(GUEST_ENDED) || status.success() && powered_off
         };
         self.qemu.ends_within(END_TIMEOUT).is_some_and(is_expected)
@@ -306,7 +314,7 @@ fn write_initramfs(file: &Path, shape: &Shape, number: usize, wiring: &Wiring) -
     let program = &shape.install.guest;
     let init = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
     let setup = serde_json::to_vec(&setup)?;
-    let mut to = io::BufWriter::new(File::create(file)?);
+    let mut to = io::BufWriter::new(create(file)?);
     initramfs::write(&mut to, &init, (SETUP, &setup))
         .and_then(|()| io::Write::flush(&mut to))
         .with_context(|| format!("can't write {}", file.display()))
