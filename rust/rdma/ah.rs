@@ -99,16 +99,20 @@ pub struct AhInitAttr<'a> {
 impl<'a> AhInitAttr<'a> {
     /// # Safety
     ///
-    /// `raw`, and the entry of the GID table that it points to, are valid for `'a`.
+    /// `raw` points to a path, of which [`AhAttr::from_raw`] says what is initialised. The entry of
+    /// the GID table that the path points to is valid for `'a`.
     unsafe fn from_raw(raw: *const bindings::rdma_ah_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
-        let raw: &'a bindings::rdma_ah_attr = unsafe { &*(*raw).ah_attr };
-        let attr = AhAttr::from_raw(raw)?;
-        if raw.grh.sgid_attr.is_null() {
+        let raw = unsafe { (*raw).ah_attr };
+        // SAFETY: By the safety requirements.
+        let attr = unsafe { AhAttr::from_raw(raw) }?;
+        // SAFETY: By the safety requirements; `AhAttr` refuses a path without global route.
+        let source = unsafe { (*raw).grh.sgid_attr };
+        if source.is_null() {
             return Err(EINVAL);
         }
         // SAFETY: By the safety requirements.
-        let source = unsafe { GidEntry::from_raw(raw.grh.sgid_attr) };
+        let source = unsafe { GidEntry::from_raw(source) };
         Ok(Self { attr, source })
     }
 

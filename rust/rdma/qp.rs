@@ -155,33 +155,46 @@ impl QpCreateFlags {
 ///
 /// # Invariants
 ///
-/// `raw` is valid for `'a`, and so are the objects that it points to, which belong to the device.
+/// `srq` is null or an SRQ that is valid for `'a` and belongs to the device.
 pub struct QpInitAttr<'a, T: QueuePairs> {
-    raw: &'a bindings::ib_qp_init_attr,
     qp_type: QpType,
     send_cq: &'a Cq<T>,
     recv_cq: &'a Cq<T>,
+    srq: *mut bindings::ib_srq,
+    signal_all: bool,
+    create_flags: QpCreateFlags,
+    cap: QpCap,
 }
 
 impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
+    /// Converts the attributes that every QP has. The core leaves the others, such as the port, to
+    /// QPs of certain types, and they may be uninitialised.
+    ///
     /// # Safety
     ///
-    /// `raw` is valid for `'a`, and so are the CQs and the SRQ that it points to.
+    /// The attributes that every QP has are initialised in `raw`. The CQs and the SRQ are null or
+    /// valid for `'a`, and belong to the device.
     unsafe fn from_raw(raw: *const bindings::ib_qp_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
-        let raw: &'a bindings::ib_qp_init_attr = unsafe { &*raw };
-        let qp_type = QpType::try_from(raw.qp_type)?;
-        if raw.send_cq.is_null() || raw.recv_cq.is_null() {
+        let (qp_type, send_cq, recv_cq) =
+            unsafe { ((*raw).qp_type, (*raw).send_cq, (*raw).recv_cq) };
+        let qp_type = QpType::try_from(qp_type)?;
+        if send_cq.is_null() || recv_cq.is_null() {
             return Err(EINVAL);
         }
+        // SAFETY: By the safety requirements.
+        //
         // INVARIANT: By the safety requirements.
-        Ok(Self {
-            raw,
-            qp_type,
-            // SAFETY: By the safety requirements; the CQs of a QP belong to the same device.
-            send_cq: unsafe { Cq::from_raw(raw.send_cq) },
-            // SAFETY: As above.
-            recv_cq: unsafe { Cq::from_raw(raw.recv_cq) },
+        Ok(unsafe {
+            Self {
+                qp_type,
+                send_cq: Cq::from_raw(send_cq),
+                recv_cq: Cq::from_raw(recv_cq),
+                srq: (*raw).srq,
+                signal_all: (*raw).sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR,
+                create_flags: QpCreateFlags((*raw).create_flags),
+                cap: QpCap::from_raw(&(*raw).cap),
+            }
         })
     }
 
@@ -202,22 +215,22 @@ impl<'a, T: QueuePairs> QpInitAttr<'a, T> {
 
     /// The shared receive queue, or null.
     pub(super) fn raw_srq(&self) -> *mut bindings::ib_srq {
-        self.raw.srq
+        self.srq
     }
 
     /// Whether all send work requests get a CQE, not only the signaled ones.
     pub fn signal_all(&self) -> bool {
-        self.raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR
+        self.signal_all
     }
 
     /// The creation flags.
     pub fn create_flags(&self) -> QpCreateFlags {
-        QpCreateFlags(self.raw.create_flags)
+        self.create_flags
     }
 
     /// The requested sizes.
     pub fn cap(&self) -> QpCap {
-        QpCap::from_raw(&self.raw.cap)
+        self.cap
     }
 }
 
@@ -278,8 +291,8 @@ unsafe impl Sync for QpStub {}
 ///
 /// # Safety
 ///
-/// `raw` is allocated by the core for a device of `T` and not in use. `attr` is valid and writable,
-/// and the CQs that it points to are valid.
+/// `raw` is allocated by the core for a device of `T` and not in use. `attr` is writable, and as
+/// [`QpInitAttr::from_raw`] requires it.
 unsafe fn create_with<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,

@@ -13,6 +13,7 @@ use super::{
     Udata, //
 };
 use crate::bindings;
+use core::mem::MaybeUninit;
 use kernel::{
     error::from_result,
     prelude::*, //
@@ -23,14 +24,15 @@ use kernel::{
 /// # Examples
 ///
 /// ```
-/// use crate::rdma::qp_attr::{AhAttr, QpAttrMask, QpModification};
+/// use crate::rdma::{
+///     qp::Qp,
+///     qp_attr::{AhAttr, ModifyQueuePairs, QpAttr},
+/// };
 ///
-/// /// The new path of a QP, if the modification sets one.
-/// fn path(modification: &QpModification<'_>) -> Result<Option<AhAttr>> {
-///     if !modification.mask().contains(QpAttrMask::PATH) {
-///         return Ok(None);
-///     }
-///     Ok(Some(modification.attr()?.ah_attr))
+/// /// The path of a QP that has one.
+/// fn path<T: ModifyQueuePairs>(qp: &Qp<T>) -> Result<Option<AhAttr>> {
+///     let attr: QpAttr = T::query_qp(qp)?;
+///     Ok((attr.dest_qp_num != 0).then_some(attr.ah_attr))
 /// }
 /// ```
 pub trait ModifyQueuePairs: QueuePairs {
@@ -65,10 +67,8 @@ core_enum! {
 pub struct QpAttrMask(pub u32);
 
 impl QpAttrMask {
-    /// The state.
-    pub const STATE: Self = Self(bindings::ib_qp_attr_mask_IB_QP_STATE);
-    /// The state that the consumer assumes the QP to be in.
-    pub const CURRENT_STATE: Self = Self(bindings::ib_qp_attr_mask_IB_QP_CUR_STATE);
+    /// Access rights of the peer.
+    pub const ACCESS_FLAGS: Self = Self(bindings::ib_qp_attr_mask_IB_QP_ACCESS_FLAGS);
     /// The primary path.
     pub const PATH: Self = Self(bindings::ib_qp_attr_mask_IB_QP_AV);
 
@@ -133,21 +133,27 @@ impl AhAttr {
     /// Converts a path, which must have a global route and belong to an Ethernet port.
     ///
     /// The flow label is truncated to 20 bits, as hardware does: UCX passes all ones.
-    pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Result<Self> {
-        let has_route = u32::from(raw.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH != 0;
-        if !has_route || raw.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
+    ///
+    /// # Safety
+    ///
+    /// `raw` points to a path. Its flags, its type and the fields that both imply are initialised.
+    pub(super) unsafe fn from_raw(raw: *const bindings::rdma_ah_attr) -> Result<Self> {
+        // SAFETY: By the safety requirements.
+        let (flags, kind) = unsafe { ((*raw).ah_flags, (*raw).type_) };
+        let has_route = u32::from(flags) & bindings::ib_ah_flags_IB_AH_GRH != 0;
+        if !has_route || kind != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
             return Err(EINVAL);
         }
-        let mut attr = Self {
-            // SAFETY: All bytes of a GID are initialised.
-            dgid: unsafe { raw.grh.dgid.raw },
-            flow_label: raw.grh.flow_label & Self::FLOW_LABEL,
-            // SAFETY: By the type of the path, this member of the union is active.
-            dmac: unsafe { raw.__bindgen_anon_1.roce.dmac },
-            ..Self::default()
-        };
-        copy_fields!(raw.grh => attr; sgid_index, hop_limit, traffic_class);
-        copy_fields!(raw => attr; sl, static_rate, port_num);
+        let mut attr = Self::default();
+        // SAFETY: By the safety requirements. The flags say that the path has a global route, and
+        // the type says that the path has a MAC address.
+        unsafe {
+            attr.dgid = (*raw).grh.dgid.raw;
+            attr.flow_label = (*raw).grh.flow_label & Self::FLOW_LABEL;
+            attr.dmac = (*raw).__bindgen_anon_1.roce.dmac;
+            copy_fields!((*raw).grh => attr; sgid_index, hop_limit, traffic_class);
+            copy_fields!((*raw) => attr; sl, static_rate, port_num);
+        }
         Ok(attr)
     }
 
@@ -162,8 +168,8 @@ impl AhAttr {
     }
 }
 
-/// Attributes of a QP: `struct ib_qp_attr` without alternate paths, which Ethernet does not have.
-/// In a modification, only the attributes in its mask are valid.
+/// All attributes of a QP, the answer of a query: `struct ib_qp_attr` without alternate paths, which
+/// Ethernet does not have. A change of attributes is a [`QpModification`].
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
 pub struct QpAttr {
@@ -197,28 +203,7 @@ pub struct QpAttr {
     pub rate_limit: u32,
 }
 
-/// Copies the fields that have the same types in [`QpAttr`] and `struct ib_qp_attr`.
-macro_rules! copy_same {
-    ($from:expr => $to:expr) => {
-        copy_fields!($from => $to; qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn,
-            sq_psn, dest_qp_num, pkey_index, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer,
-            port_num, timeout, retry_cnt, rnr_retry, rate_limit);
-    };
-}
-
 impl QpAttr {
-    /// Converts the attributes that a consumer passes, except the path.
-    fn from_raw(raw: &bindings::ib_qp_attr) -> Result<Self> {
-        let mut attr = Self {
-            qp_access_flags: u32::try_from(raw.qp_access_flags)?,
-            cap: QpCap::from_raw(&raw.cap),
-            en_sqd_async_notify: raw.en_sqd_async_notify != 0,
-            ..Self::default()
-        };
-        copy_same!(raw => attr);
-        Ok(attr)
-    }
-
     /// Converts the attributes for the result of a query.
     fn write(&self, raw: &mut bindings::ib_qp_attr) {
         raw.qp_access_flags = c_int::from_ne_bytes(self.qp_access_flags.to_ne_bytes());
@@ -226,35 +211,53 @@ impl QpAttr {
         self.ah_attr.write(&mut raw.ah_attr);
         raw.en_sqd_async_notify = self.en_sqd_async_notify.into();
         raw.sq_draining = self.sq_draining.into();
-        copy_same!(self => raw);
+        copy_fields!(self => raw; qp_state, cur_qp_state, path_mtu, path_mig_state, qkey, rq_psn,
+            sq_psn, dest_qp_num, pkey_index, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer,
+            port_num, timeout, retry_cnt, rnr_retry, rate_limit);
     }
 }
 
 /// A change of attributes and usually of the state.
+///
+/// An attribute can be read only if the [mask](Self::mask) names it. Kernel clients leave the
+/// other attributes uninitialised.
 ///
 /// # Examples
 ///
 /// ```
 /// use crate::rdma::{
 ///     qp::QpType,
-///     qp_attr::{QpAttr, QpModification, QpState},
+///     qp_attr::{QpAttrMask, QpModification, QpState},
 /// };
 ///
-/// /// The attributes of a QP of unreliable datagrams that becomes ready to send.
-/// fn to_rts(modification: &QpModification<'_>, state: QpState) -> Result<QpAttr> {
-///     match modification.transition(state, QpType::Ud)? {
-///         (_, QpState::Rts) => modification.attr(),
+/// /// The PSN of the first packet of a QP that becomes ready to send.
+/// fn to_rts(modification: &QpModification<'_>, state: QpState) -> Result<u32> {
+///     match modification.transition(state, QpType::Rc)? {
+///         (_, QpState::Rts) => modification.sq_psn().ok_or(EINVAL),
 ///         _ => Err(EOPNOTSUPP),
 ///     }
 /// }
+///
+/// /// Whether a modification changes nothing but the state.
+/// fn is_plain(modification: &QpModification<'_>) -> bool {
+///     modification.mask() == QpAttrMask::STATE
+/// }
 /// ```
+///
+/// # Invariants
+///
+/// The attributes that `mask` names are initialised in `raw`.
 pub struct QpModification<'a> {
-    raw: &'a bindings::ib_qp_attr,
+    raw: &'a MaybeUninit<bindings::ib_qp_attr>,
     mask: QpAttrMask,
 }
 
 impl<'a> QpModification<'a> {
-    pub(super) fn new(raw: &'a bindings::ib_qp_attr, mask: u32) -> Self {
+    /// # Safety
+    ///
+    /// The attributes that `mask` names are initialised in `raw`.
+    pub(super) unsafe fn new(raw: &'a MaybeUninit<bindings::ib_qp_attr>, mask: u32) -> Self {
+        // INVARIANT: By the safety requirements.
         Self {
             raw,
             mask: QpAttrMask(mask),
@@ -266,13 +269,27 @@ impl<'a> QpModification<'a> {
         self.mask
     }
 
-    /// The new values.
-    pub fn attr(&self) -> Result<QpAttr> {
-        let mut attr = QpAttr::from_raw(self.raw)?;
-        if self.mask.contains(QpAttrMask::PATH) {
-            attr.ah_attr = AhAttr::from_raw(&self.raw.ah_attr)?;
+    /// The new rights of the peer, bits of `enum ib_access_flags`, if the mask names them.
+    pub fn qp_access_flags(&self) -> Option<u32> {
+        if !self.mask.contains(QpAttrMask::ACCESS_FLAGS) {
+            return None;
         }
-        Ok(attr)
+        // SAFETY: By the type invariants, since the mask names the attribute.
+        let flags = unsafe { (*self.raw.as_ptr()).qp_access_flags };
+        Some(u32::from_ne_bytes(flags.to_ne_bytes()))
+    }
+
+    /// The new path, if the mask names it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a path without global route, or to another kind of port than Ethernet.
+    pub fn ah_attr(&self) -> Result<Option<AhAttr>> {
+        if !self.mask.contains(QpAttrMask::PATH) {
+            return Ok(None);
+        }
+        // SAFETY: By the type invariants, since the mask names the attribute.
+        unsafe { AhAttr::from_raw(&raw const (*self.raw.as_ptr()).ah_attr) }.map(Some)
     }
 
     /// The states before and after the modification of a QP in `state`, if the IBTA allows it.
@@ -282,16 +299,8 @@ impl<'a> QpModification<'a> {
     /// `EINVAL` if the transition does not exist, a required attribute is missing, or an attribute
     /// is not allowed.
     pub fn transition(&self, state: QpState, qp_type: QpType) -> Result<(QpState, QpState)> {
-        let from = if self.mask.contains(QpAttrMask::CURRENT_STATE) {
-            QpState::try_from(self.raw.cur_qp_state)?
-        } else {
-            state
-        };
-        let to = if self.mask.contains(QpAttrMask::STATE) {
-            QpState::try_from(self.raw.qp_state)?
-        } else {
-            from
-        };
+        let from = self.cur_qp_state().map_or(Ok(state), QpState::try_from)?;
+        let to = self.qp_state().map_or(Ok(from), QpState::try_from)?;
         // SAFETY: The function has no requirements; it only compares its arguments.
         let allowed = unsafe {
             bindings::ib_modify_qp_is_ok(from as u32, to as u32, qp_type as u32, self.mask.0)
@@ -300,10 +309,76 @@ impl<'a> QpModification<'a> {
     }
 }
 
+/// Declares the attributes that need no conversion: a bit of the mask and an accessor for each.
+macro_rules! attributes {
+    ($($(#[$meta:meta])* $bit:ident = $raw_bit:ident: $field:ident -> $type:ty;)*) => {
+        impl QpAttrMask {
+            $(
+                $(#[$meta])*
+                pub const $bit: Self = Self(bindings::$raw_bit);
+            )*
+        }
+
+        impl QpModification<'_> {
+            $(
+                $(#[$meta])*
+                ///
+                /// `None` unless the mask names the attribute.
+                pub fn $field(&self) -> Option<$type> {
+                    if !self.mask.contains(QpAttrMask::$bit) {
+                        return None;
+                    }
+                    // SAFETY: By the type invariants, since the mask names the attribute.
+                    Some(unsafe { (*self.raw.as_ptr()).$field })
+                }
+            )*
+        }
+    };
+}
+
+attributes! {
+    /// The state, `enum ib_qp_state`.
+    STATE = ib_qp_attr_mask_IB_QP_STATE: qp_state -> u32;
+    /// The state that the consumer assumes the QP to be in, `enum ib_qp_state`.
+    CUR_STATE = ib_qp_attr_mask_IB_QP_CUR_STATE: cur_qp_state -> u32;
+    /// Whether the consumer gets an event when the send queue is drained: not 0 for yes.
+    EN_SQD_ASYNC_NOTIFY = ib_qp_attr_mask_IB_QP_EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify -> u8;
+    /// Index of the P_Key.
+    PKEY_INDEX = ib_qp_attr_mask_IB_QP_PKEY_INDEX: pkey_index -> u16;
+    /// Number of the port.
+    PORT = ib_qp_attr_mask_IB_QP_PORT: port_num -> u32;
+    /// The Q_Key.
+    QKEY = ib_qp_attr_mask_IB_QP_QKEY: qkey -> u32;
+    /// The path MTU, `enum ib_mtu`.
+    PATH_MTU = ib_qp_attr_mask_IB_QP_PATH_MTU: path_mtu -> u32;
+    /// Exponent of the time after which an unacknowledged packet is sent again.
+    TIMEOUT = ib_qp_attr_mask_IB_QP_TIMEOUT: timeout -> u8;
+    /// Number of retries without an acknowledgement.
+    RETRY_CNT = ib_qp_attr_mask_IB_QP_RETRY_CNT: retry_cnt -> u8;
+    /// Number of retries while the peer has no receive work request.
+    RNR_RETRY = ib_qp_attr_mask_IB_QP_RNR_RETRY: rnr_retry -> u8;
+    /// The PSN that the QP expects first.
+    RQ_PSN = ib_qp_attr_mask_IB_QP_RQ_PSN: rq_psn -> u32;
+    /// Number of RDMA READs and atomic operations that the QP has outstanding.
+    MAX_QP_RD_ATOMIC = ib_qp_attr_mask_IB_QP_MAX_QP_RD_ATOMIC: max_rd_atomic -> u8;
+    /// Code of the time that the peer waits while the QP has no receive work request.
+    MIN_RNR_TIMER = ib_qp_attr_mask_IB_QP_MIN_RNR_TIMER: min_rnr_timer -> u8;
+    /// The PSN that the QP sends first.
+    SQ_PSN = ib_qp_attr_mask_IB_QP_SQ_PSN: sq_psn -> u32;
+    /// Number of RDMA READs and atomic operations that the peer may have outstanding.
+    MAX_DEST_RD_ATOMIC = ib_qp_attr_mask_IB_QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic -> u8;
+    /// The migration state, `enum ib_mig_state`.
+    PATH_MIG_STATE = ib_qp_attr_mask_IB_QP_PATH_MIG_STATE: path_mig_state -> u32;
+    /// QPN of the peer.
+    DEST_QPN = ib_qp_attr_mask_IB_QP_DEST_QPN: dest_qp_num -> u32;
+    /// The rate limit in kb/s.
+    RATE_LIMIT = ib_qp_attr_mask_IB_QP_RATE_LIMIT: rate_limit -> u32;
+}
+
 /// # Safety
 ///
-/// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` valid, `udata`
-/// null or valid.
+/// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` allocated and
+/// initialised where `mask` says so, `udata` null or valid.
 pub(super) unsafe extern "C" fn modify<T: ModifyQueuePairs>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
@@ -312,8 +387,10 @@ pub(super) unsafe extern "C" fn modify<T: ModifyQueuePairs>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the function's safety requirements.
-        let (qp, attr, udata) = unsafe { (Qp::<T>::from_raw(qp), &*attr, Udata::from_raw(udata)?) };
-        let modification = QpModification::new(attr, u32::try_from(mask)?);
+        let (qp, udata) = unsafe { (Qp::<T>::from_raw(qp), Udata::from_raw(udata)?) };
+        let mask = u32::try_from(mask)?;
+        // SAFETY: By the function's safety requirements.
+        let modification = unsafe { QpModification::new(&*attr.cast(), mask) };
         T::modify_qp(qp, &modification, udata.as_ref())?;
         Ok(0)
     })

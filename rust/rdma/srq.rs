@@ -111,19 +111,9 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// Maximum number of SGEs of a work request.
     pub max_sge: u32,
-    /// An event is sent when fewer work requests than this are left; 0 for none. Ignored when an
-    /// SRQ is created.
+    /// An event is sent when fewer work requests than this are left; 0 for none, as for each new
+    /// SRQ.
     pub limit: u32,
-}
-
-impl From<&bindings::ib_srq_attr> for SrqAttr {
-    fn from(raw: &bindings::ib_srq_attr) -> Self {
-        Self {
-            max_wr: raw.max_wr,
-            max_sge: raw.max_sge,
-            limit: raw.srq_limit,
-        }
-    }
 }
 
 impl From<SrqAttr> for bindings::ib_srq_attr {
@@ -194,24 +184,34 @@ impl<'a, T: SharedReceiveQueues> QpInitAttr<'a, T> {
 ///
 /// # Safety
 ///
-/// `raw` is allocated by the core for a device of `T` and not in use; `init` is valid and writable.
+/// `raw` is allocated by the core for a device of `T` and not in use; `init` is writable, and its
+/// type and sizes are initialised.
 unsafe fn create_with<T: SharedReceiveQueues>(
     raw: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
     create: impl FnOnce(&SrqAttr, SrqConsumer) -> Result<NewSrq<T::Srq>>,
 ) -> Result<c_int> {
-    // SAFETY: By the safety requirements.
-    let init = unsafe { &mut *init };
     // SRQs for XRC and tag matching, which have their own CQs, are not supported.
-    if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
+    //
+    // SAFETY: By the safety requirements.
+    if unsafe { (*init).srq_type } != bindings::ib_srq_type_IB_SRQT_BASIC {
         return Err(EOPNOTSUPP);
     }
+    // SAFETY: By the safety requirements.
+    let attr = unsafe { &raw mut (*init).attr };
+    // SAFETY: By the safety requirements, the sizes are initialised.
+    let (max_wr, max_sge) = unsafe { ((*attr).max_wr, (*attr).max_sge) };
+    let requested = SrqAttr {
+        max_wr,
+        max_sge,
+        limit: 0,
+    };
     // SAFETY: By the safety requirements; the core has set the device, which stays registered.
     let device = unsafe { Device::<T>::from_raw((*raw).device) };
     let consumer = SrqConsumer::new(device.work())?;
-    let new = create(&SrqAttr::from(&init.attr), consumer.clone())?;
-    init.attr.max_wr = new.max_wr;
-    init.attr.max_sge = new.max_sge;
+    let new = create(&requested, consumer.clone())?;
+    // SAFETY: By the safety requirements.
+    unsafe { ((*attr).max_wr, (*attr).max_sge) = (new.max_wr, new.max_sge) };
     // SAFETY: `raw` has the size that the operations state and is not in use yet.
     let Ok(()) = unsafe { Srq::<T>::init(raw, new.driver, consumer.clone()) };
     // SAFETY: The SRQ was created above, and `destroy` calls `unlink`.
@@ -222,8 +222,8 @@ unsafe fn create_with<T: SharedReceiveQueues>(
 /// # Safety
 ///
 /// Called by the core as `create_srq` of a device of `T`: `srq` is allocated and not in use, `init`
-/// valid and writable, `udata` null for a kernel client, else valid and part of the attributes of a
-/// user space verb.
+/// writable with its type and sizes initialised, `udata` null for a kernel client, else valid and
+/// part of the attributes of a user space verb.
 pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
@@ -249,8 +249,8 @@ pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
 
 /// # Safety
 ///
-/// Called by the core as `modify_srq` of a device of `T`: `srq` is created, `attr` valid, `udata`
-/// null or valid.
+/// Called by the core as `modify_srq` of a device of `T`: `srq` is created, `attr` allocated and
+/// initialised where `mask` says so, `udata` null or valid.
 pub(super) unsafe extern "C" fn modify<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
     attr: *mut bindings::ib_srq_attr,
@@ -264,11 +264,16 @@ pub(super) unsafe extern "C" fn modify<T: SharedReceiveQueues>(
             return Err(EINVAL);
         }
         // SAFETY: By the function's safety requirements.
-        let (srq, attr, udata) =
-            unsafe { (Srq::<T>::from_raw(srq), &*attr, Udata::from_raw(udata)?) };
+        let (srq, udata) = unsafe { (Srq::<T>::from_raw(srq), Udata::from_raw(udata)?) };
         let modification = SrqModification {
-            max_wr: (mask & MAX_WR != 0).then_some(attr.max_wr),
-            limit: (mask & LIMIT != 0).then_some(attr.srq_limit),
+            max_wr: (mask & MAX_WR != 0).then(|| {
+                // SAFETY: The mask names the attribute.
+                unsafe { (*attr).max_wr }
+            }),
+            limit: (mask & LIMIT != 0).then(|| {
+                // SAFETY: The mask names the attribute.
+                unsafe { (*attr).srq_limit }
+            }),
         };
         T::modify_srq(srq, &modification, udata.as_ref())?;
         Ok(0)

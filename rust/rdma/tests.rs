@@ -4,5 +4,6 @@
 
 pub(crate) mod memory;
 pub(crate) mod null;
+pub(crate) mod qp_attr;
 pub(crate) mod registers;
 pub(crate) mod udata;

@@ -45,6 +45,7 @@ impl kernel::Module for Module {
             ("virtio", virtio::tests::CASES),
             ("rdma::memory", rdma::tests::memory::CASES),
             ("rdma::null", rdma::tests::null::CASES),
+            ("rdma::qp_attr", rdma::tests::qp_attr::CASES),
             ("rdma::registers", rdma::tests::registers::CASES),
             ("rdma::udata", rdma::tests::udata::CASES),
             ("hw_random", hw_random::tests::CASES),

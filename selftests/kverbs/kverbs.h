@@ -112,6 +112,7 @@ extern const struct test death_tests[];
 extern const struct test cost_tests[];
 extern const struct test srq_tests[];
 extern const struct test query_tests[];
+extern const struct test garbage_tests[];
 extern const struct test handler_tests[];
 extern const struct test lies_tests[];
 extern const struct test mapping_tests[];

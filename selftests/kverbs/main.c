@@ -60,9 +60,8 @@ module_param(same_number, bool, 0444);
 MODULE_PARM_DESC(same_number, "instead of the other tests, forge the number of a new QP");
 
 static const struct test *const usual[] = {
-	data_tests,  fast_reg_tests, atomic_tests,  srq_tests,
-	query_tests, handler_tests,  mapping_tests, lost_tests,
-	NULL
+	data_tests,  fast_reg_tests, atomic_tests,  srq_tests,	query_tests,
+	garbage_tests, handler_tests, mapping_tests, lost_tests, NULL
 };
 static const struct test *const liars[] = { lies_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };

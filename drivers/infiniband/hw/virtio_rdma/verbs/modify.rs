@@ -154,13 +154,12 @@ impl ModifyQueuePairs for IbDevice {
             Some(udata) => udata.request::<ModifyQpReq>()?,
             None => ModifyQpReq::default(),
         };
-        let attr = modification.attr()?;
-        let limits_rate = attr_mask.contains(ib::QpAttrMask::RATE_LIMIT);
-        if limits_rate {
-            rate_limit::check(qp, attr.rate_limit, &shape, step)?;
-        }
-        if attr_mask == ib::QpAttrMask::RATE_LIMIT {
-            return rate_limit::set(qp, attr.rate_limit, &shape);
+        let new_rate = modification.rate_limit();
+        if let Some(rate) = new_rate {
+            rate_limit::check(qp, rate, &shape, step)?;
+            if attr_mask == ib::QpAttrMask::RATE_LIMIT {
+                return rate_limit::set(qp, rate, &shape);
+            }
         }
         // These fields are valid only in a change of the rate limit.
         if shape != ModifyQpReq::default() {
@@ -173,7 +172,7 @@ impl ModifyQueuePairs for IbDevice {
         let request = CmdModifyQp {
             qpn: qp.number(),
             attr_mask,
-            attrs: encode(&attr, attr_mask, admitted)?,
+            attrs: encode(modification, admitted)?,
         };
         match device.ctrl().exec(&request) {
             Ok(_) => (),
@@ -191,8 +190,8 @@ impl ModifyQueuePairs for IbDevice {
             Err(failure) => return Err(failure.into()),
         }
         qp.set_state(to);
-        if limits_rate {
-            qp.set_rate_limit(request.attrs.rate_limit);
+        if let Some(rate) = new_rate {
+            qp.set_rate_limit(rate);
         } else if to == QpState::Reset {
             qp.set_rate_limit(0);
         }
@@ -218,39 +217,41 @@ impl ModifyQueuePairs for IbDevice {
     }
 }
 
-/// Attributes in the device's encoding. Attributes that are not in `mask` are zero. `admitted` are
-/// the rights that QPs of this device can grant to their peers.
-fn encode(from: &QpAttr, mask: ib::QpAttrMask, admitted: ib::AccessFlags) -> Result<qp::QpAttr> {
+/// New attributes in the device's encoding. The others are zero. `admitted` are the rights that QPs
+/// of this device can grant to their peers.
+fn encode(from: &QpModification<'_>, admitted: ib::AccessFlags) -> Result<qp::QpAttr> {
     let mut to = qp::QpAttr::default();
     macro_rules! take {
-        ($($bit:ident: $field:ident = $value:expr;)*) => {
-            $(if mask.contains(ib::QpAttrMask::$bit) {
-                to.$field = $value;
+        ($($field:ident: $value:ident => $encoded:expr;)*) => {
+            $(if let Some($value) = from.$field() {
+                to.$field = $encoded;
             })*
         };
     }
     take! {
-        STATE: qp_state = u8::try_from(from.qp_state)?;
-        CUR_STATE: cur_qp_state = u8::try_from(from.cur_qp_state)?;
-        EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify = from.en_sqd_async_notify.into();
+        qp_state: state => u8::try_from(state)?;
+        cur_qp_state: state => u8::try_from(state)?;
+        en_sqd_async_notify: notifies => (notifies != 0).into();
         // Rights to operations that the device lacks are dropped, since they would have no effect.
-        ACCESS_FLAGS: qp_access_flags = ib::AccessFlags(from.qp_access_flags & admitted.0);
-        PKEY_INDEX: pkey_index = from.pkey_index;
-        PORT: port_num = u8::try_from(from.port_num)?;
-        QKEY: qkey = from.qkey;
-        AV: ah_attr = encode_ah_attr(&from.ah_attr)?;
-        PATH_MTU: path_mtu = number(from.path_mtu, Mtu::try_from)?.value();
-        TIMEOUT: timeout = from.timeout;
-        RETRY_CNT: retry_cnt = from.retry_cnt;
-        RNR_RETRY: rnr_retry = from.rnr_retry;
-        RQ_PSN: rq_psn = from.rq_psn;
-        MAX_QP_RD_ATOMIC: max_rd_atomic = from.max_rd_atomic;
-        MIN_RNR_TIMER: min_rnr_timer = from.min_rnr_timer;
-        SQ_PSN: sq_psn = from.sq_psn;
-        MAX_DEST_RD_ATOMIC: max_dest_rd_atomic = from.max_dest_rd_atomic;
-        PATH_MIG_STATE: path_mig_state = number(from.path_mig_state, MigState::try_from)?.value();
-        DEST_QPN: dest_qp_num = Qpn::new(from.dest_qp_num);
-        RATE_LIMIT: rate_limit = from.rate_limit;
+        qp_access_flags: rights => ib::AccessFlags(rights & admitted.0);
+        pkey_index: index => index;
+        port_num: port => u8::try_from(port)?;
+        qkey: key => key;
+        path_mtu: mtu => number(mtu, Mtu::try_from)?.value();
+        timeout: exponent => exponent;
+        retry_cnt: count => count;
+        rnr_retry: count => count;
+        rq_psn: psn => psn;
+        max_rd_atomic: count => count;
+        min_rnr_timer: code => code;
+        sq_psn: psn => psn;
+        max_dest_rd_atomic: count => count;
+        path_mig_state: state => number(state, MigState::try_from)?.value();
+        dest_qp_num: qpn => Qpn::new(qpn);
+        rate_limit: rate => rate;
+    }
+    if let Some(path) = from.ah_attr()? {
+        to.ah_attr = encode_ah_attr(&path)?;
     }
     Ok(to)
 }
