@@ -53,8 +53,9 @@ pub trait Driver {
 
     /// The type of the driver's private data of a device.
     ///
-    /// It is dropped after [`unbind`](Self::unbind).
-    type Data<'bound>: Send + 'bound;
+    /// It is dropped after [`unbind`](Self::unbind). [`config_changed`](Self::config_changed) may
+    /// run at the same time as any other function that gets the data.
+    type Data<'bound>: Send + Sync + 'bound;
 
     /// The devices that the driver matches.
     const ID_TABLE: IdTable;
