@@ -12,7 +12,10 @@ use crate::bindings;
 use core::{
     marker::PhantomData,
     mem::offset_of,
-    ptr::null_mut, //
+    ptr::{
+        self,
+        null_mut, //
+    },
 };
 use kernel::{
     device,
@@ -26,7 +29,6 @@ use kernel::{
         ForeignOwnable,
         Opaque, //
     },
-    ModuleMetadata,
     ThisModule, //
 };
 
@@ -53,16 +55,24 @@ impl Locked {
         Self(dev)
     }
 
-    /// Whether the device is bound to a driver of module `owner`.
-    fn is_bound_to(&self, owner: &ThisModule) -> bool {
-        // SAFETY: By the type invariant; the driver changes under the lock only, and a driver that
-        // devices are bound to is valid.
-        unsafe {
-            (*self.0)
-                .driver
-                .as_ref()
-                .is_some_and(|driver| driver.owner == owner.as_ptr())
+    /// The driver that the device is bound to, if an [`Adapter`] of this module has registered it.
+    fn driver(&self) -> Option<&VirtioDriver> {
+        // SAFETY: By the type invariant; the driver changes under the lock only.
+        let driver = unsafe { (*self.0).driver };
+        if driver.is_null() {
+            return None;
         }
+        // SAFETY: A device is bound to drivers of its own bus only, and each driver of the virtio
+        // bus is embedded in a `struct virtio_driver`.
+        let driver = unsafe { driver.byte_sub(offset_of!(bindings::virtio_driver, driver)) };
+        let driver = driver.cast::<bindings::virtio_driver>();
+        let ours: unsafe extern "C" fn(_) -> _ = reset_prepare_callback;
+        // SAFETY: A driver that devices are bound to is valid.
+        let has_ours = unsafe { (*driver).reset_prepare }
+            .is_some_and(|callback| ptr::fn_addr_eq(callback, ours));
+        // SAFETY: Only `Adapter` sets this callback, in the structure at the start of a
+        // `VirtioDriver`. The driver stays valid while the device is bound to it.
+        has_ours.then(|| unsafe { &*driver.cast::<VirtioDriver>() })
     }
 }
 
@@ -71,6 +81,27 @@ impl Drop for Locked {
         // SAFETY: By the type invariant.
         unsafe { bindings::device_unlock(self.0) };
     }
+}
+
+/// A function for a device that is bound to a certain driver.
+///
+/// # Safety
+///
+/// The device is bound to the driver, and the caller holds the device's lock.
+type BoundFn = unsafe fn(&Device<device::CoreInternal<'_>>) -> Result;
+
+/// The C structure of a driver, and the functions that depend on the type of the driver's data.
+///
+/// A transport takes the callbacks for suspends and resets from the driver that the device is bound
+/// to, but takes no lock. When the callback runs, the device may be bound to another driver, whose
+/// data has another type. So both callbacks are the same for all drivers: they take the lock and
+/// then call the functions of the present driver.
+#[repr(C)]
+#[derive(Default)]
+pub struct VirtioDriver {
+    raw: bindings::virtio_driver,
+    reset_prepare: Option<BoundFn>,
+    reset_done: Option<BoundFn>,
 }
 
 /// An adapter for the registration of virtio drivers.
@@ -99,13 +130,14 @@ impl Drop for Locked {
 pub struct Adapter<T: Driver>(PhantomData<T>);
 
 // SAFETY:
-// - `bindings::virtio_driver` is a C type declared as `repr(C)`.
+// - `VirtioDriver` is declared as `repr(C)`.
 // - `T::Data` is the type of the driver's device private data.
-// - `struct virtio_driver` embeds a `struct device_driver` at `DEVICE_DRIVER_OFFSET`.
+// - The `struct virtio_driver` in a `VirtioDriver` embeds a `struct device_driver` at
+//   `DEVICE_DRIVER_OFFSET`.
 unsafe impl<T: Driver> driver::DriverLayout for Adapter<T> {
-    type DriverType = bindings::virtio_driver;
+    type DriverType = VirtioDriver;
     type DriverData<'bound> = T::Data<'bound>;
-    const DEVICE_DRIVER_OFFSET: usize = offset_of!(Self::DriverType, driver);
+    const DEVICE_DRIVER_OFFSET: usize = offset_of!(VirtioDriver, raw.driver);
 }
 
 // SAFETY: `unregister` is only valid after a `register` that succeeded.
@@ -122,10 +154,13 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
             )
         };
         let features = T::FEATURES;
-        // SAFETY: The fields of `struct virtio_driver` may be set until it is registered. `Feature`
-        // is a transparent `u32`, and the tables are static.
+        // SAFETY: The fields of the driver may be set until it is registered. `Feature` is a
+        // transparent `u32`, and the tables are static.
         unsafe {
-            let vdrv = vdrv.get();
+            let this = vdrv.get();
+            (*this).reset_prepare = Some(Self::reset_prepare);
+            (*this).reset_done = Some(Self::reset_done);
+            let vdrv = &raw mut (*this).raw;
             (*vdrv).driver.name = name.as_char_ptr();
             (*vdrv).id_table = T::ID_TABLE.as_ptr();
             (*vdrv).feature_table = features.as_ptr().cast();
@@ -134,22 +169,24 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
             (*vdrv).probe = Some(Self::probe_callback);
             (*vdrv).remove = Some(Self::remove_callback);
             (*vdrv).shutdown = Some(Self::shutdown_callback);
-            (*vdrv).freeze = Some(Self::reset_prepare_callback);
-            (*vdrv).restore = Some(Self::reset_done_callback);
-            (*vdrv).reset_prepare = Some(Self::reset_prepare_callback);
-            (*vdrv).reset_done = Some(Self::reset_done_callback);
+            (*vdrv).freeze = Some(reset_prepare_callback);
+            (*vdrv).restore = Some(reset_done_callback);
+            (*vdrv).reset_prepare = Some(reset_prepare_callback);
+            (*vdrv).reset_done = Some(reset_done_callback);
             if T::HAS_CONFIG_CHANGED {
                 (*vdrv).config_changed = Some(Self::config_changed_callback);
             }
         }
         // SAFETY: The structure is complete, and by this function's requirements stays in place
         // until it is unregistered.
-        to_result(unsafe { bindings::__register_virtio_driver(vdrv.get(), module.as_ptr()) })
+        to_result(unsafe {
+            bindings::__register_virtio_driver(&raw mut (*vdrv.get()).raw, module.as_ptr())
+        })
     }
 
     unsafe fn unregister(vdrv: &Opaque<Self::DriverType>) {
         // SAFETY: By this function's requirements the driver was registered.
-        unsafe { bindings::unregister_virtio_driver(vdrv.get()) }
+        unsafe { bindings::unregister_virtio_driver(&raw mut (*vdrv.get()).raw) }
     }
 }
 
@@ -165,7 +202,7 @@ impl<T: Driver> Adapter<T> {
 
     /// Unbinds the driver, but does not drop its data.
     fn unbind(vdev: &Device<device::CoreInternal<'_>>) {
-        // SAFETY: The core and `reset_prepare_callback()` drop the data after this function.
+        // SAFETY: The core and `reset_prepare()` drop the data after this function.
         if let Some(data) = unsafe { Self::data(vdev) } {
             T::unbind(vdev, data);
         }
@@ -231,80 +268,53 @@ impl<T: Driver> Adapter<T> {
 
     /// Prepares for a suspend or a reset of the transport, in which the device loses its state.
     ///
-    /// A transport calls this without the lock of the virtio device, so the driver may be being
-    /// unbound through sysfs, or already be unbound.
-    ///
     /// # Safety
     ///
-    /// To be called by the virtio core only, with a valid device.
-    unsafe extern "C" fn reset_prepare_callback(vdev: *mut bindings::virtio_device) -> c_int {
-        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
-        let lock = unsafe { Locked::new(vdev) };
-        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
-            return 0;
-        }
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let internal = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+    /// The requirements of [`BoundFn`].
+    unsafe fn reset_prepare(vdev: &Device<device::CoreInternal<'_>>) -> Result {
         if T::HAS_RESET_PREPARE {
             // SAFETY: The data is dropped under the lock, and not in this block.
-            if let Some(data) = unsafe { Self::data(internal) } {
-                return from_result(|| {
-                    T::reset_prepare(internal, data)?;
-                    let _ = internal.remove_queues();
-                    Ok(0)
-                });
+            if let Some(data) = unsafe { Self::data(vdev) } {
+                T::reset_prepare(vdev, data)?;
+                let _ = vdev.remove_queues();
+                return Ok(());
             }
         }
-        Self::unbind(internal);
-        if has_drvdata(internal) {
+        Self::unbind(vdev);
+        if has_drvdata(vdev) {
             // SAFETY: The device is valid, and `bind()` set its data, with this type. The data is
             // taken out, and the pointer to it cleared.
             unsafe {
-                let dev = &raw mut (*vdev).dev;
+                let dev = &raw mut (*vdev.as_raw()).dev;
                 let data = bindings::dev_get_drvdata(dev);
                 bindings::dev_set_drvdata(dev, null_mut());
                 drop(Pin::<KBox<T::Data<'_>>>::from_foreign(data.cast()));
             }
         }
-        0
+        Ok(())
     }
 
-    /// Restores the device after [`reset_prepare_callback`](Self::reset_prepare_callback). The
-    /// device's features are negotiated again.
+    /// Restores the device after [`reset_prepare`](Self::reset_prepare). The device's features are
+    /// negotiated again.
     ///
     /// # Errors
     ///
-    /// `ENODEV` if the device was unbound meanwhile, `EBUSY` if it was unbound and bound again: a
-    /// probe that ran during the reset has to be repeated by hand.
+    /// `EBUSY` if the device was unbound and bound again: a probe that ran during the reset has to
+    /// be repeated by hand.
     ///
     /// # Safety
     ///
-    /// To be called by the virtio core only, with a valid device.
-    unsafe extern "C" fn reset_done_callback(vdev: *mut bindings::virtio_device) -> c_int {
-        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
-        let lock = unsafe { Locked::new(vdev) };
-        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
-            return ENODEV.to_errno();
+    /// The requirements of [`BoundFn`].
+    unsafe fn reset_done(vdev: &Device<device::CoreInternal<'_>>) -> Result {
+        // SAFETY: The data is dropped under the lock, and not in this function.
+        match unsafe { Self::data(vdev) } {
+            None => Self::bind(vdev),
+            Some(data) if T::HAS_RESET_DONE && !vdev.has_queues() => T::reset_done(vdev, data)
+                .inspect_err(|_| {
+                    let _ = vdev.remove_queues();
+                }),
+            Some(_) => Err(EBUSY),
         }
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        from_result(|| {
-            // SAFETY: The data is dropped under the lock, and not in this function.
-            match unsafe { Self::data(vdev) } {
-                None => Self::bind(vdev)?,
-                Some(data) if T::HAS_RESET_DONE && !vdev.has_queues() => {
-                    T::reset_done(vdev, data).inspect_err(|_| {
-                        let _ = vdev.remove_queues();
-                    })?;
-                }
-                Some(_) => return Err(EBUSY),
-            }
-            Ok(0)
-        })
     }
 
     /// Breaks the queues and then resets the device, for the next kernel.
@@ -354,6 +364,51 @@ impl<T: Driver> Adapter<T> {
             T::config_changed(vdev, data);
         }
     }
+}
+
+/// Prepares for a suspend or a reset of the transport: [`Adapter::reset_prepare`].
+///
+/// A transport calls this without the lock of the virtio device. So the device may be being unbound
+/// through sysfs, be unbound already, or be bound to another driver by now.
+///
+/// # Safety
+///
+/// To be called by the virtio core only, with a valid device.
+unsafe extern "C" fn reset_prepare_callback(vdev: *mut bindings::virtio_device) -> c_int {
+    // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
+    let lock = unsafe { Locked::new(vdev) };
+    let Some(prepare) = lock.driver().and_then(|driver| driver.reset_prepare) else {
+        return 0;
+    };
+    // SAFETY: By this function's requirements.
+    //
+    // INVARIANT: `vdev` is valid for the duration of the callback.
+    let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+    // SAFETY: The lock is held, and the device is bound to the driver of this function.
+    from_result(|| unsafe { prepare(vdev) }.map(|()| 0))
+}
+
+/// Restores the device after [`reset_prepare_callback`]: [`Adapter::reset_done`].
+///
+/// # Errors
+///
+/// `ENODEV` if the device was unbound meanwhile.
+///
+/// # Safety
+///
+/// To be called by the virtio core only, with a valid device.
+unsafe extern "C" fn reset_done_callback(vdev: *mut bindings::virtio_device) -> c_int {
+    // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
+    let lock = unsafe { Locked::new(vdev) };
+    let Some(done) = lock.driver().and_then(|driver| driver.reset_done) else {
+        return ENODEV.to_errno();
+    };
+    // SAFETY: By this function's requirements.
+    //
+    // INVARIANT: `vdev` is valid for the duration of the callback.
+    let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+    // SAFETY: The lock is held, and the device is bound to the driver of this function.
+    from_result(|| unsafe { done(vdev) }.map(|()| 0))
 }
 
 /// Whether the driver's data exists: it does not after a failed restore.

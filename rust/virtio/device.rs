@@ -189,7 +189,10 @@ impl Device<device::Bound> {
     /// Resets the device unless it cannot be reached.
     ///
     /// A transport waits for ever for the confirmation of a device that is gone, so the status is
-    /// read first. May sleep. Two concurrent calls both return after the reset.
+    /// read immediately before the reset. If the device goes away after that and before it has
+    /// confirmed the reset, this waits for ever: only the transport could end the wait. So callers
+    /// hold no lock that the health check of the device needs. May sleep. Two concurrent calls both
+    /// return after the reset.
     pub(super) fn reset(&self) -> Reset {
         if self.status().is_none() {
             // From now on buffers can't be added, and late interrupts are ignored.
