@@ -55,8 +55,9 @@ impl Device<Bound> {
     ///
     /// # Errors
     ///
-    /// [`ENXIO`] if the configuration is too short, [`EINVAL`] for any other access, or a range
-    /// that is not in `space`, [`EBUSY`] if the device changes the configuration without pause.
+    /// [`ENXIO`] if the configuration is too short, or the transport is not PCI: other transports
+    /// do not tell the length. [`EINVAL`] for any other access, or a range that is not in `space`,
+    /// [`EBUSY`] if the device changes the configuration without pause.
     pub fn read_config(
         &self,
         accesses: impl Iterator<Item = Range<usize>> + Clone,
@@ -91,11 +92,11 @@ impl Device<Bound> {
         }
     }
 
-    /// Length of the readable configuration in bytes.
+    /// Length of the readable configuration in bytes; 0 if it is not known.
     fn config_len(&self) -> usize {
         let Some(function) = self.pci_function() else {
-            // Other transports do not check the bound.
-            return usize::MAX;
+            // Other transports do not check the bound, and would read beyond their registers.
+            return 0;
         };
         // SAFETY: The abstraction is transparent over the C structure, and valid.
         unsafe { pci_config_len(core::ptr::from_ref(function).cast_mut().cast()) }
