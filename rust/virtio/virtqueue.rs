@@ -437,9 +437,34 @@ impl<C: Send + 'static> Virtqueue<C> {
         attached.vq.is_null() || unsafe { bindings::virtqueue_enable_cb(attached.vq) }
     }
 
+    /// Takes out the virtqueue, which may be null, and the kept buffers. From then on buffers can't
+    /// be added or kept.
+    fn detach(&self) -> (*mut bindings::virtqueue, Kept<C>) {
+        let mut attached = self.attached.lock();
+        // INVARIANT: The virtqueue is null.
+        let vq = replace(&mut attached.vq, null_mut());
+        // The kept buffers are returned and not dropped here, with the lock held: the drop of a
+        // context may run any code.
+        (vq, replace(&mut attached.kept, Kept(None)))
+    }
+
+    /// The number of entries of the ring; 0 if the queue is detached.
+    pub fn vring_size(&self) -> usize {
+        let attached = self.attached.lock();
+        if attached.vq.is_null() {
+            return 0;
+        }
+        // SAFETY: The queue is valid and under its lock.
+        let size = unsafe { bindings::virtqueue_get_vring_size(attached.vq) };
+        usize::try_from(size).unwrap_or(usize::MAX)
+    }
+}
+
+impl<C: Copy + Send + 'static> Virtqueue<C> {
     /// Resets this queue alone, frees the buffers in it, and enables it again.
     ///
-    /// Meanwhile, buffers can be neither added nor taken out. May sleep.
+    /// Meanwhile, buffers can be neither added nor taken out. May sleep. Contexts are `Copy`, so
+    /// that no code of theirs runs when they are dropped: the queue's locks are held then.
     ///
     /// # Errors
     ///
@@ -447,8 +472,6 @@ impl<C: Send + 'static> Virtqueue<C> {
     /// [`RING_RESET`](super::Feature::RING_RESET); errors of the transport. After an error, buffers
     /// that the device may still use stay in the queue.
     pub fn reset(&self) -> Result {
-        // Declared before the guards, so that it is dropped after the locks are released.
-        let _kept;
         let bound = self.device.lock();
         let bound = bound.as_ref().ok_or(ENODEV)?;
         let _one_at_a_time = bound.resets.lock();
@@ -459,8 +482,7 @@ impl<C: Send + 'static> Virtqueue<C> {
         if unsafe { bound.device.as_bound() }.health() != Health::Good {
             return Err(ENODEV);
         }
-        let vq;
-        (vq, _kept) = self.detach();
+        let (vq, _kept) = self.detach();
         if vq.is_null() {
             return Err(ENODEV);
         }
@@ -475,17 +497,6 @@ impl<C: Send + 'static> Virtqueue<C> {
         result
     }
 
-    /// Takes out the virtqueue, which may be null, and the kept buffers. From then on buffers can't
-    /// be added or kept.
-    fn detach(&self) -> (*mut bindings::virtqueue, Kept<C>) {
-        let mut attached = self.attached.lock();
-        // INVARIANT: The virtqueue is null.
-        let vq = replace(&mut attached.vq, null_mut());
-        // The kept buffers are returned and not dropped here, with the lock held: the drop of a
-        // context may run any code.
-        (vq, replace(&mut attached.kept, Kept(None)))
-    }
-
     /// Frees a buffer that was in the queue.
     ///
     /// # Safety
@@ -495,17 +506,6 @@ impl<C: Send + 'static> Virtqueue<C> {
     unsafe extern "C" fn free_token(_vq: *mut bindings::virtqueue, token: *mut c_void) {
         // SAFETY: By the type invariant of `Attached` and this function's requirements.
         drop(unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) });
-    }
-
-    /// The number of entries of the ring; 0 if the queue is detached.
-    pub fn vring_size(&self) -> usize {
-        let attached = self.attached.lock();
-        if attached.vq.is_null() {
-            return 0;
-        }
-        // SAFETY: The queue is valid and under its lock.
-        let size = unsafe { bindings::virtqueue_get_vring_size(attached.vq) };
-        usize::try_from(size).unwrap_or(usize::MAX)
     }
 }
 
