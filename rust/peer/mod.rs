@@ -61,8 +61,12 @@ pub trait Peer: Send + Sync + Sized + 'static {
 ///
 /// # Invariants
 ///
-/// The peer is registered.
-pub struct Registration<T: Peer>(PhantomData<T>);
+/// The peer is registered by the address of `table`. The address of a constant may differ from use
+/// to use.
+pub struct Registration<T: Peer> {
+    table: &'static Table,
+    _peer: PhantomData<T>,
+}
 
 /// The C structure of a peer.
 #[repr(transparent)]
@@ -87,10 +91,14 @@ impl<T: Peer> Registration<T> {
     /// `EEXIST` if a peer of this name is registered, `EINVAL` for a name that is too long,
     /// `ENOSPC` if there are too many peers.
     pub fn new() -> Result<Self> {
+        let table = Self::TABLE;
         // SAFETY: The table lives as long as the module, whose end drops the registration.
-        to_result(unsafe { bindings::rdma_peer_register(&Self::TABLE.0) })?;
+        to_result(unsafe { bindings::rdma_peer_register(&table.0) })?;
         // INVARIANT: The peer is registered now.
-        Ok(Self(PhantomData))
+        Ok(Self {
+            table,
+            _peer: PhantomData,
+        })
     }
 }
 
@@ -98,7 +106,7 @@ impl<T: Peer> Drop for Registration<T> {
     fn drop(&mut self) {
         // SAFETY: By the type invariants. No context is left, since each of them keeps the module
         // loaded.
-        unsafe { bindings::rdma_peer_unregister(&Self::TABLE.0) };
+        unsafe { bindings::rdma_peer_unregister(&self.table.0) };
     }
 }
 
