@@ -23,7 +23,7 @@ use kernel::{
         self,
         Bound, //
     },
-    devres,
+    devres::Devres,
     pr_warn_once,
     prelude::*,
     sync::{
@@ -71,12 +71,16 @@ impl State {
 }
 
 /// The binding of a device to its driver.
-///
+#[derive(Clone)]
+pub(super) struct Binding(Arc<Watch>);
+
 /// # Invariants
 ///
-/// The state has an [`End`], whose drop is a part of the unbinding of the device.
-#[derive(Clone)]
-pub(super) struct Binding(Arc<State>);
+/// `state` has an [`End`], which is dropped when the device is unbound, or together with this.
+struct Watch {
+    state: Arc<State>,
+    _end: Devres<End>,
+}
 
 impl Binding {
     /// The binding of `device` to its present driver.
@@ -90,20 +94,23 @@ impl Binding {
             GFP_KERNEL,
         )?;
         let end = End(state.clone());
-        devres::register::<End, Error>(device, Ok(end), GFP_KERNEL)?;
-        // INVARIANT: The end was just registered.
-        Ok(Self(state))
+        // INVARIANT: The end belongs to the device's resources from now on.
+        let watch = Watch {
+            _end: Devres::new::<Error>(device, Ok(end))?,
+            state,
+        };
+        Ok(Self(Arc::new(watch, GFP_KERNEL)?))
     }
 
     /// Keeps the device bound until the guard is dropped, or returns `None` if its driver was
     /// unbound.
     fn try_enter(&self) -> Option<Entered<'_>> {
         // INVARIANT: A user was just added.
-        self.0.enter().then(|| Entered(&self.0))
+        self.0.state.enter().then(|| Entered(&self.0.state))
     }
 }
 
-/// The end of a binding.
+/// The end of a binding, or of the interest in it.
 struct End(Arc<State>);
 
 impl Drop for End {

@@ -47,6 +47,23 @@ impl Host {
         })
     }
 
+    /// The number of resources that the device releases when it is unbound. Nothing adds or removes
+    /// resources meanwhile.
+    pub(crate) fn resources(&self) -> usize {
+        let raw: *mut bindings::device = core::ptr::from_ref(self.device()).cast_mut().cast();
+        // SAFETY: The device is valid, and nothing changes the list.
+        unsafe {
+            let head = &raw mut (*raw).devres_head;
+            let mut entry = (*head).next;
+            let mut count = 0;
+            while entry != head {
+                entry = (*entry).next;
+                count += 1;
+            }
+            count
+        }
+    }
+
     /// The device.
     pub(crate) fn device(&self) -> &device::Device<Bound> {
         let device: &faux::Device<Bound> = self.faux.as_ref();

@@ -112,7 +112,7 @@ pub(super) struct Null(u32);
 implement_null!(Null);
 
 /// The minimal configuration of a device on `bound`.
-fn config(bound: &device::Device<Bound>) -> Config<'_> {
+pub(super) fn config(bound: &device::Device<Bound>) -> Config<'_> {
     Config {
         bound_device: bound,
         parent: bound,
@@ -188,6 +188,16 @@ suite! { rust_rdma_null {
             let without = Config { ports, ..config(host.device()) };
             check!(register(&without).is_err_and(|error| error == EINVAL));
         }
+    }
+
+    /// A driver registers a device again each time after a suspend or a reset.
+    fn a_registration_leaves_no_resources_of_the_bound_device() {
+        let host = Host::new(c"rdma_test")?;
+        let before = host.resources();
+        let registration = register_on(&host)?;
+        check!(host.resources() > before);
+        drop(registration);
+        check!(host.resources() == before);
     }
 
     fn a_registration_ends_with_its_binding() {
