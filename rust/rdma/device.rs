@@ -202,11 +202,22 @@ impl<T: Driver> Device<T> {
     }
 
     /// Reports an event of a port to clients. Can be called in any context.
-    pub fn dispatch_port_event(&self, port: u32, event: PortEvent) {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a port that does not exist: clients use the number as an index without a check.
+    pub fn dispatch_port_event(&self, port: u32, event: PortEvent) -> Result {
+        // SAFETY: The number of ports does not change.
+        let ports = unsafe { (*self.as_raw()).phys_port_cnt };
+        if !(1..=ports).contains(&port) {
+            return Err(EINVAL);
+        }
         let mut record = self.event(event.as_raw());
         record.element.port_num = port;
-        // SAFETY: The device is registered by the type invariants. The core copies the record.
+        // SAFETY: The device is registered by the type invariants, and has the port. The core
+        // copies the record.
         unsafe { bindings::ib_dispatch_event(&record) };
+        Ok(())
     }
 
     /// Reports an event of the device to clients. Can be called in any context.

@@ -271,7 +271,7 @@ impl EventTarget for PortEvents {
             }
             _ => return,
         };
-        device.dispatch_port_event(PORT.into(), event);
+        let _ = device.dispatch_port_event(PORT.into(), event);
     }
 }
 
