@@ -220,13 +220,17 @@ unsafe fn attributes(attr: *const bindings::ib_cq_init_attr) -> CqAttr {
 
 /// # Safety
 ///
-/// Called by the core as `create_cq` of a device of `T` for a kernel client: `cq` is allocated and
-/// not in use.
+/// Called by the core as `create_cq` of a device of `T`: `cq` is allocated and not in use. The core
+/// also calls it for a process, with its `attrs`, if the device has no CQs of processes.
 pub(super) unsafe extern "C" fn create<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
     attr: *const bindings::ib_cq_init_attr,
-    _attrs: *mut bindings::uverbs_attr_bundle,
+    attrs: *mut bindings::uverbs_attr_bundle,
 ) -> c_int {
+    // The queue of the CQ would be in the kernel, where the process can't use it.
+    if !attrs.is_null() {
+        return EOPNOTSUPP.to_errno();
+    }
     from_result(|| {
         // SAFETY: By the function's safety requirements; the core has set the device, which stays
         // registered.

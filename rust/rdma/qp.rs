@@ -325,13 +325,17 @@ unsafe fn create_with<T: QueuePairs>(
 
 /// # Safety
 ///
-/// Called by the core as `create_qp` of a device of `T` without user contexts: `qp` is allocated
-/// and not in use, `attr` valid and writable, `udata` null.
+/// Called by the core as `create_qp` of a device of `T` without QPs of processes: `qp` is allocated
+/// and not in use, `attr` as [`create_with`] requires it.
 pub(super) unsafe extern "C" fn create<T: QueuePairs>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
+    // The queues of the QP would be in the kernel, where the process can't use them.
+    if !udata.is_null() {
+        return EOPNOTSUPP.to_errno();
+    }
     // SAFETY: By the function's safety requirements; the core has set the PD.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*qp).pd);
