@@ -7,3 +7,4 @@ pub(crate) mod null;
 pub(crate) mod qp_attr;
 pub(crate) mod registers;
 pub(crate) mod udata;
+pub(crate) mod verbs;

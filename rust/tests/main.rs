@@ -48,6 +48,7 @@ impl kernel::Module for Module {
             ("rdma::qp_attr", rdma::tests::qp_attr::CASES),
             ("rdma::registers", rdma::tests::registers::CASES),
             ("rdma::udata", rdma::tests::udata::CASES),
+            ("rdma::verbs", rdma::tests::verbs::CASES),
             ("hw_random", hw_random::tests::CASES),
             ("sync", sync::tests::CASES),
             ("examples", examples::CASES),
