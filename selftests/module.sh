@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The driver can be removed at any time: unbound or unloaded, with traffic, with an open context.
+# So can its device: by a reset of the PCI function.
 # testbed: --path direct
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
+
+hooks=${TESTBED_MODULES:-$top/build}/kverbs/hooks.ko
 
 unbind() { virtio_device 1 >"$driver/unbind"; }
 bind() {
@@ -21,8 +24,12 @@ insert() {
 	until_ok 20 device_up
 }
 
+# Prints the PCI function of the virtio device.
+function_of() { dirname "$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 1)")"; }
+
 # A failed test may have left the device without its driver.
 after_failure() {
+	[[ ! -d /sys/module/hooks ]] || rmmod hooks
 	[[ -d $driver ]] || insmod "$module"
 	[[ -n $(device 1) ]] || bind
 }
@@ -84,7 +91,51 @@ test_peer_survives() {
 	traffic
 }
 
-tests=(test_unbind_and_bind test_remove_with_traffic)
+# The queues share an interrupt vector, as those of a device with few vectors.
+test_shared_vector() {
+	local function
+	function=$(function_of)
+	unbind
+	insmod "$hooks" few_vectors="${function##*/}"
+	bind
+	grep "$(virtio_device 1)-virtqueues" /proc/interrupts
+	traffic
+	unbind
+	bind
+	traffic
+	unbind
+	rmmod hooks
+	bind
+	[[ $(</proc/interrupts) != *"$(virtio_device 1)-virtqueues"* ]]
+	traffic
+}
+
+# A reset of the PCI function. The driver is unbound before it and bound after it.
+test_reset_of_the_function() {
+	local function
+	function=$(function_of)
+	[[ -e $function/reset ]] || skip "the function can't be reset"
+	cat "$function/reset_method"
+	for _ in 1 2; do
+		start_watch
+		echo 1 >"$function/reset"
+		watch_is_told
+		until_ok 20 device_up
+		traffic
+	done
+	start_soak
+	echo 1 >"$function/reset"
+	soak_ends
+	until_ok 20 device_up
+	traffic
+	# Its data was dropped once, so the driver can still be unbound.
+	unbind
+	bind
+	traffic
+}
+
+tests=(test_unbind_and_bind test_remove_with_traffic test_shared_vector
+	test_reset_of_the_function)
 in_rfc_mode || tests+=(test_remove_and_insert test_unbind_with_traffic test_remove_with_open_context
 	test_peer_survives)
 run_tests "${tests[@]}"

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::bindings;
 use core::ptr::{
+    self,
     null_mut,
     NonNull, //
 };
@@ -263,6 +264,8 @@ impl Device<Core<'_>> {
                 GFP_KERNEL,
             )?;
         }
+        let handlers = info.iter().filter(|info| info.callback.is_some()).count();
+        let handlers = u32::try_from(handlers)?;
         let place = KBox::new_uninit(GFP_KERNEL)?;
         let queues = KBox::into_raw(KBox::write(place, Virtqueues::reserve(self, queues)?));
         // A reader that sees the pointer also sees the data that it points to.
@@ -290,20 +293,37 @@ impl Device<Core<'_>> {
         }
         // SAFETY: From `into_raw()` above, and shared from here on.
         let queues = unsafe { &*queues };
+        let has_own_vectors = self.has_vector(handlers);
         for (info, vq) in queues.0.iter().zip(&found) {
             // Every queue has a name, so the transport left none out.
             let vq = NonNull::new(*vq).ok_or(ENOENT)?;
             // SAFETY: The queue is reserved, and new; `vq` is this device's. `remove_queues()`
             // releases the queue a grace period before it deletes `vq`.
             unsafe { info.queue.attach(vq) };
-            if let (Some(index), Some(_)) = (info.cpu, &info.handler) {
+            if let (Some(index), Some(_), true) = (info.cpu, &info.handler, has_own_vectors) {
                 self.set_affinity(vq, index);
             }
         }
         Ok(())
     }
 
-    /// Sends the interrupts of `vq`, a queue of the device, to the online CPU number `index`.
+    /// Whether the device has an interrupt vector with this number. Number 0 is for changes of the
+    /// configuration. If each queue with a handler has a vector of its own, the number of these
+    /// queues is the last vector. Queues that share a vector have vector 1.
+    ///
+    /// The PCI transport does not tell whether queues share a vector. It also forgets to remove the
+    /// affinity of a shared vector when it frees the vector, of which the kernel then warns.
+    fn has_vector(&self, number: u32) -> bool {
+        let Some(function) = self.pci_function() else {
+            // Other transports that know affinities have an interrupt for each queue.
+            return true;
+        };
+        // SAFETY: The abstraction is transparent over the C structure, and valid.
+        unsafe { bindings::pci_irq_vector(ptr::from_ref(function).cast_mut().cast(), number) > 0 }
+    }
+
+    /// Sends the interrupts of `vq`, a queue of the device, to the online CPU number `index`. The
+    /// queue shares its vector with no other queue.
     fn set_affinity(&self, vq: NonNull<bindings::virtqueue>, index: u32) {
         // SAFETY: The device is valid. `cpumask_of()` has a mask for each CPU, and
         // `cpumask_local_spread()` returns an online CPU. The queue exists until `remove_queues()`,
