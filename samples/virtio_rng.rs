@@ -112,10 +112,12 @@ impl Rng {
         )?;
         dev.find_vqs(info)?;
         dev.ready()?;
-        self.request(&mut self.state.lock(), buffer)
+        self.request(&mut self.state.lock(), buffer)?;
+        self.queue.kick();
+        Ok(())
     }
 
-    /// Gives the device the buffer.
+    /// Gives the device the buffer. The caller then notifies the device.
     fn request(&self, state: &mut State, mut buffer: Buffer) -> Result {
         // Zeroed: otherwise a device that writes less than it reports would repeat bytes that were
         // read.
@@ -124,7 +126,6 @@ impl Rng {
             state.buffer = Some(buffer);
             return Err(error);
         }
-        self.queue.kick();
         Ok(())
     }
 
@@ -157,10 +158,18 @@ impl HwRng for Rng {
             if state.unread.is_empty() {
                 if let Some(buffer) = state.buffer.take() {
                     self.request(&mut state, buffer)?;
+                    // Without the lock, since a notification may cost a VM exit.
+                    drop(state);
+                    self.queue.kick();
+                    state = self.state.lock();
                 }
             }
             if data.remaining() == 0 || !can_wait {
                 return Ok(());
+            }
+            // The device may have answered while the lock was not held.
+            if state.buffer.is_some() || state.is_stopped {
+                continue;
             }
             if self.changed.wait_interruptible(&mut state) {
                 return Err(ERESTARTSYS);

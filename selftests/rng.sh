@@ -12,6 +12,7 @@ machines=(1)
 sample=${TESTBED_MODULES:-$top/build}/module/samples/virtio_rng_sample.ko
 driver=/sys/bus/virtio/drivers/virtio_rng_sample
 core=/sys/class/misc/hw_random
+hooks=${TESTBED_MODULES:-$top/build}/kverbs/hooks.ko
 
 # Prints the entropy devices in the order of their slots. The first one answers.
 devices() {
@@ -96,6 +97,7 @@ remove() {
 
 cleanup() {
 	echo 1 >/sys/bus/pci/rescan
+	[[ ! -d /sys/module/hooks ]] || rmmod hooks
 	[[ ! -d $driver ]] || timeout 60 rmmod virtio_rng_sample
 }
 
@@ -131,6 +133,25 @@ test_unbind_while_a_read_waits() {
 	start_read
 	echo "$silent" >$driver/unbind
 	read_ends
+	use "$good"
+	draws
+	remove
+}
+
+# A reader notifies the device while the driver is unbound. The queue is deleted only after the
+# notification has ended.
+test_unbind_during_a_notification() {
+	insert
+	use "$good"
+	draw >"$work/drawn"
+	insmod "$hooks" slow_notify="$good"
+	draw >"$work/drawn" 2>&1 &
+	until_ok 30 grep -q Y /sys/module/hooks/parameters/notifying
+	echo "$good" >$driver/unbind
+	wait $! || true
+	grep -q N /sys/module/hooks/parameters/overtaken
+	rmmod hooks
+	echo "$good" >$driver/bind
 	use "$good"
 	draws
 	remove
@@ -199,5 +220,5 @@ test_reset_of_the_function() {
 }
 
 run_tests test_reads_differ test_bind_and_unbind test_unbind_while_a_read_waits \
-	test_unplug_while_a_read_waits test_remove_module_while_a_read_waits \
+	test_unbind_during_a_notification test_unplug_while_a_read_waits test_remove_module_while_a_read_waits \
 	test_reset_of_the_function
