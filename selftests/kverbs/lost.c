@@ -64,6 +64,19 @@ static int write_nothing(struct ib_cqe *cqe)
 	return ib_post_send(lost.side.qp, &wr.wr, NULL);
 }
 
+/* Connects the QP to itself, a second time after it was in ERR. */
+static int connect_twice(struct pair *pair)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+	int ret;
+
+	ret = side_connect(pair, &lost.side, &lost.side);
+	ret = ret ?: ib_modify_qp(lost.side.qp, &attr, IB_QP_STATE);
+	attr.qp_state = IB_QPS_RESET;
+	ret = ret ?: ib_modify_qp(lost.side.qp, &attr, IB_QP_STATE);
+	return ret ?: side_connect(pair, &lost.side, &lost.side);
+}
+
 /* Creates a QP that is connected to itself. */
 static int lost_init(struct pair *pair, enum ib_poll_context context)
 {
@@ -94,7 +107,7 @@ static int lost_init(struct pair *pair, enum ib_poll_context context)
 	side->qp = ib_create_qp(pair->pd, &attr);
 	if (IS_ERR(side->qp))
 		return PTR_ERR(side->qp);
-	return side_connect(pair, side, side);
+	return connect_twice(pair);
 }
 
 static bool overflow(struct pair *pair, enum ib_poll_context context)
@@ -117,6 +130,11 @@ static bool overflow(struct pair *pair, enum ib_poll_context context)
 	}
 	EXPECT(wait_for_completion_timeout(&lost.overflow, PATIENCE));
 	complete(&lost.proceed);
+	/* The device may still execute the work requests of a QP that was not moved to ERR. So
+	 * they are not flushed. */
+	if (context == IB_POLL_DIRECT)
+		ib_process_cq_direct(lost.side.send_cq, -1);
+	EXPECT(!completion_done(&lost.writes[WRITES - 1]->done));
 
 	task = kthread_run(drain, NULL, "kverbs drain");
 	EXPECT(!IS_ERR(task));

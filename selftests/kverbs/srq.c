@@ -152,6 +152,58 @@ static bool test_srq(struct pair *pair)
 	return passed;
 }
 
+static void ignore(struct ib_cq *cq, void *context)
+{
+}
+
+/* A QP is destroyed before its completions are polled. The slots of their receives are free again,
+ * and the completions are never seen. */
+static bool destroy_unpolled(struct shared *shared, struct ib_cq *cq)
+{
+	struct pair *pair = shared->pair;
+	struct side b = { .recv_cq = cq, .send_cq = pair->b.send_cq, .memory = pair->b.memory,
+		.dma = pair->b.dma };
+	struct work *recv[8], *send = work_get();
+	struct ib_wc wc;
+	int i;
+
+	EXPECT(side_of(pair, &shared->recv[0], &b, shared->srq));
+	EXPECT(side_of(pair, &shared->send[0], &pair->a, NULL));
+	EXPECT(!side_connect(pair, &shared->send[0], &shared->recv[0]));
+	EXPECT(!side_connect(pair, &shared->recv[0], &shared->send[0]));
+	for (i = 0; i < 8; i++) {
+		recv[i] = work_get();
+		EXPECT(!post(shared, recv[i], i * MESSAGE));
+	}
+	EXPECT(!post_send(pair, &shared->send[0], send, 0, MESSAGE));
+	EXPECT(work_wait(send, IB_WC_SUCCESS));
+	EXPECT(post(shared, recv[0], 0) == -ENOMEM);
+	ib_destroy_qp(shared->recv[0].qp);
+	shared->recv[0].qp = NULL;
+	EXPECT(!post(shared, recv[0], 0));
+	EXPECT(ib_poll_cq(cq, 1, &wc) == 0);
+	return true;
+}
+
+static bool test_srq_unpolled(struct pair *pair)
+{
+	struct ib_cq_init_attr cq_attr = { .cqe = DEPTH };
+	struct ib_srq_init_attr attr = {
+		.attr = { .max_wr = 8, .max_sge = 1 },
+		.srq_type = IB_SRQT_BASIC,
+	};
+	struct ib_cq *cq = ib_create_cq(pair->dev, ignore, NULL, NULL, &cq_attr);
+	struct shared shared = { .pair = pair };
+	bool passed;
+
+	EXPECT(!IS_ERR(cq));
+	shared.srq = ib_create_srq(pair->pd, &attr);
+	passed = !IS_ERR(shared.srq) && attr.attr.max_wr == 8 && destroy_unpolled(&shared, cq);
+	shared_free(&shared);
+	ib_destroy_cq(cq);
+	return passed;
+}
+
 static bool has_srq(struct ib_device *dev)
 {
 	return dev->attrs.max_srq;
@@ -160,5 +212,6 @@ static bool has_srq(struct ib_device *dev)
 const struct test srq_tests[] = {
 	/* abi */
 	{ "srq", test_srq, has_srq },
+	{ "srq_unpolled", test_srq_unpolled, has_srq },
 	{},
 };
