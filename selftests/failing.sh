@@ -85,6 +85,16 @@ test_unbind_waits() {
 	traffic
 }
 
+# A machine is powered off while its device does not confirm a reset. The script slow.sh runs this
+# test last, since it ends VM 2.
+test_power_off() {
+	on 2 insmod "$kverbs" device="$(device 2)" slow_reset=1
+	until_ok 60 link_is 2 DOWN
+	on 2 sh -c 'echo o >/proc/sysrq-trigger; sleep 100' || true
+	gone() { ! on 2 true; }
+	until_ok 60 gone
+}
+
 # Pages that programs have pinned: those of memory regions and rings.
 pinned() {
 	# Adds the counts of the processors to the total.

@@ -12,13 +12,17 @@
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
 # Writes without a pause, also after errors. A write may wait for a new connection, so a program
-# that does not end is killed at the end of the test.
+# that does not end is killed at the end of the test. The node of a disk that is gone is not made
+# again as a file.
 start_writer() {
 	rm -f "$work/stop"
 	: >"$work/rounds"
 	while [[ ! -e $work/stop ]]; do
-		dd if=/dev/zero of="$1" bs=64k count=16 oflag=direct conv=notrunc status=none || sleep 1
-		echo round >>"$work/rounds"
+		if dd if=/dev/zero of="$1" bs=64k count=16 oflag=direct conv=notrunc,nocreat; then
+			echo round >>"$work/rounds"
+		else
+			sleep 1
+		fi
 	done 2>/dev/null &
 	has_written() { (($(wc -l <"$work/rounds") >= 3)); }
 	until_ok 60 has_written
@@ -40,8 +44,22 @@ fail_device() {
 	unbind
 }
 
+unplug() {
+	local function
+	function=$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 1)/..")
+	timeout 120 bash -c "echo 1 >$function/remove"
+	[[ ! -e $function ]]
+}
+
+# Binds the device or, after it was unplugged, finds it again.
 bind() {
-	virtio_device 1 >"$driver/bind"
+	local name
+	name=$(virtio_device 1)
+	if [[ -n $name ]]; then
+		echo "$name" >"$driver/bind"
+	else
+		echo 1 >/sys/bus/pci/rescan
+	fi
 	until_ok 120 device_up
 }
 
@@ -65,13 +83,17 @@ loses() {
 	stop_writer
 }
 
-file_of_nfs() { echo /mnt/file; }
+file_of_nfs() {
+	: >/mnt/file
+	echo /mnt/file
+}
 file_of_nvme() { echo /dev/nvme0n1; }
 file_of_iser() { disk; }
 
 test_unbind_under_nfs() { loses unbind nfs; }
 test_fail_under_nfs() { loses fail_device nfs; }
 test_unbind_under_nvme() { loses unbind nvme; }
+test_unplug_under_nvme() { loses unplug nvme; }
 test_fail_under_nvme() { loses fail_device nvme; }
 test_unbind_under_iser() { loses unbind iser; }
 test_fail_under_iser() { loses fail_device iser; }
