@@ -232,6 +232,18 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_reads_no_replies_holds_nobody_up() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let stream = ClientStream::new(server).unwrap();
+        let interrupt = marked(1);
+        // More than the socket holds, and nobody reads.
+        let sent = stream.send(&vec![0; 64 << 20], interrupt.as_fd());
+        let error = sent.expect_err("there is no room");
+        assert_eq!(error.kind(), io::ErrorKind::Interrupted);
+        drop(client);
+    }
+
+    #[test]
     fn descriptors_stay_with_a_message_that_two_reads_cut() {
         let (mut client, server) = UnixStream::pair().unwrap();
         let mut stream = ClientStream::new(server).unwrap();

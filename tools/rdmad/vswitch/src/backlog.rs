@@ -245,6 +245,24 @@ mod tests {
     }
 
     #[test]
+    fn a_source_with_single_frames_waits_for_its_turns() {
+        const FRAMES: usize = 400;
+        let (mut backlog, push) = backlog();
+        push(&mut backlog, A, FRAMES + 2 * TOGETHER, 1000);
+        let mut sent = [0; 2];
+        while sent[0] < FRAMES {
+            if backlog.len_of(B) == 0 {
+                push(&mut backlog, B, 1, 60);
+            }
+            for len in next(&mut backlog, 1) {
+                sent[usize::from(len == 60)] += 1;
+            }
+        }
+        let turns = FRAMES * 1000 / QUANTUM as usize;
+        assert!(sent[1] <= turns + 2, "{sent:?} in {turns} turns");
+    }
+
+    #[test]
     fn the_newest_frames_of_long_queues_are_dropped() {
         let (mut backlog, push) = backlog();
         push(&mut backlog, A, 200, 100);

@@ -192,4 +192,19 @@ mod tests {
         let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
         assert_eq!(shares, [2, 0]);
     }
+
+    #[test]
+    fn a_flood_of_addresses_does_not_sweep_for_each_frame() {
+        let (mut table, start) = (MacTable::with_capacity(1, 1), Instant::now());
+        table.learn([2; 6], FIRST, start);
+        let half = Duration::from_millis(500);
+        let mut now = start + AGEING - half;
+        table.learn([4; 6], FIRST, now);
+        now += half;
+        table.learn([4; 6], FIRST, now);
+        assert_eq!(table.find(&[4; 6], now), None, "swept half a second ago");
+        now += half;
+        table.learn([4; 6], FIRST, now);
+        assert_eq!(table.find(&[4; 6], now), Some(FIRST));
+    }
 }

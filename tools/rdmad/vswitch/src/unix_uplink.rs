@@ -271,3 +271,49 @@ impl AsFd for UnixUplink {
         self.peer.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Both ends of an uplink, with sockets in a folder.
+    fn ends(dir: &Path) -> [UnixUplink; 2] {
+        let [a, b] = ["a", "b"].map(|name| dir.join(name));
+        let bind = |path: &Path| {
+            let socket = UnixDatagram::bind(path).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        };
+        let sockets = [bind(&a), bind(&b)];
+        let [first, second] = sockets;
+        [(first, b), (second, a)].map(|(socket, peer)| UnixUplink::new(socket, peer).unwrap())
+    }
+
+    /// Lets both ends read what the other one sent, until nothing is left.
+    fn exchange(ends: &mut [UnixUplink; 2]) {
+        let pool = FramePool::new(1);
+        for turn in 0..10 {
+            while ends[turn % 2].receive(&mut [0; 200], &pool).is_ok() {}
+        }
+    }
+
+    #[test]
+    fn greetings_keep_the_agreement_and_silence_ends_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ends = ends(dir.path());
+        ends.iter_mut().for_each(UnixUplink::renew);
+        exchange(&mut ends);
+        for _ in 0..3 * SILENCE {
+            ends.iter_mut().for_each(UnixUplink::renew);
+            assert!(ends.iter().all(UnixUplink::takes_batches));
+            exchange(&mut ends);
+        }
+        for _ in 0..=SILENCE {
+            assert!(ends[0].takes_batches());
+            ends[0].renew();
+        }
+        assert!(!ends[0].takes_batches());
+    }
+}

@@ -87,3 +87,35 @@ fn a_socket_that_takes_a_frame_now_and_then_counts_as_stalled() {
     let sent = link.send(pool.take(100).unwrap(), SENDER, later);
     assert_eq!((sent, link.stalled), (Delivery::Done, false));
 }
+
+/// Sources with waiting frames divide the number of frames from which on new ones are marked.
+#[test]
+fn sources_share_the_frames_that_wait_without_a_mark() {
+    const SOURCES: usize = 4;
+    const EACH: usize = 30;
+    /// A quarter of the frames of a single source.
+    const SHARE: usize = 16;
+    let now = Instant::now();
+    let (mut link, far, _dir) = full(now, 50);
+    let pool = FramePool::new(SOURCES * EACH);
+    for _ in 0..EACH {
+        for source in 1..SOURCES {
+            let mut frame = pool.take(100).unwrap();
+            frame.fill(0);
+            // The number of the source, and an IPv6 header with ECT(0).
+            frame[11..16].copy_from_slice(&[source as u8, 0x86, 0xdd, 0x60, 0x20]);
+            let sender = Sender {
+                source: SourceIndex(source),
+                ..SENDER
+            };
+            assert_eq!(link.send(frame, sender, now), Delivery::Done);
+        }
+    }
+    let mut marked = [0; SOURCES];
+    let mut bytes = [0; 200];
+    while far.recv(&mut bytes).is_ok() {
+        marked[usize::from(bytes[11]) % SOURCES] += usize::from(bytes[15] == 0x30);
+        link.retry(now);
+    }
+    assert_eq!(marked[1..], [EACH - SHARE - 1; SOURCES - 1]);
+}
