@@ -231,6 +231,55 @@ fn a_duplicate_of_what_is_still_to_be_answered_changes_nothing() {
 }
 
 #[test]
+fn a_late_duplicate_of_a_read_leaves_the_answers_that_wait() {
+    let mut sim = sim(Settings::default());
+    let start = sim.ends[1].responder.expected_psn();
+    let first = request(&sim, read(LEN as u32), 0, &[]);
+    sim.ends[1].deliver(&first, sim.now);
+    assert_eq!(answers(&mut sim).len(), 2);
+    let others = [8, 2000].map(|length| {
+        let frame = request(&sim, read(length), 0, &[]);
+        sim.ends[1].deliver(&frame, sim.now);
+        frame
+    });
+    // The request of the first READ took another way through the network. The requester that has
+    // gone back repeats the later ones, too.
+    sim.ends[1].deliver(&first, sim.now);
+    for frame in &others {
+        sim.ends[1].deliver(frame, sim.now);
+    }
+    let psns = answers(&mut sim).into_iter().map(|(psn, _)| psn);
+    assert_eq!(
+        Vec::from_iter(psns),
+        [0, 2, 3, 4, 5].map(|ahead| start.add(ahead)),
+        "first and last packets, in the order of the requests"
+    );
+}
+
+#[test]
+fn a_duplicate_restarts_an_answer_that_was_sent_in_part() {
+    let mut sim = sim(Settings::default());
+    let start = sim.ends[1].responder.expected_psn();
+    let first = request(&sim, read(4096), 0, &[]);
+    sim.ends[1].deliver(&first, sim.now);
+    let later = request(&sim, read(8), 0, &[]);
+    sim.ends[1].deliver(&later, sim.now);
+    sim.ends[1].transmit(1500, sim.now);
+    assert_eq!(sim.ends[1].world.out.drain(..).count(), 2);
+    sim.ends[1].deliver(&first, sim.now);
+    sim.ends[1].transmit(usize::MAX, sim.now);
+    let frames = Vec::from_iter(sim.ends[1].world.out.drain(..));
+    let psns = frames.iter().map(|frame| {
+        let packet = Packet::parse(frame).expect("a sound packet");
+        packet.headers.bth.psn
+    });
+    assert_eq!(
+        Vec::from_iter(psns),
+        [0, 1, 2, 3, 4].map(|ahead| start.add(ahead))
+    );
+}
+
+#[test]
 fn ranges_are_checked_as_a_whole_and_if_there_is_one() {
     let nowhere = Reth {
         va: 0,

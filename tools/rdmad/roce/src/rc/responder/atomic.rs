@@ -54,7 +54,7 @@ impl<R> Responder<R> {
         }
         self.results.push_back((self.expected, answer));
         self.next_msn();
-        self.queue(self.expected, answer, false);
+        self.queue(answer);
     }
 
     /// Answers a duplicate from its stored result. Ignores a request without a stored result, which

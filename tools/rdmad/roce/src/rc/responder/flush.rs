@@ -29,7 +29,7 @@ impl<R> Responder<R> {
         }
         env.flush(&flush)?;
         self.next_msn();
-        self.queue(self.expected, ResponseContent::Flushed, false);
+        self.queue(ResponseContent::Flushed);
         self.flushes.note(self.expected, 1);
         Ok(())
     }

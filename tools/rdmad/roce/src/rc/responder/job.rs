@@ -69,7 +69,7 @@ impl<R> Responder<R> {
         self.make_room()?;
         self.admit(reth, AccessFlags::REMOTE_READ, env)?;
         self.next_msn();
-        self.queue(self.expected, read_of(reth), false);
+        self.queue(read_of(reth));
         let count = packets(reth.length, self.connection.mtu);
         self.reads.note(self.expected, count);
         Ok(count)
@@ -110,33 +110,47 @@ impl<R> Responder<R> {
         usize::from(self.attr.max_dest_rd_atomic.min(MAX_RD_ATOMIC))
     }
 
-    pub(super) fn queue(&mut self, psn: Psn, answer: ResponseContent, duplicate: bool) {
+    /// Queues the answer to the request with the expected PSN.
+    pub(super) fn queue(&mut self, answer: ResponseContent) {
         self.jobs.push(Job {
             answer,
-            psn,
-            duplicate,
+            psn: self.expected,
+            duplicate: false,
             msn: self.msn,
         });
     }
 
     /// Queues the answer to a duplicate.
     pub(super) fn queue_again(&mut self, psn: Psn, answer: ResponseContent) {
-        // If the first answer is still queued, it also answers the duplicate. Otherwise the
-        // requester has gone back to this PSN: it has received all earlier answers and repeats all
-        // later requests, so queued answers with later PSNs are dropped.
+        // If the first answer is still queued, it also answers the duplicate.
         let to_come =
             |job: &Job| psn.since(job.psn) >= 0 && job.end(&self.connection).since(psn) > 0;
         if self.jobs.iter().any(to_come) {
             return;
         }
-        self.jobs
-            .drop_newest(|job| job.end(&self.connection).since(psn) > 0);
+        let again = Job {
+            answer,
+            psn,
+            duplicate: true,
+            msn: self.msn,
+        };
+        // Answers with later PSNs stay. If the requester has gone back, it repeats their requests,
+        // which then find them queued. If the duplicate is late, the requester waits for them.
+        let later = self.jobs.iter().position(|job| job.psn.since(psn) > 0);
+        let end = again.end(&self.connection);
+        if let Some(job) = later.and_then(|index| self.jobs.get_mut(index)) {
+            // The rest of the answer to the same READ is sent again from `psn` on.
+            if end.since(job.psn) > 0 {
+                *job = again;
+                return;
+            }
+        }
         let room = match answer {
             ResponseContent::Flushed => self.has_room_for_flush(),
             _ => self.jobs.limited() < self.job_limit(),
         };
         if room {
-            self.queue(psn, answer, true);
+            self.jobs.insert(later, again);
         }
     }
 

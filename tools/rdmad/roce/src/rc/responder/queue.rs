@@ -49,12 +49,15 @@ impl JobQueue {
         self.forget(job);
     }
 
-    /// Removes the newest answers, as long as `drops` holds for them.
-    pub(super) fn drop_newest(&mut self, drops: impl Fn(&Job) -> bool) {
-        while self.jobs.back().is_some_and(&drops) {
-            let job = self.jobs.pop_back();
-            self.forget(job);
-        }
+    /// Adds an answer before the one at `index`, or behind all.
+    pub(super) fn insert(&mut self, index: Option<usize>, job: Job) {
+        self.limited += usize::from(job.is_limited());
+        self.jobs.insert(index.unwrap_or(self.jobs.len()), job);
+    }
+
+    /// The answer at `index`. The caller must not change its kind.
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Job> {
+        self.jobs.get_mut(index)
     }
 
     /// Removes the oldest of the answers that `max_dest_rd_atomic` limits, if it is the answer to a

@@ -32,7 +32,7 @@ fn queues_grow_as_long_as_is_said() {
         }
         for _ in 0..flush::WAITING {
             assert!(responder.has_room_for_flush());
-            responder.queue(psn, ResponseContent::Flushed, false);
+            responder.queue(ResponseContent::Flushed);
         }
         assert!(!responder.has_room_for_flush());
         for _ in 0..1000 {
