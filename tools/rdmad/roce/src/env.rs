@@ -5,7 +5,10 @@
 //! One value may implement all three traits: requester and responder receive the environment as an
 //! argument of each call and store no reference to it.
 
+use std::time::Instant;
+
 use crate::frame::Frame;
+use crate::net::Mac;
 use crate::work::{
     AccessFlags, AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr, WcStatus,
 };
@@ -42,12 +45,22 @@ pub enum Incident {
 
 /// The outgoing side of a port.
 pub trait Output {
-    /// A buffer for a frame of `len` bytes, or `None` if all buffers are in use. `transmit` then
-    /// stops with [`Pause::NoFrame`](crate::Pause::NoFrame), and the caller repeats it when a
-    /// buffer is free.
-    fn frame(&mut self, len: usize) -> Option<Frame>;
+    /// A buffer for a frame of `len` bytes to the MAC address `to`, or `None` if there is no room.
+    /// `transmit` then stops with [`Pause::NoFrame`](crate::Pause::NoFrame), and the caller repeats
+    /// it when there is room.
+    fn frame(&mut self, to: &Mac, len: usize) -> Option<Frame>;
     /// Sends a complete frame. The frame may get lost: there is no error to return.
     fn send(&mut self, frame: Frame);
+    /// The ticket of the frame to `to` that was taken last.
+    fn ticket(&self, to: &Mac) -> u64 {
+        let _ = to;
+        0
+    }
+    /// Whether the frame to `to` with this ticket waits in this host.
+    fn is_waiting(&self, to: &Mac, ticket: u64) -> bool {
+        let _ = (to, ticket);
+        false
+    }
     /// Counts an incident, if the environment has counters.
     fn count(&mut self, what: Incident) {
         let _ = what;
@@ -80,6 +93,30 @@ pub trait RequesterEnv: Output {
     /// Whether a rate limit causes pauses between packets. If so, each packet requests an
     /// acknowledgement: otherwise the requester would treat a pause as a loss.
     fn is_slow(&self) -> bool {
+        false
+    }
+    /// Permits a request to which the peer responds, after which responses of `packets` packets are
+    /// outstanding in all. If the port can't take as many, returns false. `transmit` then stops
+    /// with [`Pause::NoFrame`](crate::Pause::NoFrame), and the caller repeats it when responses of
+    /// other QPs have arrived.
+    fn may_request(&mut self, packets: u32) -> bool {
+        let _ = packets;
+        true
+    }
+    /// Number of packets that the requester may send after a pause.
+    fn share(&self) -> u64 {
+        u64::MAX
+    }
+    /// Whether so many frames from or to the port wait in this host that a loss is likely to be
+    /// caused by congestion.
+    fn is_crowded(&self) -> bool {
+        false
+    }
+    /// Whether responses of the host with the MAC address `peer` may be on the way although none
+    /// has arrived since `since`: packets of other QPs have arrived from this host, or frames wait
+    /// in the switch of this host.
+    fn is_active(&self, peer: &Mac, since: Instant) -> bool {
+        let _ = (peer, since);
         false
     }
     /// Completes a work request. Called in the order of posting, once for each posted work request

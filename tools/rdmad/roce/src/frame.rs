@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use self::pool::{suits, Buffer, Pool};
+use self::pool::{suits, Buffer, For, Pool};
 
-pub use self::pool::{discard, release, FramePool};
+pub use self::pool::{discard, release, FramePool, Lane};
 
 /// Largest Ethernet frame without FCS: a jumbo payload of 9216 bytes, the header and one VLAN tag.
 pub const MAX_FRAME: usize = 9216 + 14 + 4;
@@ -32,6 +32,8 @@ pub struct Frame {
     /// The pool of the buffer; `None` after the buffer was taken out, before the frame is dropped.
     pool: Option<Arc<Pool>>,
     len: usize,
+    /// The lane in which the pool counts the frame.
+    lane: Option<Lane>,
     is_routed: bool,
     lacks_icrc: bool,
 }
@@ -43,9 +45,16 @@ impl Frame {
             bytes,
             pool: Some(pool),
             len,
+            lane: None,
             is_routed: false,
             lacks_icrc: false,
         }
+    }
+
+    /// The frame, which the pool has counted as one for `to`.
+    fn of(mut self, to: Option<For>) -> Self {
+        self.lane = to.map(|to| to.lane);
+        self
     }
 
     /// Takes the buffer out of a frame that is about to be dropped.

@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn an_icrc_that_was_left_out_comes_later() {
         let whole = FramePool::new(1);
-        let offloading = FramePool::with_icrc_offload(1);
+        let offloading = FramePool::with_icrc_offload(1, 0);
         for path in paths() {
             let expected = send(&whole, &path);
             assert!(!expected.lacks_icrc());
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_is_no_packet_stays_as_it_is() {
-        let pool = FramePool::with_icrc_offload(2);
+        let pool = FramePool::with_icrc_offload(2, 0);
         for path in paths() {
             let whole = send(&pool, &path);
             for length in 0..whole.len() {

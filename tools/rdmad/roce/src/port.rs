@@ -2,23 +2,50 @@
 
 //! The interface between an engine and the Ethernet switch.
 
-use crate::frame::{Frame, Frames};
+use crate::frame::{Frame, Frames, Lane};
 use crate::net::Mac;
 
 /// A port of the Ethernet switch, through which an engine sends and receives RoCE frames.
 ///
-/// The switch wakes the engine when frames arrive, and when a buffer is free after
-/// [`frame`](Self::frame) or [`reserve`](Self::reserve) found none.
+/// The switch wakes the engine when frames arrive, and when there is room after
+/// [`reserve`](Self::reserve) or [`has_room`](Self::has_room) found none.
 pub trait FramePort: Send + Sync {
-    /// A buffer for a frame of `len` bytes, or `None` if all buffers of this port are in use.
-    fn frame(&self, len: usize) -> Option<Frame> {
+    /// A buffer for a frame of `len` bytes to the address `to`, or `None` if there is no room.
+    fn frame(&self, to: &Mac, len: usize) -> Option<Frame> {
         let mut frames = Frames::new();
-        self.reserve(len, 1, &mut frames);
+        self.reserve(to, len, 1, &mut frames);
         frames.pop()
     }
-    /// Adds buffers for `count` frames of `len` bytes to `frames`, or as many as are free and there
-    /// is room for.
-    fn reserve(&self, len: usize, count: usize, frames: &mut Frames);
+    /// Adds buffers for `count` frames of `len` bytes to `frames`, or as many as there is room for.
+    /// There is no room if all buffers of this port are in use, or if too many frames to the
+    /// receiver with this address wait. Returns the lane of frames to this receiver.
+    fn reserve(&self, to: &Mac, len: usize, count: usize, frames: &mut Frames) -> Lane;
+    /// Number of lanes.
+    fn lanes(&self) -> usize;
+    /// Whether there may be room for frames of a lane.
+    fn has_room(&self, lane: Lane) -> bool;
+    /// Whether frames from this port to the receiver with the address `to` wait in this process, or
+    /// received frames wait for this port.
+    fn is_waiting(&self, to: &Mac) -> bool {
+        let _ = to;
+        false
+    }
+    /// Number of frames to the receiver with the address `to` for which this port has ever given out
+    /// buffers: the ticket of the last of them.
+    fn ticket(&self, to: &Mac) -> u64 {
+        let _ = to;
+        0
+    }
+    /// Whether the frame with this ticket waits in this process. Frames to one receiver are expected
+    /// to leave in order.
+    fn has(&self, to: &Mac, ticket: u64) -> bool {
+        let _ = (to, ticket);
+        false
+    }
+    /// Whether many frames from this port, or to this port, wait in this process.
+    fn is_crowded(&self) -> bool {
+        false
+    }
     /// Maximum total size in bytes of the buffers that the port may allocate.
     fn memory(&self) -> usize;
     /// Sends complete frames, whose buffers are from this port. Leaves `frames` empty.

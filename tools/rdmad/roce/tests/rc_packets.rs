@@ -257,6 +257,30 @@ fn a_late_duplicate_of_a_read_leaves_the_answers_that_wait() {
 }
 
 #[test]
+fn a_duplicate_is_ignored_while_its_answer_waits_in_the_host() {
+    let mut sim = sim(Settings::default());
+    let start = sim.ends[1].responder.expected_psn();
+    sim.ends[1].world.left = 0;
+    let requests = [LEN as u32, 2000].map(|length| {
+        let frame = request(&sim, read(length), 0, &[]);
+        sim.ends[1].deliver(&frame, sim.now);
+        frame
+    });
+    assert_eq!(answers(&mut sim).len(), 4);
+    for request in &requests {
+        sim.ends[1].deliver(request, sim.now);
+    }
+    assert_eq!(answers(&mut sim), []);
+    // The packets of the first READ have left, and were lost.
+    sim.ends[1].world.left = 3;
+    for request in &requests {
+        sim.ends[1].deliver(request, sim.now);
+    }
+    let psns = answers(&mut sim).into_iter().map(|(psn, _)| psn);
+    assert_eq!(Vec::from_iter(psns), [start, start.add(2)]);
+}
+
+#[test]
 fn a_duplicate_restarts_an_answer_that_was_sent_in_part() {
     let mut sim = sim(Settings::default());
     let start = sim.ends[1].responder.expected_psn();

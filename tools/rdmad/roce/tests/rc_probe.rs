@@ -10,11 +10,13 @@ mod common;
 use std::time::Duration;
 
 use common::endpoint::Settings;
-use common::setup::{at, local, requests, sent, sim, statuses, write, LEN, MEMORY, SEND};
+use common::setup::{at, local, requests, sealed, sent, sim, statuses, write, LEN, MEMORY, SEND};
 use common::sim::{Faults, Sim};
 use roce::env::Incident;
+use roce::headers::{Bth, Headers, RcResponse};
 use roce::rc::ack_timeout;
 use roce::work::{AtomicOp, Mtu, SendOp, WcStatus};
+use roce::{Packet, Psn};
 
 /// A connection with earlier messages, with which it has measured its round trip of 40 µs. The
 /// local ACK timeout is 8.6 s.
@@ -246,4 +248,60 @@ fn a_ping_pong_with_losses_takes_less_than_a_millisecond() {
     }
     let half = (sim.now - sim.start) / (2 * rounds as u32);
     assert!(half < Duration::from_millis(1), "{half:?}");
+}
+
+#[test]
+fn a_probe_is_sent_although_the_window_has_shrunk() {
+    let mut sim = settled();
+    sim.ends[0].post(4, write(at(0)), vec![0..32 << 10]);
+    let lost = sent(&mut sim, 0);
+    assert_eq!(lost.len(), 32);
+    let last = |frames: &[Vec<u8>]| {
+        let frame = frames.last().expect("a frame");
+        Packet::parse(frame)
+            .expect("a sound packet")
+            .headers
+            .bth
+            .psn
+    };
+    let mut bth = Bth::new(0xffff, sim.ends[0].qpn, Psn::new(0));
+    bth.becn = true;
+    let notification = sealed(&Headers::new(bth, RcResponse::Congestion), &[]);
+    let now = sim.now;
+    sim.ends[0].deliver(&notification, now);
+    assert!(sent(&mut sim, 0).is_empty(), "more packets are in flight");
+    sim.now = sim.ends[0].requester.next_deadline().expect("a probe");
+    let now = sim.now;
+    sim.ends[0].tick(now);
+    let probes = sent(&mut sim, 0);
+    assert_eq!((probes.len(), last(&probes)), (1, last(&lost)));
+    assert!(sent(&mut sim, 0).is_empty(), "once");
+}
+
+/// How long a requester with one retry waits for a peer that does not answer.
+fn patience(is_active: bool) -> Duration {
+    let mut sim = sim(Settings {
+        retry_cnt: 1,
+        ..Settings::default()
+    });
+    sim.ends[0].world.is_peer_active = is_active;
+    sim.ends[0].post(0, write(at(0)), local());
+    sim.start = sim.now;
+    loop {
+        assert!(!sent(&mut sim, 0).is_empty());
+        sim.now = sim.ends[0].requester.next_deadline().expect("a timer");
+        let now = sim.now;
+        sim.ends[0].tick(now);
+        if !sim.ends[0].errors.is_empty() {
+            assert_eq!(statuses(&sim), [WcStatus::RetryExcErr]);
+            return sim.now - sim.start;
+        }
+    }
+}
+
+#[test]
+fn timeouts_use_up_no_retries_while_the_peer_is_active_but_not_for_ever() {
+    let timeout = ack_timeout(Settings::default().timeout).expect("a timeout");
+    assert_eq!(patience(false), 2 * timeout);
+    assert_eq!(patience(true), 8 * timeout);
 }

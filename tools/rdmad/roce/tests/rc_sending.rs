@@ -306,3 +306,31 @@ fn attributes_and_path_of_a_responder_change() {
     };
     assert_eq!(aeth.syndrome, Syndrome::Rnr(9));
 }
+
+#[test]
+fn a_read_waits_until_the_port_has_room_for_its_responses() {
+    let mut sim = sim(Settings::default());
+    let read = SendOp::Read { remote: at(0) };
+    for id in 0..3 {
+        sim.ends[0].post(id, read, vec![0..4096]);
+    }
+    sim.ends[0].world.responses = 8;
+    assert_eq!(sent(&mut sim, 0).len(), 2);
+    assert_eq!(sim.ends[0].requester.requested(), 8);
+    sim.ends[0].world.responses = 11;
+    assert!(sent(&mut sim, 0).is_empty());
+    sim.ends[0].world.responses = 12;
+    assert_eq!(sent(&mut sim, 0).len(), 1);
+    assert_eq!(sim.ends[0].requester.requested(), 12);
+    sim.run();
+    assert_eq!(sim.ends[0].requester.requested(), 0);
+    assert_eq!(statuses(&sim), [WcStatus::Success; 3]);
+}
+
+#[test]
+fn a_requester_starts_with_its_share() {
+    let mut sim = sim(Settings::default());
+    sim.ends[0].world.share = 3;
+    sim.ends[0].post(0, write(at(0)), vec![0..16 << 10]);
+    assert_eq!(sent(&mut sim, 0).len(), 3);
+}

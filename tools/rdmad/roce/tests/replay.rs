@@ -14,7 +14,7 @@ use common::capture;
 use common::setup::apply;
 use roce::env::{BadReceive, Output, RemoteFault, ResponderEnv};
 use roce::headers::{Body, RcRequest, RcResponse};
-use roce::net::Addresses;
+use roce::net::{Addresses, Mac};
 use roce::rc::{Responder, ResponderAttr};
 use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
@@ -31,7 +31,7 @@ struct Sparse {
 }
 
 impl Output for Sparse {
-    fn frame(&mut self, len: usize) -> Option<Frame> {
+    fn frame(&mut self, _: &Mac, len: usize) -> Option<Frame> {
         self.pool.take(len)
     }
     fn send(&mut self, frame: Frame) {

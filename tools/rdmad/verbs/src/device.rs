@@ -2,13 +2,15 @@
 
 //! A verbs device: the objects of one VM, and the entry points of their turns.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::result;
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread;
 
 use budget::{Charge, MemoryBudget};
 use contain::contain;
 use dma::DmaSpace;
+use roce::frame::Lane;
 use roce::FramePort;
 use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
@@ -18,6 +20,7 @@ use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, PortId, Qpn, Srqn};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::Doorbell;
 
+use crate::blocked::Blocked;
 use crate::config::{DeviceConfig, BOOKKEEPING};
 use crate::counter_sets::CounterSets;
 use crate::counters::{Counter, DeviceCounters};
@@ -25,10 +28,12 @@ use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventQueue, EventQueues, EventSource};
 use crate::gid::GidTable;
+use crate::heard::Heard;
 use crate::memory::MrTable;
 use crate::moderation::Deadlines;
 use crate::multicast::Groups;
 use crate::pd::Pd;
+use crate::port_load::{PortLoad, QpLoad};
 use crate::port_pace::{PortPacer, PortRates};
 use crate::qp::Qp;
 use crate::rfc_queues::RfcQueues;
@@ -119,8 +124,14 @@ pub struct Device {
     receiving: Exclusive,
     /// Received frames that are left for the next turn.
     pub(crate) leftover: Leftover,
-    /// QPs that wait for room in the frame port.
-    blocked: ReadySet<Qpn>,
+    /// The packets that are on the way.
+    load: PortLoad,
+    /// When packets of other ports arrived.
+    pub(crate) heard: Heard,
+    /// QPs that wait for room in the frame port, or for room for responses.
+    blocked: Blocked,
+    /// The lane of `blocked` for QPs that wait for room for responses.
+    responses: Lane,
 }
 
 /// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
@@ -145,6 +156,11 @@ impl Drop for Borrowed<'_> {
     }
 }
 
+/// The lane behind these lanes of the frame port.
+fn responses_behind(lanes: usize) -> Lane {
+    Lane::new(u16::try_from(lanes).unwrap_or(u16::MAX))
+}
+
 impl Device {
     /// Creates a device. The runtime's workers serve it until it is [detached](Self::detach).
     ///
@@ -167,7 +183,6 @@ impl Device {
                 port,
                 runtime: runtime.shared().clone(),
                 space,
-                frames,
                 events: EventQueues::new(limits.event_queues, queues.clone()),
                 rfc_queues: RfcQueues::new(queues.clone(), limits.rfc_mode().max_cq),
                 virtqueues: queues,
@@ -206,7 +221,11 @@ impl Device {
                 idle_gap: IdleGap::new(runtime.shared().scheduler.clock.now()),
                 receiving: Exclusive::default(),
                 leftover: Leftover::default(),
-                blocked: ReadySet::new(limits.max_qp + 1),
+                load: PortLoad::default(),
+                heard: Heard::new(runtime.shared().scheduler.clock.now()),
+                blocked: Blocked::new(frames.lanes() + 1, limits.max_qp + 1),
+                responses: responses_behind(frames.lanes()),
+                frames,
                 _fixed: budget.charge(fixed).ok(),
                 budget,
                 config,
@@ -542,19 +561,60 @@ impl Device {
         }
     }
 
-    /// Registers QP `qpn` for a turn once the frame port has room.
-    pub(crate) fn await_frames(&self, qpn: Qpn) -> ForFrames {
-        self.blocked.insert(qpn);
+    /// Registers QP `qpn` for a turn once the frame port has room on `lane`.
+    pub(crate) fn await_frames(&self, qpn: Qpn, lane: Lane) -> ForFrames {
+        self.blocked.insert(lane, qpn);
         // The frame port may have got room before the QP was added to the set.
-        if self.frames.frame(0).is_some() {
+        if self.has_room(lane) {
             self.frames_ready();
         }
         ForFrames(())
     }
 
-    /// Requests a turn for the next QP that waits for room in the frame port, if there is room.
+    /// Whether there may be room for what QPs wait for on `lane`.
+    fn has_room(&self, lane: Lane) -> bool {
+        if lane == self.responses {
+            self.load.has_room()
+        } else {
+            self.frames.has_room(lane)
+        }
+    }
+
+    /// Books responses of `packets` packets in all for a QP, whose send half the caller has locked.
+    /// If there is no room, or other QPs wait for room, returns the lane on which to
+    /// [wait](Self::await_frames).
+    pub(crate) fn book_responses(
+        &self,
+        qp: &Qp,
+        load: &mut QpLoad,
+        packets: u32,
+    ) -> result::Result<(), Lane> {
+        let is_next = || qp.is_next.swap(false, Ordering::AcqRel);
+        let may_book = !self.blocked.has(self.responses) || is_next();
+        let booked = may_book && self.load.book(load, packets);
+        booked.then_some(()).ok_or(self.responses)
+    }
+
+    /// Records the outstanding responses of a QP, and whether it has unacknowledged packets.
+    pub(crate) fn settle_load(&self, load: &mut QpLoad, responses: u32, is_busy: bool) {
+        if !self.load.settle(load, responses, is_busy) {
+            return;
+        }
+        // A QP that is added to the set after this fence finds the room itself.
+        fence(Ordering::SeqCst);
+        if self.blocked.has(self.responses) && self.load.has_room() {
+            self.frames_ready();
+        }
+    }
+
+    /// The number of packets with which a QP starts.
+    pub(crate) fn share(&self) -> u64 {
+        self.load.share()
+    }
+
+    /// Requests a turn for the next QPs that wait for room in the frame port, if there is room.
     fn pass_room_on(&self) {
-        if !self.blocked.is_empty() && self.frames.frame(0).is_some() {
+        if self.blocked.any(|lane| self.has_room(lane)) {
             self.frames_ready();
         }
     }
@@ -634,11 +694,15 @@ impl Device {
     }
 
     fn serve_frames(self: &Arc<Self>) -> TurnEnd {
-        // One QP that waits for room gets a turn. If there is still room after that turn, the next
-        // QP gets a turn.
-        if let Some(qpn) = self.blocked.take() {
+        // One QP that waits for room on each lane gets a turn. If there is still room after that
+        // turn, the next QP gets a turn.
+        let has_room = |lane| self.has_room(lane);
+        self.blocked.wake(has_room, |lane, qpn| {
+            if lane == self.responses {
+                self.qps.with(qpn, Qp::comes_next);
+            }
             self.qp_ready(qpn);
-        }
+        });
         let Some(taken) = self.receiving.run(|| crate::wire::receive(self)) else {
             return TurnEnd::default();
         };

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod address_leases;
+mod blocked;
 mod command;
 mod config;
 mod counter_sets;
@@ -38,10 +39,12 @@ mod direct;
 mod error;
 mod event;
 mod gid;
+mod heard;
 mod memory;
 mod moderation;
 mod multicast;
 mod pd;
+mod port_load;
 mod port_pace;
 mod qp;
 mod rfc_queues;

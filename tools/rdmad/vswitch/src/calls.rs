@@ -3,6 +3,7 @@
 //! Calls of engines to the thread of the switch. The thread looks only at the ports that have
 //! called, so a round takes no longer with many idle ports.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crate::index::PortIndex;
@@ -17,6 +18,9 @@ pub(crate) struct Calls {
     senders: PortSet,
     /// Ports whose engines have got free buffers in the present round.
     with_room: PortSet,
+    seats: usize,
+    /// Whether a pool of buffers has a surplus.
+    has_surplus: AtomicBool,
 }
 
 impl Calls {
@@ -26,7 +30,14 @@ impl Calls {
             waker,
             senders: PortSet::new(seats),
             with_room: PortSet::new(seats),
+            seats,
+            has_surplus: AtomicBool::new(false),
         }
+    }
+
+    /// Number of seats.
+    pub(crate) fn seats(&self) -> usize {
+        self.seats
     }
 
     /// Tells the thread that the engine of `port` has sent frames.
@@ -44,6 +55,17 @@ impl Calls {
     /// Notes in the thread itself that the engine of `port` has got free buffers.
     pub(crate) fn freed(&self, port: PortIndex) {
         self.with_room.insert(port);
+    }
+
+    /// Tells the thread that a pool of buffers has a surplus.
+    pub(crate) fn surplus(&self) {
+        self.has_surplus.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Whether a pool got a surplus since the last call.
+    pub(crate) fn take_surplus(&self) -> bool {
+        self.has_surplus.load(Ordering::Relaxed) && self.has_surplus.swap(false, Ordering::AcqRel)
     }
 
     /// Ports whose engines have sent frames since the last call, or had frames left.

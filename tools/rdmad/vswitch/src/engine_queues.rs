@@ -1,6 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The connection of a RoCE engine to the switch: two bounded queues of frames.
+//! The connection of a RoCE engine to the switch: two queues of frames.
+//!
+//! # A slow receiver
+//! A frame of an engine is not dropped because its receiver is slow. A sender takes no buffer for a
+//! frame to an engine with [`CROWDED`] waiting frames, but waits, as it does if its pool is
+//! exhausted. Each sender may have a few frames in the queue at any time, so no sender starves. The
+//! return of the sender's buffers ends the wait: the receiver always takes its frames, even if it
+//! has failed or can't send. So no cycle of engines waits for itself.
+//!
+//! Only frames to the slow receiver wait. They use at most half of the sender's buffers
+//! ([`Lane`]). All frames that are not for an engine of the sender's group are one lane.
+//!
+//! From [`MARKED`] waiting frames on, new frames are marked as congested.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -10,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use roce::frame::Frames;
-use roce::net::{is_roce, Mac};
+use roce::frame::{Frames, Lane};
+use roce::net::{self, is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
 use crate::calls::Calls;
@@ -23,17 +35,20 @@ use crate::stats::FrameCounters;
 /// Number of buffers for frames that an engine sends. A buffer is in use until its frame is
 /// delivered.
 pub(crate) const ENGINE_FRAMES: usize = 2048;
-/// Maximum number of frames that wait for an engine: twice the number that one engine can send.
+/// Length of an engine's queue up to which frames from network interfaces are accepted. Frames of
+/// engines are always accepted: their number is limited by the buffers of their senders.
 pub(crate) const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
-/// Maximum length of the queue at which frames from uplinks are still accepted. The rest of the
-/// queue is reserved for frames from engines.
+/// Length of the queue up to which frames from uplinks are accepted.
 pub(crate) const UPLINK_SHARE: usize = RECEIVE_QUEUE / 4 * 3;
-
+/// Length of the queue from which on engines wait before they send further frames to it.
+const CROWDED: usize = RECEIVE_QUEUE / 2;
+/// Length of the queue from which on new frames are marked as congested, if their sender supports
+/// ECN.
+const MARKED: usize = RECEIVE_QUEUE / 4;
 /// The queues between an engine and the switch. Both sides use this structure.
 pub(crate) struct EngineQueues {
     pool: FramePool,
-    /// Frames from the engine. The queue has room for all frames of `pool` and accepts no others,
-    /// so it is never full.
+    /// Frames from the engine, at most as many as `pool` has.
     outgoing: FrameQueue,
     /// Frames to the engine.
     incoming: FrameQueue,
@@ -78,10 +93,13 @@ pub enum Caller {
 impl EngineQueues {
     /// Empty queues of the engine of the port in `seat`.
     pub(crate) fn new(calls: Arc<Calls>, seat: PortIndex, counters: Arc<FrameCounters>) -> Self {
+        let pool = FramePool::with_icrc_offload(ENGINE_FRAMES, 1 + calls.seats());
+        let owner = Arc::clone(&calls);
+        pool.on_surplus(move || owner.surplus());
         Self {
-            pool: FramePool::with_icrc_offload(ENGINE_FRAMES),
-            outgoing: FrameQueue::new(ENGINE_FRAMES),
-            incoming: FrameQueue::new(RECEIVE_QUEUE),
+            pool,
+            outgoing: FrameQueue::default(),
+            incoming: FrameQueue::default(),
             joined: Mutex::default(),
             is_watched: AtomicBool::new(false),
             offloads_icrc: AtomicBool::new(false),
@@ -132,23 +150,28 @@ impl EngineQueues {
         Sent(self.clone())
     }
 
-    /// Queues a frame for the engine, without a [notification](Self::notify). Returns false if the
-    /// queue is full.
-    pub(crate) fn deliver(&self, frame: Frame) -> bool {
-        let added = self.incoming.push(&mut iter::once(frame));
-        self.counters.engine_longest.note(self.incoming.len());
-        added > 0
+    /// The lane of frames to this engine.
+    fn lane(&self) -> Lane {
+        // The lanes of the seats follow that of all other receivers.
+        u16::try_from(1 + self.seat.0).map_or(Lane::MANY, Lane::new)
     }
 
-    /// Like [`deliver`](Self::deliver), for a frame from an uplink, which may not use the whole
-    /// queue.
-    pub(crate) fn deliver_from_uplink(&self, frame: Frame) -> bool {
-        self.incoming.len() < UPLINK_SHARE && self.deliver(frame)
+    /// Whether engines wait before they send further frames to this engine.
+    fn is_crowded(&self) -> bool {
+        self.incoming.len() >= CROWDED
     }
 
-    /// Queues frames for the engine and notifies the engine. Counts the frames.
-    fn accept(&self, mut frames: impl Iterator<Item = Frame>) {
-        let sent = self.incoming.push(&mut frames);
+    /// Queues frames for the engine, without a [notification](Self::notify), while fewer than
+    /// `limit` wait. Drops the others. Counts the frames.
+    pub(crate) fn deliver(&self, limit: usize, frames: impl Iterator<Item = Frame>) -> bool {
+        let marks = self.incoming.len() >= MARKED;
+        let mut frames = frames.map(|mut frame| {
+            if marks {
+                net::mark(&mut frame);
+            }
+            frame
+        });
+        let sent = self.incoming.push(limit, &mut frames);
         self.counters.engine_longest.note(self.incoming.len());
         let dropped = frames.count();
         if dropped > 0 {
@@ -156,8 +179,25 @@ impl EngineQueues {
         }
         if sent > 0 {
             self.counters.sent.add(sent);
+        }
+        sent > 0
+    }
+
+    /// Queues frames of another engine for this engine and notifies it.
+    fn accept(&self, frames: impl Iterator<Item = Frame>) {
+        if self.deliver(usize::MAX, frames) {
             self.notify(Caller::Busy);
         }
+    }
+
+    /// Frees buffers that were not used lately. Returns whether there may be more.
+    pub(crate) fn shed(&self) -> bool {
+        self.pool.shed()
+    }
+
+    /// Ends the delivery to the engine, which takes no frames any more.
+    pub(crate) fn close(&self) {
+        self.incoming.close();
     }
 
     /// Whether the engine has joined a multicast address.
@@ -207,8 +247,8 @@ pub struct EnginePort {
 }
 
 impl EnginePort {
-    /// Registers `ready`. It is called when frames have arrived, or when buffers are free again
-    /// after [`frame`](FramePort::frame) or [`reserve`](FramePort::reserve) found none: by the
+    /// Registers `ready`. It is called when frames have arrived, or when there is room again after
+    /// [`reserve`](FramePort::reserve) or [`has_room`](FramePort::has_room) found none: by the
     /// switch's thread, or by any thread that sends or drops a frame. `ready` must only notify the
     /// engine, unless its [`Caller`] is idle. Later calls of `on_ready` have no effect.
     pub fn on_ready(&self, ready: impl Fn(Caller) + Send + Sync + 'static) {
@@ -233,7 +273,7 @@ impl EnginePort {
             frames[..count].iter_mut().for_each(roce::packet::complete);
         }
         let mut frames = frames.drain(..count);
-        self.engine.outgoing.push(&mut frames);
+        self.engine.outgoing.push(ENGINE_FRAMES, &mut frames);
         if frames.len() > 0 {
             // Only frames of another pool can find the queue full.
             self.engine.counters.dropped.add(frames.len());
@@ -241,6 +281,15 @@ impl EnginePort {
         if !self.engine.has_called.swap(true, Ordering::SeqCst) {
             self.engine.calls.sent(self.engine.seat);
         }
+    }
+
+    /// The lane of frames to the receiver with this address, and whether the receiver is crowded.
+    fn lane_to(&self, to: &Mac) -> (Lane, bool) {
+        let mut found = (Lane::MANY, false);
+        self.neighbours.with(to, |receiver| {
+            found = (receiver.lane(), receiver.is_crowded());
+        });
+        found
     }
 
     /// The destination address of a frame that may bypass the switch's thread: the caller may
@@ -254,9 +303,36 @@ impl EnginePort {
 }
 
 impl FramePort for EnginePort {
-    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+    fn reserve(&self, to: &Mac, len: usize, count: usize, frames: &mut Frames) -> Lane {
+        let (lane, is_crowded) = self.lane_to(to);
         let lengths = iter::repeat_n(len, count);
-        self.engine.pool.take_many(lengths, frames);
+        self.engine.pool.take_for(lane, is_crowded, lengths, frames);
+        lane
+    }
+
+    fn lanes(&self) -> usize {
+        1 + self.engine.calls.seats()
+    }
+
+    fn has_room(&self, lane: Lane) -> bool {
+        self.engine.pool.has_room(lane)
+    }
+
+    fn is_waiting(&self, to: &Mac) -> bool {
+        let (lane, _) = self.lane_to(to);
+        self.engine.incoming() > 0 || self.engine.pool.in_use_by(lane) > 0
+    }
+
+    fn ticket(&self, to: &Mac) -> u64 {
+        self.engine.pool.ticket(self.lane_to(to).0)
+    }
+
+    fn has(&self, to: &Mac, ticket: u64) -> bool {
+        self.engine.pool.has(self.lane_to(to).0, ticket)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.engine.incoming() >= MARKED || self.engine.pool.in_use() >= ENGINE_FRAMES / 4
     }
 
     fn memory(&self) -> usize {

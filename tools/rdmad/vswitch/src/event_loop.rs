@@ -35,6 +35,8 @@ const BATCH: usize = 64;
 const FLOOD: u32 = 8;
 /// Interval of the search for restarted peers and interfaces that were created again.
 const RENEWAL: Duration = Duration::from_secs(1);
+/// Interval at which buffers are freed that were not used in it.
+const SHED: Duration = Duration::from_secs(1);
 /// Time without an event after which captured frames are written to their file.
 const FLUSH: Duration = Duration::from_millis(100);
 
@@ -58,6 +60,8 @@ pub(crate) struct EventLoop {
     now: Instant,
     /// Time of the next search for peers and interfaces. `None` if no link needs it.
     renewal: Option<Instant>,
+    /// Time at which buffers that were not used lately are freed. `None` if no pool has many.
+    shedding: Option<Instant>,
     /// Whether engines or links have frames left after this round.
     more: bool,
     /// Whether a link had a full batch of frames in this round.
@@ -133,6 +137,7 @@ impl EventLoop {
             spares,
             now,
             renewal,
+            shedding: None,
             more: false,
             full: false,
             floods: 0,
@@ -238,6 +243,12 @@ impl EventLoop {
             self.find_again();
             self.renewal = Some(at.max(now) + RENEWAL);
         }
+        if self.forwarder.calls.take_surplus() {
+            self.shedding.get_or_insert(now + SHED);
+        }
+        if self.shedding.is_some_and(|at| at <= now) {
+            self.shedding = self.forwarder.shed().then_some(now + SHED);
+        }
         if self.offloads_icrc {
             self.forwarder.tell_offload();
         }
@@ -299,7 +310,10 @@ impl EventLoop {
         let retry = self.forwarder.retry_in(self.now);
         let flush = self.captured.then_some(FLUSH);
         let held = self.injector.as_ref().and_then(Injector::deadline);
-        let at = held.into_iter().chain(self.renewal).min();
+        let at = [held, self.renewal, self.shedding]
+            .into_iter()
+            .flatten()
+            .min();
         let at = at.map(|at| at.saturating_duration_since(now));
         retry.into_iter().chain(flush).chain(at).min()
     }

@@ -77,7 +77,7 @@ impl Forwarder {
         let mut forwarder = Self {
             ports: (0..seats).map(vacant).collect(),
             seats: MacIndex::default(),
-            pools: frames::pools(seats, uplinks.len()),
+            pools: frames::pools(seats, uplinks.len(), &calls),
             table: MacTable::new(uplinks.len()),
             calls,
             touched: Listed::new(seats),
@@ -203,6 +203,12 @@ impl Forwarder {
     /// Searches for restarted peers.
     pub(crate) fn renew(&mut self) {
         self.links().for_each(|(_, link, _)| link.renew());
+    }
+
+    /// Frees buffers that were not used lately. Returns whether there may be more.
+    pub(crate) fn shed(&self) -> bool {
+        let engines = self.ports.iter().filter(|port| port.engine.shed());
+        engines.count() + self.pools.iter().filter(|pool| pool.shed()).count() > 0
     }
 
     /// Whether a frame may be delivered to this destination without an ICRC.

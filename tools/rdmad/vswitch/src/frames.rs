@@ -3,10 +3,12 @@
 //! Lengths of frames, and the buffers of frames that links have received.
 
 use std::iter;
+use std::sync::Arc;
 
 use roce::frame::MAX_FRAME;
 use roce::FramePool;
 
+use crate::calls::Calls;
 use crate::engine_queues::RECEIVE_QUEUE;
 use crate::link::BACKLOG;
 
@@ -19,10 +21,16 @@ const UPLINK_FRAMES: usize = RECEIVE_QUEUE + 2 * BACKLOG;
 
 /// Buffer pools for frames that links have received: of each network interface, then of each
 /// uplink.
-pub(crate) fn pools(nets: usize, uplinks: usize) -> Vec<FramePool> {
+pub(crate) fn pools(nets: usize, uplinks: usize, calls: &Arc<Calls>) -> Vec<FramePool> {
     let nets = iter::repeat_n(NET_FRAMES, nets);
     let uplinks = iter::repeat_n(UPLINK_FRAMES, uplinks);
-    nets.chain(uplinks).map(FramePool::new).collect()
+    let pool = |frames| {
+        let pool = FramePool::new(frames);
+        let owner = Arc::clone(calls);
+        pool.on_surplus(move || owner.surplus());
+        pool
+    };
+    nets.chain(uplinks).map(pool).collect()
 }
 
 /// Length of the shortest frame in bytes: an Ethernet header.

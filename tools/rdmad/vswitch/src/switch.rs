@@ -205,6 +205,7 @@ impl Switch {
         let left = self.changes.give(Change::Vacate(seat), &self.waker)?;
         ports[seat.0] = None;
         drop(ports);
+        port.engine.close();
         if let ChangeResult::Port(left) = left {
             // Dropping the port closes its sockets and removes their paths.
             left.capture.map(PcapWriter::finish);

@@ -168,36 +168,6 @@ fn a_network_interface_that_does_not_read_harms_nobody_else() {
     while rig.nets[1].receive() != frame(mac(1), mac(2), "late") {}
 }
 
-#[test]
-fn an_engine_that_does_not_receive_holds_up_its_peer_alone() {
-    let rig = Rig::new(3, 0);
-    let (sender, heard) = &rig.engines[0];
-    let mut sent = 0;
-    // The sender's buffers run out when all of them are in the receiver's queue.
-    while let Some(mut frame) = sender.frame(roce(mac(1), mac(0), 0).len()) {
-        frame.copy_from_slice(&roce(mac(1), mac(0), sent as u8));
-        send_frame(sender, frame);
-        sent += 1;
-        assert!(sent < 100_000);
-    }
-    rig.nets[0].send(&frame(mac(2), mac(0), "free"));
-    assert_eq!(rig.nets[2].receive(), frame(mac(2), mac(0), "free"));
-    while heard.try_recv().is_ok() {}
-    for number in 0..sent {
-        assert_eq!(
-            rig.engine_receive(1)[..],
-            roce(mac(1), mac(0), number as u8),
-            "in order, none lost"
-        );
-        if number == 0 {
-            heard
-                .recv_timeout(PATIENCE)
-                .expect("to be told that there is a buffer");
-        }
-    }
-    assert!(sender.frame(100).is_some());
-}
-
 /// Sends RoCE frames from engine 0 to the uplink until the engine's buffers run out. Returns the
 /// number of frames.
 fn exhaust(rig: &Rig) -> usize {
@@ -212,7 +182,7 @@ fn exhaust_with(rig: &Rig, traffic_class: u8) -> usize {
     let (engine, _) = &rig.engines[0];
     for sent in 0..100_000 {
         let bytes = roce_with(OUTSIDE, mac(0), sent as u8, traffic_class);
-        match engine.frame(bytes.len()) {
+        match engine.frame(&destination(&bytes), bytes.len()) {
             Some(mut frame) => {
                 frame.copy_from_slice(&bytes);
                 send_frame(engine, frame);
@@ -235,7 +205,7 @@ fn an_engine_waits_for_a_slow_link_and_loses_nothing() {
     }
     let (engine, heard) = &rig.engines[0];
     heard.recv_timeout(PATIENCE).expect("to be told of buffers");
-    assert!(engine.frame(100).is_some());
+    assert!(engine.frame(&OUTSIDE, 100).is_some());
 }
 
 #[test]
@@ -308,7 +278,7 @@ fn a_link_that_takes_nothing_gives_the_engine_its_buffers_back() {
     let rig = Rig::new(2, 1);
     exhaust(&rig);
     let (engine, heard) = &rig.engines[0];
-    while engine.frame(100).is_none() {
+    while engine.frame(&OUTSIDE, 100).is_none() {
         heard.recv_timeout(PATIENCE).expect("to be told of buffers");
     }
     rig.engine_send(0, &roce(mac(1), mac(0), 1));
@@ -486,7 +456,7 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
     let (engine, _) = &near.engines[0];
     for chunk in frames.chunks(40) {
         for bytes in chunk {
-            let mut frame = engine.frame(bytes.len()).unwrap();
+            let mut frame = engine.frame(&destination(bytes), bytes.len()).unwrap();
             frame.copy_from_slice(bytes);
             send_frame(engine, frame);
         }

@@ -30,7 +30,9 @@ fn rig(spare: usize) -> Rig {
 }
 
 fn send(engine: &EnginePort, bytes: &[u8]) {
-    let mut frame = engine.frame(bytes.len()).expect("a buffer");
+    let mut frame = engine
+        .frame(&destination(bytes), bytes.len())
+        .expect("a buffer");
     frame.copy_from_slice(bytes);
     send_frame(engine, frame);
 }

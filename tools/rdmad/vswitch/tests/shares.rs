@@ -65,7 +65,7 @@ impl Bottleneck {
 
     /// Sends a frame of `len` bytes from a port. Returns whether the port had a buffer for it.
     fn send(&self, port: usize, len: usize) -> bool {
-        let Some(mut frame) = self.engines[port].frame(len) else {
+        let Some(mut frame) = self.engines[port].frame(&OUTSIDE, len) else {
             return false;
         };
         frame.fill(0);

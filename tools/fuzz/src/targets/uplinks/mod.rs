@@ -263,7 +263,8 @@ impl World {
             Party::Uplink(uplink) => PORTS + uplink,
             Party::Engine(port) => {
                 let engine = &self.engines[port];
-                let Some(mut buffer) = engine.frame(frame.len()) else {
+                let to = frame.first_chunk().copied().unwrap_or_default();
+                let Some(mut buffer) = engine.frame(&to, frame.len()) else {
                     return false;
                 };
                 buffer.copy_from_slice(frame);

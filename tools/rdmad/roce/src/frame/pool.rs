@@ -12,14 +12,16 @@ use super::{Frame, Frames, MAX_FRAME};
 
 /// Lengths of buffers in bytes. Acknowledgements and short messages use short buffers.
 const LENGTHS: [usize; 2] = [512, MAX_FRAME];
-/// Maximum number of long buffers that a pool keeps when no frame is in use. One connection has
-/// fewer packets in flight.
+/// Number of free long buffers that a pool always keeps. One connection has fewer packets in flight.
 const KEPT: usize = 256;
+/// Number of buffers that a lane may use even if its receiver is crowded. Every sender makes
+/// progress with them, however many senders a receiver has.
+const LEAST: usize = 16;
 
 /// A bounded pool of frame buffers. Clones share the buffers.
 ///
-/// Buffers are allocated on first use. When no frame is in use, the pool frees the long buffers
-/// that exceed the need of one connection.
+/// Buffers are allocated on first use. [`shed`](Self::shed), which is to be called from time to
+/// time, frees long buffers that were not used since its last call.
 #[derive(Clone)]
 pub struct FramePool(Arc<PoolHandle>);
 
@@ -35,6 +37,42 @@ pub(super) struct Pool {
     pub(super) offloads_icrc: bool,
     buffers: Mutex<Buffers>,
     notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    on_surplus: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// The frames of a pool that are on the way to one receiver, or to [many](Self::MANY).
+///
+/// A lane gets no more buffers while it uses as many as it leaves free, apart from [`LEAST`]. So
+/// receivers that are slow at the same time share a part of the pool, and the rest is left for other
+/// receivers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lane(u16);
+
+impl Lane {
+    /// The lane of frames to many receivers. It may use three times as many buffers as it leaves
+    /// free, since one receiver that does not read must not block the others.
+    pub const MANY: Self = Self(0);
+
+    /// The lane with this index.
+    pub const fn new(index: u16) -> Self {
+        Self(index)
+    }
+
+    /// The index of the lane.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The use of a pool by one [`Lane`].
+#[derive(Clone, Copy, Debug, Default)]
+struct LaneUse {
+    /// Number of buffers in use.
+    used: usize,
+    /// Number of buffers ever taken.
+    taken: u64,
+    /// Set if a frame was refused: the number of used buffers at which the lane has room again.
+    resumes_at: Option<usize>,
 }
 
 /// A buffer and its pool.
@@ -50,6 +88,11 @@ struct Buffers {
     free: [Vec<Buffer>; LENGTHS.len()],
     /// Number of buffers, free or in use; at most the capacity.
     allocated: usize,
+    /// The least number of free long buffers since the last [`shed`](FramePool::shed).
+    unused_long: usize,
+    /// Whether the owner of the pool was told of a surplus and has yet to remove it.
+    is_told: bool,
+    lanes: Box<[LaneUse]>,
     /// Whether somebody who got no frame has to be told when a buffer is returned.
     starved: bool,
     /// Whether the handle was dropped. Then no buffer is kept.
@@ -62,6 +105,16 @@ enum Lack {
     Unallocated(usize),
     /// All buffers are in use.
     Exhausted,
+    /// The lane may use no more buffers now.
+    Crowded,
+}
+
+/// The lane for which frames are taken.
+#[derive(Clone, Copy)]
+pub(super) struct For {
+    pub(super) lane: Lane,
+    /// Whether the receiver has so many frames waiting that the lane gets only [`LEAST`] buffers.
+    is_crowded: bool,
 }
 
 /// The index in [`LENGTHS`] of the buffers for frames of `len` bytes.
@@ -77,25 +130,29 @@ pub(super) fn suits(bytes: &[u8], len: usize) -> bool {
 impl FramePool {
     /// A pool of at most `frames` buffers of [`MAX_FRAME`] bytes.
     pub fn new(frames: usize) -> Self {
-        Self::with(frames, false)
+        Self::with(frames, 0, false)
     }
 
-    /// Like [`new`](Self::new), but [`build_frame`] does not compute the ICRC of packets in frames
-    /// of this pool. [`complete`] must compute it before a frame is captured, or sent where it may
-    /// be damaged.
+    /// A pool for an engine, which sends to `lanes` receivers. [`build_frame`] does not compute the
+    /// ICRC of packets in its frames. [`complete`] must compute it before a frame is captured, or
+    /// sent where it may be damaged.
     ///
     /// [`build_frame`]: crate::packet::build_frame
     /// [`complete`]: crate::packet::complete
-    pub fn with_icrc_offload(frames: usize) -> Self {
-        Self::with(frames, true)
+    pub fn with_icrc_offload(frames: usize, lanes: usize) -> Self {
+        Self::with(frames, lanes, true)
     }
 
-    fn with(frames: usize, offloads_icrc: bool) -> Self {
+    fn with(frames: usize, lanes: usize, offloads_icrc: bool) -> Self {
         Self(Arc::new(PoolHandle(Arc::new(Pool {
             capacity: frames,
             offloads_icrc,
-            buffers: Mutex::default(),
+            buffers: Mutex::new(Buffers {
+                lanes: vec![LaneUse::default(); lanes].into_boxed_slice(),
+                ..Buffers::default()
+            }),
             notify: OnceLock::new(),
+            on_surplus: OnceLock::new(),
         }))))
     }
 
@@ -111,15 +168,54 @@ impl FramePool {
     /// Number of frames in use.
     pub fn in_use(&self) -> usize {
         let buffers = self.pool().buffers.lock();
-        let free: usize = buffers.free.iter().map(Vec::len).sum();
-        buffers.allocated - free
+        let capacity = self.pool().capacity;
+        capacity - buffers.unused(capacity)
     }
 
-    /// Sets `notify`. If [`take`](Self::take) or [`take_many`](Self::take_many) has found no
-    /// buffer, the thread that returns the next buffer calls `notify`. Later calls of `on_free`
-    /// have no effect.
+    /// Number of frames of a lane in use.
+    pub fn in_use_by(&self, lane: Lane) -> usize {
+        let buffers = self.pool().buffers.lock();
+        buffers.lanes.get(lane.index()).map_or(0, |lane| lane.used)
+    }
+
+    /// Number of frames of a lane that were ever taken: the ticket of the last of them.
+    pub fn ticket(&self, lane: Lane) -> u64 {
+        let buffers = self.pool().buffers.lock();
+        buffers.lanes.get(lane.index()).map_or(0, |lane| lane.taken)
+    }
+
+    /// Whether the frame of a lane with this ticket is in use, if frames return in order.
+    pub fn has(&self, lane: Lane, ticket: u64) -> bool {
+        let buffers = self.pool().buffers.lock();
+        let lane = buffers.lanes.get(lane.index());
+        lane.is_some_and(|lane| lane.taken - (lane.used as u64) < ticket)
+    }
+
+    /// Sets `notify`. If [`take`](Self::take), [`take_many`](Self::take_many) or
+    /// [`has_room`](Self::has_room) has found no buffer, the thread that returns the next buffer
+    /// calls `notify`. If [`take_for`](Self::take_for) was refused because of its lane, the thread
+    /// calls `notify` that returns so many buffers that the lane has room again. Later calls of
+    /// `on_free` have no effect.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.pool().notify.set(Box::new(notify));
+    }
+
+    /// Sets `notify`. It is called when the pool has so many free buffers that
+    /// [`shed`](Self::shed) may free some, but not again before `shed` has returned false. Later
+    /// calls of `on_surplus` have no effect.
+    pub fn on_surplus(&self, notify: impl Fn() + Send + Sync + 'static) {
+        let _ = self.pool().on_surplus.set(Box::new(notify));
+    }
+
+    /// Frees long buffers that were not used since the last call, except [`KEPT`]. Returns whether
+    /// the next call may free some.
+    pub fn shed(&self) -> bool {
+        let mut buffers = self.pool().buffers.lock();
+        let surplus = buffers.shed();
+        let goes_on = buffers.is_told;
+        drop(buffers);
+        drop(surplus);
+        goes_on
     }
 
     /// A frame of `len` bytes with unspecified content; `None` if all buffers are in use or `len`
@@ -132,15 +228,50 @@ impl FramePool {
     /// it: up to the first one that `take` would refuse, and as many as there is room for. The
     /// pool is locked while `lengths` is read: it must not drop a frame.
     pub fn take_many(&self, lengths: impl IntoIterator<Item = usize>, frames: &mut Frames) {
+        self.take_all(lengths, None, frames);
+    }
+
+    /// Like [`take_many`](Self::take_many), for frames of a lane. If the receiver `is_crowded`, the
+    /// lane gets a few buffers only.
+    pub fn take_for(
+        &self,
+        lane: Lane,
+        is_crowded: bool,
+        lengths: impl IntoIterator<Item = usize>,
+        frames: &mut Frames,
+    ) {
+        self.take_all(lengths, Some(For { lane, is_crowded }), frames);
+    }
+
+    fn take_all(
+        &self,
+        lengths: impl IntoIterator<Item = usize>,
+        to: Option<For>,
+        frames: &mut Frames,
+    ) {
         let pool = self.pool();
         let mut lengths = lengths.into_iter().take_while(|len| *len <= MAX_FRAME);
         let before = frames.len();
-        while let Some((lack, len)) = pool.take_free(&mut lengths, frames, before) {
+        while let Some((lack, len)) = pool.take_free(&mut lengths, to, frames, before) {
             let Some(frame) = pool.allocate(lack, len) else {
                 break;
             };
-            frames.push(frame);
+            frames.push(frame.of(to));
         }
+    }
+
+    /// Whether a frame of `lane` would get a buffer, as far as the pool knows: the lane was not
+    /// refused one since it had room the last time, and a buffer is free.
+    pub fn has_room(&self, lane: Lane) -> bool {
+        let pool = self.pool();
+        let mut buffers = pool.buffers.lock();
+        let lane = buffers.lanes.get(lane.index());
+        if lane.is_some_and(|lane| lane.resumes_at.is_some()) {
+            return false;
+        }
+        let is_free = buffers.unused(pool.capacity) > 0;
+        buffers.starved |= !is_free;
+        is_free
     }
 
     /// A copy of a frame with its marks: whether it is routed, and whether it lacks an ICRC. `None`
@@ -171,17 +302,20 @@ impl Pool {
     fn take_free(
         &self,
         lengths: &mut impl Iterator<Item = usize>,
+        to: Option<For>,
         frames: &mut Frames,
         before: usize,
     ) -> Option<(Lack, usize)> {
         let mut buffers = self.buffers.lock();
         while !frames.is_full() {
             let len = lengths.next()?;
-            match buffers.take(self.capacity, len) {
-                Ok(buffer) => frames.push(Frame::new(buffer, len)),
+            match buffers.take_for(self.capacity, len, to) {
+                Ok(buffer) => frames.push(Frame::new(buffer, len).of(to)),
                 Err(lack) => {
                     // A caller that got some of the frames need not be told: it goes on with them.
-                    buffers.starved |= matches!(lack, Lack::Exhausted) && frames.len() == before;
+                    if frames.len() == before {
+                        buffers.refused(&lack, to);
+                    }
                     return Some((lack, len));
                 }
             }
@@ -221,26 +355,34 @@ pub fn discard(frames: &mut Frames, count: usize) {
 pub fn release(frames: &mut [Frame]) {
     let mut frames = frames.iter_mut().peekable();
     while let Some(first) = frames.next() {
+        let lane = first.lane;
         let Some(first) = first.take_buffer() else {
             continue;
         };
         let pool = Arc::clone(&first.pool);
         let mut buffers = pool.buffers.lock();
-        buffers.give_back(first);
+        buffers.give_back(first, lane);
         let is_next = |frame: &&mut Frame| {
             frame
                 .pool
                 .as_ref()
                 .is_some_and(|other| Arc::ptr_eq(other, &pool))
         };
-        while let Some(buffer) = frames.next_if(is_next).and_then(Frame::take_buffer) {
-            buffers.give_back(buffer);
+        while let Some(frame) = frames.next_if(is_next) {
+            let lane = frame.lane;
+            if let Some(buffer) = frame.take_buffer() {
+                buffers.give_back(buffer, lane);
+            }
         }
-        let surplus = buffers.surplus();
+        let closed = buffers.take_closed();
         let starved = mem::take(&mut buffers.starved);
+        let has_surplus = buffers.free[1].len() > KEPT && !mem::replace(&mut buffers.is_told, true);
         drop(buffers);
-        drop(surplus);
+        drop(closed);
         if let Some(notify) = pool.notify.get().filter(|_| starved) {
+            notify();
+        }
+        if let Some(notify) = pool.on_surplus.get().filter(|_| has_surplus) {
             notify();
         }
     }
@@ -251,6 +393,7 @@ impl Buffers {
     fn take(&mut self, capacity: usize, len: usize) -> Result<Buffer, Lack> {
         let fits = class(len);
         if let Some(buffer) = self.free[fits].pop() {
+            self.unused_long = self.unused_long.min(self.free[1].len());
             return Ok(buffer);
         }
         if self.allocated < capacity {
@@ -265,22 +408,76 @@ impl Buffers {
         }
     }
 
-    fn give_back(&mut self, buffer: Buffer) {
-        self.free[class(buffer.bytes.len())].push(buffer);
+    /// Like [`take`](Self::take), for a frame of a lane, which is counted. If it is refused because
+    /// of its lane, [`refused`](Self::refused) arranges the notification.
+    fn take_for(&mut self, capacity: usize, len: usize, to: Option<For>) -> Result<Buffer, Lack> {
+        let free = self.unused(capacity);
+        let lane = to.and_then(|to| Some((self.lanes.get_mut(to.lane.index())?, to.is_crowded)));
+        let Some((lane, is_crowded)) = lane.filter(|_| free > 0) else {
+            return self.take(capacity, len);
+        };
+        let limit = match to.map(|to| to.lane) {
+            Some(Lane::MANY) => 3 * free,
+            _ => free,
+        };
+        if lane.used >= LEAST && (is_crowded || lane.used >= limit) {
+            return Err(Lack::Crowded);
+        }
+        lane.used += 1;
+        lane.taken += 1;
+        self.take(capacity, len)
     }
 
-    /// Removes the free buffers that are not kept. The caller must drop them without the lock.
-    fn surplus(&mut self) -> Vec<Buffer> {
-        let [short, long] = &mut self.free;
-        let mut surplus = Vec::new();
-        if self.is_closed {
-            surplus.append(short);
-            surplus.append(long);
-        } else if long.len() > KEPT && short.len() + long.len() == self.allocated {
-            surplus = long.split_off(KEPT);
+    /// Arranges a notification for a caller that got no frame.
+    fn refused(&mut self, lack: &Lack, to: Option<For>) {
+        match lack {
+            Lack::Unallocated(_) => {}
+            Lack::Exhausted => self.starved = true,
+            Lack::Crowded => {
+                let lane = to.and_then(|to| self.lanes.get_mut(to.lane.index()));
+                if let Some(lane) = lane {
+                    lane.resumes_at = Some(lane.used - lane.used / 4);
+                }
+            }
         }
+    }
+
+    /// Number of buffers of a pool of this capacity that are not in use.
+    fn unused(&self, capacity: usize) -> usize {
+        let free: usize = self.free.iter().map(Vec::len).sum();
+        capacity + free - self.allocated
+    }
+
+    fn give_back(&mut self, buffer: Buffer, lane: Option<Lane>) {
+        self.free[class(buffer.bytes.len())].push(buffer);
+        let lane = lane.and_then(|lane| self.lanes.get_mut(lane.index()));
+        let Some(lane) = lane else { return };
+        lane.used -= 1;
+        self.starved |= lane.resumes_at.take_if(|at| lane.used <= *at).is_some();
+    }
+
+    /// Removes the long buffers that were not used for a while. The caller must drop them without
+    /// the lock.
+    fn shed(&mut self) -> Vec<Buffer> {
+        let long = &mut self.free[1];
+        let kept = long.len() - self.unused_long.min(long.len().saturating_sub(KEPT));
+        // The buffers that were used last are at the end.
+        let surplus = Vec::from_iter(long.drain(..long.len() - kept));
+        self.unused_long = long.len();
+        self.is_told = long.len() > KEPT;
         self.allocated -= surplus.len();
         surplus
+    }
+
+    /// Removes the free buffers of a pool that was dropped. The caller must drop them without the
+    /// lock.
+    fn take_closed(&mut self) -> Vec<Buffer> {
+        let mut all = Vec::new();
+        if self.is_closed {
+            self.free.iter_mut().for_each(|free| all.append(free));
+            self.allocated -= all.len();
+        }
+        all
     }
 }
 
@@ -288,9 +485,9 @@ impl Drop for PoolHandle {
     fn drop(&mut self) {
         let mut buffers = self.0.buffers.lock();
         buffers.is_closed = true;
-        let surplus = buffers.surplus();
+        let closed = buffers.take_closed();
         drop(buffers);
-        drop(surplus);
+        drop(closed);
     }
 }
 
@@ -393,19 +590,36 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_not_kept() {
+    fn a_burst_is_kept_for_a_while() {
         let pool = FramePool::new(1000);
-        let mut frames: Vec<Frame> = (0..1000).map(|_| pool.take(MAX_FRAME).unwrap()).collect();
-        frames.truncate(1);
-        assert_eq!(
-            allocated(&pool, &frames),
-            1000 * MAX_FRAME,
-            "one is on its way"
-        );
-        frames.clear();
-        assert_eq!(allocated(&pool, &frames), KEPT * MAX_FRAME);
-        frames.extend((0..1000).map(|_| pool.take(MAX_FRAME).unwrap()));
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        pool.on_surplus(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let burst =
+            |frames| Vec::from_iter((0..frames).map(|_| pool.take(MAX_FRAME).expect("a buffer")));
+        let size = || allocated(&pool, &[]) / MAX_FRAME;
+        drop(burst(KEPT));
+        assert_eq!(told.load(Ordering::Relaxed), 0);
+        // Between two bursts no frame is in use, but no buffer is freed.
+        for _ in 0..3 {
+            drop(burst(1000));
+            assert_eq!(size(), 1000);
+        }
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert!(pool.shed());
+        assert_eq!(size(), 1000, "all were used lately");
+        drop(burst(600));
+        assert!(pool.shed());
+        assert_eq!(size(), 600);
+        assert!(!pool.shed());
+        assert_eq!(size(), KEPT);
+        assert!(!pool.shed());
+        let frames = burst(1000);
         assert!(pool.take(1).is_none());
+        drop(frames);
+        assert_eq!(told.load(Ordering::Relaxed), 2);
     }
 
     #[test]
@@ -490,6 +704,69 @@ mod tests {
         assert!(long.resize(LENGTHS[0] + 1) && !long.resize(LENGTHS[0]));
         assert!(!long.resize(MAX_FRAME + 1));
         assert_eq!((short.len(), long.len()), (LENGTHS[0], LENGTHS[0] + 1));
+    }
+
+    #[test]
+    fn a_lane_takes_as_many_buffers_as_it_leaves() {
+        let pool = FramePool::with_icrc_offload(8 * LEAST, 4);
+        let told = notifications(&pool);
+        let take = |lane, is_crowded| {
+            let mut taken = Vec::new();
+            loop {
+                let mut frames = Frames::new();
+                pool.take_for(Lane::new(lane), is_crowded, [1, 1, 1], &mut frames);
+                if frames.is_empty() {
+                    return taken;
+                }
+                taken.extend(frames);
+            }
+        };
+        let mut first = take(3, false);
+        assert_eq!(first.len(), 4 * LEAST);
+        let second = take(1, false);
+        assert_eq!(second.len(), 2 * LEAST);
+        let third = take(2, true);
+        assert_eq!(third.len(), LEAST, "its receiver is crowded");
+        let lanes = [3, 1, 2].map(Lane::new);
+        assert_eq!(
+            lanes.map(|lane| pool.in_use_by(lane)),
+            [4 * LEAST, 2 * LEAST, LEAST]
+        );
+        assert_eq!(lanes.map(|lane| pool.has_room(lane)), [false; 3]);
+        let ticket = pool.ticket(lanes[0]);
+        assert_eq!(ticket, 4 * LEAST as u64);
+        assert!(pool.has(lanes[0], 1) && pool.has(lanes[0], ticket));
+        first.truncate(3 * LEAST + 1);
+        assert!(!pool.has(lanes[0], 1) && pool.has(lanes[0], ticket));
+        assert_eq!(told.load(Ordering::Relaxed), 0);
+        assert!(!pool.has_room(lanes[0]));
+        first.pop();
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(lanes.map(|lane| pool.has_room(lane)), [true, false, false]);
+        drop((first, second, third));
+        assert_eq!(told.load(Ordering::Relaxed), 3);
+        assert_eq!(lanes.map(|lane| pool.has_room(lane)), [true; 3]);
+        assert_eq!(lanes.map(|lane| pool.in_use_by(lane)), [0; 3]);
+        assert_eq!(pool.ticket(lanes[1]), 2 * LEAST as u64);
+        assert_eq!(take(0, false).len(), 6 * LEAST, "to many receivers");
+    }
+
+    #[test]
+    fn a_lane_without_a_free_buffer_has_no_room() {
+        let pool = FramePool::with_icrc_offload(1, 1);
+        let told = notifications(&pool);
+        let lane = Lane::default();
+        let mut frames = Frames::new();
+        pool.take_for(lane, false, [1, 1], &mut frames);
+        assert_eq!(frames.len(), 1);
+        assert!(!pool.has_room(lane));
+        frames.clear();
+        assert_eq!(
+            told.load(Ordering::Relaxed),
+            1,
+            "the question was remembered"
+        );
+        assert!(pool.has_room(lane));
     }
 
     #[test]

@@ -10,8 +10,12 @@
 //! A requester has a congestion window, as TCP does (RFC 5681, with the response to marks of RFC
 //! 3168). A notification halves the window, at most once a round trip, down to one packet. The
 //! window doubles each round trip until it is first halved, and then grows by one packet a round
-//! trip. A loss halves the window too, but not below [`LOSS_FLOOR`], because the loss may have
-//! another cause than congestion. A network that marks packets reports congestion by notifications.
+//! trip. A loss halves the window too. It does not take the window below [`LOSS_FLOOR`], because
+//! the loss may have another cause than congestion, unless frames crowd in the own host or
+//! notifications have taken the window there already.
+//!
+//! The QPs of a port share the packets that they may send before they know the network: a
+//! requester starts with its share, also after a long pause.
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +28,9 @@ const INITIAL: u64 = 32;
 
 /// Smallest window to which a loss reduces the congestion window, in packets.
 const LOSS_FLOOR: u64 = 16;
+
+/// A pause after which a requester knows nothing about the network any more.
+const LONG_PAUSE: Duration = Duration::from_millis(10);
 
 /// Minimum interval between two notifications of a connection, similar to that of hardware devices.
 const NOTIFICATION_INTERVAL: Duration = Duration::from_micros(50);
@@ -47,6 +54,10 @@ pub(super) struct CongestionWindow {
     /// Marks and losses of packets before this position do not shrink the window, because it has
     /// already shrunk in their round trip.
     reacted: u64,
+    /// Since when the requester has had nothing to send; `None` before its first packet.
+    paused: Option<Instant>,
+    /// Whether the requester has had something to send since its last pause.
+    is_open: bool,
 }
 
 impl CongestionWindow {
@@ -56,6 +67,29 @@ impl CongestionWindow {
             threshold: WINDOW as u64,
             acknowledged: 0,
             reacted: 0,
+            paused: None,
+            is_open: false,
+        }
+    }
+
+    /// Records that the requester has nothing to send at `now`.
+    pub(super) fn pause(&mut self, now: Instant) {
+        if self.is_open {
+            self.is_open = false;
+            self.paused = Some(now);
+        }
+    }
+
+    /// Records that the requester has something to send. After a long pause, or for its first
+    /// packets, it starts with at most `share` packets.
+    pub(super) fn go_on(&mut self, now: Instant, share: impl FnOnce() -> u64) {
+        if self.is_open {
+            return;
+        }
+        self.is_open = true;
+        let is_short = |since: Instant| now.saturating_duration_since(since) < LONG_PAUSE;
+        if !self.paused.is_some_and(is_short) {
+            self.packets = self.packets.min(share().max(1));
         }
     }
 
@@ -92,9 +126,11 @@ impl CongestionWindow {
     }
 
     /// Shrinks the window: a packet at or after position `una` got lost. `sent` is the position
-    /// behind the last packet that was sent.
-    pub(super) fn lost(&mut self, una: u64, sent: u64) {
-        self.shrink(una, sent, LOSS_FLOOR);
+    /// behind the last packet that was sent. `is_crowded` is set if many frames wait in the own
+    /// host.
+    pub(super) fn lost(&mut self, una: u64, sent: u64, is_crowded: bool) {
+        let may_fall = is_crowded || self.packets < LOSS_FLOOR;
+        self.shrink(una, sent, if may_fall { 1 } else { LOSS_FLOOR });
     }
 
     fn shrink(&mut self, una: u64, sent: u64, floor: u64) {
@@ -167,7 +203,7 @@ mod tests {
         let mut window = CongestionWindow::new();
         window.notified(0, 20);
         window.notified(10, 20);
-        window.lost(19, 20);
+        window.lost(19, 20, true);
         assert_eq!(window.packets(), 16);
         window.notified(20, 25);
         assert_eq!(window.packets(), 8);
@@ -177,17 +213,53 @@ mod tests {
     fn notifications_leave_one_packet_and_losses_sixteen() {
         let mut window = CongestionWindow::new();
         for sent in 1..10 {
-            window.lost(sent - 1, sent);
+            window.lost(sent - 1, sent, false);
         }
         assert_eq!(window.packets(), 16);
         for sent in 10..20 {
             window.notified(sent - 1, sent);
         }
         assert_eq!(window.packets(), 1);
-        window.lost(20, 21);
+        window.lost(20, 21, false);
         assert_eq!(window.packets(), 1, "a loss makes no window larger");
         window.progress(1);
         assert_eq!(window.packets(), 2);
+    }
+
+    #[test]
+    fn losses_leave_one_packet_if_frames_crowd_or_marks_were_seen() {
+        let mut window = CongestionWindow::new();
+        for sent in 1..10 {
+            window.lost(sent - 1, sent, true);
+        }
+        assert_eq!(window.packets(), 1);
+        let mut window = CongestionWindow::new();
+        window.notified(0, 1);
+        window.notified(1, 2);
+        assert_eq!(window.packets(), 8);
+        for sent in 3..10 {
+            window.lost(sent - 1, sent, false);
+        }
+        assert_eq!(window.packets(), 1);
+    }
+
+    #[test]
+    fn a_window_starts_with_the_share_of_the_port() {
+        let (mut window, mut now) = (CongestionWindow::new(), Instant::now());
+        window.go_on(now, || 100);
+        assert_eq!(window.packets(), INITIAL);
+        let unasked = || unreachable!("no long pause has passed");
+        window.go_on(now + 2 * LONG_PAUSE, unasked);
+        window.pause(now);
+        window.pause(now + LONG_PAUSE);
+        now += LONG_PAUSE / 2;
+        window.go_on(now, unasked);
+        window.pause(now);
+        window.go_on(now + LONG_PAUSE, || 0);
+        assert_eq!(window.packets(), 1);
+        window.progress(1);
+        window.progress(2);
+        assert_eq!(window.packets(), 4, "it doubles each round trip");
     }
 
     /// A window that was just halved contains a packet that requests an acknowledgement.

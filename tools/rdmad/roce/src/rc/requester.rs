@@ -37,6 +37,12 @@ use super::{RequesterAttr, WINDOW};
 /// Maximum number of packets of one READ request.
 pub(crate) const READ_PACKETS: u64 = WINDOW as u64 / 2;
 
+/// Number of successive ACK timeouts that use up no retry if the peer's host is [active]. The next
+/// one uses up a retry: the peer's QP may be gone although its host sends other packets.
+///
+/// [active]: RequesterEnv::is_active
+const EXCUSES: u8 = 3;
+
 /// A work request that has not ended, and the positions of its packets: `first..end`.
 #[derive(Debug)]
 struct Pending<L> {
@@ -104,6 +110,10 @@ pub struct Requester<L> {
     unanswered: u32,
     retries: u8,
     rnr_retries: u8,
+    /// Number of ACK timeouts since the last progress or retry that used up no retry.
+    excuses: u8,
+    /// Whether the packet at `next` is a probe, which the window does not hold back.
+    probing: bool,
     /// Value of `una` when a response last made the requester go back. Further responses do not
     /// make it go back to the same packet again.
     went_back: Option<u64>,
@@ -135,6 +145,8 @@ impl<L> Requester<L> {
             unanswered: 0,
             retries: attr.retry_cnt,
             rnr_retries: attr.rnr_retry,
+            excuses: 0,
+            probing: false,
             went_back: None,
             ack_deadline: None,
             prober: Prober::default(),
@@ -285,7 +297,14 @@ impl<L> Requester<L> {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
         }
-        if self.ack_deadline.is_some_and(|at| at <= now) {
+        if let Some(at) = self.ack_deadline.filter(|at| *at <= now) {
+            if self.is_excused(at, env) {
+                env.count(Incident::Probe);
+                self.start_ack_timer(now);
+                self.prober.repeat();
+                self.rewind_last();
+                return Ok(());
+            }
             // Responses that arrive after the timeout may make the requester go back again.
             self.went_back = None;
             env.count(Incident::Timeout);
@@ -298,11 +317,39 @@ impl<L> Requester<L> {
         match probe {
             Probe::Last => self.rewind_last(),
             Probe::All => {
-                self.window.lost(self.una, self.sent);
+                self.window.lost(self.una, self.sent, env.is_crowded());
                 self.rewind();
             }
         }
         Ok(())
+    }
+
+    /// Whether an ACK timeout that ended at `at` uses up no retry: the response may wait somewhere,
+    /// since the host of the peer is active.
+    fn is_excused<E: RequesterEnv<Send = L>>(&mut self, at: Instant, env: &E) -> bool {
+        let timeout = ack_timeout(self.attr.timeout);
+        let since = timeout.and_then(|timeout| at.checked_sub(timeout));
+        let peer = &self.connection.path.dst_mac;
+        let excused =
+            self.excuses < EXCUSES && since.is_some_and(|since| env.is_active(peer, since));
+        self.excuses = if excused { self.excuses + 1 } else { 0 };
+        excused
+    }
+
+    /// Number of packets of outstanding responses to READs, atomic operations and FLUSHes.
+    pub fn requested(&self) -> u32 {
+        if self.unanswered == 0 {
+            return 0;
+        }
+        let begun = self.queue.range(..self.queue.len().min(self.cursor + 1));
+        let packets = begun
+            .filter(|pending| pending.is_answered())
+            .map(|pending| {
+                let (first, end) = (pending.first.max(self.una), pending.end.min(self.next));
+                end.saturating_sub(first)
+            });
+        // The window limits the sum, so the cast does not truncate.
+        packets.sum::<u64>() as u32
     }
 
     /// Completes acknowledged work requests. If the work request after them has failed, ends the
@@ -388,7 +435,7 @@ impl<L> Requester<L> {
         };
         self.retries = left;
         self.ack_deadline = None;
-        self.window.lost(self.una, self.sent);
+        self.window.lost(self.una, self.sent, env.is_crowded());
         self.rewind();
         Ok(())
     }
@@ -398,6 +445,7 @@ impl<L> Requester<L> {
         self.next = self.una;
         self.cursor = 0;
         self.unanswered = 0;
+        self.probing = false;
         self.prober.repeat();
     }
 
@@ -418,6 +466,7 @@ impl<L> Requester<L> {
         };
         self.unanswered -= u32::from(pending.is_answered() && self.unanswered > 0);
         self.cursor = cursor;
+        self.probing = true;
     }
 
     /// Ends the connection and completes the oldest work request with `status`.
@@ -437,6 +486,7 @@ impl<L> Requester<L> {
     }
 
     fn restore_retries(&mut self) {
+        self.excuses = 0;
         self.retries = self.attr.retry_cnt;
         self.rnr_retries = self.attr.rnr_retry;
     }

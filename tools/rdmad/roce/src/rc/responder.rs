@@ -15,6 +15,7 @@ mod flush;
 mod job;
 mod message;
 mod queue;
+mod sent;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,7 @@ use self::executed::ExecutedRequests;
 use self::job::{Job, ResponseContent};
 use self::message::RequestInProgress;
 use self::queue::JobQueue;
+use self::sent::SentAnswers;
 use super::congestion::{capable, is_marked, CongestionNotifier};
 use super::ResponderAttr;
 
@@ -94,6 +96,8 @@ pub struct Responder<R> {
     reads: ExecutedRequests,
     /// PSNs of the last FLUSHes. Boxed, so that the responder stays small: few peers use FLUSHes.
     flushes: Box<ExecutedRequests>,
+    /// Boxed like `flushes`: few duplicates are of answers that wait.
+    sent: Box<SentAnswers>,
     ack_pending: bool,
     nak: Option<Syndrome>,
     /// Whether a NAK has requested the expected packet. Until that packet arrives, later packets
@@ -129,6 +133,7 @@ impl<R> Responder<R> {
             results: VecDeque::new(),
             reads: ExecutedRequests::default(),
             flushes: Box::default(),
+            sent: Box::default(),
             ack_pending: false,
             nak: None,
             awaiting: false,

@@ -176,7 +176,7 @@ impl<L> Requester<L> {
         let headers = Headers::new(bth, Body::Uc(segment.part));
         let length = segment.length as usize;
         let size = frame_size(&self.connection.path, &headers.body, length);
-        let Some(mut frame) = env.frame(size) else {
+        let Some(mut frame) = env.frame(&self.connection.path.dst_mac, size) else {
             return Ok(None);
         };
         build_frame(

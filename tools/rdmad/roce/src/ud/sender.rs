@@ -92,7 +92,7 @@ impl Sender {
         let headers = Headers::new(bth, Body::Ud { deth, imm });
         let length = wr.length as usize;
         let size = frame_size(&to.path, &headers.body, length);
-        let Some(mut frame) = env.frame(size) else {
+        let Some(mut frame) = env.frame(&to.path.dst_mac, size) else {
             return Ok(None);
         };
         build_frame(

@@ -9,7 +9,7 @@ use std::time::Instant;
 use budget::MemoryBudget;
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::headers::Body;
-use roce::net::{flow_label, udp_source_port, Addresses};
+use roce::net::{flow_label, udp_source_port, Addresses, Mac};
 use roce::rc::{Requester, RequesterAttr, Responder, ResponderAttr};
 use roce::work::{
     AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp, SendWr,
@@ -64,6 +64,16 @@ pub struct World {
     pub incidents: Vec<Incident>,
     /// Whether `check` accepts every range.
     pub is_endless: bool,
+    /// Whether packets of other QPs of the peer's port arrive all the time.
+    pub is_peer_active: bool,
+    /// Number of response packets for which the port has room.
+    pub responses: u32,
+    /// Number of packets that may be sent after a pause.
+    pub share: u64,
+    /// Number of frames taken.
+    pub taken: u64,
+    /// Number of frames that have left the host.
+    pub left: u64,
 }
 
 impl World {
@@ -87,6 +97,11 @@ impl World {
             keys: Vec::new(),
             incidents: Vec::new(),
             is_endless: false,
+            is_peer_active: false,
+            responses: u32::MAX,
+            share: u64::MAX,
+            taken: 0,
+            left: u64::MAX,
         }
     }
 
@@ -135,15 +150,24 @@ impl World {
 }
 
 impl Output for World {
-    fn frame(&mut self, len: usize) -> Option<Frame> {
+    fn frame(&mut self, _: &Mac, len: usize) -> Option<Frame> {
         if let Some(left) = &mut self.frames {
             *left = left.checked_sub(1)?;
         }
+        self.taken += 1;
         self.pool.take(len)
     }
 
     fn send(&mut self, frame: Frame) {
         self.out.push_back(frame);
+    }
+
+    fn ticket(&self, _: &Mac) -> u64 {
+        self.taken
+    }
+
+    fn is_waiting(&self, _: &Mac, ticket: u64) -> bool {
+        ticket > self.left
     }
 
     fn count(&mut self, what: Incident) {
@@ -187,6 +211,18 @@ impl RequesterEnv for World {
         }
         self.local_operations.push(self.sent.len());
         Ok(())
+    }
+
+    fn may_request(&mut self, packets: u32) -> bool {
+        packets <= self.responses
+    }
+
+    fn share(&self) -> u64 {
+        self.share
+    }
+
+    fn is_active(&self, _: &Mac, _: Instant) -> bool {
+        self.is_peer_active
     }
 
     fn complete_send(&mut self, wr: SendWr<Pieces>, status: WcStatus) {

@@ -270,6 +270,7 @@ impl Qp {
         side.connection = connection;
         side.route = route;
         side.alarm = alarm;
+        side.io.load = io.load;
         let limit = io.pacer.as_ref().map(Pacer::limit);
         side.io.broken = state.broken != 0;
         side.drained = state.drained != 0;

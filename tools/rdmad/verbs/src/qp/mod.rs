@@ -75,6 +75,8 @@ pub(crate) struct Qp {
     /// Whether the device fetched only few WQEs between the last two times that it requested the
     /// QP's doorbell.
     is_request_response: AtomicBool,
+    /// Whether the QP has waited for room for responses and may book before QPs that still wait.
+    pub is_next: AtomicBool,
     /// Whether a worker serves the QP, and whether the QP became ready meanwhile.
     serving: Exclusive,
     /// Properties that other threads may read at any time, without a lock.
@@ -143,6 +145,7 @@ impl Qp {
             failure_requested: AtomicBool::new(false),
             timer_expired: AtomicBool::new(false),
             is_request_response: AtomicBool::new(true),
+            is_next: AtomicBool::new(false),
             serving: Exclusive::default(),
             summary: Summary::default(),
             counter_set: Binding::default(),
@@ -158,6 +161,11 @@ impl Qp {
     #[inline]
     pub(crate) fn state(&self) -> Option<QpState> {
         QpState::try_from(self.state.load(Ordering::Acquire)).ok()
+    }
+
+    /// Lets the QP book responses before QPs that still wait for room.
+    pub(crate) fn comes_next(&self) {
+        self.is_next.store(true, Ordering::Release);
     }
 
     /// Whether the QP is connected to one peer (RC or UC).

@@ -132,6 +132,15 @@ impl Requester {
         }
     }
 
+    /// Number of packets of outstanding responses, apart from acknowledgements, and whether packets
+    /// are unacknowledged.
+    pub(super) fn load(&self) -> (u32, bool) {
+        match self {
+            Self::Rc(requester) => (requester.requested(), requester.is_unacknowledged()),
+            Self::Uc(_) => (0, false),
+        }
+    }
+
     /// Time at which the requester needs a turn, if no event occurs first.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self {

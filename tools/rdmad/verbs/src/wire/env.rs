@@ -2,7 +2,10 @@
 
 //! The interface by which the protocol machines access their QP and its memory.
 
+use std::time::Instant;
+
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
+use roce::net::Mac;
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};
 use roce::Frame;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
@@ -33,7 +36,7 @@ impl<'a, 'b> SendEnv<'a, 'b> {
 }
 
 impl Output for SendEnv<'_, '_> {
-    fn frame(&mut self, len: usize) -> Option<Frame> {
+    fn frame(&mut self, to: &Mac, len: usize) -> Option<Frame> {
         // If memory of the VM is lost, the turn ends.
         if self.turn.view.has_lost() || !self.io.admit(self.turn.now, len) {
             return None;
@@ -41,11 +44,14 @@ impl Output for SendEnv<'_, '_> {
         let SendTurn { device, now, .. } = self.turn;
         let taken = device.pacer.take_bytes(*now, &mut self.io.port, len, len);
         self.io.passes(taken)?;
-        let frame = self.train.frame(len);
-        if frame.is_none() {
-            device.pacer.give_bytes_back(&mut self.io.port, len);
+        match self.train.frame(to, len) {
+            Ok(frame) => Some(frame),
+            Err(lane) => {
+                device.pacer.give_bytes_back(&mut self.io.port, len);
+                self.io.full = lane;
+                None
+            }
         }
-        frame
     }
 
     fn send(&mut self, frame: Frame) {
@@ -93,6 +99,25 @@ impl RequesterEnv for SendEnv<'_, '_> {
         self.io.pacer.is_some() || self.turn.device.pacer.has_limits()
     }
 
+    fn may_request(&mut self, packets: u32) -> bool {
+        let SendTurn { device, qp, .. } = self.turn;
+        let booked = device.book_responses(qp, &mut self.io.load, packets);
+        booked.map_err(|lane| self.io.full = lane).is_ok()
+    }
+
+    fn share(&self) -> u64 {
+        self.turn.device.share()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.turn.device.frames.is_crowded()
+    }
+
+    fn is_active(&self, peer: &Mac, since: Instant) -> bool {
+        let device = self.turn.device;
+        device.heard.is_after(peer, since) || device.frames.is_waiting(peer)
+    }
+
     fn complete_send(&mut self, wr: SendWr<PostedSend>, status: WcStatus) {
         self.turn.complete(self.io, &wr, status);
     }
@@ -117,12 +142,21 @@ impl<'a, 'b> RecvEnv<'a, 'b> {
 }
 
 impl Output for RecvEnv<'_, '_> {
-    fn frame(&mut self, len: usize) -> Option<Frame> {
+    fn frame(&mut self, to: &Mac, len: usize) -> Option<Frame> {
         // If memory of the VM is lost, the turn ends.
         if self.turn.view.has_lost() {
             return None;
         }
-        self.train.frame(len)
+        let frame = self.train.frame(to, len);
+        frame.map_err(|lane| self.io.full = lane).ok()
+    }
+
+    fn ticket(&self, to: &Mac) -> u64 {
+        self.turn.device.frames.ticket(to)
+    }
+
+    fn is_waiting(&self, to: &Mac, ticket: u64) -> bool {
+        self.turn.device.frames.has(to, ticket)
     }
 
     fn send(&mut self, frame: Frame) {

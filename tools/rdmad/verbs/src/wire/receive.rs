@@ -125,9 +125,14 @@ impl Receiving<'_> {
     fn frames(&self, frames: &[Frame], seen: usize) -> usize {
         let mut places = ArrayVec::<usize, FRAMES_AT_ONCE>::new();
         let mut packets = ArrayVec::<Arrived<'_>, FRAMES_AT_ONCE>::new();
+        let mut heard = None;
         for (place, frame) in frames.iter().enumerate() {
             match self.parse(frame, place < seen) {
                 Some(packet) => {
+                    let peer = packet.packet.path.src_mac;
+                    if heard.replace(peer) != Some(peer) {
+                        self.device.heard.note(&peer, self.now);
+                    }
                     places.push(place);
                     packets.push(packet);
                 }
@@ -277,6 +282,7 @@ impl Receiving<'_> {
         }
         self.budget.charge_bytes(turn.budget.spent());
         if served {
+            side.settle_load(device);
             device.qp_ready(qp.number);
         }
         taken

@@ -7,7 +7,8 @@
 
 use std::thread;
 
-use roce::frame::{self, Frames, FRAMES_AT_ONCE};
+use roce::frame::{self, Frames, Lane, FRAMES_AT_ONCE};
+use roce::net::Mac;
 use roce::Frame;
 
 use crate::counters::Counter;
@@ -25,6 +26,10 @@ pub(super) struct Train<'a> {
     /// Number of buffers to take when there is no spare. It grows with the train: most trains are
     /// short.
     ahead: usize,
+    /// The receiver of the frames for which `spares` are.
+    to: Mac,
+    /// The lane of the frames to this receiver.
+    lane: Lane,
 }
 
 impl<'a> Train<'a> {
@@ -35,14 +40,16 @@ impl<'a> Train<'a> {
             frames: Frames::new(),
             spares: Frames::new(),
             ahead: 1,
+            to: Mac::default(),
+            lane: Lane::default(),
         }
     }
 
-    /// A buffer for a frame of `len` bytes, or `None` if all buffers of the port are in use.
-    pub(super) fn frame(&mut self, len: usize) -> Option<Frame> {
+    /// A buffer for a frame of `len` bytes to `to`, or the lane of such frames if it has no room.
+    pub(super) fn frame(&mut self, to: &Mac, len: usize) -> Result<Frame, Lane> {
         if let Some(mut spare) = self.spares.pop() {
-            if spare.resize(len) {
-                return Some(spare);
+            if self.to == *to && spare.resize(len) {
+                return Ok(spare);
             }
             // All spares are returned first, so that none is refused while there are some.
             self.spares.push(spare);
@@ -50,14 +57,15 @@ impl<'a> Train<'a> {
             self.ahead = 1;
         }
         let port = &self.device.frames;
-        port.reserve(len, self.ahead, &mut self.spares);
+        self.to = *to;
+        self.lane = port.reserve(to, len, self.ahead, &mut self.spares);
         self.ahead = match self.spares.len() < self.ahead {
             true => 1,
             false => (2 * self.ahead).min(FRAMES_AT_ONCE),
         };
         // The first one was returned last, and is taken first.
         self.spares.reverse();
-        self.spares.pop()
+        self.spares.pop().ok_or(self.lane)
     }
 
     fn return_spares(&mut self) {

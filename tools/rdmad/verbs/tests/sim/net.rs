@@ -7,7 +7,8 @@ use std::iter;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use roce::frame::Frames;
+use roce::frame::{Frames, Lane};
+use roce::net::Mac;
 use roce::{Frame, FramePool, FramePort};
 use verbs::Device;
 use vswitch::Caller;
@@ -179,8 +180,17 @@ impl Port {
 }
 
 impl FramePort for Port {
-    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+    fn reserve(&self, _: &Mac, len: usize, count: usize, frames: &mut Frames) -> Lane {
         self.pool.take_many(iter::repeat_n(len, count), frames);
+        Lane::default()
+    }
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn has_room(&self, lane: Lane) -> bool {
+        self.pool.has_room(lane)
     }
 
     fn memory(&self) -> usize {

@@ -21,6 +21,7 @@ mod failed;
 mod flows;
 mod hostile;
 mod identity;
+mod incast;
 mod log;
 mod lost;
 mod moderation;

@@ -5,7 +5,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use roce::frame::Frames;
+use roce::frame::{Frames, Lane};
+use roce::net::Mac;
 use roce::FramePort;
 use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdCreatePd, CmdDeregMr};
@@ -57,9 +58,33 @@ fn panic_if(planted: &AtomicBool) {
 }
 
 impl FramePort for Fragile {
-    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+    fn reserve(&self, to: &Mac, len: usize, count: usize, frames: &mut Frames) -> Lane {
         self.panic_if_last();
-        self.port.reserve(len, count, frames);
+        self.port.reserve(to, len, count, frames)
+    }
+
+    fn lanes(&self) -> usize {
+        self.port.lanes()
+    }
+
+    fn is_waiting(&self, to: &Mac) -> bool {
+        self.port.is_waiting(to)
+    }
+
+    fn ticket(&self, to: &Mac) -> u64 {
+        self.port.ticket(to)
+    }
+
+    fn has(&self, to: &Mac, ticket: u64) -> bool {
+        self.port.has(to, ticket)
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.port.is_crowded()
+    }
+
+    fn has_room(&self, lane: Lane) -> bool {
+        self.port.has_room(lane)
     }
 
     fn send(&self, frames: &mut Frames) {

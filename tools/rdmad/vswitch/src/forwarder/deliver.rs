@@ -2,12 +2,13 @@
 
 //! Delivery of frames to their destinations, and of frames that wait.
 
+use std::iter;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use roce::Frame;
 
-use crate::engine_queues::Caller;
+use crate::engine_queues::{Caller, RECEIVE_QUEUE, UPLINK_SHARE};
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
 use crate::link::{Delivery, Link, Sender, SLOW};
 use crate::stats::FrameCounters;
@@ -92,15 +93,18 @@ impl Forwarder {
     /// Delivers a frame to an engine. `None` if there was no buffer for the frame.
     fn deliver_to_engine(&mut self, from: Origin, port: PortIndex, frame: Option<Frame>) {
         let target = &self.ports[port.0];
-        let deliver = |frame| match from {
-            Origin::Uplink(_) => target.engine.deliver_from_uplink(frame),
-            Origin::Net(_) | Origin::Engine(_) => target.engine.deliver(frame),
+        let limit = match from {
+            Origin::Engine(_) => usize::MAX,
+            Origin::Net(_) => RECEIVE_QUEUE,
+            Origin::Uplink(_) => UPLINK_SHARE,
         };
-        if frame.is_some_and(deliver) {
-            target.counters.sent.add_one();
-            self.touched.add(port.0);
-        } else {
-            target.counters.dropped.add_one();
+        match frame {
+            Some(frame) => {
+                if target.engine.deliver(limit, iter::once(frame)) {
+                    self.touched.add(port.0);
+                }
+            }
+            None => target.counters.dropped.add_one(),
         }
     }
 

@@ -39,11 +39,16 @@ pub fn send_frame(engine: &EnginePort, frame: Frame) {
     engine.send(&mut Frames::from_iter([frame]));
 }
 
+/// The destination address of a frame.
+pub fn destination(frame: &[u8]) -> Mac {
+    frame[..6].try_into().unwrap()
+}
+
 /// A frame like [`roce`] in a buffer of an engine, without an ICRC.
 pub fn build_in(engine: &EnginePort, dst: Mac, src: Mac, number: u8) -> Frame {
     let (path, headers) = send_only(dst, src, number, 0);
     let size = frame_size(&path, &headers.body, PAYLOAD);
-    let mut frame = engine.frame(size).expect("a buffer");
+    let mut frame = engine.frame(&dst, size).expect("a buffer");
     let template = Template::of(&path);
     let built: Result<(), ()> = build_frame(&mut frame, &template, 0, &headers, PAYLOAD, |out| {
         out.fill(number);
@@ -259,7 +264,9 @@ impl Rig {
         let (engine, _) = &self.engines[port];
         let frames = frames.iter().map(|bytes| {
             let bytes = bytes.as_ref();
-            let mut frame = engine.frame(bytes.len()).expect("a buffer");
+            let mut frame = engine
+                .frame(&destination(bytes), bytes.len())
+                .expect("a buffer");
             frame.copy_from_slice(bytes);
             frame
         });

@@ -209,6 +209,7 @@ impl<L> Requester<L> {
         self.una = una;
         if self.next < una {
             self.next = una;
+            self.probing = false;
         }
         self.restore_retries();
         self.prober.progress(una, now);

@@ -50,6 +50,9 @@ impl<L> Requester<L> {
         now: Instant,
         env: &mut E,
     ) -> Result<Sent, QpError> {
+        if !self.queue.is_empty() {
+            self.window.go_on(now, || env.share());
+        }
         let mut bytes = 0;
         let pause = loop {
             self.settle(env)?;
@@ -66,6 +69,9 @@ impl<L> Requester<L> {
             if bytes >= budget {
                 break Pause::Budget;
             }
+            if !self.may_request(&next, env) {
+                break Pause::NoFrame;
+            }
             let Some(size) = self.send(&next, now, env) else {
                 break Pause::NoFrame;
             };
@@ -80,7 +86,20 @@ impl<L> Requester<L> {
         } else {
             self.prober.rest();
         }
+        if self.queue.is_empty() {
+            self.window.pause(now);
+        }
         Ok(Sent { bytes, pause })
+    }
+
+    /// Whether the port can take the responses to the packet that is sent next.
+    fn may_request<E: RequesterEnv<Send = L>>(&self, next: &Next, env: &mut E) -> bool {
+        let pending = self.queue.get(self.cursor);
+        if !pending.is_some_and(|pending| pending.is_answered()) {
+            return true;
+        }
+        // The window limits the difference, so the cast does not truncate.
+        env.may_request(self.requested() + (next.end - self.next) as u32)
     }
 
     /// Sends a packet. Returns the size of its frame in bytes, 0 if the payload could not be
@@ -94,7 +113,7 @@ impl<L> Requester<L> {
         let length = next.length as usize;
         let id = ident(next.headers.bth.psn);
         let size = frame_size(&self.connection.path, &next.headers.body, length);
-        let mut frame = env.frame(size)?;
+        let mut frame = env.frame(&self.connection.path.dst_mac, size)?;
         let pending = self.queue.get_mut(self.cursor)?;
         let template = self.connection.template();
         let built = build_frame(&mut frame, template, id, &next.headers, length, |out| {
@@ -117,6 +136,7 @@ impl<L> Requester<L> {
             // The round trip of a READ is measured with its first response packet.
             self.prober.asks(self.next + 1, now);
         }
+        self.probing = false;
         self.next = next.end;
         self.sent = self.sent.max(next.end);
         self.cursor += usize::from(next.end == pending.end);
@@ -129,7 +149,12 @@ impl<L> Requester<L> {
     /// request an acknowledgement.
     fn choose(&mut self, ask: bool) -> Option<Next> {
         let (at, in_flight) = (self.next, self.next - self.una);
-        let window = self.window.packets();
+        let window = if self.probing && at < self.sent {
+            // The probe was in flight before, so it does not add to the packets in flight.
+            self.sent - self.una
+        } else {
+            self.window.packets()
+        };
         let room = window
             .checked_sub(in_flight)
             .filter(|&room| room > 0 && !self.dead)?;

@@ -3,6 +3,7 @@
 //! Sending of responses: READ responses, results of atomic operations, acknowledgements and NAKs.
 
 use std::convert::Infallible;
+use std::mem;
 
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, ResponderEnv};
@@ -76,7 +77,7 @@ impl<R> Responder<R> {
         };
         let headers = Headers::new(self.connection.bth(job.psn), response);
         let size = frame_size(&self.connection.path, &headers.body, length as usize);
-        let Some(mut frame) = env.frame(size) else {
+        let Some(mut frame) = env.frame(&self.connection.path.dst_mac, size) else {
             return Ok(None);
         };
         let built = build_frame(
@@ -106,14 +107,20 @@ impl<R> Responder<R> {
             let (code, event) = nak_of(fault);
             return Err(self.fail(code, Some(event)));
         }
-        job.psn = job.psn.add(1);
+        let psn = job.psn;
+        job.psn = psn.add(1);
         if let ResponseContent::Read {
             remote,
             remaining,
             started,
         } = &mut job.answer
         {
-            *started = true;
+            if mem::replace(started, true) {
+                self.sent.go_on(psn);
+            } else {
+                self.sent
+                    .begin(psn, env.ticket(&self.connection.path.dst_mac));
+            }
             *remaining -= length;
             remote.va = remote.va.wrapping_add(u64::from(length));
         }
@@ -172,7 +179,7 @@ impl<R> Responder<R> {
         env: &mut E,
     ) -> Option<usize> {
         let size = frame_size(path, &headers.body, 0);
-        let mut frame = env.frame(size)?;
+        let mut frame = env.frame(&path.dst_mac, size)?;
         let id = ident(headers.bth.psn);
         let built: Result<(), Infallible> =
             build_frame(&mut frame, template, id, headers, 0, |_| Ok(()));

@@ -84,6 +84,12 @@ impl<R> Responder<R> {
         env: &mut E,
     ) {
         let count = packets(reth.length, self.connection.mtu);
+        // An answer that waits in this host arrives without being sent again.
+        let peer = &self.connection.path.dst_mac;
+        let waits = |ticket| env.is_waiting(peer, ticket);
+        if self.sent.ticket(psn).is_some_and(waits) {
+            return;
+        }
         if self.reads.covers(psn, count) && self.admit(reth, AccessFlags::REMOTE_READ, env).is_ok()
         {
             self.queue_again(psn, read_of(reth));

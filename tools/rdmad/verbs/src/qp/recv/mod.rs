@@ -7,6 +7,7 @@ mod turn;
 use std::cell::Cell;
 
 use budget::{Charge, ChargedList, Exhausted, MemoryBudget};
+use roce::frame::Lane;
 use roce::work::RecvWr;
 use roce::Connection;
 
@@ -53,6 +54,8 @@ pub(crate) struct RecvIo {
     pub(in crate::qp) broken: bool,
     /// Number of R_Key violations by the peer since the QP was connected.
     pub(in crate::qp) violations: Cell<u32>,
+    /// The lane that had no room for the last frame that was refused.
+    pub(crate) full: Lane,
 }
 
 impl RecvSide {
@@ -64,6 +67,7 @@ impl RecvSide {
                 incoming: None,
                 broken: false,
                 violations: Cell::new(0),
+                full: Lane::default(),
             },
             responder: None,
             answers: None,

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use budget::Exhausted;
+use roce::frame::Lane;
 use roce::{ud, Connection};
 use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
@@ -18,6 +19,7 @@ use virtio_rdma_abi::wire::Wire;
 use super::{Qp, RemoteQp, Requester};
 use crate::direct::{DirectRoute, Transfer};
 use crate::memory::{QueueMem, WorkConsumer};
+use crate::port_load::QpLoad;
 use crate::port_pace::PortShare;
 use crate::runtime::{Alarm, Flow, Until};
 use crate::wire::Arrived;
@@ -73,6 +75,10 @@ pub(crate) struct SendIo {
     pub(crate) port: PortShare,
     /// Time until which a rate limit holds the QP back.
     pub(in crate::qp) paced: Option<Instant>,
+    /// The QP's part in the load of the port.
+    pub(crate) load: QpLoad,
+    /// The lane that had no room for the last frame that was refused.
+    pub(crate) full: Lane,
 }
 
 impl SendSide {
@@ -87,6 +93,8 @@ impl SendSide {
                 pacer: None,
                 port: PortShare::default(),
                 paced: None,
+                load: QpLoad::default(),
+                full: Lane::default(),
             },
             requester: None,
             sender: None,
@@ -158,8 +166,16 @@ impl SendSide {
         Some(self.alarm.set(scheduler, key.into(), home, deadline))
     }
 
-    /// Removes the QP's entry from the timers.
+    /// Records the load of the requester.
+    pub(crate) fn settle_load(&mut self, device: &Device) {
+        let requester = self.requester.as_ref();
+        let (responses, is_busy) = requester.map_or((0, false), Requester::load);
+        device.settle_load(&mut self.io.load, responses, is_busy);
+    }
+
+    /// Removes the QP's entry from the timers and its load from the port.
     pub(in crate::qp) fn disarm(&mut self, device: &Device, qpn: Qpn) {
+        device.settle_load(&mut self.io.load, 0, false);
         self.alarm
             .clear(&device.runtime().scheduler, device.key(qpn).into());
     }

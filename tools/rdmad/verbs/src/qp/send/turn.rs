@@ -225,6 +225,7 @@ impl<'a> SendTurn<'a> {
         }
         if let Some(requester) = requester {
             requester.drain(|wr| flush(&wr));
+            self.device.settle_load(&mut io.load, 0, false);
         }
         for _ in 0..limit {
             if io.broken || self.view.has_lost() {

@@ -140,7 +140,7 @@ impl Qp {
             Ok(sent) => {
                 turn.budget.charge_frames(sent.bytes);
                 match (sent.pause, request) {
-                    (Pause::NoFrame, _) => device.await_frames(self.number).into(),
+                    (Pause::NoFrame, _) => device.await_frames(self.number, io.full).into(),
                     (Pause::Idle, Some(request)) => request.into(),
                     (Pause::Idle | Pause::Budget, _) => Parked::again(),
                 }

@@ -56,7 +56,7 @@ impl Qp {
     pub(super) fn await_room(&self, device: &Device, side: &mut SendSide) -> Parked {
         let frames = match side.io.paced {
             Some(_) => None,
-            None => Some(device.await_frames(self.number).into()),
+            None => Some(device.await_frames(self.number, side.io.full).into()),
         };
         self.park(device, side, frames)
     }

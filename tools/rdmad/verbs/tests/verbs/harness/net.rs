@@ -7,9 +7,9 @@ use std::iter;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use roce::frame::Frames;
+use roce::frame::{Frames, Lane};
 use roce::headers::Headers;
-use roce::net::{gid_to_ip, Addresses};
+use roce::net::{gid_to_ip, Addresses, Mac};
 use roce::packet::{build, frame_size};
 use roce::{Frame, FramePool, FramePort, Path};
 use verbs::Device;
@@ -150,6 +150,12 @@ impl Net {
 impl Port {
     pub fn attach(&self, device: &Arc<Device>) {
         *self.device.lock().unwrap() = Arc::downgrade(device);
+        let device = Arc::downgrade(device);
+        self.pool.on_free(move || {
+            if let Some(device) = device.upgrade() {
+                device.frames_ready();
+            }
+        });
     }
 
     fn accept(&self, frames: impl IntoIterator<Item = Frame>, caller: Caller) {
@@ -164,8 +170,17 @@ impl Port {
 }
 
 impl FramePort for Port {
-    fn reserve(&self, len: usize, count: usize, frames: &mut Frames) {
+    fn reserve(&self, _: &Mac, len: usize, count: usize, frames: &mut Frames) -> Lane {
         self.pool.take_many(iter::repeat_n(len, count), frames);
+        Lane::default()
+    }
+
+    fn lanes(&self) -> usize {
+        1
+    }
+
+    fn has_room(&self, lane: Lane) -> bool {
+        self.pool.has_room(lane)
     }
 
     fn memory(&self) -> usize {
