@@ -20,6 +20,7 @@ restore() {
 }
 
 after_failure() {
+	[[ ! -d /sys/module/twin ]] || rmmod twin
 	ip link set eth0 nomaster 2>/dev/null
 	ip link set eth0 mode default
 	restore
@@ -64,8 +65,14 @@ test_rename() {
 
 test_mtu() {
 	mtu_is 1024
-	# A packet's headers take about 64 bytes of the network device's MTU.
-	ip link set eth0 mtu 700
+	# The longest headers take 92 bytes of the network device's MTU.
+	ip link set eth0 mtu 1115
+	until_ok 10 mtu_is 512
+	ip link set eth0 mtu 1116
+	until_ok 10 mtu_is 1024
+	ip link set eth0 mtu 603
+	until_ok 10 mtu_is 256
+	ip link set eth0 mtu 604
 	until_ok 10 mtu_is 512
 	ip link set eth0 mtu 1500
 	until_ok 10 mtu_is 1024
@@ -81,6 +88,22 @@ test_removed_and_back() {
 	until_ok 10 link_is 1 DOWN
 	[[ -z $(netdev 1) ]]
 	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/bind
+	restore
+	[[ $(netdev 1) == eth0 ]]
+	traffic
+}
+
+# Two network devices have the port's address. When one goes, the port takes the other.
+test_twins() {
+	local virtio
+	virtio=$(basename "$(readlink -f /sys/class/net/eth0/device)")
+	insmod "${TESTBED_MODULES:-$top/build}/kverbs/twin.ko" mac="$(</sys/class/net/eth0/address)"
+	[[ $(netdev 1) == eth0 ]]
+	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/unbind
+	[[ $(netdev 1) == twin0 ]]
+	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/bind
+	[[ $(netdev 1) == twin0 ]]
+	rmmod twin
 	restore
 	[[ $(netdev 1) == eth0 ]]
 	traffic
@@ -121,5 +144,5 @@ test_port_of_a_bond() {
 	traffic
 }
 
-run_tests test_down_and_up test_rename test_mtu test_removed_and_back \
+run_tests test_down_and_up test_rename test_mtu test_removed_and_back test_twins \
 	test_dormant_link test_port_of_a_bond

@@ -2,6 +2,7 @@
 
 #include <linux/if_arp.h>
 #include <linux/netdevice.h>
+#include <net/net_namespace.h>
 
 __rust_helper struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info)
 {
@@ -51,4 +52,23 @@ __rust_helper bool rust_helper_netif_is_lag_port(const struct net_device *dev)
 __rust_helper bool rust_helper_netif_carrier_ok(const struct net_device *dev)
 {
 	return netif_carrier_ok(dev);
+}
+
+__rust_helper bool rust_helper_netdev_is_registered(const struct net_device *dev)
+{
+	return READ_ONCE(dev->reg_state) == NETREG_REGISTERED;
+}
+
+/* Calls a function, which must not sleep, for the devices of all namespaces. */
+__rust_helper void rust_helper_netdev_for_each(void (*call)(struct net_device *dev, void *context),
+					       void *context)
+{
+	struct net_device *dev;
+	struct net *net;
+
+	rcu_read_lock();
+	for_each_net_rcu(net)
+		for_each_netdev_rcu(net, dev)
+			call(dev, context);
+	rcu_read_unlock();
 }

@@ -8,7 +8,11 @@ use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     device,
-    sync::aref::AlwaysRefCounted,
+    prelude::*,
+    sync::aref::{
+        ARef,
+        AlwaysRefCounted, //
+    },
     types::Opaque, //
 };
 
@@ -81,6 +85,13 @@ impl Device {
         }
     }
 
+    /// Whether the device is registered and not being unregistered. The result may change at any
+    /// time unless the RTNL is held. A device that moves to another namespace is registered.
+    pub fn is_registered(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::netdev_is_registered(self.as_raw()) }
+    }
+
     /// Whether the device is a port of a bond or team.
     pub fn is_lag_port(&self) -> bool {
         // SAFETY: By the type invariant.
@@ -95,6 +106,55 @@ impl Device {
             _ => false,
         }
     }
+}
+
+/// The device of all network namespaces for which `key` is greatest, and its key; the first one of
+/// several. Devices without a key are skipped. Unless the RTNL is held, devices may come and go at
+/// the same time.
+///
+/// # Examples
+///
+/// ```
+/// use crate::net::device::find_best;
+///
+/// // The loopback device has the greatest MTU, or another device has the same.
+/// let best = find_best(|netdev| Some(netdev.mtu()));
+/// assert!(best.is_some_and(|(mtu, netdev)| mtu == netdev.mtu()));
+/// ```
+pub fn find_best<K: Ord, F: FnMut(&Device) -> Option<K>>(key: F) -> Option<(K, ARef<Device>)> {
+    struct Search<K, F> {
+        key: F,
+        best: Option<(K, ARef<Device>)>,
+    }
+
+    /// # Safety
+    ///
+    /// `netdev` is a registered network device during the call, `search` a `Search<K, F>` that
+    /// nobody else uses.
+    unsafe extern "C" fn visit<K: Ord, F: FnMut(&Device) -> Option<K>>(
+        netdev: *mut bindings::net_device,
+        search: *mut c_void,
+    ) {
+        // SAFETY: By the function's safety requirements.
+        let (netdev, search) = unsafe {
+            (
+                Device::from_raw(netdev),
+                &mut *search.cast::<Search<K, F>>(),
+            )
+        };
+        let Some(key) = (search.key)(netdev) else {
+            return;
+        };
+        if search.best.as_ref().is_none_or(|(best, _)| key > *best) {
+            search.best = Some((key, netdev.into()));
+        }
+    }
+
+    let mut search = Search { key, best: None };
+    // SAFETY: The callback is called only during the call, with devices that RCU keeps from being
+    // freed, and with `search`, which is borrowed by nobody else.
+    unsafe { bindings::netdev_for_each(Some(visit::<K, F>), (&raw mut search).cast()) };
+    search.best
 }
 
 /// The PCI slot of `dev`, or of the nearest PCI function among its ancestors: address of the bus

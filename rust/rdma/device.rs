@@ -40,7 +40,9 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        Arc, //
+        new_mutex,
+        Arc,
+        Mutex, //
     },
     ModuleMetadata, //
 };
@@ -165,13 +167,6 @@ impl<T: Driver> Device<T> {
         stubs.get(index).ok_or(EINVAL).map(Some)
     }
 
-    /// Sets or clears the network device of a port.
-    pub fn set_netdev(&self, port: u32, netdev: Option<&net::device::Device>) -> Result {
-        let netdev = netdev.map_or(core::ptr::null_mut(), net::device::Device::as_raw);
-        // SAFETY: The device is valid, and so is `netdev`. The core takes a reference to `netdev`.
-        to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
-    }
-
     /// The network device of a port. The caller must drop the reference soon, since the removal of
     /// the network device waits until all references are dropped.
     pub fn netdev(&self, port: u32) -> Option<ARef<net::device::Device>> {
@@ -243,7 +238,17 @@ impl<T: Driver> Deref for Device<T> {
     }
 }
 
+/// Whether the ports of a device may have network devices.
+#[pin_data]
+struct Netdevs {
+    /// Unset for good before the core drops the ports' network devices for the last time.
+    #[pin]
+    are_allowed: Mutex<bool>,
+}
+
 /// A counted reference to a device, registered or not.
+///
+/// Lock order: the RTNL, then the lock of the network devices of the ports.
 ///
 /// # Invariants
 ///
@@ -251,6 +256,7 @@ impl<T: Driver> Deref for Device<T> {
 pub struct DeviceRef<T: Driver> {
     raw: NonNull<bindings::ib_device>,
     _memory: ARef<device::Device>,
+    netdevs: Arc<Netdevs>,
     _driver: PhantomData<T>,
 }
 
@@ -259,16 +265,37 @@ impl<T: Driver> DeviceRef<T> {
     ///
     /// # Safety
     ///
-    /// `raw` is an allocated device of `T`.
-    unsafe fn new(raw: NonNull<bindings::ib_device>) -> Self {
+    /// `raw` is an allocated device of `T`. Its ports have network devices only while `netdevs`
+    /// allows them.
+    unsafe fn new(raw: NonNull<bindings::ib_device>, netdevs: Arc<Netdevs>) -> Self {
         // INVARIANT: The generic device is embedded in the device `raw`, and the drop of its last
         // reference frees `raw`.
         Self {
             raw,
             // SAFETY: By the safety requirements.
             _memory: unsafe { embedded(raw.as_ptr()) }.into(),
+            netdevs,
             _driver: PhantomData,
         }
+    }
+
+    /// Sets or clears the network device of a port. The device need not be registered: while the
+    /// core moves it to another network namespace, it is not registered, but keeps its network
+    /// devices.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` once the registration has ended, `EINVAL` for a port that does not exist.
+    pub fn set_netdev(&self, port: u32, netdev: Option<&net::device::Device>) -> Result {
+        let netdev = netdev.map_or(core::ptr::null_mut(), net::device::Device::as_raw);
+        // The lock is held during the call, so the core drops this network device too.
+        let are_allowed = self.netdevs.are_allowed.lock();
+        if !*are_allowed {
+            return Err(ENODEV);
+        }
+        // SAFETY: By the type invariants the device is allocated; `netdev` is valid. The core takes
+        // a reference to `netdev`. The lock serializes the calls.
+        to_result(unsafe { bindings::ib_device_set_netdev(self.raw.as_ptr(), netdev, port) })
     }
 
     /// Keeps the device registered until the guard is dropped. Returns `None` if the device is not
@@ -303,7 +330,7 @@ impl<T: Driver> DeviceRef<T> {
 impl<T: Driver> Clone for DeviceRef<T> {
     fn clone(&self) -> Self {
         // SAFETY: By the type invariants.
-        unsafe { Self::new(self.raw) }
+        unsafe { Self::new(self.raw, self.netdevs.clone()) }
     }
 }
 
@@ -527,8 +554,7 @@ impl<T: Driver> Registration<T> {
             return Err(EINVAL);
         }
         let allocated = Allocated::<T>::new(config, data)?;
-        // SAFETY: The device is allocated.
-        let device = unsafe { DeviceRef::new(allocated.raw) };
+        let device = allocated.reference();
         let registered = allocated.register(config.dma_device)?;
         Ok(Self {
             _registered: Devres::new(config.bound_device, registered)?,
@@ -547,13 +573,20 @@ impl<T: Driver> Registration<T> {
 /// # Invariants
 ///
 /// Owns the allocation of `raw`, a device of `T` with its driver data initialised.
-struct Allocated<T: Driver> {
+pub(super) struct Allocated<T: Driver> {
     raw: NonNull<bindings::ib_device>,
+    netdevs: Arc<Netdevs>,
     _driver: PhantomData<T>,
 }
 
 impl<T: Driver> Allocated<T> {
-    fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
+    pub(super) fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
+        let netdevs = Arc::pin_init(
+            pin_init!(Netdevs {
+                are_allowed <- new_mutex!(true, "rdma::netdevs"),
+            }),
+            GFP_KERNEL,
+        )?;
         let mut stubs = KVec::new();
         for number in 1..=config.user_queues_in_kernel.unwrap_or(0) {
             stubs.push(QpStub::new(number)?, GFP_KERNEL)?;
@@ -583,6 +616,7 @@ impl<T: Driver> Allocated<T> {
         // INVARIANT: The device was just allocated and its driver data initialised.
         let this = Self {
             raw,
+            netdevs,
             _driver: PhantomData,
         };
         let device = raw.as_ptr();
@@ -624,6 +658,19 @@ impl<T: Driver> Allocated<T> {
         Ok(this)
     }
 
+    /// The C structure.
+    #[cfg(abstractions_test)]
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.raw.as_ptr()
+    }
+
+    /// A reference to the device.
+    pub(super) fn reference(&self) -> DeviceRef<T> {
+        // SAFETY: By the type invariants. `drop` ends the permission for network devices before the
+        // core drops them.
+        unsafe { DeviceRef::new(self.raw, self.netdevs.clone()) }
+    }
+
     fn register(self, dma_device: &device::Device<Bound>) -> Result<Inner<T>> {
         const {
             assert!(
@@ -647,6 +694,7 @@ impl<T: Driver> Allocated<T> {
 
 impl<T: Driver> Drop for Allocated<T> {
     fn drop(&mut self) {
+        *self.netdevs.are_allowed.lock() = false;
         // SAFETY: The device is not registered, so the data is unused.
         unsafe { Object::<_, T>::drop_parts(self.raw.as_ptr()) };
         // SAFETY: By the type invariants the allocation is ours.

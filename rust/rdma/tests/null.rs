@@ -3,10 +3,13 @@
 //! A device that does nothing, whose driver implements only what is required, and its registration.
 
 use crate::{
+    bindings,
     host::Host,
+    net,
     rdma::{
         device::{
             is_name_pattern,
+            Allocated,
             Config, //
         },
         Registration, //
@@ -137,6 +140,15 @@ pub(super) fn register_on(host: &Host) -> Result<Registration<Null>> {
     register(&config(host.device()))
 }
 
+/// The network device of port 1. The device keeps a reference to it.
+fn netdev_of(device: &Allocated<Null>) -> *mut bindings::net_device {
+    // SAFETY: The device is allocated.
+    let netdev = unsafe { bindings::ib_device_get_netdev(device.as_raw(), 1) };
+    // SAFETY: The reference is ours.
+    unsafe { bindings::dev_put(netdev) };
+    netdev
+}
+
 suite! { rust_rdma_null {
     /// The C side uses the name as a format string.
     fn names_take_one_number() {
@@ -198,6 +210,27 @@ suite! { rust_rdma_null {
         check!(host.resources() > before);
         drop(registration);
         check!(host.resources() == before);
+    }
+
+    /// A device that moves to another network namespace is not registered for a while. Its network
+    /// device may appear or go in that time.
+    fn a_netdev_is_set_without_a_registration() {
+        let host = Host::new(c"rdma_test")?;
+        let allocated = Allocated::<Null>::new(&config(host.device()), Ok(Null(7)))?;
+        let device = allocated.reference();
+        let ((), netdev) = net::device::find_best(|_| Some(())).ok_or(ENODEV)?;
+        check!(device.try_get().is_none());
+        for _ in 0..2 {
+            device.set_netdev(1, Some(&netdev))?;
+            check!(netdev_of(&allocated) == netdev.as_raw());
+            device.set_netdev(1, None)?;
+            check!(netdev_of(&allocated).is_null());
+        }
+        check!(device.set_netdev(2, Some(&netdev)).is_err_and(|error| error == EINVAL));
+        // The core drops this one, and takes no other.
+        device.set_netdev(1, Some(&netdev))?;
+        drop(allocated);
+        check!(device.set_netdev(1, Some(&netdev)).is_err_and(|error| error == ENODEV));
     }
 
     fn a_registration_ends_with_its_binding() {

@@ -4,9 +4,10 @@
 //!
 //! A network device in the same PCI slot as the RDMA device is preferred. Otherwise the network
 //! device with the port's MAC address is chosen; the driver derives this address from the system
-//! image GUID. The network device may appear later than the RDMA device and vanish earlier.
+//! image GUID. The network device may appear later than the RDMA device and vanish earlier. When it
+//! vanishes, the next one that fits is chosen.
 //!
-//! Lock order: the RTNL, then `NetdevBinding::bound`.
+//! Lock order: the RTNL, then `NetdevBinding::bound`, then the locks of [`PortOwner::set_netdev`].
 
 use crate::{
     abi::config::mac_from_eui64,
@@ -32,8 +33,9 @@ use kernel::{
 
 /// Owner of a port.
 pub(crate) trait PortOwner: Send + Sync {
-    /// Sets the port's network device. The owner drops all references to the previous one.
-    fn set_netdev(&self, netdev: Option<&net::device::Device>);
+    /// Sets the port's network device. The owner drops all references to the previous one, whether
+    /// the RDMA device is registered or not: the network device may wait for this.
+    fn set_netdev(&self, netdev: Option<&net::device::Device>) -> Result;
 
     /// Called when state or MTU of the network device changed.
     fn netdev_changed(&self, netdev: &net::device::Device);
@@ -53,8 +55,11 @@ pub(crate) struct NetdevBinding {
     address: Option<[u8; net::device::ETH_ALEN]>,
     owner: Arc<dyn PortOwner>,
     #[pin]
-    bound: Mutex<Option<(Fit, ARef<net::device::Device>)>>,
+    bound: Mutex<Bound>,
 }
+
+/// The network device of a port, if there is one, and the reason why it was chosen.
+type Bound = Option<(Fit, ARef<net::device::Device>)>;
 
 impl NetdevBinding {
     /// Follows the network device of `owner`, which may exist already.
@@ -93,6 +98,15 @@ impl NetdevBinding {
             None
         }
     }
+
+    /// Binds the port to `netdev`, or to none.
+    fn bind(&self, bound: &mut Bound, netdev: Option<(Fit, ARef<net::device::Device>)>) {
+        *bound = netdev;
+        let netdev = bound.as_ref().map(|(_, netdev)| &**netdev);
+        if let Err(error) = self.owner.set_netdev(netdev) {
+            dev_warn!(self.dev, "cannot bind the network device: {:?}\n", error);
+        }
+    }
 }
 
 impl NotifierOps for NetdevBinding {
@@ -105,13 +119,15 @@ impl NotifierOps for NetdevBinding {
             Event::Register if !is_bound => {
                 let fit = self.fit(netdev);
                 if fit > bound.as_ref().map(|(fit, _)| *fit) {
-                    *bound = fit.map(|fit| (fit, netdev.into()));
-                    self.owner.set_netdev(Some(netdev));
+                    self.bind(&mut bound, fit.map(|fit| (fit, netdev.into())));
                 }
             }
             Event::Unregister if is_bound => {
-                *bound = None;
-                self.owner.set_netdev(None);
+                // Another device may have been there all the time, and fitted less well. A device
+                // that is still registered comes back: it moves to another namespace.
+                let others = !netdev.is_registered();
+                let next = others.then(|| net::device::find_best(|netdev| self.fit(netdev)));
+                self.bind(&mut bound, next.flatten());
             }
             Event::Up | Event::Down | Event::Change | Event::ChangeMtu if is_bound => {
                 self.owner.netdev_changed(netdev)

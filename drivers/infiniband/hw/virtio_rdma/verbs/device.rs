@@ -279,18 +279,8 @@ impl EventTarget for PortEvents {
 struct Port(rdma::DeviceRef<IbDevice>);
 
 impl PortOwner for Port {
-    fn set_netdev(&self, netdev: Option<&net::device::Device>) {
-        let Some(device) = self.0.try_get() else {
-            // The device is being unregistered, which also drops its network device.
-            return;
-        };
-        if let Err(error) = device.set_netdev(PORT.into(), netdev) {
-            dev_warn!(
-                device.device.as_device(),
-                "cannot bind the network device: {:?}\n",
-                error
-            );
-        }
+    fn set_netdev(&self, netdev: Option<&net::device::Device>) -> Result {
+        self.0.set_netdev(PORT.into(), netdev)
     }
 
     /// Reports port events only for the members of a bond: `ib_core` itself reports the events of
