@@ -3,6 +3,7 @@
 //! The device as `ib_core` sees it: registration, limits, events of the port.
 
 use super::{
+    gid::GidCommands,
     port,
     resource_limit::ResourceLimit, //
 };
@@ -88,6 +89,8 @@ pub(super) struct IbDevice {
     pub(super) device: Arc<Device>,
     /// The port's attributes when the device was registered; the sizes of its tables do not change.
     pub(super) port: RspQueryPort,
+    /// Additions to the port's GID table.
+    pub(super) gids: Pin<KBox<GidCommands>>,
     /// Limits the number of AHs, which the device does not count.
     pub(super) ahs: Arc<ResourceLimit>,
     /// Limits the pages of rings of all processes together, with or without cgroups. The kernel
@@ -162,8 +165,8 @@ impl rdma::Driver for IbDevice {
             max_mcast_qp_attach: groups(config.max_mcast_qp_attach),
             max_total_mcast_qp_attach: groups(config.max_total_mcast_qp_attach),
             max_ah: config.max_ah,
-            // 1 without fast registration: some kernel clients divide by this limit before they look
-            // at the capability, or do not look at it. `alloc_mr` refuses the MR.
+            // 1 without fast registration: some kernel clients divide by this limit before they
+            // look at the capability, or do not look at it. `alloc_mr` refuses the MR.
             max_fast_reg_page_list_len: this.max_fast_reg_pages().max(1),
             max_srq: srq.max_srq,
             max_srq_wr: srq.max_srq_wr,
@@ -226,6 +229,7 @@ impl Verbs {
             Ok(IbDevice {
                 device: device.clone(),
                 port,
+                gids: GidCommands::new()?,
                 ahs,
                 ring_pages,
             }),

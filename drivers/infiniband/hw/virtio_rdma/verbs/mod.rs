@@ -8,7 +8,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`device`], [`port`] | the device as `ib_core` sees it |
+//! | [`device`], [`port`], [`gid`] | the device as `ib_core` sees it |
 //! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
 //! | [`mr`], [`dmabuf`], [`peer`], [`mw`] | MRs of all kinds of memory, memory windows |
 //! | [`user_ring`] | queues in rings of processes |
@@ -36,6 +36,7 @@ mod cq;
 mod details;
 mod device;
 mod dmabuf;
+mod gid;
 mod kernel_queues;
 mod modify;
 mod mr;

@@ -175,20 +175,23 @@ impl GidTable for IbDevice {
             index: gid.index(),
             port_num: gid.port(),
         };
-        let (vlan, ctrl) = (gid.vlan()?, this.device.ctrl());
-        if this.device.limits().has(Feature::GidVlan) {
+        let (vlan, device) = (gid.vlan()?, &this.device);
+        if device.limits().has(Feature::GidVlan) {
             let vlan = vlan.unwrap_or(ib::NO_VLAN);
-            ctrl.exec(&CmdAddGidVlan { base, vlan })?;
+            let request = CmdAddGidVlan { base, vlan };
+            this.gids.add(device, gid.index(), &request)
         } else if vlan.is_none() {
-            ctrl.exec(&base)?;
+            this.gids.add(device, gid.index(), &base)
         } else {
             // The device sends and receives packets without a VLAN tag only.
-            return Err(EOPNOTSUPP);
+            Err(EOPNOTSUPP)
         }
-        Ok(())
     }
 
     fn delete_gid(this: &rdma::Device<Self>, gid: &GidEntry<'_>) -> Result {
+        if !this.gids.settle(&this.device, gid.index()) {
+            return Ok(());
+        }
         let request = CmdDelGid {
             index: gid.index(),
             port: gid.port(),
