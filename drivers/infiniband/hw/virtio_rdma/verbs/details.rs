@@ -47,7 +47,7 @@ impl ResourceDetails for IbDevice {
         details.number(c"mrn", mr.number().get())?;
         details.text(c"memory", mr.kind())?;
         match mr.page_shift() {
-            Some(shift) => details.number(c"page_shift", shift.into()),
+            Some(shift) => details.number(c"page_shift", shift),
             None => Ok(()),
         }
     }

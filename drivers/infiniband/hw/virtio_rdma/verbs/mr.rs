@@ -49,6 +49,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         new_mutex,
@@ -141,11 +142,21 @@ enum Memory {
     #[default]
     All,
     /// Memory of a process.
-    User(Pin<KBox<Mutex<User>>>),
+    User(Pin<KBox<UserPages>>),
     /// Memory of another driver, in pages of 2ⁿ bytes.
     Dmabuf(dmabuf::Buffer, u8),
     /// The pages that `map_mr_sg` mapped, for fast registration.
     Mapped(MappedPages),
+}
+
+/// Pinned memory of a process, and the page size of the MR over it.
+#[pin_data]
+struct UserPages {
+    /// Locked while memory is pinned and a command runs.
+    #[pin]
+    user: Mutex<User>,
+    /// That of `user`. Readers do not wait for a change.
+    page_shift: Atomic<u32>,
 }
 
 /// Pinned memory of a process.
@@ -211,10 +222,10 @@ impl Mr {
 
     /// The exponent n of the page size of 2ⁿ bytes; `None` for MRs whose page size the driver
     /// does not choose.
-    pub(super) fn page_shift(&self) -> Option<u8> {
+    pub(super) fn page_shift(&self) -> Option<u32> {
         match &self.memory {
-            Memory::User(user) => Some(user.lock().page_shift),
-            Memory::Dmabuf(_, page_shift) => Some(*page_shift),
+            Memory::User(pages) => Some(pages.page_shift.load(Relaxed)),
+            Memory::Dmabuf(_, page_shift) => Some((*page_shift).into()),
             Memory::All | Memory::Mapped(_) => None,
         }
     }
@@ -340,19 +351,25 @@ impl MemoryRegions for IbDevice {
         let device = &pd.device().device;
         let user = pin(pd.device(), memory)?;
         let command = RegCommand::new(pd, &user.umem, user.page_shift, &user.memory)?;
-        let user = KBox::pin_init(new_mutex!(user, "virtio_rdma::mr::user"), GFP_KERNEL)?;
+        let pages = KBox::pin_init(
+            pin_init!(UserPages {
+                page_shift: Atomic::new(user.page_shift.into()),
+                user <- new_mutex!(user, "virtio_rdma::mr::user"),
+            }),
+            GFP_KERNEL,
+        )?;
         let answer = command.exec(device);
-        let (response, (user, _)) = super::settle(device, answer, (user, command))?;
-        Ok(Mr::new(device, response, Memory::User(user)))
+        let (response, (pages, _)) = super::settle(device, answer, (pages, command))?;
+        Ok(Mr::new(device, response, Memory::User(pages)))
     }
 
     fn rereg_user_mr(mr: &rdma::mr::Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result {
-        let Memory::User(user) = &mr.memory else {
+        let Memory::User(pages) = &mr.memory else {
             return Err(EINVAL);
         };
         // The command always carries the rights and the PD.
         let mut flags = ReregFlags::PD | ReregFlags::ACCESS;
-        let mut old = user.lock();
+        let mut old = pages.user.lock();
         let new = match *change {
             MrChange::Memory {
                 start,
@@ -396,6 +413,7 @@ impl MemoryRegions for IbDevice {
         }
         let (_, (new, _)) = super::create(&mr.device, &request, (new, command))?;
         // The device does not use the old memory any more.
+        pages.page_shift.store(new.page_shift.into(), Relaxed);
         *old = new;
         Ok(())
     }
