@@ -21,7 +21,6 @@ use super::{
 use crate::bindings;
 use core::{
     marker::PhantomData,
-    mem::offset_of,
     ptr::NonNull, //
 };
 use kernel::{
@@ -123,13 +122,6 @@ pub trait Revoke: Send + Sync + 'static {
     /// the buffer, or else when the [`Dmabuf`] is dropped. May sleep, but must not access memory of
     /// processes.
     fn revoke(&self);
-}
-
-/// The C structure of a umem over a DMA buffer.
-fn container(umem: &Umem) -> *mut bindings::ib_umem_dmabuf {
-    const { assert!(offset_of!(bindings::ib_umem_dmabuf, umem) == 0) };
-
-    umem.as_raw().cast()
 }
 
 /// A guard that locks the reservation of a buffer, so that the exporter can't revoke the buffer.
@@ -342,18 +334,5 @@ impl<R: Revoke> Dmabuf<R> {
         Ok(LingeringDmabuf {
             _umem: umem.map(|umem| umem.into_inner().and(needed)),
         })
-    }
-
-    /// Runs `work` while the exporter can't revoke the buffer. May sleep.
-    pub fn locked<U>(&self, work: impl FnOnce() -> U) -> U {
-        let umem = self.attachment.attached.umem.lock();
-        let _lock = umem.as_ref().map(|umem| {
-            let raw = container(umem);
-            // SAFETY: By the type invariants.
-            unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
-            // INVARIANT: The reservation was just locked.
-            Locked(raw)
-        });
-        work()
     }
 }

@@ -6,6 +6,12 @@
 //! When the callback returns, the device must not access the memory any more. So the callback has
 //! the device revoke the MR. The MR keeps its number until it is deregistered: work requests with
 //! its keys fail, and no other MR gets these keys.
+//!
+//! No command runs with the reservation of a buffer locked, unless the exporter revokes the buffer:
+//! other users of the buffer would wait for the device.
+//!
+//! Lock order: the reservation of a buffer, then `Revocation::access`, which is not held while
+//! commands run.
 
 use super::{
     device::IbDevice,
@@ -41,37 +47,82 @@ use crate::{
         pd::Pd, //
     }, //
 };
+use core::mem::replace;
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            AtomicFlag,
-            Relaxed, //
-        },
-        Arc, //
+        new_condvar,
+        new_mutex,
+        Arc,
+        CondVar,
+        Mutex, //
     }, //
 };
 
 /// Revokes an MR when the exporter revokes the buffer.
+#[pin_data]
 pub(super) struct Revocation {
     device: Arc<Device>,
-    mrn: Atomic<u32>,
-    /// Whether the device may access the memory by MR `mrn`. Written with the reservation of the
-    /// buffer locked.
-    is_open: AtomicFlag,
+    #[pin]
+    access: Mutex<Access>,
+    #[pin]
+    access_changed: CondVar,
+}
+
+/// The device's access to the memory of a buffer.
+#[derive(Clone, Copy)]
+enum Access {
+    /// The device does not access the memory.
+    None,
+    /// A command that begins or ends the access is not answered yet.
+    Changing,
+    /// By this MR.
+    Mr(MrNumber),
+    /// By an MR whose number is unknown.
+    Unknown,
+}
+
+impl Revocation {
+    /// For an MR that is being created.
+    fn new(device: &Arc<Device>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                device: device.clone(),
+                access <- new_mutex!(Access::Changing, "virtio_rdma::dmabuf::access"),
+                access_changed <- new_condvar!("virtio_rdma::dmabuf::access_changed"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Begins a command that ends the access. Returns the access until now. A revocation waits
+    /// until [`set`](Self::set) is called.
+    fn begin(&self) -> Access {
+        let mut access = self.access.lock();
+        while let Access::Changing = *access {
+            self.access_changed.wait(&mut access);
+        }
+        replace(&mut *access, Access::Changing)
+    }
+
+    /// Sets the access that an answer has confirmed.
+    fn set(&self, access: Access) {
+        *self.access.lock() = access;
+        self.access_changed.notify_all();
+    }
 }
 
 impl Revoke for Revocation {
     fn revoke(&self) {
-        if !self.is_open.load(Relaxed) || self.device.lifecycle().is_at_rest() {
-            return;
-        }
-        self.is_open.store(false, Relaxed);
-        let request = CmdRevokeMr {
-            mrn: MrNumber::new(self.mrn.load(Relaxed)),
+        let access = self.begin();
+        let answer = match access {
+            _ if self.device.lifecycle().is_at_rest() => Ok(()),
+            Access::None | Access::Changing => Ok(()),
+            Access::Mr(mrn) => self.device.ctrl().exec(&CmdRevokeMr { mrn }).map(|_| ()),
+            Access::Unknown => Err(Failure::Dead),
         };
-        let Err(failure) = self.device.ctrl().exec(&request) else {
+        self.set(Access::None);
+        let Err(failure) = answer else {
             return;
         };
         // The exporter reuses the memory after this call, whatever the device does. Only a reset
@@ -96,15 +147,15 @@ impl Revoke for Revocation {
 /// The memory of an MR.
 pub(super) type Buffer = Dmabuf<Revocation>;
 
-/// Destroys MR `mrn` over `buffer`. The exporter can't revoke meanwhile: once the device answers,
-/// the number may belong to another MR.
+/// Destroys MR `mrn` over `buffer`. Until the device answers, a revocation waits. Afterwards the
+/// number may belong to another MR.
 pub(super) fn destroy(device: &Device, mrn: MrNumber, buffer: Buffer) {
-    let answer = buffer.locked(|| {
-        let answer = device.ctrl().exec(&CmdDeregMr { mrn });
-        if answer.is_ok() {
-            buffer.handler().is_open.store(false, Relaxed);
-        }
-        answer
+    let revocation = buffer.handler();
+    let before = revocation.begin();
+    let answer = device.ctrl().exec(&CmdDeregMr { mrn });
+    revocation.set(match answer {
+        Ok(_) => Access::None,
+        Err(_) => before,
     });
     if let Err(failure) = answer {
         super::warn_unless_dead(device, failure);
@@ -156,27 +207,26 @@ pub(super) fn register<'a>(
         ..*memory
     };
     // All steps that can fail come before the device learns of the memory.
-    let revocation = Revocation {
-        device: device.clone(),
-        mrn: Atomic::new(0),
-        is_open: AtomicFlag::new(false),
-    };
-    let revocation = Arc::new(revocation, GFP_KERNEL)?;
+    let revocation = Revocation::new(device)?;
     let command = mr::RegCommand::new(pd, buffer.umem(), page_shift, &range)?;
+    // The exporter may revoke the buffer during the command. It then waits for the answer, but
+    // other users of the buffer do not.
+    let buffer = buffer.unlock(revocation);
     match command.exec(device) {
         Ok(response) => {
-            revocation.mrn.store(response.mrn.get(), Relaxed);
-            revocation.is_open.store(true, Relaxed);
-            let buffer = buffer.unlock(revocation);
+            buffer.handler().set(Access::Mr(response.mrn));
             Ok(Mr::over_dmabuf(device, response, buffer, page_shift))
         }
-        Err(Failure::Refused(error)) => Err(error),
+        Err(Failure::Refused(error)) => {
+            buffer.handler().set(Access::None);
+            Err(error)
+        }
         Err(Failure::Dead) => {
             // The device may have created the MR, but its number is unknown, so no command can
             // revoke it. If the exporter revokes the buffer, the device is reset.
-            revocation.is_open.store(true, Relaxed);
+            buffer.handler().set(Access::Unknown);
             device.bury(command);
-            bury(device, buffer.unlock(revocation));
+            bury(device, buffer);
             Err(ENODEV)
         }
     }
