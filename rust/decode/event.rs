@@ -25,9 +25,6 @@ impl Cookie {
         generation: 0,
     };
 
-    /// First generation of an entry for an object.
-    pub const FIRST_GENERATION: u32 = 1;
-
     /// Decodes a cookie. The caller must compare the generation with that of the entry.
     #[inline]
     pub fn decode(cookie: u64) -> Self {
@@ -44,13 +41,36 @@ impl Cookie {
     pub fn value(self) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(self.index)
     }
+}
 
-    /// The generation that follows `generation`. It is never the device's generation, 0.
-    pub const fn next_generation(generation: u32) -> u32 {
-        match generation.checked_add(1) {
-            Some(next) => next,
-            None => Self::FIRST_GENERATION,
+/// A cookie of an entry that is free. The entry's earlier objects had other cookies.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnusedCookie(Cookie);
+
+impl UnusedCookie {
+    /// The first cookie of an entry for objects.
+    pub const fn first(index: u32) -> Self {
+        Self(Cookie {
+            index,
+            generation: Cookie::DEVICE.generation + 1,
+        })
+    }
+
+    /// The cookie for the next object of the entry, whose present object has `cookie`. Its
+    /// generation is never that of the device.
+    pub const fn after(cookie: Cookie) -> Self {
+        match cookie.generation.checked_add(1) {
+            Some(generation) => Self(Cookie {
+                generation,
+                ..cookie
+            }),
+            None => Self::first(cookie.index),
         }
+    }
+
+    /// Uses the cookie for an object.
+    pub const fn take(self) -> Cookie {
+        self.0
     }
 }
 

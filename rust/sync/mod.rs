@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completions with timeout, and deferred and periodic work.
+//! Completions with timeout, deferred and periodic work, and slots for objects that are called.
 
+pub mod call_slot;
 pub mod deferred;
 pub mod periodic;
 pub mod reclaim_queue;

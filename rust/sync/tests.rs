@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tests of completions and of periodic work.
+//! Tests of completions, of periodic work and of slots.
 
 use super::{
+    call_slot::CallSlot,
     deferred::{
         Call,
         Deferred, //
@@ -78,6 +79,58 @@ impl Tick for Ticker {
     }
 }
 
+/// A value that is called while it is removed.
+#[pin_data]
+struct Called {
+    #[pin]
+    value: CallSlot<Atomic<u32>>,
+    #[pin]
+    entered: TimedCompletion,
+    #[pin]
+    may_end: TimedCompletion,
+}
+
+impl Called {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                value <- CallSlot::new(),
+                entered <- TimedCompletion::new(),
+                may_end <- TimedCompletion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+/// A long call of the value with key 1.
+struct LongCall(Arc<Called>);
+
+impl Tick for LongCall {
+    fn tick(&self) -> bool {
+        self.0.value.call(1, |ended| {
+            self.0.entered.complete();
+            self.0.may_end.wait_timeout(LONG);
+            ended.store(1, Relaxed);
+        });
+        false
+    }
+}
+
+/// Ends the long call once the removal has begun.
+struct EndOfCall(Arc<Called>);
+
+impl Tick for EndOfCall {
+    fn tick(&self) -> bool {
+        let mut is_there = false;
+        self.0.value.call_any(|_| is_there = true);
+        if !is_there {
+            self.0.may_end.complete();
+        }
+        is_there
+    }
+}
+
 suite! { rust_sync {
     fn a_completion_ends_one_wait() {
         let done = KBox::pin_init(TimedCompletion::new(), GFP_KERNEL)?;
@@ -130,6 +183,42 @@ suite! { rust_sync {
         call.queue();
         drop((call, queue));
         check!(thrice.ticks.load(Relaxed) == 3);
+    }
+
+    fn a_slot_knows_its_key() {
+        let slot = KBox::pin_init(CallSlot::new(), GFP_KERNEL)?;
+        let calls = |key| {
+            let mut calls = 0;
+            slot.call(key, |_| calls += 1);
+            calls
+        };
+        for key in [0, 1, u32::MAX] {
+            check!(calls(key) == 0);
+            check!(slot.remove(key).is_none());
+            check!(slot.insert(key, key).is_ok());
+            check!(slot.insert(key, 5) == Err(5));
+            check!(calls(key) == 1);
+            check!(calls(key.wrapping_add(1)) == 0);
+            check!(slot.remove(key.wrapping_add(1)).is_none());
+            let mut seen = None;
+            slot.call_any(|value| seen = Some(*value));
+            check!(seen == Some(key));
+            check!(slot.remove(key) == Some(key));
+        }
+        check!(calls(u32::MAX) == 0);
+    }
+
+    fn a_removal_waits_for_a_call() {
+        let called = Called::new()?;
+        check!(called.value.insert(1, Atomic::new(0)).is_ok());
+        // One queue each, since the calls run at the same time.
+        let (first, second) = (ReclaimQueue::new(c"test")?, ReclaimQueue::new(c"test")?);
+        let call = KBox::pin_init(Periodic::new(first, 1, LongCall(called.clone())), GFP_KERNEL)?;
+        check!(called.entered.wait_timeout(LONG));
+        let end = KBox::pin_init(Periodic::new(second, 1, EndOfCall(called.clone())), GFP_KERNEL)?;
+        let ended = called.value.remove(1).map(|ended| ended.load(Relaxed));
+        check!(ended == Some(1));
+        drop((call, end));
     }
 
     fn periodic_work_ends_with_its_owner() {

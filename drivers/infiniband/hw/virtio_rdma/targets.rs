@@ -2,27 +2,27 @@
 
 //! Receivers of events: the table behind the [cookies](Cookie).
 //!
-//! Entry 0 is the device itself.
+//! Entry 0 is the device itself. An event takes no lock: entries never move, and the call of a
+//! target writes only to the target's entry. So event queues do not disturb each other.
 //!
-//! Lock order: no other lock is taken while the table's lock is held. Targets are called without
-//! the table's lock.
+//! Lock order: no other lock is taken while `EventTargets::unused` is held. Targets are called
+//! without a lock.
 
 use crate::{
     abi::ib::AsyncEvent,
-    decode::event::Cookie, //
+    decode::event::{
+        Cookie,
+        UnusedCookie, //
+    },
+    sync::call_slot::CallSlot, //
 };
-use core::mem::replace;
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Full, //
-        },
-        new_spinlock_irq,
+        new_mutex,
         Arc,
-        Completion,
-        SpinLockIrq, //
+        Mutex,
+        SetOnce, //
     },
 };
 
@@ -49,158 +49,59 @@ pub(crate) trait EventTarget: Send + Sync {
 /// Number of entries that are allocated at a time. Entries never move.
 const CHUNK: usize = 128;
 
-/// End of the list of free entries.
-const NONE: u32 = u32::MAX;
-
-/// Counts the calls of a target.
-#[pin_data]
-struct Calls {
-    /// Number of users: one for the registration, and one for each running call.
-    users: Atomic<i32>,
-    #[pin]
-    unused: Completion,
-}
-
-impl Calls {
-    fn put(&self) {
-        if self.users.fetch_sub(1, Full) == 1 {
-            self.unused.complete_all();
-        }
-    }
-}
-
-/// A target and its calls.
-#[derive(Clone)]
-struct RegisteredTarget {
-    target: Arc<dyn EventTarget>,
-    calls: Arc<Calls>,
-}
-
-impl RegisteredTarget {
-    fn new(target: Arc<dyn EventTarget>) -> Result<Self> {
-        let calls = pin_init!(Calls {
-            users: Atomic::new(1),
-            unused <- Completion::new(),
-        });
-        Ok(Self {
-            target,
-            calls: Arc::pin_init(calls, GFP_KERNEL)?,
-        })
-    }
-
-    /// Counts a call that begins; [`call`](Self::call) ends it. Called with the table's lock held.
-    fn begin(&self) -> Self {
-        self.calls.users.fetch_add(1, Full);
-        self.clone()
-    }
-
-    /// Runs `f` on the target and ends the call.
-    fn call(self, f: impl FnOnce(&dyn EventTarget)) {
-        let Self { target, calls } = self;
-        f(&*target);
-        // Dropped before the call ends. The registration waits for the end and drops the last
-        // reference in process context: memory of a target may not be freeable in an interrupt.
-        drop(target);
-        calls.put();
-    }
-}
-
-struct Entry {
-    generation: u32,
-    /// Index of the next free entry, if this entry is free.
-    next: u32,
-    registered: Option<RegisteredTarget>,
-}
-
-struct Entries {
-    chunks: KVec<KVec<Entry>>,
-    /// List of free entries. The entry that was freed first is reused first, so that generations
-    /// repeat as late as possible.
-    head: u32,
-    tail: u32,
-}
-
-impl Entry {
-    /// Begins a call of the entry's target, if a target is registered.
-    fn begin(&self) -> Option<RegisteredTarget> {
-        self.registered.as_ref().map(RegisteredTarget::begin)
-    }
-}
-
-impl Entries {
-    fn get(&mut self, index: u32) -> Option<&mut Entry> {
-        let index = usize::try_from(index).ok()?;
-        self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
-    }
-
-    fn append_free(&mut self, index: u32) {
-        match self.tail {
-            NONE => self.head = index,
-            tail => {
-                if let Some(entry) = self.get(tail) {
-                    entry.next = index;
-                }
-            }
-        }
-        self.tail = index;
-    }
-
-    fn take_free(&mut self) -> Option<u32> {
-        let index = self.head;
-        let next = replace(&mut self.get(index)?.next, NONE);
-        self.head = next;
-        if next == NONE {
-            self.tail = NONE;
-        }
-        Some(index)
-    }
-}
+/// An entry of the table. The key is the generation of the object's cookie.
+type Entry = CallSlot<Arc<dyn EventTarget>>;
 
 /// The table of targets.
 #[pin_data]
 pub(crate) struct EventTargets {
+    /// The chunks before the first empty one exist.
+    chunks: KVec<SetOnce<Pin<KBox<[Entry; CHUNK]>>>>,
+    /// The cookies of free entries. The vector has room for those of all entries in `chunks`.
     #[pin]
-    entries: SpinLockIrq<Entries>,
+    unused: Mutex<KVVec<UnusedCookie>>,
 }
 
 impl EventTargets {
     /// A table for `max` targets besides the device itself.
     pub(crate) fn new(max: usize) -> Result<Arc<Self>> {
-        let chunks = KVec::with_capacity((1 + max).div_ceil(CHUNK), GFP_KERNEL)?;
+        let count = (1 + max).div_ceil(CHUNK);
+        let mut chunks = KVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            chunks.push_within_capacity(SetOnce::new())?;
+        }
         let this = Arc::pin_init(
             pin_init!(Self {
-                entries <- new_spinlock_irq!(
-                    Entries { chunks, head: NONE, tail: NONE },
-                    "virtio_rdma::targets"
-                ),
+                chunks,
+                unused <- new_mutex!(KVVec::new(), "virtio_rdma::targets"),
             }),
             GFP_KERNEL,
         )?;
-        this.grow()?;
-        // Entry 0 is the device's.
-        let _ = this.entries.lock().take_free();
+        this.grow(&mut this.unused.lock())?;
         Ok(this)
     }
 
-    /// Adds a chunk of entries.
-    fn grow(&self) -> Result {
-        let mut chunk = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
-        for _ in 0..CHUNK {
-            chunk.push_within_capacity(Entry {
-                generation: Cookie::FIRST_GENERATION,
-                next: NONE,
-                registered: None,
-            })?;
-        }
-        let mut entries = self.entries.lock();
-        let first = u32::try_from(entries.chunks.len() * CHUNK)?;
-        if entries.chunks.push_within_capacity(chunk).is_err() {
-            return Err(ENOSPC);
-        }
-        for index in first..first + CHUNK as u32 {
-            entries.append_free(index);
+    /// Adds a chunk of entries to a table without free entries.
+    fn grow(&self, unused: &mut KVVec<UnusedCookie>) -> Result {
+        let is_empty = |chunk: &SetOnce<_>| chunk.as_ref().is_none();
+        let number = self.chunks.iter().position(is_empty).ok_or(ENOSPC)?;
+        let first = u32::try_from(number * CHUNK)?;
+        unused.reserve((number + 1) * CHUNK, GFP_KERNEL)?;
+        let entries = pin_init::pin_init_array_from_fn(|_| Entry::new());
+        self.chunks[number].populate(KBox::pin_init(entries, GFP_KERNEL)?);
+        for index in (first..first + CHUNK as u32).rev() {
+            if index != Cookie::DEVICE.index {
+                unused.push_within_capacity(UnusedCookie::first(index))?;
+            }
         }
         Ok(())
+    }
+
+    /// The entry of a cookie, whatever its generation.
+    #[inline]
+    fn entry(&self, cookie: Cookie) -> Option<&Entry> {
+        let index = usize::try_from(cookie.index).ok()?;
+        self.chunks.get(index / CHUNK)?.as_ref()?.get(index % CHUNK)
     }
 
     /// Registers `target` for the events of a new cookie.
@@ -212,80 +113,57 @@ impl EventTargets {
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
     ) -> Result<EventRegistration> {
-        let registered = RegisteredTarget::new(target)?;
-        loop {
-            let mut entries = self.entries.lock();
-            if let Some(index) = entries.take_free() {
-                let entry = entries.get(index).ok_or(EINVAL)?;
-                entry.registered = Some(registered.clone());
-                let generation = entry.generation;
-                return Ok(EventRegistration {
-                    targets: self.clone(),
-                    index,
-                    generation,
-                    registered,
-                });
-            }
-            drop(entries);
-            self.grow()?;
+        let mut unused = self.unused.lock();
+        if unused.is_empty() {
+            self.grow(&mut unused)?;
         }
+        let cookie = unused.pop().ok_or(ENOSPC)?.take();
+        drop(unused);
+        self.register_as(cookie, target)
     }
 
     /// Registers `target` for the events of the device and its port.
     ///
     /// # Errors
     ///
-    /// [`EBUSY`] if a target is registered already, [`ENOMEM`].
+    /// [`EBUSY`] if a target is registered already.
     pub(crate) fn register_device(
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
     ) -> Result<EventRegistration> {
-        let registered = RegisteredTarget::new(target)?;
-        let mut entries = self.entries.lock();
-        let Cookie { index, generation } = Cookie::DEVICE;
-        let entry = entries.get(index).ok_or(EINVAL)?;
-        if entry.registered.is_some() {
-            return Err(EBUSY);
-        }
-        entry.generation = generation;
-        entry.registered = Some(registered.clone());
-        drop(entries);
+        self.register_as(Cookie::DEVICE, target)
+    }
+
+    fn register_as(
+        self: &Arc<Self>,
+        cookie: Cookie,
+        target: Arc<dyn EventTarget>,
+    ) -> Result<EventRegistration> {
+        let entry = self.entry(cookie).ok_or(EINVAL)?;
+        entry.insert(cookie.generation, target).map_err(|_| EBUSY)?;
         Ok(EventRegistration {
             targets: self.clone(),
-            index,
-            generation,
-            registered,
+            cookie,
         })
     }
 
     /// Calls `f` with the target of `cookie`, if it is still registered.
+    #[inline]
     pub(crate) fn with(&self, cookie: Cookie, f: impl FnOnce(&dyn EventTarget)) {
-        let Cookie { index, generation } = cookie;
-        let mut entries = self.entries.lock();
-        let registered = match entries.get(index) {
-            Some(entry) if entry.generation == generation => entry.begin(),
-            _ => None,
-        };
-        drop(entries);
-        if let Some(registered) = registered {
-            registered.call(f);
+        if let Some(entry) = self.entry(cookie) {
+            entry.call(cookie.generation, |target| f(&**target));
         }
     }
 
     /// Tells every target that the device has stopped.
     pub(crate) fn stopped(&self) {
-        let mut index = 0;
-        loop {
-            let mut entries = self.entries.lock();
-            let Some(entry) = entries.get(index) else {
-                return;
-            };
-            let registered = entry.begin();
-            drop(entries);
-            if let Some(registered) = registered {
-                registered.call(|target| target.stopped());
-            }
-            index += 1;
+        for entry in self
+            .chunks
+            .iter()
+            .map_while(SetOnce::as_ref)
+            .flat_map(|chunk| chunk.iter())
+        {
+            entry.call_any(|target| target.stopped());
         }
     }
 }
@@ -295,39 +173,29 @@ impl EventTargets {
 /// Dropping it may sleep. Afterwards no call of the target runs or begins.
 pub(crate) struct EventRegistration {
     targets: Arc<EventTargets>,
-    index: u32,
-    generation: u32,
-    registered: RegisteredTarget,
+    cookie: Cookie,
 }
 
 impl EventRegistration {
     /// The cookie that the device puts into events for this target.
     pub(crate) fn cookie(&self) -> u64 {
-        let Self {
-            index, generation, ..
-        } = *self;
-        Cookie { index, generation }.value()
+        self.cookie.value()
     }
 }
 
 impl Drop for EventRegistration {
     fn drop(&mut self) {
-        let mut entries = self.targets.entries.lock();
-        let removed = entries.get(self.index).and_then(|entry| {
-            if self.index != 0 {
-                // The generation of entry 0 does not change, since this entry is always the
-                // device's.
-                entry.generation = Cookie::next_generation(entry.generation);
-            }
-            entry.registered.take()
-        });
-        if self.index != 0 {
-            entries.append_free(self.index);
+        let target = self
+            .targets
+            .entry(self.cookie)
+            .and_then(|entry| entry.remove(self.cookie.generation));
+        // Dropped here, in process context: memory of a target may not be freeable in an interrupt.
+        drop(target);
+        // The cookie of the device is always that of the device.
+        if self.cookie != Cookie::DEVICE {
+            let next = UnusedCookie::after(self.cookie);
+            // The vector has room for the cookies of all entries.
+            let _ = self.targets.unused.lock().push_within_capacity(next);
         }
-        drop(entries);
-        drop(removed);
-        let calls = &self.registered.calls;
-        calls.put();
-        calls.unused.wait_for_completion();
     }
 }

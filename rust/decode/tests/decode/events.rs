@@ -4,7 +4,7 @@
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::AsyncEvent;
-use virtio_rdma_decode::event::{Cookie, KnownEvent};
+use virtio_rdma_decode::event::{Cookie, KnownEvent, UnusedCookie};
 
 use super::bytes;
 
@@ -75,10 +75,18 @@ fn half_an_event_is_none() {
     assert_eq!(KnownEvent::decode(&event[..15], 15), None);
 }
 
+/// An event that is late reaches no later object of its entry, and the device's events reach none.
+// abi: R-550
 #[test]
-fn no_object_has_the_generation_of_the_device() {
+fn each_object_has_a_cookie_of_its_own() {
     assert_eq!(Cookie::DEVICE.value(), 0);
-    assert_eq!(Cookie::next_generation(0), Cookie::FIRST_GENERATION);
-    assert_eq!(Cookie::next_generation(1), 2);
-    assert_eq!(Cookie::next_generation(u32::MAX), Cookie::FIRST_GENERATION);
+    let first = UnusedCookie::first(7).take();
+    assert_eq!((first.index, first.generation), (7, 1));
+    let second = UnusedCookie::after(first).take();
+    assert_eq!((second.index, second.generation), (7, 2));
+    let last = Cookie {
+        generation: u32::MAX,
+        ..first
+    };
+    assert_eq!(UnusedCookie::after(last).take(), first);
 }

@@ -9,7 +9,7 @@ use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::*;
 use virtio_rdma_decode::config::{Limits, Machine};
-use virtio_rdma_decode::event::Cookie;
+use virtio_rdma_decode::event::{Cookie, UnusedCookie};
 
 use super::config::good;
 
@@ -106,8 +106,10 @@ proptest! {
     fn cookies_name_one_entry(index: u32, generation in 1..=u32::MAX, other: u64) {
         let cookie = Cookie { index, generation };
         prop_assert_eq!(Cookie::decode(cookie.value()), cookie);
-        prop_assert_ne!(Cookie::next_generation(generation), 0);
-        prop_assert_ne!(Cookie::next_generation(generation), generation);
+        let next = UnusedCookie::after(cookie).take();
+        prop_assert_eq!(next.index, index);
+        prop_assert_ne!(next.generation, 0);
+        prop_assert_ne!(next.generation, generation);
         let decoded = Cookie::decode(other);
         prop_assert!(decoded == Cookie::DEVICE || decoded.value() == other);
         prop_assert_eq!(decoded == Cookie::DEVICE, other >> 32 == 0);
