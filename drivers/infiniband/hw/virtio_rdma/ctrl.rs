@@ -78,7 +78,7 @@ use kernel::{
 };
 
 /// Maximum number of commands in flight.
-const SLOTS: usize = 32;
+pub(crate) const SLOTS: usize = 32;
 
 /// Time in ms that the device may take to answer a command.
 const PATIENCE_MS: Msecs = 60_000;

@@ -16,6 +16,7 @@ use crate::{
     doorbell::Doorbells,
     events::EventQueue,
     graveyard::Graveyard,
+    leaving::Leaving,
     lifecycle::Lifecycle,
     limits,
     rdma::queue_memory::Barriers,
@@ -43,10 +44,7 @@ use kernel::{
     str::CString,
     sync::{
         aref::ARef,
-        new_mutex,
-        Arc,
-        Mutex,
-        MutexGuard, //
+        Arc, //
     },
     time::Msecs, //
 };
@@ -138,8 +136,9 @@ pub(crate) struct Device {
     /// Runs the health check: clients that write back memory wait until it finds that the device
     /// fails.
     health_checks: Arc<ReclaimQueue>,
+    /// The QPs and CQs of the kernel that are being destroyed.
     #[pin]
-    leaving: Mutex<()>,
+    pub(crate) leaving: Leaving,
     #[pin]
     graveyard: Graveyard,
 }
@@ -190,7 +189,7 @@ impl Device {
                 queues,
                 targets,
                 health_checks,
-                leaving <- new_mutex!((), "virtio_rdma::device::leaving"),
+                leaving <- Leaving::new(),
                 graveyard <- Graveyard::new(),
             }),
             GFP_KERNEL,
@@ -282,20 +281,6 @@ impl Device {
         self.limits
             .own_rings
             .map_or(1, |own_rings| own_rings.num_event_queues)
-    }
-
-    /// Blocks [`await_leaving`](Self::await_leaving), which precedes the use of a new object's
-    /// number. The caller holds the guard while it destroys a QP or CQ of the kernel. Once the
-    /// device has answered the destroy command, it may assign the number to a new object, while
-    /// the driver's tables still have the destroyed object under this number.
-    pub(crate) fn leave(&self) -> MutexGuard<'_, ()> {
-        self.leaving.lock()
-    }
-
-    /// Waits until the driver's tables have no destroyed QP or CQ whose number the device may have
-    /// assigned again.
-    pub(crate) fn await_leaving(&self) {
-        drop(self.leaving.lock());
     }
 
     /// Keeps memory that the device may still use, since the device did not confirm the destruction

@@ -34,6 +34,7 @@ mod doorbell;
 mod driver;
 mod events;
 mod graveyard;
+mod leaving;
 mod lifecycle;
 mod limits;
 mod netdev;

@@ -35,6 +35,7 @@ use crate::{
         config::QueueLimits,
         event::Cookie, //
     },
+    leaving::Vacated,
     targets::EventTargets,
     virtio::{
         self,
@@ -342,8 +343,8 @@ impl Transport {
     /// # Errors
     ///
     /// `EIO` if there is no such virtqueue or a CQ owns it.
-    pub(crate) fn claim_cq(&self, cqn: Cqn) -> Result<Claim<CqVirtqueue>> {
-        Claim::new(self.cqs.get(usize::try_from(cqn.get())?).ok_or(EIO)?)
+    pub(crate) fn claim_cq(&self, cqn: Vacated<Cqn>) -> Result<Claim<CqVirtqueue>> {
+        Claim::new(self.cqs.get(usize::try_from(cqn.get().get())?).ok_or(EIO)?)
     }
 
     /// Claims the send queue and the receive queue of QP `qpn`, which the device has just created.
@@ -351,8 +352,8 @@ impl Transport {
     /// # Errors
     ///
     /// `EIO` if there are no such virtqueues or a QP owns them.
-    pub(crate) fn claim_pair(&self, qpn: Qpn) -> Result<[Claim<WorkVirtqueue>; 2]> {
-        let index = qpn.get().checked_sub(1).ok_or(EIO)?;
+    pub(crate) fn claim_pair(&self, qpn: Vacated<Qpn>) -> Result<[Claim<WorkVirtqueue>; 2]> {
+        let index = qpn.get().get().checked_sub(1).ok_or(EIO)?;
         let [send, recv] = self.pairs.get(usize::try_from(index)?).ok_or(EIO)?;
         Ok([Claim::new(send)?, Claim::new(recv)?])
     }

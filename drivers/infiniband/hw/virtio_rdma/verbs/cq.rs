@@ -194,8 +194,8 @@ impl Cq {
         let (response, ()) = super::create(device, &request, ())?;
         let number = response.cqn;
         let destroy = CmdDestroyCq { cqn: number };
-        device.await_leaving();
-        let claim = transport.claim_cq(number).inspect_err(|_| {
+        let vacated = device.leaving.await_end(number);
+        let claim = transport.claim_cq(vacated).inspect_err(|_| {
             super::destroy(device, &destroy, ());
         })?;
         let prepare = || {
@@ -213,7 +213,7 @@ impl Cq {
                 Ok(Self::new(device, number, attr, poller, events))
             }
             Err(error) => {
-                let _leaving = device.leave();
+                let _leaving = device.leaving.begin(number);
                 super::destroy(device, &destroy, claim);
                 Err(error)
             }
@@ -364,7 +364,7 @@ impl Drop for Cq {
         match &mut self.poller {
             Poller::Kernel(cq, memory) => {
                 cq.close();
-                let _leaving = self.device.leave();
+                let _leaving = self.device.leaving.begin(self.number);
                 super::destroy(&self.device, &request, memory.take());
             }
             Poller::User(queue) => {

@@ -188,7 +188,7 @@ impl Drop for Qp {
         let request = CmdDestroyQp { qpn: self.number };
         match &mut self.poster {
             Poster::Kernel(qp, claims) => {
-                let leaving = self.device.leave();
+                let leaving = self.device.leaving.begin(self.number);
                 let backing = |queue: &Option<Attached>| {
                     queue.as_ref().map(|queue| queue.work.backing.clone())
                 };

@@ -20,7 +20,10 @@ use crate::{
         },
         feature::Feature,
         ib,
-        number::Srqn,
+        number::{
+            Qpn,
+            Srqn, //
+        },
         ring::{
             DoorbellKind,
             RingAddr,
@@ -42,6 +45,7 @@ use crate::{
         Device,
         Queues, //
     },
+    leaving::Vacated,
     rdma::{
         pd::Pd,
         qp::{
@@ -209,8 +213,8 @@ fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<
         poster: Poster::Kernel(KernelQp::default(), None),
         _events: Some(events),
     };
-    device.await_leaving();
-    attach(&mut qp, init, sq, rq, shared)?;
+    let vacated = device.leaving.await_end(qp.number);
+    attach(&mut qp, vacated, init, sq, rq, shared)?;
     finish(qp)
 }
 
@@ -244,8 +248,8 @@ fn in_virtqueues(
         poster: Poster::Kernel(KernelQp::default(), None),
         _events: None,
     };
-    device.await_leaving();
-    let claims = transport.claim_pair(response.qpn)?;
+    let vacated = device.leaving.await_end(qp.number);
+    let claims = transport.claim_pair(vacated)?;
     let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
     qp.poster = Poster::Kernel(KernelQp::default(), Some(claims));
     let client = client(pd, init, &consumer);
@@ -259,20 +263,21 @@ fn in_virtqueues(
     let [send_size, recv_size] = sizes(&cap);
     let sq = make(&send, DoorbellKind::Sq, send_size)?;
     let rq = make(&recv, DoorbellKind::Rq, recv_size)?;
-    attach(&mut qp, init, sq, rq, None)?;
+    attach(&mut qp, vacated, init, sq, rq, None)?;
     finish(qp)
 }
 
 /// Attaches the queues of a QP of the kernel to its CQs.
 fn attach(
     qp: &mut Qp,
+    number: Vacated<Qpn>,
     init: &Init<'_>,
     sq: Option<Arc<WorkRing>>,
     rq: Option<Arc<WorkRing>>,
     shared: Option<SharedSource>,
 ) -> Result {
     let (send_cq, recv_cq) = (init.send_cq().kernel()?, init.recv_cq().kernel()?);
-    let number = qp.number;
+    let number = number.get();
     let attach = |queue: Option<Arc<WorkRing>>, cq| {
         let attach = |queue: Arc<WorkRing>| {
             queue.set_number(number);
