@@ -50,13 +50,7 @@ use crate::{
     },
     verbs::device::IbDevice, //
 };
-use kernel::{
-    interrupt::{
-        local_interrupt_disable,
-        LocalInterruptDisabled, //
-    },
-    prelude::*, //
-};
+use kernel::prelude::*;
 
 assert_same! {
     ib::WcStatus::Success => ib_wc_status_IB_WC_SUCCESS,
@@ -88,24 +82,21 @@ impl KernelCompletionQueues for IbDevice {
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result {
         let pkeys = cq.device().port.pkey_tbl_len;
         let cq = cq.kernel()?;
-        // Interrupts are disabled once, for the lock of the CQ and the locks of its work queues.
-        let disabled = local_interrupt_disable();
-        let mut guard = cq.state.lock_with(&disabled);
+        let mut guard = cq.state.lock();
         let state = &mut *guard;
         let was_broken = state.broken;
         let was_armed = state.armed;
-        if !was_broken && take(state, completions, pkeys, &disabled).is_err() {
+        if !was_broken && take(state, completions, pkeys).is_err() {
             state.broken = true;
         }
         let is_due = state.armed != was_armed;
         if !completions.is_full() {
             if let Some(scope) = state.flush_scope(cq.device()) {
-                flush(scope, state, completions, &disabled);
+                flush(scope, state, completions);
             }
         }
         let has_broken = state.broken && !was_broken;
         drop(guard);
-        drop(disabled);
         if is_due {
             cq.due();
         }
@@ -122,12 +113,7 @@ impl KernelCompletionQueues for IbDevice {
 
 /// Polls CQEs that the device wrote.
 #[inline]
-fn take(
-    state: &mut State,
-    completions: &mut Completions<'_>,
-    pkeys: u16,
-    disabled: &LocalInterruptDisabled,
-) -> Result {
+fn take(state: &mut State, completions: &mut Completions<'_>, pkeys: u16) -> Result {
     let mut killed = 0;
     let mut cqe = Cqe::default();
     let result = loop {
@@ -151,7 +137,7 @@ fn take(
             }
             continue;
         }
-        if let Err(error) = deliver(state, &cqe, completions, pkeys, disabled) {
+        if let Err(error) = deliver(state, &cqe, completions, pkeys) {
             break Err(error);
         }
     };
@@ -161,13 +147,7 @@ fn take(
 
 /// Checks a CQE and delivers its completion.
 #[inline]
-fn deliver(
-    state: &State,
-    cqe: &Cqe,
-    completions: &mut Completions<'_>,
-    pkeys: u16,
-    disabled: &LocalInterruptDisabled,
-) -> Result {
+fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>, pkeys: u16) -> Result {
     if cqe.is_receive() {
         if let Some(source) = state.shared.get(&cqe.qp_num) {
             return deliver_shared(source, cqe, completions, pkeys);
@@ -179,7 +159,7 @@ fn deliver(
     // This is done before the lock is taken, so that there is no call between the checks and the
     // write of the completion.
     let slot = completions.slot(&work.client.consumer);
-    let mut queue = work.state.lock_with(disabled);
+    let mut queue = work.state.lock();
     if queue.qpn != cqe.qp_num {
         return Err(EIO);
     }
@@ -270,15 +250,10 @@ fn work_completion(wr_id: u64, from: &Completion) -> Result<Wc> {
 
 /// Completes, as flushed, the work requests that the device will not complete.
 #[cold]
-fn flush(
-    scope: FlushScope,
-    state: &State,
-    completions: &mut Completions<'_>,
-    disabled: &LocalInterruptDisabled,
-) {
+fn flush(scope: FlushScope, state: &State, completions: &mut Completions<'_>) {
     for work in state.sources.iter().flatten() {
         while !completions.is_full() {
-            let Some(posted) = work.state.lock_with(disabled).flush_one(scope) else {
+            let Some(posted) = work.state.lock().flush_one(scope) else {
                 break;
             };
             let opcode = match work.kind {
