@@ -31,6 +31,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            AtomicFlag,
             Full,
             Relaxed,
             Release, //
@@ -132,20 +133,20 @@ struct Link<Q: Handled> {
     queue: Atomic<*mut Q>,
     /// The object that completions point to; null whenever `queue` is null.
     name: Atomic<*mut Q>,
-    /// Events that the deferred call delivers: a bit for each kind of event, and [`COMPLETIONS`].
-    pending: Atomic<u32>,
+    /// Events that the deferred call delivers: a flag for each kind of event, and [`COMPLETIONS`].
+    /// A flag of its own for each kind: contexts that set different flags do not disturb each
+    /// other.
+    pending: [AtomicFlag; KINDS],
     /// Held while the completion handler runs.
     #[pin]
     calling: SpinLockIrq<()>,
 }
 
-/// The bit of [`Link::pending`] for completions, above the bits of all `ib_event_type`s.
-const COMPLETIONS: u32 = 1 << 31;
+/// Number of flags of [`Link::pending`].
+const KINDS: usize = 32;
 
-/// The bit of [`Link::pending`] for a kind of event.
-fn bit(event: bindings::ib_event_type) -> u32 {
-    1u32.checked_shl(event).unwrap_or(0)
-}
+/// The index of the flag for completions, above those of all `ib_event_type`s.
+const COMPLETIONS: bindings::ib_event_type = 31;
 
 impl<Q: Handled> Link<Q> {
     /// Calls the completion handler.
@@ -158,20 +159,18 @@ impl<Q: Handled> Link<Q> {
         }
     }
 
-    /// Adds bits to `pending`.
-    fn mark(&self, bits: u32) {
-        let mut old = self.pending.load(Relaxed);
-        while let Err(now) = self.pending.cmpxchg(old, old | bits, Full) {
-            old = now;
-        }
+    /// Clears the flag of a kind of event, and returns whether it was set.
+    fn take(&self, kind: bindings::ib_event_type) -> bool {
+        let flag = &self.pending[kind as usize % KINDS];
+        flag.load(Relaxed) && flag.xchg(false, Full)
     }
 
-    /// Calls the handler for each kind of event in `pending`.
+    /// Calls the handler for each kind of event that is pending.
     ///
     /// # Safety
     ///
     /// `queue` is created and not destroyed during the call.
-    unsafe fn tell(queue: *mut Q, mut pending: u32) {
+    unsafe fn tell(&self, queue: *mut Q) {
         // SAFETY: By the safety requirements.
         let EventHandler {
             device,
@@ -179,13 +178,12 @@ impl<Q: Handled> Link<Q> {
             context,
         } = unsafe { Q::event_handler(queue) };
         let Some(handler) = handler else { return };
-        while pending != 0 {
+        for event in (0..COMPLETIONS).filter(|kind| self.take(*kind)) {
             let mut record = bindings::ib_event {
                 device,
-                event: pending.trailing_zeros(),
+                event,
                 ..Default::default()
             };
-            pending &= pending - 1;
             *Q::element(&mut record) = queue;
             // SAFETY: The consumer passed the handler together with this context. The handler takes
             // events of `Q`, and only such events are pending.
@@ -196,17 +194,16 @@ impl<Q: Handled> Link<Q> {
 
 impl<Q: Handled> Call for Link<Q> {
     fn call(&self) {
-        let pending = self.pending.xchg(0, Full);
         // Acquire, so that the writes of the queue's creator are visible.
         let queue = self.queue.load(Acquire);
         if queue.is_null() {
             return;
         }
-        if pending & COMPLETIONS != 0 {
+        if self.take(COMPLETIONS) {
             self.notify();
         }
         // SAFETY: By the type invariants, since the deferred call is running.
-        unsafe { Self::tell(queue, pending & !COMPLETIONS) };
+        unsafe { self.tell(queue) };
     }
 }
 
@@ -216,7 +213,7 @@ impl<Q: Handled> Consumer<Q> {
         let link = pin_init!(Link {
             queue: Atomic::new(ptr::null_mut()),
             name: Atomic::new(ptr::null_mut()),
-            pending: Atomic::new(0),
+            pending: [const { AtomicFlag::new(false) }; KINDS],
             calling <- new_spinlock_irq!((), "rdma::consumer"),
         });
         Ok(Self(Deferred::new(work, link)?))
@@ -226,14 +223,15 @@ impl<Q: Handled> Consumer<Q> {
     /// called in any context. Events of one kind that are pending at the same time are delivered as
     /// one.
     pub fn event(&self, event: Q::Event) {
-        self.defer(bit(event.as_raw()));
+        self.defer(event.as_raw());
     }
 
-    fn defer(&self, bits: u32) {
+    fn defer(&self, kind: bindings::ib_event_type) {
         // Events of a queue without a linked consumer are dropped. If `unlink` runs before the call
         // is queued, the deferred call is disabled.
         if !self.0.queue.load(Relaxed).is_null() {
-            self.0.mark(bits);
+            // A call that begins after `queue` sees the flag.
+            self.0.pending[kind as usize % KINDS].store(true, Release);
             self.0.queue();
         }
     }
