@@ -9,6 +9,10 @@
 
 use super::wire::Wire;
 
+/// Version of the release that this source belongs to: major, minor, patch. The driver reports it
+/// in place of a firmware version, since the device reports none.
+pub const RELEASE: [u16; 3] = [0, 1, 0];
+
 /// Version of a provider or module that does not state its versions.
 pub const UNSTATED: u32 = 6;
 

@@ -12,7 +12,8 @@ use super::{
 use crate::bindings;
 use kernel::{
     error::from_result,
-    prelude::*, //
+    prelude::*,
+    str::CString, //
 };
 
 /// Atomicity of remote atomic operations.
@@ -46,6 +47,9 @@ pub enum AtomicCap {
 #[allow(missing_docs)]
 #[derive(Default)]
 pub struct DeviceAttr {
+    /// Version of the firmware, or of the driver of a device that reports none: major, minor,
+    /// patch.
+    pub fw_ver: [u16; 3],
     /// GUID in network byte order.
     pub sys_image_guid: [u8; 8],
     pub vendor_id: u32,
@@ -122,6 +126,8 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         let from = T::query_device(unsafe { Device::from_raw(device) });
         // SAFETY: By the function's safety requirements; the core has zeroed the structure.
         let to = unsafe { &mut *attr };
+        let [major, minor, patch] = from.fw_ver.map(u64::from);
+        to.fw_ver = major << 32 | minor << 16 | patch;
         to.sys_image_guid = u64::from_ne_bytes(from.sys_image_guid);
         copy_fields!(from => to; vendor_id, vendor_part_id, hw_ver, device_cap_flags,
             kernel_cap_flags, max_mr_size, page_size_cap, max_mr, max_mw, max_pd, max_qp, max_qp_wr,
@@ -138,4 +144,27 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         };
         Ok(0)
     })
+}
+
+/// # Safety
+///
+/// Called by the core as `get_dev_fw_str`: `device` is registered, and `text` has
+/// `IB_FW_VERSION_NAME_MAX` bytes.
+pub(super) unsafe extern "C" fn firmware_version(
+    device: *mut bindings::ib_device,
+    text: *mut c_char,
+) {
+    // SAFETY: By the function's safety requirements; the attributes of a registered device do not
+    // change.
+    let version = unsafe { (*device).attrs.fw_ver };
+    // CAST: The three numbers of the version.
+    let part = |shift: u32| (version >> shift) as u16;
+    // At most three numbers of five digits. Without memory the text stays empty.
+    let version = CString::try_from_fmt(fmt!("{}.{}.{}", part(32), part(16), part(0)));
+    if let Ok(version) = version {
+        let bytes = version.to_bytes_with_nul();
+        const { assert!(bindings::IB_FW_VERSION_NAME_MAX as usize >= "65535.65535.65535\0".len()) };
+        // SAFETY: By the function's safety requirements, and the assertion.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), text.cast(), bytes.len()) };
+    }
 }

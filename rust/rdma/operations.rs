@@ -84,6 +84,7 @@ impl<T: Driver> Operations<T> {
         table.uverbs_abi_ver = T::UVERBS_ABI_VERSION;
         table.modify_device = Some(device::modify);
         table.query_device = Some(attributes::query::<T>);
+        table.get_dev_fw_str = Some(attributes::firmware_version);
         table.query_port = Some(port::query::<T>);
         table.get_port_immutable = Some(port::immutable::<T>);
         table.get_link_layer = Some(port::link_layer);

@@ -6,7 +6,9 @@ use std::fmt::Debug;
 
 use virtio_rdma_abi::config::RateLimitConfig;
 use virtio_rdma_abi::uverbs::*;
-use virtio_rdma_abi::versions::{received, Disagreement, Extensible, Misfit, Versions, UNSTATED};
+use virtio_rdma_abi::versions::{
+    received, Disagreement, Extensible, Misfit, Versions, RELEASE, UNSTATED,
+};
 use virtio_rdma_abi::wire::Field;
 use virtio_rdma_abi::wqe::AddressVector;
 
@@ -154,4 +156,14 @@ fn structures_inside_of_others_stay() {
     let rates = fields(RateLimitConfig::FIELDS);
     assert_eq!(rates, [(0, 4), (4, 4), (8, 4), (12, 4)]);
     assert_eq!(AddressVector::SIZE, 43);
+}
+
+/// The version has two homes, since the kernel does not compile with cargo.
+#[test]
+fn the_release_is_that_of_the_packages() {
+    let [major, minor, patch] = RELEASE;
+    assert_eq!(
+        format!("{major}.{minor}.{patch}"),
+        env!("CARGO_PKG_VERSION")
+    );
 }

@@ -19,7 +19,10 @@ use crate::{
             AsyncEvent,
             PORT, //
         },
-        versions::Versions, //
+        versions::{
+            Versions,
+            RELEASE, //
+        },
     },
     device::{
         Device,
@@ -132,6 +135,7 @@ impl rdma::Driver for IbDevice {
         let moderation = limits.cq_moderation.unwrap_or_default();
         let srq_caps = limits.srq.map_or(0, |_| DeviceAttr::SRQ_RESIZE);
         DeviceAttr {
+            fw_ver: RELEASE,
             sys_image_guid: config.sys_image_guid,
             vendor_id: config.vendor_id,
             vendor_part_id: config.vendor_part_id,
