@@ -102,7 +102,6 @@ test_twins() {
 	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/unbind
 	[[ $(netdev 1) == twin0 ]]
 	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/bind
-	[[ $(netdev 1) == twin0 ]]
 	rmmod twin
 	restore
 	[[ $(netdev 1) == eth0 ]]

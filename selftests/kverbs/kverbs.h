@@ -97,6 +97,9 @@ struct virtqueue *control_queue(struct virtio_device *vdev);
 bool is_cq(struct virtqueue *vq);
 u16 used_index(struct virtqueue *vq);
 
+/* withheld.c */
+extern uint withheld_irq;
+
 /* nonsense.c */
 int make_nonsense(struct virtio_device *vdev);
 int make_device_nonsense(struct virtio_device *vdev);
@@ -120,5 +123,6 @@ extern const struct test lost_tests[];
 extern const struct test broken_queue_tests[];
 extern const struct test no_answer_tests[];
 extern const struct test number_tests[];
+extern const struct test withheld_tests[];
 
 #endif

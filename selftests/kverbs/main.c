@@ -31,6 +31,14 @@ static bool lies;
 module_param(lies, bool, 0444);
 MODULE_PARM_DESC(lies, "instead of the other tests, forge completions of the device; queues must be virtqueues");
 
+module_param_named(withheld, withheld_irq, uint, 0444);
+MODULE_PARM_DESC(withheld,
+		 "instead of the other tests, withhold answers to commands: the number of the control queue's interrupt");
+
+static bool rescan;
+module_param(rescan, bool, 0444);
+MODULE_PARM_DESC(rescan, "instead of any tests, make the core look for addresses of the port, with the RTNL held");
+
 static bool nonsense;
 module_param(nonsense, bool, 0444);
 MODULE_PARM_DESC(nonsense, "instead of any tests, make nonsense of the control queue: the device asks for a reset");
@@ -69,6 +77,7 @@ static const struct test *const costs[] = { cost_tests, NULL };
 static const struct test *const breakers[] = { broken_queue_tests, NULL };
 static const struct test *const silencers[] = { no_answer_tests, NULL };
 static const struct test *const numbers[] = { number_tests, NULL };
+static const struct test *const slow[] = { withheld_tests, NULL };
 
 static const struct test *const *chosen(void)
 {
@@ -82,6 +91,8 @@ static const struct test *const *chosen(void)
 		return breakers;
 	if (no_answer)
 		return silencers;
+	if (withheld_irq)
+		return slow;
 	return same_number ? numbers : usual;
 }
 
@@ -135,6 +146,10 @@ static int kverbs_run(struct ib_device *dev)
 		if (slow_reset)
 			return make_slow_reset(vdev);
 		return nonsense ? make_nonsense(vdev) : make_device_nonsense(vdev);
+	}
+	if (rescan) {
+		rdma_roce_rescan_port(dev, 1);
+		return 0;
 	}
 	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
 	if (!pair)

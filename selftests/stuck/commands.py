@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+"""Runs verbs that wait for the device.
+
+Commands on standard input. "rereg" changes the rights of an MR, "dereg" deregisters an MR over the
+memory of the test exporter, "register" registers this memory, "use" waits for the reservation of
+this memory as another user of the buffer does. Each begins in a thread of its own, and prints its
+name and "done" at its end.
+"""
+
+import fcntl
+import os
+import struct
+import sys
+import threading
+
+from pyverbs.device import Context
+from pyverbs.enums import (
+    IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_REMOTE_WRITE,
+    IBV_REREG_MR_CHANGE_ACCESS,
+)
+from pyverbs.mr import MR, DmaBufMR
+from pyverbs.pd import PD
+
+LENGTH = 65536
+RIGHTS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE
+# From linux/dma-buf.h.
+EXPORT_SYNC_FILE = 0xC0086202
+IMPORT_SYNC_FILE = 0x40086203
+SYNC_RW = 3
+
+
+def use(buffer):
+    """Adds a fence to the buffer, with the reservation locked."""
+    exported = fcntl.ioctl(buffer, EXPORT_SYNC_FILE, struct.pack("Ii", SYNC_RW, -1))
+    _, fence = struct.unpack("Ii", exported)
+    fcntl.ioctl(buffer, IMPORT_SYNC_FILE, struct.pack("Ii", SYNC_RW, fence))
+    os.close(fence)
+
+
+def main():
+    exporter = os.open("/dev/test_exporter", os.O_RDWR)
+    os.write(exporter, b"export %d" % LENGTH)
+    buffer = int(os.read(exporter, 64).split()[0])
+    context = Context(name=sys.argv[1])
+    pd = PD(context)
+    plain = MR(pd, LENGTH, RIGHTS)
+    over_buffer = DmaBufMR(pd, LENGTH, RIGHTS, dmabuf=buffer)
+    late = []
+    verbs = {
+        "rereg": lambda: plain.rereg(IBV_REREG_MR_CHANGE_ACCESS, access=IBV_ACCESS_LOCAL_WRITE),
+        "dereg": over_buffer.close,
+        "register": lambda: late.append(DmaBufMR(pd, LENGTH, RIGHTS, dmabuf=buffer)),
+        "use": lambda: use(buffer),
+    }
+
+    def run(name):
+        verbs[name]()
+        print(name, "done", flush=True)
+
+    print("ready", flush=True)
+    threads = []
+    for line in sys.stdin:
+        threads.append(threading.Thread(target=run, args=(line.strip(),)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+main()
