@@ -11,7 +11,7 @@ use std::str::FromStr;
 use anyhow::{bail, ensure, Context, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
-use nix::unistd::Group;
+use nix::unistd::{Group, User};
 use serde::{Deserialize, Serialize};
 use sockets::Access;
 use vdev::{F_ACCESS_PLATFORM, F_INDIRECT_DESC, F_RING_RESET, F_VERSION_1};
@@ -68,6 +68,9 @@ pub struct Args {
     ///
     /// group=NAME puts the VM into an isolation group: it reaches only the VMs of this group, and
     /// hosts behind uplinks. VMs without a group form a group too.
+    ///
+    /// user=USER admits only a QEMU of this user, which gets the sockets. socket-group=GROUP
+    /// replaces --socket-group for the sockets of this port.
     #[arg(
         long = "port",
         required = true,
@@ -87,7 +90,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
-    /// Users who may connect to the sockets.
+    /// Users who may connect to the sockets of ports.
     #[command(flatten)]
     pub sockets: SocketArgs,
 
@@ -96,6 +99,9 @@ pub struct Args {
     ///
     /// routed=on is for uplinks with IP routers behind them: packets of a connection are accepted
     /// from any MAC address there. Without it, they must come from the MAC address of the peer.
+    ///
+    /// Both ends of a Unix uplink must belong to the same user: LOCAL has the permissions 600, and
+    /// nothing is sent to a REMOTE of another user but root.
     #[arg(
         long = "uplink",
         value_name = "unix:LOCAL:REMOTE|udp:BIND:PEER|tap:NAME[,routed=on]",
@@ -148,9 +154,14 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     pub sandbox: Sandbox,
 
-    /// Report the status at this socket: see the command status.
+    /// Report the status at this socket: see the command status. Its permissions are 600, or 660
+    /// with --status-group.
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,
+
+    /// Group of users who may read the status, by its name or number.
+    #[arg(long, value_name = "GROUP", value_parser = parse_group, requires = "status")]
+    pub status_group: Option<u32>,
 
     /// Accept control commands at this socket: see the command ctl. Its permissions are 600, or 660
     /// with --ctl-group.
@@ -177,11 +188,11 @@ pub struct Args {
     pub ready_fd: Option<u32>,
 }
 
-/// Users who may connect to the sockets.
+/// Users who may connect to the sockets of ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketArgs {
-    /// Permissions of the sockets; by default 600, or 660 with --socket-group.
+    /// Permissions of the sockets of ports; by default 600, or 660 with a group.
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
     #[serde(
         rename = "mode",
@@ -191,10 +202,22 @@ pub struct SocketArgs {
     )]
     socket_mode: Option<u32>,
 
-    /// Group of the sockets, by its name or number.
+    /// Group of the sockets of ports, by its name or number. Its members can take the place of any
+    /// VM without user= or socket-group=.
     #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     #[serde(rename = "group", default, skip_serializing_if = "Option::is_none")]
     socket_group: Option<u32>,
+
+    /// Accept sockets in sticky directories in which other users may create files, like /tmp: these
+    /// users can take the name of a socket before it is made.
+    #[arg(long)]
+    #[serde(default, skip_serializing_if = "is_off")]
+    sticky_directories: bool,
+}
+
+/// Whether a switch has its default value.
+fn is_off(switch: &bool) -> bool {
+    !switch
 }
 
 impl SocketArgs {
@@ -203,12 +226,24 @@ impl SocketArgs {
         *self == Self::default()
     }
 
-    /// Permissions and group of the sockets.
-    pub fn access(&self) -> Access {
-        let access = access_of(self.socket_group);
+    /// Users who may connect to the sockets of `port`.
+    pub fn access(&self, port: &PortArgs) -> Access {
+        let access = self.access_of(port.socket_group.or(self.socket_group));
         Access {
             mode: self.socket_mode.unwrap_or(access.mode),
+            user: port.user,
             ..access
+        }
+    }
+
+    /// Access to a socket for its owner, and for `group` if there is one.
+    fn access_of(&self, group: Option<u32>) -> Access {
+        let private = Access::default();
+        Access {
+            mode: group.map_or(private.mode, |_| 0o660),
+            group,
+            in_sticky: self.sticky_directories,
+            ..private
         }
     }
 }
@@ -312,6 +347,10 @@ pub struct PortArgs {
     pub rates: PortRates,
     /// Name of the isolation group, if configured.
     pub group: Option<String>,
+    /// User of the VM's QEMU. `None` for every user whom the permissions of the sockets admit.
+    pub user: Option<u32>,
+    /// Group of the sockets, if it is not that of all ports.
+    pub socket_group: Option<u32>,
 }
 
 impl PortArgs {
@@ -342,14 +381,19 @@ const SPARE_PORTS: usize = 8;
 pub struct Mac(pub [u8; 6]);
 
 impl Args {
-    /// Users who may connect to the sockets.
-    pub fn access(&self) -> Access {
-        self.sockets.access()
+    /// Users who may send to the sockets of uplinks: the daemon's alone.
+    pub fn uplink_access(&self) -> Access {
+        self.sockets.access_of(None)
+    }
+
+    /// Users who may connect to the status socket.
+    pub fn status_access(&self) -> Access {
+        self.sockets.access_of(self.status_group)
     }
 
     /// Users who may connect to the control socket.
     pub fn ctl_access(&self) -> Access {
-        access_of(self.ctl_group)
+        self.sockets.access_of(self.ctl_group)
     }
 
     /// Number of ports that can be added while the daemon runs.
@@ -396,15 +440,6 @@ pub fn check_guest_memory(mapped: impl Iterator<Item = u64>) -> Result<()> {
         ALL_GUEST_MEMORY >> 40
     );
     Ok(())
-}
-
-/// Access to a socket for its owner, and for `group` if there is one.
-fn access_of(group: Option<u32>) -> Access {
-    let mode = match group {
-        Some(_) => 0o660,
-        None => Access::default().mode,
-    };
-    Access { mode, group }
 }
 
 /// Parses a distance between doorbell pages. Returns its base-2 logarithm.
@@ -477,6 +512,8 @@ impl fmt::Display for PortArgs {
             speed,
             rates,
             group,
+            user,
+            socket_group,
         } = self;
         write!(f, "{name},vfio={}", vfio.display())?;
         if let Some(net) = net {
@@ -502,6 +539,11 @@ impl fmt::Display for PortArgs {
         if let Some(group) = group {
             write!(f, ",group={group}")?;
         }
+        for (key, number) in [("user", user), ("socket-group", socket_group)] {
+            if let Some(number) = number {
+                write!(f, ",{key}={number}")?;
+            }
+        }
         Ok(())
     }
 }
@@ -518,6 +560,7 @@ impl FromStr for PortArgs {
         let mut addresses = Vec::new();
         let (mut memory, mut guest_memory) = (None, None);
         let (mut rates, mut group) = (PortRates::default(), None);
+        let (mut user, mut socket_group) = (None, None);
         for part in parts {
             let (key, value) = part
                 .split_once('=')
@@ -541,11 +584,13 @@ impl FromStr for PortArgs {
                     check_name(value)?;
                     group.replace(value.to_owned()).is_some()
                 }
+                "user" => user.replace(parse_user(value)?).is_some(),
+                "socket-group" => socket_group.replace(parse_group(value)?).is_some(),
                 "rate" => rates.bytes.replace(parse_bytes(value)?).is_some(),
                 "messages" => rates.messages.replace(parse_messages(value)?).is_some(),
                 _ => bail!(
                     "unknown key {key:?}; there are vfio, net, mac, speed, ip, net-roce, memory, \
-                     guest-memory, rate, messages and group"
+                     guest-memory, rate, messages, group, user and socket-group"
                 ),
             };
             ensure!(!repeated, "{key} is given twice");
@@ -562,6 +607,8 @@ impl FromStr for PortArgs {
             speed: speed.unwrap_or_default(),
             rates,
             group,
+            user,
+            socket_group,
         })
     }
 }
@@ -639,6 +686,17 @@ fn parse_group(text: &str) -> Result<u32> {
     Ok(group
         .with_context(|| format!("no group {text:?}"))?
         .gid
+        .as_raw())
+}
+
+fn parse_user(text: &str) -> Result<u32> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let user = User::from_name(text).with_context(|| format!("can't look for user {text:?}"))?;
+    Ok(user
+        .with_context(|| format!("no user {text:?}"))?
+        .uid
         .as_raw())
 }
 
@@ -746,6 +804,8 @@ mod tests {
                 speed: LinkSpeed::default(),
                 rates: PortRates::default(),
                 group: None,
+                user: None,
+                socket_group: None,
             }]
         );
         assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
@@ -824,7 +884,17 @@ mod tests {
     fn sockets_are_private_unless_told_otherwise() {
         let access = |more: &[&str]| {
             let args = parse(&[&["--port", PORT], more].concat());
-            args.map(|args| (args.access().mode, args.access().group))
+            args.map(|args| {
+                let port = args.sockets.access(&args.ports[0]);
+                let rest = [
+                    args.status_access(),
+                    args.uplink_access(),
+                    args.ctl_access(),
+                ];
+                let rest = rest.map(|access| (access.mode, access.group));
+                assert_eq!(rest, [(0o600, None); 3]);
+                (port.mode, port.group)
+            })
         };
         assert_eq!(access(&[]).unwrap(), (0o600, None));
         let group = ["--socket-group", "root"];
@@ -834,6 +904,31 @@ mod tests {
         for bad in [["--socket-mode", "1777"], ["--socket-group", "no/group"]] {
             assert!(access(&bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_port_may_have_a_user_and_a_group_of_its_own() {
+        let access = |keys: &str, more: &[&str]| {
+            let port = format!("{PORT}{keys}");
+            let args = parse(&[&["--port", &port], more].concat())?;
+            let access = args.sockets.access(&args.ports[0]);
+            assert_eq!(
+                args.ports[0].to_string().parse::<PortArgs>()?,
+                args.ports[0]
+            );
+            Ok((access.mode, access.user, access.group))
+        };
+        let all = ["--socket-group", "17"];
+        for (keys, more, expected) in [
+            (",user=root", &[][..], (0o600, Some(0), None)),
+            (",user=7", &all, (0o660, Some(7), Some(17))),
+            (",socket-group=9", &all, (0o660, None, Some(9))),
+            (",user=7,socket-group=root", &[], (0o660, Some(7), Some(0))),
+        ] {
+            assert_eq!(access(keys, more).unwrap(), expected, "{keys}");
+        }
+        let bad: Result<_> = access(",user=no/user", &[]);
+        assert!(bad.unwrap_err().to_string().contains("no user"));
     }
 
     #[test]

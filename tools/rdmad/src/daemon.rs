@@ -40,7 +40,11 @@ impl Daemon {
             Some(path) => {
                 let ports = ports.clone();
                 let look = move || ports.report();
-                Some(LineServer::start(path, &args.access(), Status(look))?)
+                Some(LineServer::start(
+                    path,
+                    &args.status_access(),
+                    Status(look),
+                )?)
             }
             None => None,
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{anyhow, ensure, Context, Result};
 use dma::DmaSpace;
 use rustix::fs::{fcntl_getfl, fstat, FileType, OFlags};
-use sockets::PortSockets;
+use sockets::{Access, PortSockets};
 use vdev::{Handle, Listener, Seats, F_ORDER_PLATFORM};
 use verbs::{Device, DeviceConfig, Runtime, RuntimeConfig};
 use virtio_rdma_abi::feature::Features;
@@ -63,12 +63,12 @@ impl Host {
         let ports = args.ports.iter().zip(groups);
         let (switch, engines) = Switch::start(vswitch::Config {
             ports: ports
-                .map(|(port, group)| switch_port(port, *group))
+                .map(|(port, group)| switch_port(port, *group, args.sockets.access(port)))
                 .collect(),
             spare_ports: args.spare_ports(),
             port_captures: if args.ctl.is_some() { CAPTURES } else { 0 },
             uplinks: args.uplinks.clone(),
-            access: args.access(),
+            access: args.uplink_access(),
             pcap: args.pcap.clone(),
             faults: args.faults,
         })?;
@@ -153,8 +153,15 @@ impl Host {
             vfio: (listener, path),
             net,
         } = sockets;
-        let listener = Listener::from_parts(listener, path)?;
-        let frames = self.switch.add_port(switch_port(port, group), net)?;
+        let listener = Listener::from_parts(listener, path, port.user)?;
+        // Another process has made the sockets.
+        let access = Access {
+            user: port.user,
+            ..Access::default()
+        };
+        let frames = self
+            .switch
+            .add_port(switch_port(port, group, access), net)?;
         let served = self.serve(port, group, listener, frames.clone());
         if served.is_err() {
             self.switch.remove_port(&frames)?;
@@ -198,7 +205,7 @@ impl Host {
 
 /// Makes the sockets of a port.
 pub fn make_sockets(port: &PortArgs, sockets: &SocketArgs) -> Result<PortSockets> {
-    let access = sockets.access();
+    let access = sockets.access(port);
     // With a keeper, the creation of each socket registers errands. The daemon relies on this
     // order: it determines the numbers of the errands.
     let vfio = sockets::listen(&port.vfio, &access)?;
@@ -215,11 +222,12 @@ pub fn passed_sockets(port: &PortArgs, fds: Vec<OwnedFd>) -> Result<PortSockets>
     Ok(PortSockets::of(fds, &port.vfio, port.net.as_deref())?)
 }
 
-fn switch_port(port: &PortArgs, group: u32) -> PortConfig {
+fn switch_port(port: &PortArgs, group: u32, access: Access) -> PortConfig {
     PortConfig {
         name: port.name.clone(),
         mac: port.mac.0,
         net: port.net.clone(),
+        access,
         addresses: port.addresses.clone(),
         net_roce: port.net_roce,
         group,

@@ -70,7 +70,7 @@ impl Ports {
     ) -> Result<Self> {
         // The sockets are opened first: this fails if another daemon is running already.
         let bind = |port: &PortArgs| {
-            Listener::bind(&port.vfio, &args.access())
+            Listener::bind(&port.vfio, &args.sockets.access(port))
                 .with_context(|| format!("port {}", port.name))
         };
         let listeners = args.ports.iter().map(bind).collect::<Result<Vec<_>>>()?;

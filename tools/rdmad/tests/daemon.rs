@@ -142,7 +142,7 @@ fn sockets_and_captures_are_private() {
     };
     assert_eq!(modes(&[]), [0o600; 5]);
     let shared = modes(&["--socket-mode", "666"]);
-    assert_eq!(shared, [0o666, 0o666, 0o666, 0o666, 0o600]);
+    assert_eq!(shared, [0o666, 0o666, 0o600, 0o600, 0o600]);
 }
 
 // abi: R-25

@@ -199,7 +199,9 @@ fn errands() -> Vec<Allowed> {
 }
 
 /// System calls of the keeper process, which accesses paths for the daemon. A keeper that
-/// `replaces` files creates and renames files. It opens no existing file and connects no socket.
+/// `replaces` files creates and renames files. It opens no existing file and connects no socket. A
+/// keeper that connects sockets checks whose the peer's is, by a descriptor that gives no access to
+/// the file's content.
 pub(crate) fn keeper(replaces: bool) -> Vec<Allowed> {
     let mut own = vec![
         any(SYS_recvmsg),
@@ -219,7 +221,12 @@ pub(crate) fn keeper(replaces: bool) -> Vec<Allowed> {
             any(SYS_renameat2),
         ]);
     } else {
-        own.push(any(SYS_connect));
+        own.extend([
+            any(SYS_connect),
+            when(SYS_openat, &[Has(2, O_PATH as u32)]),
+            any(SYS_fstat),
+            any(SYS_geteuid),
+        ]);
     }
     [all(), own].concat()
 }
@@ -270,6 +277,7 @@ fn switch(uplinks: UplinkKinds) -> Vec<Allowed> {
         // Connections of network interfaces, and frames to them. Unlike `sendmsg`, `writev` can't
         // pass descriptors.
         any(SYS_accept4),
+        credentials(),
         any(SYS_writev),
     ];
     if uplinks.unix {

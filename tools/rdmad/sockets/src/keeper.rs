@@ -39,6 +39,7 @@ use rustix::net::{
 };
 
 use crate::kept_file::{self, MAX_CONTENT};
+use crate::remote;
 
 /// Longest message in bytes: the kind of request, and a path.
 const MAX_MESSAGE: usize = 1 + 4096;
@@ -75,7 +76,7 @@ enum Shown {
 impl Shown {
     fn run(&mut self) -> io::Result<()> {
         match self {
-            Self::Connect(socket, path) => socket.connect(path),
+            Self::Connect(socket, path) => remote::connect(socket, path),
             Self::Remove(path) => std::fs::remove_file(path),
             Self::Replace {
                 directory,

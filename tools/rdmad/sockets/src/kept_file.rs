@@ -17,8 +17,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::directory::{open_directory, Sticky};
 use crate::keeper::{Errand, Keeper};
-use crate::{is_trusted, open_directory, OTHERS_WRITE, PRIVATE};
+use crate::{is_trusted, OTHERS_WRITE, PRIVATE};
 
 /// Maximum length of the content in bytes.
 pub(crate) const MAX_CONTENT: usize = 8 << 20;
@@ -46,7 +47,8 @@ impl KeptFile {
     /// be read.
     pub fn open(path: &Path) -> io::Result<(Self, Option<Vec<u8>>)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let directory = open_directory(path, OFlags::RDONLY).map_err(io::Error::other)?;
+        let directory = open_directory(path, OFlags::RDONLY, Sticky::Refused);
+        let directory = directory.map_err(io::Error::other)?;
         lock(&directory)?;
         let content = read(&directory, name)?;
         let file = Self {
@@ -277,7 +279,8 @@ mod tests {
     #[ignore = "kills its process"]
     fn replaces() {
         let folder = env::var_os(FOLDER).unwrap();
-        let directory = open_directory(&Path::new(&folder).join("state"), OFlags::RDONLY).unwrap();
+        let path = Path::new(&folder).join("state");
+        let directory = open_directory(&path, OFlags::RDONLY, Sticky::Refused).unwrap();
         let mut left: u32 = env::var(STEP).unwrap().parse().unwrap();
         let step = || {
             left -= 1;

@@ -4,11 +4,14 @@
 //!
 //! A program that connects to a port's socket acts as that port's VM. So by default only the owner
 //! of a socket may access it, whatever the umask is, from the moment when it is bound to its path.
-//! Credentials of peers (SO_PEERCRED) are not checked: file permissions are checked before a peer
-//! is connected, also for datagrams.
+//! The kernel checks file permissions before a peer is connected, also for datagrams. A socket with
+//! a [user](Access::user) is also checked when a client is accepted ([`admits`]).
+//!
+//! A path can be trusted only if no other user can replace a directory on it, see [`directory`].
 
 #![forbid(unsafe_code)]
 
+mod directory;
 pub mod keeper;
 mod kept_file;
 pub mod passed;
@@ -16,19 +19,21 @@ mod remote;
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    chmod, chownat, fchmod, fstat, open, openat, AtFlags, FileType, Gid, Mode, OFlags,
+    chmod, chownat, fchmod, fstat, openat, AtFlags, FileType, Gid, Mode, OFlags, Uid,
 };
-use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
+pub use self::directory::DirectoryError;
+use self::directory::{open_directory, Sticky};
 use self::keeper::Errand;
 pub use self::kept_file::KeptFile;
 pub use self::passed::PortSockets;
@@ -42,8 +47,6 @@ const BACKLOG: i32 = 128;
 const ROOT: u32 = 0;
 /// Mode bits of a file or directory to which users other than its owner may write.
 const OTHERS_WRITE: u32 = 0o022;
-/// Mode bit of a directory in which only the owner of a file may remove or rename it.
-const STICKY: u32 = 0o1000;
 /// File mode: only the owner may read and write.
 const PRIVATE: u32 = 0o600;
 
@@ -70,6 +73,19 @@ pub enum Error {
     /// Another file has replaced the socket that was just bound.
     #[error("socket {0} was replaced by another file; use a directory of your own (mode 0700)")]
     Replaced(PathBuf),
+    /// The socket can't be given to its user.
+    #[error(
+        "can't give the socket {path} to user {user}: {error}; \
+         only root can, so name a group of this user and of the daemon too"
+    )]
+    NotGiven {
+        /// The socket's path.
+        path: PathBuf,
+        /// The user.
+        user: u32,
+        /// The error of the system call.
+        error: io::Error,
+    },
     /// A system call failed.
     #[error("can't make a socket at {path}: {error}")]
     Io {
@@ -80,31 +96,6 @@ pub enum Error {
     },
 }
 
-/// Why a directory can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DirectoryError {
-    /// Other users may write to the directory, so they could replace files in it.
-    #[error(
-        "others than the owner may write to {0}, which is not sticky; \
-         take that from them (chmod go-w) or use a directory of your own (mode 0700)"
-    )]
-    Exposed(PathBuf),
-    /// Another user owns the directory, so this user could replace files in it.
-    #[error(
-        "{directory} belongs to user {owner}, who could replace files there; \
-         use a directory of your own (mode 0700)"
-    )]
-    Foreign {
-        /// The directory.
-        directory: PathBuf,
-        /// The directory's owner.
-        owner: u32,
-    },
-    /// The directory can't be opened.
-    #[error("can't open the directory {0}: {1}")]
-    Io(PathBuf, io::Error),
-}
-
 /// Users who may connect to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -112,6 +103,12 @@ pub struct Access {
     pub mode: u32,
     /// Group of the socket, if it is not the group of the process.
     pub group: Option<u32>,
+    /// The only user besides root who may connect. The socket belongs to this user, unless `group`
+    /// opens it: an unprivileged process can't give files away.
+    pub user: Option<u32>,
+    /// Whether other users may create files in the socket's directory if it is sticky. They can
+    /// take the name of the socket while it does not exist.
+    pub in_sticky: bool,
 }
 
 impl Default for Access {
@@ -119,8 +116,26 @@ impl Default for Access {
         Self {
             mode: PRIVATE,
             group: None,
+            user: None,
+            in_sticky: false,
         }
     }
+}
+
+impl Access {
+    /// The user who gets the socket.
+    fn owner(&self) -> Option<u32> {
+        self.user.filter(|_| self.group.is_none())
+    }
+}
+
+/// Whether the process at the other end of `stream` may use a socket of `user`. Without a user, the
+/// permissions of the socket's file have admitted the process.
+pub fn admits(stream: impl AsFd, user: Option<u32>) -> bool {
+    user.is_none_or(|user| {
+        let peer = socket_peercred(stream).map(|peer| peer.uid.as_raw());
+        peer.is_ok_and(|peer| peer == user || peer == ROOT)
+    })
 }
 
 /// The path of a socket. Dropping it removes the file.
@@ -161,7 +176,7 @@ impl Drop for SocketPath {
 
 /// Listens at `path`. A socket that a dead process left there is replaced.
 pub fn listen(path: &Path, access: &Access) -> Result<(UnixListener, SocketPath), Error> {
-    let directory = prepare(path, || UnixStream::connect(path).map(drop))?;
+    let directory = prepare(path, access, || UnixStream::connect(path).map(drop))?;
     let (fd, at) = bind(&directory, path, SocketType::STREAM, access)?;
     rustix::net::listen(&fd, BACKLOG).map_err(|error| failure(path, error))?;
     Ok((fd.into(), at))
@@ -169,18 +184,22 @@ pub fn listen(path: &Path, access: &Access) -> Result<(UnixListener, SocketPath)
 
 /// A datagram socket at `path`. A socket that a dead process left there is replaced.
 pub fn datagram(path: &Path, access: &Access) -> Result<(UnixDatagram, SocketPath), Error> {
-    let directory = prepare(path, || UnixDatagram::unbound()?.connect(path))?;
+    let directory = prepare(path, access, || UnixDatagram::unbound()?.connect(path))?;
     let (fd, at) = bind(&directory, path, SocketType::DGRAM, access)?;
     Ok((fd.into(), at))
 }
 
 /// Prepares `path` for a new socket: removes the socket of a dead process. `connect` connects to
 /// the old socket; if it succeeds, the socket is in use. Returns the directory.
-fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<OwnedFd, Error> {
+fn prepare(
+    path: &Path,
+    access: &Access,
+    connect: impl FnOnce() -> io::Result<()>,
+) -> Result<OwnedFd, Error> {
     if path.as_os_str().as_bytes().len() > MAX_PATH {
         return Err(Error::PathTooLong(path.to_owned()));
     }
-    let directory = socket_directory(path)?;
+    let directory = socket_directory(path, access)?;
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(Error::NotASocket(path.to_owned()));
@@ -198,8 +217,12 @@ fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<Owne
 }
 
 /// Opens the directory of the socket `path`.
-fn socket_directory(path: &Path) -> Result<OwnedFd, Error> {
-    open_directory(path, OFlags::PATH).map_err(|error| Error::Directory {
+fn socket_directory(path: &Path, access: &Access) -> Result<OwnedFd, Error> {
+    let sticky = match access.in_sticky {
+        true => Sticky::Accepted,
+        false => Sticky::Refused,
+    };
+    open_directory(path, OFlags::PATH, sticky).map_err(|error| Error::Directory {
         path: path.to_owned(),
         error,
     })
@@ -232,27 +255,6 @@ fn bind(
     Ok((fd, at))
 }
 
-/// Opens the directory of `path` with these flags. Fails if another user may replace files in it.
-fn open_directory(path: &Path, flags: OFlags) -> Result<OwnedFd, DirectoryError> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let failure = |error: Errno| DirectoryError::Io(directory.to_owned(), error.into());
-    let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = open(directory, flags, Mode::empty()).map_err(failure)?;
-    let stat = fstat(&fd).map_err(failure)?;
-    let directory = directory.to_owned();
-    let owner = stat.st_uid;
-    if !is_trusted(owner) {
-        return Err(DirectoryError::Foreign { directory, owner });
-    }
-    if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & STICKY == 0 {
-        return Err(DirectoryError::Exposed(directory));
-    }
-    Ok(fd)
-}
-
 /// Whether the owner of a file is root or the user of this process.
 fn is_trusted(owner: u32) -> bool {
     owner == ROOT || owner == geteuid().as_raw()
@@ -269,9 +271,17 @@ fn permit(directory: &OwnedFd, path: &Path, access: &Access) -> Result<(), Error
     if FileType::from_raw_mode(mode) != FileType::Socket {
         return Err(Error::Replaced(path.to_owned()));
     }
-    if let Some(group) = access.group {
-        let group = Some(Gid::from_raw(group));
-        chownat(&file, "", None, group, AtFlags::EMPTY_PATH).map_err(failure)?;
+    let (owner, group) = (access.owner(), access.group);
+    if owner.is_some() || group.is_some() {
+        let (owner, group) = (owner.map(Uid::from_raw), group.map(Gid::from_raw));
+        chownat(&file, "", owner, group, AtFlags::EMPTY_PATH).map_err(|error| match owner {
+            Some(owner) => Error::NotGiven {
+                path: path.to_owned(),
+                user: owner.as_raw(),
+                error: error.into(),
+            },
+            None => failure(error),
+        })?;
     }
     if access.mode != PRIVATE {
         // Linux before 6.6 can't change the mode by an O_PATH descriptor.
@@ -306,7 +316,7 @@ mod tests {
             (
                 Access {
                     mode: 0o666,
-                    group: None,
+                    ..Access::default()
                 },
                 0o666,
             ),
@@ -323,27 +333,45 @@ mod tests {
         let shared = Access {
             mode: 0o660,
             group: Some(own),
+            ..Access::default()
         };
         let (_stream, at) = listen(&path, &shared).unwrap();
         assert_eq!(fs::metadata(at.as_path()).unwrap().gid(), own);
         assert_eq!(mode(&path), 0o660);
     }
 
+    /// In a sticky directory, other users can't replace the socket, but they can take its name
+    /// before it exists.
     #[test]
-    fn a_directory_that_others_may_write_to_must_be_sticky() {
+    fn a_directory_in_which_others_may_create_files_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
-        for mode in [0o777, 0o775, 0o770, 0o702] {
-            set(mode);
-            let error = listen(&path, &Access::default()).unwrap_err();
+        let sticky = Access {
+            in_sticky: true,
+            ..Access::default()
+        };
+        let refused = |access: &Access| {
+            let error = listen(&path, access).unwrap_err();
             assert!(matches!(error, Error::Directory { .. }), "{error}");
             let (error, dir) = (error.to_string(), dir.path().display().to_string());
             assert!(error.contains("directory of your own"), "{error}");
             assert!(error.contains(&dir), "{error}");
+            assert!(datagram(&path, access).is_err());
             assert!(!path.exists());
+        };
+        for mode in [0o777, 0o775, 0o770, 0o702] {
+            set(mode);
+            refused(&Access::default());
+            refused(&sticky);
         }
-        for mode in [0o1777, 0o1770, 0o755, 0o700] {
+        for mode in [0o1777, 0o1770, 0o3770] {
+            set(mode);
+            refused(&Access::default());
+            listen(&path, &sticky).unwrap();
+            datagram(&path, &sticky).unwrap();
+        }
+        for mode in [0o1755, 0o755, 0o2750, 0o700] {
             set(mode);
             listen(&path, &Access::default()).unwrap();
             datagram(&path, &Access::default()).unwrap();
@@ -356,13 +384,40 @@ mod tests {
     fn a_directory_must_belong_to_root_or_to_the_caller() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
+        let access = Access {
+            in_sticky: true,
+            ..Access::default()
+        };
         for mode in [0o755, 0o1777] {
             fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
             std::os::unix::fs::chown(dir.path(), Some(1), None).unwrap();
-            let error = datagram(&path, &Access::default()).unwrap_err();
+            let error = datagram(&path, &access).unwrap_err();
             assert!(error.to_string().contains("belongs to user 1"), "{error}");
             std::os::unix::fs::chown(dir.path(), Some(0), None).unwrap();
-            datagram(&path, &Access::default()).unwrap();
+            datagram(&path, &access).unwrap();
+        }
+    }
+
+    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// files.
+    #[test]
+    fn a_socket_belongs_to_its_user_or_is_opened_by_a_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let own = (geteuid().as_raw(), rustix::process::getgid().as_raw());
+        for (user, group, expected) in [
+            (Some(1), None, (1, own.1)),
+            (Some(1), Some(2), (own.0, 2)),
+            (None, Some(2), (own.0, 2)),
+        ] {
+            let access = Access {
+                user,
+                group,
+                ..Access::default()
+            };
+            let (_stream, at) = listen(&path, &access).unwrap();
+            let stat = fs::metadata(at.as_path()).unwrap();
+            assert_eq!((stat.uid(), stat.gid()), expected, "{user:?} {group:?}");
         }
     }
 
@@ -376,11 +431,12 @@ mod tests {
         for name in ["file", "other"] {
             fs::set_permissions(at(name), fs::Permissions::from_mode(0o640)).unwrap();
             std::os::unix::fs::symlink(at(name), at("link")).unwrap();
-            let directory = socket_directory(&at("link")).unwrap();
             let access = Access {
                 mode: 0o666,
                 group: Some(rustix::process::getgid().as_raw()),
+                ..Access::default()
             };
+            let directory = socket_directory(&at("link"), &access).unwrap();
             assert!(permit(&directory, &at("link"), &access).is_err());
             assert_eq!(mode(&at(name)), 0o640, "{name}");
             fs::remove_file(at("link")).unwrap();

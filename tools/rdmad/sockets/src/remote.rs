@@ -3,10 +3,15 @@
 //! A datagram socket and the path of its peer, which may restart at any time.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{fstat, open, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::is_trusted;
 use crate::keeper::Errand;
 
 /// Pause after a failed connect before the next attempt. Each attempt is a request to the keeper,
@@ -48,10 +53,10 @@ impl RemoteSocket {
     ///
     /// # Errors
     ///
-    /// No process has a socket at this path.
+    /// No process has a socket at this path, or the socket belongs to another user.
     pub fn connect(&mut self) -> io::Result<()> {
         let Some(errand) = &self.errand else {
-            return self.socket.connect(&self.path);
+            return connect(&self.socket, &self.path);
         };
         if let Some((at, kind)) = self.failed {
             if at.elapsed() < PAUSE {
@@ -62,5 +67,52 @@ impl RemoteSocket {
         let failure = connected.as_ref().err();
         self.failed = failure.map(|error| (Instant::now(), error.kind()));
         connected
+    }
+}
+
+/// Connects `socket` to the socket at `path`, if that belongs to root or to the user of this
+/// process: in a directory that others may write to, another program could be there.
+pub(crate) fn connect(socket: &UnixDatagram, path: &Path) -> io::Result<()> {
+    let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(Errno::CONNREFUSED.into());
+    }
+    if !is_trusted(stat.st_uid) {
+        return Err(Errno::PERM.into());
+    }
+    // The descriptor names the file that was checked, even if `path` names another one by now.
+    socket.connect(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+
+    use super::*;
+
+    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// files.
+    #[test]
+    fn the_socket_of_another_user_is_no_peer() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let refusal = |name: &str| {
+            let socket = UnixDatagram::unbound().unwrap();
+            let mut remote = RemoteSocket::new(socket, at(name)).unwrap();
+            remote.connect().map_err(|error| error.kind())
+        };
+        assert_eq!(refusal("peer"), Err(io::ErrorKind::NotFound));
+        let _peer = UnixDatagram::bind(at("peer")).unwrap();
+        symlink("peer", at("link")).unwrap();
+        for name in ["peer", "link"] {
+            refusal(name).unwrap();
+        }
+        chown(at("peer"), Some(1), None).unwrap();
+        for name in ["peer", "link"] {
+            assert_eq!(refusal(name), Err(io::ErrorKind::PermissionDenied));
+        }
+        std::fs::write(at("file"), "").unwrap();
+        assert_eq!(refusal("file"), Err(io::ErrorKind::ConnectionRefused));
     }
 }

@@ -35,6 +35,8 @@ const FAREWELL: Duration = Duration::from_secs(3);
 pub struct Listener {
     listener: UnixListener,
     path: SocketPath,
+    /// The only user who may connect, if there is one.
+    user: Option<u32>,
 }
 
 impl Listener {
@@ -50,17 +52,27 @@ impl Listener {
         Ok(Self {
             listener,
             path: socket,
+            user: access.user,
         })
     }
 
-    /// A listener with a socket that another process has created. `path` is removed on drop.
+    /// A listener with a socket that another process has created. `path` is removed on drop. Only
+    /// `user` may connect, if that is given.
     ///
     /// # Errors
     ///
     /// The socket can't be set to non-blocking mode.
-    pub fn from_parts(listener: UnixListener, path: SocketPath) -> io::Result<Self> {
+    pub fn from_parts(
+        listener: UnixListener,
+        path: SocketPath,
+        user: Option<u32>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, path })
+        Ok(Self {
+            listener,
+            path,
+            user,
+        })
     }
 
     /// Serves `device` to one client after another, with threads and an AIO context of `seats`. The
@@ -95,6 +107,7 @@ impl Listener {
         };
         let server = Server {
             listener: self.listener,
+            user: self.user,
             function,
             signals,
             paused: Cell::default(),
@@ -219,6 +232,7 @@ impl Drop for Handle {
 
 struct Server {
     listener: UnixListener,
+    user: Option<u32>,
     function: Arc<PciFunction>,
     signals: Arc<Signals>,
     /// Time before which no client is accepted, after a failed accept.
@@ -287,6 +301,13 @@ impl Server {
     /// the thread would retry in a busy loop, because the listener stays readable.
     fn accept(&self) -> Option<UnixStream> {
         match self.listener.accept() {
+            Ok((stream, _)) if !sockets::admits(&stream, self.user) => {
+                let log = &self.function.state.log;
+                log.warn(format_args!(
+                    "a client was turned away: it is not of the port's user"
+                ));
+                None
+            }
             Ok((stream, _)) => Some(stream),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Err(error) => {
@@ -381,7 +402,7 @@ mod tests {
     #[test]
     fn a_reset_that_ends_after_its_client_does_not_keep_the_thread_awake() {
         let dir = tempfile::tempdir().unwrap();
-        let Listener { listener, path } =
+        let Listener { listener, path, .. } =
             Listener::bind(&dir.path().join("socket"), &Access::default()).unwrap();
         let space = Arc::default();
         let signals = Arc::new(Signals::new(&space).unwrap());
@@ -390,6 +411,7 @@ mod tests {
         let function = PciFunction::new("test", device, space, aio);
         let server = Server {
             listener,
+            user: None,
             function: Arc::new(function),
             signals: signals.clone(),
             paused: Cell::default(),

@@ -51,6 +51,8 @@ pub(crate) enum Received {
     Nothing,
     /// A connection was accepted, which epoll must watch.
     Connected,
+    /// A connection of a user who may not connect was closed.
+    Stranger,
     /// The connection has ended, or is to be ended because of a malformed length of a frame.
     Closed(Option<u32>),
 }
@@ -95,9 +97,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link to a network interface, whose QEMU connects to this socket.
-    pub(crate) fn of_net((listener, path): (UnixListener, SocketPath)) -> io::Result<Self> {
-        let stream = NetStream::new(listener)?;
+    /// A link to a network interface, whose QEMU connects to this socket, as `user` if that is
+    /// given.
+    pub(crate) fn of_net(
+        (listener, path): (UnixListener, SocketPath),
+        user: Option<u32>,
+    ) -> io::Result<Self> {
+        let stream = NetStream::new(listener, user)?;
         Ok(Self::new(Socket::Net(stream), Some(path)))
     }
 

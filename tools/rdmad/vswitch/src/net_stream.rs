@@ -40,6 +40,8 @@ const ARRIVAL: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct NetStream {
     listener: UnixListener,
+    /// The only user who may connect, if there is one.
+    user: Option<u32>,
     connection: Option<OwnedFd>,
     arrival: Arrival,
     progress: Progress,
@@ -64,11 +66,12 @@ struct Progress {
 }
 
 impl NetStream {
-    /// Serves connections to `listener`.
-    pub(crate) fn new(listener: UnixListener) -> io::Result<Self> {
+    /// Serves connections to `listener`, of `user` alone if that is given.
+    pub(crate) fn new(listener: UnixListener, user: Option<u32>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,
+            user,
             connection: None,
             arrival: Arrival {
                 bytes: vec![0; ARRIVAL].into(),
@@ -102,7 +105,11 @@ impl NetStream {
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Received, Errno> {
         let Some(connection) = &self.connection else {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            self.connection = Some(rustix::net::accept_with(&self.listener, flags)?);
+            let connection = rustix::net::accept_with(&self.listener, flags)?;
+            if !sockets::admits(&connection, self.user) {
+                return Ok(Received::Stranger);
+            }
+            self.connection = Some(connection);
             return Ok(Received::Connected);
         };
         if let Some(taken) = self.arrival.take(into) {

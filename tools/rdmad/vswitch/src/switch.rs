@@ -39,6 +39,8 @@ pub struct PortConfig {
     pub mac: Mac,
     /// Path of the socket of the VM's network interface, if it has one. QEMU connects to it.
     pub net: Option<PathBuf>,
+    /// Users who may connect to this socket.
+    pub access: Access,
     /// The only IP addresses that the network interface may claim. If empty, it may claim any
     /// address that no other port has.
     pub addresses: Vec<IpAddr>,
@@ -79,7 +81,7 @@ pub struct Config {
     pub port_captures: usize,
     /// Uplinks to other switches and hosts.
     pub uplinks: Vec<UplinkConfig>,
-    /// Users who may connect to the Unix sockets.
+    /// Users who may send to the Unix sockets of uplinks.
     pub access: Access,
     /// Path of a capture file to write; it must not exist.
     pub pcap: Option<PathBuf>,
@@ -177,7 +179,8 @@ impl Switch {
         net: Option<(UnixListener, SocketPath)>,
     ) -> Result<EnginePort, Error> {
         let no_net = |error| Error::Net(config.name.clone(), error);
-        let net = net.map(Link::of_net).transpose().map_err(no_net)?;
+        let link = |socket| Link::of_net(socket, config.access.user);
+        let net = net.map(link).transpose().map_err(no_net)?;
         let mut ports = self.seats.ports.lock();
         let seat = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
         let engine = engine_of(&config, &self.calls, PortIndex(seat));
@@ -340,8 +343,8 @@ impl SwitchParts {
         let mut uplinks = Vec::new();
         for (seat, port) in config.ports.into_iter().enumerate() {
             let open = |path: &PathBuf| {
-                let socket = sockets::listen(path, &config.access).map_err(io::Error::other)?;
-                Link::of_net(socket)
+                let socket = sockets::listen(path, &port.access).map_err(io::Error::other)?;
+                Link::of_net(socket, port.access.user)
             };
             let net = port.net.as_ref().map(open).transpose();
             let net = net.map_err(|error| Error::Net(port.name.clone(), error))?;

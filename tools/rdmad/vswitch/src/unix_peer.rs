@@ -6,6 +6,9 @@
 //! too, like another switch, the kernel queues as many bytes as the sender's buffer holds.
 //! Otherwise it queues only `net.unix.max_dgram_qlen` datagrams, 10 by default, so both sides wake
 //! up for every 10 datagrams. In both cases epoll reports when there is room again.
+//!
+//! While the socket is connected, the kernel refuses datagrams of all others. Until then, every
+//! process that may write to the socket's file can send, so nothing that arrived before counts.
 
 use std::io::{self, IoSlice};
 use std::os::unix::net::UnixDatagram;
@@ -13,10 +16,14 @@ use std::path::PathBuf;
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use sockets::RemoteSocket;
 
 use crate::link::errno;
+
+/// Maximum number of datagrams that wait in a socket: `net.unix.max_dgram_qlen`, 10 to 512 by
+/// default, unless the sender is connected.
+const MAX_WAITING: usize = 1 << 16;
 
 /// The socket, and the path of its peer.
 #[derive(Debug)]
@@ -57,8 +64,16 @@ impl UnixPeer {
         if connected.is_ok() && !self.connected {
             self.connected = true;
             self.connections += 1;
+            self.discard_waiting();
         }
         connected
+    }
+
+    /// Discards the datagrams that arrived before the connection, from whomever. Few of the peer may
+    /// be among them.
+    fn discard_waiting(&self) {
+        let is_there = || rustix::net::recv(self, &mut [0; 1][..], RecvFlags::empty()).is_ok();
+        let _ = (0..MAX_WAITING).take_while(|_| is_there()).count();
     }
 
     /// Number of the connection, or `None` once the peer was found to have ended. If
@@ -73,17 +88,14 @@ impl UnixPeer {
             return Err(Errno::NOTCONN);
         }
         let sent = rustix::io::writev(self.remote.socket(), parts).map(drop);
-        if let Err(error) = sent {
-            self.connected = !is_gone(error);
-        }
-        sent
+        self.note(sent)
     }
 
     /// Sends a datagram. If the peer has ended, connects to its successor first.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         if self.connected {
             match self.try_send(bytes) {
-                Err(error) if is_gone(error) => self.connected = false,
+                Err(error) if is_gone(error) => {}
                 sent => return sent,
             }
         }
@@ -91,8 +103,17 @@ impl UnixPeer {
         self.try_send(bytes)
     }
 
-    fn try_send(&self, bytes: &[u8]) -> Result<(), Errno> {
-        rustix::net::send(self.remote.socket(), bytes, SendFlags::NOSIGNAL).map(drop)
+    fn try_send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        let sent = rustix::net::send(self.remote.socket(), bytes, SendFlags::NOSIGNAL).map(drop);
+        self.note(sent)
+    }
+
+    /// Notes the end of the peer: with this error, the kernel has disconnected the socket.
+    fn note(&mut self, sent: Result<(), Errno>) -> Result<(), Errno> {
+        if let Err(error) = sent {
+            self.connected &= !is_gone(error);
+        }
+        sent
     }
 }
 

@@ -115,11 +115,6 @@ impl UnixUplink {
 
     /// Handles a greeting of the peer.
     fn handle_greeting(&mut self, token: u64, heard: u64) {
-        // This end may not have connected to the peer yet.
-        if self.peer.connection().is_none() {
-            self.peer.renew();
-            self.greet();
-        }
         self.heard = (token != 0).then_some(token);
         self.silent = 0;
         self.greets |= heard != self.token;
@@ -168,6 +163,9 @@ impl UnixUplink {
         if let Some(frame) = self.arrived.pop_front() {
             return Ok(Received::Frame(frame));
         }
+        if self.peer.connection().is_none() {
+            return self.receive_unconnected(into);
+        }
         // A batch before the first greeting is refused, so the datagram can be read as a frame.
         if self.heard.is_none() {
             let (_, total) = rustix::net::recv(self.as_fd(), &mut *into, RecvFlags::TRUNC)?;
@@ -204,6 +202,20 @@ impl UnixUplink {
                 Ok(self.refuse())
             }
         }
+    }
+
+    /// Discards the next datagram, which any process may have sent. The peer may have started, so
+    /// this searches for it.
+    fn receive_unconnected(&mut self, into: &mut [u8]) -> Result<Received, Errno> {
+        let (_, total) = rustix::net::recv(self.as_fd(), &mut *into, RecvFlags::TRUNC)?;
+        let datagram = Datagram::of(&into[..total.min(batch::HEAD)], total);
+        let is_greeting = matches!(datagram, Datagram::Greeting { .. });
+        self.peer.renew();
+        self.greet();
+        Ok(match is_greeting {
+            true => Received::Nothing,
+            false => Received::Refused,
+        })
     }
 
     /// Discards the next datagram.

@@ -115,6 +115,50 @@ fn those_that_agree_send_no_icrc() {
     assert_eq!(right.switch.frames(), [0, 1, 1]);
 }
 
+/// While the peer is away, another process that can open the socket sends a frame, a greeting and a
+/// batch: before the first peer and after it has ended.
+#[test]
+fn what_arrives_without_a_peer_is_dropped() {
+    let (dir, now) = (TempDir::new().unwrap(), Instant::now());
+    let mut left = Side::new(dir.path(), ["l", "r"], 0, now);
+    let stranger = UnixDatagram::unbound().unwrap();
+    let mut number = 0;
+    let mut forge = |left: &mut Side| {
+        let refused = left.refused();
+        let greeting = b"\x01\x80\xc2\x00\x00\x0e\0\0\0\0\0\0\x88\xb5vrdm\x01\0";
+        let greeting = [&greeting[..], &[9; 8], &[0; 8]].concat();
+        let forged = [
+            roce(mac(0), mac(1), 66),
+            greeting,
+            batch([9; 8], &roce(mac(0), mac(1), 67)),
+        ];
+        for bytes in &forged {
+            stranger.send_to(bytes, dir.path().join("l")).unwrap();
+        }
+        settle(now, [left]);
+        assert!(receive_frame(&left.engine).is_none());
+        assert!(left.refused() > refused);
+        // What waits in the socket when the peer comes was not sent by the peer.
+        stranger.send_to(&forged[0], dir.path().join("l")).unwrap();
+        number += 1;
+        number
+    };
+    for _ in 0..2 {
+        let number = forge(&mut left);
+        let mut right = Side::new(dir.path(), ["r", "l"], 1, now);
+        settle(now, [&mut left, &mut right]);
+        right.send(mac(0), number);
+        settle(now, [&mut left, &mut right]);
+        let frame = left.receive();
+        assert_eq!(Packet::parse_frame(&frame).unwrap().payload[0], number);
+        assert!(stranger.send_to(&[0; 60], dir.path().join("l")).is_err());
+        drop(right);
+        // The end of the peer is noticed when a frame is sent to it.
+        left.send(mac(1), 0);
+        settle(now, [&mut left]);
+    }
+}
+
 #[test]
 fn the_order_of_start_does_not_matter() {
     let (dir, now) = (TempDir::new().unwrap(), Instant::now());

@@ -67,6 +67,17 @@ impl EventLoop {
                         tracing::error!("{name}: epoll can't watch the network: {error}");
                     }
                 }
+                Ok(Some(Received::Stranger)) => {
+                    let complain = link.may_complain(self.now);
+                    let counters = self.forwarder.counters_of(origin);
+                    counters.errors.add_one();
+                    if complain {
+                        tracing::warn!(
+                            "{}: a network connection was closed: it is not of the port's user",
+                            counters.name
+                        );
+                    }
+                }
                 Ok(Some(Received::Closed(malformed))) => {
                     let lost = link.disconnect();
                     let complain = link.may_complain(self.now);

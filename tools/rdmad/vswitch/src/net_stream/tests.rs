@@ -13,7 +13,7 @@ fn connected() -> (NetStream, UnixStream) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("net");
     let listener = UnixListener::bind(&path).unwrap();
-    let mut stream = NetStream::new(listener).unwrap();
+    let mut stream = NetStream::new(listener, None).unwrap();
     assert_eq!(stream.receive(&mut []).unwrap_err(), Errno::AGAIN);
     let far = UnixStream::connect(&path).unwrap();
     assert!(matches!(stream.receive(&mut []), Ok(Received::Connected)));
@@ -119,7 +119,7 @@ fn a_malformed_length_is_told() {
 fn the_next_connection_starts_anew() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("net");
-    let mut stream = NetStream::new(UnixListener::bind(&path).unwrap()).unwrap();
+    let mut stream = NetStream::new(UnixListener::bind(&path).unwrap(), None).unwrap();
     let mut first = UnixStream::connect(&path).unwrap();
     let mut second = UnixStream::connect(&path).unwrap();
     second.write_all(&packet(2, 60)).unwrap();
