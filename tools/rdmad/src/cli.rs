@@ -182,6 +182,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE", requires = "ctl")]
     pub state: Option<PathBuf>,
 
+    /// Restore added ports with sockets below this directory too, in addition to the directories of
+    /// the sockets of --port. May be repeated.
+    #[arg(long = "port-directory", value_name = "DIRECTORY", requires = "state")]
+    pub port_directories: Vec<PathBuf>,
+
     /// Write a line to this file descriptor, a pipe, once QEMU may be started. A service manager at
     /// NOTIFY_SOCKET is notified too.
     #[arg(long, value_name = "N")]
@@ -221,6 +226,11 @@ fn is_off(switch: &bool) -> bool {
 }
 
 impl SocketArgs {
+    /// Whether users who are neither the owner nor in the group may connect.
+    pub fn admits_others(&self) -> bool {
+        self.socket_mode.is_some_and(|mode| mode & OTHERS != 0)
+    }
+
     /// Whether no option is given.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -247,6 +257,9 @@ impl SocketArgs {
         }
     }
 }
+
+/// Mode bits of users who are neither the owner of a file nor in its group.
+const OTHERS: u32 = 0o007;
 
 /// Name of the hidden command that runs a keeper. The daemon and ctl start it.
 pub const KEEPER: &str = "keeper";

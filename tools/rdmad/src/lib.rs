@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod added;
 mod cli;
 mod confinement;
 mod control;
@@ -135,7 +136,7 @@ fn run(
     if let Some(restored) = restored.level {
         level.set(restored)?;
     }
-    for message in restored.superseded {
+    for message in restored.superseded.iter().chain(&restored.left_out) {
         tracing::warn!("{message}");
     }
     if let Err(error) = counted {

@@ -96,8 +96,11 @@ impl Ports {
         };
         let mut changes = ports.state.lock();
         for (port, sockets) in added {
-            let context = || format!("{}: port {}", changes.name(), port.name);
-            ports.restore(&port, &sockets).with_context(context)?;
+            // The port stays in the file, so that the next start can restore it.
+            if let Err(error) = ports.restore(&port, &sockets) {
+                let name = changes.name();
+                tracing::error!("{name}: port {} is left out: {error:#}", port.name);
+            }
         }
         changes.settle()?;
         drop(changes);
@@ -121,6 +124,7 @@ impl Ports {
     /// Adds a port. `fds` are its sockets, `sockets` are the users who may connect to them.
     pub fn add(&self, args: PortArgs, sockets: &SocketArgs, fds: Vec<OwnedFd>) -> Result<()> {
         let mut changes = self.state.lock();
+        changes.check_added(&args, sockets)?;
         let group = self.admit(&args)?;
         let made = host::passed_sockets(&args, fds)?;
         let served = self.host.add(&args, group, made)?;

@@ -14,6 +14,7 @@ use sockets::KeptFile;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
+use crate::added::Scope;
 use crate::cli::{Args, PortArgs, SocketArgs};
 use crate::state_document::{Change, Document, LogLevel};
 
@@ -30,6 +31,8 @@ pub struct Changes {
     /// The value of `RUST_LOG` at the start of the daemon.
     environment: Option<String>,
     file: Option<(PathBuf, KeptFile)>,
+    /// Where the sockets of added ports may be. `None` without a file.
+    scope: Option<Scope>,
     /// Whether the content of the file differs from `document`.
     is_stale: bool,
 }
@@ -43,8 +46,11 @@ pub struct Restored {
     pub added: Vec<(PortArgs, SocketArgs)>,
     /// The level of the log, if it was changed.
     pub level: Option<LevelFilter>,
-    /// Messages about changes by `ctl` that are dropped, because the command line was edited later.
+    /// Messages about changes by `ctl` that are dropped, because the command line was edited later
+    /// or because `ctl` can't have made them.
     pub superseded: Vec<String>,
+    /// Messages about ports that stay in the file and are not restored.
+    pub left_out: Vec<String>,
 }
 
 impl State {
@@ -59,13 +65,22 @@ impl State {
             return Ok(Default::default());
         };
         let most_ports = args.most_ports();
+        let scope = Scope::of(args).with_context(|| told(&path))?;
         let environment = env::var(EnvFilter::DEFAULT_ENV).ok();
         let context = || told(&path);
         let (file, content) = KeptFile::open(&path).with_context(context)?;
         let before = content.map(|content| Document::parse(&content));
         let before = before.transpose().with_context(context)?;
         let mut document = before.clone().unwrap_or_default();
-        let restored = merge(&mut document, &args.ports, environment.as_deref());
+        let mut restored = merge(&mut document, &args.ports, environment.as_deref());
+        let left_out = &mut restored.left_out;
+        restored.added.retain(|(port, sockets)| {
+            let checked = scope.check(port, sockets);
+            let message =
+                |error| format!("{}: port {} is left out: {error:#}", told(&path), port.name);
+            left_out.extend(checked.as_ref().err().map(message));
+            checked.is_ok()
+        });
         let configured = std::mem::replace(&mut args.ports, restored.configured.clone());
         // Other ports can be added in the place of removed ones.
         args.spare_ports = u16::try_from(most_ports - args.ports.len()).ok();
@@ -76,6 +91,7 @@ impl State {
             configured,
             environment,
             file: Some((path, file)),
+            scope: Some(scope),
         };
         Ok((Self(Mutex::new(changes)), restored))
     }
@@ -105,6 +121,12 @@ impl Changes {
             self.record(|_, _| {})?;
         }
         Ok(())
+    }
+
+    /// Checks whether a later daemon will restore an added port.
+    pub fn check_added(&self, port: &PortArgs, sockets: &SocketArgs) -> Result<()> {
+        let scope = self.scope.as_ref();
+        scope.map_or(Ok(()), |scope| scope.check(port, sockets))
     }
 
     /// Records an added port.
@@ -166,6 +188,14 @@ pub fn merge(
                 }
                 (&port.name, is_free)
             }
+            Change::Changed { command_line, port } if !differs_in_limits(port, command_line) => {
+                restored.superseded.push(format!(
+                    "port {}: ctl limit does not change what the state file changes, so the \
+                     command line holds",
+                    command_line.name
+                ));
+                return false;
+            }
             Change::Changed { command_line, .. } | Change::Removed { command_line } => {
                 let at = configured.iter().position(|port| *port == **command_line);
                 if let Some(at) = at {
@@ -197,6 +227,15 @@ pub fn merge(
     restored.level = document.log_level.as_ref().map(|level| level.level);
     restored.configured = ports.into_iter().flatten().collect();
     restored
+}
+
+/// Whether `ctl limit` can make this port of `command_line`.
+fn differs_in_limits(port: &PortArgs, command_line: &PortArgs) -> bool {
+    let limited = PortArgs {
+        rates: port.rates,
+        ..command_line.clone()
+    };
+    *port == limited
 }
 
 #[cfg(test)]
@@ -233,8 +272,48 @@ mod tests {
             added: vec![(port("c", 3, ""), SocketArgs::default())],
             level: Some(LevelFilter::DEBUG),
             superseded: Vec::new(),
+            left_out: Vec::new(),
         };
         assert_eq!(restored, expected);
+    }
+
+    /// A change of a port that `ctl limit` can't make is none, whoever wrote it.
+    #[test]
+    fn a_changed_port_differs_in_its_limits_alone() {
+        let configured = [port("a", 1, ",ip=10.9.0.1,group=x,user=7,socket-group=8")];
+        let text = configured[0].to_string();
+        let merged = |changed: &str| {
+            let mut document = Document::default();
+            document.change(changed.parse().unwrap(), &configured);
+            let restored = merge(&mut document, &configured, None);
+            (restored.configured, restored.superseded.len(), document)
+        };
+        let limited = text.clone() + ",rate=1M,messages=5";
+        let (ports, superseded, _) = merged(&limited);
+        assert_eq!(
+            (ports[0].to_string(), superseded),
+            (limited.parse::<PortArgs>().unwrap().to_string(), 0)
+        );
+        for (from, to) in [
+            ("vfio=/run/a", "vfio=/run/b"),
+            ("vfio=/run/a", "vfio=/run/a,net=/run/b"),
+            (":01", ":66"),
+            ("ip=10.9.0.1,", ""),
+            ("group=x", "group=y"),
+            ("group=x,", ""),
+            ("user=7", "user=9"),
+            ("socket-group=8", "socket-group=9"),
+            ("speed=100", "speed=400"),
+            ("speed=100", "speed=100,net-roce=on"),
+            ("speed=100", "speed=100,memory=1G"),
+            ("speed=100", "speed=100,guest-memory=1G"),
+        ] {
+            let changed = text.replacen(from, to, 1);
+            assert_ne!(changed, text);
+            let (ports, superseded, document) = merged(&changed);
+            assert_eq!(ports, configured, "{changed}");
+            assert_eq!((superseded, document), (1, Document::default()));
+        }
     }
 
     #[test]

@@ -101,8 +101,9 @@ impl Document {
             .map_err(with_line)
     }
 
-    /// Records that a port was added.
+    /// Records that a port was added, in place of one of this name that could not be restored.
     pub fn add(&mut self, port: PortArgs, sockets: SocketArgs) {
+        self.take(&port.name);
         self.ports.push(Change::Added { port, sockets });
     }
 

@@ -136,16 +136,11 @@ fn a_file_that_can_not_be_used_is_told_and_left() {
     log(start_kept(dir, &[]));
     let whole = content(dir);
     let path = state(dir).display().to_string();
-    let added = format!(
-        "{{\n\"virtio-rdmad-state\": 1,\n\"ports\": [{{\"added\": {{\"port\": {:?}}}}}]\n}}\n",
-        port(dir, "c", 1)
-    );
     for (text, complaint) in [
         (&whole[..whole.len() / 2], "line "),
         ("", "line 1: "),
         ("a,vfio=/run/a\n", "line 1: "),
         (&whole.replace("1,", "2,"), "line 2: version 2 is newer"),
-        (&added, "the MAC address 52:54:00:09:00:01"),
     ] {
         fs::write(state(dir), text).unwrap();
         let error = no_start(dir, &[]);
@@ -155,11 +150,6 @@ fn a_file_that_can_not_be_used_is_told_and_left() {
         assert!(!dir.join("a.vfio").exists());
     }
     fs::write(state(dir), &whole).unwrap();
-    let daemon = start_kept(dir, &["--spare-ports", "1"]);
-    done(dir, &["add-port", &port(dir, "b", 2)]);
-    log(daemon);
-    let error = no_start(dir, &["--spare-ports", "0"]);
-    assert!(error.contains("--spare-ports"), "{error}");
     fs::set_permissions(state(dir), fs::Permissions::from_mode(0o622)).unwrap();
     let error = no_start(dir, &[]);
     assert!(error.contains("may write to it"), "{error}");
@@ -168,6 +158,107 @@ fn a_file_that_can_not_be_used_is_told_and_left() {
     let _daemon = start_kept(dir, &[]);
     let error = no_start(dir, &[]);
     assert!(error.contains("another process"), "{error}");
+}
+
+/// Ports that can't be restored are left out, and logged. They stay in the file, until a port of
+/// this name is added.
+#[test]
+fn a_port_that_can_not_be_restored_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start_kept(dir, &[]);
+    for (name, number) in [("b", 2), ("c", 3)] {
+        done(dir, &["add-port", &port(dir, name, number)]);
+    }
+    log(daemon);
+    let whole = content(dir);
+    let complaints = |daemon: Daemon| {
+        let log = log(daemon);
+        let left_out = log.lines().filter(|line| line.contains("is left out"));
+        left_out.map(str::to_owned).collect::<Vec<_>>().join("\n")
+    };
+    let names = |text: &str| {
+        let parts = text.split("\"name\":\"").skip(1);
+        parts.map(|part| part[..1].to_owned()).collect::<String>()
+    };
+    // Something is at the path, the address belongs to another port, or there is no room.
+    fs::write(dir.join("b.vfio"), "").unwrap();
+    let other = port(dir, "d", 3);
+    for (more, expected, complaint) in [
+        (
+            &["--spare-ports", "8"][..],
+            "ac",
+            "b.vfio exists and is no socket",
+        ),
+        (
+            &["--port", &other],
+            "ad",
+            "two ports have the MAC address 52:54:00:09:00:03",
+        ),
+        (&["--spare-ports", "0"], "a", "--spare-ports"),
+    ] {
+        let daemon = start_kept(dir, more);
+        assert_eq!(names(&ports(dir)), expected);
+        let complaints = complaints(daemon);
+        assert!(complaints.contains(complaint), "{complaints}");
+        assert_eq!(content(dir), whole);
+    }
+    let daemon = start_kept(dir, &[]);
+    fs::remove_file(dir.join("b.vfio")).unwrap();
+    done(dir, &["add-port", &port(dir, "b", 4)]);
+    assert_eq!(complaints(daemon).lines().count(), 1);
+    let daemon = start_kept(dir, &[]);
+    assert_eq!(names(&ports(dir)), "acb");
+    assert!(ports(dir).contains("52:54:00:09:00:04"));
+    assert_eq!(complaints(daemon), "");
+}
+
+/// A daemon that was taken over, or a client of its control socket, can write any file. The next
+/// daemon takes neither another identity nor another path from it.
+#[test]
+fn a_file_does_not_reach_beyond_the_command_line() {
+    let (dir, far) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (dir, far) = (dir.path(), far.path());
+    log(start_kept(dir, &[]));
+    let asked = port(dir, "a", 1) + ",speed=100";
+    let there = port(far, "x", 7);
+    let inside = port(dir, "y", 8);
+    let text = format!(
+        r#"{{"virtio-rdmad-state": 1, "ports": [
+            {{"changed": {{"command-line": {asked:?}, "port": {:?}}}}},
+            {{"added": {{"port": {there:?}}}}},
+            {{"added": {{"port": {inside:?}, "sockets": {{"mode": "666"}}}}}}
+        ]}}"#,
+        asked.replace(":01", ":66") + ",group=blue"
+    );
+    fs::write(state(dir), text).unwrap();
+    let daemon = start_kept(dir, &[]);
+    let text = ports(dir);
+    assert_eq!(text.matches("\"name\"").count(), 1, "{text}");
+    assert!(text.contains("52:54:00:09:00:01"), "{text}");
+    assert!(text.contains("\"group\":null"), "{text}");
+    assert_eq!(fs::read_dir(far).unwrap().count(), 0);
+    // Such a port is not added either, since it would not be restored.
+    let error = refused(dir, &["add-port", &there]);
+    assert!(error.contains("--port-directory"), "{error}");
+    let error = refused(dir, &["add-port", &inside, "--socket-mode", "666"]);
+    assert!(error.contains("not open to all users"), "{error}");
+    let log = log(daemon);
+    for (name, complaint) in [
+        ("a", "ctl limit does not"),
+        ("x", "--port-directory"),
+        ("y", "open to all"),
+    ] {
+        let line = log
+            .lines()
+            .find(|line| line.contains(&format!("port {name}")));
+        let line = line.filter(|line| line.contains(complaint));
+        assert!(line.is_some(), "{name}: {log}");
+    }
+    let far = far.display().to_string();
+    let daemon = start_kept(dir, &["--port-directory", &far]);
+    assert!(ports(dir).contains("\"name\":\"x\""));
+    drop(daemon);
 }
 
 /// The processes that a daemon has started.

@@ -92,8 +92,8 @@ fn record(input: &mut Input<'_>, configured: &[PortArgs], environment: Option<&s
                 model.remove(name);
             }
             Some((present, _)) => {
-                document.change(port.clone(), configured);
-                *present = port;
+                present.rates = port.rates;
+                document.change(present.clone(), configured);
             }
         }
     }
@@ -125,9 +125,20 @@ fn read(content: &[u8], configured: &[PortArgs], environment: Option<&str>) {
     assert_eq!(document, merged);
     assert_eq!(again.superseded, [""; 0]);
     assert_eq!(
-        (again.configured, again.added, again.level),
-        (restored.configured, restored.added, restored.level)
+        (&again.configured, again.added, again.level),
+        (&restored.configured, restored.added, restored.level)
     );
+    // Limits apart, ports of the command line stay as they are or are removed.
+    for port in restored.configured {
+        let with_limits = |known: &PortArgs| PortArgs {
+            rates: port.rates,
+            ..known.clone()
+        };
+        assert!(configured
+            .iter()
+            .map(with_limits)
+            .any(|known| known == port));
+    }
 }
 
 /// A port with a number of [`OPTIONS`].
