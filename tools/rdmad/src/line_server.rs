@@ -12,18 +12,20 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use sandbox::Kind;
+use sandbox::{Kind, Reserve, Task};
 use sockets::passed::{self, MAX_DESCRIPTORS};
 use sockets::{Access, SocketPath};
 
 /// Time limit of a client, from its connection until it has read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long `Drop` waits for the end of the thread. An answer may take longer, for example if the
+/// disk with the file of the state does not respond. The end of the daemon does not wait for it.
+const FAREWELL: Duration = Duration::from_secs(10);
 /// How long [`ask`] waits for an answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of clients at a time. A further client replaces the oldest one.
@@ -63,7 +65,7 @@ pub trait Answers: Send + 'static {
 pub struct LineServer {
     _socket: SocketPath,
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    thread: Task,
 }
 
 impl LineServer {
@@ -75,16 +77,16 @@ impl LineServer {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(eventfd(0, flags).context(name)?);
         let stopped = stop.clone();
-        let thread = sandbox::spawn(A::KIND, name, move || {
+        let serve = move || {
             if let Err(error) = serve(&listener, &stopped, &mut answers) {
                 tracing::error!("the {name} socket is closed until the daemon restarts: {error}");
             }
-        })
-        .with_context(|| format!("can't start the {name} thread"))?;
+        };
+        let thread = Reserve::start(A::KIND, 1).and_then(|thread| thread.run(name, serve));
         Ok(Self {
             _socket: socket,
             stop,
-            thread: Some(thread),
+            thread: thread.with_context(|| format!("can't start the {name} thread"))?,
         })
     }
 }
@@ -93,9 +95,9 @@ impl Drop for LineServer {
     fn drop(&mut self) {
         // This can't fail: no other code writes to this eventfd, so its counter is not full.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // The thread ends, since `stop` is signalled. A panic has already been reported.
-            let _ = thread.join();
+        // The thread ends, since `stop` is signalled. A panic has already been reported.
+        if !self.thread.wait_for(FAREWELL) {
+            tracing::error!("a thread is abandoned: its answer to a client takes too long");
         }
     }
 }

@@ -6,13 +6,18 @@ mod ctl;
 mod process;
 
 use std::fs;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use ctl::{answer, done, log, port, refused, start};
+use rustix::net::{send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::process::getgid;
+use sockets::passed;
 
 #[test]
 fn ports_are_listed() {
@@ -129,7 +134,7 @@ fn another_user_is_refused_whatever_the_mode() {
     const OTHER: u32 = 1;
     let dir = tempfile::tempdir().unwrap();
     let _daemon = start(dir.path(), &[]);
-    let open = |path: &std::path::Path, mode| {
+    let open = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     open(dir.path(), 0o755);
@@ -154,4 +159,61 @@ fn another_user_is_refused_whatever_the_mode() {
         "{error}"
     );
     assert!(done(dir.path(), &["ports"]).starts_with('a'));
+}
+
+/// Adds a port with these sockets and a keeper that reads no requests. Returns the reply, and the
+/// other end of the keeper's socket.
+fn add_with_deaf_keeper(dir: &Path, port: &str, sockets: &[OwnedFd]) -> (String, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    let (keeper, far) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    while send(&keeper, &[0; 64], SendFlags::DONTWAIT).is_ok() {}
+    let mut client = UnixStream::connect(dir.join("ctl")).unwrap();
+    let request = format!("{{\"command\":\"add-port\",\"port\":{port:?}}}\n");
+    let fds: Vec<_> = [&keeper]
+        .into_iter()
+        .chain(sockets)
+        .map(AsFd::as_fd)
+        .collect();
+    passed::send(&client, request.as_bytes(), &fds).unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    (reply, far)
+}
+
+/// A client passes a keeper that reads no requests. Neither refusing the port, nor giving up the
+/// port, nor removing it, nor the end of the daemon waits for this keeper without end.
+#[test]
+fn a_keeper_that_reads_nothing_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let daemon = start(dir, &[]);
+    let listener = |name: &str| OwnedFd::from(UnixListener::bind(dir.join(name)).unwrap());
+    let datagrams = || OwnedFd::from(UnixDatagram::unbound().unwrap());
+    let net = |name: &str| format!(",net={}", dir.join(name).display());
+
+    let with_net = port(dir, "b", 2) + &net("b.net");
+    let (reply, first) = add_with_deaf_keeper(dir, &with_net, &[listener("b.vfio"), datagrams()]);
+    assert!(reply.contains("is of another kind"), "{reply}");
+    let greedy = port(dir, "c", 3) + ",memory=1T";
+    let (reply, second) = add_with_deaf_keeper(dir, &greedy, &[listener("c.vfio")]);
+    assert!(reply.contains("set aside"), "{reply}");
+    let elsewhere = [listener("elsewhere")];
+    let (reply, third) = add_with_deaf_keeper(dir, &port(dir, "d", 4), &elsewhere);
+    assert!(reply.contains("not bound to this path"), "{reply}");
+    let added: Vec<_> = [("e", 5), ("f", 6)]
+        .into_iter()
+        .map(|(name, number)| {
+            let sockets = [listener(&format!("{name}.vfio"))];
+            let (reply, far) = add_with_deaf_keeper(dir, &port(dir, name, number), &sockets);
+            assert_eq!(reply, "\"done\"\n");
+            far
+        })
+        .collect();
+    done(dir, &["remove-port", "e"]);
+    let ports = done(dir, &["ports"]);
+    let names: Vec<_> = ports.lines().map(|line| &line[..1]).collect();
+    assert_eq!(names, ["a", "f"]);
+    assert!(!log(daemon).contains("refused system call"));
+    drop((first, second, third, added));
 }

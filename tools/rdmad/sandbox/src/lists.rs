@@ -319,6 +319,7 @@ fn control() -> Vec<Allowed> {
         option(SO_DOMAIN),
         option(SO_TYPE),
         option(SO_ACCEPTCONN),
+        any(SYS_getsockname),
         any(SYS_eventfd2),
         // Writing of capture files.
         any(SYS_fstat),

@@ -29,6 +29,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -212,11 +213,8 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// Time limit of an errand for a keeper that another process has started.
-const PATIENCE: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
+/// Time limit of a request to a keeper that another process has started, and of its answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The daemon's side of a keeper.
 #[derive(Debug)]
@@ -224,15 +222,16 @@ struct Client {
     socket: OwnedFd,
     /// Number of registered errands.
     errands: u32,
-    /// Time limit of an answer. `None` for the daemon's own keeper, which is trusted.
-    patience: Option<Timespec>,
+    /// Time limit of a request, and of its answer. `None` for the daemon's own keeper, which is
+    /// trusted.
+    patience: Option<Duration>,
     /// Whether an answer did not arrive in time. The next answer could belong to an earlier
     /// request, so the keeper is not used any more.
     lost: bool,
 }
 
 impl Client {
-    fn new(socket: OwnedFd, patience: Option<Timespec>) -> Self {
+    fn new(socket: OwnedFd, patience: Option<Duration>) -> Self {
         Self {
             socket,
             errands: 0,
@@ -264,7 +263,9 @@ impl Client {
             // `send` instead of `sendmsg`, which a confined thread may not call.
             None => {
                 let message = message.concat();
-                retry(|| rustix::net::send(&self.socket, &message, SendFlags::NOSIGNAL))?;
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                let send = || rustix::net::send(&self.socket, &message, flags);
+                self.patiently(PollFlags::OUT, send)?;
             }
             Some(fd) => {
                 let parts: Vec<_> = message.iter().map(|part| IoSlice::new(part)).collect();
@@ -277,21 +278,37 @@ impl Client {
                 retry(|| rustix::net::sendmsg(&self.socket, &parts, &mut control, flags))?;
             }
         }
-        if let Some(patience) = &self.patience {
-            let mut answer = [PollFd::new(&self.socket, PollFlags::IN)];
-            if retry(|| poll(&mut answer, Some(patience)))? == 0 {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-        }
         let mut errno = [0; 4];
-        let ((), len) = retry(|| {
-            rustix::net::recv(&self.socket, &mut errno, RecvFlags::empty())
-                .map(|(_, len)| ((), len))
-        })?;
-        if len == 0 {
+        let receive = || {
+            let received = rustix::net::recv(&self.socket, &mut errno, RecvFlags::DONTWAIT);
+            received.map(|(_, len)| len)
+        };
+        if self.patiently(PollFlags::IN, receive)? == 0 {
             return Err(ended());
         }
         Ok(i32::from_ne_bytes(errno))
+    }
+
+    /// Makes a call that does not wait, again and again until it succeeds or the time is up. Other
+    /// processes may have the socket too, so the call can fail after its event.
+    fn patiently<T>(
+        &self,
+        event: PollFlags,
+        mut call: impl FnMut() -> rustix::io::Result<T>,
+    ) -> io::Result<T> {
+        let until = self.patience.map(|patience| Instant::now() + patience);
+        loop {
+            match retry(&mut call) {
+                Err(Errno::AGAIN) => {}
+                done => return Ok(done?),
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            retry(|| poll(&mut [PollFd::new(&self.socket, event)], left.as_ref()))?;
+        }
     }
 }
 
@@ -333,7 +350,7 @@ impl Keeper {
         Ok(Self::of(socket, None))
     }
 
-    fn of(socket: OwnedFd, patience: Option<Timespec>) -> Self {
+    fn of(socket: OwnedFd, patience: Option<Duration>) -> Self {
         Self(Arc::new(Mutex::new(Client::new(socket, patience))))
     }
 
@@ -454,6 +471,8 @@ impl Errand {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
     /// Starts a keeper in a thread and returns its client. The thread ends when the client is
@@ -544,6 +563,29 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"short");
         let error = remove.run_with(b"content").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// The other end of a keeper's socket is held open, but nobody reads requests or answers them.
+    #[test]
+    fn a_keeper_that_does_not_serve_is_given_up() {
+        for is_full in [false, true] {
+            let (socket, theirs) = socket_pair().unwrap();
+            let flags = SendFlags::DONTWAIT;
+            while is_full && rustix::net::send(&socket, &[0; 64], flags).is_ok() {}
+            let keeper = Keeper::of_another(socket);
+            let error = keeper.errand(0).run().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{is_full}");
+            // Later requests are not sent.
+            let request = || {
+                let received = rustix::net::recv(&theirs, &mut [0; 64], RecvFlags::DONTWAIT);
+                received.map(|(_, len)| len)
+            };
+            let requests = || iter::repeat_with(request).map_while(Result::ok).count();
+            requests();
+            let error = keeper.errand(0).run().unwrap_err();
+            assert!(error.to_string().contains("has ended"), "{error}");
+            assert_eq!(requests(), 0);
+        }
     }
 
     #[test]

@@ -6,12 +6,14 @@
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::net::{
-    recvmsg, sendmsg, sockopt, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType,
+    getsockname, recvmsg, sendmsg, sockopt, AddressFamily, RecvAncillaryBuffer,
+    RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketType,
 };
 
 use crate::keeper::Keeper;
@@ -86,6 +88,9 @@ pub enum NoPort {
     /// A descriptor is of the wrong kind.
     #[error("the descriptor for {0} is of another kind")]
     Kind(&'static str),
+    /// A socket is bound to another path.
+    #[error("the socket for {0} is not bound to this path")]
+    Elsewhere(PathBuf),
 }
 
 impl PortSockets {
@@ -94,7 +99,8 @@ impl PortSockets {
     ///
     /// # Errors
     ///
-    /// The descriptors are not the sockets of a port.
+    /// The descriptors are not the sockets of a port at these paths. They are closed, and the paths
+    /// are not removed: the process that made the sockets does this.
     pub fn of(fds: Vec<OwnedFd>, vfio: &Path, net: Option<&Path>) -> Result<Self, NoPort> {
         let expected = 2 + usize::from(net.is_some());
         let given = fds.len();
@@ -108,22 +114,32 @@ impl PortSockets {
             false,
             "the keeper of the paths",
         )?;
-        let keeper = Keeper::of_another(keeper);
-        let mut listener = |path: &Path, errand, name| {
+        let mut listener = |path: &Path, name| {
             let fd = fds.next().ok_or(NoPort::Count { expected, given })?;
             check(&fd, SocketType::STREAM, true, name)?;
-            let path = SocketPath {
-                path: path.to_owned(),
-                errand: Some(keeper.errand(errand)),
-                is_left: false,
-            };
-            Ok((fd.into(), path))
+            let address = getsockname(&fd).ok();
+            let address = address.and_then(|address| SocketAddrUnix::try_from(address).ok());
+            match address.as_ref().and_then(SocketAddrUnix::path_bytes) {
+                Some(bound) if bound == path.as_os_str().as_bytes() => Ok(fd),
+                _ => Err(NoPort::Elsewhere(path.to_owned())),
+            }
         };
-        let vfio = listener(vfio, REMOVE_VFIO, "a vfio-user socket that listens")?;
-        let net = net.map(|path| listener(path, REMOVE_NET, "a network socket that listens"));
+        let of_vfio = listener(vfio, "a vfio-user socket that listens")?;
+        let of_net = net.map(|path| {
+            let fd = listener(path, "a network socket that listens")?;
+            Ok::<_, NoPort>((fd, path))
+        });
+        let of_net = of_net.transpose()?;
+        // Dropping a path is a request to the keeper, so there are none before all is checked.
+        let keeper = Keeper::of_another(keeper);
+        let at = |path: &Path, errand| SocketPath {
+            path: path.to_owned(),
+            errand: Some(keeper.errand(errand)),
+            is_left: false,
+        };
         Ok(Self {
-            vfio,
-            net: net.transpose()?,
+            vfio: (of_vfio.into(), at(vfio, REMOVE_VFIO)),
+            net: of_net.map(|(fd, path)| (fd.into(), at(path, REMOVE_NET))),
         })
     }
 
@@ -193,9 +209,11 @@ mod tests {
         let stream = || OwnedFd::from(UnixStream::pair().unwrap().0);
         let file = || OwnedFd::from(File::open("/dev/null").unwrap());
         let of = |fds: Vec<OwnedFd>, has_net: bool| {
-            let net = has_net.then_some(&*path);
+            let net = has_net.then_some(&*other);
             let sockets = PortSockets::of(fds, &path, net);
-            let _ = std::fs::remove_file(&path);
+            for path in [&path, &other] {
+                let _ = std::fs::remove_file(path);
+            }
             sockets.map(drop).map_err(|error| error.to_string())
         };
         let error = of(vec![], false).unwrap_err();
@@ -225,6 +243,11 @@ mod tests {
             let error = of(vec![packets(), listener(), wrong], true).unwrap_err();
             assert!(error.contains("a network socket that listens"), "{error}");
         }
+        // A socket that is bound elsewhere or nowhere.
+        let error = of(vec![packets(), listener_at(&other)], false).unwrap_err();
+        assert!(error.contains("not bound to this path"), "{error}");
+        let swapped = vec![packets(), listener_at(&other), listener()];
+        assert!(of(swapped, true).is_err());
         of(vec![packets(), listener(), listener_at(&other)], true).unwrap();
     }
 }
