@@ -53,6 +53,8 @@ const REMOVE: u8 = b'r';
 /// First byte of a message that registers an errand to replace a file. The file's folder is passed
 /// as a descriptor; the file's name follows.
 const REPLACE: u8 = b'f';
+/// First byte of a message with a descriptor that the keeper holds open until it ends.
+const HOLD: u8 = b'h';
 /// First byte of a message with a part of the new content of a file. The errand's number and the
 /// bytes follow.
 const CONTENT: u8 = b'w';
@@ -66,6 +68,8 @@ const SEAL: u8 = b's';
 enum Shown {
     Connect(UnixDatagram, PathBuf),
     Remove(PathBuf),
+    /// Nothing is to be done but to keep this descriptor.
+    Hold(#[expect(dead_code, reason = "it is closed when the keeper ends")] OwnedFd),
     Replace {
         directory: OwnedFd,
         name: OsString,
@@ -79,6 +83,7 @@ impl Shown {
         match self {
             Self::Connect(socket, path) => remote::connect(socket, path),
             Self::Remove(path) => std::fs::remove_file(path),
+            Self::Hold(_) => Err(Errno::INVAL.into()),
             Self::Replace {
                 directory,
                 name,
@@ -117,7 +122,7 @@ impl<'a> Changed<'a> {
         let mut changed = Self::default();
         for errand in errands {
             match errand {
-                Shown::Connect(..) => {}
+                Shown::Connect(..) | Shown::Hold(_) => {}
                 Shown::Remove(path) => changed.removed.push(path),
                 Shown::Replace { directory, .. } => changed.folders.push(directory.as_fd()),
             }
@@ -149,6 +154,10 @@ pub fn keep(
             }
             (REMOVE, None) if is_open => {
                 errands.push(Shown::Remove(path()));
+                Ok(())
+            }
+            (HOLD, Some(fd)) if is_open => {
+                errands.push(Shown::Hold(fd));
                 Ok(())
             }
             (REPLACE, Some(directory)) if is_open => {
@@ -386,6 +395,11 @@ impl Keeper {
     /// The keeper has ended, or could not be confined.
     pub fn seal(&self) -> io::Result<()> {
         self.0.lock().ask(&[&[SEAL]], None)
+    }
+
+    /// Has the keeper hold a copy of this descriptor until it ends.
+    pub(crate) fn hold(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.show(&[&[HOLD]], Some(fd)).map(drop)
     }
 
     fn show(&self, message: &[&[u8]], fd: Option<BorrowedFd<'_>>) -> io::Result<Errand> {

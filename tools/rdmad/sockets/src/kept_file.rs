@@ -2,6 +2,9 @@
 
 //! A file that is replaced as a whole: even if the writing process is killed, the file has either
 //! its old or its new content.
+//!
+//! Another file beside it, which only its owner can open, is locked: a lock needs no more than an
+//! open file, so every user could lock a folder or file that is readable for all.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,50 +26,55 @@ use crate::{is_trusted, OTHERS_WRITE, PRIVATE};
 
 /// Maximum length of the content in bytes.
 pub(crate) const MAX_CONTENT: usize = 8 << 20;
-/// Maximum number of attempts to lock the folder, and the pause between two attempts. If a process
-/// is killed, its keeper ends a little later, and holds the lock until then.
+/// Maximum number of attempts to lock the file, and the pause between two attempts. If a process is
+/// killed, its keeper ends a little later, and holds the lock until then.
 const ATTEMPTS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A file, and its folder. The folder is locked against other processes.
+/// Mode bits of users other than the owner of a file.
+const OTHERS: u32 = 0o077;
+
+/// A file, and its folder. The file is locked against other processes.
 #[derive(Debug)]
 pub struct KeptFile {
     directory: OwnedFd,
     name: OsString,
+    lock: OwnedFd,
     /// The errand to replace the file, if there is a keeper. With a keeper, the daemon itself may
     /// not replace the file.
     errand: Option<Errand>,
 }
 
 impl KeptFile {
-    /// Opens and locks the folder of `path`. Returns the content of the file too, if it exists.
+    /// Locks the file `path`. Returns its content too, if it exists.
     ///
     /// # Errors
     ///
-    /// Other users may replace the file, another process has locked the folder, or the file can't
-    /// be read.
+    /// Other users may replace the file, another process has locked it, or it can't be read.
     pub fn open(path: &Path) -> io::Result<(Self, Option<Vec<u8>>)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let directory = open_directory(path, OFlags::RDONLY, Sticky::Refused);
         let directory = directory.map_err(io::Error::other)?;
-        lock(&directory)?;
+        let lock = lock(&directory, name)?;
         let content = read(&directory, name)?;
         let file = Self {
             directory,
             name: name.to_owned(),
+            lock,
             errand: None,
         };
         Ok((file, content))
     }
 
     /// Has `keeper` replace the file from now on, and seals its list of errands. The keeper holds
-    /// the lock of the folder as well.
+    /// the lock as well.
     ///
     /// # Errors
     ///
     /// The keeper has ended, or could not be confined.
     pub fn keep_by(&mut self, keeper: &Keeper) -> io::Result<()> {
         let errand = Errand::replace(keeper, self.directory.as_fd(), &self.name)?;
+        keeper.hold(self.lock.as_fd())?;
         keeper.seal()?;
         self.errand = Some(errand);
         Ok(())
@@ -85,14 +93,38 @@ impl KeptFile {
     }
 }
 
-fn lock(directory: &OwnedFd) -> io::Result<()> {
+/// Locks the file `name` in `directory`, by another file.
+fn lock(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let beside = beside(name, ".lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mode = Mode::from_raw_mode(PRIVATE);
+    let file = openat(directory, &beside, flags | OFlags::CLOEXEC, mode)?;
+    let stat = fstat(&file)?;
+    if !is_trusted(stat.st_uid) || stat.st_mode & OTHERS != 0 {
+        return Err(io::Error::other(format!(
+            "others than root and the user of the daemon may open {}, and lock it; \
+             take that from them (chmod 600, chown)",
+            beside.display()
+        )));
+    }
     for _ in 0..ATTEMPTS {
-        match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => thread::sleep(PAUSE),
-            done => return Ok(done?),
+            done => return Ok(done.map(|()| file)?),
         }
     }
-    Err(io::Error::other("another process has locked its folder"))
+    let beside = beside.display();
+    Err(io::Error::other(format!(
+        "another process uses it, and has locked {beside}"
+    )))
+}
+
+/// Name of a hidden file beside the file `name`.
+fn beside(name: &OsStr, end: &str) -> OsString {
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(end);
+    beside
 }
 
 /// Reads the file `name`. `None` if it does not exist.
@@ -137,9 +169,7 @@ pub(crate) fn replace(
     if content.len() > MAX_CONTENT {
         return Err(Errno::FBIG.into());
     }
-    let mut temporary = OsString::from(".");
-    temporary.push(name);
-    temporary.push(".new");
+    let temporary = beside(name, ".new");
     let remove = || unlinkat(directory, &temporary, AtFlags::empty());
     step();
     // A killed process may have left its temporary file.
@@ -180,7 +210,7 @@ mod tests {
     use super::*;
     use std::env;
     use std::fs;
-    use std::os::unix::fs::{symlink, PermissionsExt};
+    use std::os::unix::fs::{chown, symlink, PermissionsExt};
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
@@ -208,7 +238,8 @@ mod tests {
         }
         let long = vec![b'x'; MAX_CONTENT + 1];
         assert!(file.replace(&long).is_err());
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        // The file and its lock.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
         file.replace(NEW).unwrap();
         drop(file);
         let (_, content) = KeptFile::open(&path).unwrap();
@@ -222,6 +253,31 @@ mod tests {
         let (_file, _) = KeptFile::open(&path).unwrap();
         let error = KeptFile::open(&path).unwrap_err();
         assert!(error.to_string().contains("has locked"), "{error}");
+        KeptFile::open(&dir.path().join("other")).unwrap();
+    }
+
+    /// A user who may open the folder or the file for reading can lock these, but not the file that
+    /// counts.
+    #[test]
+    fn readers_of_the_folder_lock_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        fs::write(&path, OLD).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let locked = [dir.path(), &path].map(|path| {
+            let file = File::open(path).unwrap();
+            flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+            file
+        });
+        let (file, content) = KeptFile::open(&path).unwrap();
+        assert_eq!(content.as_deref(), Some(OLD));
+        let lock = dir.path().join(".state.lock");
+        let mode = fs::metadata(&lock).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        drop((file, locked));
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o640)).unwrap();
+        let error = KeptFile::open(&path).unwrap_err();
+        assert!(error.to_string().contains(".state.lock"), "{error}");
     }
 
     #[test]
@@ -237,6 +293,9 @@ mod tests {
         refused("link", "symbolic link");
         fs::create_dir(at("folder")).unwrap();
         refused("folder", "no regular file");
+        // Nobody writes to the FIFO, so its open must not wait.
+        mkfifo(&at("pipe"));
+        refused("pipe", "no regular file");
         let set = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
@@ -247,6 +306,27 @@ mod tests {
         refused("state", "may write to");
         set(dir.path(), 0o700);
         KeptFile::open(&at("state")).unwrap();
+    }
+
+    fn mkfifo(path: &Path) {
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0).unwrap();
+    }
+
+    /// This test must run as root, or by tools/testbed/enter, because it changes the owner of
+    /// files.
+    #[test]
+    fn the_file_of_another_user_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for (name, file) in [("state", "state"), ("locked", ".locked.lock")] {
+            fs::write(at(file), OLD).unwrap();
+            fs::set_permissions(at(file), fs::Permissions::from_mode(0o600)).unwrap();
+            KeptFile::open(&at(name)).unwrap();
+            chown(at(file), Some(1), None).unwrap();
+            let error = KeptFile::open(&at(name)).unwrap_err();
+            assert!(error.to_string().contains("chown"), "{error}");
+        }
     }
 
     /// Replaces the file in a process of its own, which is killed before each of the steps.
