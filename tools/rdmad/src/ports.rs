@@ -30,14 +30,71 @@ struct Port {
     served: ServedPort,
 }
 
-/// All ports, in the order in which they were added.
+/// All ports.
 ///
 /// Each change locks the state first. So the list of ports is locked for a short time only, and the
 /// status waits neither for the file of the state nor for a client.
 pub struct Ports {
     state: State,
-    ports: Mutex<Vec<Port>>,
+    list: Mutex<List>,
     host: Host,
+}
+
+/// The ports of the daemon, and the numbers of their groups.
+#[derive(Default)]
+struct List {
+    /// The ports in the order in which they were added.
+    ports: Vec<Port>,
+    /// Ports that are being removed. Until that is done, their VMs may still be connected, so
+    /// nothing of them is given to another port.
+    leaving: Vec<PortArgs>,
+    groups: Groups,
+}
+
+impl List {
+    /// All ports that exist.
+    fn present(&self) -> impl Iterator<Item = &PortArgs> {
+        let served = self.ports.iter().map(|port| &port.args);
+        served.chain(&self.leaving)
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.ports.iter().position(|port| port.args.name == name)
+    }
+
+    /// The number of the isolation group of a port that is to be added.
+    fn group_number(&mut self, port: &PortArgs) -> Result<u32> {
+        let served = self.ports.iter().map(|port| (&port.args, port.group));
+        self.groups.number(served, port)
+    }
+}
+
+/// Numbers of isolation groups.
+#[derive(Default)]
+struct Groups {
+    /// The number that was given last.
+    last: u32,
+}
+
+impl Groups {
+    /// The number of the isolation group of `port`. `served` has the other ports with the numbers
+    /// of their groups. The number of a group without ports is not used again: a port of it may
+    /// still be on its way out.
+    fn number<'a>(
+        &mut self,
+        mut served: impl Iterator<Item = (&'a PortArgs, u32)>,
+        port: &PortArgs,
+    ) -> Result<u32> {
+        if port.group.is_none() {
+            return Ok(0);
+        }
+        if let Some((_, number)) = served.find(|(other, _)| other.group == port.group) {
+            return Ok(number);
+        }
+        let next = self.last.checked_add(1);
+        self.last = next.context("all numbers of groups were used; restart the daemon")?;
+        Ok(self.last)
+    }
 }
 
 /// The state of a port that `ctl ports` shows.
@@ -74,16 +131,16 @@ impl Ports {
                 .with_context(|| format!("port {}", port.name))
         };
         let listeners = args.ports.iter().map(bind).collect::<Result<Vec<_>>>()?;
-        let mut groups = Vec::new();
+        let mut list = List::default();
+        let mut numbers = Vec::new();
         for port in &args.ports {
-            let numbered = args.ports.iter().zip(groups.iter().copied());
-            groups.push(group_number(numbered, port));
+            let numbered = args.ports.iter().zip(numbers.iter().copied());
+            numbers.push(list.groups.number(numbered, port)?);
         }
-        let (host, engines) = Host::start(args, dedicated, &groups)?;
-        let mut ports = Vec::new();
-        let configured = args.ports.iter().zip(groups);
+        let (host, engines) = Host::start(args, dedicated, &numbers)?;
+        let configured = args.ports.iter().zip(numbers);
         for (((args, group), listener), frames) in configured.zip(listeners).zip(engines) {
-            ports.push(Port {
+            list.ports.push(Port {
                 args: args.clone(),
                 group,
                 served: host.serve(args, group, listener, frames)?,
@@ -91,7 +148,7 @@ impl Ports {
         }
         let ports = Self {
             state,
-            ports: Mutex::new(ports),
+            list: Mutex::new(list),
             host,
         };
         let mut changes = ports.state.lock();
@@ -137,7 +194,7 @@ impl Ports {
     }
 
     fn push(&self, args: &PortArgs, group: u32, served: ServedPort) {
-        self.ports.lock().push(Port {
+        self.list.lock().ports.push(Port {
             args: args.clone(),
             group,
             served,
@@ -146,25 +203,22 @@ impl Ports {
 
     /// Checks whether a port can be added. Returns the number of its group.
     fn admit(&self, args: &PortArgs) -> Result<u32> {
-        let ports = self.ports.lock();
-        let present = || ports.iter().map(|port| &port.args);
-        let mut in_use = InUse::default();
-        self.host
-            .paths
-            .iter()
-            .try_for_each(|path| in_use.path(path))?;
-        present()
-            .chain([args])
-            .try_for_each(|port| in_use.port(port))?;
+        let mut list = self.list.lock();
+        {
+            let mut in_use = InUse::default();
+            let mut paths = self.host.paths.iter();
+            paths.try_for_each(|path| in_use.path(path))?;
+            let mut ports = list.present().chain([args]);
+            ports.try_for_each(|port| in_use.port(port))?;
+        }
+        let count = list.present().count();
         ensure!(
-            ports.len() < self.host.most_ports,
-            "there are {} ports, and the daemon was started for no more (--spare-ports)",
-            ports.len()
+            count < self.host.most_ports,
+            "there are {count} ports, and the daemon was started for no more (--spare-ports)"
         );
-        let mapped = present().chain([args]);
-        check_guest_memory(mapped.map(|port| port.most_guest_memory()))?;
-        let numbered = ports.iter().map(|port| (&port.args, port.group));
-        Ok(group_number(numbered, args))
+        let mapped = list.present().chain([args]);
+        check_guest_memory(mapped.map(PortArgs::most_guest_memory))?;
+        list.group_number(args)
     }
 
     /// Removes the port with this name.
@@ -172,18 +226,21 @@ impl Ports {
         let mut changes = self.state.lock();
         self.with(name, |_| Ok(()))?;
         changes.remove(name)?;
-        let mut ports = self.ports.lock();
-        let at = ports.iter().position(|port| port.args.name == name);
-        let port = ports.remove(at.with_context(|| no_port(name))?);
-        drop(ports);
+        let mut list = self.list.lock();
+        let at = list.find(name).with_context(|| no_port(name))?;
+        let port = list.ports.remove(at);
+        list.leaving.push(port.args);
+        drop(list);
         // A client may delay the end of its port. No lock is held, so nobody else waits.
         drop(changes);
-        self.host.remove(port.served)
+        let removed = self.host.remove(port.served);
+        self.list.lock().leaving.retain(|port| port.name != name);
+        removed
     }
 
     /// The state of each port.
     pub fn states(&self) -> Vec<PortState> {
-        let ports = self.ports.lock();
+        let list = self.list.lock();
         let state = |port: &Port| PortState {
             name: port.args.name.clone(),
             mac: port.args.mac.to_string(),
@@ -193,7 +250,7 @@ impl Ports {
             rate: rates::text(port.args.rates.bytes),
             messages: rates::text(port.args.rates.messages),
         };
-        ports.iter().map(state).collect()
+        list.ports.iter().map(state).collect()
     }
 
     /// Changes the rate limits of the port with this name. Returns the new limits.
@@ -220,15 +277,16 @@ impl Ports {
     }
 
     fn with<T>(&self, name: &str, work: impl FnOnce(&mut Port) -> Result<T>) -> Result<T> {
-        let mut ports = self.ports.lock();
-        let port = ports.iter_mut().find(|port| port.args.name == name);
-        work(port.with_context(|| no_port(name))?).with_context(|| format!("port {name}"))
+        let mut list = self.list.lock();
+        let at = list.find(name).with_context(|| no_port(name))?;
+        work(&mut list.ports[at]).with_context(|| format!("port {name}"))
     }
 
     /// A report of all ports, with the status of the workers and the counters of the switch.
     pub fn report(&self) -> Report {
-        let ports = self.ports.lock();
-        let devices = ports
+        let list = self.list.lock();
+        let devices = list
+            .ports
             .iter()
             .map(|port| (port.args.name.as_str(), &*port.served.engine));
         Report::new(
@@ -240,27 +298,12 @@ impl Ports {
 
     /// Drops all ports, which ends their threads.
     pub fn clear(&self) {
-        self.ports.lock().clear();
+        self.list.lock().ports.clear();
     }
 }
 
 fn no_port(name: &str) -> String {
     format!("there is no port {name:?}")
-}
-
-/// The number of the isolation group of `port`. `present` has the other ports with the numbers of
-/// their groups.
-fn group_number<'a>(
-    present: impl Iterator<Item = (&'a PortArgs, u32)> + Clone,
-    port: &PortArgs,
-) -> u32 {
-    if port.group.is_none() {
-        return 0;
-    }
-    let same = present.clone().find(|(other, _)| other.group == port.group);
-    let is_free = |number: &u32| present.clone().all(|(_, taken)| taken != *number);
-    // The number of ports fits u32.
-    same.map_or_else(|| (1..).find(is_free).unwrap_or(0), |(_, number)| number)
 }
 
 impl fmt::Display for PortState {
@@ -294,24 +337,26 @@ mod tests {
     }
 
     #[test]
-    fn groups_have_numbers() {
-        let groups = ["", ",group=x", ",group=y", "", ",group=x"];
-        let ports: Vec<_> = (1..).zip(groups).map(|(n, group)| port(n, group)).collect();
+    fn groups_have_numbers_of_their_own() {
+        let names = ["", ",group=x", ",group=y", "", ",group=x"];
+        let ports: Vec<_> = (1..).zip(names).map(|(n, group)| port(n, group)).collect();
+        let mut groups = Groups::default();
         let mut numbered: Vec<(&PortArgs, u32)> = Vec::new();
         for port in &ports {
-            numbered.push((port, group_number(numbered.iter().copied(), port)));
+            let number = groups.number(numbered.iter().copied(), port).unwrap();
+            numbered.push((port, number));
         }
         let numbers: Vec<_> = numbered.iter().map(|(_, number)| *number).collect();
         assert_eq!(numbers, [0, 1, 2, 0, 1]);
-        // The number of a group without ports is reused.
+        // The number of a group without ports is not used again, not even for this group.
         numbered.retain(|(_, number)| *number != 1);
-        assert_eq!(
-            group_number(numbered.iter().copied(), &port(6, ",group=z")),
-            1
-        );
-        assert_eq!(
-            group_number(numbered.iter().copied(), &port(7, ",group=y")),
-            2
-        );
+        for (number, group) in [(2, ",group=y"), (3, ",group=z"), (4, ",group=x")] {
+            let port = port(6, group);
+            let found = groups.number(numbered.iter().copied(), &port);
+            assert_eq!(found.unwrap(), number);
+        }
+        groups.last = u32::MAX;
+        let error = groups.number([].into_iter(), &ports[1]).unwrap_err();
+        assert!(error.to_string().contains("restart"), "{error}");
     }
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use ctl::{done, log, port, refused, start};
+use ctl::{answer, done, log, port, refused, start};
 use net::Net;
 use rustix::net::sockopt::set_socket_linger;
 use sockets::passed;
@@ -171,13 +171,16 @@ fn lingering() -> (TcpStream, TcpStream) {
 }
 
 /// The removal of a port waits for the port's thread, here until a descriptor of its client is
-/// closed. Other requests do not wait for the removal.
+/// closed. Other requests do not wait for the removal. Until the port has ended, nothing of it is
+/// given to another one: name, addresses and paths are in use, and its group keeps its number.
 #[test]
 fn a_port_whose_end_takes_long_holds_nobody_up() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let status = dir.join("status").display().to_string();
-    let daemon = start(dir, &["--port", &port(dir, "b", 2), "--status", &status]);
+    let leaving = with_net(dir, "b", 2) + ",ip=192.0.2.1,group=red";
+    let daemon = start(dir, &["--port", &leaving, "--status", &status]);
+    let b = Net::at(&dir.join("b.net"));
     let mut client = UnixStream::connect(dir.join("b.vfio")).unwrap();
     let (near, far) = lingering();
     // The daemon has the descriptor before the message is complete, and closes it since the length
@@ -192,15 +195,50 @@ fn a_port_whose_end_takes_long_holds_nobody_up() {
     removal.set_nonblocking(true).unwrap();
     let early = removal.read(&mut [0; 1]).unwrap_err();
     assert_eq!(early.kind(), ErrorKind::WouldBlock, "the removal is over");
-    done(dir, &["add-port", &port(dir, "c", 3)]);
-    let report = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
-        .args(["status", "--socket", &status])
-        .output()
-        .unwrap();
-    assert!(report.status.success(), "{report:?}");
+    let other = port(dir, "c", 3);
+    for (wrong, complaint) in [
+        (port(dir, "b", 3).replace("b.vfio", "c.vfio"), "the name b"),
+        (port(dir, "c", 2), "the MAC address 52:54:00:09:00:02"),
+        (other.clone() + ",ip=192.0.2.1", "the IP address 192.0.2.1"),
+    ] {
+        let error = refused(dir, &["add-port", &wrong]);
+        assert!(error.contains(complaint), "{error}");
+    }
+    let request = other.replace("c.vfio", "b.vfio");
+    let request = format!("{{\"command\":\"add-port\",\"port\":{request:?}}}\n");
+    let answer = answer(dir, request.as_bytes());
+    assert!(answer.contains("two sockets have the path"), "{answer}");
+    // A port of another group, which must not hear the port that ends.
+    let [c, d] = ["c", "d"];
+    for (name, number) in [(c, 3), (d, 4)] {
+        done(
+            dir,
+            &["add-port", &(with_net(dir, name, number) + ",group=blue")],
+        );
+    }
+    let [c, d] = [c, d].map(|name| Net::at(&dir.join(format!("{name}.net"))));
+    let frame = |to: u8, from: u8| {
+        let mac = |number| [0x52, 0x54, 0, 9, 0, number];
+        [&mac(to)[..], &mac(from), &[8, 0], &[from; 46]].concat()
+    };
+    c.meet(&d, &frame(4, 3));
+    b.send(&frame(3, 2));
+    wait_until("the frame of b", || {
+        let report = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+            .args(["status", "--json", "--socket", &status])
+            .output()
+            .unwrap();
+        assert!(report.status.success(), "{report:?}");
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+        let mut frames = report["switch"].as_array().unwrap().iter();
+        frames.any(|port| port["name"] == "b" && port["no_route"] == 1)
+    });
+    d.send(&frame(3, 4));
+    assert_eq!(c.receive(), frame(3, 4), "the frame of b has not arrived");
     drop(far);
     removal.set_nonblocking(false).unwrap();
     assert_eq!(std::io::read_to_string(removal).unwrap(), "\"done\"\n");
+    done(dir, &["add-port", &leaving]);
     let log = log(daemon);
     assert!(!log.contains("refused system call"), "{log}");
 }

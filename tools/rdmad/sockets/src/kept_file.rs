@@ -104,7 +104,7 @@ fn lock(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
         return Err(io::Error::other(format!(
             "others than root and the user of the daemon may open {}, and lock it; \
              take that from them (chmod 600, chown)",
-            beside.display()
+            Path::new(&beside).display()
         )));
     }
     for _ in 0..ATTEMPTS {
@@ -113,7 +113,7 @@ fn lock(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
             done => return Ok(done.map(|()| file)?),
         }
     }
-    let beside = beside.display();
+    let beside = Path::new(&beside).display();
     Err(io::Error::other(format!(
         "another process uses it, and has locked {beside}"
     )))
