@@ -5,7 +5,9 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use roce::headers::{Bth, Headers, RcRequest, SendPart};
-use roce::net::{carries_roce, inspect, is_roce, Addresses, Content, NetError, ROCE_PORT};
+use roce::net::{
+    carries_roce, inspect, is_roce, Addresses, Content, Fragment, NetError, ROCE_PORT,
+};
 use roce::packet::{build, frame_size, PacketError};
 use roce::work::With;
 use roce::{Packet, Path, Psn};
@@ -199,6 +201,7 @@ fn contents_are_found_behind_tags() {
     let Content::Ip {
         src,
         protocol,
+        fragment: Fragment::None,
         payload,
     } = inspect(&frame)
     else {
@@ -285,5 +288,45 @@ fn frames_of_the_engine_are_roce() {
         build(&mut frame, &path, 0, &headers, 4, |_| Ok::<_, ()>(())).unwrap();
         assert_eq!(engine_reads(&frame), Some(true));
         assert!(is_roce(&frame) && carries_roce(&frame));
+    }
+}
+
+/// An IPv6 frame with these headers behind the IP header, of which the first has the type `first`.
+fn ipv6(first: u8, headers: &[u8]) -> Vec<u8> {
+    let ip = [0x60, 0, 0, 0, 0, headers.len() as u8, first, 64];
+    [&[2; 12][..], &[0x86, 0xdd], &ip, &[0xfd; 32], headers].concat()
+}
+
+/// A first fragment may end before the port of its packet, which a later one then has.
+#[test]
+fn a_first_fragment_without_the_port_may_carry_roce() {
+    const OPTIONS: u8 = 60;
+    const FRAGMENT: u8 = 44;
+    let fragment = |next: u8, offset: u8| [next, 0, 0, offset << 3 | 1, 0, 0, 0, 9];
+    let options = [UDP, 0, 1, 4, 0, 0, 0, 0];
+    let udp = [2, 0, 0x12, 0xb7];
+    let [hidden, cut, whole, later, other] = [
+        [&fragment(OPTIONS, 0)[..], &options].concat(),
+        [&fragment(OPTIONS, 0)[..], &[UDP, 1, 1, 4]].concat(),
+        [&fragment(OPTIONS, 0)[..], &options, &udp].concat(),
+        [&fragment(OPTIONS, 1)[..], &options, &udp].concat(),
+        [&fragment(6, 0)[..], &[0; 20]].concat(),
+    ]
+    .map(|headers| ipv6(FRAGMENT, &headers));
+    for (frame, carries, expected) in [
+        (&hidden, true, Fragment::First),
+        (&cut, true, Fragment::First),
+        (&whole, true, Fragment::First),
+        (&later, false, Fragment::Later),
+        (&other, false, Fragment::First),
+        (&ipv6(UDP, &udp), true, Fragment::None),
+        (&ipv6(UDP, &[]), false, Fragment::None),
+    ] {
+        assert_eq!(carries_roce(frame), carries, "{frame:02x?}");
+        let found = inspect(frame);
+        assert!(
+            matches!(found, Content::Ip { fragment, .. } if fragment == expected),
+            "{found:?}"
+        );
     }
 }

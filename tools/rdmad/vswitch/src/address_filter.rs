@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use roce::net::{inspect, link_local, Content, Mac};
+use roce::net::{inspect, is_extension, link_local, Content, Fragment, Mac};
 
 use crate::index::PortIndex;
 
@@ -19,6 +19,11 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
+
+/// Length in bytes of messages of neighbour discovery without options (RFC 4861, section 4).
+const ADVERTISEMENT_LENGTH: usize = 16;
+const NEIGHBOUR_LENGTH: usize = 24;
+const REDIRECT_LENGTH: usize = 40;
 
 /// The bytes that follow the hardware type of an ARP packet for IPv4 and MAC addresses: protocol
 /// type and address lengths. The hardware type is not compared: besides Ethernet, some receivers
@@ -66,10 +71,19 @@ impl AddressFilter {
             Content::Ip {
                 src,
                 protocol,
+                fragment,
                 payload,
             } => {
                 (src.is_unspecified() || self.may_claim(port, src))
-                    && (protocol != PROTOCOL_ICMPV6 || self.admit_icmpv6(port, src, payload))
+                    && match (protocol, fragment) {
+                        // It completes a first fragment, which is checked.
+                        (_, Fragment::Later) => true,
+                        (PROTOCOL_ICMPV6, Fragment::First) => may_be_cut(payload),
+                        (PROTOCOL_ICMPV6, Fragment::None) => self.admit_icmpv6(port, src, payload),
+                        // The next fragment would say what the packet is (RFC 7112).
+                        (protocol, Fragment::First) => !is_extension(protocol),
+                        (_, Fragment::None) => true,
+                    }
             }
             Content::Arp(packet) => self.admit_arp(port, packet),
             Content::RoceV1 | Content::Other => true,
@@ -107,21 +121,44 @@ impl AddressFilter {
     }
 
     fn admit_icmpv6(&self, port: PortIndex, src: IpAddr, message: &[u8]) -> bool {
-        let target = || {
-            let bytes: &[u8; 16] = message.get(8..)?.first_chunk()?;
-            Some(IpAddr::V6(Ipv6Addr::from(*bytes)))
+        let Some(length) = message.first().and_then(|kind| discovery(*kind)) else {
+            return true;
         };
-        let may_claim_target = || target().is_none_or(|target| self.may_claim(port, target));
-        match message.first() {
+        if message.len() < length {
+            return false;
+        }
+        let may_claim_target = || {
+            let target = message.get(8..).and_then(|rest| rest.first_chunk::<16>());
+            target.is_some_and(|target| self.may_claim(port, Ipv6Addr::from(*target).into()))
+        };
+        match message[0] {
             // Duplicate address detection claims its target (RFC 4862).
-            Some(&NEIGHBOUR_SOLICITATION) if src.is_unspecified() => may_claim_target(),
-            Some(&NEIGHBOUR_ADVERTISEMENT) => may_claim_target(),
+            NEIGHBOUR_SOLICITATION => !src.is_unspecified() || may_claim_target(),
+            NEIGHBOUR_ADVERTISEMENT => may_claim_target(),
             // Router advertisements and redirects make claims about other hosts, so a port with
             // configured addresses may not send them.
-            Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.is_restricted(port),
-            _ => true,
+            _ => !self.is_restricted(port),
         }
     }
+}
+
+/// Smallest length in bytes of an ICMPv6 message that makes claims about addresses. `None` for
+/// other messages.
+const fn discovery(kind: u8) -> Option<usize> {
+    match kind {
+        NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT => Some(NEIGHBOUR_LENGTH),
+        ROUTER_ADVERTISEMENT => Some(ADVERTISEMENT_LENGTH),
+        REDIRECT => Some(REDIRECT_LENGTH),
+        _ => None,
+    }
+}
+
+/// Whether an ICMPv6 message with this first part may be sent in fragments: messages of neighbour
+/// discovery may not (RFC 6980), and neither may a message whose type is in the next fragment.
+fn may_be_cut(message: &[u8]) -> bool {
+    message
+        .first()
+        .is_some_and(|kind| discovery(*kind).is_none())
 }
 
 #[cfg(test)]
@@ -173,15 +210,61 @@ mod tests {
 
     /// An ICMPv6 message that follows an extension header.
     fn icmpv6(src: &str, kind: u8, target: &str) -> Vec<u8> {
-        let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &v6(target)].concat();
+        // A redirect has another address behind its target.
+        let rest = [0; 16];
+        let rest = if kind == REDIRECT { &rest[..] } else { &[] };
+        let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &v6(target), rest].concat();
         let header = [
-            &[0x60, 0, 0, 0, 0, 32, 60, 255][..],
+            &[0x60, 0, 0, 0, 0, 8 + message.len() as u8, 60, 255][..],
             &v6(src),
             &[0xff; 16],
             &[PROTOCOL_ICMPV6, 0, 0, 0, 0, 0, 0, 0],
             &message,
         ];
         frame([0x86, 0xdd], &header.concat())
+    }
+
+    /// A fragment of an ICMPv6 message, whose first header has the type `first`.
+    fn cut(offset: u8, first: u8, bytes: &[u8]) -> Vec<u8> {
+        let header = [
+            &[0x60, 0, 0, 0, 0, 8 + bytes.len() as u8, 44, 255][..],
+            &v6("fe80::5054:ff:fe09:1"),
+            &[0xff; 16],
+            &[first, 0, 0, offset << 3 | 1, 0, 0, 0, 9],
+            bytes,
+        ];
+        frame([0x86, 0xdd], &header.concat())
+    }
+
+    /// Messages of neighbour discovery are whole, so that their claims can be checked.
+    #[test]
+    fn neighbour_discovery_is_not_cut() {
+        const OPTIONS: u8 = 60;
+        let options = [PROTOCOL_ICMPV6, 0, 0, 0, 0, 0, 0, 0];
+        let addresses = addresses();
+        let may_send = |frame: &[u8]| addresses.admit(PortIndex(0), frame);
+        for (kind, length) in [(134, 16), (135, 24), (136, 24), (137, 40)] {
+            let target = icmpv6("fe80::5054:ff:fe09:1", kind, "fe80::5054:ff:fe09:1");
+            let message = target.len() - length.max(24);
+            for end in 1..length {
+                assert!(!may_send(&target[..message + end]), "{kind}: {end} bytes");
+            }
+            let mut whole = target[message..].to_vec();
+            whole.resize(length, 0);
+            assert!(!may_send(&cut(0, PROTOCOL_ICMPV6, &whole)), "{kind}");
+            assert!(!may_send(&cut(0, PROTOCOL_ICMPV6, &whole[..8])), "{kind}");
+            let behind = [&options[..], &whole].concat();
+            assert!(!may_send(&cut(0, OPTIONS, &behind)), "{kind}");
+        }
+        // The type is in the next fragment, which any may follow.
+        assert!(!may_send(&cut(0, OPTIONS, &options)));
+        assert!(!may_send(&cut(0, OPTIONS, &options[..4])));
+        assert!(!may_send(&cut(0, PROTOCOL_ICMPV6, &[])));
+        // A long echo request in fragments.
+        let echo = [128, 0, 0, 0, 0, 0, 0, 0];
+        assert!(may_send(&cut(0, PROTOCOL_ICMPV6, &echo)));
+        assert!(may_send(&cut(1, PROTOCOL_ICMPV6, &[136; 24])));
+        assert!(may_send(&cut(0, 17, &[0; 8])));
     }
 
     /// Port 0 has configured addresses, port 1 has none.

@@ -401,3 +401,25 @@ fn ports_of_different_groups_do_not_reach_one_another() {
         rig.counts(0, |stats| stats.no_route, 4);
     }
 }
+
+/// Frames of bridges: spanning tree, link aggregation, LLDP and the like.
+#[test]
+fn frames_of_bridges_go_nowhere() {
+    let rig = Rig::new(2, 2);
+    for last in [0, 2, 0x0e, 0x0f] {
+        let to = [0x01, 0x80, 0xc2, 0, 0, last];
+        rig.nets[0].send(&frame(to, mac(0), "a VM"));
+        rig.engine_send(1, &frame(to, mac(1), "an engine"));
+        rig.uplinks[0].send(&frame(to, OUTSIDE, "a host"));
+    }
+    for sender in 0..3 {
+        rig.counts(sender, |stats| stats.refused, 4);
+    }
+    // The next address is like any other.
+    let to = [0x01, 0x80, 0xc2, 0, 0, 0x10];
+    rig.nets[0].send(&frame(to, mac(0), "after it"));
+    let far: [&dyn End; 3] = [&rig.nets[1], &rig.uplinks[0], &rig.uplinks[1]];
+    for far in far {
+        assert_eq!(far.receive(), frame(to, mac(0), "after it"));
+    }
+}

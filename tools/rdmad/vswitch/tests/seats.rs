@@ -318,3 +318,42 @@ fn depths_of_queues_are_counted() {
     }
     wait_until("an empty queue", || rig.stats(1).socket_queue.frames == 0);
 }
+
+/// Another port may claim the addresses of a port that was removed.
+#[test]
+fn addresses_end_with_their_port() {
+    let rig = rig(1);
+    let claim = {
+        let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 3];
+        packet.resize(28, 0);
+        [&mac(1)[..], &mac(0), &[8, 0], &packet].concat()
+    };
+    let config = PortConfig {
+        addresses: vec!["10.9.0.3".parse().unwrap()],
+        ..late(2, 0)
+    };
+    let engine = rig.switch.add_port(config, None).unwrap();
+    rig.nets[0].send(&claim);
+    rig.counts(0, |stats| stats.refused, 1);
+    rig.switch.remove_port(&engine).unwrap();
+    rig.nets[0].send(&claim);
+    assert_eq!(rig.nets[1].receive(), claim);
+}
+
+/// The end of a port takes nothing from a port that has its MAC address by then.
+#[test]
+fn a_port_ends_while_another_one_has_its_address() {
+    for is_direct in [true, false] {
+        let rig = Rig::with(1, 1, |config| {
+            config.spare_ports = 2;
+            config.faults = (!is_direct).then(Default::default);
+        });
+        let [old, new] = [(); 2].map(|()| rig.switch.add_port(late(2, 0), None).unwrap());
+        rig.switch.remove_port(&old).unwrap();
+        rig.engine_send(0, &roce(mac(2), mac(0), 1));
+        assert_eq!(receive(&new)[..], roce(mac(2), mac(0), 1));
+        // The switch's thread finds the port too.
+        rig.uplinks[0].send(&roce(mac(2), OUTSIDE, 2));
+        assert_eq!(receive(&new)[..], roce(mac(2), OUTSIDE, 2));
+    }
+}

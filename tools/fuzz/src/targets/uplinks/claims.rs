@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use roce::net::{inspect, link_local, Content, Mac};
+use roce::net::{inspect, is_extension, link_local, Content, Fragment, Mac};
 
 use super::ledger::{mac, ADDRESS};
 use crate::input::Input;
@@ -131,7 +131,31 @@ pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
         } => true,
         _ => false,
     };
-    claims(frame).into_iter().all(may_claim) && !(restricted && speaks_for_others)
+    let is_readable = match inspect(frame) {
+        Content::Ip {
+            protocol: ICMPV6,
+            fragment,
+            payload,
+            ..
+        } => match payload.first() {
+            Some(&kind @ (SOLICITATION | ADVERTISEMENT | ROUTER | REDIRECT)) => {
+                let least = match kind {
+                    ROUTER => 16,
+                    REDIRECT => 40,
+                    _ => 24,
+                };
+                fragment == Fragment::None && payload.len() >= least
+            }
+            kind => kind.is_some() || fragment != Fragment::First,
+        },
+        Content::Ip {
+            protocol,
+            fragment: Fragment::First,
+            ..
+        } => !is_extension(protocol),
+        _ => true,
+    };
+    is_readable && claims(frame).into_iter().all(may_claim) && !(restricted && speaks_for_others)
 }
 
 /// Whether the ARP packet is for IPv4 and has the sender MAC address `sender`.
@@ -152,6 +176,7 @@ fn claims(frame: &[u8]) -> Vec<IpAddr> {
             src,
             protocol,
             payload,
+            ..
         } => {
             let is_there = !src.is_unspecified();
             let mut claims: Vec<_> = is_there.then_some(src).into_iter().collect();

@@ -133,7 +133,8 @@ impl Ledger {
                 Party::Engine(port) => address(frame, 6) == mac(port),
                 Party::Uplink(_) => may_come(address(frame, 6)),
             };
-            admitted && destined(frame, *from, at)
+            let is_of_bridges = matches!(address(frame, 0), [0x01, 0x80, 0xc2, 0, 0, 0..=15]);
+            admitted && !is_of_bridges && destined(frame, *from, at)
         };
         let from: Vec<Party> = sent.from.iter().copied().filter(may).collect();
         sent.arrived.push(at);

@@ -25,6 +25,7 @@ const SMALLEST_ETHERTYPE: u16 = 0x600;
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 
 const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
+const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 
 const EXTENSION_HOP_BY_HOP: u8 = 0;
 const EXTENSION_ROUTING: u8 = 43;
@@ -44,6 +45,8 @@ pub enum Content<'a> {
         src: IpAddr,
         /// Protocol number of the header behind IP options and extension headers.
         protocol: u8,
+        /// Whether the packet is a fragment of a larger one.
+        fragment: Fragment,
         /// Bytes from the header of `protocol` on; empty in a fragment that is not the first.
         payload: &'a [u8],
     },
@@ -55,21 +58,39 @@ pub enum Content<'a> {
     Other,
 }
 
+/// Whether a packet is a fragment of a larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragment {
+    /// The packet is whole.
+    None,
+    /// The first fragment, also one that no other follows.
+    First,
+    /// A later fragment.
+    Later,
+}
+
 /// Reads a frame as far as its upper-layer protocol.
 pub fn inspect(frame: &[u8]) -> Content<'_> {
     ethernet(frame).unwrap_or(Content::Other)
 }
 
 /// Whether any receiver may treat a frame as RoCE, version 1 or 2, or as the first fragment of a
-/// RoCE packet. True of every frame for which [`is_roce`](super::is_roce) is true.
+/// RoCE packet. True of every frame for which [`is_roce`](super::is_roce) is true, and of every
+/// first fragment that leaves the UDP port to the next one.
 pub fn carries_roce(frame: &[u8]) -> bool {
     match inspect(frame) {
         Content::RoceV1 => true,
         Content::Ip {
+            protocol,
+            fragment: Fragment::First,
+            ..
+        } if is_extension(protocol) => true,
+        Content::Ip {
             protocol: PROTOCOL_UDP,
+            fragment,
             payload,
             ..
-        } => half(payload, 2) == Some(ROCE_PORT),
+        } => half(payload, 2).map_or(fragment == Fragment::First, |port| port == ROCE_PORT),
         Content::Ip { .. } | Content::Arp(_) | Content::Other => false,
     }
 }
@@ -104,14 +125,19 @@ fn ipv4(packet: &[u8]) -> Option<Content<'_>> {
         return None;
     }
     let src: &[u8; 4] = header[12..].first_chunk()?;
-    let is_first = half(header, 6)? & IPV4_FRAGMENT_OFFSET == 0;
+    let place = half(header, 6)?;
+    let fragment = match (place & IPV4_FRAGMENT_OFFSET, place & IPV4_MORE_FRAGMENTS) {
+        (0, 0) => Fragment::None,
+        (0, _) => Fragment::First,
+        _ => Fragment::Later,
+    };
     Some(Content::Ip {
         src: Ipv4Addr::from(*src).into(),
         protocol: header[9],
-        payload: if is_first {
-            packet.get(length..).unwrap_or_default()
-        } else {
-            &[]
+        fragment,
+        payload: match fragment {
+            Fragment::Later => &[],
+            Fragment::None | Fragment::First => packet.get(length..).unwrap_or_default(),
         },
     })
 }
@@ -123,8 +149,15 @@ fn ipv6(packet: &[u8]) -> Option<Content<'_>> {
     }
     let src: &[u8; 16] = header[8..].first_chunk()?;
     let mut protocol = header[6];
+    let mut fragment = Fragment::None;
     // The loop ends: each extension header shortens the payload by at least 8 bytes.
     while let Some((length, is_first)) = extension(protocol, payload) {
+        if protocol == EXTENSION_FRAGMENT && fragment != Fragment::Later {
+            fragment = match is_first {
+                true => Fragment::First,
+                false => Fragment::Later,
+            };
+        }
         protocol = payload[0];
         payload = if is_first {
             payload.get(length..).unwrap_or_default()
@@ -135,8 +168,25 @@ fn ipv6(packet: &[u8]) -> Option<Content<'_>> {
     Some(Content::Ip {
         src: Ipv6Addr::from(*src).into(),
         protocol,
+        fragment,
         payload,
     })
+}
+
+/// Whether a header is an extension header of IPv6, so that another one follows. The `protocol` of
+/// a packet is one only if the packet ends before the next header.
+pub const fn is_extension(kind: u8) -> bool {
+    matches!(
+        kind,
+        EXTENSION_HOP_BY_HOP
+            | EXTENSION_ROUTING
+            | EXTENSION_FRAGMENT
+            | EXTENSION_AUTHENTICATION
+            | EXTENSION_DESTINATION
+            | EXTENSION_MOBILITY
+            | EXTENSION_HOST_IDENTITY
+            | EXTENSION_SHIM6
+    )
 }
 
 /// Length of the extension header of type `kind` at the front of `bytes`, in bytes, and whether the
@@ -148,15 +198,10 @@ fn extension(kind: u8, bytes: &[u8]) -> Option<(usize, bool)> {
     };
     let units = usize::from(units);
     match kind {
-        EXTENSION_HOP_BY_HOP
-        | EXTENSION_ROUTING
-        | EXTENSION_DESTINATION
-        | EXTENSION_MOBILITY
-        | EXTENSION_HOST_IDENTITY
-        | EXTENSION_SHIM6 => Some((8 * (units + 1), true)),
+        _ if !is_extension(kind) => None,
         EXTENSION_AUTHENTICATION => Some((4 * (units + 2), true)),
         // The fragment offset, in units of 8 bytes, is above three flag bits.
         EXTENSION_FRAGMENT => Some((8, u16::from_be_bytes([high, low]) >> 3 == 0)),
-        _ => None,
+        _ => Some((8 * (units + 1), true)),
     }
 }

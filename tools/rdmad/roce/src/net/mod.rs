@@ -21,7 +21,7 @@ pub use self::derive::{
     vlan_priority, vlan_tag,
 };
 pub use self::ecn::{mark, Ecn};
-pub use self::inspect::{carries_roce, inspect, Content};
+pub use self::inspect::{carries_roce, inspect, is_extension, Content, Fragment};
 pub use self::template::Template;
 
 /// UDP destination port of RoCEv2.

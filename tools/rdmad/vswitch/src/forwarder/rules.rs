@@ -23,12 +23,16 @@ impl Forwarder {
         from.is_none_or(|from| self.ports[from.0].group == self.ports[to.0].group)
     }
 
-    /// Whether `origin` may send the frame: its source addresses are valid, and it is not RoCE from
-    /// a network interface that must not send RoCE. Learns addresses behind uplinks.
+    /// Whether `origin` may send the frame: its source addresses are valid, it is not RoCE from a
+    /// network interface that must not send RoCE, and bridges forward it. Learns addresses behind
+    /// uplinks.
     pub(crate) fn admit(&mut self, origin: Origin, frame: &[u8], now: Instant) -> bool {
         let Some(source) = address(frame, 6) else {
             return false;
         };
+        if address(frame, 0).is_some_and(|to| is_of_one_segment(&to)) {
+            return false;
+        }
         match origin {
             Origin::Net(port) => {
                 let SwitchPort { mac, net_roce, .. } = self.ports[port.0];
@@ -130,4 +134,10 @@ pub(super) fn address(frame: &[u8], at: usize) -> Option<Mac> {
 
 const fn is_multicast(mac: &Mac) -> bool {
     mac[0] & 1 != 0
+}
+
+/// Whether frames to this address do not leave their segment (IEEE 802.1Q, table 8-1): those of
+/// spanning tree and link aggregation, with which a VM could change the host's bridge.
+const fn is_of_one_segment(mac: &Mac) -> bool {
+    matches!(mac, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
 }
