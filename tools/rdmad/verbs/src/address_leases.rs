@@ -5,11 +5,15 @@
 //! An address belongs to one port of a runtime, whatever the ports' isolation groups: peers find a
 //! port by its address and trust the address. An address that the configuration assigns to a port
 //! is reserved for that port, in all VLANs. Any other address belongs, within its VLAN, to the port
-//! that has the address in its GID table, until that port removes it, is reset or detached.
+//! that has the address in its GID table, until that port removes it or is detached.
+//!
+//! A reset empties the GID table, but the port keeps its addresses for a [while](KEPT): no other VM
+//! takes them while its VM starts again.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use roce::net::{ip_to_gid, link_local, Mac};
@@ -17,6 +21,9 @@ use virtio_rdma_abi::number::PortId;
 
 use crate::error::{Errno, Result};
 use crate::gid::{Address, Gid};
+
+/// How long a port keeps its addresses after a reset.
+const KEPT: Duration = Duration::from_secs(60);
 
 /// The leases of the ports of one runtime.
 #[derive(Debug, Default)]
@@ -26,9 +33,17 @@ pub(crate) struct AddressLeases(Mutex<Leases>);
 struct Leases {
     /// The port to which the configuration assigns each address.
     given: HashMap<Gid, PortId>,
-    /// For each other address in use: the port whose GID table has it, and the number of entries
-    /// of that table that contain it.
-    held: HashMap<Address, (PortId, u32)>,
+    /// The holder of each other address.
+    held: HashMap<Address, Holder>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    port: PortId,
+    /// Number of entries with the address in the port's GID table.
+    entries: u32,
+    /// When the port loses the address, if its table was cleared by a reset.
+    until: Option<Instant>,
 }
 
 impl AddressLeases {
@@ -39,19 +54,27 @@ impl AddressLeases {
         self.0.lock().given.extend(gids.map(|gid| (gid, port)));
     }
 
-    /// Withdraws the assigned addresses of a port that is gone.
+    /// Withdraws all addresses of a port that is gone.
     pub(crate) fn take_back(&self, port: PortId) {
-        self.0.lock().given.retain(|_, owner| *owner != port);
+        let Leases { given, held } = &mut *self.0.lock();
+        given.retain(|_, owner| *owner != port);
+        held.retain(|_, holder| holder.port != port);
     }
 
-    /// Lets `port` enter `address` in its GID table. A `restricted` port may use only the addresses
-    /// assigned to it.
+    /// Lets `port` enter `address` in its GID table at `now`. A `restricted` port may use only the
+    /// addresses assigned to it.
     ///
     /// # Errors
     ///
     /// `EADDRINUSE` if the address belongs to another port, `EPERM` if it is not assigned to
     /// `port`.
-    pub(crate) fn lease(&self, port: PortId, address: Address, restricted: bool) -> Result<()> {
+    pub(crate) fn lease(
+        &self,
+        port: PortId,
+        address: Address,
+        restricted: bool,
+        now: Instant,
+    ) -> Result<()> {
         let Leases { given, held } = &mut *self.0.lock();
         match given.get(&address.gid) {
             Some(&owner) if owner == port => return Ok(()),
@@ -59,11 +82,20 @@ impl AddressLeases {
             None if restricted => return Err(Errno::PERM),
             None => {}
         }
-        let (owner, entries) = held.entry(address).or_insert((port, 0));
-        if *owner != port {
+        let unused = Holder {
+            port,
+            entries: 0,
+            until: None,
+        };
+        let holder = held.entry(address).or_insert(unused);
+        if holder.until.is_some_and(|until| until <= now) {
+            holder.port = port;
+        }
+        if holder.port != port {
             return Err(Errno::ADDRINUSE);
         }
-        *entries += 1;
+        holder.entries += 1;
+        holder.until = None;
         Ok(())
     }
 
@@ -71,13 +103,30 @@ impl AddressLeases {
     /// such entry, the port's lease of the address ends.
     pub(crate) fn release(&self, port: PortId, address: Address) {
         if let Entry::Occupied(mut entry) = self.0.lock().held.entry(address) {
-            let (owner, entries) = entry.get_mut();
-            if *owner != port {
+            let holder = entry.get_mut();
+            if holder.port != port {
                 return;
             }
-            *entries -= 1;
-            if *entries == 0 {
+            holder.entries -= 1;
+            if holder.entries == 0 {
                 entry.remove();
+            }
+        }
+    }
+
+    /// Records that a reset has cleared these entries of the GID table of `port` at `now`. The port
+    /// keeps their addresses for a while, and those of an earlier reset only if there are none.
+    pub(crate) fn cleared(&self, port: PortId, addresses: &[Address], now: Instant) {
+        let held = &mut self.0.lock().held;
+        if !addresses.is_empty() {
+            // So a port holds no more addresses than its table has entries.
+            held.retain(|_, holder| holder.port != port || holder.until.is_none());
+        }
+        for address in addresses {
+            let holder = held.get_mut(address).filter(|holder| holder.port == port);
+            if let Some(holder) = holder {
+                holder.entries -= 1;
+                holder.until = (holder.entries == 0).then(|| now + KEPT);
             }
         }
     }
@@ -98,47 +147,104 @@ mod tests {
         }
     }
 
+    /// Lets a port enter an address at a time, in seconds.
+    struct Table(AddressLeases, Instant);
+
+    impl Table {
+        fn new() -> Self {
+            Self(AddressLeases::default(), Instant::now())
+        }
+
+        fn at(&self, second: u64) -> Instant {
+            self.1 + Duration::from_secs(second)
+        }
+
+        fn lease(&self, port: PortId, address: Address, second: u64) -> Result<()> {
+            self.0.lease(port, address, false, self.at(second))
+        }
+    }
+
     // abi
     #[test]
     fn an_address_is_of_one_port_in_its_vlan() {
-        let leases = AddressLeases::default();
+        let table = Table::new();
         let (plain, tagged) = (address(IP, None), address(IP, Some(5)));
-        leases.lease(ONE, plain, false).unwrap();
-        leases.lease(ONE, plain, false).unwrap();
-        leases.lease(TWO, tagged, false).unwrap();
-        assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));
-        assert_eq!(leases.lease(ONE, tagged, false), Err(Errno::ADDRINUSE));
+        table.lease(ONE, plain, 0).unwrap();
+        table.lease(ONE, plain, 0).unwrap();
+        table.lease(TWO, tagged, 0).unwrap();
+        assert_eq!(table.lease(TWO, plain, 0), Err(Errno::ADDRINUSE));
+        assert_eq!(table.lease(ONE, tagged, 0), Err(Errno::ADDRINUSE));
         // ONE holds the address, so a release by TWO has no effect.
-        leases.release(TWO, plain);
-        leases.release(ONE, plain);
-        assert_eq!(leases.lease(TWO, plain, false), Err(Errno::ADDRINUSE));
-        leases.release(ONE, plain);
-        leases.lease(TWO, plain, false).unwrap();
+        table.0.release(TWO, plain);
+        table.0.release(ONE, plain);
+        assert_eq!(table.lease(TWO, plain, 0), Err(Errno::ADDRINUSE));
+        table.0.release(ONE, plain);
+        table.lease(TWO, plain, 0).unwrap();
+    }
+
+    /// A VM that starts again finds its addresses, however often its device is reset meanwhile.
+    // abi
+    #[test]
+    fn a_port_keeps_its_addresses_for_a_minute_after_a_reset() {
+        let table = Table::new();
+        let [first, second] = [None, Some(5)].map(|vlan| address(IP, vlan));
+        let cleared = |addresses: &[Address], second| {
+            table.0.cleared(ONE, addresses, table.at(second));
+        };
+        for address in [first, first, second] {
+            table.lease(ONE, address, 0).unwrap();
+        }
+        cleared(&[first, first, second], 10);
+        cleared(&[], 20);
+        for address in [first, second] {
+            assert_eq!(table.lease(TWO, address, 69), Err(Errno::ADDRINUSE));
+        }
+        table.lease(ONE, first, 69).unwrap();
+        table.lease(TWO, second, 70).unwrap();
+        assert_eq!(table.lease(ONE, second, 300), Err(Errno::ADDRINUSE));
+        assert_eq!(
+            table.lease(TWO, first, 300),
+            Err(Errno::ADDRINUSE),
+            "it is in use"
+        );
+        // An address that the driver deletes is free at once.
+        table.0.release(TWO, second);
+        table.lease(ONE, second, 300).unwrap();
+        // Addresses of an earlier table are not kept in addition to those of the last one.
+        cleared(&[first, second], 300);
+        table.lease(ONE, second, 301).unwrap();
+        cleared(&[second], 301);
+        table.lease(TWO, first, 302).unwrap();
+        assert_eq!(table.lease(TWO, second, 302), Err(Errno::ADDRINUSE));
+        table.0.take_back(ONE);
+        table.lease(TWO, second, 302).unwrap();
     }
 
     // abi
     #[test]
     fn a_given_address_is_of_its_port_in_all_vlans() {
-        let leases = AddressLeases::default();
+        let table = Table::new();
+        let now = table.at(0);
+        let leases = &table.0;
         let mac = |last| [2, 0, 0, 0, 0, last];
         leases.give(ONE, mac(1), &[IP]);
         leases.give(TWO, mac(2), &[]);
         let other = IpAddr::from([10, 9, 0, 2]);
         for vlan in [None, Some(5)] {
             let given = address(IP, vlan);
-            assert_eq!(leases.lease(TWO, given, false), Err(Errno::ADDRINUSE));
-            leases.lease(ONE, given, true).unwrap();
+            assert_eq!(table.lease(TWO, given, 0), Err(Errno::ADDRINUSE));
+            leases.lease(ONE, given, true, now).unwrap();
             leases.release(ONE, given);
             let other = address(other, vlan);
-            assert_eq!(leases.lease(ONE, other, true), Err(Errno::PERM));
-            leases.lease(TWO, other, false).unwrap();
+            assert_eq!(leases.lease(ONE, other, true, now), Err(Errno::PERM));
+            table.lease(TWO, other, 0).unwrap();
             for (port, last, other) in [(ONE, 1, TWO), (TWO, 2, ONE)] {
                 let own = address(link_local(mac(last)).into(), vlan);
-                leases.lease(port, own, true).unwrap();
-                assert_eq!(leases.lease(other, own, false), Err(Errno::ADDRINUSE));
+                leases.lease(port, own, true, now).unwrap();
+                assert_eq!(table.lease(other, own, 0), Err(Errno::ADDRINUSE));
             }
         }
         leases.take_back(ONE);
-        leases.lease(TWO, address(IP, None), false).unwrap();
+        table.lease(TWO, address(IP, None), 0).unwrap();
     }
 }

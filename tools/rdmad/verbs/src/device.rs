@@ -759,9 +759,10 @@ impl Device {
             self.pds.remove(pd.number());
             self.pds.release(pd.number());
         }
-        for address in self.gids.clear() {
-            self.runtime.address_leases.release(self.port, address);
-        }
+        let addresses = Vec::from_iter(self.gids.clear());
+        let now = self.runtime.scheduler.clock.now();
+        let leases = &self.runtime.address_leases;
+        leases.cleared(self.port, &addresses, now);
     }
 
     /// Destroys a QP. On return no worker uses it any more.

@@ -50,7 +50,8 @@ impl Device {
     fn set_gid(&self, index: u16, address: Address) -> Result<()> {
         let address_leases = &self.runtime().address_leases;
         let restricted = !self.config().addresses.is_empty();
-        if let Err(error) = address_leases.lease(self.port(), address, restricted) {
+        let now = self.runtime().scheduler.clock.now();
+        if let Err(error) = address_leases.lease(self.port(), address, restricted, now) {
             self.gid_refused(address, error);
             return Err(error);
         }

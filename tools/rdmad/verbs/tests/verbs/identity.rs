@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 use roce::headers::{
     Aeth, Body, Bth, Deth, Headers, NakCode, RcRequest, RcResponse, Reth, SendPart, Syndrome,
@@ -15,7 +16,7 @@ use roce::ud::{GSI_QKEY, GSI_QPN};
 use roce::work::With;
 use roce::Psn;
 use tempfile::TempDir;
-use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
+use verbs::{Clock, Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdDelGid, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
@@ -94,7 +95,11 @@ fn del_gid(vm: &Vm, index: u16) {
 // abi
 #[test]
 fn an_address_is_of_one_port_at_a_time() {
-    let world = World::new(2, PathPolicy::Direct);
+    let config = RuntimeConfig {
+        clock: Clock::manual(),
+        ..RuntimeConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
     world.negotiate(&[Feature::GidVlan]);
     let [a, b] = [&world.vms[0], &world.vms[1]];
     let refused = |vm: &Vm| vm.device.status().refused_gids;
@@ -113,10 +118,13 @@ fn an_address_is_of_one_port_at_a_time() {
     assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), Some(EADDRINUSE));
     assert_eq!(add_gid(a, 6, b.gid, 9), Some(EEXIST));
     assert_eq!(add_gid(b, 9, b.gid, 9), None, "the failure left no claim");
-    // Another port gets the address when its owner deletes the last entry, is reset or is detached.
+    // Another port gets the address when its owner deletes the last entry, a minute after its owner
+    // was reset, or when its owner is detached.
     del_gid(a, 6);
     assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), None);
     b.device.reset();
+    assert_eq!(add_gid(a, 1, a.gid, NO_VLAN), Some(EADDRINUSE));
+    world.runtime.advance(Duration::from_secs(60));
     assert_eq!(add_gid(a, 1, a.gid, NO_VLAN), None);
     a.device.detach();
     b.negotiate(&[Feature::GidVlan]);
