@@ -39,7 +39,7 @@ impl Daemon {
         let status = match &args.status {
             Some(path) => {
                 let ports = ports.clone();
-                let look = move || ports.report();
+                let look = move |has_qps| ports.report(has_qps);
                 Some(LineServer::start(
                     path,
                     &args.status_access(),

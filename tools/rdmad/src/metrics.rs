@@ -113,7 +113,7 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
             ("pd", port.pds),
             ("cq", port.cqs),
             ("mr", port.mrs),
-            ("qp", port.qps.len()),
+            ("qp", port.qp_count),
         ];
         // `usize` fits u64.
         counts.map(|(kind, count)| ([("port", &*port.name), ("kind", kind)], count as u64))

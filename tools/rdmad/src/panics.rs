@@ -65,7 +65,7 @@ fn of_the_status_thread() {
     contain::end_process_on_panic(io::stderr);
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
-    let status = Status(|| panic!("planted"));
+    let status = Status(|_| panic!("planted"));
     let _server = LineServer::start(&socket, &Access::default(), status).unwrap();
     // The process ends before the status thread closes the connection.
     let _ = status::show(&socket, Form::Text, &mut Vec::new());

@@ -11,7 +11,6 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use vdev::Listener;
 use verbs::PortRates;
-use virtio_rdma_abi::feature::Features;
 use vswitch::pcap::Captured;
 
 use crate::cli::{check_guest_memory, Args, PortArgs, SocketArgs};
@@ -245,7 +244,7 @@ impl Ports {
             name: port.args.name.clone(),
             mac: port.args.mac.to_string(),
             vfio: port.args.vfio.clone(),
-            driver: port.served.engine.status().features != Features::NONE,
+            driver: port.served.engine.has_driver(),
             group: port.args.group.clone(),
             rate: rates::text(port.args.rates.bytes),
             messages: rates::text(port.args.rates.messages),
@@ -282,18 +281,14 @@ impl Ports {
         work(&mut list.ports[at]).with_context(|| format!("port {name}"))
     }
 
-    /// A report of all ports, with the status of the workers and the counters of the switch.
-    pub fn report(&self) -> Report {
-        let list = self.list.lock();
-        let devices = list
-            .ports
-            .iter()
-            .map(|port| (port.args.name.as_str(), &*port.served.engine));
-        Report::new(
-            self.host.runtime.status(),
-            devices,
-            self.host.switch.stats(),
-        )
+    /// A report of all ports, with the status of the workers and the counters of the switch. The
+    /// QPs are left out unless `has_qps`.
+    pub fn report(&self, has_qps: bool) -> Report {
+        // There may be a million QPs, so the list is not locked while they are visited.
+        let named = |port: &Port| (port.args.name.clone(), port.served.engine.clone());
+        let devices = self.list.lock().ports.iter().map(named).collect();
+        let workers = self.host.runtime.status();
+        Report::new(workers, devices, self.host.switch.stats(), has_qps)
     }
 
     /// Drops all ports, which ends their threads.

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
@@ -79,7 +80,11 @@ pub struct PortReport {
     pub guest_memory: MemoryReport,
     /// Bytes of the mapped memory that are in files of huge pages.
     pub guest_memory_in_huge_pages: u64,
-    pub qps: Vec<QpReport>,
+    /// Number of QPs.
+    #[serde(skip)]
+    pub qp_count: usize,
+    /// The QPs. Empty if only their number was asked for.
+    qps: Vec<QpReport>,
     /// Rate limits that all QPs of the port share.
     pub limits: LimitsReport,
     pub counters: QueriedCounters,
@@ -188,16 +193,18 @@ impl From<Queue> for QueueReport {
 
 impl Report {
     /// Makes a report of the workers, the devices and the switch. Each item of `devices` is the
-    /// name of a port and the port's device.
-    pub fn new<'a>(
+    /// name of a port and the port's device. The QPs are left out unless `has_qps`.
+    pub fn new(
         workers: RuntimeStatus,
-        devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
+        devices: Vec<(String, Arc<Device>)>,
         switch: Vec<Stats>,
+        has_qps: bool,
     ) -> Self {
+        let port = |(name, device): (String, Arc<Device>)| PortReport::new(name, &device, has_qps);
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workers: Workers::from(workers),
-            ports: devices.into_iter().map(PortReport::new).collect(),
+            ports: devices.into_iter().map(port).collect(),
             switch: switch.into_iter().map(Frames::from).collect(),
         }
     }
@@ -233,10 +240,14 @@ impl From<&WorkerStatus> for Worker {
 }
 
 impl PortReport {
-    fn new((name, device): (&str, &Device)) -> Self {
+    fn new(name: String, device: &Device, has_qps: bool) -> Self {
         let status = device.status();
+        let qps = match has_qps {
+            true => device.qp_status(),
+            false => Vec::new(),
+        };
         Self {
-            name: name.to_owned(),
+            name,
             mac: Mac(status.mac).to_string(),
             link: status.link,
             driver: status.features != Features::NONE,
@@ -248,7 +259,8 @@ impl PortReport {
             memory: status.memory.into(),
             guest_memory: status.guest_memory.into(),
             guest_memory_in_huge_pages: status.huge_pages,
-            qps: status.qps.iter().map(QpReport::from).collect(),
+            qp_count: status.qps,
+            qps: qps.iter().map(QpReport::from).collect(),
             limits: LimitsReport {
                 bytes: LimitReport::new(status.rates.bytes, status.throttled.bytes),
                 messages: LimitReport::new(status.rates.messages, status.throttled.messages),

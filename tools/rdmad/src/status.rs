@@ -45,10 +45,11 @@ impl Form {
     }
 }
 
-/// Answers requests with the report that the given function returns.
+/// Answers requests with the report that the given function returns. Its argument is whether the
+/// report has the QPs: the metrics have only their number, and are asked for again and again.
 pub struct Status<F>(pub F);
 
-impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
+impl<F: Fn(bool) -> Report + Send + 'static> Answers for Status<F> {
     const KIND: Kind = Kind::Status;
     const MAX_REQUEST: usize = 16;
     const TAKES_DESCRIPTORS: bool = false;
@@ -61,9 +62,9 @@ impl<F: Fn() -> Report + Send + 'static> Answers for Status<F> {
     ) -> io::Result<Option<Vec<u8>>> {
         let look = &self.0;
         let text = match Form::of(request) {
-            Some(Form::Text) => look().to_string(),
-            Some(Form::Json) => serde_json::to_string(&look())? + "\n",
-            Some(Form::Metrics) => metrics::text(look()),
+            Some(Form::Text) => look(true).to_string(),
+            Some(Form::Json) => serde_json::to_string(&look(true))? + "\n",
+            Some(Form::Metrics) => metrics::text(look(false)),
             None => return Err(io::Error::other("unknown request")),
         };
         Ok(Some(text.into_bytes()))
@@ -91,7 +92,7 @@ mod tests {
     fn a_question_has_three_forms() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("status");
-        let look = || Report::new(RuntimeStatus::default(), [], Vec::new());
+        let look = |has_qps| Report::new(RuntimeStatus::default(), vec![], vec![], has_qps);
         let _server = LineServer::start(&path, &Access::default(), Status(look)).unwrap();
         for (form, begins) in [
             (Form::Text, "virtio-rdmad"),

@@ -3,6 +3,7 @@
 //! The status of a running device. Reading it takes no lock that a worker holds for long.
 
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::RspQueryCounters;
@@ -11,6 +12,7 @@ use virtio_rdma_abi::ib::{QpState, QpType};
 use virtio_rdma_abi::number::Qpn;
 
 use crate::port_pace::{PortRates, Throttled};
+use crate::qp::Qp;
 use crate::Device;
 
 /// The data path to the peer of a connection.
@@ -75,8 +77,8 @@ pub struct DeviceStatus {
     /// Number of addresses that the driver tried to enter in the GID table and that the port may
     /// not use.
     pub refused_gids: u64,
-    /// QPs, in the order of their numbers.
-    pub qps: Vec<QpStatus>,
+    /// Number of QPs.
+    pub qps: usize,
     /// Memory that the device has allocated or reserved for the VM.
     pub memory: MemoryStatus,
     /// Guest memory that the device has mapped.
@@ -123,31 +125,39 @@ pub struct RuntimeStatus {
 }
 
 impl Device {
-    /// The status of the device.
+    /// Whether a driver has set the device up.
+    pub fn has_driver(&self) -> bool {
+        self.negotiated() != Features::NONE
+    }
+
+    /// The status of each QP, in the order of their numbers.
+    pub fn qp_status(&self) -> Vec<QpStatus> {
+        let status = |qp: Arc<Qp>| {
+            Some(QpStatus {
+                qpn: qp.number,
+                qp_type: qp.init.qp_type,
+                state: qp.state()?,
+                user: qp.init.user,
+                peer: qp.summary.peer(),
+                rate_limit: Some(qp.summary.rate()).filter(|&rate| rate != 0),
+            })
+        };
+        self.qps.iter().filter_map(status).collect()
+    }
+
+    /// The status of the device. The time that this takes does not depend on the number of its
+    /// objects.
     pub fn status(&self) -> DeviceStatus {
         let (mapped, mappable) = self.space.mapped();
         DeviceStatus {
             mac: self.mac(),
             link: self.link_is_up(),
             features: self.negotiated(),
-            pds: self.pds.iter().count(),
-            cqs: self.cqs.iter().count(),
-            mrs: self.mrs.numbers().len(),
+            pds: self.pds.len(),
+            cqs: self.cqs.len(),
+            mrs: self.mrs.len(),
             refused_gids: self.refused_gids.load(Ordering::Relaxed),
-            qps: self
-                .qps
-                .iter()
-                .filter_map(|qp| {
-                    Some(QpStatus {
-                        qpn: qp.number,
-                        qp_type: qp.init.qp_type,
-                        state: qp.state()?,
-                        user: qp.init.user,
-                        peer: qp.summary.peer(),
-                        rate_limit: Some(qp.summary.rate()).filter(|&rate| rate != 0),
-                    })
-                })
-                .collect(),
+            qps: self.qps.len(),
             memory: MemoryStatus {
                 used: self.budget().used(),
                 limit: self.budget().limit(),

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -32,6 +33,8 @@ pub(crate) struct Table<N, T> {
     common: u32,
     blocks: Box<[Block<T>]>,
     free: Mutex<Free>,
+    /// Number of objects.
+    count: AtomicUsize,
     number: PhantomData<N>,
 }
 
@@ -133,6 +136,7 @@ impl<N: Number, T> Table<N, T> {
                 order: Shuffle::new(secret.another(), numbers.end.saturating_sub(common)),
                 returned: VecDeque::new(),
             }),
+            count: AtomicUsize::new(0),
             number: PhantomData,
         }
     }
@@ -221,7 +225,14 @@ impl<N: Number, T> Table<N, T> {
     /// Removes the object with this number and returns it. The number stays reserved until
     /// [`release`](Self::release).
     pub(crate) fn remove(&self, number: N) -> Option<Arc<T>> {
-        self.slot(number)?.set(None)
+        let removed = self.slot(number)?.set(None)?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Some(removed)
+    }
+
+    /// Number of objects. Unlike a walk over [`iter`](Self::iter), this visits none.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Frees the number of a removed object.
@@ -237,6 +248,7 @@ impl<N: Number, T> Table<N, T> {
         blocks
             .flat_map(|block| block.iter())
             .filter_map(|slot| slot.object.load_full())
+            .inspect(|_| note_reference())
     }
 
     /// The slot of `number`, if its block is allocated.
@@ -266,6 +278,7 @@ impl<N: Number, T> Reserved<'_, N, T> {
     pub(crate) fn insert(mut self, object: Arc<T>) -> N {
         self.inserted = true;
         self.table.make_slot(self.number).set(Some(object));
+        self.table.count.fetch_add(1, Ordering::Relaxed);
         self.number
     }
 }
@@ -299,11 +312,13 @@ mod tests {
         all.sort();
         assert_eq!(all, [1, 2, 3].map(Qpn::new));
         assert!(table.reserve().is_none());
+        assert_eq!(table.len(), 3);
         for number in [3, 1].map(Qpn::new) {
             assert_eq!(table.remove(number).as_deref(), Some(&number));
             assert!(table.remove(number).is_none());
             table.release(number);
         }
+        assert_eq!(table.len(), 1);
         assert_eq!(
             table.reserve().unwrap().insert(Arc::new(Qpn::new(3))).get(),
             3

@@ -423,6 +423,11 @@ impl MrTable {
         self.table.release(number);
     }
 
+    /// Number of MRs.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
     /// The numbers of all MRs.
     pub(crate) fn numbers(&self) -> Vec<MrNumber> {
         self.table.iter().map(|mr| mr.number).collect()

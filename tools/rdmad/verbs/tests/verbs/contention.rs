@@ -3,7 +3,7 @@
 //! The number of read-modify-writes of words that other threads write too. Each such operation
 //! costs a transfer of a cache line between processors.
 
-use verbs::{shared_writes, PathPolicy};
+use verbs::{shared_writes, DeviceStatus, PathPolicy};
 use virtio_rdma_abi::ib::{SigType, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 
@@ -62,4 +62,34 @@ fn messages_of_scattered_memory_write_to_few_shared_words() {
         let text = format!("{opcode:?}: {count} for {MESSAGES} messages");
         assert!((1..=MOST * MESSAGES).contains(&count), "{text}");
     }
+}
+
+/// The status of a device takes no reference to a single object, however many there are.
+#[test]
+fn the_status_visits_no_object() {
+    const QPS: u64 = 50;
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 16);
+    let cost = |work: &dyn Fn()| {
+        let before = shared_writes();
+        work();
+        shared_writes() - before
+    };
+    let status = || cost(&|| drop(vm.device.status()));
+    let (before, without) = (vm.device.status(), status());
+    let _objects: Vec<_> = (0..QPS)
+        .map(|_| {
+            let qp = Qp::new(vm, &cq, &cq, Options::default());
+            (Cq::new(vm, 16), vm.mr(4096), qp)
+        })
+        .collect();
+    assert_eq!(status(), without);
+    let after = vm.device.status();
+    let counts = |status: &DeviceStatus| [status.qps, status.cqs, status.mrs];
+    let expected = counts(&before).map(|count| count + QPS as usize);
+    assert_eq!(counts(&after), expected);
+    // Each QP is visited only if it is asked for.
+    let each = cost(&|| assert_eq!(vm.device.qp_status().len(), after.qps));
+    assert!(each >= QPS, "{each}");
 }
