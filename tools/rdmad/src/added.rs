@@ -3,8 +3,8 @@
 //! Limits of the ports that `ctl` adds and the state file restores.
 //!
 //! The next daemon makes the sockets of such ports with its own rights, perhaps those of root, and
-//! before it is in its sandbox. What the file says may come from a daemon that was taken over, or
-//! from a user of `--ctl-group`. So the sockets must be where the command line says that sockets of
+//! before it is in its sandbox. A daemon that was taken over, or a user of `--ctl-group`, may have
+//! written the file. So the sockets must be where the command line says that sockets of
 //! ports are.
 
 use std::path::{self, Component, Path, PathBuf};

@@ -178,7 +178,7 @@ pub struct Args {
     pub spare_ports: Option<u16>,
 
     /// Write what the command ctl changes to this file, and restore it at the next start: ports,
-    /// limits, and the level of the log. No other daemon may use the file's folder.
+    /// limits, and the level of the log. No other daemon may use the file.
     #[arg(long, value_name = "FILE", requires = "ctl")]
     pub state: Option<PathBuf>,
 

@@ -174,6 +174,10 @@ fn the_keeper_is_confined_and_ends_with_the_daemon() {
     let status = fs::read_to_string(&keeper).unwrap();
     assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
     assert!(status.contains("Seccomp:\t2\n"), "{status}");
+    for set in ["CapPrm", "CapEff", "CapAmb"] {
+        let none = format!("{set}:\t0000000000000000\n");
+        assert!(status.contains(&none), "{status}");
+    }
     // A process that has ended but was not waited for has no field `VmSize`.
     let is_alive = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.contains("VmSize"));
     assert!(is_alive(&keeper));

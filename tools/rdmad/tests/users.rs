@@ -73,7 +73,7 @@ fn refused(args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// Who may do what with a file.
+/// Mode, user and group of a file.
 fn rights(path: &Path) -> (u32, u32, u32) {
     let stat = fs::symlink_metadata(path).unwrap();
     (stat.mode() & 0o7777, stat.uid(), stat.gid())

@@ -4,8 +4,8 @@
 
 use rustix::io::Errno;
 use rustix::thread::{
-    capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs, CapabilitySet, CapabilitySets,
+    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs, CapabilitySet, CapabilitySets,
 };
 
 use crate::Error;
@@ -15,14 +15,10 @@ pub(crate) fn refuse_new() -> Result<(), Error> {
     set_no_new_privs(true).map_err(failure)
 }
 
-/// Drops all capabilities of the calling thread except those in `kept`. The thread need not have
-/// the capabilities in `kept`.
-pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
+/// Drops all capabilities of the calling thread.
+pub(crate) fn drop_all() -> Result<(), Error> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        if kept.contains(capability) {
-            continue;
-        }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             // The kernel knows no capability with this number or a higher one.
@@ -38,13 +34,12 @@ pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(failure(error)),
     }
-    let had = capabilities(None).map_err(failure)?;
-    let left = CapabilitySets {
-        effective: had.effective & kept,
-        permitted: had.permitted & kept,
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
         inheritable: CapabilitySet::empty(),
     };
-    set_capabilities(None, left).map_err(failure)
+    set_capabilities(None, none).map_err(failure)
 }
 
 fn failure(error: Errno) -> Error {

@@ -13,7 +13,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
-use rustix::thread::{gettid, CapabilitySet, Pid};
+use rustix::thread::{gettid, Pid};
 
 use crate::filter::{self, Filters};
 use crate::{landlocked, privileges, violation, Error, Kind, FILTERS};
@@ -81,9 +81,7 @@ pub fn confine_main() -> Result<bool, Error> {
 }
 
 /// Confines the keeper, a process with one thread. The keeper may remove files in `directories`. If
-/// there are `folders`, it may replace files there; otherwise it may connect sockets. It retains
-/// `CAP_DAC_OVERRIDE` if it has this capability, to connect to a monitor that runs as another user
-/// than the daemon.
+/// there are `folders`, it may replace files there; otherwise it may connect sockets.
 ///
 /// # Errors
 ///
@@ -95,7 +93,7 @@ pub fn confine_keeper<'a>(
     violation::set_kind(Kind::Keeper);
     violation::install().map_err(Error::Signal)?;
     privileges::refuse_new()?;
-    privileges::drop_but(CapabilitySet::DAC_OVERRIDE)?;
+    privileges::drop_all()?;
     landlocked::allow_keeper(directories, folders)?;
     filter::apply_keeper(!folders.is_empty())
 }
@@ -106,7 +104,7 @@ fn confine(filters: &Filters, kind: Kind) -> Result<bool, Error> {
     let mut confined = CONFINED.lock();
     confined.push(gettid());
     drop(confined);
-    privileges::drop_but(CapabilitySet::empty())?;
+    privileges::drop_all()?;
     let has_landlock = landlocked::allow_nothing()?;
     filters.apply(kind)?;
     Ok(has_landlock)

@@ -69,8 +69,7 @@ impl UnixPeer {
         connected
     }
 
-    /// Discards the datagrams that arrived before the connection, from whomever. Few of the peer may
-    /// be among them.
+    /// Discards the datagrams that arrived before the connection. Any process may have sent them.
     fn discard_waiting(&self) {
         let is_there = || rustix::net::recv(self, &mut [0; 1][..], RecvFlags::empty()).is_ok();
         let _ = (0..MAX_WAITING).take_while(|_| is_there()).count();

@@ -138,7 +138,7 @@ fn what_arrives_without_a_peer_is_dropped() {
         settle(now, [left]);
         assert!(receive_frame(&left.engine).is_none());
         assert!(left.refused() > refused);
-        // What waits in the socket when the peer comes was not sent by the peer.
+        // This frame waits in the socket when the peer comes.
         stranger.send_to(&forged[0], dir.path().join("l")).unwrap();
         number += 1;
         number
