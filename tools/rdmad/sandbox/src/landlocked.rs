@@ -60,3 +60,60 @@ fn handle(files: BitFlags<AccessFs>) -> Result<RulesetCreated, RulesetError> {
         .and_then(|rules| rules.scope(Scope::from_all(KNOWN)))
         .and_then(Ruleset::create)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::process::Command;
+    use std::ptr::null;
+    use std::thread;
+
+    use rustix::io::Errno;
+    use rustix::process::{test_kill_process, Pid};
+
+    use super::*;
+
+    /// The first version of Landlock with scopes.
+    const SCOPES: i64 = 6;
+
+    fn version() -> i64 {
+        const VERSION: u32 = 1;
+        let none = null::<u8>();
+        // SAFETY: With this flag, the call has no attributes and only returns a number.
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) }
+    }
+
+    /// Landlock by itself, without filters of system calls: sockets without a path, and signals.
+    #[test]
+    fn processes_outside_are_out_of_reach() {
+        let name = format!("landlocked-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let id = Pid::from_child(&child);
+        let reach = move || {
+            let connected = UnixStream::connect_addr(&address).map(drop);
+            (
+                connected.map_err(|error| error.kind()),
+                test_kill_process(id),
+            )
+        };
+        let free = thread::spawn(reach.clone()).join().unwrap();
+        let confined = thread::spawn(move || {
+            allow_nothing().unwrap();
+            reach()
+        });
+        let confined = confined.join().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(free, (Ok(()), Ok(())));
+        if version() >= SCOPES {
+            assert_eq!(
+                confined,
+                (Err(ErrorKind::PermissionDenied), Err(Errno::PERM))
+            );
+        }
+    }
+}

@@ -38,9 +38,17 @@ fn a_keeper_replaces_files_in_its_folder_alone() {
             OFlags::RDONLY,
             OFlags::WRONLY,
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            // Landlock alone refuses to truncate a file, but not to open it.
             OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC,
+            OFlags::WRONLY | OFlags::CREATE,
         ] {
             let error = open("state".as_ref(), flags).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{flags:?}");
+        }
+        // Files for reading, new or not. The last mode has the bits of reading and of writing.
+        for mode in [OFlags::RDONLY, OFlags::RDWR, OFlags::RWMODE] {
+            let flags = mode | OFlags::CREATE | OFlags::EXCL;
+            let error = open("further".as_ref(), flags).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{flags:?}");
         }
         let error = open(&path.join("state"), create).unwrap_err();
