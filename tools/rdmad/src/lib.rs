@@ -145,7 +145,7 @@ fn run(
              {error}): limit it by MemoryMax= or a control group"
         );
     }
-    limits::raise(args.ports.len() + restored.added.len());
+    limits::raise(args.most_ports());
     let daemon = Daemon::start(args, state, restored.added, dedicated, level)?;
     let listeners = Listeners::open(args.ready_fd)?;
     if args.sandbox == Sandbox::On {

@@ -43,9 +43,10 @@ fn start(dir: &Path) -> Child {
     ready(daemon(&["--port", &port, "--ready-fd", "1"]))
 }
 
-/// Like [`start`], with a soft and a hard limit of open files.
-fn start_limited(dir: &Path, soft: u32, hard: u32) -> Child {
-    let daemon = daemon(&["--port", &port(dir, "a"), "--ready-fd", "1"]);
+/// Like [`start`], with a soft and a hard limit of open files, and more arguments.
+fn start_limited(dir: &Path, soft: u32, hard: u32, more: &[&str]) -> Child {
+    let port = port(dir, "a");
+    let daemon = daemon(&[&["--port", &port, "--ready-fd", "1"], more].concat());
     let mut limited = Command::new("sh");
     limited
         .args([
@@ -385,7 +386,7 @@ fn sleeps(child: &Child, thread: &str) -> usize {
 #[test]
 fn the_limit_on_open_files_is_raised_or_said_to_be_low() {
     let dir = tempfile::tempdir().unwrap();
-    let mut child = start_limited(dir.path(), 64, 1000);
+    let mut child = start_limited(dir.path(), 64, 1000, &[]);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
     let line = limits
         .lines()
@@ -398,12 +399,22 @@ fn the_limit_on_open_files_is_raised_or_said_to_be_low() {
     log.read_to_string(&mut text).unwrap();
     assert!(!text.contains("open files"), "{text}");
 
-    let mut child = start_limited(dir.path(), 64, 64);
+    let mut child = start_limited(dir.path(), 64, 64, &[]);
     let mut log = child.stderr.take().unwrap();
     assert!(end(child, Signal::TERM));
     text.clear();
     log.read_to_string(&mut text).unwrap();
     assert!(text.contains("limit on open files is 64"), "{text}");
+
+    // Ports that are added later count too.
+    let ctl = dir.path().join("ctl").display().to_string();
+    let more = ["--ctl", &ctl, "--spare-ports", "4"];
+    let mut child = start_limited(dir.path(), 64, 1000, &more);
+    let mut log = child.stderr.take().unwrap();
+    assert!(end(child, Signal::TERM));
+    text.clear();
+    log.read_to_string(&mut text).unwrap();
+    assert!(text.contains("is 1000, 5 ports may need"), "{text}");
 }
 
 #[test]
@@ -411,7 +422,7 @@ fn without_descriptors_clients_wait_and_nothing_spins() {
     const LIMIT: usize = 64;
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("a.vfio");
-    let child = start_limited(dir.path(), LIMIT as u32, LIMIT as u32);
+    let child = start_limited(dir.path(), LIMIT as u32, LIMIT as u32, &[]);
     let mut first = vfio_user::Client::new(&socket).unwrap();
     let mut iova = 0;
     while descriptors(&child, LIMIT) < LIMIT {
