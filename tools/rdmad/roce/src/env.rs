@@ -61,6 +61,11 @@ pub trait Output {
         let _ = (to, ticket);
         false
     }
+    /// Whether the caller has no time left for further frames. `transmit` sends at least one frame,
+    /// then stops with [`Pause::Budget`](crate::Pause::Budget).
+    fn is_spent(&self) -> bool {
+        false
+    }
     /// Counts an incident, if the environment has counters.
     fn count(&mut self, what: Incident) {
         let _ = what;

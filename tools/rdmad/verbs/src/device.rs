@@ -9,6 +9,7 @@ use std::thread;
 
 use budget::{Charge, MemoryBudget};
 use contain::contain;
+use crossbeam_utils::CachePadded;
 use dma::DmaSpace;
 use roce::frame::Lane;
 use roce::FramePort;
@@ -39,13 +40,14 @@ use crate::qp::Qp;
 use crate::rfc_queues::RfcQueues;
 use crate::runtime::{
     Exclusive, Flow, FlowKey, IdleGap, PortFlows, QpKey, ReadySet, Runtime, SharedRuntime, TurnEnd,
-    Watch,
+    TurnStart, Watch,
 };
 use crate::shared::Mutex;
 use crate::srq::Srq;
 use crate::table::Table;
+use crate::turn::{done, TurnBudget, TURN};
 use crate::virtqueues::Virtqueues;
-use crate::wire::Leftover;
+use crate::wire::Leftovers;
 
 /// Proof that the QP is registered for a turn once the frame port has room.
 #[derive(Debug)]
@@ -92,7 +94,7 @@ pub struct Device {
     /// Whether the device has failed: its objects are not used until the next reset.
     failed: AtomicBool,
     link: AtomicBool,
-    pub(crate) control: Mutex<()>,
+    pub(crate) control: CachePadded<Mutex<()>>,
     pub(crate) pds: Table<Pdn, Pd>,
     pub(crate) mrs: MrTable,
     pub(crate) cqs: Table<Cqn, Cq>,
@@ -110,28 +112,39 @@ pub struct Device {
     /// The port's rate limits, which its QPs share.
     pub(crate) pacer: PortPacer,
     flows: PortFlows,
-    /// CQs whose doorbell was rung, or whose deadline has passed.
-    ready_cqs: ReadySet<Cqn>,
     /// Deadlines of CQs that delay events.
     pub(crate) deadlines: Deadlines,
+    doorbells: CachePadded<Doorbells>,
+    pub(crate) arrivals: CachePadded<Arrivals>,
+    /// The packets that are on the way.
+    load: CachePadded<PortLoad>,
+    /// When packets of other ports arrived.
+    pub(crate) heard: CachePadded<Heard>,
+    /// QPs that wait for room in the frame port, or for room for responses.
+    blocked: CachePadded<Blocked>,
+    /// The lane of `blocked` for QPs that wait for room for responses.
+    responses: Lane,
+}
+
+/// State that doorbells write. It has cache lines of its own: every turn reads the other words of a
+/// device.
+struct Doorbells {
+    /// CQs whose doorbell was rung, or whose deadline has passed.
+    ready_cqs: ReadySet<Cqn>,
     /// Event queues in which the driver placed buffers since their last turn.
     ready_events: ReadySet<EventQueue>,
-    /// Whether frames have arrived, or the frame port has room again.
-    has_frames: AtomicBool,
     /// Detects idle gaps between doorbells.
     idle_gap: IdleGap,
+}
+
+/// State that deliveries of frames write, also on cache lines of its own.
+pub(crate) struct Arrivals {
+    /// Whether frames have arrived, or the frame port has room again.
+    has_frames: AtomicBool,
     /// Only one worker at a time receives frames, so frames stay in order.
     receiving: Exclusive,
     /// Received frames that are left for the next turn.
-    pub(crate) leftover: Leftover,
-    /// The packets that are on the way.
-    load: PortLoad,
-    /// When packets of other ports arrived.
-    pub(crate) heard: Heard,
-    /// QPs that wait for room in the frame port, or for room for responses.
-    blocked: Blocked,
-    /// The lane of `blocked` for QPs that wait for room for responses.
-    responses: Lane,
+    pub(crate) leftover: Leftovers,
 }
 
 /// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
@@ -189,7 +202,7 @@ impl Device {
                 features: AtomicU64::new(0),
                 failed: AtomicBool::new(false),
                 link: AtomicBool::new(false),
-                control: Mutex::new(()),
+                control: CachePadded::new(Mutex::new(())),
                 pds: Table::new(secret, 1..limits.max_pd + 1),
                 mrs: MrTable::new(
                     secret,
@@ -214,16 +227,20 @@ impl Device {
                     limits.max_qp + 1,
                     runtime.shared().scheduler.workers(),
                 ),
-                ready_cqs: ReadySet::new(limits.max_cq),
                 deadlines: Deadlines::default(),
-                ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
-                has_frames: AtomicBool::new(false),
-                idle_gap: IdleGap::new(runtime.shared().scheduler.clock.now()),
-                receiving: Exclusive::default(),
-                leftover: Leftover::default(),
-                load: PortLoad::default(),
-                heard: Heard::new(runtime.shared().scheduler.clock.now()),
-                blocked: Blocked::new(frames.lanes() + 1, limits.max_qp + 1),
+                doorbells: CachePadded::new(Doorbells {
+                    ready_cqs: ReadySet::new(limits.max_cq),
+                    ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
+                    idle_gap: IdleGap::new(runtime.shared().scheduler.clock.now()),
+                }),
+                arrivals: CachePadded::new(Arrivals {
+                    has_frames: AtomicBool::new(false),
+                    receiving: Exclusive::default(),
+                    leftover: Leftovers::default(),
+                }),
+                load: CachePadded::new(PortLoad::default()),
+                heard: CachePadded::new(Heard::new(runtime.shared().scheduler.clock.now())),
+                blocked: CachePadded::new(Blocked::new(frames.lanes() + 1, limits.max_qp + 1)),
                 responses: responses_behind(frames.lanes()),
                 frames,
                 _fixed: budget.charge(fixed).ok(),
@@ -246,7 +263,7 @@ impl Device {
             self.virtqueues.fail("its last reset panicked");
         }
         // If the device had failed, workers have skipped its ready queues.
-        self.port_ready();
+        self.notifications_ready();
     }
 
     /// Marks the device as failed: its driver broke the rules, its memory is lost, or work for it
@@ -304,9 +321,9 @@ impl Device {
             }
             Doorbell::Cq(cqn) => {
                 if self.cqs.with(cqn, |cq| cq.doorbell_page == page) == Some(true)
-                    && self.ready_cqs.insert(cqn)
+                    && self.doorbells.ready_cqs.insert(cqn)
                 {
-                    self.port_ready();
+                    self.notifications_ready();
                 }
             }
             // Receives are fetched when messages arrive.
@@ -320,8 +337,8 @@ impl Device {
     pub fn notified(&self, queue: u16) {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
-            if queue >= FIRST_EVENT_QUEUE && self.ready_events.insert(EventQueue(queue)) {
-                self.port_ready();
+            if queue >= FIRST_EVENT_QUEUE && self.doorbells.ready_events.insert(EventQueue(queue)) {
+                self.notifications_ready();
             }
             return;
         }
@@ -373,8 +390,8 @@ impl Device {
 
     /// Called when the frame port has received frames, or has room again.
     pub fn frames_ready(&self) {
-        if !self.has_frames.swap(true, Ordering::AcqRel) {
-            self.port_ready();
+        if !self.arrivals.has_frames.swap(true, Ordering::AcqRel) {
+            self.runtime.scheduler.make_ready(&self.flows, Flow::FRAMES);
         }
     }
 
@@ -382,8 +399,8 @@ impl Device {
     /// worker of the port sleeps, the thread handles the frames itself. The thread must not be a
     /// worker or hold a lock that a turn or an interrupt needs.
     pub fn serve_frames_here(&self) {
-        if !self.has_frames.swap(true, Ordering::AcqRel) {
-            self.runtime.serve_here(&self.flows, Flow::PORT);
+        if !self.arrivals.has_frames.swap(true, Ordering::AcqRel) {
+            self.runtime.serve_here(&self.flows, Flow::FRAMES);
         }
     }
 
@@ -467,6 +484,12 @@ impl Device {
         &self.runtime
     }
 
+    /// The budget of a turn that starts now.
+    pub(crate) fn turn_budget(&self) -> TurnBudget<'_> {
+        let clock = &self.runtime.scheduler.clock;
+        TurnBudget::new(clock, clock.now(), TURN)
+    }
+
     pub(crate) fn events(&self) -> &EventQueues {
         &self.events
     }
@@ -504,15 +527,22 @@ impl Device {
     /// notification. If `is_request_response` is true and all workers sleep, that thread itself may
     /// serve the QP.
     fn posted(&self, qpn: Qpn, is_request_response: bool) {
-        let serve = || {
+        let serve = |now| {
+            let start = TurnStart { now, budget: TURN };
             self.contained(|| {
-                let end = self.serve_qp(qpn, &Watch::nothing());
+                done::begin();
+                let end = self.serve_qp(qpn, start, &Watch::nothing());
                 self.runtime
                     .scheduler
                     .end_turn(&self.flows, Flow::of(qpn), end);
             });
         };
-        if is_request_response && self.runtime.scheduler.serve_at_once(&self.idle_gap, serve) {
+        if is_request_response
+            && self
+                .runtime
+                .scheduler
+                .serve_at_once(&self.doorbells.idle_gap, serve)
+        {
             self.virtqueues.send_interrupts();
         } else {
             self.qp_ready(qpn);
@@ -527,9 +557,11 @@ impl Device {
             .make_ready(&self.flows, Flow::of(qpn));
     }
 
-    /// Requests a turn for the port's own work: frames, event queues and CQs.
-    fn port_ready(&self) {
-        self.runtime.scheduler.make_ready(&self.flows, Flow::PORT);
+    /// Requests a turn for event queues and CQs.
+    fn notifications_ready(&self) {
+        self.runtime
+            .scheduler
+            .make_ready(&self.flows, Flow::NOTIFICATIONS);
     }
 
     /// The scheduler's flows of the port.
@@ -550,7 +582,7 @@ impl Device {
     pub(crate) fn is_served(&self, flow: Flow) -> bool {
         match flow.qpn() {
             Some(qpn) => self.qps.with(qpn, Qp::is_served) == Some(true),
-            None => self.receiving.is_busy(),
+            None => flow == Flow::FRAMES && self.arrivals.receiving.is_busy(),
         }
     }
 
@@ -629,9 +661,9 @@ impl Device {
             }
             None => {
                 self.deadlines.expired(self, |cqn| {
-                    self.ready_cqs.insert(cqn);
+                    self.doorbells.ready_cqs.insert(cqn);
                 });
-                self.port_ready();
+                self.notifications_ready();
             }
         }
     }
@@ -644,14 +676,16 @@ impl Device {
     }
 
     /// Gives a flow a turn. `watch` holds the queues that the calling worker watches.
-    pub(crate) fn serve(self: &Arc<Self>, flow: Flow, watch: &Watch) -> TurnEnd {
+    pub(crate) fn serve(self: &Arc<Self>, flow: Flow, start: TurnStart, watch: &Watch) -> TurnEnd {
+        done::begin();
         let turn = || match flow.qpn() {
             Some(qpn) => {
-                let end = self.serve_qp(qpn, watch);
+                let end = self.serve_qp(qpn, start, watch);
                 self.pass_room_on();
                 end
             }
-            None => self.serve_port(),
+            None if flow == Flow::FRAMES => self.serve_frames(start),
+            None => self.serve_notifications(start),
         };
         self.contained(turn).unwrap_or_else(|| {
             self.drop_frames();
@@ -659,60 +693,87 @@ impl Device {
         })
     }
 
+    /// The budget of a turn that began with `start`.
+    pub(crate) fn budget_of(&self, start: TurnStart) -> TurnBudget<'_> {
+        TurnBudget::new(&self.runtime.scheduler.clock, start.now, start.budget)
+    }
+
     /// Gives QP `qpn` a turn, if it exists.
-    fn serve_qp(&self, qpn: Qpn, watch: &Watch) -> TurnEnd {
+    fn serve_qp(&self, qpn: Qpn, start: TurnStart, watch: &Watch) -> TurnEnd {
         match self.qps.get(qpn) {
-            Some(qp) => qp.serve(self, watch),
+            Some(qp) => qp.serve(self, start, watch),
             None => TurnEnd::default(),
         }
     }
 
-    /// Gives the port's own work a turn: the frames, one ready event queue and one ready CQ.
-    fn serve_port(self: &Arc<Self>) -> TurnEnd {
-        let mut end = TurnEnd::default();
-        if self.take_frames() {
-            end = self.serve_frames();
-        }
-        if let Some(queue) = self.ready_events.take() {
-            if self.events.resume(queue.0) {
-                self.ready_events.insert(queue);
+    /// Gives notifications a turn: sends events that wait for buffers, and handles doorbells and
+    /// deadlines of CQs.
+    fn serve_notifications(&self, start: TurnStart) -> TurnEnd {
+        let budget = self.budget_of(start);
+        while let Some(queue) = self.doorbells.ready_events.take() {
+            if self.events.resume(queue.0, &budget) {
+                self.doorbells.ready_events.insert(queue);
+            }
+            if budget.is_spent() {
+                break;
             }
         }
-        if let Some(cqn) = self.ready_cqs.take() {
+        while !budget.is_spent() {
+            let Some(cqn) = self.doorbells.ready_cqs.take() else {
+                break;
+            };
+            budget.charge_notification();
             if let Some(cq) = self.cqs.get(cqn) {
                 cq.doorbell(self, &self.space.enter());
             }
         }
-        end.again |= !self.ready_events.is_empty() || !self.ready_cqs.is_empty();
-        end
+        self.runtime.note_turn(budget.spent());
+        TurnEnd {
+            again: !self.doorbells.ready_events.is_empty() || !self.doorbells.ready_cqs.is_empty(),
+            cost: budget.cost(),
+        }
     }
 
     /// Returns and clears `has_frames`. Later frames set it again.
     #[inline]
     fn take_frames(&self) -> bool {
-        self.has_frames.load(Ordering::Relaxed) && self.has_frames.swap(false, Ordering::AcqRel)
+        self.arrivals.has_frames.load(Ordering::Relaxed)
+            && self.arrivals.has_frames.swap(false, Ordering::AcqRel)
     }
 
-    fn serve_frames(self: &Arc<Self>) -> TurnEnd {
-        // One QP that waits for room on each lane gets a turn. If there is still room after that
-        // turn, the next QP gets a turn.
-        let has_room = |lane| self.has_room(lane);
-        self.blocked.wake(has_room, |lane, qpn| {
-            if lane == self.responses {
-                self.qps.with(qpn, Qp::comes_next);
-            }
-            self.qp_ready(qpn);
+    fn serve_frames(self: &Arc<Self>, start: TurnStart) -> TurnEnd {
+        if !self.take_frames() {
+            return TurnEnd::default();
+        }
+        let taken = self.arrivals.receiving.run(|| {
+            let budget = self.budget_of(start);
+            self.wake_blocked(&budget);
+            crate::wire::receive(self, &budget)
         });
-        let Some(taken) = self.receiving.run(|| crate::wire::receive(self)) else {
+        let Some(taken) = taken else {
             return TurnEnd::default();
         };
         let mut end = taken.result;
         end.again |= taken.again;
         if end.again {
             // The caller makes the flow ready when its turn ends.
-            self.has_frames.store(true, Ordering::Release);
+            self.arrivals.has_frames.store(true, Ordering::Release);
         }
         end
+    }
+
+    /// Requests a turn for one QP that waits for room on each lane with room. If there is still room
+    /// after that turn, the next QP gets a turn.
+    fn wake_blocked(&self, budget: &TurnBudget<'_>) {
+        let has_room = |lane| self.has_room(lane);
+        self.blocked.wake(has_room, |lane, qpn| {
+            let _ = budget.charge_work_request();
+            done::notified(1);
+            if lane == self.responses {
+                self.qps.with(qpn, Qp::comes_next);
+            }
+            self.qp_ready(qpn);
+        });
     }
 
     /// Drops the frames that arrived for the failed device, so the frames' buffers return to the

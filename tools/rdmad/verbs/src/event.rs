@@ -11,10 +11,8 @@ use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
 use crate::shared::Mutex;
+use crate::turn::{done, TurnBudget};
 use crate::virtqueues::Virtqueues;
-
-/// Largest number of events sent in a turn.
-const EVENTS_A_TURN: usize = 256;
 
 /// The object to which an event belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,20 +164,22 @@ impl EventQueues {
         }
     }
 
-    /// Sends the waiting events of virtqueue `queue` until its buffers are used up or
-    /// `EVENTS_A_TURN` events are sent. Returns whether more events may be sendable now.
-    pub(crate) fn resume(&self, queue: u16) -> bool {
+    /// Sends the waiting events of virtqueue `queue` until its buffers or the turn's budget are
+    /// used up. Returns whether more events may be sendable now.
+    pub(crate) fn resume(&self, queue: u16, budget: &TurnBudget<'_>) -> bool {
         let Some(backlog) = self.backlog(queue) else {
             return false;
         };
         let mut backlog = backlog.lock();
-        for _ in 0..EVENTS_A_TURN {
+        while !budget.is_spent() {
             let Some((place, event)) = backlog.first() else {
                 return false;
             };
+            budget.charge_notification();
             if !self.sink.push(queue, event) {
                 return false;
             }
+            done::notified(1);
             backlog.remove(place);
         }
         true
@@ -205,6 +205,8 @@ impl EventQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::turn::TURN;
+    use crate::Clock;
 
     #[derive(Default)]
     struct Buffers {
@@ -232,12 +234,18 @@ mod tests {
         fn send_interrupts(&self) {}
     }
 
+    /// Sends events in a turn.
+    fn resume(events: &EventQueues, queue: u16) -> bool {
+        let clock = Clock::manual();
+        events.resume(queue, &TurnBudget::new(&clock, clock.now(), TURN))
+    }
+
     // abi
     #[test]
     fn a_long_backlog_is_sent_in_many_turns_and_forgets_at_once() {
         let sink = Arc::new(Buffers::default());
         let events = EventQueues::new(1, sink.clone());
-        let count = 4 * EVENTS_A_TURN as u32;
+        let count = 1000;
         for cqn in 0..count {
             events.completion(1, Cqn::new(cqn), cqn.into());
         }
@@ -252,9 +260,9 @@ mod tests {
         }
         *sink.free.lock() = usize::MAX;
         let mut turns = 1;
-        while events.resume(1) {
+        while resume(&events, 1) {
             turns += 1;
-            assert!(sink.sent.lock().len() <= turns * EVENTS_A_TURN);
+            assert!(sink.sent.lock().len() <= turns * 64);
         }
         assert!(turns > 1);
         let sent = sink.sent.lock();
@@ -278,14 +286,14 @@ mod tests {
         events.asynchronous(EventSource::Qp(Qpn::new(8)), AsyncEvent::QpFatal, 80);
         events.forget(1, EventSource::Qp(Qpn::new(8)));
         events.completion(2, Cqn::new(6), 60);
-        events.resume(1);
+        resume(&events, 1);
         assert!(sink.sent.lock().is_empty());
         *sink.free.lock() = 2;
-        events.resume(1);
+        resume(&events, 1);
         *sink.free.lock() = 9;
         events.asynchronous(EventSource::Port, AsyncEvent::PortActive, 1);
-        events.resume(1);
-        events.resume(2);
+        resume(&events, 1);
+        resume(&events, 2);
         events.completion(1, Cqn::new(4), 40);
         let sent: Vec<_> = sink
             .sent
@@ -324,12 +332,12 @@ mod tests {
             events.asynchronous(source, event, 0);
         }
         *sink.free.lock() = 1;
-        events.resume(1);
+        resume(&events, 1);
         // PortErr occurs again, after PortActive. Each kind waits once, in the place of its last
         // occurrence.
         events.asynchronous(EventSource::Port, PortErr, 0);
         *sink.free.lock() = 9;
-        events.resume(1);
+        resume(&events, 1);
         let sent = sink.sent.lock();
         let kinds = sent.iter().map(|(_, event)| event.kind().unwrap());
         let expected = [CommEst, SrqLimitReached, QpFatal, PortActive, PortErr];

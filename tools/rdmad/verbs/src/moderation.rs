@@ -3,8 +3,8 @@
 //! Moderation of CQs: completion events that are due, but delayed.
 //!
 //! A moderated CQ sends its event after a number of completions or after some time. The deadlines
-//! of a device's CQs are in one set. The port's flow has an entry in the timers for the first of
-//! them, and treats a CQ whose deadline has passed as if its doorbell had rung.
+//! of a device's CQs are in one set. The flow of notifications has an entry in the timers for the
+//! first of them, and treats a CQ whose deadline has passed as if its doorbell had rung.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -126,7 +126,7 @@ impl Deadlines {
     }
 
     /// Removes the CQs whose deadlines have passed, after the timers have removed the entry of the
-    /// port's flow. `look` is called for each.
+    /// flow of notifications. `look` is called for each.
     pub(crate) fn expired(&self, device: &Device, look: impl Fn(Cqn)) {
         let now = device.runtime().scheduler.clock.now();
         let inner = &mut *self.0.lock();
@@ -151,15 +151,15 @@ impl Inner {
             self.alarm.clear(scheduler, flow_of(device));
             return None;
         };
-        let home = device.flows().home(Flow::PORT);
+        let home = device.flows().home(Flow::NOTIFICATIONS);
         Some(self.alarm.set(scheduler, flow_of(device), home, first))
     }
 }
 
-/// The flow of the device's port.
+/// The flow of the device's notifications.
 fn flow_of(device: &Device) -> FlowKey {
     FlowKey {
         port: device.port(),
-        flow: Flow::PORT,
+        flow: Flow::NOTIFICATIONS,
     }
 }

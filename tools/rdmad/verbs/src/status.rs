@@ -119,6 +119,10 @@ pub struct RuntimeStatus {
     pub turn_budget: u64,
     /// Cost of the longest turn of any thread, in the unit of `turn_budget`.
     pub longest_turn: u64,
+    /// The most by which the work that a turn has done cost more than was charged, at the least
+    /// prices: 0, unless a charge is missing.
+    #[cfg(feature = "counting")]
+    pub uncharged: u64,
     /// Number of times that a thread waited until the turns in progress had ended, for example
     /// after it removed an object.
     pub grace_periods: u64,

@@ -152,7 +152,7 @@ impl<L> Requester<L> {
                 }
                 continue;
             }
-            if bytes >= budget {
+            if bytes >= budget || bytes > 0 && env.is_spent() {
                 break Pause::Budget;
             }
             match self.send(env) {

@@ -13,7 +13,7 @@ use roce::Connection;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
 use crate::counters::Counter;
-use crate::memory::{transfer, Side};
+use crate::memory::{transfer, Message, Side};
 use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
 use crate::wqe::PostedSend;
 use crate::{Borrowed, Device};
@@ -98,7 +98,7 @@ pub(crate) fn deliver(
         return Ok(DatagramStep::Sent);
     }
     let view = device.space.enter();
-    let target = RecvTurn::new(&peer, device, &view);
+    let target = RecvTurn::new(&peer, device, &view, turn.budget);
     let Ok(Some(incoming)) = target.take_for_direct(&mut recv) else {
         return Ok(DatagramStep::Sent);
     };
@@ -122,8 +122,6 @@ pub(crate) fn deliver(
             vlan: to.path.vlan.map(vlan_id),
         }),
     };
-    // The bytes cost the turn only here: a datagram that waits or is dropped is not copied.
-    turn.budget.charge_bytes(length);
     let moved = {
         let mut from = turn.message(&side.io.snapshots, &wr.local, AccessFlags::NONE);
         let header = target
@@ -134,7 +132,7 @@ pub(crate) fn deliver(
             .skip(GRH_SIZE as u64);
         header
             .map_err(Side::Target)
-            .and_then(|()| transfer(&mut from, &mut message, 0, length, true))
+            .and_then(|()| move_all(&mut from, &mut message, length))
     };
     match moved {
         Ok(()) => {
@@ -153,4 +151,15 @@ pub(crate) fn deliver(
         }
     }
     Ok(DatagramStep::Sent)
+}
+
+/// Copies all `len` bytes of a datagram, which cannot be continued in another turn.
+fn move_all(from: &mut Message<'_>, to: &mut Message<'_>, len: usize) -> Result<(), Side> {
+    let mut done = 0;
+    loop {
+        done += transfer(from, to, done as u64, len - done, true)?;
+        if done >= len {
+            return Ok(());
+        }
+    }
 }

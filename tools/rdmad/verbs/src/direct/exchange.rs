@@ -17,6 +17,7 @@ use crate::wqe::PostedSend;
 pub(super) struct Exchange<'a, 'b, 'c> {
     pub wr: &'a SendWr<PostedSend>,
     pub offset: u32,
+    /// Number of bytes to transfer. The operation reduces it to those that it has transferred.
     pub len: usize,
     /// Whether the step ends the message.
     pub last: bool,
@@ -62,7 +63,7 @@ impl Exchange<'_, '_, '_> {
             let mut to = self.target.message(&self.recv.io, &incoming.local);
             transfer(&mut from, &mut to, self.offset.into(), self.len, self.last)
         };
-        match moved {
+        match self.note(moved) {
             Ok(()) if self.last => {
                 if let With::Inv(rkey) = with {
                     if self.target.invalidate(rkey).is_err() {
@@ -102,8 +103,12 @@ impl Exchange<'_, '_, '_> {
                 .message(&self.side.io.snapshots, &self.wr.local, AccessFlags::NONE);
         let mut to = self.target.remote(remote, AccessFlags::REMOTE_WRITE);
         let moved = transfer(&mut from, &mut to, self.offset.into(), self.len, self.last);
+        let moved = self.note(moved);
         if let Err(Side::Source(_)) = moved {
             return Err(Stop::Failed(WcStatus::LocProtErr));
+        }
+        if moved.is_ok() && !self.last {
+            return Ok(());
         }
         if let Some(incoming) = imm.and_then(|_| self.recv.io.incoming.take()) {
             if moved.is_ok() || self.reliable {
@@ -132,11 +137,20 @@ impl Exchange<'_, '_, '_> {
             &self.wr.local,
             AccessFlags::LOCAL_WRITE,
         );
-        match transfer(&mut from, &mut to, self.offset.into(), self.len, self.last) {
+        let moved = transfer(&mut from, &mut to, self.offset.into(), self.len, self.last);
+        match self.note(moved) {
             Ok(()) => Ok(()),
             Err(Side::Source(fault)) => Err(self.refuse_access(fault)),
             Err(Side::Target(_)) => Err(Stop::Failed(WcStatus::LocProtErr)),
         }
+    }
+
+    /// Records the number of bytes that a transfer has moved. The turn's budget may have ended it.
+    fn note(&mut self, moved: Result<usize, Side>) -> Result<(), Side> {
+        moved.map(|moved| {
+            self.last &= moved == self.len;
+            self.len = moved;
+        })
     }
 
     /// Atomic operation.

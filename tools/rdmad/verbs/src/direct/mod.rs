@@ -41,6 +41,7 @@ use self::exchange::Exchange;
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
 use crate::shared::MutexGuard;
+use crate::turn::TurnBudget;
 use crate::wqe::{Fetched, PostedSend};
 use crate::{Borrowed, Device};
 
@@ -121,6 +122,7 @@ impl<'a> Target<'a> {
         route: &DirectRoute,
         RouteEnd { device, qp }: &'a RouteEnd,
         view: &'a DmaView,
+        budget: &'a TurnBudget<'a>,
     ) -> Option<Self> {
         if qp.init.qp_type != from.init.qp_type {
             return None;
@@ -128,7 +130,7 @@ impl<'a> Target<'a> {
         let mut recv = qp.lock_recv();
         recv.responder_for(&route.us)?;
         Some(Self {
-            turn: RecvTurn::new(qp, device, view),
+            turn: RecvTurn::new(qp, device, view, budget),
             recv,
             mtu: route.mtu,
             _borrowed: Borrowed::new(device, qp.number),
@@ -351,7 +353,7 @@ impl Transfer {
         let limit = match self.wr.op {
             // Atomic operations are executed in one step.
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,
-            _ => (left as usize).min(turn.budget.left()),
+            _ => turn.budget.left_for_message(left as usize),
         };
         let port = &turn.device.pacer;
         let limit = self.port_allowance(turn, side, limit)?;
@@ -390,15 +392,26 @@ impl Transfer {
             // `step` executes local operations.
             SendOp::Local { .. } => Ok(()),
         };
-        if let Some(pacer) = side.io.pacer.as_mut().filter(|_| moved.is_err()) {
-            pacer.give_back(spent);
-        }
-        if moved.is_err() {
-            port.give_bytes_back(&mut side.io.port, len);
+        let allowed = len;
+        let Exchange {
+            len,
+            last,
+            side,
+            recv,
+            ..
+        } = exchange;
+        let len = if moved.is_ok() { len } else { 0 };
+        port.give_bytes_back(&mut side.io.port, allowed - len);
+        let unspent = match moved {
+            Ok(()) => self.unspent(turn, side, len, allowed),
+            Err(_) => spent,
+        };
+        let spent = spent - unspent;
+        if let Some(pacer) = side.io.pacer.as_mut() {
+            pacer.give_back(unspent);
         }
         moved?;
         self.count(turn, target, len, spent, last);
-        turn.budget.charge_bytes(len);
         // `len` is at most the length of the message, so the cast cannot truncate.
         self.done += len as u32;
         if last {
@@ -448,10 +461,7 @@ impl Transfer {
         let Some(connection) = side.connection.clone() else {
             return Ok(allowed);
         };
-        let service = match turn.qp.init.qp_type {
-            QpType::Uc => Service::Uc,
-            _ => Service::Rc,
-        };
+        let service = service(turn.qp);
         let span = frame_span(&self.wr.op, connection.mtu);
         // The frame within which the last step ended was charged in full then.
         let paid = self.done.next_multiple_of(span) - self.done;
@@ -483,6 +493,20 @@ impl Transfer {
         }
     }
 
+    /// Bytes that the QP's rate limit was charged for frames with none of the next `len` bytes, of
+    /// the `allowed` bytes for which it was charged.
+    fn unspent(&self, turn: &SendTurn<'_>, side: &SendSide, len: usize, allowed: usize) -> usize {
+        let (Some(connection), true) = (&side.connection, side.io.pacer.is_some()) else {
+            return 0;
+        };
+        let span = frame_span(&self.wr.op, connection.mtu);
+        // Both are at most the length of the message, so the casts cannot truncate.
+        let frame = |bytes: usize| (self.done + bytes as u32).div_ceil(span);
+        let frames = frame(len)..frame(allowed);
+        let size = |index| request_size(service(turn.qp), connection, &self.wr, index);
+        frames.map(size).sum()
+    }
+
     /// Counts the transfer of `len` bytes of the message, for which the QP's rate limit was charged
     /// `spent` bytes. A READ moves data from the peer, other operations to the peer.
     fn count(
@@ -508,6 +532,14 @@ impl Transfer {
             turn.count(Counter::DirectTxMessages, 1);
             target.count(Counter::DirectRxMessages, 1);
         }
+    }
+}
+
+/// The transport service of a connection.
+fn service(qp: &Qp) -> Service {
+    match qp.init.qp_type {
+        QpType::Uc => Service::Uc,
+        _ => Service::Rc,
     }
 }
 

@@ -18,10 +18,13 @@ use super::mr::Opened;
 use super::pages::{Cursor, Pieces};
 use super::walk::{self, Missing, Walk};
 use super::{KeyFault, KeyUser, Keys};
+use crate::turn::{done, TurnBudget};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
 const TAIL: usize = 8;
+/// Maximum number of bytes that are copied between two looks at the turn's budget.
+pub(super) const CHUNK: usize = 64 << 10;
 
 /// The guest memory that a QP may access by keys.
 #[derive(Clone, Copy)]
@@ -30,6 +33,8 @@ pub(crate) struct Memory<'a> {
     pub keys: &'a Keys<'a>,
     /// The QP that uses the keys.
     pub by: KeyUser,
+    /// The budget of the turn, to which each access is charged.
+    pub budget: &'a TurnBudget<'a>,
 }
 
 /// Reason why a part of a message can't be accessed.
@@ -178,6 +183,7 @@ impl<'a> Message<'a> {
             let len = match self.piece(offset, out.len())? {
                 Piece::Guest(slice) => {
                     slice.read(0, &mut out[..slice.len()])?;
+                    done::copied(1, slice.len());
                     slice.len()
                 }
                 Piece::Private(bytes) => {
@@ -211,6 +217,7 @@ impl<'a> Message<'a> {
             let slice = self.room(offset, data.len())?;
             let (now, rest) = data.split_at(slice.len());
             slice.write(0, now)?;
+            done::copied(1, now.len());
             offset += now.len() as u64;
             data = rest;
         }
@@ -223,6 +230,7 @@ impl<'a> Message<'a> {
         if let Ok(word) = <[u8; TAIL]>::try_from(data) {
             let slice = self.room(offset, TAIL)?;
             if slice.len() == TAIL && store_word(&slice, 0, word).is_ok() {
+                done::copied(1, TAIL);
                 return Ok(());
             }
         }
@@ -251,6 +259,7 @@ impl<'a> Message<'a> {
     fn word(&mut self) -> Result<DmaSliceMut<'a>> {
         const SIZE: usize = ATOMIC_SIZE as usize;
         let word = self.room(0, SIZE)?;
+        done::copied(1, SIZE);
         (word.len() == SIZE).then_some(word).ok_or(Fault::Key)
     }
 
@@ -270,6 +279,7 @@ impl<'a> Message<'a> {
             };
         }
         let (iova, len) = self.find(offset, max)?;
+        self.memory.budget.charge_piece();
         Ok(Piece::Guest(self.memory.view.piece(iova, len)?))
     }
 
@@ -280,6 +290,7 @@ impl<'a> Message<'a> {
             return Err(Fault::Key);
         }
         let (iova, len) = self.find(offset, max)?;
+        self.memory.budget.charge_piece();
         Ok(self.memory.view.piece_mut(iova, len)?)
     }
 
@@ -436,24 +447,30 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Copies `len` bytes at `offset` of `from` to the same offset of `to`. The messages may be in
-/// memory of different VMs. `last` is true if the messages end with these bytes. On failure returns
-/// the side at fault.
+/// Copies `len` bytes at `offset` of `from` to the same offset of `to`, and charges them to the
+/// turn. The messages may be in memory of different VMs. `last` is true if the messages end with
+/// these bytes. Returns the number of bytes copied, which is less than `len` if the turn's budget
+/// is overdrawn. On failure returns the side at fault.
 pub(crate) fn transfer(
     from: &mut Message<'_>,
     to: &mut Message<'_>,
     offset: u64,
     len: usize,
     last: bool,
-) -> std::result::Result<(), Side> {
+) -> std::result::Result<usize, Side> {
+    let budget = from.memory.budget;
     let body = if last { len.saturating_sub(TAIL) } else { len };
     let (end_of_body, end) = (offset + body as u64, offset + len as u64);
     let mut at = offset;
     while at < end_of_body {
+        if at > offset && budget.is_overdrawn() {
+            // The difference is at most `len`, so the cast cannot truncate.
+            return Ok((at - offset) as usize);
+        }
         // Both differences are at most `len`, so the casts cannot truncate.
         let left = (end - at) as usize;
         let body_left = (end_of_body - at) as usize;
-        let moved = match from.piece(at, left).map_err(Side::Source)? {
+        let moved = match from.piece(at, left.min(CHUNK)).map_err(Side::Source)? {
             Piece::Private(bytes) => {
                 let bytes = &bytes[..bytes.len().min(body_left)];
                 to.store(at, bytes).map_err(Side::Target)?;
@@ -463,16 +480,21 @@ pub(crate) fn transfer(
                 let target = to.room(at, source.len()).map_err(Side::Target)?;
                 if target.len() == left {
                     // Both pieces hold the rest of the message.
-                    return copy_end(&source, &target, body_left);
+                    budget.charge_bytes(left);
+                    copy_end(&source, &target, body_left)?;
+                    return Ok(len);
                 }
                 let target = if target.len() > body_left {
                     first(&target, body_left)?
                 } else {
                     target
                 };
-                source.copy_to(&target)
+                let copied = source.copy_to(&target);
+                done::copied(2, copied);
+                copied
             }
         };
+        budget.charge_bytes(moved);
         at += moved as u64;
         // `end_of_body - at` is at most `len`, so the cast cannot truncate.
         at += transfer_pages(from, to, at, (end_of_body - at) as usize)? as u64;
@@ -482,12 +504,14 @@ pub(crate) fn transfer(
         let tail = &mut tail[..len - body];
         from.read(at, tail).map_err(Side::Source)?;
         to.store_tail(at, tail).map_err(Side::Target)?;
+        budget.charge_bytes(tail.len());
     }
-    Ok(())
+    Ok(len)
 }
 
 /// Copies up to `max` bytes at `offset` of `from` to the same offset of `to`, as far as the memory
-/// of both was looked up. Returns the number of bytes copied; 0 if both messages are contiguous.
+/// of both was looked up, and charges them to the turn. Stops if the turn's budget is overdrawn.
+/// Returns the number of bytes copied; 0 if both messages are contiguous.
 fn transfer_pages(
     from: &mut Message<'_>,
     to: &mut Message<'_>,
@@ -502,7 +526,9 @@ fn transfer_pages(
     };
     let mut source = source.map_err(Side::Source)?;
     let mut target = target.map_err(Side::Target)?;
-    let copied = walk::copy(&mut source, &mut target, max).map_err(|missing| match missing {
+    let budget = from.memory.budget;
+    let copied = walk::copy(&mut source, &mut target, max, budget);
+    let copied = copied.map_err(|missing| match missing {
         Missing::Source => Side::Source(Fault::Memory),
         Missing::Target => Side::Target(Fault::Memory),
     })?;
@@ -530,6 +556,7 @@ fn copy_end(
     at: usize,
 ) -> std::result::Result<(), Side> {
     source.copy_to(&first(target, at)?);
+    done::copied(2, target.len());
     let mut tail = [0; TAIL];
     let rest = &mut tail[..target.len() - at];
     source

@@ -7,7 +7,9 @@
 
 use dma::{DmaError, DmaRegion, DmaView};
 
+use super::copy::CHUNK;
 use super::pages::Pieces;
+use crate::turn::{done, TurnBudget};
 
 /// The memory of a message from an offset on.
 pub(super) struct Walk<'m, 'a> {
@@ -77,18 +79,21 @@ impl<'m, 'a> Walk<'m, 'a> {
     }
 }
 
-/// Copies up to `max` bytes, as far as both walks go. Returns the number of bytes copied.
+/// Copies up to `max` bytes, as far as both walks go, and charges them to `budget`. Stops if the
+/// budget is overdrawn. Returns the number of bytes copied.
 pub(super) fn copy(
     source: &mut Walk<'_, '_>,
     target: &mut Walk<'_, '_>,
     max: usize,
+    budget: &TurnBudget<'_>,
 ) -> Result<usize, Missing> {
-    let len = source.limit.min(target.limit).min(max as u64);
-    let mut left = len;
-    while left > 0 {
+    let most = source.limit.min(target.limit).min(max as u64);
+    let mut left = most;
+    while left > 0 && !budget.is_overdrawn() {
         source.prepare().ok_or(Missing::Source)?;
         target.prepare().ok_or(Missing::Target)?;
         let now = source.contiguous.min(target.contiguous).min(left);
+        let now = now.min(CHUNK as u64);
         // `now` is at most `max`, so the casts cannot truncate. At the end of a region of guest
         // memory, its piece is shorter.
         let bytes = source.region.piece(source.iova, now as usize);
@@ -96,10 +101,13 @@ pub(super) fn copy(
         let bytes = bytes.map_err(|_| Missing::Source)?;
         let room = room.map_err(|_| Missing::Target)?;
         let copied = bytes.copy_to(&room) as u64;
+        done::copied(1, copied as usize);
+        budget.charge_copy(copied as usize);
         source.skip(copied);
         target.skip(copied);
         left -= copied;
     }
+    let len = most - left;
     source.limit -= len;
     target.limit -= len;
     // `len` is at most `max`, so the cast cannot truncate.

@@ -275,7 +275,8 @@ impl Qp {
         side.io.broken = state.broken != 0;
         side.drained = state.drained != 0;
         side.io.queue = WorkConsumer::resumed(&self.init.sq, state.queue);
-        let turn = SendTurn::new(self, device, view);
+        let budget = device.turn_budget();
+        let turn = SendTurn::new(self, device, view, &budget);
         if let (Pacing::Limited(pacer), Some(limit)) = (&state.pacer, limit) {
             side.io.pacer = Some(Pacer::restored(limit, pacer, epoch, turn.now));
         }

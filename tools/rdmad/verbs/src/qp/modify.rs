@@ -125,7 +125,7 @@ impl Qp {
         let flow = Flow::of(self.number);
         let home = match device.direct_peer_of(flow) {
             Some(peer) => device.runtime().home(peer),
-            None => Some(device.flows().home(Flow::PORT)),
+            None => Some(device.flows().home(Flow::FRAMES)),
         };
         if let Some(home) = home {
             device.flows().set_home(flow, home);
@@ -308,7 +308,8 @@ impl Qp {
                 return;
             }
             let view = device.space.enter();
-            let turn = SendTurn::new(self, device, &view);
+            let budget = device.turn_budget();
+            let turn = SendTurn::new(self, device, &view, &budget);
             let left = left.get_or_insert(send.io.queue.available(&turn.queue) as usize);
             let now = FLUSH_LIMIT.min(*left);
             *left -= now;
@@ -322,21 +323,23 @@ impl Qp {
     /// that are not yet fetched stay in the SQ, to be executed in RTS.
     fn leave_sqe(&self, device: &Device, send: &mut SendSide) {
         let view = device.space.enter();
-        let _ = SendTurn::new(self, device, &view).flush(send, 0);
+        let budget = device.turn_budget();
+        let _ = SendTurn::new(self, device, &view, &budget).flush(send, 0);
     }
 
     /// Empties the queues and drops the connection, for a QP that goes to RESET.
     fn clear(&self, device: &Device, send: &mut SendSide, recv: &mut RecvSide) {
         let view = device.space.enter();
         self.acknowledge_last(device, &view, recv);
-        SendTurn::new(self, device, &view).reset(send);
+        let budget = device.turn_budget();
+        SendTurn::new(self, device, &view, &budget).reset(send);
         send.stop();
         send.disarm(device, self.number);
         send.attr = QpAttr::default();
         send.io.pacer = None;
         self.summary.set_peer(None, None);
         self.summary.set_rate(0);
-        RecvTurn::new(self, device, &view).reset(recv);
+        RecvTurn::new(self, device, &view, &budget).reset(recv);
         recv.put_back(self);
         recv.stop();
         self.failure_requested.store(false, Ordering::Release);

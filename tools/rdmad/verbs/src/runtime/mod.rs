@@ -25,7 +25,7 @@ use virtio_rdma_abi::number::PortId;
 
 pub(crate) use self::qp_key::QpKey;
 pub(crate) use self::scheduler::{
-    shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, Until,
+    shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, TurnStart, Until,
 };
 pub use self::scheduler::{Clock, WorkerKind};
 use self::scheduler::{Crew, Scheduler, SchedulerConfig, StandIns};
@@ -37,7 +37,9 @@ use self::worker_load::WorkerLoads;
 use crate::address_leases::AddressLeases;
 use crate::shuffle::Secret;
 use crate::status::RuntimeStatus;
-use crate::turn::TURN;
+#[cfg(feature = "counting")]
+use crate::turn::done;
+use crate::turn::{TURN, TURN_TIME};
 use crate::Device;
 
 /// Maximum of the default number of workers. The other CPUs are left to the VMs.
@@ -137,6 +139,7 @@ impl Runtime {
                 at_once,
                 clock,
                 turn: TURN,
+                turn_time: TURN_TIME,
             }),
             address_leases: AddressLeases::default(),
             secret: Secret::new(secret),
@@ -179,6 +182,8 @@ impl Runtime {
             workers: self.shared.loads.of_workers(handovers),
             turn_budget: TURN as u64,
             longest_turn: self.shared.loads.longest_turn(),
+            #[cfg(feature = "counting")]
+            uncharged: self.shared.loads.uncharged(),
             grace_periods: self.shared.scheduler.quiesce.periods(),
         }
     }
@@ -260,7 +265,7 @@ impl SharedRuntime {
         self.devices.load().iter().any(|device| device.mac() == mac)
     }
 
-    /// Makes `flow` ready. If its worker sleeps, executes a few rounds of this worker in the
+    /// Makes `flow` ready. If its worker sleeps, gives it and other flows of its port turns in the
     /// current thread, which must not be a worker or hold a lock.
     pub(crate) fn serve_here(&self, flows: &PortFlows, flow: Flow) {
         match self.stand_ins.get() {
@@ -272,6 +277,8 @@ impl SharedRuntime {
     /// Records the cost of a turn of the current thread.
     #[inline]
     pub(crate) fn note_turn(&self, cost: usize) {
+        #[cfg(feature = "counting")]
+        self.loads.note_done(shard(), cost, done::end());
         self.loads.note_turn(shard(), cost);
     }
 }

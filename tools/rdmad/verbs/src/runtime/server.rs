@@ -8,7 +8,7 @@ use std::time::Instant;
 use arc_swap::Guard;
 use virtio_rdma_abi::number::PortId;
 
-use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, Work};
+use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, TurnStart, Work};
 use super::{Patience, SharedRuntime, Watch};
 use crate::Device;
 
@@ -99,13 +99,13 @@ impl Work for Server {
     }
 
     #[inline]
-    fn serve(&mut self, devices: &Self::Places, key: FlowKey) -> TurnEnd {
+    fn serve(&mut self, devices: &Self::Places, key: FlowKey, start: TurnStart) -> TurnEnd {
         self.worked = true;
         let Some(device) = find(devices, key.port) else {
             return TurnEnd::default();
         };
         let turn = self.shared.scheduler.quiesce.begin(self.worker);
-        let end = device.serve(key.flow, &self.watch);
+        let end = device.serve(key.flow, start, &self.watch);
         drop(turn);
         device.virtqueues().send_interrupts();
         end

@@ -19,6 +19,9 @@ pub(super) struct WorkerLoads(Box<[CachePadded<Load>]>);
 struct Load {
     /// Largest cost of a turn, in the unit of the turn budget.
     longest_turn: AtomicU64,
+    /// The most that the work of a turn cost beyond the turn's charges.
+    #[cfg(feature = "counting")]
+    uncharged: AtomicU64,
     /// Longest time from the start of a round with work to the start of the next round, in
     /// nanoseconds.
     longest_round: AtomicU64,
@@ -36,6 +39,23 @@ impl WorkerLoads {
     #[inline]
     pub(super) fn note_turn(&self, shard: usize, cost: usize) {
         raise(&self.0[shard].longest_turn, cost as u64);
+    }
+
+    /// Records the charged cost of a turn, and the least cost of the work that it has done.
+    #[cfg(feature = "counting")]
+    pub(super) fn note_done(&self, shard: usize, charged: usize, done: usize) {
+        raise(
+            &self.0[shard].uncharged,
+            done.saturating_sub(charged) as u64,
+        );
+    }
+
+    /// The most that the work of a turn of any thread cost beyond the turn's charges.
+    #[cfg(feature = "counting")]
+    pub(super) fn uncharged(&self) -> u64 {
+        let uncharged = self.0.iter().map(|load| &load.uncharged);
+        let uncharged = uncharged.map(|cost| cost.load(Ordering::Relaxed));
+        uncharged.max().unwrap_or(0)
     }
 
     /// Records a round with work, which took `time`. `shard` is the index of the worker's entry.

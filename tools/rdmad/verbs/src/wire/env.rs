@@ -60,7 +60,12 @@ impl Output for SendEnv<'_, '_> {
             let bytes = frame.len() as u64;
             self.turn.count(Counter::PacedBytes, bytes);
         }
+        self.turn.budget.charge_frame(frame.len());
         self.train.send(frame);
+    }
+
+    fn is_spent(&self) -> bool {
+        self.turn.budget.is_spent()
     }
 
     fn count(&mut self, what: Incident) {
@@ -160,7 +165,12 @@ impl Output for RecvEnv<'_, '_> {
     }
 
     fn send(&mut self, frame: Frame) {
+        self.turn.budget.charge_frame(frame.len());
         self.train.send(frame);
+    }
+
+    fn is_spent(&self) -> bool {
+        self.turn.budget.is_spent()
     }
 
     fn count(&mut self, what: Incident) {

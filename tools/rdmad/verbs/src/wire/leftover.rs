@@ -4,36 +4,83 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use roce::frame::Frames;
+use virtio_rdma_abi::number::Qpn;
 
 /// Frames that a turn took from the frame port without budget to process them. The next turn begins
 /// with these frames.
 #[derive(Debug, Default)]
-pub(crate) struct Leftover {
-    /// Whether `frames` is not empty. Most turns leave no frames, and then the lock is not taken.
+pub(crate) struct Leftovers {
+    /// Whether `left` has frames. Most turns leave no frames, and then the lock is not taken.
     any: AtomicBool,
-    frames: Mutex<Frames>,
+    left: Mutex<Leftover>,
 }
 
-impl Leftover {
-    /// Stores `frames` for the next turn. Returns whether there are any.
-    pub(super) fn put(&self, frames: Frames) -> bool {
-        let any = !frames.is_empty();
+/// The frames that one turn leaves.
+#[derive(Debug, Default)]
+pub(super) struct Leftover {
+    pub frames: Frames,
+    /// If the first frame is a datagram to a group: the members that have yet to receive it. `None`
+    /// if its delivery has not begun.
+    pub group: Option<GroupDelivery>,
+}
+
+/// The delivery of a datagram to the members of its group.
+#[derive(Debug)]
+pub(super) struct GroupDelivery {
+    members: Arc<[Qpn]>,
+    /// Number of members that have received the datagram.
+    done: usize,
+}
+
+impl GroupDelivery {
+    /// A delivery to `members` that has not begun.
+    pub(super) fn new(members: Arc<[Qpn]>) -> Self {
+        Self { members, done: 0 }
+    }
+
+    /// The rest of this delivery, to those members that are still in `members`.
+    pub(super) fn among(self, members: Arc<[Qpn]>) -> Self {
+        if Arc::ptr_eq(&self.members, &members) {
+            return self;
+        }
+        let left = self.members.iter().skip(self.done).copied();
+        Self::new(left.filter(|qpn| members.contains(qpn)).collect())
+    }
+
+    /// The next member.
+    pub(super) fn next(&mut self) -> Option<Qpn> {
+        let next = self.members.get(self.done).copied()?;
+        self.done += 1;
+        Some(next)
+    }
+
+    /// Whether there is no next member.
+    pub(super) fn is_over(&self) -> bool {
+        self.done == self.members.len()
+    }
+}
+
+impl Leftovers {
+    /// Stores what a turn leaves. Returns whether there are frames.
+    pub(super) fn put(&self, left: Leftover) -> bool {
+        let any = !left.frames.is_empty();
         if any {
-            *self.frames.lock() = frames;
+            *self.left.lock() = left;
             self.any.store(true, Ordering::Release);
         }
         any
     }
 
-    /// Takes the frames that the last turn left.
-    pub(super) fn take(&self) -> Frames {
+    /// Takes what the last turn left.
+    pub(super) fn take(&self) -> Leftover {
         if self.any.load(Ordering::Acquire) {
             self.any.store(false, Ordering::Relaxed);
-            return mem::take(&mut *self.frames.lock());
+            return mem::take(&mut *self.left.lock());
         }
-        Frames::new()
+        Leftover::default()
     }
 }

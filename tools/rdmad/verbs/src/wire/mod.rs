@@ -10,5 +10,5 @@ mod train;
 
 pub(crate) use arrived::Arrived;
 pub(crate) use env::{RecvEnv, SendEnv};
-pub(crate) use leftover::Leftover;
+pub(crate) use leftover::Leftovers;
 pub(crate) use receive::{drop_frames, receive};

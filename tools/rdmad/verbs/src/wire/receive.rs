@@ -2,6 +2,7 @@
 
 //! Handling of received frames: finds the QP of each packet and passes the packet to it.
 
+use std::cell::RefCell;
 use std::slice;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -18,25 +19,27 @@ use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
 use virtio_rdma_abi::number::Qpn;
 
+use super::leftover::{GroupDelivery, Leftover};
 use super::{Arrived, RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
 use crate::runtime::TurnEnd;
-use crate::turn::TurnBudget;
+use crate::turn::{done, TurnBudget};
 use crate::Device;
 
 /// The bit of a P_Key that is set for full members and clear for limited members.
 const FULL_MEMBER: u16 = 0x8000;
 
 /// Handles received frames, as a turn of the port.
-pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
+pub(crate) fn receive(device: &Arc<Device>, budget: &TurnBudget<'_>) -> TurnEnd {
+    let view = device.space.enter();
+    let Leftover { mut frames, group } = device.arrivals.leftover.take();
     let receiver = Receiving {
         device,
-        view: device.space.enter(),
-        now: device.runtime().scheduler.clock.now(),
-        budget: TurnBudget::default(),
+        view: &view,
+        budget,
+        group: RefCell::new(group),
     };
-    let mut frames = device.leftover.take();
     let mut seen = frames.len();
     let mut more = true;
     while !receiver.is_over() && (more || !frames.is_empty()) {
@@ -45,19 +48,20 @@ pub(crate) fn receive(device: &Arc<Device>) -> TurnEnd {
             more = frames.is_full();
         }
         let done = receiver.frames(&frames, seen);
-        frame::discard(&mut frames, done);
+        discard(&mut frames, done);
         seen = frames.len();
     }
-    let cost = receiver.budget.spent();
-    device.runtime().note_turn(cost);
-    let again = device.leftover.put(frames) || more;
+    let group = receiver.group.into_inner();
+    let cost = budget.cost();
+    device.runtime().note_turn(budget.spent());
+    let again = device.arrivals.leftover.put(Leftover { frames, group }) || more;
     TurnEnd { again, cost }
 }
 
 /// Drops received frames of a device that has failed. Returns whether there may be more frames.
 pub(crate) fn drop_frames(device: &Device) -> bool {
-    drop(device.leftover.take());
-    let budget = TurnBudget::default();
+    drop(device.arrivals.leftover.take());
+    let budget = device.turn_budget();
     let mut frames = Frames::new();
     while !budget.is_spent() {
         device.frames.receive(FRAMES_AT_ONCE, &mut frames);
@@ -66,20 +70,26 @@ pub(crate) fn drop_frames(device: &Device) -> bool {
         }
         frames.iter().for_each(|_| budget.charge_received());
         let count = frames.len();
-        frame::discard(&mut frames, count);
+        discard(&mut frames, count);
     }
     device.runtime().note_turn(budget.spent());
     budget.is_spent()
 }
 
+/// Returns the buffers of the first `count` frames, which the turn has handled.
+fn discard(frames: &mut Frames, count: usize) {
+    done::received(count);
+    frame::discard(frames, count);
+}
+
 /// A turn that handles received frames.
 struct Receiving<'a> {
     device: &'a Device,
-    view: DmaView,
-    /// Start of the turn.
-    now: Instant,
+    view: &'a DmaView,
     /// Remaining budget of the turn.
-    budget: TurnBudget,
+    budget: &'a TurnBudget<'a>,
+    /// The members of a group that have yet to receive the next datagram.
+    group: RefCell<Option<GroupDelivery>>,
 }
 
 /// The destination of a packet within the device.
@@ -131,7 +141,7 @@ impl Receiving<'_> {
                 Some(packet) => {
                     let peer = packet.packet.path.src_mac;
                     if heard.replace(peer) != Some(peer) {
-                        self.device.heard.note(&peer, self.now);
+                        self.device.heard.note(&peer, self.budget.start());
                     }
                     places.push(place);
                     packets.push(packet);
@@ -208,21 +218,27 @@ impl Receiving<'_> {
         }
     }
 
-    /// Delivers a datagram to each QP that is attached to its group. Returns 1, the number of
-    /// packets handled.
+    /// Delivers a datagram to the QPs that are attached to its group, as far as the budget permits.
+    /// Returns the number of packets handled: 1, or 0 if members are left for the next turn.
     fn datagram_for_group(&self, arrived: &Arrived<'_>) -> usize {
         let device = self.device;
         let packet = &arrived.packet;
-        self.budget.charge_received();
-        self.count(None, slice::from_ref(arrived));
         let group = ip_to_gid(packet.path.addresses.dst());
-        let members = device.groups.members(&group);
+        let members = device.groups.members(&group).unwrap_or_default();
+        let mut delivery = match self.group.take() {
+            Some(begun) => begun.among(members),
+            None => {
+                self.budget.charge_received();
+                self.count(None, slice::from_ref(arrived));
+                GroupDelivery::new(members)
+            }
+        };
         let is_own = packet.path.src_mac == device.mac();
         let source = match packet.headers.body {
             Body::Ud { deth, .. } => Some(deth.src_qpn),
             Body::Request(_) | Body::Response(_) | Body::Uc(_) => None,
         };
-        for &qpn in members.as_deref().unwrap_or_default() {
+        while let Some(qpn) = delivery.next() {
             let _ = self.budget.charge_work_request();
             self.budget.charge_bytes(packet.payload.len());
             let echo = is_own && source == Some(qpn);
@@ -230,7 +246,11 @@ impl Receiving<'_> {
                 continue;
             };
             if !(echo && qp.init.blocks_loopback) {
-                self.take_requests(&qp, slice::from_ref(arrived));
+                self.take_requests(&qp, slice::from_ref(arrived), || {});
+            }
+            if self.is_over() && !delivery.is_over() {
+                self.group.replace(Some(delivery));
+                return 0;
             }
         }
         1
@@ -253,17 +273,17 @@ impl Receiving<'_> {
     fn responses(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
         let device = self.device;
         let side = &mut *qp.lock_send();
-        let turn = SendTurn::at(qp, device, &self.view, self.now);
+        let turn = SendTurn::new(qp, device, self.view, self.budget);
         let mut served = false;
         let mut taken = 0;
         for arrived in packets {
-            // Checked before each packet, since a packet may complete many work requests, which are
-            // charged to `turn`.
-            if turn.budget.spent() >= self.budget.left() || self.view.has_lost() {
+            // Checked before each packet, since a packet may complete many work requests.
+            if self.is_over() {
                 break;
             }
             taken += 1;
-            turn.budget.charge_received();
+            done::delivery();
+            self.budget.charge_received();
             self.count(Some(qp), slice::from_ref(arrived));
             if !self.admits(qp, &arrived.packet) {
                 continue;
@@ -275,12 +295,11 @@ impl Receiving<'_> {
                 continue;
             };
             let mut env = SendEnv::new(&turn, &mut side.io);
-            if let Err(error) = requester.on_packet(&arrived.packet, self.now, &mut env) {
+            if let Err(error) = requester.on_packet(&arrived.packet, turn.now, &mut env) {
                 qp.fail(device, error.event);
             }
             served = true;
         }
-        self.budget.charge_bytes(turn.budget.spent());
         if served {
             side.settle_load(device);
             device.qp_ready(qp.number);
@@ -291,27 +310,32 @@ impl Receiving<'_> {
     /// Passes packets to the responder of a QP, as far as the budget permits. Returns the number of
     /// packets handled.
     fn requests(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
-        let taken = &packets[..packets.len().min(self.budget.left_for_received())];
-        taken.iter().for_each(|_| self.budget.charge_received());
-        self.count(Some(qp), taken);
-        self.take_requests(qp, taken);
-        taken.len()
+        let taken = self.take_requests(qp, packets, || self.budget.charge_received());
+        self.count(Some(qp), &packets[..taken]);
+        taken
     }
 
-    fn take_requests(&self, qp: &Qp, packets: &[Arrived<'_>]) {
+    /// Passes packets to the responder of a QP, as far as the budget permits, but at least one.
+    /// `charge` charges a packet. Returns the number of packets handled.
+    fn take_requests(&self, qp: &Qp, packets: &[Arrived<'_>], charge: impl Fn()) -> usize {
         let device = self.device;
         let side = &mut *qp.lock_recv();
-        let turn = RecvTurn::new(qp, device, &self.view);
+        let turn = RecvTurn::new(qp, device, self.view, self.budget);
+        let mut handled = 0;
         for arrived in packets {
-            if self.view.has_lost() {
+            // Checked before each packet, since its bytes may go to many pieces of memory.
+            if handled > 0 && self.is_over() {
                 break;
             }
+            handled += 1;
+            charge();
+            done::delivery();
             if !self.admits(qp, &arrived.packet) || !qp.receives() {
                 continue;
             }
             let taken = match side.responder {
                 Some(Responder::Rc(_) | Responder::Uc(_)) => {
-                    receive_connected(&turn, side, arrived, self.now)
+                    receive_connected(&turn, side, arrived, self.budget.start())
                 }
                 Some(Responder::Ud(_)) => receive_datagram(&turn, side, &arrived.packet),
                 None => Ok(()),
@@ -324,6 +348,7 @@ impl Receiving<'_> {
         if answers {
             device.qp_ready(qp.number);
         }
+        handled
     }
 }
 

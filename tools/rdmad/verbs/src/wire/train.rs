@@ -13,6 +13,7 @@ use roce::Frame;
 
 use crate::counters::Counter;
 use crate::qp::Qp;
+use crate::turn::done;
 use crate::Device;
 
 /// Frames that a QP sends. They are passed to the frame port when the train is full or dropped.
@@ -89,6 +90,7 @@ impl<'a> Train<'a> {
             let bytes: usize = self.frames.iter().map(|frame| frame.len()).sum();
             qp.count(device, Counter::TxPackets, self.frames.len() as u64);
             qp.count(device, Counter::TxBytes, bytes as u64);
+            done::sent(bytes);
             device.frames.send(&mut self.frames);
         } else {
             let count = self.frames.len();

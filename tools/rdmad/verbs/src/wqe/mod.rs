@@ -12,6 +12,7 @@ use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSE
 use virtio_rdma_ring::RingError;
 
 use crate::memory::{QueueView, WorkConsumer};
+use crate::turn::done;
 
 #[cfg(feature = "testing")]
 pub(crate) use send::fetch_again;
@@ -232,6 +233,7 @@ pub(crate) fn fetch_flushed<const HEADER: usize>(
         return Err(RingError::BadSlot);
     }
     queue.complete(view, slot);
+    done::request();
     Ok(Some(header))
 }
 

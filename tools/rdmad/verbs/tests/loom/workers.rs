@@ -9,7 +9,7 @@ use virtio_rdma_abi::number::{Number, PortId, Qpn};
 
 use crate::scheduler::{
     Alarm, Clock, Crew, Exclusive, Flow, FlowKey, Next, PortFlows, Scheduler, SchedulerConfig,
-    StandIns, TurnEnd, Work, WorkerKind,
+    StandIns, TurnEnd, TurnStart, Work, WorkerKind,
 };
 use crate::sync::{check, check_few, spawn, Condvar, JoinHandle, Mutex};
 
@@ -84,6 +84,7 @@ impl Model {
                 at_once: false,
                 clock,
                 turn: TURN,
+                turn_time: Duration::from_secs(1),
             }),
             flows: PortFlows::new(PORT, FLOWS as u32, workers),
             attached: Mutex::new(true),
@@ -196,14 +197,15 @@ impl Work for Server {
     }
 
     fn expired(&self, key: FlowKey) {
-        self.model.give(key.flow.get());
+        self.model.give(key.flow.qpn().expect("a QP's flow").get());
     }
 
     fn begin(&mut self, _: Instant) {
         self.worked = false;
     }
 
-    fn serve(&mut self, Places { model, .. }: &Places, key: FlowKey) -> TurnEnd {
+    fn serve(&mut self, places: &Places, key: FlowKey, _start: TurnStart) -> TurnEnd {
+        let Places { model, .. } = places;
         self.worked = true;
         let qp = qp(model, key.flow);
         let worker = crate::scheduler::shard() - 1;

@@ -14,6 +14,7 @@ mod commands;
 mod contention;
 mod counter_sets;
 mod data;
+mod delays;
 mod draining;
 mod errors;
 mod events;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use roce::headers::{Aeth, Body, Bth, Deth, Headers, RcResponse, Syndrome};
 use roce::net::{gid_to_ip, multicast_mac};
 use roce::Psn;
-use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus, MAX_TURN};
-use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus, WorkerKind, MAX_TURN};
+use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr, CmdDetachMcast};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, MwType, QpAttrMask, QpState, QpType, SendFlags, WcStatus, WrOpcode,
@@ -127,8 +127,9 @@ fn fill_with_local_work(qp: &Qp<'_>) {
     }
 }
 
-/// Checks that no turn cost more than [`MAX_TURN`].
+/// Checks that no turn cost more than [`MAX_TURN`], and that all work of turns was charged.
 pub fn is_bounded(status: &RuntimeStatus) {
+    assert_eq!(status.uncharged, 0, "{status:?}");
     assert!(status.longest_turn > 0, "{status:?}");
     assert!(status.longest_turn <= MAX_TURN as u64, "{status:?}");
 }
@@ -240,6 +241,213 @@ fn datagrams_to_a_large_group_take_many_turns() {
         assert_eq!(cqe.status, WcStatus::Success.value());
     }
     is_bounded(&world.runtime.status());
+}
+
+/// Number of QPs of a group.
+const MEMBERS: u32 = 40;
+
+/// A QP that leaves a group while a datagram is delivered to the group gets nothing after it has
+/// left. All others get the datagram once.
+#[test]
+fn a_member_leaves_a_group_during_a_delivery() {
+    let world = World::stepped(1, PathPolicy::Wire);
+    world.negotiate(&[Feature::Multicast]);
+    let vm = &world.vms[0];
+    let (cq, mr) = (Cq::new(vm, 128), vm.mr(8192));
+    let mut group = vm.gid;
+    group[12..].copy_from_slice(&[239, 1, 2, 3]);
+    let options = Options::of(QpType::Ud);
+    let members = Vec::from_iter((0..MEMBERS).map(|_| {
+        let qp = Qp::new(vm, &cq, &cq, options);
+        connect(&qp, &qp);
+        let (qpn, mgid) = (qp.qpn, group);
+        vm.call(CmdAttachMcast { qpn, mgid }).unwrap();
+        (0..2).for_each(|id| qp.post_recv(id, &[sge(&mr, 0, 8192)]));
+        qp
+    }));
+    world.rest(&[0]);
+    let deth = Deth {
+        qkey: options.qkey,
+        src_qpn: Qpn::new(77),
+    };
+    let bth = Bth::new(DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1));
+    let headers = Headers::new(bth, Body::Ud { deth, imm: None });
+    let mut sender = vm.gid;
+    sender[15] = 200;
+    let to = (multicast_mac(gid_to_ip(group)), group);
+    let datagram = frame_between((mac(200), sender), to, &headers, &[5; 4096]);
+    world.net.inject(vm.mac, &datagram);
+    let mut receivers = Vec::new();
+    while receivers.is_empty() {
+        assert!(world.runtime.step(0));
+        receivers.extend(std::iter::from_fn(|| cq.poll()).map(|cqe| cqe.qp_num));
+    }
+    assert!(receivers.len() < members.len(), "a turn for all members");
+    let has_it = |qp: &&Qp<'_>| receivers.contains(&qp.qpn);
+    let late = Vec::from_iter(members.iter().filter(|qp| !has_it(qp)));
+    let (leaver, others) = late.split_last().expect("a member without the datagram");
+    let (qpn, mgid) = (leaver.qpn, group);
+    vm.call(CmdDetachMcast { qpn, mgid }).unwrap();
+    world.rest(&[0]);
+    let mut rest = Vec::from_iter(std::iter::from_fn(|| cq.poll()).map(|cqe| cqe.qp_num));
+    rest.sort();
+    let mut others = Vec::from_iter(others.iter().map(|qp| qp.qpn));
+    others.sort();
+    assert_eq!(rest, others);
+    is_bounded(&world.runtime.status());
+}
+
+/// Frames that hold no packet fill a turn as others do, and so do frames for a failed device.
+#[test]
+fn useless_frames_take_many_turns() {
+    const FRAMES: usize = 320;
+    for fails in [false, true] {
+        let world = World::stepped(1, PathPolicy::Direct);
+        let vm = &world.vms[0];
+        if fails {
+            vm.device.fail("planted");
+        }
+        world.net.inject_all(vm.mac, &vec![[0x5a; 64]; FRAMES]);
+        let (mut left, mut turns) = (FRAMES, 0);
+        while left > 0 {
+            assert!(world.runtime.step(0), "asleep before the end");
+            let now = world.net.waiting(vm.mac);
+            turns += usize::from(now < left);
+            left = now;
+        }
+        assert!(turns >= FRAMES / 80, "{turns} turns");
+        is_bounded(&world.runtime.status());
+    }
+}
+
+/// Work requests of tiny pieces of memory fill a turn although they have few bytes.
+#[test]
+fn many_pieces_of_memory_take_many_turns() {
+    const COUNT: u64 = 60;
+    const SGES: u32 = 32;
+    for (qp_type, path) in [
+        (QpType::Rc, PathPolicy::Direct),
+        (QpType::Ud, PathPolicy::Direct),
+        (QpType::Rc, PathPolicy::Wire),
+        (QpType::Ud, PathPolicy::Wire),
+    ] {
+        let world = World::stepped(1, path);
+        let options = Options {
+            sge: SGES,
+            inline: 0,
+            ..Options::of(qp_type)
+        };
+        let pair = Pair::with(&world, options, options);
+        world.rest(&[0]);
+        let pieces =
+            |mr: &Mr, len| Vec::from_iter((0..SGES).map(|n| sge(mr, u64::from(n) * 64, len)));
+        for id in 0..COUNT {
+            // The buffers of a datagram hold its GRH too.
+            pair.qb.put_recv(id, &pieces(&pair.mb, 3));
+        }
+        let wrs = (0..COUNT).map(|id| {
+            let mut wr = pair.wr(id, WrOpcode::Send, 0);
+            wr.sges = pieces(&pair.ma, 1);
+            wr.bytes()
+        });
+        pair.qa.post_all(&Vec::from_iter(wrs));
+        pair.qa.ring_doorbell(Doorbell::Sq);
+        let (mut done, mut most) = (0, 0);
+        while done < COUNT {
+            assert!(world.runtime.step(0), "asleep before the end");
+            let received = std::iter::from_fn(|| pair.cq_b.poll()).count() as u64;
+            most = most.max(received);
+            done += received;
+        }
+        // A piece costs more than its byte: without that, all work requests would fit a turn.
+        assert!(most <= COUNT / 3, "{qp_type:?}, {path:?}: {most} in a turn");
+        world.rest(&[0]);
+        is_bounded(&world.runtime.status());
+    }
+}
+
+/// On a host that is slow, turns end by the clock, and all work is done.
+#[test]
+fn turns_end_by_the_clock() {
+    const COUNT: u64 = 60;
+    for path in PATHS {
+        let config = RuntimeConfig {
+            workers: Some(1),
+            path,
+            clock: Clock::slow(Duration::from_micros(50)),
+            worker_kind: WorkerKind::Stepped,
+            ..RuntimeConfig::default()
+        };
+        let world = World::with_config(2, config, Limits::default());
+        let pair = Pair::new(&world);
+        world.rest(&[0]);
+        let wrs = (0..COUNT).map(|id| pair.wr(id, WrOpcode::RdmaWrite, 8).bytes());
+        pair.qa.post_all(&Vec::from_iter(wrs));
+        pair.qa.ring_doorbell(Doorbell::Sq);
+        let (mut done, mut most) = (0, 0);
+        while done < COUNT {
+            assert!(world.runtime.step(0), "asleep before the end");
+            let now = std::iter::from_fn(|| pair.cq_a.poll()).count() as u64;
+            most = most.max(now);
+            done += now;
+        }
+        assert!(most <= COUNT / 3, "{path:?}: {most} of {COUNT} in a turn");
+    }
+}
+
+/// A message that the end of a turn's time cuts arrives whole.
+#[test]
+fn a_message_that_is_cut_arrives_whole() {
+    const LEN: u64 = 15 << 12;
+    let config = RuntimeConfig {
+        workers: Some(1),
+        clock: Clock::slow(Duration::from_micros(50)),
+        worker_kind: WorkerKind::Stepped,
+        ..RuntimeConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let pair = Pair::new(&world);
+    // Each page is a piece of its own.
+    let scattered = |vm: &Vm| vm.register_reversed(vm.pdn, vm.alloc(LEN), LEN, FULL);
+    let (ours, theirs) = (scattered(a), scattered(b));
+    let moved = || {
+        let sent = |vm: &Vm| vm.device.status().counters.direct_tx_bytes;
+        sent(a) + sent(b)
+    };
+    let opcodes = [
+        WrOpcode::Send,
+        WrOpcode::RdmaWriteWithImm,
+        WrOpcode::RdmaRead,
+    ];
+    for (id, opcode) in (0..).zip(opcodes) {
+        let bytes = pattern(LEN as usize, id);
+        let receives = opcode != WrOpcode::RdmaRead;
+        if receives {
+            a.write(ours.iova, &bytes);
+            pair.qb.post_recv(id, &[sge(&theirs, 0, LEN as u32)]);
+        } else {
+            b.write(theirs.iova, &bytes);
+        }
+        let wr = Wr::new(id, opcode).local(&ours, 0, LEN as u32);
+        pair.qa.post(&wr.remote(&theirs, 0));
+        let (mut before, mut parts) = (moved(), 0);
+        let cqe = loop {
+            assert!(world.runtime.step(0), "asleep before the end");
+            parts += u32::from(moved() > before);
+            before = moved();
+            if let Some(cqe) = pair.cq_a.poll() {
+                break cqe;
+            }
+        };
+        assert_eq!((cqe.wr_id, cqe.status), (id, WcStatus::Success.value()));
+        assert!(parts > 1, "{opcode:?} was done in a turn");
+        assert!(a.read(ours.iova, LEN as usize) == bytes, "{opcode:?}");
+        assert!(b.read(theirs.iova, LEN as usize) == bytes, "{opcode:?}");
+        if receives {
+            assert_eq!(u64::from(pair.cq_b.next().byte_len), LEN);
+        }
+    }
 }
 
 /// One acknowledgement completes many work requests, so few acknowledgements use up a turn.

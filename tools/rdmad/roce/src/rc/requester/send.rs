@@ -66,7 +66,7 @@ impl<L> Requester<L> {
             let Some(next) = self.choose(env.is_slow()) else {
                 break Pause::Idle;
             };
-            if bytes >= budget {
+            if bytes >= budget || bytes > 0 && env.is_spent() {
                 break Pause::Budget;
             }
             if !self.may_request(&next, env) {

@@ -30,7 +30,7 @@ impl<R> Responder<R> {
             if !self.has_output() {
                 break Pause::Idle;
             }
-            if bytes >= budget {
+            if bytes >= budget || bytes > 0 && env.is_spent() {
                 break Pause::Budget;
             }
             let sent = if self.notifier.is_owed() {

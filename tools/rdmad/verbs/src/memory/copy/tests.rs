@@ -15,6 +15,7 @@ use super::*;
 use crate::memory::{unlimited, MrTable, PageList, PageMap};
 use crate::pd::PdUse;
 use crate::shuffle::Secret;
+use crate::Clock;
 
 const PAGE: u64 = 4096;
 const PDN: Pdn = Pdn::new(7);
@@ -120,11 +121,25 @@ fn with_message<R>(
     remote: Remote,
     work: impl FnOnce(Message<'_>) -> R,
 ) -> R {
+    with_budget(guest, wqe, remote, usize::MAX / 2, work)
+}
+
+/// Like [`with_message`], in a turn with the budget `limit`.
+fn with_budget<R>(
+    guest: &Guest,
+    wqe: Option<&[u8]>,
+    remote: Remote,
+    limit: usize,
+    work: impl FnOnce(Message<'_>) -> R,
+) -> R {
+    let clock = Clock::manual();
+    let budget = TurnBudget::new(&clock, clock.now(), limit);
     let (view, keys) = (guest.space.enter(), Keys::new(&guest.mrs));
     let memory = Memory {
         view: &view,
         keys: &keys,
         by: BY,
+        budget: &budget,
     };
     work(match wqe {
         Some(wqe) => {
@@ -141,6 +156,7 @@ fn with_message<R>(
 fn a_transfer_equals_a_read_and_a_write() {
     let mut random = XorShiftRng::seed_from_u64(1);
     let (ours, theirs) = (Guest::new(), Guest::new());
+    let mut ends = 0;
     for round in 0..300 {
         let mut bytes = ours.image();
         random.fill(&mut bytes[..]);
@@ -178,13 +194,18 @@ fn a_transfer_equals_a_read_and_a_write() {
         while at < total {
             let left = total - at;
             let part = random.random_range(1..=left).max(left.min(8));
-            with_message(&ours, Some(&wqe), remote, |mut from| {
+            // The end of a turn's budget may end a transfer.
+            let limit = random.random_range(0..1 << 18);
+            at += with_budget(&ours, Some(&wqe), remote, limit, |mut from| {
                 with_message(&theirs, None, remote, |mut to| {
                     let last = part == left;
-                    transfer(&mut from, &mut to, at as u64, part, last).unwrap();
-                });
+                    let moved = transfer(&mut from, &mut to, at as u64, part, last).unwrap();
+                    assert!((1..=part).contains(&moved));
+                    assert!(moved == part || left - moved >= 8, "the end is whole");
+                    ends += usize::from(moved < part);
+                    moved
+                })
             });
-            at += part;
         }
         let after = theirs.image();
         theirs.set_image(&before);
@@ -203,6 +224,40 @@ fn a_transfer_equals_a_read_and_a_write() {
             }
         }
     }
+    assert!(ends > 20, "{ends} transfers ended with the budget");
+}
+
+/// A transfer costs its bytes and the pieces of memory in which they are.
+#[test]
+fn a_transfer_costs_its_bytes_and_pieces() {
+    const PARTS: u64 = 32;
+    let guest = Guest::new();
+    let flat: Vec<u64> = (0..PAGES).map(|page| page * PAGE).collect();
+    let rkey = guest.register(&flat, 0, PAGES * PAGE);
+    let sges = (0..PARTS).map(|part| {
+        let sge = Sge {
+            addr: part * PAGE,
+            length: 1,
+            lkey: rkey,
+        };
+        let mut wqe = [0; Sge::SIZE];
+        sge.put(&mut wqe);
+        wqe
+    });
+    let wqe = Vec::from_iter(sges).concat();
+    let remote = Remote { va: PAGE, rkey };
+    let cost = |wqe: Option<&[u8]>, len| {
+        with_message(&guest, wqe, remote, |mut from| {
+            with_message(&guest, None, remote, |mut to| {
+                transfer(&mut from, &mut to, 0, len, true).unwrap();
+            });
+            from.memory.budget.spent()
+        })
+    };
+    let one = cost(None, 64);
+    assert!((64 + 256..64 + 512).contains(&one), "{one}");
+    let many = cost(Some(&wqe), PARTS as usize);
+    assert!(many >= PARTS as usize * 256, "{many}");
 }
 
 /// The pages are not looked up one by one.

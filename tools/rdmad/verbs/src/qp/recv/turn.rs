@@ -34,7 +34,7 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) view: &'a DmaView,
     queue: QueueView<'a>,
     /// Remaining budget of the turn.
-    pub(crate) budget: TurnBudget,
+    pub(crate) budget: &'a TurnBudget<'a>,
     keys: Keys<'a>,
     /// Completions that are not yet delivered to the CQ.
     pub(crate) completions: Completions<'a>,
@@ -43,14 +43,19 @@ pub(crate) struct RecvTurn<'a> {
 }
 
 impl<'a> RecvTurn<'a> {
-    /// A turn of `qp`, whose receive half the caller has locked.
-    pub(crate) fn new(qp: &'a Qp, device: &'a Device, view: &'a DmaView) -> Self {
+    /// A turn of `qp`, whose receive half the caller has locked. The work is charged to `budget`.
+    pub(crate) fn new(
+        qp: &'a Qp,
+        device: &'a Device,
+        view: &'a DmaView,
+        budget: &'a TurnBudget<'a>,
+    ) -> Self {
         Self {
             qp,
             device,
             view,
             queue: QueueView::new(&qp.init.rq, view),
-            budget: TurnBudget::default(),
+            budget,
             keys: Keys::new(&device.mrs),
             completions: Completions::new(&qp.init.recv_cq, device, view),
             silent: false,
@@ -76,6 +81,7 @@ impl<'a> RecvTurn<'a> {
                 pdn,
                 ..self.qp.key_user()
             },
+            budget: self.budget,
         }
     }
 

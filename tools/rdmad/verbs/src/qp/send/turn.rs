@@ -17,7 +17,7 @@ use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::memory::{Keys, Memory, Message, QueueView};
 use crate::qp::Qp;
-use crate::turn::{Parked, TurnBudget};
+use crate::turn::{done, Parked, TurnBudget};
 #[cfg(feature = "testing")]
 use crate::wqe::fetch_again;
 use crate::wqe::{
@@ -45,7 +45,7 @@ pub(crate) struct SendTurn<'a> {
     /// Start of the turn.
     pub(crate) now: Instant,
     /// Remaining budget of the turn.
-    pub(crate) budget: TurnBudget,
+    pub(crate) budget: &'a TurnBudget<'a>,
     keys: Keys<'a>,
     /// Rules by which WQEs are checked.
     rules: SendRules<'a>,
@@ -56,21 +56,21 @@ pub(crate) struct SendTurn<'a> {
 }
 
 impl<'a> SendTurn<'a> {
-    /// A turn of `qp`, whose send half the caller has locked.
-    pub(crate) fn new(qp: &'a Qp, device: &'a Device, view: &'a DmaView) -> Self {
-        Self::at(qp, device, view, device.runtime().scheduler.clock.now())
-    }
-
-    /// A turn that started at `now`.
-    pub(crate) fn at(qp: &'a Qp, device: &'a Device, view: &'a DmaView, now: Instant) -> Self {
+    /// A turn of `qp`, whose send half the caller has locked. The work is charged to `budget`.
+    pub(crate) fn new(
+        qp: &'a Qp,
+        device: &'a Device,
+        view: &'a DmaView,
+        budget: &'a TurnBudget<'a>,
+    ) -> Self {
         let mtu = device.config().path_mtu().bytes();
         Self {
             qp,
             device,
             view,
             queue: QueueView::new(&qp.init.sq, view),
-            now,
-            budget: TurnBudget::default(),
+            now: budget.start(),
+            budget,
             rules: SendRules {
                 qp_type: qp.init.qp_type,
                 user: qp.init.user,
@@ -106,6 +106,7 @@ impl<'a> SendTurn<'a> {
             view: self.view,
             keys: &self.keys,
             by: self.qp.key_user(),
+            budget: self.budget,
         }
     }
 
@@ -153,6 +154,9 @@ impl<'a> SendTurn<'a> {
             attr.max_rd_atomic > 0,
         )?;
         if let Some(Fetched { wr, failed }) = &mut fetched {
+            if let Data::Sges(count) = wr.local.data {
+                self.budget.charge_sges(count);
+            }
             io.fetched = io.fetched.saturating_add(1);
             if failed.is_none() && is_registration(&wr.local) {
                 *failed = self.register(io.snapshots.get(wr.local.snapshot)).err();
@@ -186,6 +190,7 @@ impl<'a> SendTurn<'a> {
         }
         io.snapshots.give_back(posted.snapshot);
         io.queue.complete(&self.queue, posted.slot);
+        done::request();
         let success = status == WcStatus::Success;
         if !self.silent && (posted.signaled || !success) {
             let mut cqe = self.qp.cqe(wr.id, status, posted.opcode);

@@ -90,12 +90,8 @@ impl Qp {
             return Err(WcStatus::LocQpOpErr);
         };
         let mut env = SendEnv::new(turn, &mut side.io);
-        let bytes = sender.send(&fetched.wr, to, &mut env)?;
-        Ok(match bytes {
-            Some(bytes) => {
-                turn.budget.charge_frames(bytes);
-                DatagramStep::Sent
-            }
+        Ok(match sender.send(&fetched.wr, to, &mut env)? {
+            Some(_) => DatagramStep::Sent,
             None => DatagramStep::Waits,
         })
     }

@@ -26,7 +26,9 @@ impl Qp {
         let end = side.route.as_ref().and_then(DirectRoute::end);
         let view = end.as_ref().map(|end| end.device.space.enter());
         let mut target = match (&side.route, &end, &view) {
-            (Some(route), Some(end), Some(view)) => Target::new(self, route, end, view),
+            (Some(route), Some(end), Some(view)) => {
+                Target::new(self, route, end, view, turn.budget)
+            }
             _ => None,
         };
         // If the peer's memory is lost, the peer answers no more.

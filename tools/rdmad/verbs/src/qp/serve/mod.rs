@@ -24,8 +24,8 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState};
 
 use super::{Qp, RecvIo, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::memory::QueueView;
-use crate::runtime::{TurnEnd, Watch};
-use crate::turn::{Charged, Parked};
+use crate::runtime::{TurnEnd, TurnStart, Watch};
+use crate::turn::{Charged, Parked, TURN};
 use crate::wire::RecvEnv;
 use crate::Device;
 
@@ -46,8 +46,8 @@ type Progress = ControlFlow<Parked, Charged>;
 impl Qp {
     /// Gives the QP a turn. If another worker is serving the QP, that worker gives it another turn
     /// afterwards.
-    pub(crate) fn serve(&self, device: &Device, watch: &Watch) -> TurnEnd {
-        let Some(turn) = self.serving.run(|| self.turn(device, watch)) else {
+    pub(crate) fn serve(&self, device: &Device, start: TurnStart, watch: &Watch) -> TurnEnd {
+        let Some(turn) = self.serving.run(|| self.turn(device, start, watch)) else {
             return TurnEnd::default();
         };
         let mut end = turn.result;
@@ -67,15 +67,33 @@ impl Qp {
         if self.is_connected() {
             return;
         }
-        device.runtime().scheduler.quiesce.outside(|| {
-            let view = device.space.enter();
-            let mut side = self.send.lock();
-            if self.state() == Some(QpState::Rts) {
-                let turn = SendTurn::new(self, device, &view);
-                // The QP is being destroyed, so its next turn need not be arranged.
-                let _ = self.send_half(&turn, &mut side, &Watch::nothing());
+        // Turns end by the clock too. A turn that was short because the host is busy is continued.
+        let mut spent = 0;
+        while spent < TURN {
+            let turn = || self.send_for_last_time(device);
+            let end = device.runtime().scheduler.quiesce.outside(turn);
+            spent += end.cost;
+            if !end.again || end.cost == 0 {
+                break;
             }
-        });
+        }
+    }
+
+    fn send_for_last_time(&self, device: &Device) -> TurnEnd {
+        let view = device.space.enter();
+        let mut side = self.send.lock();
+        if self.state() != Some(QpState::Rts) {
+            return TurnEnd::default();
+        }
+        let budget = device.turn_budget();
+        let turn = SendTurn::new(self, device, &view, &budget);
+        // The QP is being destroyed, so its next turn need not be arranged.
+        let parked = self.send_half(&turn, &mut side, &Watch::nothing());
+        drop(turn);
+        TurnEnd {
+            again: parked.is_again(),
+            cost: budget.spent(),
+        }
     }
 
     /// Whether WQEs are posted that are not yet fetched. False while another thread holds the lock
@@ -90,25 +108,28 @@ impl Qp {
         })
     }
 
-    fn turn(&self, device: &Device, watch: &Watch) -> TurnEnd {
+    fn turn(&self, device: &Device, start: TurnStart, watch: &Watch) -> TurnEnd {
         let view = device.space.enter();
         // Answers first, since the peer waits for them.
-        let answered = self.answer(device, &view);
+        let answered = self.answer(device, &view, start);
         let mut side = self.send.lock();
         side.io.paced = None;
         if self.failure_requested.swap(false, Ordering::AcqRel) {
             self.fail(device, Some(AsyncEvent::QpFatal));
         }
-        let turn = SendTurn::new(self, device, &view);
+        let budget = device.budget_of(start);
+        let turn = SendTurn::new(self, device, &view, &budget);
         let sent = self.send_half(&turn, &mut side, watch);
-        let cost = answered.cost + turn.budget.spent();
-        device.runtime().note_turn(cost);
+        drop(turn);
+        let spent = answered.cost + budget.spent();
+        device.runtime().note_turn(spent);
+        let cost = spent.max(budget.cost());
         let again = answered.parked.and(sent).is_again();
         TurnEnd { again, cost }
     }
 
     /// Sends the responder's answers.
-    fn answer(&self, device: &Device, view: &DmaView) -> Answered {
+    fn answer(&self, device: &Device, view: &DmaView, start: TurnStart) -> Answered {
         let nothing = |parked| Answered { parked, cost: 0 };
         let RecvSide { io, responder, .. } = &mut *self.recv.lock();
         if !self.may_answer() {
@@ -120,7 +141,7 @@ impl Qp {
         if let Some(request) = responder.await_request() {
             return nothing(request.into());
         }
-        self.send_answers(device, view, io, responder)
+        self.send_answers(device, view, start, io, responder)
     }
 
     /// Sends the answers of a responder that has some.
@@ -129,22 +150,21 @@ impl Qp {
         &self,
         device: &Device,
         view: &DmaView,
+        start: TurnStart,
         io: &mut RecvIo,
         responder: &mut Responder,
     ) -> Answered {
-        let turn = RecvTurn::new(self, device, view);
-        let limit = turn.budget.left_for_frames();
+        let budget = device.budget_of(start);
+        let turn = RecvTurn::new(self, device, view, &budget);
+        let limit = budget.left_for_frames();
         let sent = responder.transmit(limit, &mut RecvEnv::new(&turn, io));
         let request = responder.await_request();
         let parked = match sent {
-            Ok(sent) => {
-                turn.budget.charge_frames(sent.bytes);
-                match (sent.pause, request) {
-                    (Pause::NoFrame, _) => device.await_frames(self.number, io.full).into(),
-                    (Pause::Idle, Some(request)) => request.into(),
-                    (Pause::Idle | Pause::Budget, _) => Parked::again(),
-                }
-            }
+            Ok(sent) => match (sent.pause, request) {
+                (Pause::NoFrame, _) => device.await_frames(self.number, io.full).into(),
+                (Pause::Idle, Some(request)) => request.into(),
+                (Pause::Idle | Pause::Budget, _) => Parked::again(),
+            },
             Err(error) => {
                 self.fail(device, error.event);
                 // The responder sends the NAK in the next turn.
@@ -153,7 +173,7 @@ impl Qp {
         };
         Answered {
             parked,
-            cost: turn.budget.spent(),
+            cost: budget.spent(),
         }
     }
 
@@ -179,7 +199,8 @@ impl Qp {
         // The objects of a failed device may be half changed: nothing is sent for them.
         let may_send = self.may_answer() && !device.has_failed();
         if let Some(responder) = responder.as_mut().filter(|_| may_send) {
-            let turn = RecvTurn::new(self, device, view);
+            let budget = device.turn_budget();
+            let turn = RecvTurn::new(self, device, view, &budget);
             // Without a frame buffer the acknowledgement is lost, as on a bad network.
             let _ = responder.transmit(LIMIT, &mut RecvEnv::new(&turn, io));
         }
@@ -219,9 +240,8 @@ impl Qp {
         }
         turn.completions.deliver();
         let mut recv = self.recv.lock();
-        let recv_turn = RecvTurn::new(self, turn.device, turn.view);
+        let recv_turn = RecvTurn::new(self, turn.device, turn.view, turn.budget);
         let received = recv_turn.flush(&mut recv, FLUSH_LIMIT);
-        turn.budget.charge_bytes(recv_turn.budget.spent());
         sent.and(received)
     }
 

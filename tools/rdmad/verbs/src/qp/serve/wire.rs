@@ -43,7 +43,7 @@ impl Qp {
             && route.is_none()
             && requester.has_room()
             && !io.snapshots.has_barrier()
-            && !turn.view.has_lost()
+            && !turn.is_over()
         {
             match turn.fetch(io, attr) {
                 Ok(Next::Fetched(fetched)) => {
@@ -88,7 +88,6 @@ impl Qp {
             self.fail_send(turn.device);
             return Continue(turn.budget.charged_since(spent));
         };
-        turn.budget.charge_frames(sent.bytes);
         match sent.pause {
             Pause::Budget => Continue(turn.budget.charged_since(spent)),
             Pause::NoFrame => Break(self.await_room(turn.device, side)),

@@ -48,13 +48,15 @@ impl IdleGap {
 
 impl Scheduler {
     /// Executes `turn` for a device whose doorbell this thread has received, if the doorbell came
-    /// after an idle gap and all workers sleep. The thread must not be a worker. Returns whether
-    /// `turn` was executed.
-    pub(crate) fn serve_at_once(&self, idle_gap: &IdleGap, turn: impl FnOnce()) -> bool {
-        let served = self.at_once
-            && idle_gap.end(self.clock.now())
-            && self.sleep.all_sleep()
-            && self.quiesce.try_outside(turn);
+    /// after an idle gap and all workers sleep. `turn` gets the time at which it starts. The thread
+    /// must not be a worker. Returns whether `turn` was executed.
+    pub(crate) fn serve_at_once(&self, idle_gap: &IdleGap, turn: impl FnOnce(Instant)) -> bool {
+        if !self.at_once {
+            return false;
+        }
+        let now = self.clock.now();
+        let served =
+            idle_gap.end(now) && self.sleep.all_sleep() && self.quiesce.try_outside(|| turn(now));
         if served {
             // The gap to the next doorbell begins after the turn.
             idle_gap.end(self.clock.now());

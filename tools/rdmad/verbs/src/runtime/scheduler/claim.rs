@@ -7,19 +7,37 @@
 //! which takes the flow over, a *steal*. Both flows of a direct connection change their home
 //! together, since their turns exclude each other. A worker serves sparse flows first, but leaves
 //! at least half of its time to bulk flows.
+//!
+//! A turn may take longer than it should, for example if the host must provide memory. The excess
+//! is a debt of the port: turns of other ports come first until the debt is paid.
+
+use std::time::{Duration, Instant};
 
 use virtio_rdma_abi::number::PortId;
 
 use super::current::current;
 use super::flow::{Class, Flow, FlowKey, PortFlows};
 use super::sync::Ordering;
-use super::work::{TurnEnd, Work};
+use super::work::{TurnEnd, TurnStart, Work};
 use super::{ReadySet, Scheduler};
 
 /// Number of successive rounds after which a worker that only watches takes over work of another
 /// worker. If the other worker is not busy with a turn, it should serve its work itself: it has the
 /// flow's state in its cache, and finds the work within fewer rounds.
 const ROUNDS_TO_STEAL: u32 = 16;
+
+/// Cost of a whole cycle of bulk flows, in turns. If more bulk flows are ready, their turns are
+/// shorter: a flow must have its next turn before peers that wait for its packets lose patience.
+const CYCLE: usize = 128;
+/// The shortest turn of a bulk flow is this fraction of a turn, since a turn has a cost of its own.
+const SHORTEST: usize = 8;
+/// Number of turns of bulk flows after which the ready bulk flows are counted again.
+const COUNT_AGAIN: u32 = 8;
+/// The least cost of a turn is this fraction of a turn: to find the flow and its work costs too.
+const LEAST: usize = 64;
+/// A port pays this fraction of the time of a turn when another port is served first. A turn that
+/// the host does not delay takes about as long.
+const PAYMENT: u32 = 16;
 
 /// A flow that a worker has taken from a ready set, to give the flow a turn.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +57,20 @@ pub(super) struct Claims {
     /// Number of successive rounds in which this worker only polled watched QPs while another
     /// worker had ready flows.
     rounds: u32,
+    /// Budget of the turns of bulk flows.
+    bulk_turn: usize,
+    /// Number of turns of bulk flows until `bulk_turn` is computed again.
+    count_again: u32,
+    /// The last turn, unless its time was charged already.
+    last: Option<Given>,
+}
+
+/// A turn that was given.
+#[derive(Debug)]
+struct Given {
+    claim: Claim,
+    start: Instant,
+    cost: usize,
 }
 
 impl Scheduler {
@@ -85,6 +117,16 @@ impl Scheduler {
         }
     }
 
+    /// The least cost of a turn.
+    pub(super) fn least_turn(&self) -> usize {
+        self.turn.div_ceil(LEAST)
+    }
+
+    /// Budget of a turn of one of `bulk` ready bulk flows.
+    fn bulk_turn(&self, bulk: usize) -> usize {
+        (CYCLE * self.turn / bulk.max(1)).clamp(self.turn.div_ceil(SHORTEST), self.turn)
+    }
+
     /// Whether any flow is ready.
     pub(crate) fn is_busy(&self) -> bool {
         (0..self.workers()).any(|worker| self.has_work(worker))
@@ -105,6 +147,9 @@ impl Claims {
             sparse: 0,
             is_watching: false,
             rounds: 0,
+            bulk_turn: 0,
+            count_again: 0,
+            last: None,
         }
     }
 
@@ -113,8 +158,89 @@ impl Claims {
         self.is_watching = is_watching;
     }
 
-    /// Takes the next flow: a ready flow of this worker, or else one of another worker.
-    pub(super) fn next<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Claim> {
+    /// Takes the next flow, a ready flow of this worker or else one of another worker, and starts
+    /// its turn.
+    pub(super) fn next<W: Work>(
+        &mut self,
+        work: &W,
+        places: &W::Places,
+    ) -> Option<(Claim, TurnStart)> {
+        let now = self.settle(work, places);
+        let claim = self.choose(work, places)?;
+        let budget = match claim.class {
+            Class::Sparse => work.scheduler().turn,
+            Class::Bulk => self.bulk_turn(work, places),
+        };
+        let now = now.unwrap_or_else(|| work.scheduler().clock.now());
+        Some((claim, TurnStart { now, budget }))
+    }
+
+    /// Takes a sparse flow of `port` that is ready for this worker, and starts a turn with this
+    /// budget.
+    pub(super) fn next_of<W: Work>(
+        &mut self,
+        work: &W,
+        places: &W::Places,
+        port: PortId,
+        budget: usize,
+    ) -> Option<(Claim, TurnStart)> {
+        let now = self.settle(work, places);
+        let class = Class::Sparse;
+        let flows = W::flows(places, port)?;
+        let flow = flows.take(self.worker, class);
+        if !flows.has_ready(self.worker, class) {
+            let ports = work.scheduler().workers[self.worker].ports.get(class);
+            ports.remove(port);
+            // A flow may have become ready before the port was removed.
+            if flows.has_ready(self.worker, class) {
+                ports.insert(port);
+            }
+        }
+        let key = FlowKey { port, flow: flow? };
+        let now = now.unwrap_or_else(|| work.scheduler().clock.now());
+        Some((Claim { key, class }, TurnStart { now, budget }))
+    }
+
+    /// Charges the time of the last turn, which has just ended. Must be called before the worker
+    /// does anything else for long. Returns the current time, unless no turn is to be charged.
+    pub(super) fn settle<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Instant> {
+        let Given { claim, start, cost } = self.last.take()?;
+        let scheduler = work.scheduler();
+        let now = scheduler.clock.now();
+        let time = now.saturating_duration_since(start);
+        let Some(excess) = time.checked_sub(scheduler.turn_time) else {
+            return Some(now);
+        };
+        if let Some(flows) = W::flows(places, claim.key.port) {
+            flows.owe(excess);
+        }
+        if claim.class == Class::Sparse {
+            // At least a turn, since it took as long as one.
+            let missing = scheduler.turn.saturating_sub(cost);
+            self.sparse = self.sparse.saturating_add(missing);
+        }
+        Some(now)
+    }
+
+    /// Budget of a turn of a bulk flow that was taken.
+    fn bulk_turn<W: Work>(&mut self, work: &W, places: &W::Places) -> usize {
+        if self.count_again == 0 {
+            self.count_again = COUNT_AGAIN;
+            let mut bulk = 1;
+            work.scheduler().workers[self.worker]
+                .ports
+                .bulk
+                .any(|port| {
+                    bulk += W::flows(places, port).map_or(0, |flows| flows.bulk(self.worker));
+                    false
+                });
+            self.bulk_turn = work.scheduler().bulk_turn(bulk);
+        }
+        self.count_again -= 1;
+        self.bulk_turn
+    }
+
+    fn choose<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Claim> {
         let scheduler = work.scheduler();
         let mut order = Class::ALL;
         if self.sparse >= scheduler.turn {
@@ -148,11 +274,14 @@ impl Claims {
         scheduler: &Scheduler,
         flows: &PortFlows,
         claim: Claim,
+        start: Instant,
         end: TurnEnd,
     ) {
+        let cost = end.cost.max(scheduler.least_turn());
         if claim.class == Class::Sparse {
-            self.sparse = self.sparse.saturating_add(end.cost);
+            self.sparse = self.sparse.saturating_add(cost);
         }
+        self.last = Some(Given { claim, start, cost });
         scheduler.end_claim(flows, claim.key.flow, claim.class, end);
     }
 
@@ -219,11 +348,8 @@ impl Claims {
             ports
                 .get(class)
                 .any(|port| match peer.filter(|peer| peer.port == port) {
-                    Some(peer) => W::flows(places, port).is_some_and(|flows| {
-                        flows
-                            .ready(self.worker, class)
-                            .any(|flow| flow != peer.flow)
-                    }),
+                    Some(peer) => W::flows(places, port)
+                        .is_some_and(|flows| flows.has_other(self.worker, class, peer.flow)),
                     None => true,
                 })
         })
@@ -231,8 +357,13 @@ impl Claims {
 }
 
 /// Takes a flow of `class` that is ready for `worker`, round robin over ports and their flows.
+/// Ports with a debt pay when they are passed over.
 fn take<W: Work>(work: &W, places: &W::Places, worker: usize, class: Class) -> Option<Claim> {
-    let ports: &ReadySet<PortId> = work.scheduler().workers[worker].ports.get(class);
+    let scheduler = work.scheduler();
+    let ports: &ReadySet<PortId> = scheduler.workers[worker].ports.get(class);
+    let payment: Duration = scheduler.turn_time / PAYMENT;
+    // The first port that was passed over. If it comes again, all ready ports have debts.
+    let mut first = None;
     loop {
         let port = ports.take()?;
         let Some(flows) = W::flows(places, port) else {
@@ -245,9 +376,13 @@ fn take<W: Work>(work: &W, places: &W::Places, worker: usize, class: Class) -> O
             // The port was removed.
             continue;
         };
-        let ready = flows.ready(worker, class);
-        let flow = ready.take();
-        if !ready.is_empty() {
+        if first != Some(port) && flows.pays(payment) {
+            first = first.or(Some(port));
+            ports.insert(port);
+            continue;
+        }
+        let flow = flows.take(worker, class);
+        if flows.has_ready(worker, class) {
             ports.insert(port);
         }
         if let Some(flow) = flow {
@@ -259,39 +394,56 @@ fn take<W: Work>(work: &W, places: &W::Places, worker: usize, class: Class) -> O
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::time::Instant;
-
     use virtio_rdma_abi::number::Qpn;
 
     use super::super::{Clock, Next, SchedulerConfig};
     use super::*;
 
-    const PORT: PortId = PortId::new(1);
+    const PORTS: [PortId; 2] = [PortId::new(1), PortId::new(2)];
     const FLOW: Flow = Flow::of(Qpn::new(2));
+    const TURN: usize = 1000;
+    const TURN_TIME: Duration = Duration::from_micros(160);
 
-    /// Work of a single port, number 1.
-    struct OnePort(Scheduler);
+    /// Work of two ports.
+    struct TwoPorts(Scheduler);
 
-    impl Work for OnePort {
-        type Places = PortFlows;
+    impl TwoPorts {
+        fn new(workers: usize) -> Self {
+            Self(Scheduler::new(SchedulerConfig {
+                workers,
+                at_once: false,
+                clock: Clock::manual(),
+                turn: TURN,
+                turn_time: TURN_TIME,
+            }))
+        }
+
+        /// The next flow of worker `claims`.
+        fn next(&self, claims: &mut Claims, ports: &[PortFlows; 2]) -> Option<(Claim, TurnStart)> {
+            claims.next(self, ports)
+        }
+    }
+
+    impl Work for TwoPorts {
+        type Places = [PortFlows; 2];
 
         fn scheduler(&self) -> &Scheduler {
             &self.0
         }
 
-        fn places(&self) -> PortFlows {
-            PortFlows::new(PORT, 3, self.0.workers())
+        fn places(&self) -> Self::Places {
+            PORTS.map(|port| PortFlows::new(port, 300, self.0.workers()))
         }
 
-        fn flows(places: &PortFlows, port: PortId) -> Option<&PortFlows> {
-            (port == PORT).then_some(places)
+        fn flows(places: &Self::Places, port: PortId) -> Option<&PortFlows> {
+            places.iter().find(|flows| flows.port() == port)
         }
 
-        fn peer(&self, _places: &PortFlows, _flow: FlowKey) -> Option<FlowKey> {
+        fn peer(&self, _places: &Self::Places, _flow: FlowKey) -> Option<FlowKey> {
             None
         }
 
-        fn is_served(&self, _places: &PortFlows, _flow: FlowKey) -> bool {
+        fn is_served(&self, _places: &Self::Places, _flow: FlowKey) -> bool {
             false
         }
 
@@ -299,7 +451,7 @@ mod tests {
 
         fn begin(&mut self, _now: Instant) {}
 
-        fn serve(&mut self, _places: &PortFlows, _flow: FlowKey) -> TurnEnd {
+        fn serve(&mut self, _: &Self::Places, _: FlowKey, _: TurnStart) -> TurnEnd {
             TurnEnd::default()
         }
 
@@ -310,31 +462,105 @@ mod tests {
 
     #[test]
     fn a_worker_that_watches_leaves_work_to_others_for_some_rounds() {
-        let work = OnePort(Scheduler::new(SchedulerConfig {
-            workers: 2,
-            at_once: false,
-            clock: Clock::default(),
-            turn: 1,
-        }));
-        let flows = work.places();
+        let work = TwoPorts::new(2);
+        let ports = work.places();
+        let flows = &ports[0];
         let mut claims = Claims::new(1);
         let mut rounds = |is_watching| {
             claims.set_watching(is_watching);
-            let claimed = |_| claims.next(&work, &flows).is_some();
+            let claimed = |_| work.next(&mut claims, &ports).is_some();
             { 0..=ROUNDS_TO_STEAL }.position(claimed)
         };
         flows.set_home(FLOW, 0);
         for expected in [ROUNDS_TO_STEAL as usize; 2] {
             assert_eq!(rounds(true), None, "nobody has work");
             flows.set_home(FLOW, 0);
-            work.0.make_ready(&flows, FLOW);
+            work.0.make_ready(flows, FLOW);
             assert_eq!(rounds(true), Some(expected));
             assert_eq!(flows.home(FLOW), 1);
         }
         flows.set_home(FLOW, 0);
-        work.0.make_ready(&flows, FLOW);
+        work.0.make_ready(flows, FLOW);
         assert_eq!(rounds(false), Some(0), "it would sleep otherwise");
-        work.0.make_ready(&flows, FLOW);
+        work.0.make_ready(flows, FLOW);
         assert_eq!(rounds(true), Some(0), "its own work");
+    }
+
+    #[test]
+    fn a_port_with_a_debt_is_passed_over() {
+        let work = TwoPorts::new(1);
+        let ports = work.places();
+        let mut claims = Claims::new(0);
+        ports
+            .iter()
+            .for_each(|flows| work.0.make_ready(flows, FLOW));
+        // Gives a turn that takes `time`. Returns the port that has it.
+        let mut turn = |time| {
+            let (claim, start) = work.next(&mut claims, &ports).unwrap();
+            let flows = TwoPorts::flows(&ports, claim.key.port).unwrap();
+            work.0.clock.pass(time);
+            let end = TurnEnd {
+                again: true,
+                cost: 1,
+            };
+            claims.end(&work.0, flows, claim, start.now, end);
+            claim.key.port.get()
+        };
+        let short = TURN_TIME / 10;
+        // A turn that takes the time of two: the other port has the time of one before the next.
+        assert_eq!(turn(2 * TURN_TIME), 1);
+        let others = (0..100).take_while(|_| turn(short) == 2).count();
+        assert_eq!(others, PAYMENT as usize + 1);
+        assert_eq!([(); 4].map(|()| turn(short)), [2, 1, 2, 1]);
+    }
+
+    #[test]
+    fn long_sparse_turns_leave_bulk_flows_their_turns() {
+        let work = TwoPorts::new(1);
+        let ports = work.places();
+        let mut claims = Claims::new(0);
+        let [sparse, bulk] = &ports;
+        bulk.classify(FLOW, Class::Sparse, true, true);
+        ports
+            .iter()
+            .for_each(|flows| work.0.make_ready(flows, FLOW));
+        // Gives turns of this cost and time to the sparse flow until the bulk flow has one.
+        let mut turns = |cost, time| {
+            let is_sparse = |_: &u32| {
+                let (claim, start) = work.next(&mut claims, &ports).unwrap();
+                let flows = TwoPorts::flows(&ports, claim.key.port).unwrap();
+                let again = true;
+                work.0.clock.pass(time);
+                claims.end(&work.0, flows, claim, start.now, TurnEnd { again, cost });
+                claim.class == Class::Sparse
+            };
+            { 0..1000 }.take_while(is_sparse).count()
+        };
+        assert_eq!(turns(0, Duration::ZERO), LEAST - 1, "turns without work");
+        assert_eq!(turns(0, TURN_TIME), 1, "turns that take long");
+        assert_eq!(turns(TURN / 2, Duration::ZERO), 2, "turns with work");
+        let _ = sparse;
+    }
+
+    #[test]
+    fn turns_are_shorter_if_many_flows_are_bulk() {
+        let work = TwoPorts::new(1);
+        let ports = work.places();
+        let budget = |count: u32| {
+            let ready = |flows: &PortFlows| {
+                for number in 1..=count {
+                    let flow = Flow::of(Qpn::new(number));
+                    flows.classify(flow, Class::Sparse, true, true);
+                    work.0.make_ready(flows, flow);
+                }
+            };
+            ports.iter().for_each(ready);
+            let first = work.next(&mut Claims::new(0), &ports);
+            first.map(|(_, start)| start.budget)
+        };
+        assert_eq!(budget(1), Some(TURN));
+        assert_eq!(budget(CYCLE as u32 / 2), Some(TURN));
+        assert_eq!(budget(CYCLE as u32), Some(TURN / 2));
+        assert_eq!(work.0.bulk_turn(1 << 20), TURN / SHORTEST);
     }
 }

@@ -2,34 +2,40 @@
 
 //! Flows: the units to which the scheduler gives turns.
 //!
-//! A flow is a QP, or the work of a port that belongs to no QP. Each flow has a *home*, the worker
-//! that serves it. A flow that fills a turn becomes *bulk*, until it has no more work at the end of
-//! a turn. Other flows are *sparse* and have priority, as in fq_codel (RFC 8290).
+//! A flow is a QP, or work of a port that belongs to no QP: its frames or its notifications. Each
+//! flow has a *home*, the worker that serves it. A flow that fills a turn becomes *bulk*, until it
+//! has no more work at the end of a turn. Other flows are *sparse* and have priority, as in
+//! fq_codel (RFC 8290).
+
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use virtio_rdma_abi::number::{Number, PortId, Qpn};
 
 use super::limits::MAX_WORKERS;
 use super::ready::ReadySet;
-use super::sync::{AtomicU8, Ordering};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 /// A flow within a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow(u32);
 
 impl Flow {
-    /// The flow of the port's own work: received frames, new room in the frame port, doorbells of
-    /// CQs, and new buffers in event queues.
-    pub(crate) const PORT: Self = Self(0);
+    /// The flow of received frames and of new room in the frame port. While it is bulk, it has half
+    /// of the port's turns.
+    pub(crate) const FRAMES: Self = Self(0);
+    /// The flow of doorbells of CQs and of new buffers in event queues. It is always sparse, since
+    /// programs wait for these notifications.
+    pub(crate) const NOTIFICATIONS: Self = Self(1);
 
-    /// The flow of a QP. No QPN is 0, the number of [`PORT`](Self::PORT).
+    /// The flow of a QP. No QPN is 0.
     pub(crate) const fn of(qpn: Qpn) -> Self {
-        Self(qpn.get())
+        Self(qpn.get() + 1)
     }
 
-    /// The QP of this flow; `None` for [`PORT`](Self::PORT).
+    /// The QP of this flow; `None` if the flow belongs to no QP.
     pub(crate) fn qpn(self) -> Option<Qpn> {
-        (self != Self::PORT).then_some(Qpn::new(self.0))
+        (self > Self::NOTIFICATIONS).then(|| Qpn::new(self.0 - 1))
     }
 }
 
@@ -100,8 +106,23 @@ pub(crate) struct PortFlows {
     port: PortId,
     states: Box<[FlowState]>,
     /// For each worker, the ready flows that it should serve.
-    ready: Box<[CachePadded<ByClass<ReadySet<Flow>>>]>,
+    ready: Box<[CachePadded<Ready>]>,
+    /// Time in nanoseconds that turns of the port have used beyond the time of a turn.
+    debt: AtomicU64,
 }
+
+/// The flows of a port that are ready for one worker.
+#[derive(Debug)]
+struct Ready {
+    flows: ByClass<ReadySet<Flow>>,
+    /// Number of bulk flows.
+    bulk: AtomicU32,
+    /// Whether the last turn of a bulk flow was a QP's, so the frames are next.
+    frames_next: AtomicBool,
+}
+
+/// Largest debt of a port in nanoseconds.
+const MAX_DEBT: u64 = 10_000_000;
 
 /// Home and class of a flow. Both are only hints: whichever worker takes a ready flow serves it.
 #[derive(Debug)]
@@ -113,17 +134,29 @@ const BULK: u8 = 1 << 7;
 const _: () = assert!(MAX_WORKERS <= BULK as usize);
 
 impl PortFlows {
-    /// Flows with numbers below `end`, none of them ready. Their homes are spread over `workers`
-    /// workers, which may be at most [`MAX_WORKERS`].
-    pub(crate) fn new(port: PortId, end: u32, workers: usize) -> Self {
-        let home = |number: u32| ((port.get() as usize + number as usize) % workers) as u8;
-        let none = || CachePadded::new(ByClass::empty(end));
+    /// Flows of the port and of QPs with numbers below `qpns`, none of them ready. Their homes are
+    /// spread over `workers` workers, which may be at most [`MAX_WORKERS`]. The flows of the port
+    /// have the same home.
+    pub(crate) fn new(port: PortId, qpns: u32, workers: usize) -> Self {
+        let end = Flow::of(Qpn::new(qpns)).get();
+        let home = |flow: u32| {
+            let number = flow.saturating_sub(1);
+            ((port.get() as usize + number as usize) % workers) as u8
+        };
+        let none = || {
+            CachePadded::new(Ready {
+                flows: ByClass::empty(end),
+                bulk: AtomicU32::new(0),
+                frames_next: AtomicBool::new(false),
+            })
+        };
         Self {
             port,
             states: (0..end)
                 .map(|n| FlowState(AtomicU8::new(home(n))))
                 .collect(),
             ready: (0..workers).map(|_| none()).collect(),
+            debt: AtomicU64::new(0),
         }
     }
 
@@ -171,7 +204,7 @@ impl PortFlows {
             return;
         };
         match class {
-            Class::Sparse if filled => {
+            Class::Sparse if filled && flow != Flow::NOTIFICATIONS => {
                 state.fetch_or(BULK, Ordering::Relaxed);
             }
             Class::Bulk if !again => {
@@ -186,13 +219,85 @@ impl PortFlows {
     #[inline]
     pub(super) fn insert(&self, worker: usize, flow: Flow) -> Option<Class> {
         let class = self.class(flow);
-        self.ready[worker].get(class).insert(flow).then_some(class)
+        let ready = &self.ready[worker];
+        let is_new = ready.flows.get(class).insert(flow);
+        if is_new && class == Class::Bulk {
+            ready.bulk.fetch_add(1, Ordering::Relaxed);
+        }
+        is_new.then_some(class)
     }
 
-    /// The set of flows of `class` that are ready for `worker`.
+    /// Takes the next flow of `class` that is ready for `worker`: round robin, but if frames and
+    /// QPs are bulk, every other flow is that of the frames.
     #[inline]
-    pub(super) fn ready(&self, worker: usize, class: Class) -> &ReadySet<Flow> {
-        self.ready[worker].get(class)
+    pub(super) fn take(&self, worker: usize, class: Class) -> Option<Flow> {
+        let ready = &self.ready[worker];
+        match class {
+            Class::Sparse => ready.flows.sparse.take(),
+            Class::Bulk => ready.take_bulk(),
+        }
+    }
+
+    /// Whether a flow of `class` is ready for `worker`. May return true after the last flow was
+    /// taken.
+    #[inline]
+    pub(super) fn has_ready(&self, worker: usize, class: Class) -> bool {
+        !self.ready[worker].flows.get(class).is_empty()
+    }
+
+    /// Whether a flow of `class` other than `flow` is ready for `worker`.
+    pub(super) fn has_other(&self, worker: usize, class: Class, flow: Flow) -> bool {
+        let ready = self.ready[worker].flows.get(class);
+        ready.any(|other| other != flow)
+    }
+
+    /// Number of bulk flows that are ready for `worker`.
+    pub(super) fn bulk(&self, worker: usize) -> usize {
+        self.ready[worker].bulk.load(Ordering::Relaxed) as usize
+    }
+
+    /// Charges the port for a turn that took `excess` longer than a turn may take.
+    pub(super) fn owe(&self, excess: Duration) {
+        let excess = u64::try_from(excess.as_nanos()).unwrap_or(MAX_DEBT);
+        // A debt that two workers change at the same time is charged once.
+        let debt = self.debt.load(Ordering::Relaxed).saturating_add(excess);
+        self.debt.store(debt.min(MAX_DEBT), Ordering::Relaxed);
+    }
+
+    /// Whether the port has a debt. If so, pays `time` of it.
+    #[inline]
+    pub(super) fn pays(&self, time: Duration) -> bool {
+        let debt = self.debt.load(Ordering::Relaxed);
+        if debt > 0 {
+            // A debt that another worker changes at the same time is paid once.
+            let left = debt.saturating_sub(time.as_nanos() as u64);
+            self.debt.store(left, Ordering::Relaxed);
+        }
+        debt > 0
+    }
+}
+
+impl Ready {
+    fn take_bulk(&self) -> Option<Flow> {
+        let flows = &self.flows.bulk;
+        let flow = if self.frames_next.load(Ordering::Relaxed) && flows.remove(Flow::FRAMES) {
+            Flow::FRAMES
+        } else {
+            match flows.take()? {
+                Flow::FRAMES => match flows.take() {
+                    Some(other) => {
+                        flows.insert(Flow::FRAMES);
+                        other
+                    }
+                    None => Flow::FRAMES,
+                },
+                flow => flow,
+            }
+        };
+        self.frames_next
+            .store(flow != Flow::FRAMES, Ordering::Relaxed);
+        self.bulk.fetch_sub(1, Ordering::Relaxed);
+        Some(flow)
     }
 }
 
@@ -205,8 +310,8 @@ mod tests {
     #[test]
     fn homes_are_spread_and_change() {
         let flows = PortFlows::new(PortId::new(1), 100, 3);
-        let homes = [0, 1, 2].map(|n| flows.home(Flow(n)));
-        assert_eq!(homes, [1, 2, 0]);
+        let homes = [0, 1, 2, 3].map(|n| flows.home(Flow(n)));
+        assert_eq!(homes, [1, 1, 2, 0]);
         flows.classify(FLOW, Class::Sparse, true, true);
         flows.set_home(FLOW, 2);
         assert_eq!(flows.home(FLOW), 2);
@@ -224,12 +329,59 @@ mod tests {
             flows.classify(FLOW, class, filled, again);
             assert_eq!(flows.insert(0, FLOW), Some(expected));
             assert_eq!(flows.insert(0, FLOW), None, "once");
-            assert_eq!(flows.ready(0, expected).take(), Some(FLOW));
+            assert_eq!(flows.take(0, expected), Some(FLOW));
         };
         step(Class::Sparse, false, true, Class::Sparse);
         step(Class::Sparse, true, true, Class::Bulk);
         step(Class::Bulk, false, true, Class::Bulk);
         step(Class::Bulk, true, false, Class::Sparse);
         step(Class::Sparse, true, false, Class::Bulk);
+    }
+
+    fn fill(flows: &PortFlows, flow: Flow) {
+        flows.classify(flow, Class::Sparse, true, true);
+        assert!(flows.insert(0, flow).is_some());
+    }
+
+    #[test]
+    fn bulk_frames_have_every_other_turn() {
+        let flows = PortFlows::new(PortId::new(1), 100, 1);
+        let qps = [5, 6, 7].map(Flow);
+        qps.into_iter().for_each(|flow| fill(&flows, flow));
+        fill(&flows, Flow::FRAMES);
+        assert_eq!(flows.bulk(0), 4);
+        let next = || {
+            let flow = flows.take(0, Class::Bulk).unwrap();
+            assert_eq!(flows.bulk(0), 3);
+            flows.insert(0, flow);
+            flow.get()
+        };
+        let turns: [u32; 8] = std::array::from_fn(|_| next());
+        assert_eq!(turns, [5, 0, 6, 0, 7, 0, 5, 0]);
+        for flow in qps {
+            flows.ready[0].flows.bulk.remove(flow);
+        }
+        assert_eq!(flows.take(0, Class::Bulk), Some(Flow::FRAMES), "alone");
+        assert_eq!(flows.take(0, Class::Bulk), None);
+    }
+
+    #[test]
+    fn notifications_stay_sparse() {
+        let flows = PortFlows::new(PortId::new(1), 100, 1);
+        flows.classify(Flow::NOTIFICATIONS, Class::Sparse, true, true);
+        assert_eq!(flows.insert(0, Flow::NOTIFICATIONS), Some(Class::Sparse));
+    }
+
+    #[test]
+    fn debts_are_paid_and_bounded() {
+        let flows = PortFlows::new(PortId::new(1), 100, 1);
+        let step = Duration::from_micros(10);
+        assert!(!flows.pays(step));
+        flows.owe(2 * step);
+        assert_eq!([(); 3].map(|()| flows.pays(step)), [true, true, false]);
+        flows.owe(Duration::MAX);
+        flows.owe(Duration::MAX);
+        let paid = (0..10_000).take_while(|_| flows.pays(step)).count();
+        assert_eq!(paid, 1000);
     }
 }

@@ -34,7 +34,7 @@ mod work;
 mod worker;
 mod worker_kind;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 use virtio_rdma_abi::number::PortId;
@@ -54,7 +54,7 @@ use self::sleep::Sleep;
 pub(crate) use self::stand_in::StandIns;
 use self::sync::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use self::timer::{Alarm, Timers, Until};
-pub(crate) use self::work::{Next, TurnEnd, Work};
+pub(crate) use self::work::{Next, TurnEnd, TurnStart, Work};
 pub use self::worker_kind::WorkerKind;
 
 /// Configuration of a [`Scheduler`].
@@ -67,6 +67,8 @@ pub(crate) struct SchedulerConfig {
     pub clock: Clock,
     /// The budget of a turn: a turn with this cost is full.
     pub turn: usize,
+    /// Time that a turn may take.
+    pub turn_time: Duration,
 }
 
 /// Scheduling state that the workers share: clock, deadlines, ready flows and sleep.
@@ -82,6 +84,7 @@ pub(crate) struct Scheduler {
     stopped: AtomicBool,
     at_once: bool,
     turn: usize,
+    turn_time: Duration,
 }
 
 /// Scheduling state of one worker.
@@ -114,6 +117,7 @@ impl Scheduler {
             at_once,
             clock,
             turn,
+            turn_time,
         } = config;
         let start = clock.now();
         let state = || WorkerState {
@@ -133,6 +137,7 @@ impl Scheduler {
             stopped: AtomicBool::new(false),
             at_once,
             turn,
+            turn_time,
         }
     }
 

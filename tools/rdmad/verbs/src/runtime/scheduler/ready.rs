@@ -67,6 +67,24 @@ impl<N: Number> ReadySet<N> {
         Some(N::new(number))
     }
 
+    /// Removes `number`. Returns whether it was in the set.
+    #[inline]
+    pub(crate) fn remove(&self, number: N) -> bool {
+        let number = number.get();
+        let (word, bit) = (number / WORD, 1 << (number % WORD));
+        let Some(bits) = self.bits.get(word as usize) else {
+            return false;
+        };
+        if bits.load(Ordering::Relaxed) & bit == 0 {
+            return false;
+        }
+        let before = bits.fetch_and(!bit, Ordering::AcqRel);
+        if before == bit {
+            self.tidy(word);
+        }
+        before & bit != 0
+    }
+
     /// Whether the set is empty. May still return false after the last number was taken, until
     /// [`take`](Self::take) finds no number and corrects the summary.
     pub(crate) fn is_empty(&self) -> bool {
@@ -239,7 +257,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn is_a_set(steps in prop::collection::vec(prop::option::of(0u32..9_000), 0..300)) {
+        fn is_a_set(
+            steps in prop::collection::vec(prop::option::of(0u32..9_000), 0..300),
+            removed in prop::collection::vec(0u32..9_000, 0..100),
+        ) {
             let set = ReadySet::<Qpn>::new(9_000);
             let mut model = BTreeSet::new();
             for step in steps {
@@ -253,7 +274,10 @@ mod tests {
                     },
                 }
             }
-            prop_assert_eq!(set.is_empty(), model.is_empty());
+            for number in removed.into_iter().chain(model.clone()) {
+                prop_assert_eq!(set.remove(Qpn::new(number)), model.remove(&number));
+            }
+            prop_assert!(set.is_empty() && set.take().is_none());
         }
     }
 }

@@ -6,10 +6,15 @@
 //! neither the frames nor, afterwards, the receiver of the answers in its cache. So a thread that
 //! has frames for a port and has nothing else to do executes the work itself if the worker sleeps:
 //! it *stands in* for the worker. To all others the worker is awake meanwhile. The worker's own
-//! thread sleeps on, unless more work is left than a few rounds complete, or the work needs the
-//! worker for other reasons: a deadline, or queues to poll.
+//! thread sleeps on, unless work is left, or the work needs the worker for other reasons: a
+//! deadline, or queues to poll.
+//!
+//! The thread has work of other VMs to do afterwards, so it does little: turns of the frames' port
+//! alone, and only of flows that are not bulk.
 
 use std::sync::Weak;
+
+use virtio_rdma_abi::number::PortId;
 
 use super::flow::{Flow, PortFlows};
 use super::sync::Mutex;
@@ -30,19 +35,19 @@ impl<W: Work> StandIns<W> {
     /// must not be a worker or hold a lock.
     pub(crate) fn serve_here(&self, scheduler: &Scheduler, flows: &PortFlows, flow: Flow) {
         if let Some(home) = scheduler.add(flows, flow) {
-            if !self.stand_in(home) {
+            if !self.stand_in(home, flows.port()) {
                 scheduler.call(home);
             }
         }
     }
 
-    /// Executes work of `worker` in the current thread, if the worker sleeps. Returns false if the
-    /// worker is awake or has ended.
-    fn stand_in(&self, worker: usize) -> bool {
+    /// Executes work of `worker` for `port` in the current thread, if the worker sleeps. Returns
+    /// false if the worker is awake or has ended.
+    fn stand_in(&self, worker: usize, port: PortId) -> bool {
         let Some(worker) = self.0.get(worker).and_then(Weak::upgrade) else {
             return false;
         };
         let held = worker.try_lock();
-        held.is_some_and(|mut worker| worker.stand_in())
+        held.is_some_and(|mut worker| worker.stand_in(port))
     }
 }

@@ -15,12 +15,18 @@ pub(super) struct ManualTime {
     start: Instant,
     /// Nanoseconds since `start`.
     elapsed: Arc<AtomicU64>,
+    /// Nanoseconds that pass with each look at the clock.
+    look: u64,
 }
 
 impl ManualTime {
     /// The current time.
     pub(super) fn now(&self) -> Instant {
-        self.start + Duration::from_nanos(self.elapsed.load(Ordering::Acquire))
+        let elapsed = match self.look {
+            0 => self.elapsed.load(Ordering::Acquire),
+            look => self.elapsed.fetch_add(look, Ordering::AcqRel),
+        };
+        self.start + Duration::from_nanos(elapsed)
     }
 }
 
@@ -28,9 +34,16 @@ impl Clock {
     /// A manual clock. Only [`Runtime::advance`](crate::Runtime::advance) and
     /// [`Runtime::pass`](crate::Runtime::pass) move it.
     pub fn manual() -> Self {
+        Self::slow(Duration::ZERO)
+    }
+
+    /// A manual clock that also advances by `look` with each look at it, as if the host were slow.
+    /// Only for workers that are stepped.
+    pub fn slow(look: Duration) -> Self {
         Self(ClockKind::Manual(ManualTime {
             start: sync::now(),
             elapsed: Arc::default(),
+            look: look.as_nanos() as u64,
         }))
     }
 

@@ -18,6 +18,14 @@ pub(crate) struct TurnEnd {
     pub cost: usize,
 }
 
+/// The start of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnStart {
+    pub now: Instant,
+    /// Cost at which the turn ends.
+    pub budget: usize,
+}
+
 /// The next action of a worker after a round.
 pub(crate) enum Next {
     /// Starts another round.
@@ -55,7 +63,7 @@ pub(crate) trait Work: Send + 'static {
     fn begin(&mut self, now: Instant);
 
     /// Gives a flow a turn.
-    fn serve(&mut self, places: &Self::Places, flow: FlowKey) -> TurnEnd;
+    fn serve(&mut self, places: &Self::Places, flow: FlowKey, start: TurnStart) -> TurnEnd;
 
     /// Ends the round.
     fn end(&mut self) -> Next;

@@ -4,20 +4,22 @@
 
 use std::time::Instant;
 
-use super::claim::Claims;
+use virtio_rdma_abi::number::PortId;
+
+use super::claim::{Claim, Claims};
 use super::current;
 use super::sleep::{Bed, Nap};
 use super::sync::{spin_loop, Mutex, Ordering};
-use super::work::{Next, Work};
+use super::work::{Next, TurnStart, Work};
 
 /// Maximum number of passed deadlines that a worker handles in a round, before it gives turns.
 const TIMERS_A_ROUND: usize = 64;
 /// Maximum number of turns in a round; between rounds a worker handles deadlines and polls watched
 /// QPs.
 const TURNS_A_ROUND: usize = 8;
-/// Maximum number of rounds that a thread executes in place of a sleeping worker. The thread has
-/// other work to do afterwards.
-const STAND_IN_ROUNDS: usize = 2;
+/// Cost of the turns that a thread gives in place of a sleeping worker, as a fraction of a turn.
+/// The thread has other work to do afterwards.
+const STAND_IN: usize = 2;
 
 /// A worker: a thread, or a state machine that a caller steps.
 pub(crate) struct Worker<W> {
@@ -75,17 +77,19 @@ impl<W: Work> Worker<W> {
         clock.alarm(self.nap.as_ref()?.deadline?)
     }
 
-    /// Executes rounds in the current thread in place of the worker's thread, if the worker sleeps:
-    /// until no flow is ready, but at most [`STAND_IN_ROUNDS`]. Wakes the worker if more work is
-    /// left. Returns false if the worker did not sleep.
-    pub(super) fn stand_in(&mut self) -> bool {
+    /// Gives turns to sparse flows of `port` in the current thread in place of the worker's thread,
+    /// if the worker sleeps: until none of them is ready, but at most for the cost of half a turn.
+    /// Wakes the worker if any work is left. Returns false if the worker did not sleep.
+    pub(super) fn stand_in(&mut self, port: PortId) -> bool {
         let number = self.number;
         if self.nap.is_none() || !self.work.scheduler().sleep.begin_stand_in(number) {
             return false;
         }
         let is_done = current::as_worker(number, || {
-            let mut rounds = { 0..STAND_IN_ROUNDS }.map(|_| self.round());
-            rounds.any(|next| matches!(next, Next::Sleep))
+            self.lend_turns(port);
+            // In an empty round the worker finds out whether it may sleep.
+            self.begin();
+            matches!(self.work.end(), Next::Sleep)
         });
         let scheduler = self.work.scheduler();
         let stand_ins = &scheduler.workers[number].stand_ins;
@@ -94,6 +98,22 @@ impl<W: Work> Worker<W> {
             !is_done || self.is_wanted() || self.is_deadline_before_alarm()
         });
         true
+    }
+
+    fn lend_turns(&mut self, port: PortId) {
+        let places = self.work.places();
+        self.begin();
+        let mut left = self.work.scheduler().turn / STAND_IN;
+        while left > 0 {
+            let next = self.claims.next_of(&self.work, &places, port, left);
+            let Some((claim, start)) = next else {
+                break;
+            };
+            let cost = self.give(&places, claim, start);
+            left = left.saturating_sub(cost);
+        }
+        self.claims.settle(&self.work, &places);
+        let _ = self.work.end();
     }
 
     /// Executes the worker's next step in the current thread: begins a round, gives a turn, or ends
@@ -157,14 +177,23 @@ impl<W: Work> Worker<W> {
     /// Gives the next ready flow a turn. Returns whether there was one.
     #[inline]
     fn turn(&mut self, places: &W::Places) -> bool {
-        let Some(claim) = self.claims.next(&self.work, places) else {
+        let Some((claim, start)) = self.claims.next(&self.work, places) else {
             return false;
         };
-        let end = self.work.serve(places, claim.key);
-        if let Some(flows) = W::flows(places, claim.key.port) {
-            self.claims.end(self.work.scheduler(), flows, claim, end);
-        }
+        self.give(places, claim, start);
         true
+    }
+
+    /// Gives a claimed flow its turn. Returns the cost of the turn.
+    #[inline]
+    fn give(&mut self, places: &W::Places, claim: Claim, start: TurnStart) -> usize {
+        let least = self.work.scheduler().least_turn();
+        let end = self.work.serve(places, claim.key, start);
+        if let Some(flows) = W::flows(places, claim.key.port) {
+            let scheduler = self.work.scheduler();
+            self.claims.end(scheduler, flows, claim, start.now, end);
+        }
+        end.cost.max(least)
     }
 
     fn begin(&mut self) {

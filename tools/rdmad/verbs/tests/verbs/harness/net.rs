@@ -29,6 +29,8 @@ pub struct Net {
     pub lose_one_in: AtomicU32,
     /// Number of frames after which all are lost.
     pub ends_after: AtomicU64,
+    /// Buffers that become free right after a port has found none, without a notification.
+    pub free_too_late: Mutex<Vec<Frame>>,
 }
 
 impl Default for Net {
@@ -38,6 +40,7 @@ impl Default for Net {
             sent: AtomicU64::new(0),
             lose_one_in: AtomicU32::new(0),
             ends_after: AtomicU64::new(u64::MAX),
+            free_too_late: Mutex::default(),
         }
     }
 }
@@ -74,6 +77,12 @@ impl Net {
         let port = self.ports.lock().unwrap()[&mac].clone();
         let waiting = port.inbox.lock().unwrap().len();
         waiting
+    }
+
+    /// Takes all frame buffers of the port `mac`. To free them does not notify the device.
+    pub fn take_buffers(&self, mac: [u8; 6]) -> Vec<Frame> {
+        let port = self.ports.lock().unwrap()[&mac].clone();
+        Vec::from_iter(iter::from_fn(|| port.pool.take(64)))
     }
 
     /// Delivers a frame with the content `bytes` to the port `mac`.
@@ -171,7 +180,11 @@ impl Port {
 
 impl FramePort for Port {
     fn reserve(&self, _: &Mac, len: usize, count: usize, frames: &mut Frames) -> Lane {
+        let before = frames.len();
         self.pool.take_many(iter::repeat_n(len, count), frames);
+        if let Some(net) = self.net.upgrade().filter(|_| frames.len() == before) {
+            net.free_too_late.lock().unwrap().clear();
+        }
         Lane::default()
     }
 
