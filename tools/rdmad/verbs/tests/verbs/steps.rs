@@ -176,3 +176,16 @@ fn registrations_of_many_pages_fill_a_turn() {
     assert!(most > 0 && most as usize <= limit, "{most} at once");
     is_bounded(&status);
 }
+
+/// A message that is complete leaves no deadline, for which a worker that sleeps would wake up.
+#[test]
+fn a_complete_message_leaves_no_deadline() {
+    let world = World::stepped(1, PathPolicy::Wire);
+    let pair = Pair::new(&world);
+    for id in 0..3 {
+        pair.write(id);
+        world.rest(&[0]);
+        pair.cq_a.expect(id, WcStatus::Success);
+        assert_eq!(world.runtime.next_deadline(), None, "after message {id}");
+    }
+}

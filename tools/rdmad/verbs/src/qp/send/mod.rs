@@ -154,15 +154,19 @@ impl SendSide {
             .min()
     }
 
-    /// Enters the QP's deadline in the runtime's timers, if the QP has one.
+    /// Enters the QP's deadline in the runtime's timers, if the QP has one. If not, the QP has no
+    /// entry: a worker that sleeps would wake up for it.
     pub(in crate::qp) fn arm(&mut self, device: &Device, qp: &Qp) -> Option<Until> {
         if qp.timer_expired.swap(false, Ordering::AcqRel) {
             self.alarm.expired();
         }
-        let deadline = self.deadline()?;
         let key = device.key(qp.number);
-        let home = device.flows().home(Flow::of(qp.number));
         let scheduler = &device.runtime().scheduler;
+        let Some(deadline) = self.deadline() else {
+            self.alarm.clear(scheduler, key.into());
+            return None;
+        };
+        let home = device.flows().home(Flow::of(qp.number));
         Some(self.alarm.set(scheduler, key.into(), home, deadline))
     }
 
