@@ -36,7 +36,7 @@ impl Guest {
             pds: status.pds,
             cqs: status.cqs,
             mrs: status.mrs,
-            qps: status.qps.len(),
+            qps: status.qps,
             memory: status.memory.used,
         }
     }

@@ -41,8 +41,8 @@ fn written(a: &Vm, b: &Vm) -> DataPath {
     let pair = Pair::between([a, b], Options::default(), Options::default());
     pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
     assert_eq!(pair.cq_a.next().status, WcStatus::Success.value());
-    let status = a.device.status();
-    let qp = status.qps.iter().find(|qp| qp.qpn == pair.qa.qpn);
+    let qps = a.device.qp_status();
+    let qp = qps.iter().find(|qp| qp.qpn == pair.qa.qpn);
     qp.and_then(|qp| qp.peer).unwrap().path
 }
 

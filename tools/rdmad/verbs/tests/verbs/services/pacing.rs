@@ -229,7 +229,6 @@ fn a_limit_changes_and_goes_while_data_flows() {
                 _ => limit(&pair.qa, rate, 0, 0).unwrap(),
             }
             assert_eq!(pair.qa.query().rate_limit, rate);
-            let status = world.vms[0].device.status();
             let way = match path {
                 PathPolicy::Direct => DataPath::Direct,
                 PathPolicy::Wire => DataPath::Wire,
@@ -245,7 +244,7 @@ fn a_limit_changes_and_goes_while_data_flows() {
                 }),
                 rate_limit: Some(rate),
             };
-            assert_eq!(status.qps, [seen]);
+            assert_eq!(world.vms[0].device.qp_status(), [seen]);
             series(&world, &mut loads, 10);
             holds(&series(&world, &mut loads, 200), rate, default_burst(rate));
         }
