@@ -119,7 +119,7 @@ fn config(dir: &Path, udp: [SocketAddr; 2], ledger: &Ledger) -> (Config, [Far; L
                 (true, _) => vec![SECOND.into()],
             },
             net_roce: ledger.net_roce[port],
-            group: 0,
+            ..PortConfig::default()
         });
     }
     let [_, _, honest, hostile, _] = paths;
