@@ -170,7 +170,8 @@ check-suites: bundle-dir
 	@status=0; for suite in $(SUITES); do \
 		logs=$(top)/$(build)/suites/$$suite; mkdir -p $$logs; \
 		case $$suite in \
-		crates) tests=test_sideway; root=$$(tools/packages/crate sideway 0.4.3 home@0.5.11) ;; \
+		crates) tests=test_sideway && \
+			root=$$(tools/packages/crate sideway 0.4.3 home@0.5.11) ;; \
 		*) tests="$(TESTS)"; root=$$(tools/packages/tree programs-$$suite) ;; \
 		esac && \
 		TESTS=$$tests ROOT=$$root LOGS=$$logs selftests/launcher/suites.sh || status=1; \

@@ -220,5 +220,6 @@ test_reset_of_the_function() {
 }
 
 run_tests test_reads_differ test_bind_and_unbind test_unbind_while_a_read_waits \
-	test_unbind_during_a_notification test_unplug_while_a_read_waits test_remove_module_while_a_read_waits \
+	test_unbind_during_a_notification test_unplug_while_a_read_waits \
+	test_remove_module_while_a_read_waits \
 	test_reset_of_the_function

@@ -168,8 +168,8 @@ impl AhAttr {
     }
 }
 
-/// All attributes of a QP, the answer of a query: `struct ib_qp_attr` without alternate paths, which
-/// Ethernet does not have. A change of attributes is a [`QpModification`].
+/// All attributes of a QP, the answer of a query: `struct ib_qp_attr` without alternate paths,
+/// which Ethernet does not have. A change of attributes is a [`QpModification`].
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
 pub struct QpAttr {

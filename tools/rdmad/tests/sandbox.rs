@@ -256,7 +256,7 @@ fn unix_uplinks_between_daemons_are_served() {
         // The first frame may have arrived several times.
         while monitors[to].receive() != frame {}
     };
-    // What arrives before a daemon has connected to the other one is lost.
+    // Frames that arrive before a daemon has connected to the other one are lost.
     let first = [&[0xff; 6], &RIGHT, &[8, 0][..], &[7; 1000]].concat();
     monitors[1].meet(&monitors[0], &first);
     for _ in 0..3 {

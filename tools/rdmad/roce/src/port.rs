@@ -30,14 +30,14 @@ pub trait FramePort: Send + Sync {
         let _ = to;
         false
     }
-    /// Number of frames to the receiver with the address `to` for which this port has ever given out
-    /// buffers: the ticket of the last of them.
+    /// Number of frames to the receiver with the address `to` for which this port has ever given
+    /// out buffers: the ticket of the last of them.
     fn ticket(&self, to: &Mac) -> u64 {
         let _ = to;
         0
     }
-    /// Whether the frame with this ticket waits in this process. Frames to one receiver are expected
-    /// to leave in order.
+    /// Whether the frame with this ticket waits in this process. Frames to one receiver are
+    /// expected to leave in order.
     fn has(&self, to: &Mac, ticket: u64) -> bool {
         let _ = (to, ticket);
         false

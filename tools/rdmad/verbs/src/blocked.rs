@@ -32,9 +32,9 @@ impl Blocked {
         }
     }
 
-    /// Adds a QP that waits for room on `lane`. A lane that does not exist has no QPs. The caller then
-    /// checks once more whether there is room: it may have come before the QP was added. The fence
-    /// orders this check after the addition.
+    /// Adds a QP that waits for room on `lane`. A lane that does not exist has no QPs. The caller
+    /// then checks once more whether there is room: it may have come before the QP was added. The
+    /// fence orders this check after the addition.
     pub(crate) fn insert(&self, lane: Lane, qpn: Qpn) {
         let Some(set) = self.lanes.get(lane.index()) else {
             return;

@@ -762,8 +762,8 @@ impl Device {
         end
     }
 
-    /// Requests a turn for one QP that waits for room on each lane with room. If there is still room
-    /// after that turn, the next QP gets a turn.
+    /// Requests a turn for one QP that waits for room on each lane with room. If there is still
+    /// room after that turn, the next QP gets a turn.
     fn wake_blocked(&self, budget: &TurnBudget<'_>) {
         let has_room = |lane| self.has_room(lane);
         self.blocked.wake(has_room, |lane, qpn| {

@@ -37,8 +37,8 @@ impl FrameQueue {
         self.waiting.lock().frames.is_empty()
     }
 
-    /// Adds frames in order while the queue is open and has fewer than `limit`. Leaves the others in
-    /// `frames`. Returns the number of frames added.
+    /// Adds frames in order while the queue is open and has fewer than `limit`. Leaves the others
+    /// in `frames`. Returns the number of frames added.
     pub(crate) fn push(&self, limit: usize, frames: &mut impl Iterator<Item = Frame>) -> usize {
         let Waiting {
             frames: queue,

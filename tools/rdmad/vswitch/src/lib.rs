@@ -5,12 +5,13 @@
 //! It connects the virtual machines of one daemon, each with a network interface and a RoCE engine
 //! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames.
 //! Sockets never block it, and all its queues are bounded, by limits or by the buffers of the
-//! senders. Frames beyond a limit are dropped and counted. If it has nothing else to do, it executes a bounded part of an engine's work
-//! ([`Caller::Idle`]), and may then wait for a lock as a worker does.
-//! Frames of an engine are not dropped while a socket is full or another engine is slow: they wait,
-//! and the engine waits for their buffers ([`engine_queues`]). Nor are frames from one network interface to another dropped: the switch reads no
-//! more of them for a moment. But if the socket accepts nothing for a while, they are dropped too.
-//! Ports whose frames wait for the same socket get equal shares of its bytes.
+//! senders. Frames beyond a limit are dropped and counted. If it has nothing else to do, it
+//! executes a bounded part of an engine's work ([`Caller::Idle`]), and may then wait for a lock as
+//! a worker does. Frames of an engine are not dropped while a socket is full or another engine is
+//! slow: they wait, and the engine waits for their buffers ([`engine_queues`]). Nor are frames from
+//! one network interface to another dropped: the switch reads no more of them for a moment. But if
+//! the socket accepts nothing for a while, they are dropped too. Ports whose frames wait for the
+//! same socket get equal shares of its bytes.
 //!
 //! # Forwarding
 //! - A virtual machine may send only from its own MAC address; frames with another source are

@@ -12,7 +12,8 @@ use super::{Frame, Frames, MAX_FRAME};
 
 /// Lengths of buffers in bytes. Acknowledgements and short messages use short buffers.
 const LENGTHS: [usize; 2] = [512, MAX_FRAME];
-/// Number of free long buffers that a pool always keeps. One connection has fewer packets in flight.
+/// Number of free long buffers that a pool always keeps. One connection has fewer packets in
+/// flight.
 const KEPT: usize = 256;
 /// Number of buffers that a lane may use even if its receiver is crowded. Every sender makes
 /// progress with them, however many senders a receiver has.
@@ -43,8 +44,8 @@ pub(super) struct Pool {
 /// The frames of a pool that are on the way to one receiver, or to [many](Self::MANY).
 ///
 /// A lane gets no more buffers while it uses as many as it leaves free, apart from [`LEAST`]. So
-/// receivers that are slow at the same time share a part of the pool, and the rest is left for other
-/// receivers.
+/// receivers that are slow at the same time share a part of the pool, and the rest is left for
+/// other receivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lane(u16);
 

@@ -16,16 +16,13 @@ use virtio_rdma_abi::ib::AccessFlags;
 
 use super::mr::Opened;
 use super::pages::{Cursor, Pieces};
-use super::walk::{self, Missing, Walk};
+use super::walk::{self, Missing, Walk, CHUNK};
 use super::{KeyFault, KeyUser, Keys};
 use crate::turn::{done, TurnBudget};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
 const TAIL: usize = 8;
-/// Maximum number of bytes that are copied between two looks at the turn's budget.
-pub(super) const CHUNK: usize = 64 << 10;
-
 /// The guest memory that a QP may access by keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {

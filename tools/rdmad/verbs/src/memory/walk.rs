@@ -7,9 +7,11 @@
 
 use dma::{DmaError, DmaRegion, DmaView};
 
-use super::copy::CHUNK;
 use super::pages::Pieces;
 use crate::turn::{done, TurnBudget};
+
+/// Maximum number of bytes that are copied between two looks at the turn's budget.
+pub(super) const CHUNK: usize = 64 << 10;
 
 /// The memory of a message from an offset on.
 pub(super) struct Walk<'m, 'a> {
