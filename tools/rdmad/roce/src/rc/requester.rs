@@ -452,6 +452,10 @@ impl<L> Requester<L> {
     /// Makes `transmit` retransmit the last packet. For a READ, this is the last request, without
     /// the responses that have arrived.
     fn rewind_last(&mut self) {
+        if self.next == self.una {
+            // All packets are to be retransmitted already.
+            return;
+        }
         let sent = self.queue.range(..self.queue.len().min(self.cursor + 1));
         let last = sent
             .enumerate()
