@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{fstat, open, FileType, Mode, OFlags};
+use rustix::fs::{fstat, openat, FileType, Mode, OFlags, CWD};
 use rustix::io::Errno;
 
 use crate::is_trusted;
@@ -73,7 +73,7 @@ impl RemoteSocket {
 /// Connects `socket` to the socket at `path`, if that belongs to root or to the user of this
 /// process: in a directory that others may write to, another program could be there.
 pub(crate) fn connect(socket: &UnixDatagram, path: &Path) -> io::Result<()> {
-    let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(Errno::CONNREFUSED.into());
