@@ -95,8 +95,9 @@ macro_rules! ranges {
 /// The numbers in the Rust sources, and the names of the types and constants covered.
 fn of_rust() -> (Numbers, BTreeSet<String>) {
     let mut numbers = Numbers::new();
-    // Not in the C headers: structures without members, and a constant that the kernel defines.
-    let mut names: BTreeSet<String> = ["CmdCreatePd", "Empty", "VIRTIO_ID_RDMA"]
+    // Not in the C headers: structures without members, a constant that the kernel defines, and the
+    // version of this source.
+    let mut names: BTreeSet<String> = ["CmdCreatePd", "Empty", "RELEASE", "VIRTIO_ID_RDMA"]
         .map(String::from)
         .into();
     structures!(
