@@ -453,8 +453,8 @@ fn a_message_that_is_cut_arrives_whole() {
 /// One acknowledgement completes many work requests, so few acknowledgements use up a turn.
 #[test]
 fn acknowledgements_of_much_work_take_many_turns() {
-    const QPS: usize = 160;
-    // The packets fit into the window of a new connection.
+    const QPS: usize = 16;
+    // The packets fit into the share of a new connection in the start window of its port.
     const COUNT: u32 = 30;
     let config = RuntimeConfig {
         workers: Some(1),
