@@ -4,7 +4,6 @@
 //! by tools/testbed/enter, because their threads change their users.
 
 #[path = "../testing/net.rs"]
-#[allow(dead_code)]
 mod net;
 mod process;
 

@@ -302,7 +302,7 @@ fn ipv6(first: u8, headers: &[u8]) -> Vec<u8> {
 fn a_first_fragment_without_the_port_may_carry_roce() {
     const OPTIONS: u8 = 60;
     const FRAGMENT: u8 = 44;
-    let fragment = |next: u8, offset: u8| [next, 0, 0, offset << 3 | 1, 0, 0, 0, 9];
+    let fragment = |next: u8, offset: u8| [next, 0, 0, (offset << 3) | 1, 0, 0, 0, 9];
     let options = [UDP, 0, 1, 4, 0, 0, 0, 0];
     let udp = [2, 0, 0x12, 0xb7];
     let [hidden, cut, whole, later, other] = [

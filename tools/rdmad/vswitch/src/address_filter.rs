@@ -230,7 +230,7 @@ mod tests {
             &[0x60, 0, 0, 0, 0, 8 + bytes.len() as u8, 44, 255][..],
             &v6("fe80::5054:ff:fe09:1"),
             &[0xff; 16],
-            &[first, 0, 0, offset << 3 | 1, 0, 0, 0, 9],
+            &[first, 0, 0, (offset << 3) | 1, 0, 0, 0, 9],
             bytes,
         ];
         frame([0x86, 0xdd], &header.concat())
