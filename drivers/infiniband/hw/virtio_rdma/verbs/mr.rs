@@ -155,7 +155,7 @@ struct UserPages {
     /// Locked while memory is pinned and a command runs.
     #[pin]
     user: Mutex<User>,
-    /// That of `user`. Readers do not wait for a change.
+    /// Page shift of the memory in `user`. Readers do not wait for a change.
     page_shift: Atomic<u32>,
 }
 
