@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Limits on the memory that a process allocates on behalf of one client.
+//! Limits on what a process spends on one client: memory and time.
 //!
 //! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of a budget; dropping it returns
 //! the bytes. [`ChargedList`] and [`ChargedQueue`] are a `Vec` and a `VecDeque` that hold a charge
@@ -8,18 +8,25 @@
 //!
 //! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message:
 //! no charge is needed to push an item to a list or queue that has unused capacity.
+//!
+//! A [`TimeShare`] limits the time for which a client keeps a resource from others. [`LongCalls`]
+//! limits the time of system calls that a client can make long.
 
 #![forbid(unsafe_code)]
 
 mod list;
+mod long_calls;
 mod queue;
+mod time;
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 pub use list::ChargedList;
+pub use long_calls::{CallClock, CallTime, LongCallStats, LongCalls};
 pub use queue::ChargedQueue;
+pub use time::TimeShare;
 
 /// The budget, or the memory of the host, is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
