@@ -51,6 +51,8 @@ struct Queue {
     credit: isize,
     /// Whether the source is in `fresh` or `others`.
     is_listed: bool,
+    /// Whether the source does not wait for room until its queue is empty.
+    is_impatient: bool,
 }
 
 impl Backlog {
@@ -66,6 +68,19 @@ impl Backlog {
     /// Number of frames of a source.
     pub(crate) fn len_of(&self, source: SourceIndex) -> usize {
         self.queues.get(source.0).map_or(0, |queue| queue.len)
+    }
+
+    /// Sets whether a source does not wait for room, at most until its queue is empty.
+    pub(crate) fn set_impatient(&mut self, source: SourceIndex, is_impatient: bool) {
+        if let Some(queue) = self.queues.get_mut(source.0) {
+            queue.is_impatient = is_impatient;
+        }
+    }
+
+    /// Whether a source does not wait for room.
+    pub(crate) fn is_impatient(&self, source: SourceIndex) -> bool {
+        let queue = self.queues.get(source.0);
+        queue.is_some_and(|queue| queue.is_impatient)
     }
 
     /// Number of sources that take turns.
@@ -135,7 +150,9 @@ impl Backlog {
         frame::release(&mut back[..count - of_front]);
         self.chosen.drain(..count);
         for (source, _) in self.origins.drain(..count) {
-            self.queues[source.0].len -= 1;
+            let queue = &mut self.queues[source.0];
+            queue.len -= 1;
+            queue.is_impatient &= queue.len > 0;
         }
         self.len -= count;
     }

@@ -234,7 +234,7 @@ impl EventLoop {
         self.forwarder.notify();
         self.forwarder.busy.take(&mut handled);
         self.forwarder.retry(&handled, now);
-        self.more |= self.forwarder.release(&handled);
+        self.more |= self.forwarder.release(&handled, now);
         self.watch_links(&handled);
         self.forwarder.keep(&handled);
         self.handled = handled;

@@ -4,6 +4,7 @@
 
 mod capture;
 mod deliver;
+mod patience;
 mod port;
 mod rules;
 

@@ -217,6 +217,66 @@ fn a_sender_does_not_wait_for_a_receiver_that_does_not_read() {
     assert!(rig.frames_of(0) <= BACKLOG + 1);
 }
 
+/// Lets port 0 send to the ports from 1 on in turns for `steps` steps. `reads` is the number of
+/// frames that a receiver reads in a step. Returns how many frames each receiver has read.
+fn share<const RECEIVERS: usize>(
+    rig: &mut Rig,
+    steps: usize,
+    reads: [usize; RECEIVERS],
+) -> [usize; RECEIVERS] {
+    let (mut sent, mut received) = (0, [0; RECEIVERS]);
+    for _ in 0..steps {
+        // More than all receivers of this test read in a step.
+        for _ in 0..100 {
+            let to = 1 + sent as usize % RECEIVERS;
+            if !rig.ends[0].send(to, 0, sent) {
+                break;
+            }
+            sent += 1;
+        }
+        rig.step();
+        for ((end, reads), received) in rig.ends[1..].iter_mut().zip(reads).zip(&mut received) {
+            *received += (0..reads).take_while(|_| end.receive().is_some()).count();
+        }
+    }
+    received
+}
+
+/// A receiver that reads slowly, but too fast for its frames to become old, does not determine the
+/// pace of the sender's other frames.
+#[test]
+fn a_receiver_that_reads_slowly_does_not_throttle_its_sender() {
+    const STEPS: usize = 1500;
+    let mut rig = Rig::new(3);
+    let [slow, other] = share(&mut rig, STEPS, [2, 100]);
+    assert!(slow >= 2 * STEPS - 2 * BACKLOG, "{slow}");
+    assert!(other >= 10 * slow, "{slow}, {other}");
+    assert_eq!(rig.switch.stats()[2].dropped, 0);
+}
+
+/// While an interface sends to one receiver alone, it delays nothing else.
+#[test]
+fn a_sender_to_one_slow_receiver_waits_as_long_as_it_takes() {
+    let mut rig = Rig::new(3);
+    // A single frame for another receiver does not change this.
+    assert!(rig.ends[0].send(2, 0, 0));
+    rig.step();
+    rig.now += Duration::from_secs(1);
+    let [received] = share(&mut rig, 2000, [2]);
+    assert_eq!((received, rig.switch.stats()[1].dropped), (4000, 0));
+}
+
+/// Receivers that read nothing take a part of the sender's buffers only, however many they are.
+#[test]
+fn receivers_that_do_not_read_leave_buffers_for_others() {
+    const STEPS: usize = 2000;
+    let mut rig = Rig::new(6);
+    let received = share(&mut rig, STEPS, [0, 0, 0, 0, 100]);
+    assert!(received[4] > 10 * STEPS, "{received:?}");
+    assert_eq!(rig.switch.stats()[5].dropped, 0);
+    assert_eq!(rig.switch.stats()[0].dropped, 0);
+}
+
 /// The switch sleeps while a sender waits, also when the sender ends.
 #[test]
 fn a_sender_that_waits_may_end() {

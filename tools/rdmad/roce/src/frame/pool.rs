@@ -168,9 +168,13 @@ impl FramePool {
 
     /// Number of frames in use.
     pub fn in_use(&self) -> usize {
-        let buffers = self.pool().buffers.lock();
-        let capacity = self.pool().capacity;
-        capacity - buffers.unused(capacity)
+        self.pool().capacity - self.unused()
+    }
+
+    /// Number of frames that [`take`](Self::take) would return, unless memory is short.
+    pub fn unused(&self) -> usize {
+        let pool = self.pool();
+        pool.buffers.lock().unused(pool.capacity)
     }
 
     /// Number of frames of a lane in use.

@@ -6,7 +6,7 @@ use std::iter;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use roce::Frame;
+use roce::{Frame, FramePool};
 
 use crate::engine_queues::{Caller, RECEIVE_QUEUE, UPLINK_SHARE};
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
@@ -24,9 +24,10 @@ impl Forwarder {
             origin,
             destination,
         } = forwarding;
-        let sender = Sender {
-            source: self.source(origin),
-            is_patient: matches!(origin, Origin::Engine(_)),
+        let source = self.source(origin);
+        let is_mixed = match origin {
+            Origin::Net(from) => self.ports[from.0].patience.note(destination, now),
+            Origin::Engine(_) | Origin::Uplink(_) => false,
         };
         match destination {
             Destination::Nowhere => {}
@@ -35,15 +36,20 @@ impl Forwarder {
                 self.busy.add(port.0);
                 let SwitchPort { net, counters, .. } = &mut self.ports[port.0];
                 if let Some(link) = net {
+                    let sender = sender(&self.pools, origin, source);
                     count(link.send(frame, sender, now), counters);
-                    if link.is_crowded_by(sender.source) {
-                        self.hold(origin, port);
+                    if !is_mixed {
+                        link.set_slow_for(source, false);
+                    }
+                    if link.is_crowded_by(source) {
+                        self.hold(origin, port, now);
                     }
                 }
             }
             Destination::Uplink(at) => {
                 self.busy.add(self.source(Origin::Uplink(at)).0);
                 let UplinkPort { link, counters, .. } = &mut self.uplinks[at.0];
+                let sender = sender(&self.pools, origin, source);
                 count(link.send(frame, sender, now), counters);
             }
             Destination::Uplinks => self.copy_to_uplinks(origin, &frame, now),
@@ -59,24 +65,34 @@ impl Forwarder {
 
     /// Lets a network interface wait until frames of it were sent to the port `to`. Other sources
     /// do not wait.
-    fn hold(&mut self, origin: Origin, to: PortIndex) {
+    fn hold(&mut self, origin: Origin, to: PortIndex, now: Instant) {
         if let Origin::Net(from) = origin {
             self.busy.add(from.0);
-            if let Some(link) = &mut self.ports[from.0].net {
+            let SwitchPort { net, patience, .. } = &mut self.ports[from.0];
+            if let Some(link) = net {
                 link.held_for = Some(to);
+                patience.begin(now);
             }
         }
     }
 
-    /// Ends the wait of those of `busy` whose frames were sent. Returns whether there are any.
-    pub(crate) fn release(&mut self, busy: &[usize]) -> bool {
+    /// Ends the wait of those of `busy` whose frames were sent, or that have waited for long.
+    /// Returns whether there are any.
+    pub(crate) fn release(&mut self, busy: &[usize], now: Instant) -> bool {
         let mut any = false;
         for source in busy.iter().copied().map(SourceIndex) {
             let Some(to) = self.held_for(source) else {
                 continue;
             };
-            let link = self.ports[to.0].net.as_ref();
-            let goes_on = link.is_none_or(|link| link.has_room_for(source));
+            // Only network interfaces wait. The index of such a source is that of its port.
+            let has_patience = self.ports[source.0].patience.wait(now);
+            let link = self.ports[to.0].net.as_mut();
+            let goes_on = link.is_none_or(|link| {
+                if !has_patience {
+                    link.set_slow_for(source, true);
+                }
+                link.has_room_for(source)
+            });
             if let Some((link, _)) = self.link(source).filter(|_| goes_on) {
                 link.held_for = None;
                 any = true;
@@ -165,11 +181,14 @@ impl Forwarder {
             .busy
             .iter()
             .filter_map(|at| self.link_at(SourceIndex(at)));
-        // A link for which others wait counts as slow after this time.
-        let holds = links.clone().any(|link| link.held_for.is_some());
+        let waits = self.busy.iter().filter_map(|at| {
+            self.held_for(SourceIndex(at))?;
+            // A link for which others wait counts as slow after this time.
+            Some(self.ports[at].patience.left(now).min(SLOW))
+        });
         links
             .filter_map(|link| link.retry_in(now))
-            .chain(holds.then_some(SLOW))
+            .chain(waits)
             .min()
     }
 
@@ -221,6 +240,14 @@ impl Forwarder {
         if let Some(port) = self.last.take() {
             self.ports[port.0].engine.notify(caller);
         }
+    }
+}
+
+fn sender(pools: &[FramePool], origin: Origin, source: SourceIndex) -> Sender<'_> {
+    let is_patient = matches!(origin, Origin::Engine(_));
+    Sender {
+        source,
+        pool: (!is_patient).then_some(&pools[source.0]),
     }
 }
 

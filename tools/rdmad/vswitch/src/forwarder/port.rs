@@ -3,6 +3,7 @@
 //! Ports and uplinks of the switch, and sources and destinations of frames.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use roce::net::Mac;
 
@@ -12,6 +13,8 @@ use crate::link::Link;
 use crate::pcap::PcapWriter;
 use crate::stats::FrameCounters;
 use crate::switch::PortConfig;
+
+use super::patience::Patience;
 
 /// A port of the switch: one virtual machine.
 pub(crate) struct SwitchPort {
@@ -25,6 +28,8 @@ pub(crate) struct SwitchPort {
     pub(crate) counters: Arc<FrameCounters>,
     /// The capture of the port's frames, if there is one.
     pub(crate) capture: Option<PcapWriter>,
+    /// How long `net` may wait for network interfaces of other ports.
+    pub(super) patience: Patience,
 }
 
 /// MAC address of a vacant seat. No frame has this source address or this unicast destination.
@@ -41,6 +46,7 @@ impl SwitchPort {
             counters: engine.counters().clone(),
             engine,
             capture: None,
+            patience: Patience::new(Instant::now()),
         }
     }
 

@@ -50,6 +50,9 @@ const HOLD: usize = BACKLOG / 2;
 /// reads return that many frames, so the link does not run out of frames.
 const RELEASE: usize = HOLD / 2;
 
+/// Number of frames that a source may have in a backlog although few of its buffers are free.
+const LEAST: usize = 16;
+
 /// How long a frame may wait before the link counts as slow. Network interfaces do not wait for a
 /// slow link, since it would slow their frames to other destinations down. This is the shortest
 /// retransmission timeout of Linux: TCP repeats a frame that waits for longer anyway.
@@ -65,11 +68,25 @@ pub(crate) enum Delivery {
 }
 
 /// The sender of a frame.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender {
+#[derive(Clone, Copy)]
+pub(crate) struct Sender<'a> {
     pub(crate) source: SourceIndex,
-    /// Whether the sender has a fixed number of buffers and waits for them.
-    pub(crate) is_patient: bool,
+    /// The buffers that the source's frames and copies use. `None` for a patient sender: it has
+    /// buffers of its own, and waits for them.
+    pub(crate) pool: Option<&'a FramePool>,
+}
+
+impl Sender<'_> {
+    const fn is_patient(self) -> bool {
+        self.pool.is_none()
+    }
+
+    /// Whether so many of the sender's buffers are in use that a link with `waiting` frames of it
+    /// gets no more of them. So receivers that are slow at the same time leave buffers for others.
+    fn is_short_of_buffers(self, waiting: usize) -> bool {
+        let is_short = |pool: &FramePool| waiting >= LEAST && waiting / 2 >= pool.unused();
+        self.pool.is_some_and(is_short)
+    }
 }
 
 /// The error of a send if the frame has to wait for room in the backlog.
@@ -100,7 +117,7 @@ impl Link {
     /// backlog, or dropped if the backlog is full too. A frame of a patient sender is added even to
     /// a full backlog, unless the link is stalled. Links that send several frames in one call
     /// collect frames until [`retry`](Self::retry).
-    pub(crate) fn send(&mut self, frame: Frame, sender: Sender, now: Instant) -> Delivery {
+    pub(crate) fn send(&mut self, frame: Frame, sender: Sender<'_>, now: Instant) -> Delivery {
         if !self.socket.is_connected() {
             return Delivery::Dropped;
         }
@@ -131,7 +148,7 @@ impl Link {
         }
         let sender = Sender {
             source,
-            is_patient: false,
+            pool: Some(pool),
         };
         if let Ok(sent) = self.send_at_once(frame) {
             return sent;
@@ -173,10 +190,11 @@ impl Link {
         }
     }
 
-    fn enqueue(&mut self, mut frame: Frame, sender: Sender, now: Instant) -> Delivery {
-        let Sender { source, is_patient } = sender;
+    fn enqueue(&mut self, mut frame: Frame, sender: Sender<'_>, now: Instant) -> Delivery {
+        let source = sender.source;
         let waiting = self.backlog.len_of(source);
-        if waiting >= BACKLOG && (!is_patient || self.stalled) {
+        let is_full = waiting >= BACKLOG && (!sender.is_patient() || self.stalled);
+        if is_full || sender.is_short_of_buffers(waiting) {
             return Delivery::Dropped;
         }
         if self.backlog.is_empty() {
@@ -246,12 +264,22 @@ impl Link {
 
     /// Whether so many frames of a network interface wait that it has to wait too.
     pub(crate) fn is_crowded_by(&self, source: SourceIndex) -> bool {
-        !self.slow && self.backlog.len_of(source) >= HOLD
+        !self.is_slow_for(source) && self.backlog.len_of(source) >= HOLD
     }
 
     /// Whether a network interface that [has to wait](Self::is_crowded_by) may go on.
     pub(crate) fn has_room_for(&self, source: SourceIndex) -> bool {
-        self.slow || self.backlog.len_of(source) <= RELEASE
+        self.is_slow_for(source) || self.backlog.len_of(source) <= RELEASE
+    }
+
+    /// Sets whether the link counts as slow for a source, at most until no frame of the source
+    /// waits.
+    pub(crate) fn set_slow_for(&mut self, source: SourceIndex, is_slow: bool) {
+        self.backlog.set_impatient(source, is_slow);
+    }
+
+    fn is_slow_for(&self, source: SourceIndex) -> bool {
+        self.slow || self.backlog.is_impatient(source)
     }
 
     /// Number of frames that wait.

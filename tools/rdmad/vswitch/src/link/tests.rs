@@ -11,9 +11,9 @@ use crate::index::SourceIndex;
 use super::send::{RETRY, STALE, STALL};
 use super::{DatagramPath, Delivery, Link, Sender, Uplink, Waits, BACKLOG};
 
-const SENDER: Sender = Sender {
+const SENDER: Sender<'_> = Sender {
     source: SourceIndex(0),
-    is_patient: true,
+    pool: None,
 };
 
 /// A link over which `frames` frames were sent at `now`, more than the receiving socket holds.
