@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -80,5 +81,11 @@ impl Net {
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
             other => panic!("{other:?}"),
         }
+    }
+}
+
+impl AsFd for Net {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }

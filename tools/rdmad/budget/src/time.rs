@@ -55,7 +55,11 @@ impl TimeShare {
     }
 
     fn debt(&self, now: Instant) -> Duration {
-        let paid = Duration::from_nanos(self.paid.load(Ordering::Relaxed));
+        let paid = self.paid.load(Ordering::Relaxed);
+        if paid == 0 {
+            return Duration::ZERO;
+        }
+        let paid = Duration::from_nanos(paid);
         paid.saturating_sub(now.saturating_duration_since(self.start))
     }
 }

@@ -212,10 +212,9 @@ impl EventLoop {
         let mut handled = mem::take(&mut self.handled);
         self.readable.take(&mut handled);
         for source in handled.iter().copied().map(SourceIndex) {
-            let has_more = self.forwarder.held_for(source).is_some() || self.drain_link(source);
-            if has_more {
+            if self.drain_link(source) {
                 self.readable.add(source.0);
-                self.more |= self.forwarder.held_for(source).is_none();
+                self.more |= self.forwarder.may_read(source, now);
             }
         }
         handled.clear();
@@ -236,7 +235,7 @@ impl EventLoop {
         self.forwarder.retry(&handled, now);
         self.more |= self.forwarder.release(&handled, now);
         self.watch_links(&handled);
-        self.forwarder.keep(&handled);
+        self.forwarder.keep(&handled, now);
         self.handled = handled;
         if let Some(at) = self.renewal.filter(|at| *at <= now) {
             self.forwarder.renew();
@@ -322,13 +321,16 @@ impl EventLoop {
     /// that are not read for now.
     fn watch_links(&mut self, busy: &[usize]) {
         let Self {
-            epoll, forwarder, ..
+            epoll,
+            forwarder,
+            now,
+            ..
         } = self;
         for source in busy.iter().copied().map(SourceIndex) {
             let Some((link, _)) = forwarder.link(source) else {
                 continue;
             };
-            let events = link.events();
+            let events = link.events(*now);
             if link.watched != events {
                 link.watched = events;
                 // This fails for a deleted interface, which is no longer in epoll. The deletion was

@@ -13,6 +13,10 @@
 //! the socket accepts nothing for a while, they are dropped too. Ports whose frames wait for the
 //! same socket get equal shares of its bytes.
 //!
+//! The process at the other end of a network interface's socket can make system calls for the
+//! socket take long ([`budget::LongCalls`]). Beyond a small share of the thread's time, no calls
+//! are made for the interface: it is not read, and frames to it wait or are dropped.
+//!
 //! # Forwarding
 //! - A virtual machine may send only from its own MAC address; frames with another source are
 //!   dropped. The addresses of virtual machines are configured. Addresses behind an uplink are

@@ -10,8 +10,10 @@ mod tests;
 use std::io;
 use std::mem;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use budget::{CallClock, LongCalls};
 use roce::{Frame, FramePool};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -25,7 +27,7 @@ use crate::tap::Tap;
 use crate::udp::Udp;
 use crate::unix_uplink::UnixUplink;
 
-pub(crate) use send::{Delivery, Sender, BACKLOG, SLOW};
+pub(crate) use send::{Delivery, Lost, Sender, BACKLOG, SLOW};
 pub(crate) use socket::errno;
 pub use socket::{DatagramPath, Uplink};
 
@@ -78,7 +80,8 @@ pub(crate) struct Link {
     /// Whether the link is stalled: the socket has accepted no frame for [`STALL`], or the oldest
     /// frame has waited for [`AGE`].
     stalled: bool,
-    /// Whether the oldest frame of the backlog has waited for [`SLOW`].
+    /// Whether the oldest frame of the backlog has waited for [`SLOW`], or the link has used up its
+    /// share of the thread's time.
     slow: bool,
     /// The port whose network interface is to send frames of this one before more are read.
     pub(crate) held_for: Option<PortIndex>,
@@ -88,8 +91,8 @@ pub(crate) struct Link {
     complained: Option<Instant>,
     /// The event that the frames in the backlog wait for.
     waits: Waits,
-    /// Number of dropped frames that [`retry`](Self::retry) has yet to report.
-    dropped: usize,
+    /// Dropped frames that [`retry`](Self::retry) has yet to report.
+    lost: Lost,
     /// The events that epoll reports of the link.
     pub(crate) watched: EventFlags,
     /// Path of a Unix socket, which is removed with the link.
@@ -98,12 +101,13 @@ pub(crate) struct Link {
 
 impl Link {
     /// A link to a network interface, whose QEMU connects to this socket, as `user` if that is
-    /// given.
+    /// given. `clock` measures the system calls.
     pub(crate) fn of_net(
         (listener, path): (UnixListener, SocketPath),
         user: Option<u32>,
+        clock: CallClock,
     ) -> io::Result<Self> {
-        let stream = NetStream::new(listener, user)?;
+        let stream = NetStream::new(listener, user, Arc::new(LongCalls::new(clock)))?;
         Ok(Self::new(Socket::Net(stream), Some(path)))
     }
 
@@ -134,7 +138,7 @@ impl Link {
             gone: false,
             complained: None,
             waits: Waits::No,
-            dropped: 0,
+            lost: Lost::default(),
             watched: EventFlags::IN,
             _path: path,
         }
@@ -209,15 +213,37 @@ impl Link {
         self.held_for = None;
         self.slow = false;
         self.waits = Waits::No;
-        self.backlog.clear() + mem::take(&mut self.dropped)
+        let lost = mem::take(&mut self.lost);
+        self.backlog.clear() + lost.dropped + lost.over_share
+    }
+
+    /// The system calls for the other end, if an untrusted process is there.
+    pub(crate) fn calls(&self) -> Option<&Arc<LongCalls>> {
+        match &self.socket {
+            Socket::Net(stream) => Some(stream.calls()),
+            Socket::Unix(_) | Socket::Udp(_) | Socket::Tap(_) => None,
+        }
+    }
+
+    /// How long after `now` no system call is to be made for the link: it has used up its share of
+    /// the thread's time.
+    pub(crate) fn pause(&self, now: Instant) -> Duration {
+        self.calls()
+            .map_or(Duration::ZERO, |calls| calls.pause(now))
+    }
+
+    /// Whether frames are to be read at `now`.
+    pub(crate) fn may_read(&self, now: Instant) -> bool {
+        let has_frame = || matches!(&self.socket, Socket::Net(stream) if stream.has_frame());
+        self.held_for.is_none() && (self.pause(now).is_zero() || has_frame())
     }
 
     /// The events that epoll is to report. While no frames are to be read, it reports the end of
     /// the connection once (edge-triggered), not again and again.
-    pub(crate) fn events(&self) -> EventFlags {
-        let input = match self.held_for {
-            None => EventFlags::IN,
-            Some(_) => EventFlags::ET,
+    pub(crate) fn events(&self, now: Instant) -> EventFlags {
+        let input = match self.held_for.is_none() && self.pause(now).is_zero() {
+            true => EventFlags::IN,
+            false => EventFlags::ET,
         };
         match self.waits {
             Waits::ForRoom => input | EventFlags::OUT,

@@ -17,7 +17,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::mem;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
+use budget::LongCalls;
 use roce::Frame;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -43,6 +45,8 @@ pub(crate) struct NetStream {
     /// The only user who may connect, if there is one.
     user: Option<u32>,
     connection: Option<OwnedFd>,
+    /// The system calls for the connection. QEMU determines how long they take.
+    calls: Arc<LongCalls>,
     arrival: Arrival,
     progress: Progress,
 }
@@ -67,12 +71,17 @@ struct Progress {
 
 impl NetStream {
     /// Serves connections to `listener`, of `user` alone if that is given.
-    pub(crate) fn new(listener: UnixListener, user: Option<u32>) -> io::Result<Self> {
+    pub(crate) fn new(
+        listener: UnixListener,
+        user: Option<u32>,
+        calls: Arc<LongCalls>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,
             user,
             connection: None,
+            calls,
             arrival: Arrival {
                 bytes: vec![0; ARRIVAL].into(),
                 start: 0,
@@ -96,7 +105,8 @@ impl NetStream {
 
     /// Ends the connection. A frame that was sent in part is sent from its start to the next one.
     pub(crate) fn disconnect(&mut self) {
-        self.connection = None;
+        let connection = self.connection.take();
+        self.calls.run(|| drop(connection));
         self.arrival.clear();
         self.progress = Progress::default();
     }
@@ -104,13 +114,15 @@ impl NetStream {
     /// Takes the next frame into `into`, or accepts a connection if none is open.
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Received, Errno> {
         let Some(connection) = &self.connection else {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let connection = rustix::net::accept_with(&self.listener, flags)?;
-            if !sockets::admits(&connection, self.user) {
-                return Ok(Received::Stranger);
-            }
-            self.connection = Some(connection);
-            return Ok(Received::Connected);
+            return self.calls.run(|| {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let connection = rustix::net::accept_with(&self.listener, flags)?;
+                if !sockets::admits(&connection, self.user) {
+                    return Ok(Received::Stranger);
+                }
+                self.connection = Some(connection);
+                Ok(Received::Connected)
+            });
         };
         if let Some(taken) = self.arrival.take(into) {
             return Ok(taken);
@@ -119,7 +131,8 @@ impl NetStream {
             return Err(Errno::AGAIN);
         }
         let read = |space: &mut [u8]| {
-            rustix::net::recv(connection, space, RecvFlags::empty()).map(|(count, _)| count)
+            let read = || rustix::net::recv(connection, space, RecvFlags::empty());
+            self.calls.transfer(|| read().map(|(count, _)| count))
         };
         match self.arrival.read(read) {
             Ok(0) | Err(Errno::CONNRESET) => return Ok(Received::Closed(None)),
@@ -133,7 +146,17 @@ impl NetStream {
     /// Whether [`receive`](Self::receive) is to be called again although epoll may report nothing:
     /// a frame was read already, or a connection may wait.
     pub(crate) fn has_arrived(&self) -> bool {
-        self.connection.is_none() || self.arrival.next().is_some()
+        self.connection.is_none() || self.has_frame()
+    }
+
+    /// Whether a frame was read already.
+    pub(crate) fn has_frame(&self) -> bool {
+        self.arrival.next().is_some()
+    }
+
+    /// The system calls for the connection.
+    pub(crate) fn calls(&self) -> &Arc<LongCalls> {
+        &self.calls
     }
 
     /// Sends the first of `frames`, and following ones, as far as there is room. Returns the number
@@ -141,9 +164,10 @@ impl NetStream {
     pub(crate) fn send_first(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
         let connection = self.connection.as_ref().ok_or(Errno::NOTCONN)?;
         // Rust's runtime ignores SIGPIPE, which `writev` can't suppress.
-        let sent = self
-            .progress
-            .send(frames, |parts| rustix::io::writev(connection, parts));
+        let sent = self.progress.send(frames, |parts| {
+            self.calls
+                .transfer(|| rustix::io::writev(connection, parts))
+        });
         match sent {
             // The memory of the host is short, so the rest of a frame has to wait.
             Err(Errno::INTR | Errno::NOMEM) => Err(Errno::NOBUFS),

@@ -3,6 +3,9 @@
 //! Counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use budget::{LongCallStats, LongCalls};
 
 use crate::engine_queues::RECEIVE_QUEUE;
 use crate::link::BACKLOG;
@@ -19,6 +22,8 @@ macro_rules! counters {
             pub engine_queue: Queue,
             /// Frames that wait for room in the socket.
             pub socket_queue: Queue,
+            /// Long system calls for the socket of a network interface.
+            pub long_calls: LongCallStats,
             $($(#[$meta])* pub $field: u64,)*
         }
 
@@ -32,10 +37,18 @@ macro_rules! counters {
             pub(crate) socket_frames: AtomicU64,
             /// The maximum of `socket_frames`.
             pub(crate) socket_longest: Longest,
+            /// System calls for the socket of a network interface.
+            pub(crate) calls: OnceLock<Arc<LongCalls>>,
             $(pub(crate) $field: Counter,)*
         }
 
         impl FrameCounters {
+            /// Sets the system calls for the socket of a network interface.
+            pub(crate) fn set_calls(&self, calls: Arc<LongCalls>) {
+                // Fails if they are set already, which are then the same.
+                let _ = self.calls.set(calls);
+            }
+
             /// The values now, when `engine_frames` frames wait for the engine.
             pub(crate) fn snapshot(&self, engine_frames: usize) -> Stats {
                 Stats {
@@ -50,6 +63,7 @@ macro_rules! counters {
                         longest: self.socket_longest.get(),
                         limit: BACKLOG as u64,
                     },
+                    long_calls: self.calls.get().map(|calls| calls.stats()).unwrap_or_default(),
                     $($field: self.$field.0.load(Ordering::Relaxed),)*
                 }
             }
@@ -71,6 +85,9 @@ counters! {
     /// Frames to this port or uplink that were dropped because the receiver was full or absent, and
     /// frames from here for which there was no buffer.
     dropped,
+    /// Frames to this port that were dropped because its network interface has used up its share of
+    /// the switch's time.
+    over_share,
     /// Errors of the socket while reading frames from this port or uplink, for example those that
     /// ICMP messages cause.
     errors,

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use budget::{CallClock, CallTime};
 use rustix::event::epoll::Event;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
@@ -36,7 +37,7 @@ impl SteppedSwitch {
             seats,
             changes: _,
             engines,
-        } = SwitchParts::open(config, now)?;
+        } = SwitchParts::open(config, now, || CallClock::manual(now))?;
         let mut switch = Self {
             event_loop,
             events: Vec::with_capacity(EVENTS),
@@ -74,9 +75,23 @@ impl SteppedSwitch {
 
     /// Does a round at `now`; the switch then sleeps again. `now` must not decrease.
     pub fn round(&mut self, now: Instant) {
+        for (_, link, _) in self.event_loop.forwarder.links() {
+            if let Some(calls) = link.calls() {
+                calls.clock().set(now);
+            }
+        }
         self.event_loop.wait(Some(Duration::ZERO), &mut self.events);
         self.event_loop.round(now, &self.events);
         self.sleep(now);
+    }
+
+    /// Lets each system call for the network interface of a port take this time from now on. Until
+    /// then, calls take no time.
+    pub fn set_call_time(&mut self, port: usize, time: CallTime) {
+        let ports = &self.event_loop.forwarder.ports;
+        if let Some(calls) = ports[port].net.as_ref().and_then(|net| net.calls()) {
+            calls.clock().set_call_time(time);
+        }
     }
 
     /// Counters of all ports, then of all uplinks.

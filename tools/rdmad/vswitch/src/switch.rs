@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use budget::CallClock;
 use parking_lot::Mutex;
 use roce::net::Mac;
 use sandbox::{Kind, Reserve};
@@ -154,7 +155,7 @@ impl Switch {
             seats,
             changes,
             engines,
-        } = SwitchParts::open(config, Instant::now())?;
+        } = SwitchParts::open(config, Instant::now(), CallClock::system)?;
         let thread = sandbox::spawn(Kind::Switch, "vswitch", move || event_loop.run())?;
         let switch = Self {
             waker,
@@ -179,7 +180,7 @@ impl Switch {
         net: Option<(UnixListener, SocketPath)>,
     ) -> Result<EnginePort, Error> {
         let no_net = |error| Error::Net(config.name.clone(), error);
-        let link = |socket| Link::of_net(socket, config.access.user);
+        let link = |socket| Link::of_net(socket, config.access.user, CallClock::system());
         let net = net.map(link).transpose().map_err(no_net)?;
         let mut ports = self.seats.ports.lock();
         let seat = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
@@ -334,8 +335,13 @@ pub(crate) struct SwitchParts {
 }
 
 impl SwitchParts {
-    /// Opens all sockets and files at `now`.
-    pub(crate) fn open(config: Config, now: Instant) -> Result<Self, Error> {
+    /// Opens all sockets and files at `now`. System calls for each network interface are measured
+    /// by a new `clock`.
+    pub(crate) fn open(
+        config: Config,
+        now: Instant,
+        clock: impl Fn() -> CallClock,
+    ) -> Result<Self, Error> {
         let waker = Arc::new(Waker::new().map_err(io::Error::from)?);
         let seats = config.ports.len() + config.spare_ports;
         let calls = Arc::new(Calls::new(waker.clone(), seats));
@@ -344,7 +350,7 @@ impl SwitchParts {
         for (seat, port) in config.ports.into_iter().enumerate() {
             let open = |path: &PathBuf| {
                 let socket = sockets::listen(path, &port.access).map_err(io::Error::other)?;
-                Link::of_net(socket, port.access.user)
+                Link::of_net(socket, port.access.user, clock())
             };
             let net = port.net.as_ref().map(open).transpose();
             let net = net.map_err(|error| Error::Net(port.name.clone(), error))?;

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use budget::CallTime;
 use common::*;
 use tempfile::TempDir;
 use vswitch::{Config, PortConfig, SteppedSwitch};
@@ -275,6 +276,109 @@ fn receivers_that_do_not_read_leave_buffers_for_others() {
     assert!(received[4] > 10 * STEPS, "{received:?}");
     assert_eq!(rig.switch.stats()[5].dropped, 0);
     assert_eq!(rig.switch.stats()[0].dropped, 0);
+}
+
+const MS: Duration = Duration::from_millis(1);
+const LONG_CALL: CallTime = CallTime {
+    wall: Duration::from_millis(10),
+    cpu: Duration::from_millis(10),
+};
+
+/// Checks that the switch has spent a small share of `time` on long calls for port 1.
+fn assert_small_share(rig: &Rig, time: Duration) {
+    let calls = rig.switch.stats()[1].long_calls;
+    // A burst is free, and a call ends before it is charged.
+    let limit = time / 200 + 2 * LONG_CALL.cpu;
+    assert!(calls.calls > 0 && calls.time <= limit, "{calls:?}");
+    assert_eq!(calls.longest, LONG_CALL.cpu);
+}
+
+/// QEMU can make each write to its network interface long.
+#[test]
+fn frames_to_a_receiver_whose_calls_are_long_get_a_share_of_the_time() {
+    const STEPS: usize = 5000;
+    let mut rig = Rig::new(3);
+    rig.switch.set_call_time(1, LONG_CALL);
+    let [_, other] = share(&mut rig, STEPS, [100, 100]);
+    assert!(other > 20 * STEPS, "{other}");
+    assert_small_share(&rig, STEPS as u32 * STEP);
+    let stats = rig.switch.stats();
+    assert!(stats[1].over_share > 0);
+    assert_eq!((stats[2].dropped, stats[2].over_share), (0, 0));
+    // The switch sleeps meanwhile, and sends again when calls are short and within the share.
+    rig.switch.set_call_time(1, CallTime::default());
+    for _ in 0..5000 {
+        rig.step();
+        while rig.ends[1].receive().is_some() {}
+    }
+    let before = rig.switch.stats()[1].over_share;
+    // The rest of the last frame, and another one.
+    for number in [0, u32::MAX] {
+        while !rig.ends[0].send(1, 0, number) {
+            rig.step();
+        }
+    }
+    rig.step();
+    let received = std::iter::from_fn(|| rig.ends[1].receive());
+    assert_eq!(received.last(), Some(u32::MAX));
+    assert_eq!(rig.switch.stats()[1].over_share, before);
+}
+
+/// QEMU can also make each read from its network interface long.
+#[test]
+fn a_sender_whose_calls_are_long_gets_a_share_of_the_time() {
+    const STEPS: u32 = 5000;
+    let mut rig = Rig::new(4);
+    rig.switch.set_call_time(1, LONG_CALL);
+    let mut sent = [0; 2];
+    let mut received = [0; 2];
+    for step in 0..2 * STEPS {
+        for (from, sent) in [1, 2].into_iter().zip(&mut sent) {
+            if step < STEPS && rig.ends[from].send(from + 1, from, *sent) {
+                *sent += 1;
+            }
+        }
+        if step == STEPS {
+            assert_small_share(&rig, STEPS * STEP);
+            rig.switch.set_call_time(1, CallTime::default());
+        }
+        rig.step();
+        for (to, received) in [2, 3].into_iter().zip(&mut received) {
+            while let Some(number) = rig.ends[to].receive() {
+                assert_eq!(number, *received);
+                *received += 1;
+            }
+        }
+    }
+    assert_eq!(
+        received, sent,
+        "frames that are not read stay in the socket"
+    );
+    assert_eq!(sent[1], STEPS);
+    assert!(sent[0] < STEPS);
+}
+
+/// The switch's thread lost the processor in many calls, but the calls were short.
+#[test]
+fn a_thread_that_waits_for_the_processor_charges_nobody() {
+    let mut rig = Rig::new(3);
+    rig.switch.set_call_time(
+        1,
+        CallTime {
+            cpu: MS / 20,
+            ..LONG_CALL
+        },
+    );
+    let received = share(&mut rig, 200, [100, 100]);
+    assert!(
+        received.iter().all(|count| *count > 40 * 200),
+        "{received:?}"
+    );
+    let stats = &rig.switch.stats()[1];
+    assert_eq!(
+        (stats.long_calls.calls, stats.over_share, stats.dropped),
+        (0, 0, 0)
+    );
 }
 
 /// The switch sleeps while a sender waits, also when the sender ends.

@@ -24,7 +24,7 @@ impl EventLoop {
         let origin = self.forwarder.origin(source);
         let pool = self.forwarder.pool_of(origin).clone();
         for taken in 0.. {
-            if self.forwarder.held_for(source).is_some() {
+            if !self.forwarder.may_read(source, self.now) {
                 return true;
             }
             let link = match origin {

@@ -106,6 +106,19 @@ impl Forwarder {
         self.link_at(source)?.held_for
     }
 
+    /// Whether frames of `source` are to be read. If they are not, because the link has used up its
+    /// share of the thread's time, it is looked after in the next rounds.
+    pub(crate) fn may_read(&mut self, source: SourceIndex, now: Instant) -> bool {
+        let Some(link) = self.link_at(source) else {
+            return true;
+        };
+        let may_read = link.may_read(now);
+        if !link.pause(now).is_zero() {
+            self.busy.add(source.0);
+        }
+        may_read
+    }
+
     /// Delivers a frame to an engine. `None` if there was no buffer for the frame.
     fn deliver_to_engine(&mut self, from: Origin, port: PortIndex, frame: Option<Frame>) {
         let target = &self.ports[port.0];
@@ -198,19 +211,25 @@ impl Forwarder {
             let Some((link, counters)) = self.link(source) else {
                 continue;
             };
-            counters.dropped.add(link.retry(now));
+            let lost = link.retry(now);
+            counters.dropped.add(lost.dropped);
+            counters.over_share.add(lost.over_share);
             let waiting = link.waiting();
             counters.socket_longest.note(waiting);
             counters
                 .socket_frames
                 .store(waiting as u64, Ordering::Relaxed);
+            complain_of_calls(link, &counters.name, now);
         }
     }
 
-    /// Keeps those of `busy` whose frames wait, or that wait for another link, for the next round.
-    pub(crate) fn keep(&mut self, busy: &[usize]) {
+    /// Keeps those of `busy` whose frames wait, or that wait for another link or for their share of
+    /// the thread's time, for the next round.
+    pub(crate) fn keep(&mut self, busy: &[usize], now: Instant) {
         for &at in busy {
-            let waits = |link: &Link| link.waiting() > 0 || link.held_for.is_some();
+            let waits = |link: &Link| {
+                link.waiting() > 0 || link.held_for.is_some() || !link.pause(now).is_zero()
+            };
             if self.link_at(SourceIndex(at)).is_some_and(waits) {
                 self.busy.add(at);
             }
@@ -255,5 +274,19 @@ fn count(sent: Delivery, counters: &FrameCounters) {
     match sent {
         Delivery::Done => counters.sent.add_one(),
         Delivery::Dropped => counters.dropped.add_one(),
+        Delivery::OverShare => counters.over_share.add_one(),
     }
+}
+
+/// Logs that a link has used up its share of the thread's time.
+fn complain_of_calls(link: &mut Link, name: &str, now: Instant) {
+    if link.pause(now).is_zero() || !link.may_complain(now) {
+        return;
+    }
+    let stats = link.calls().map(|calls| calls.stats());
+    let longest = stats.unwrap_or_default().longest;
+    tracing::warn!(
+        "{name}: QEMU makes system calls for the network interface take up to {longest:?}; its \
+         frames wait or are dropped, so that other ports do not wait"
+    );
 }

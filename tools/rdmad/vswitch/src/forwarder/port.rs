@@ -38,6 +38,9 @@ pub(super) const NOBODY: Mac = [0xff; 6];
 impl SwitchPort {
     /// A port with this link to its network interface.
     pub(crate) fn new(config: &PortConfig, net: Option<Link>, engine: Arc<EngineQueues>) -> Self {
+        if let Some(calls) = net.as_ref().and_then(Link::calls) {
+            engine.counters().set_calls(calls.clone());
+        }
         Self {
             mac: config.mac,
             net,

@@ -65,6 +65,16 @@ pub(crate) enum Delivery {
     Done,
     /// The frame was dropped.
     Dropped,
+    /// The frame was dropped, because the link has used up its share of the thread's time.
+    OverShare,
+}
+
+/// Numbers of frames that were dropped from a backlog.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) dropped: usize,
+    /// Frames that were dropped because the link has used up its share of the thread's time.
+    pub(crate) over_share: usize,
 }
 
 /// The sender of a frame.
@@ -194,6 +204,9 @@ impl Link {
         let source = sender.source;
         let waiting = self.backlog.len_of(source);
         let is_full = waiting >= BACKLOG && (!sender.is_patient() || self.stalled);
+        if self.pause(now) > SLOW {
+            return Delivery::OverShare;
+        }
         if is_full || sender.is_short_of_buffers(waiting) {
             return Delivery::Dropped;
         }
@@ -208,15 +221,15 @@ impl Link {
         Delivery::Done
     }
 
-    /// Sends frames of the backlog, as far as there is room. Returns the number of frames dropped
+    /// Sends frames of the backlog, as far as there is room. Returns the numbers of frames dropped
     /// since the last call.
-    pub(crate) fn retry(&mut self, now: Instant) -> usize {
+    pub(crate) fn retry(&mut self, now: Instant) -> Lost {
         self.send_waiting(now);
-        mem::take(&mut self.dropped)
+        mem::take(&mut self.lost)
     }
 
     fn send_waiting(&mut self, now: Instant) {
-        while !self.backlog.is_empty() {
+        while !self.backlog.is_empty() && self.pause(now).is_zero() {
             let gone = match self.socket.send_first(self.backlog.choose()) {
                 Ok(sent) => {
                     self.waiting = now;
@@ -224,7 +237,7 @@ impl Link {
                 }
                 Err(error) => match Self::waits_after(error) {
                     Waits::No => {
-                        self.dropped += 1;
+                        self.lost.dropped += 1;
                         1
                     }
                     waits => {
@@ -235,23 +248,34 @@ impl Link {
             };
             self.backlog.remove(gone);
         }
+        let pause = self.pause(now);
+        if pause > SLOW {
+            // Frames that wait for so long are of no use. The first may have been sent in part.
+            self.lost.over_share += self.backlog.shorten(0);
+        }
         let oldest = self.backlog.oldest();
         let age = oldest.map_or(Duration::ZERO, |oldest| {
             now.saturating_duration_since(oldest)
         });
         let idle = now.saturating_duration_since(self.waiting);
-        self.slow = age > SLOW;
+        self.slow = age > SLOW || !pause.is_zero();
         self.stalled = oldest.is_some() && (idle > STALL || age > AGE);
         if oldest.is_none() {
             self.waits = Waits::No;
+        } else if !pause.is_zero() {
+            self.waits = Waits::ForTime;
         } else if self.stalled {
-            self.dropped += self.backlog.shorten(BACKLOG);
+            self.lost.dropped += self.backlog.shorten(BACKLOG);
         }
     }
 
     /// Time until the next retry of the link if no event occurs; `None` if no frame waits. The time
     /// grows while the socket accepts nothing: a paused virtual machine may read nothing for hours.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
+        let pause = self.pause(now);
+        if !pause.is_zero() {
+            return Some(pause.clamp(RETRY, STALE));
+        }
         match self.waits {
             Waits::No => None,
             Waits::ForRoom => Some(STALE),

@@ -66,7 +66,7 @@ fn a_socket_that_takes_a_frame_now_and_then_counts_as_stalled() {
     for half in 1..=10 {
         let now = start + half * STALL / 2;
         far.recv(&mut [0; 200]).unwrap();
-        dropped += link.retry(now);
+        dropped += link.retry(now).dropped;
         // Frames are added too, but the age of the oldest frame decides.
         link.send(others.take(100).unwrap(), SENDER, now);
     }

@@ -3,17 +3,22 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use budget::CallClock;
 use roce::frame::MAX_FRAME;
 use roce::FramePool;
 
 use super::*;
+
+fn calls() -> Arc<LongCalls> {
+    Arc::new(LongCalls::new(CallClock::system()))
+}
 
 /// A stream, and QEMU's end of its connection.
 fn connected() -> (NetStream, UnixStream) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("net");
     let listener = UnixListener::bind(&path).unwrap();
-    let mut stream = NetStream::new(listener, None).unwrap();
+    let mut stream = NetStream::new(listener, None, calls()).unwrap();
     assert_eq!(stream.receive(&mut []).unwrap_err(), Errno::AGAIN);
     let far = UnixStream::connect(&path).unwrap();
     assert!(matches!(stream.receive(&mut []), Ok(Received::Connected)));
@@ -119,7 +124,7 @@ fn a_malformed_length_is_told() {
 fn the_next_connection_starts_anew() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("net");
-    let mut stream = NetStream::new(UnixListener::bind(&path).unwrap(), None).unwrap();
+    let mut stream = NetStream::new(UnixListener::bind(&path).unwrap(), None, calls()).unwrap();
     let mut first = UnixStream::connect(&path).unwrap();
     let mut second = UnixStream::connect(&path).unwrap();
     second.write_all(&packet(2, 60)).unwrap();
