@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use budget::CallClock;
 use contain::contain;
 use dma::DmaSpace;
 use parking_lot::Mutex;
@@ -42,6 +43,7 @@ impl PciFunction {
         device: Arc<dyn VirtioDevice>,
         space: Arc<DmaSpace>,
         aio: Arc<Aio>,
+        clock: CallClock,
     ) -> Self {
         let mut sizes = device.queue_sizes();
         sizes.truncate(pci::MAX_QUEUES);
@@ -49,7 +51,7 @@ impl PciFunction {
         let vectors =
             u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
         let inbox = Arc::new(Inbox::new(sizes.len()));
-        let state = Arc::new(FunctionState::new(name, vectors, inbox.clone(), aio));
+        let state = Arc::new(FunctionState::new(name, vectors, inbox.clone(), aio, clock));
         let queues = (0u16..)
             .take(sizes.len())
             .map(|index| Arc::new(Virtqueue::new(index, space.clone(), state.clone())))
@@ -311,6 +313,7 @@ impl PciFunction {
         match work {
             ServiceWork::Stop => {}
             ServiceWork::Fail => self.fail(),
+            ServiceWork::Signal => self.state.signal_deferred(),
             // A failed device starts no queue before its reset.
             ServiceWork::Task(Task::StartQueue(_)) if self.state.has_failed() => {}
             ServiceWork::Task(Task::Activate) => {

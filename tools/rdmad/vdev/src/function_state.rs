@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU16, AtomicU8, Ordering};
 use std::sync::Arc;
 
+use budget::CallClock;
 use parking_lot::Mutex;
 
 use crate::aio::Aio;
@@ -45,9 +46,15 @@ pub(crate) struct FunctionState {
 }
 
 impl FunctionState {
-    pub(crate) fn new(name: &str, vectors: u16, inbox: Arc<Inbox>, aio: Arc<Aio>) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        vectors: u16,
+        inbox: Arc<Inbox>,
+        aio: Arc<Aio>,
+        clock: CallClock,
+    ) -> Self {
         Self {
-            interrupts: Interrupts::new(vectors, aio),
+            interrupts: Interrupts::new(vectors, aio, inbox.clone(), clock),
             log: Limiter::new(name),
             config_vector: AtomicU16::new(NO_VECTOR),
             generation: AtomicU8::new(0),
@@ -62,6 +69,15 @@ impl FunctionState {
         if let Err(error) = self.interrupts.trigger(vector) {
             self.log.warn(format_args!(
                 "interrupt {vector} is lost, the guest may wait for it: {error}"
+            ));
+        }
+    }
+
+    /// Signals the eventfds that other threads have left to the service thread.
+    pub(crate) fn signal_deferred(&self) {
+        if let Err(error) = self.interrupts.signal_deferred() {
+            self.log.warn(format_args!(
+                "an interrupt is lost, the guest may wait for it: {error}"
             ));
         }
     }

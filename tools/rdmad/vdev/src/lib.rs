@@ -12,7 +12,8 @@
 //!   guest reads all-ones if a register read takes seconds. DMA_UNMAP is the exception: it waits
 //!   until no worker uses the old DMA map any more.
 //! - The service thread executes longer work: activation, resets and the queues that the device
-//!   does not serve by its own threads.
+//!   does not serve by its own threads. It also sends interrupts, if the client makes them take
+//!   long.
 //!
 //! The client can't map any region: it would wait for a reply to each write to a mappable region.
 
@@ -46,6 +47,7 @@ pub use common::{
     TRANSPORT_FEATURES,
 };
 pub use device::{SharedMemory, VirtioDevice};
+pub use interrupt::InterruptStats;
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::{AvailableBuffer, Virtqueue};

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use budget::CallClock;
 use contain::contain;
 use dma::DmaSpace;
 use parking_lot::Mutex;
@@ -21,6 +22,7 @@ use sockets::{Access, SocketPath};
 
 use crate::aio::Aio;
 use crate::function::PciFunction;
+use crate::interrupt::InterruptStats;
 use crate::session::{Served, Session};
 use crate::VirtioDevice;
 
@@ -90,7 +92,13 @@ impl Listener {
     ) -> io::Result<Handle> {
         let signals = Arc::new(Signals::new(&space)?);
         let aio = seats.take_aio()?;
-        let function = PciFunction::new(name, device, space, aio.context.clone());
+        let function = PciFunction::new(
+            name,
+            device,
+            space,
+            aio.context.clone(),
+            CallClock::system(),
+        );
         let function = Arc::new(function);
         let service = {
             let function = function.clone();
@@ -209,6 +217,11 @@ impl Handle {
     /// Notifies the driver of a change of the device configuration.
     pub fn config_changed(&self) {
         self.function.config_changed();
+    }
+
+    /// Interrupts whose signals take long.
+    pub fn interrupts(&self) -> InterruptStats {
+        self.function.state.interrupts.stats()
     }
 }
 
@@ -408,7 +421,7 @@ mod tests {
         let signals = Arc::new(Signals::new(&space).unwrap());
         let device = Arc::new(Nothing);
         let aio = Arc::new(Aio::new().unwrap());
-        let function = PciFunction::new("test", device, space, aio);
+        let function = PciFunction::new("test", device, space, aio, CallClock::system());
         let server = Server {
             listener,
             user: None,

@@ -3,8 +3,8 @@
 //! The inbox of the service thread: work that the socket thread passes to it.
 //!
 //! The guest can't make the inbox grow without limit: each queue has one bit for notifications, a
-//! failure is one flag, and the registers admit a task only when the previous one of its kind is
-//! done.
+//! failure and interrupts are one flag each, and the registers admit a task only when the previous
+//! one of its kind is done.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -30,6 +30,8 @@ pub(crate) enum ServiceWork {
     /// Stop the device if it has failed.
     Fail,
     Task(Task),
+    /// Signal the eventfds that were left to the service thread.
+    Signal,
     Serve(u16),
     Stop,
 }
@@ -44,6 +46,7 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 struct Pending {
     fail: bool,
+    signal: bool,
     tasks: VecDeque<Task>,
     kicked: Vec<bool>,
     /// Kicked queues in the order of their kicks, without duplicates.
@@ -62,6 +65,9 @@ impl Pending {
         if self.stop {
             return Some(ServiceWork::Stop);
         }
+        if mem::take(&mut self.signal) {
+            return Some(ServiceWork::Signal);
+        }
         let queue = self.order.pop_front()?;
         self.kicked[usize::from(queue)] = false;
         Some(ServiceWork::Serve(queue))
@@ -73,6 +79,7 @@ impl Inbox {
         Self {
             pending: Mutex::new(Pending {
                 fail: false,
+                signal: false,
                 tasks: VecDeque::new(),
                 kicked: vec![false; queues],
                 order: VecDeque::with_capacity(queues),
@@ -84,6 +91,11 @@ impl Inbox {
 
     pub(crate) fn fail(&self) {
         self.pending.lock().fail = true;
+        self.filled.notify_one();
+    }
+
+    pub(crate) fn signal(&self) {
+        self.pending.lock().signal = true;
         self.filled.notify_one();
     }
 

@@ -6,7 +6,9 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Instant;
 
+use budget::CallClock;
 use dma::DmaSpace;
 
 use crate::aio::Aio;
@@ -34,6 +36,8 @@ impl SteppedFunction {
                 device,
                 space,
                 Arc::new(Aio::new()?),
+                // No signal takes long: each step is to be the same whenever it is repeated.
+                CallClock::manual(Instant::now()),
             )),
             session: None,
             active: false,

@@ -9,6 +9,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use common::*;
 use rustix::event::{eventfd, EventfdFlags};
 use vfio_user::Command;
+use waiting::{wait, wait_until};
+
+#[path = "../../testing/waiters.rs"]
+mod waiters;
+use waiters::Waiters;
 
 const EINVAL: u32 = 22;
 
@@ -121,4 +126,27 @@ fn a_set_that_makes_no_sense_is_refused() {
     assert_eq!(fds.each_ref().map(count), [0; 3], "none was triggered");
     client.set_irqs(TRIGGER | NONE, 0, 3, &[]).unwrap();
     assert_eq!(fds.each_ref().map(count), [1; 3], "all are connected");
+}
+
+/// Each signal of the first vector wakes many waiters, so the service thread signals instead of
+/// threads that serve all functions. No interrupt is lost.
+#[test]
+fn signals_that_wake_many_waiters_are_left_to_the_service_thread() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let fds = events();
+    connect(&mut client, &fds);
+    let _waiters = Waiters::new(&fds[0], 200, 200);
+    let handle = bench.handle.as_ref().unwrap();
+    wait("an interrupt by the service thread", || {
+        client.set_irqs(TRIGGER | NONE, 0, 1, &[]).unwrap();
+        (handle.interrupts().deferred > 0).then_some(())
+    });
+    let slow = handle.interrupts().long_calls;
+    assert!(slow.calls > 0 && slow.longest.as_micros() > 100, "{slow:?}");
+    for fd in &fds {
+        count(fd);
+        client.set_irqs(TRIGGER | NONE, 0, 3, &[]).unwrap();
+        wait_until("an interrupt", || count(fd) > 0);
+    }
 }
