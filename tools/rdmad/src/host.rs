@@ -46,7 +46,7 @@ pub struct Host {
 /// A port and the server of its vfio-user socket. Dropping this value ends the port's threads.
 pub struct ServedPort {
     /// Server of the port's vfio-user socket.
-    server: Handle,
+    pub server: Handle,
     pub engine: Arc<Device>,
     frames: EnginePort,
 }

@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 
-use crate::report::{Frames, PortReport, QueueReport, Report, Worker};
+use crate::report::{Frames, LongCallsReport, PortReport, QueueReport, Report, Worker};
 
 /// Prefix of the names of all metrics.
 const PREFIX: &str = "virtio_rdmad";
@@ -158,6 +158,16 @@ fn ports(families: &mut Families<'_>, ports: &[PortReport]) -> fmt::Result {
         Some(Unit::Seconds),
         limits().map(|(labels, limit)| (labels, limit.throttled_us as f64 / 1e6)),
     )?;
+    let long_calls = || ports.iter().map(|port| &port.interrupts.long_calls);
+    long(families, "port_interrupt", "interrupts", || {
+        labels().zip(long_calls())
+    })?;
+    families.counter(
+        "port_deferred_interrupts",
+        "Interrupts that were left to the port's own thread, since their signals take long",
+        None,
+        each(|port| port.interrupts.deferred),
+    )?;
     families.counter(
         "port_refused_gids",
         "Addresses that the driver asked for and the port may not have",
@@ -192,17 +202,24 @@ fn switch(families: &mut Families<'_>, links: &[Frames]) -> fmt::Result {
     let dropped =
         "Frames for here whose receiver was full or absent, or from here that found no buffer";
     let errors = "Errors of the socket while frames were read";
-    let counters: [Metric<Frames>; 6] = [
+    let over = "Frames for here that were dropped since the link had used up its share of time";
+    let counters: [Metric<Frames>; 7] = [
         ("switch_received_frames", received, |link| link.received),
         ("switch_sent_frames", sent, |link| link.sent),
         ("switch_refused_frames", refused, |link| link.refused),
         ("switch_unroutable_frames", nowhere, |link| link.no_route),
         ("switch_dropped_frames", dropped, |link| link.dropped),
+        ("switch_over_share_frames", over, |link| link.over_share),
         ("switch_socket_errors", errors, |link| link.errors),
     ];
     for (name, help, value) in counters {
         families.counter(name, help, None, each(value))?;
     }
+    long(families, "switch_socket", "the network interface", || {
+        links
+            .iter()
+            .map(|link| ([("link", &*link.name)], &link.long_calls))
+    })?;
     let queues = |value: fn(&QueueReport) -> u64| {
         links.iter().flat_map(move |link| {
             let queues = [
@@ -229,6 +246,30 @@ fn switch(families: &mut Families<'_>, links: &[Frames]) -> fmt::Result {
         "Number of waiting frames from which on others are dropped",
         None,
         queues(|queue| queue.limit),
+    )
+}
+
+/// System calls for `what` that a QEMU has made long.
+fn long<'a, I>(
+    families: &mut Families<'_>,
+    name: &str,
+    what: &str,
+    calls: impl Fn() -> I,
+) -> fmt::Result
+where
+    I: Iterator<Item = ([(&'a str, &'a str); 1], &'a LongCallsReport)>,
+{
+    families.counter(
+        &format!("{name}_long_calls"),
+        &format!("System calls for {what} that QEMU has made long"),
+        None,
+        calls().map(|(labels, calls)| (labels, calls.calls)),
+    )?;
+    families.counter(
+        &format!("{name}_long_call_time"),
+        &format!("Processor time of long system calls for {what}"),
+        Some(Unit::Seconds),
+        calls().map(|(labels, calls)| (labels, calls.time_us as f64 / 1e6)),
     )
 }
 

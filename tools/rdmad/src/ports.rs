@@ -285,7 +285,10 @@ impl Ports {
     /// QPs are left out unless `has_qps`.
     pub fn report(&self, has_qps: bool) -> Report {
         // There may be a million QPs, so the list is not locked while they are visited.
-        let named = |port: &Port| (port.args.name.clone(), port.served.engine.clone());
+        let named = |port: &Port| {
+            let ServedPort { engine, server, .. } = &port.served;
+            (port.args.name.clone(), engine.clone(), server.interrupts())
+        };
         let devices = self.list.lock().ports.iter().map(named).collect();
         let workers = self.host.runtime.status();
         Report::new(workers, devices, self.host.switch.stats(), has_qps)

@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use budget::LongCallStats;
 use serde::{Serialize, Serializer};
+use vdev::InterruptStats;
 use verbs::{DataPath, Device, MemoryStatus, QpStatus, Rate, RuntimeStatus, WorkerStatus};
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
@@ -87,7 +89,50 @@ pub struct PortReport {
     qps: Vec<QpReport>,
     /// Rate limits that all QPs of the port share.
     pub limits: LimitsReport,
+    /// Signals of the VM's interrupts that took long.
+    pub interrupts: InterruptsReport,
     pub counters: QueriedCounters,
+}
+
+/// Signals of a VM's interrupts that its QEMU has made long.
+#[derive(Debug, Serialize)]
+pub struct InterruptsReport {
+    /// Signals in threads that serve all VMs.
+    pub long_calls: LongCallsReport,
+    /// Number of interrupts that were left to the port's own thread.
+    pub deferred: u64,
+}
+
+/// System calls that a QEMU has made long.
+#[derive(Debug, Serialize)]
+pub struct LongCallsReport {
+    /// Number of long calls.
+    pub calls: u64,
+    /// Processor time of these calls in µs.
+    pub time_us: u64,
+    /// Processor time of the longest call in µs.
+    pub longest_us: u64,
+}
+
+impl From<LongCallStats> for LongCallsReport {
+    fn from(stats: LongCallStats) -> Self {
+        Self {
+            calls: stats.calls,
+            time_us: microseconds(stats.time),
+            longest_us: microseconds(stats.longest),
+        }
+    }
+}
+
+impl fmt::Display for LongCallsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (total, longest) = (self.time_us as f64 / 1e6, self.longest_us as f64 / 1e3);
+        write!(
+            f,
+            "{} long calls, {total:.3} s, the longest {longest:.1} ms",
+            self.calls
+        )
+    }
 }
 
 /// Rate limits of a port.
@@ -166,7 +211,10 @@ pub struct Frames {
     pub refused: u64,
     pub no_route: u64,
     pub dropped: u64,
+    pub over_share: u64,
     pub errors: u64,
+    /// System calls for the network interface of a port.
+    pub long_calls: LongCallsReport,
     /// Frames that wait for the engine of a port.
     pub engine_queue: QueueReport,
     /// Frames that wait for room in the socket.
@@ -193,14 +241,16 @@ impl From<Queue> for QueueReport {
 
 impl Report {
     /// Makes a report of the workers, the devices and the switch. Each item of `devices` is the
-    /// name of a port and the port's device. The QPs are left out unless `has_qps`.
+    /// name of a port, the port's device and its interrupts. The QPs are left out unless `has_qps`.
     pub fn new(
         workers: RuntimeStatus,
-        devices: Vec<(String, Arc<Device>)>,
+        devices: Vec<(String, Arc<Device>, InterruptStats)>,
         switch: Vec<Stats>,
         has_qps: bool,
     ) -> Self {
-        let port = |(name, device): (String, Arc<Device>)| PortReport::new(name, &device, has_qps);
+        let port = |(name, device, interrupts): (String, Arc<Device>, InterruptStats)| {
+            PortReport::new(name, &device, interrupts, has_qps)
+        };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             workers: Workers::from(workers),
@@ -240,7 +290,7 @@ impl From<&WorkerStatus> for Worker {
 }
 
 impl PortReport {
-    fn new(name: String, device: &Device, has_qps: bool) -> Self {
+    fn new(name: String, device: &Device, interrupts: InterruptStats, has_qps: bool) -> Self {
         let status = device.status();
         let qps = match has_qps {
             true => device.qp_status(),
@@ -264,6 +314,10 @@ impl PortReport {
             limits: LimitsReport {
                 bytes: LimitReport::new(status.rates.bytes, status.throttled.bytes),
                 messages: LimitReport::new(status.rates.messages, status.throttled.messages),
+            },
+            interrupts: InterruptsReport {
+                long_calls: interrupts.long_calls.into(),
+                deferred: interrupts.deferred,
             },
             counters: QueriedCounters(status.counters),
         }
@@ -310,7 +364,9 @@ impl From<Stats> for Frames {
             refused: stats.refused,
             no_route: stats.no_route,
             dropped: stats.dropped,
+            over_share: stats.over_share,
             errors: stats.errors,
+            long_calls: stats.long_calls.into(),
             engine_queue: stats.engine_queue.into(),
             socket_queue: stats.socket_queue.into(),
         }
@@ -373,6 +429,13 @@ impl fmt::Display for Report {
                 frames.dropped,
                 frames.errors
             )?;
+            if frames.long_calls.calls > 0 {
+                writeln!(
+                    f,
+                    "  network interface: {}; {} frames dropped over its share",
+                    frames.long_calls, frames.over_share
+                )?;
+            }
         }
         Ok(())
     }
@@ -415,6 +478,13 @@ impl fmt::Display for PortReport {
                     "  limit {per_second} {unit}/s, held back {throttled:.1} s"
                 )?;
             }
+        }
+        if self.interrupts.long_calls.calls > 0 {
+            writeln!(
+                f,
+                "  interrupts: {}; {} left to the port's thread",
+                self.interrupts.long_calls, self.interrupts.deferred
+            )?;
         }
         if !self.qps.is_empty() {
             writeln!(

@@ -6,6 +6,8 @@ mod ctl;
 #[path = "../testing/net.rs"]
 mod net;
 mod process;
+#[path = "../testing/waiters.rs"]
+mod waiters;
 #[path = "../testing/wait.rs"]
 mod waiting;
 
@@ -22,7 +24,8 @@ use ctl::{answer, done, log, port, refused, start};
 use net::Net;
 use rustix::net::sockopt::set_socket_linger;
 use sockets::passed;
-use waiting::wait_until;
+use waiters::Waiters;
+use waiting::{wait, wait_until};
 
 /// Value of `--port` for a port with a network interface.
 fn with_net(dir: &Path, name: &str, number: u8) -> String {
@@ -38,6 +41,20 @@ fn names(dir: &Path) -> Vec<String> {
         .lines()
         .filter_map(|line| line.split_whitespace().next());
     names.map(str::to_owned).collect()
+}
+
+/// The counters of a port's frames at the switch, from the status socket at `socket`. Null if there
+/// is no such port.
+fn frames_of(socket: &str, name: &str) -> serde_json::Value {
+    let report = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["status", "--json", "--socket", socket])
+        .output()
+        .unwrap();
+    assert!(report.status.success(), "{report:?}");
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let mut frames = report["switch"].as_array().unwrap().iter();
+    let port = frames.find(|port| port["name"] == name);
+    port.cloned().unwrap_or_default()
 }
 
 /// Whether the daemon serves a function at the socket of a port.
@@ -224,14 +241,7 @@ fn a_port_whose_end_takes_long_holds_nobody_up() {
     c.meet(&d, &frame(4, 3));
     b.send(&frame(3, 2));
     wait_until("the frame of b", || {
-        let report = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
-            .args(["status", "--json", "--socket", &status])
-            .output()
-            .unwrap();
-        assert!(report.status.success(), "{report:?}");
-        let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
-        let mut frames = report["switch"].as_array().unwrap().iter();
-        frames.any(|port| port["name"] == "b" && port["no_route"] == 1)
+        frames_of(&status, "b")["no_route"] == 1
     });
     d.send(&frame(3, 4));
     assert_eq!(c.receive(), frame(3, 4), "the frame of b has not arrived");
@@ -359,5 +369,42 @@ fn the_frames_of_a_port_are_captured() {
         assert!(answer.contains(complaint), "{answer}");
     }
     let log = log(daemon);
+    assert!(!log.contains("refused system call"), "{log}");
+}
+
+/// A QEMU with many waiters at its end of a network interface is named, and others are served.
+#[test]
+fn a_qemu_that_makes_calls_long_is_in_the_status_and_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (b, c) = (with_net(dir, "b", 2), with_net(dir, "c", 3));
+    let d = with_net(dir, "d", 4);
+    let status = dir.join("status").display().to_string();
+    let more = [
+        "--port", &b, "--port", &c, "--port", &d, "--status", &status,
+    ];
+    let daemon = start(dir, &more);
+    let [b, c, d] = ["b.net", "c.net", "d.net"].map(|name| Net::at(&dir.join(name)));
+    let frame = |to: u8, from: u8| {
+        let mut frame = vec![0; 60];
+        frame[..6].copy_from_slice(&[0x52, 0x54, 0, 9, 0, to]);
+        frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 9, 0, from]);
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        frame
+    };
+    c.meet(&b, &frame(2, 3));
+    c.meet(&d, &frame(4, 3));
+    let _waiters = Waiters::new(&b, 200, 200);
+    let b = wait("frames beyond the share", || {
+        c.send(&frame(2, 3));
+        c.send(&frame(4, 3));
+        assert_eq!(d.receive(), frame(4, 3));
+        let b = frames_of(&status, "b");
+        (b["over_share"].as_u64() > Some(0)).then_some(b)
+    });
+    assert!(b["long_calls"]["calls"].as_u64() > Some(0), "{b}");
+    assert!(b["long_calls"]["longest_us"].as_u64() > Some(100), "{b}");
+    let log = log(daemon);
+    assert!(log.contains("b: QEMU makes system calls"), "{log}");
     assert!(!log.contains("refused system call"), "{log}");
 }

@@ -3,6 +3,7 @@
 //! Initialisation, control queue, events and doorbells of the driver.
 
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::thread;
@@ -218,6 +219,11 @@ impl Driver {
     /// Waits for an interrupt of the event queue, or of the CQs in RFC mode.
     pub fn await_interrupt(&self) {
         self.function.wait(EVENTS);
+    }
+
+    /// The eventfd of the interrupt that [`await_interrupt`](Self::await_interrupt) waits for.
+    pub fn interrupt(&self) -> BorrowedFd<'_> {
+        self.function.interrupt(EVENTS)
     }
 
     /// Notifies virtqueue `index`, whose notification register is at `offset`.

@@ -6,6 +6,7 @@
 //! find mistakes that the device and the project's own driver have in common. Do not import those
 //! crates here.
 
+mod beside_waiters;
 mod connection;
 #[path = "../ctl/mod.rs"]
 mod ctl;

@@ -4,7 +4,9 @@
 //! and MSI-X over vfio-user, with the capabilities of virtio 1.3 (4.1.4).
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
+use std::os::fd::BorrowedFd;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -183,5 +185,10 @@ impl Function {
         let ready = poll(&mut fds, Some(&HUNG)).unwrap();
         assert_eq!(ready, 1, "no interrupt of vector {vector}");
         rustix::io::read(interrupt, &mut [0; 8]).unwrap();
+    }
+
+    /// The eventfd of a vector.
+    pub fn interrupt(&self, vector: u16) -> BorrowedFd<'_> {
+        self.interrupts[usize::from(vector)].as_fd()
     }
 }
