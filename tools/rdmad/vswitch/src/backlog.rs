@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use roce::{frame, Frame};
 
+use crate::ages::{Age, Ages};
 use crate::index::SourceIndex;
 
 /// Maximum number of frames that are chosen to be sent next, together.
@@ -34,16 +35,18 @@ pub(crate) struct Backlog {
     others: VecDeque<SourceIndex>,
     /// Frames that are chosen to be sent next.
     chosen: VecDeque<Frame>,
-    /// For each chosen frame, its source, and the time at which it was added to the backlog.
-    origins: VecDeque<(SourceIndex, Instant)>,
+    /// The source and the age of each chosen frame.
+    origins: VecDeque<(SourceIndex, Age)>,
+    /// The times at which the frames were added.
+    ages: Ages,
     len: usize,
 }
 
 /// The frames of one source.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Frames that are not chosen yet, each with the time at which it was added to the backlog.
-    frames: VecDeque<(Frame, Instant)>,
+    /// Frames that are not chosen yet, each with its age.
+    frames: VecDeque<(Frame, Age)>,
     /// Number of the source's frames: those in `frames` and the chosen ones.
     len: usize,
     /// Number of bytes that the source may still send in its turn. The last frame of a turn may be
@@ -94,7 +97,7 @@ impl Backlog {
             self.queues.resize_with(source.0 + 1, Queue::default);
         }
         let queue = &mut self.queues[source.0];
-        queue.frames.push_back((frame, now));
+        queue.frames.push_back((frame, self.ages.add(now)));
         queue.len += 1;
         self.len += 1;
         if !queue.is_listed {
@@ -120,11 +123,11 @@ impl Backlog {
                 true => queue.frames.pop_front(),
                 false => None,
             };
-            if let Some((frame, since)) = next {
+            if let Some((frame, age)) = next {
                 // A frame has at most `MAX_FRAME` bytes.
                 queue.credit -= frame.len() as isize;
                 self.chosen.push_back(frame);
-                self.origins.push_back((source, since));
+                self.origins.push_back((source, age));
                 continue;
             }
             // The turn ends. A source without frames stays listed until its next turn: if a frame
@@ -149,29 +152,34 @@ impl Backlog {
         frame::release(&mut front[..of_front]);
         frame::release(&mut back[..count - of_front]);
         self.chosen.drain(..count);
-        for (source, _) in self.origins.drain(..count) {
+        for (source, age) in self.origins.drain(..count) {
             let queue = &mut self.queues[source.0];
             queue.len -= 1;
             queue.is_impatient &= queue.len > 0;
+            self.ages.remove(age);
         }
         self.len -= count;
     }
 
-    /// The time at which the oldest frame was added.
+    /// The time at which the oldest frame was added, or up to [`ages::PRECISION`] before.
+    ///
+    /// [`ages::PRECISION`]: crate::ages::PRECISION
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        let chosen = self.origins.iter().map(|(_, since)| *since);
-        let lists = self.fresh.iter().chain(&self.others);
-        let others = lists.filter_map(|source| self.queues[source.0].frames.front());
-        chosen.chain(others.map(|(_, since)| *since)).min()
+        self.ages.oldest()
     }
 
     /// Drops the newest frames of each source with more than `limit` frames, except chosen ones.
     /// Returns the number of dropped frames.
     pub(crate) fn shorten(&mut self, limit: usize) -> usize {
         let before = self.len;
+        if before <= limit {
+            return 0;
+        }
         for queue in &mut self.queues {
             let excess = queue.len.saturating_sub(limit).min(queue.frames.len());
-            queue.frames.truncate(queue.frames.len() - excess);
+            for (_, age) in queue.frames.drain(queue.frames.len() - excess..).rev() {
+                self.ages.remove(age);
+            }
             queue.len -= excess;
             self.len -= excess;
         }

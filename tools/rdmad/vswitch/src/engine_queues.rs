@@ -15,19 +15,18 @@
 //! From [`MARKED`] waiting frames on, new frames are marked as congested.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::fmt;
 use std::iter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use roce::frame::{Frames, Lane};
 use roce::net::{self, is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
 
 use crate::calls::Calls;
 use crate::frame_queue::FrameQueue;
+use crate::groups::{Groups, Joined};
 use crate::index::PortIndex;
 use crate::neighbours::Neighbours;
 use crate::stats::FrameCounters;
@@ -52,8 +51,7 @@ pub(crate) struct EngineQueues {
     outgoing: FrameQueue,
     /// Frames to the engine.
     incoming: FrameQueue,
-    /// Multicast addresses that the engine has joined, with the number of joins.
-    joined: Mutex<HashMap<Mac, u32>>,
+    joined: Joined,
     /// Whether all frames from and to the engine must pass through the switch's thread.
     is_watched: AtomicBool,
     /// Whether the engine leaves the ICRC of its frames to the switch's thread.
@@ -92,7 +90,12 @@ pub enum Caller {
 
 impl EngineQueues {
     /// Empty queues of the engine of the port in `seat`.
-    pub(crate) fn new(calls: Arc<Calls>, seat: PortIndex, counters: Arc<FrameCounters>) -> Self {
+    pub(crate) fn new(
+        calls: Arc<Calls>,
+        groups: Arc<Groups>,
+        seat: PortIndex,
+        counters: Arc<FrameCounters>,
+    ) -> Self {
         let pool = FramePool::with_icrc_offload(ENGINE_FRAMES, 1 + calls.seats());
         let owner = Arc::clone(&calls);
         pool.on_surplus(move || owner.surplus());
@@ -100,7 +103,7 @@ impl EngineQueues {
             pool,
             outgoing: FrameQueue::default(),
             incoming: FrameQueue::default(),
-            joined: Mutex::default(),
+            joined: Joined::new(groups, seat),
             is_watched: AtomicBool::new(false),
             offloads_icrc: AtomicBool::new(false),
             calls,
@@ -200,9 +203,9 @@ impl EngineQueues {
         self.incoming.close();
     }
 
-    /// Whether the engine has joined a multicast address.
-    pub(crate) fn has_joined(&self, mac: &Mac) -> bool {
-        self.joined.lock().contains_key(mac)
+    /// The multicast addresses that the engine has joined.
+    pub(crate) fn joined(&self) -> &Joined {
+        &self.joined
     }
 
     /// Called when buffers have become free after the engine found none.
@@ -366,19 +369,12 @@ impl FramePort for EnginePort {
         self.engine.incoming.pop(most, into);
     }
 
-    // Joins are counted, since several multicast groups may map to one MAC address.
     fn join(&self, mac: Mac) {
-        *self.engine.joined.lock().entry(mac).or_default() += 1;
+        self.engine.joined.join(mac);
     }
 
     fn leave(&self, mac: Mac) {
-        let mut joined = self.engine.joined.lock();
-        if let Some(count) = joined.get_mut(&mac) {
-            *count -= 1;
-            if *count == 0 {
-                joined.remove(&mac);
-            }
-        }
+        self.engine.joined.leave(mac);
     }
 }
 

@@ -400,7 +400,7 @@ mod tests {
     fn without_events_it_does_not_end_in_silence() {
         let waker = Arc::new(Waker::new().unwrap());
         let calls = Arc::new(Calls::new(waker.clone(), 0));
-        let forwarder = Forwarder::new(vec![], vec![], calls, 0);
+        let forwarder = Forwarder::new(vec![], vec![], calls, Arc::default(), 0);
         let changes = Arc::default();
         let now = Instant::now();
         let mut event_loop = EventLoop::new(forwarder, None, None, waker, changes, now).unwrap();

@@ -8,21 +8,23 @@ mod patience;
 mod port;
 mod rules;
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use roce::net::MacIndex;
 use roce::FramePool;
 
 use crate::address_filter::AddressFilter;
 use crate::calls::Calls;
 use crate::engine_queues::EngineQueues;
 use crate::frames;
+use crate::groups::Groups;
 use crate::index::{PortIndex, SourceIndex, UplinkIndex};
 use crate::link::Link;
 use crate::listed::Listed;
-use crate::mac_index::MacIndex;
 use crate::mac_table::MacTable;
 use crate::stats::FrameCounters;
 
@@ -35,6 +37,12 @@ pub(crate) struct Forwarder {
     pub(crate) ports: Vec<SwitchPort>,
     /// The seat of each port, by its MAC address.
     seats: MacIndex<PortIndex>,
+    /// The ports with a network interface, in the order of their seats, by isolation group.
+    nets: BTreeMap<u32, Vec<PortIndex>>,
+    /// The multicast addresses that engines have joined.
+    groups: Arc<Groups>,
+    /// The members of the group to which a frame is being copied.
+    members: Vec<PortIndex>,
     pub(crate) uplinks: Vec<UplinkPort>,
     table: MacTable,
     /// Time of the last warning about an address that was seen on two uplinks.
@@ -69,15 +77,19 @@ impl Forwarder {
         given: Vec<(SwitchPort, Vec<IpAddr>)>,
         uplinks: Vec<UplinkPort>,
         calls: Arc<Calls>,
+        groups: Arc<Groups>,
         spare: usize,
     ) -> Self {
-        let nobody = EngineQueues::new(calls.clone(), PortIndex(0), Arc::default());
+        let nobody = EngineQueues::new(calls.clone(), groups.clone(), PortIndex(0), Arc::default());
         let nobody = Arc::new(nobody);
         let seats = given.len() + spare;
         let vacant = |_| SwitchPort::vacant(nobody.clone());
         let mut forwarder = Self {
             ports: (0..seats).map(vacant).collect(),
             seats: MacIndex::default(),
+            nets: BTreeMap::new(),
+            groups,
+            members: Vec::new(),
             pools: frames::pools(seats, uplinks.len(), &calls),
             table: MacTable::new(uplinks.len()),
             calls,
@@ -102,6 +114,11 @@ impl Forwarder {
     pub(crate) fn occupy(&mut self, seat: PortIndex, port: SwitchPort, given: &[IpAddr]) {
         self.addresses.add(seat, port.mac, given);
         self.seats.insert(&port.mac, seat);
+        if port.net.is_some() {
+            let nets = self.nets.entry(port.group).or_default();
+            let at = nets.partition_point(|other| *other < seat);
+            nets.insert(at, seat);
+        }
         port.engine.set_offloads_icrc(self.offloads);
         self.ports[seat.0] = port;
     }
@@ -113,6 +130,12 @@ impl Forwarder {
         let vacant = SwitchPort::vacant(self.nobody.clone());
         let port = mem::replace(&mut self.ports[seat.0], vacant);
         self.seats.remove_if(&port.mac, |other| *other == seat);
+        if let Some(nets) = self.nets.get_mut(&port.group) {
+            nets.retain(|other| *other != seat);
+            if nets.is_empty() {
+                self.nets.remove(&port.group);
+            }
+        }
         SwitchPort { capture, ..port }
     }
 

@@ -4,7 +4,7 @@
 
 /// The index of a port's seat: a place in the tables of the switch. Ports of the initial
 /// configuration have the first seats, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PortIndex(pub(crate) usize);
 
 /// The number of an uplink, in the order of the configuration.

@@ -62,6 +62,7 @@
 #![deny(unsafe_code)]
 
 mod address_filter;
+mod ages;
 mod backlog;
 mod batch;
 mod calls;
@@ -71,6 +72,7 @@ mod event_loop;
 mod forwarder;
 mod frame_queue;
 mod frames;
+mod groups;
 mod index;
 mod link;
 mod listed;
@@ -87,7 +89,6 @@ mod unix_uplink;
 mod waker;
 
 pub mod fault;
-mod mac_index;
 pub mod mac_table;
 pub mod pcap;
 pub mod stats;

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use roce::net::Mac;
+use roce::net::{Mac, MacIndex};
 
 use crate::engine_queues::EngineQueues;
-use crate::mac_index::MacIndex;
 
 /// The engines of an isolation group. Senders read the list without a lock.
 #[derive(Debug, Default)]

@@ -34,6 +34,7 @@ impl SteppedSwitch {
             event_loop,
             waker: _,
             calls: _,
+            groups: _,
             seats,
             changes: _,
             engines,

@@ -24,6 +24,7 @@ use crate::engine_queues::{EnginePort, EngineQueues};
 use crate::event_loop::EventLoop;
 use crate::fault::FaultPlan;
 use crate::forwarder::{Forwarder, SwitchPort, UplinkPort};
+use crate::groups::Groups;
 use crate::index::PortIndex;
 use crate::link::{Link, Uplink};
 use crate::neighbours::Neighbours;
@@ -123,6 +124,7 @@ pub enum Error {
 pub struct Switch {
     waker: Arc<Waker>,
     calls: Arc<Calls>,
+    groups: Arc<Groups>,
     thread: Option<JoinHandle<()>>,
     seats: Seats,
     changes: Arc<ChangeRequests>,
@@ -152,6 +154,7 @@ impl Switch {
             event_loop,
             waker,
             calls,
+            groups,
             seats,
             changes,
             engines,
@@ -160,6 +163,7 @@ impl Switch {
         let switch = Self {
             waker,
             calls,
+            groups,
             thread: Some(thread),
             seats,
             changes,
@@ -184,7 +188,7 @@ impl Switch {
         let net = net.map(link).transpose().map_err(no_net)?;
         let mut ports = self.seats.ports.lock();
         let seat = ports.iter().position(Option::is_none).ok_or(Error::Full)?;
-        let engine = engine_of(&config, &self.calls, PortIndex(seat));
+        let engine = engine_of(&config, &self.calls, &self.groups, PortIndex(seat));
         let port = SwitchPort::new(&config, net, engine.clone());
         let addresses = config.addresses.clone();
         let change = Change::Occupy(PortIndex(seat), Box::new(port), addresses);
@@ -202,6 +206,8 @@ impl Switch {
     /// The switch has ended.
     pub fn remove_port(&self, port: &EnginePort) -> Result<(), Error> {
         port.neighbours.remove(&port.mac, &port.engine);
+        // The next port in the seat has joined no addresses.
+        port.engine.joined().end();
         let mut ports = self.seats.ports.lock();
         let Some(seat) = seat_of(&ports, port) else {
             return Ok(());
@@ -280,9 +286,15 @@ fn seat_of(ports: &[Option<Arc<EngineQueues>>], port: &EnginePort) -> Option<Por
     ports.iter().position(is_there).map(PortIndex)
 }
 
-fn engine_of(port: &PortConfig, calls: &Arc<Calls>, seat: PortIndex) -> Arc<EngineQueues> {
+fn engine_of(
+    port: &PortConfig,
+    calls: &Arc<Calls>,
+    groups: &Arc<Groups>,
+    seat: PortIndex,
+) -> Arc<EngineQueues> {
     let counters = named(port.name.clone());
-    Arc::new(EngineQueues::new(calls.clone(), seat, counters))
+    let engine = EngineQueues::new(calls.clone(), groups.clone(), seat, counters);
+    Arc::new(engine)
 }
 
 fn named(name: String) -> Arc<FrameCounters> {
@@ -328,6 +340,7 @@ pub(crate) struct SwitchParts {
     pub(crate) event_loop: EventLoop,
     pub(crate) waker: Arc<Waker>,
     pub(crate) calls: Arc<Calls>,
+    pub(crate) groups: Arc<Groups>,
     pub(crate) seats: Seats,
     pub(crate) changes: Arc<ChangeRequests>,
     /// Engine ports, in the order of the configured ports.
@@ -345,6 +358,7 @@ impl SwitchParts {
         let waker = Arc::new(Waker::new().map_err(io::Error::from)?);
         let seats = config.ports.len() + config.spare_ports;
         let calls = Arc::new(Calls::new(waker.clone(), seats));
+        let groups = Arc::<Groups>::default();
         let mut ports = Vec::new();
         let mut uplinks = Vec::new();
         for (seat, port) in config.ports.into_iter().enumerate() {
@@ -354,7 +368,7 @@ impl SwitchParts {
             };
             let net = port.net.as_ref().map(open).transpose();
             let net = net.map_err(|error| Error::Net(port.name.clone(), error))?;
-            let engine = engine_of(&port, &calls, PortIndex(seat));
+            let engine = engine_of(&port, &calls, &groups, PortIndex(seat));
             ports.push((SwitchPort::new(&port, net, engine), port.addresses));
         }
         for UplinkConfig { link, routed } in config.uplinks {
@@ -390,7 +404,13 @@ impl SwitchParts {
             .collect();
         let changes = Arc::<ChangeRequests>::default();
         let event_loop = EventLoop::new(
-            Forwarder::new(ports, uplinks, calls.clone(), config.spare_ports),
+            Forwarder::new(
+                ports,
+                uplinks,
+                calls.clone(),
+                groups.clone(),
+                config.spare_ports,
+            ),
             pcap,
             config.faults,
             waker.clone(),
@@ -401,6 +421,7 @@ impl SwitchParts {
             event_loop,
             waker,
             calls,
+            groups,
             seats,
             changes,
             engines,

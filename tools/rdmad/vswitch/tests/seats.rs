@@ -10,6 +10,7 @@ use std::sync::mpsc::{channel, Sender};
 use std::thread;
 
 use common::*;
+use roce::net::Mac;
 use roce::{Frame, FramePort};
 use sockets::Access;
 use tempfile::TempDir;
@@ -356,4 +357,49 @@ fn a_port_ends_while_another_one_has_its_address() {
         rig.uplinks[0].send(&roce(mac(2), OUTSIDE, 2));
         assert_eq!(receive(&new)[..], roce(mac(2), OUTSIDE, 2));
     }
+}
+
+/// The next port in a seat gets no frames for multicast addresses that the former port had joined.
+#[test]
+fn joins_end_with_their_port() {
+    const GROUP: Mac = [0x33, 0x33, 0, 0, 0, 1];
+    let rig = rig(1);
+    let old = rig.switch.add_port(late(2, 0), None).unwrap();
+    old.join(GROUP);
+    rig.engine_send(0, &roce(GROUP, mac(0), 1));
+    assert_eq!(receive(&old)[..], roce(GROUP, mac(0), 1));
+    rig.uplinks[0].receive();
+    rig.switch.remove_port(&old).unwrap();
+    let new = rig.switch.add_port(late(3, 0), None).unwrap();
+    old.join(GROUP);
+    rig.engine_send(0, &roce(GROUP, mac(0), 2));
+    // Uplinks get their copies after the engines.
+    assert_eq!(rig.uplinks[0].receive(), roce(GROUP, mac(0), 2));
+    assert!(receive_frame(&new).is_none());
+    old.leave(GROUP);
+    new.join(GROUP);
+    rig.engine_send(0, &roce(GROUP, mac(0), 3));
+    assert_eq!(receive(&new)[..], roce(GROUP, mac(0), 3));
+}
+
+/// The network interface of a port that follows a port of another isolation group in its seat gets
+/// no broadcasts of that group.
+#[test]
+fn broadcasts_stay_in_their_group() {
+    let rig = rig(2);
+    let add = |port, group| {
+        let path = rig.dir.path().join(format!("net{port}"));
+        let socket = sockets::listen(&path, &Access::default()).unwrap();
+        let far = Net::at(&path);
+        let engine = rig.switch.add_port(late(port, group), Some(socket));
+        (far, engine.unwrap())
+    };
+    let (other, _engine) = add(4, 7);
+    let (_, old) = add(2, 7);
+    rig.switch.remove_port(&old).unwrap();
+    let (new, _engine) = add(3, 0);
+    other.send(&frame(BROADCAST, mac(4), "others"));
+    assert_eq!(rig.uplinks[0].receive(), frame(BROADCAST, mac(4), "others"));
+    rig.nets[0].send(&frame(BROADCAST, mac(0), "own"));
+    assert_eq!(new.receive(), frame(BROADCAST, mac(0), "own"));
 }

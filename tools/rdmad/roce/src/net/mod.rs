@@ -6,6 +6,7 @@ mod checksum;
 mod derive;
 mod ecn;
 mod inspect;
+mod mac_index;
 mod template;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,6 +23,7 @@ pub use self::derive::{
 };
 pub use self::ecn::{mark, Ecn};
 pub use self::inspect::{carries_roce, inspect, is_extension, Content, Fragment};
+pub use self::mac_index::MacIndex;
 pub use self::template::Template;
 
 /// UDP destination port of RoCEv2.

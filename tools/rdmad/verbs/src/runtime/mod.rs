@@ -4,6 +4,7 @@
 //! addresses to devices.
 
 mod cpu;
+mod devices;
 mod qp_key;
 mod scheduler;
 mod server;
@@ -14,15 +15,16 @@ mod watch;
 mod worker_load;
 
 use std::io;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use roce::net::Mac;
 use virtio_rdma_abi::number::PortId;
 
+use self::devices::Devices;
 pub(crate) use self::qp_key::QpKey;
 pub(crate) use self::scheduler::{
     shard, Alarm, Exclusive, Flow, FlowKey, IdleGap, PortFlows, ReadySet, TurnEnd, TurnStart, Until,
@@ -89,8 +91,7 @@ pub struct Runtime {
 
 /// The part of a [`Runtime`] that devices and workers use.
 pub(crate) struct SharedRuntime {
-    /// The devices, sorted by port.
-    devices: ArcSwap<Vec<Arc<Device>>>,
+    devices: ArcSwap<Devices>,
     /// Lock that is held while `devices` is changed.
     changes: Mutex<()>,
     direct: AtomicBool,
@@ -207,19 +208,12 @@ impl SharedRuntime {
     /// returns.
     pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
         let _change = self.changes.lock();
-        let mut devices = Vec::clone(&self.devices.load());
-        // Ports are numbered from 1. The first device whose port number is not 1 + its position is
-        // behind the first unused number.
-        let gap = (1..)
-            .zip(&devices)
-            .find(|(port, device)| device.port().get() != *port);
-        let place = gap.map_or(devices.len(), |(port, _)| port as usize - 1);
-        assert!(place < MAX_PORTS as usize, "too many ports");
-        let device = make(PortId::new(place as u32 + 1));
+        let mut devices = Devices::clone(&self.devices.load());
+        let device = make(devices.unused_port());
         let config = device.config();
         self.address_leases
             .give(device.port(), config.mac, &config.addresses);
-        devices.insert(place, device.clone());
+        devices.insert(device.clone());
         self.devices.store(Arc::new(devices));
         device
     }
@@ -229,11 +223,10 @@ impl SharedRuntime {
     pub(crate) fn detach(&self, device: &Device) {
         {
             let _change = self.changes.lock();
-            let mut devices = Vec::clone(&self.devices.load());
-            let Some(at) = devices.iter().position(|other| ptr::eq(&**other, device)) else {
+            let mut devices = Devices::clone(&self.devices.load());
+            if !devices.remove(device) {
                 return;
-            };
-            devices.remove(at);
+            }
             self.devices.store(Arc::new(devices));
             self.address_leases.take_back(device.port());
         }
@@ -242,14 +235,13 @@ impl SharedRuntime {
 
     /// The device whose port has this MAC address, if the direct path is enabled and the device is
     /// in isolation group `group`.
-    pub(crate) fn direct_peer(&self, group: u32, mac: [u8; 6]) -> Option<Arc<Device>> {
+    pub(crate) fn direct_peer(&self, group: u32, mac: Mac) -> Option<Arc<Device>> {
         if !self.direct.load(Ordering::Relaxed) {
             return None;
         }
         self.devices
             .load()
-            .iter()
-            .find(|device| device.mac() == mac)
+            .with_mac(&mac)
             .filter(|device| device.config().group == group)
             .cloned()
     }
@@ -257,12 +249,12 @@ impl SharedRuntime {
     /// The home of a flow, if the flow's port exists.
     pub(crate) fn home(&self, FlowKey { port, flow }: FlowKey) -> Option<usize> {
         let devices = self.devices.load();
-        server::find(&devices, port).map(|device| device.flows().home(flow))
+        devices.at(port).map(|device| device.flows().home(flow))
     }
 
     /// Whether a port of this process has this MAC address.
-    pub(crate) fn has_port(&self, mac: [u8; 6]) -> bool {
-        self.devices.load().iter().any(|device| device.mac() == mac)
+    pub(crate) fn has_port(&self, mac: Mac) -> bool {
+        self.devices.load().with_mac(&mac).is_some()
     }
 
     /// Makes `flow` ready. If its worker sleeps, gives it and other flows of its port turns in the

@@ -8,9 +8,9 @@ use std::time::Instant;
 use arc_swap::Guard;
 use virtio_rdma_abi::number::PortId;
 
+use super::devices::Devices;
 use super::scheduler::{shard, FlowKey, Next, PortFlows, Scheduler, TurnEnd, TurnStart, Work};
 use super::{Patience, SharedRuntime, Watch};
-use crate::Device;
 
 /// The work of one worker.
 pub(super) struct Server {
@@ -47,9 +47,13 @@ impl Server {
         let _turn = scheduler.quiesce.begin(self.worker);
         self.watch.look(
             scheduler.clock.now(),
-            |qp| find(&devices, qp.port).is_none_or(|device| device.has_posted(qp.qpn)),
             |qp| {
-                if let Some(device) = find(&devices, qp.port) {
+                devices
+                    .at(qp.port)
+                    .is_none_or(|device| device.has_posted(qp.qpn))
+            },
+            |qp| {
+                if let Some(device) = devices.at(qp.port) {
                     device.qp_ready(qp.qpn);
                 }
             },
@@ -59,7 +63,7 @@ impl Server {
 }
 
 impl Work for Server {
-    type Places = Guard<Arc<Vec<Arc<Device>>>>;
+    type Places = Guard<Arc<Devices>>;
 
     fn scheduler(&self) -> &Scheduler {
         &self.shared.scheduler
@@ -71,20 +75,22 @@ impl Work for Server {
 
     #[inline]
     fn flows(devices: &Self::Places, port: PortId) -> Option<&PortFlows> {
-        find(devices, port).map(|device| device.flows())
+        devices.at(port).map(|device| device.flows())
     }
 
     fn peer(&self, devices: &Self::Places, key: FlowKey) -> Option<FlowKey> {
-        find(devices, key.port)?.direct_peer_of(key.flow)
+        devices.at(key.port)?.direct_peer_of(key.flow)
     }
 
     fn is_served(&self, devices: &Self::Places, key: FlowKey) -> bool {
-        find(devices, key.port).is_some_and(|device| device.is_served(key.flow))
+        devices
+            .at(key.port)
+            .is_some_and(|device| device.is_served(key.flow))
     }
 
     fn expired(&self, FlowKey { port, flow }: FlowKey) {
         // Searches the current devices: the flow's device may have been added during this round.
-        if let Some(device) = find(&self.shared.devices.load(), port) {
+        if let Some(device) = self.shared.devices.load().at(port) {
             device.timer_expired(flow);
         }
     }
@@ -101,7 +107,7 @@ impl Work for Server {
     #[inline]
     fn serve(&mut self, devices: &Self::Places, key: FlowKey, start: TurnStart) -> TurnEnd {
         self.worked = true;
-        let Some(device) = find(devices, key.port) else {
+        let Some(device) = devices.at(key.port) else {
             return TurnEnd::default();
         };
         let turn = self.shared.scheduler.quiesce.begin(self.worker);
@@ -124,17 +130,4 @@ impl Work for Server {
             Next::Sleep
         }
     }
-}
-
-/// The device at `port`, if it exists.
-#[inline]
-pub(super) fn find(devices: &[Arc<Device>], port: PortId) -> Option<&Arc<Device>> {
-    // Ports are numbered from 1, so the position is the port's number less 1 unless an earlier
-    // device was removed.
-    let place = (port.get() as usize).wrapping_sub(1);
-    if let Some(device) = devices.get(place).filter(|device| device.port() == port) {
-        return Some(device);
-    }
-    let at = devices.binary_search_by_key(&port, |device| device.port());
-    at.ok().map(|at| &devices[at])
 }

@@ -21,7 +21,7 @@ impl Runtime {
     /// their committed state. Must not be called within a turn of a worker.
     pub fn rebuild(&self) {
         let epoch = Epoch::new(self.shared.scheduler.start);
-        for device in self.shared.devices.load().iter() {
+        for device in self.shared.devices.load().all() {
             for qp in device.qps.iter() {
                 qp.rebuild(device, epoch);
             }

@@ -3,6 +3,7 @@
 //! Delivery of frames to their destinations, and of frames that wait.
 
 use std::iter;
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -144,27 +145,31 @@ impl Forwarder {
         let Some(group) = address(frame, 0) else {
             return;
         };
-        for at in (0..self.ports.len()).map(PortIndex) {
-            if from != Origin::Net(at)
-                && self.reaches(from, at)
-                && self.ports[at.0].engine.has_joined(&group)
-            {
+        let mut members = mem::take(&mut self.members);
+        self.groups.members(&group, &mut members);
+        for at in members.iter().copied() {
+            if from != Origin::Net(at) && self.reaches(from, at) {
                 let copy = self.pool_of(from).copy_of(frame);
                 self.deliver_to_engine(from, at, copy);
             }
         }
+        self.members = members;
     }
 
     fn copy_to_nets(&mut self, from: Origin, frame: &[u8], now: Instant) {
         let (source, pool) = (self.source(from), self.pool_of(from).clone());
-        let group = from.port().map(|from| self.ports[from.0].group);
-        for (at, port) in self.ports.iter_mut().enumerate() {
-            let reached = group.is_none_or(|group| group == port.group);
-            if let Some(link) = port.net.as_mut().filter(|_| reached) {
-                if from.port() != Some(PortIndex(at)) {
-                    self.busy.add(at);
-                    count(link.send_copy(frame, source, &pool, now), &port.counters);
-                }
+        let reached = match from.port() {
+            Some(from) => {
+                let group = self.ports[from.0].group;
+                self.nets.range(group..=group)
+            }
+            None => self.nets.range::<u32, _>(..),
+        };
+        for PortIndex(at) in reached.flat_map(|(_, ports)| ports.iter().copied()) {
+            let SwitchPort { net, counters, .. } = &mut self.ports[at];
+            if let Some(link) = net.as_mut().filter(|_| from.port() != Some(PortIndex(at))) {
+                self.busy.add(at);
+                count(link.send_copy(frame, source, &pool, now), counters);
             }
         }
     }

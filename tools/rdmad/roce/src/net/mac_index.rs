@@ -2,12 +2,13 @@
 
 //! A map whose keys are the MAC addresses of ports.
 
-use roce::net::Mac;
+use super::Mac;
 
-/// A map from MAC addresses to values, in which the switch looks up the addresses of each frame.
-/// The list is sorted: a search takes 12 steps for the maximum of 4,096 ports.
+/// A map from MAC addresses to values, for look-ups of the addresses of each packet. The list is
+/// sorted: a search takes 12 steps for the maximum of 4,096 ports. There is no way to visit all
+/// values.
 #[derive(Clone, Debug)]
-pub(crate) struct MacIndex<T>(Vec<(u64, T)>);
+pub struct MacIndex<T>(Vec<(u64, T)>);
 
 impl<T> Default for MacIndex<T> {
     fn default() -> Self {
@@ -17,7 +18,7 @@ impl<T> Default for MacIndex<T> {
 
 impl<T> MacIndex<T> {
     /// Adds a value, which replaces an earlier value of the address.
-    pub(crate) fn insert(&mut self, mac: &Mac, value: T) {
+    pub fn insert(&mut self, mac: &Mac, value: T) {
         match self.search(mac) {
             Ok(at) => self.0[at].1 = value,
             Err(at) => self.0.insert(at, (number(mac), value)),
@@ -25,7 +26,7 @@ impl<T> MacIndex<T> {
     }
 
     /// Removes the value of an address if `is_it` returns true for the value.
-    pub(crate) fn remove_if(&mut self, mac: &Mac, is_it: impl FnOnce(&T) -> bool) {
+    pub fn remove_if(&mut self, mac: &Mac, is_it: impl FnOnce(&T) -> bool) {
         if let Ok(at) = self.search(mac) {
             if is_it(&self.0[at].1) {
                 self.0.remove(at);
@@ -35,7 +36,7 @@ impl<T> MacIndex<T> {
 
     /// The value of an address.
     #[inline]
-    pub(crate) fn get(&self, mac: &Mac) -> Option<&T> {
+    pub fn get(&self, mac: &Mac) -> Option<&T> {
         self.search(mac).ok().map(|at| &self.0[at].1)
     }
 
