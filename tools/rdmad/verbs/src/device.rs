@@ -2,6 +2,7 @@
 
 //! A verbs device: the objects of one VM, and the entry points of their turns.
 
+use std::mem::offset_of;
 use std::result;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -110,10 +111,10 @@ pub struct Device {
     pub(crate) counters: DeviceCounters,
     pub(crate) counter_sets: CounterSets,
     /// The port's rate limits, which its QPs share.
-    pub(crate) pacer: PortPacer,
+    pub(crate) pacer: CachePadded<PortPacer>,
     flows: PortFlows,
     /// Deadlines of CQs that delay events.
-    pub(crate) deadlines: Deadlines,
+    pub(crate) deadlines: CachePadded<Deadlines>,
     doorbells: CachePadded<Doorbells>,
     pub(crate) arrivals: CachePadded<Arrivals>,
     /// The packets that are on the way.
@@ -145,6 +146,14 @@ pub(crate) struct Arrivals {
     receiving: Exclusive,
     /// Received frames that are left for the next turn.
     pub(crate) leftover: Leftovers,
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Whether a field at this offset of a device fills whole cache lines.
+const fn fills_lines<F>(offset: usize, _: fn(&Device) -> &F) -> bool {
+    align_of::<Device>() % LINE == 0 && offset % LINE == 0 && size_of::<F>() % LINE == 0
 }
 
 /// A worker's use of a QP of another port. If the worker panics, its work on the QP is half done,
@@ -187,6 +196,17 @@ impl Device {
         queues: Arc<dyn Virtqueues>,
         frames: Arc<dyn FramePort>,
     ) -> Arc<Self> {
+        // Threads read the other fields in every turn and rarely write them.
+        const {
+            assert!(fills_lines(offset_of!(Self, control), |device| &device.control));
+            assert!(fills_lines(offset_of!(Self, pacer), |device| &device.pacer));
+            assert!(fills_lines(offset_of!(Self, deadlines), |device| &device.deadlines));
+            assert!(fills_lines(offset_of!(Self, doorbells), |device| &device.doorbells));
+            assert!(fills_lines(offset_of!(Self, arrivals), |device| &device.arrivals));
+            assert!(fills_lines(offset_of!(Self, load), |device| &device.load));
+            assert!(fills_lines(offset_of!(Self, heard), |device| &device.heard));
+            assert!(fills_lines(offset_of!(Self, blocked), |device| &device.blocked));
+        }
         let limits = config.limits.clone();
         let fixed = limits.tables() + frames.memory() as u64;
         let budget = MemoryBudget::new(limits.memory.max(fixed));
@@ -221,13 +241,16 @@ impl Device {
                 violations: Violations::default(),
                 counters: DeviceCounters::new(runtime.shared().scheduler.workers()),
                 counter_sets: CounterSets::new(secret, limits.max_counter_sets),
-                pacer: PortPacer::new(config.rates, runtime.shared().scheduler.clock.now()),
+                pacer: CachePadded::new(PortPacer::new(
+                    config.rates,
+                    runtime.shared().scheduler.clock.now(),
+                )),
                 flows: PortFlows::new(
                     port,
                     limits.max_qp + 1,
                     runtime.shared().scheduler.workers(),
                 ),
-                deadlines: Deadlines::default(),
+                deadlines: CachePadded::default(),
                 doorbells: CachePadded::new(Doorbells {
                     ready_cqs: ReadySet::new(limits.max_cq),
                     ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
@@ -669,9 +692,12 @@ impl Device {
     }
 
     /// Whether work is posted to QP `qpn` that the device has not fetched yet. Also true if the QP
-    /// or the device can't be used.
+    /// or the device can't be used. Must be called within a turn.
     pub(crate) fn has_posted(&self, qpn: Qpn) -> bool {
-        let posted = || self.qps.with(qpn, |qp| qp.has_posted(self)) != Some(false);
+        let posted = || {
+            let qp = self.qps.hold(qpn);
+            qp.is_none_or(|qp| qp.get().is_none_or(|qp| qp.has_posted(self)))
+        };
         self.contained(posted).unwrap_or(true)
     }
 

@@ -17,9 +17,11 @@
 use std::cell::Cell;
 use std::fmt;
 use std::iter;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crossbeam_utils::CachePadded;
 use roce::frame::{Frames, Lane};
 use roce::net::{self, is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
@@ -44,13 +46,16 @@ const CROWDED: usize = RECEIVE_QUEUE / 2;
 /// Length of the queue from which on new frames are marked as congested, if their sender supports
 /// ECN.
 const MARKED: usize = RECEIVE_QUEUE / 4;
+
 /// The queues between an engine and the switch. Both sides use this structure.
+///
+/// Threads read most fields for each frame and rarely write them. The queues have cache lines of
+/// their own, since different threads write them all the time.
 pub(crate) struct EngineQueues {
     pool: FramePool,
-    /// Frames from the engine, at most as many as `pool` has.
-    outgoing: FrameQueue,
-    /// Frames to the engine.
-    incoming: FrameQueue,
+    outgoing: CachePadded<Outgoing>,
+    /// Frames to the engine, from any thread.
+    incoming: CachePadded<FrameQueue>,
     joined: Joined,
     /// Whether all frames from and to the engine must pass through the switch's thread.
     is_watched: AtomicBool,
@@ -59,10 +64,25 @@ pub(crate) struct EngineQueues {
     calls: Arc<Calls>,
     /// The seat of the engine's port.
     seat: PortIndex,
-    /// Whether the switch's thread was told of frames in `outgoing`, and has yet to take them.
-    has_called: AtomicBool,
     counters: Arc<FrameCounters>,
     ready: OnceLock<Box<dyn Fn(Caller) + Send + Sync>>,
+}
+
+/// Frames from the engine to the switch's thread.
+#[derive(Default)]
+struct Outgoing {
+    /// At most as many frames as the engine's pool has.
+    frames: FrameQueue,
+    /// Whether the switch's thread was told of frames, and has yet to take them.
+    has_called: AtomicBool,
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Whether a field at this offset of `S` fills whole cache lines.
+const fn fills_lines<S, F>(offset: usize, _: fn(&S) -> &F) -> bool {
+    align_of::<S>() % LINE == 0 && offset % LINE == 0 && size_of::<F>() % LINE == 0
 }
 
 thread_local! {
@@ -96,19 +116,26 @@ impl EngineQueues {
         seat: PortIndex,
         counters: Arc<FrameCounters>,
     ) -> Self {
+        const {
+            assert!(fills_lines(offset_of!(Self, outgoing), |queues: &Self| {
+                &queues.outgoing
+            }));
+            assert!(fills_lines(offset_of!(Self, incoming), |queues: &Self| {
+                &queues.incoming
+            }));
+        }
         let pool = FramePool::with_icrc_offload(ENGINE_FRAMES, 1 + calls.seats());
         let owner = Arc::clone(&calls);
         pool.on_surplus(move || owner.surplus());
         Self {
             pool,
-            outgoing: FrameQueue::default(),
-            incoming: FrameQueue::default(),
+            outgoing: CachePadded::default(),
+            incoming: CachePadded::default(),
             joined: Joined::new(groups, seat),
             is_watched: AtomicBool::new(false),
             offloads_icrc: AtomicBool::new(false),
             calls,
             seat,
-            has_called: AtomicBool::new(false),
             counters,
             ready: OnceLock::new(),
         }
@@ -149,7 +176,7 @@ impl EngineQueues {
     /// ones. The swap synchronises with senders that found the flag set, so their frames are
     /// visible in the queue.
     pub(crate) fn sent(self: &Arc<Self>) -> Sent {
-        self.has_called.swap(false, Ordering::SeqCst);
+        self.outgoing.has_called.swap(false, Ordering::SeqCst);
         Sent(self.clone())
     }
 
@@ -230,12 +257,12 @@ pub(crate) struct Sent(Arc<EngineQueues>);
 impl Sent {
     /// Takes at most `most` frames and adds them to `into`.
     pub(crate) fn take(&self, most: usize, into: &mut impl Extend<Frame>) {
-        self.0.outgoing.pop(most, into);
+        self.0.outgoing.frames.pop(most, into);
     }
 
     /// Whether there is another frame.
     pub(crate) fn has_more(&self) -> bool {
-        !self.0.outgoing.is_empty()
+        !self.0.outgoing.frames.is_empty()
     }
 }
 
@@ -276,12 +303,12 @@ impl EnginePort {
             frames[..count].iter_mut().for_each(roce::packet::complete);
         }
         let mut frames = frames.drain(..count);
-        self.engine.outgoing.push(ENGINE_FRAMES, &mut frames);
+        self.engine.outgoing.frames.push(ENGINE_FRAMES, &mut frames);
         if frames.len() > 0 {
             // Only frames of another pool can find the queue full.
             self.engine.counters.dropped.add(frames.len());
         }
-        if !self.engine.has_called.swap(true, Ordering::SeqCst) {
+        if !self.engine.outgoing.has_called.swap(true, Ordering::SeqCst) {
             self.engine.calls.sent(self.engine.seat);
         }
     }

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use budget::{LongCallStats, LongCalls};
+use crossbeam_utils::CachePadded;
 
 use crate::engine_queues::RECEIVE_QUEUE;
 use crate::link::BACKLOG;
 
 macro_rules! counters {
-    ($($(#[$meta:meta])* $field:ident,)*) => {
+    ($($(#[$meta:meta])* $field:ident: $counter:ty,)*) => {
         /// Values of the counters of one port or uplink. They are read one after the other, not at
         /// one moment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +28,8 @@ macro_rules! counters {
             $($(#[$meta])* pub $field: u64,)*
         }
 
-        /// The live counters, from which [`Stats`] are read.
+        /// The live counters, from which [`Stats`] are read. The sender's thread counts `received`,
+        /// and the threads of its peers the frames to it, so these are on different cache lines.
         #[derive(Debug, Default)]
         pub(crate) struct FrameCounters {
             pub(crate) name: String,
@@ -39,7 +41,7 @@ macro_rules! counters {
             pub(crate) socket_longest: Longest,
             /// System calls for the socket of a network interface.
             pub(crate) calls: OnceLock<Arc<LongCalls>>,
-            $(pub(crate) $field: Counter,)*
+            $(pub(crate) $field: $counter,)*
         }
 
         impl FrameCounters {
@@ -73,24 +75,24 @@ macro_rules! counters {
 
 counters! {
     /// Frames accepted from this port or uplink.
-    received,
+    received: CachePadded<Counter>,
     /// Frames delivered to this port (its network interface or engine) or uplink.
-    sent,
+    sent: Counter,
     /// Frames from this port or uplink that were refused: of a wrong length, with a source address
     /// that is not the sender's, with a claim of another port's IP address, or RoCE from a network
     /// interface.
-    refused,
+    refused: Counter,
     /// Frames from this port or uplink that had no destination.
-    no_route,
+    no_route: Counter,
     /// Frames to this port or uplink that were dropped because the receiver was full or absent, and
     /// frames from here for which there was no buffer.
-    dropped,
+    dropped: Counter,
     /// Frames to this port that were dropped because its network interface has used up its share of
     /// the switch's time.
-    over_share,
+    over_share: Counter,
     /// Errors of the socket while reading frames from this port or uplink, for example those that
     /// ICMP messages cause.
-    errors,
+    errors: Counter,
 }
 
 /// Depth of a queue of frames.
