@@ -126,8 +126,8 @@ impl FramePort for Port {
         1
     }
 
-    fn has_room(&self, lane: Lane) -> bool {
-        self.pool.has_room(lane)
+    fn room(&self, lane: Lane) -> usize {
+        self.pool.room(lane)
     }
 
     fn memory(&self) -> usize {

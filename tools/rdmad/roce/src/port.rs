@@ -8,7 +8,7 @@ use crate::net::Mac;
 /// A port of the Ethernet switch, through which an engine sends and receives RoCE frames.
 ///
 /// The switch wakes the engine when frames arrive, and when there is room after
-/// [`reserve`](Self::reserve) or [`has_room`](Self::has_room) found none.
+/// [`reserve`](Self::reserve) or [`room`](Self::room) found none.
 pub trait FramePort: Send + Sync {
     /// A buffer for a frame of `len` bytes to the address `to`, or `None` if there is no room.
     fn frame(&self, to: &Mac, len: usize) -> Option<Frame> {
@@ -22,8 +22,8 @@ pub trait FramePort: Send + Sync {
     fn reserve(&self, to: &Mac, len: usize, count: usize, frames: &mut Frames) -> Lane;
     /// Number of lanes.
     fn lanes(&self) -> usize;
-    /// Whether there may be room for frames of a lane.
-    fn has_room(&self, lane: Lane) -> bool;
+    /// Number of frames of a lane for which there may be room.
+    fn room(&self, lane: Lane) -> usize;
     /// Whether frames from this port to the receiver with the address `to` wait in this process, or
     /// received frames wait for this port.
     fn is_waiting(&self, to: &Mac) -> bool {

@@ -20,7 +20,13 @@ pub(crate) struct Blocked {
     qpns: u32,
     /// At least the number of QPs that wait.
     waiting: AtomicUsize,
+    /// The number of the lane that is the next to get room.
+    first: AtomicUsize,
 }
+
+/// Maximum number of QPs that are woken together. They cost a quarter of a turn, which leaves the
+/// rest for frames.
+const TOGETHER: usize = 16;
 
 impl Blocked {
     /// No QPs, with numbers below `qpns`, for this number of lanes.
@@ -29,12 +35,13 @@ impl Blocked {
             lanes: iter::repeat_with(OnceLock::new).take(lanes).collect(),
             qpns,
             waiting: AtomicUsize::new(0),
+            first: AtomicUsize::new(0),
         }
     }
 
-    /// Adds a QP that waits for room on `lane`. A lane that does not exist has no QPs. The caller
-    /// then checks once more whether there is room: it may have come before the QP was added. The
-    /// fence orders this check after the addition.
+    /// Adds a QP that waits for room on `lane`. A lane that does not exist has no QPs. The end of
+    /// the turn checks once more whether there is room: it may have come before the QP was added.
+    /// The fence orders this check after the addition.
     pub(crate) fn insert(&self, lane: Lane, qpn: Qpn) {
         let Some(set) = self.lanes.get(lane.index()) else {
             return;
@@ -53,32 +60,47 @@ impl Blocked {
     }
 
     /// Whether QPs wait for a lane that has room.
-    pub(crate) fn any(&self, has_room: impl Fn(Lane) -> bool) -> bool {
-        self.with_room(&has_room).next().is_some()
+    pub(crate) fn any(&self, room: impl Fn(Lane) -> usize) -> bool {
+        self.with_room(0, &room).next().is_some()
     }
 
-    /// Takes the next QP of each lane that has room.
-    pub(crate) fn wake(&self, has_room: impl Fn(Lane) -> bool, mut ready: impl FnMut(Lane, Qpn)) {
-        for (lane, set) in self.with_room(&has_room) {
-            if let Some(qpn) = set.take() {
+    /// Takes QPs that wait, as many as `room` says that there is room for on their lane, but at
+    /// most [`TOGETHER`]. The lane after the last one that got room is the first one next time.
+    pub(crate) fn wake(&self, room: impl Fn(Lane) -> usize, mut ready: impl FnMut(Lane, Qpn)) {
+        let mut left = TOGETHER;
+        let first = self.first.load(Ordering::Relaxed);
+        for (lane, set, room) in self.with_room(first, &room) {
+            let mut here = room.min(left);
+            while let Some(qpn) = (here > 0).then(|| set.take()).flatten() {
                 self.waiting.fetch_sub(1, Ordering::AcqRel);
                 ready(lane, qpn);
+                here -= 1;
+                left -= 1;
+            }
+            if left == 0 {
+                self.first.store(lane.index() + 1, Ordering::Relaxed);
+                return;
             }
         }
     }
 
-    /// The sets of the lanes that have room, unless they are empty.
+    /// The lanes that have room, their sets, unless these are empty, and their room. The lane
+    /// number `first` is the first one.
     fn with_room<'a>(
         &'a self,
-        has_room: &'a impl Fn(Lane) -> bool,
-    ) -> impl Iterator<Item = (Lane, &'a ReadySet<Qpn>)> {
+        first: usize,
+        room: &'a impl Fn(Lane) -> usize,
+    ) -> impl Iterator<Item = (Lane, &'a ReadySet<Qpn>, usize)> {
         let lanes = match self.waiting.load(Ordering::Acquire) {
-            0 => &[],
-            _ => &*self.lanes,
+            0 => 0,
+            _ => self.lanes.len(),
         };
-        (0..).map(Lane::new).zip(lanes).filter_map(|(lane, set)| {
-            let set = set.get()?;
-            (!set.is_empty() && has_room(lane)).then_some((lane, set))
+        (0..lanes).filter_map(move |number| {
+            let index = (first + number) % lanes;
+            let set = self.lanes[index].get().filter(|set| !set.is_empty())?;
+            let lane = Lane::new(u16::try_from(index).ok()?);
+            let room = room(lane);
+            (room > 0).then_some((lane, set, room))
         })
     }
 }
@@ -87,24 +109,44 @@ impl Blocked {
 mod tests {
     use super::*;
 
+    /// QPs that are woken if lanes have this room.
+    fn woken(blocked: &Blocked, room: impl Fn(usize) -> usize) -> Vec<(usize, u32)> {
+        let mut woken = Vec::new();
+        let room = |lane: Lane| room(lane.index());
+        blocked.wake(room, |lane, qpn| woken.push((lane.index(), qpn.get())));
+        woken
+    }
+
     #[test]
-    fn the_next_qp_of_each_lane_with_room_is_woken() {
+    fn as_many_qps_are_woken_as_have_room() {
         let blocked = Blocked::new(3, 100);
-        let woken = |has_room: &dyn Fn(Lane) -> bool| {
-            let mut woken = Vec::new();
-            blocked.wake(has_room, |lane, qpn| woken.push((lane.index(), qpn.get())));
-            woken
-        };
-        assert!(woken(&|_| unreachable!("no QP waits")).is_empty());
-        for (lane, qpn) in [(0, 7), (2, 9), (2, 9), (2, 10), (5, 1)] {
+        assert!(woken(&blocked, |_| unreachable!("no QP waits")).is_empty());
+        for (lane, qpn) in [(0, 7), (2, 9), (2, 9), (2, 10), (2, 11), (5, 1)] {
             blocked.insert(Lane::new(lane), Qpn::new(qpn));
         }
-        assert!(!blocked.any(|_| false));
-        assert!(woken(&|lane| lane == Lane::new(1)).is_empty());
-        assert_eq!(woken(&|_| true), [(0, 7), (2, 9)]);
+        assert!(!blocked.any(|_| 0));
+        assert!(woken(&blocked, |lane| usize::from(lane == 1)).is_empty());
+        assert_eq!(woken(&blocked, |_| 1), [(0, 7), (2, 9)]);
         assert!(blocked.has(Lane::new(2)) && !blocked.has(Lane::new(0)));
-        assert!(blocked.any(|lane| lane == Lane::new(2)));
-        assert_eq!(woken(&|_| true), [(2, 10)]);
+        assert!(blocked.any(|lane| usize::from(lane == Lane::new(2))));
+        assert_eq!(woken(&blocked, |_| 5), [(2, 10), (2, 11)]);
         assert!(!blocked.any(|_| unreachable!("no QP waits any more")));
+    }
+
+    /// However many QPs wait for one lane, those that wait for another one are woken too.
+    #[test]
+    fn lanes_come_first_in_turn() {
+        let blocked = Blocked::new(3, 1000);
+        let qpns = (0..TOGETHER as u32 * 2).map(Qpn::new);
+        for qpn in qpns {
+            blocked.insert(Lane::new(0), qpn);
+            blocked.insert(Lane::new(2), qpn);
+        }
+        let lanes = [(); 4].map(|()| {
+            let woken = woken(&blocked, |_| 1000);
+            assert_eq!(woken.len(), TOGETHER);
+            woken[0].0
+        });
+        assert_eq!(lanes, [0, 2, 0, 2]);
     }
 }

@@ -12,7 +12,7 @@ use budget::{Charge, MemoryBudget};
 use contain::contain;
 use crossbeam_utils::CachePadded;
 use dma::DmaSpace;
-use roce::frame::Lane;
+use roce::frame::{Lane, FRAMES_AT_ONCE};
 use roce::FramePort;
 use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
@@ -616,22 +616,20 @@ impl Device {
         }
     }
 
-    /// Registers QP `qpn` for a turn once the frame port has room on `lane`.
+    /// Registers QP `qpn`, which has a turn, for another turn once there is room on `lane`. At the
+    /// end of the turn [`pass_room_on`](Self::pass_room_on) finds room that has come before.
     pub(crate) fn await_frames(&self, qpn: Qpn, lane: Lane) -> ForFrames {
         self.blocked.insert(lane, qpn);
-        // The frame port may have got room before the QP was added to the set.
-        if self.has_room(lane) {
-            self.frames_ready();
-        }
         ForFrames(())
     }
 
-    /// Whether there may be room for what QPs wait for on `lane`.
-    fn has_room(&self, lane: Lane) -> bool {
+    /// Number of QPs that may find room on `lane`.
+    fn room(&self, lane: Lane) -> usize {
         if lane == self.responses {
-            self.load.has_room()
+            // If several QPs were woken and too few responses fit, they would lose their turn.
+            usize::from(self.load.has_room())
         } else {
-            self.frames.has_room(lane)
+            self.frames.room(lane).div_ceil(FRAMES_AT_ONCE)
         }
     }
 
@@ -669,7 +667,7 @@ impl Device {
 
     /// Requests a turn for the next QPs that wait for room in the frame port, if there is room.
     fn pass_room_on(&self) {
-        if self.blocked.any(|lane| self.has_room(lane)) {
+        if self.blocked.any(|lane| self.room(lane)) {
             self.frames_ready();
         }
     }
@@ -705,11 +703,7 @@ impl Device {
     pub(crate) fn serve(self: &Arc<Self>, flow: Flow, start: TurnStart, watch: &Watch) -> TurnEnd {
         done::begin();
         let turn = || match flow.qpn() {
-            Some(qpn) => {
-                let end = self.serve_qp(qpn, start, watch);
-                self.pass_room_on();
-                end
-            }
+            Some(qpn) => self.serve_qp(qpn, start, watch),
             None if flow == Flow::FRAMES => self.serve_frames(start),
             None => self.serve_notifications(start),
         };
@@ -726,10 +720,12 @@ impl Device {
 
     /// Gives QP `qpn` a turn, if it exists.
     fn serve_qp(&self, qpn: Qpn, start: TurnStart, watch: &Watch) -> TurnEnd {
-        match self.qps.get(qpn) {
+        let end = match self.qps.get(qpn) {
             Some(qp) => qp.serve(self, start, watch),
             None => TurnEnd::default(),
-        }
+        };
+        self.pass_room_on();
+        end
     }
 
     /// Gives notifications a turn: sends events that wait for buffers, and handles doorbells and
@@ -788,12 +784,12 @@ impl Device {
         end
     }
 
-    /// Requests a turn for one QP that waits for room on each lane with room. If there is still
-    /// room after that turn, the next QP gets a turn.
+    /// Requests turns for QPs that wait for room. If there is still room after their turns, the
+    /// next QPs get turns.
     fn wake_blocked(&self, budget: &TurnBudget<'_>) {
-        let has_room = |lane| self.has_room(lane);
-        self.blocked.wake(has_room, |lane, qpn| {
-            let _ = budget.charge_work_request();
+        let room = |lane| self.room(lane);
+        self.blocked.wake(room, |lane, qpn| {
+            budget.charge_notification();
             done::notified(1);
             if lane == self.responses {
                 self.qps.with(qpn, Qp::comes_next);

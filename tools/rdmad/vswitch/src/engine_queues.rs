@@ -278,7 +278,7 @@ pub struct EnginePort {
 
 impl EnginePort {
     /// Registers `ready`. It is called when frames have arrived, or when there is room again after
-    /// [`reserve`](FramePort::reserve) or [`has_room`](FramePort::has_room) found none: by the
+    /// [`reserve`](FramePort::reserve) or [`room`](FramePort::room) found none: by the
     /// switch's thread, or by any thread that sends or drops a frame. `ready` must only notify the
     /// engine, unless its [`Caller`] is idle. Later calls of `on_ready` have no effect.
     pub fn on_ready(&self, ready: impl Fn(Caller) + Send + Sync + 'static) {
@@ -344,8 +344,8 @@ impl FramePort for EnginePort {
         1 + self.engine.calls.seats()
     }
 
-    fn has_room(&self, lane: Lane) -> bool {
-        self.engine.pool.has_room(lane)
+    fn room(&self, lane: Lane) -> usize {
+        self.engine.pool.room(lane)
     }
 
     fn is_waiting(&self, to: &Mac) -> bool {

@@ -74,6 +74,8 @@ struct LaneUse {
     taken: u64,
     /// Set if a frame was refused: the number of used buffers at which the lane has room again.
     resumes_at: Option<usize>,
+    /// Whether the receiver was crowded when a buffer was last requested.
+    is_crowded: bool,
 }
 
 /// A buffer and its pool.
@@ -116,6 +118,14 @@ pub(super) struct For {
     pub(super) lane: Lane,
     /// Whether the receiver has so many frames waiting that the lane gets only [`LEAST`] buffers.
     is_crowded: bool,
+}
+
+/// Number of buffers that a lane may use while it leaves `free` buffers free.
+fn limit(lane: Lane, free: usize) -> usize {
+    match lane {
+        Lane::MANY => 3 * free,
+        _ => free,
+    }
 }
 
 /// The index in [`LENGTHS`] of the buffers for frames of `len` bytes.
@@ -197,7 +207,7 @@ impl FramePool {
     }
 
     /// Sets `notify`. If [`take`](Self::take), [`take_many`](Self::take_many) or
-    /// [`has_room`](Self::has_room) has found no buffer, the thread that returns the next buffer
+    /// [`room`](Self::room) has found no buffer, the thread that returns the next buffer
     /// calls `notify`. If [`take_for`](Self::take_for) was refused because of its lane, the thread
     /// calls `notify` that returns so many buffers that the lane has room again. Later calls of
     /// `on_free` have no effect.
@@ -265,18 +275,26 @@ impl FramePool {
         }
     }
 
-    /// Whether a frame of `lane` would get a buffer, as far as the pool knows: the lane was not
-    /// refused one since it had room the last time, and a buffer is free.
-    pub fn has_room(&self, lane: Lane) -> bool {
+    /// Number of frames of `lane` that would get a buffer, as far as the pool knows. It is 0 if the
+    /// lane was refused a buffer and did not get room again, or if no buffer is free.
+    pub fn room(&self, lane: Lane) -> usize {
         let pool = self.pool();
         let mut buffers = pool.buffers.lock();
-        let lane = buffers.lanes.get(lane.index());
-        if lane.is_some_and(|lane| lane.resumes_at.is_some()) {
-            return false;
+        let free = buffers.unused(pool.capacity);
+        let use_of = buffers.lanes.get(lane.index()).copied();
+        let LaneUse {
+            used,
+            resumes_at,
+            is_crowded,
+            ..
+        } = use_of.unwrap_or_default();
+        if resumes_at.is_some() {
+            return 0;
         }
-        let is_free = buffers.unused(pool.capacity) > 0;
-        buffers.starved |= !is_free;
-        is_free
+        buffers.starved |= free == 0;
+        let limit = if is_crowded { 0 } else { limit(lane, free) };
+        // A lane that may be refused the next buffer has to try.
+        free.min(limit.max(LEAST).saturating_sub(used).max(1))
     }
 
     /// A copy of a frame with its marks: whether it is routed, and whether it lacks an ICRC. `None`
@@ -421,10 +439,8 @@ impl Buffers {
         let Some((lane, is_crowded)) = lane.filter(|_| free > 0) else {
             return self.take(capacity, len);
         };
-        let limit = match to.map(|to| to.lane) {
-            Some(Lane::MANY) => 3 * free,
-            _ => free,
-        };
+        let limit = to.map_or(free, |to| limit(to.lane, free));
+        lane.is_crowded = is_crowded;
         if lane.used >= LEAST && (is_crowded || lane.used >= limit) {
             return Err(Lack::Crowded);
         }
@@ -737,20 +753,22 @@ mod tests {
             lanes.map(|lane| pool.in_use_by(lane)),
             [4 * LEAST, 2 * LEAST, LEAST]
         );
-        assert_eq!(lanes.map(|lane| pool.has_room(lane)), [false; 3]);
+        let room = || lanes.map(|lane| pool.room(lane));
+        assert_eq!(room(), [0; 3]);
         let ticket = pool.ticket(lanes[0]);
         assert_eq!(ticket, 4 * LEAST as u64);
         assert!(pool.has(lanes[0], 1) && pool.has(lanes[0], ticket));
         first.truncate(3 * LEAST + 1);
         assert!(!pool.has(lanes[0], 1) && pool.has(lanes[0], ticket));
         assert_eq!(told.load(Ordering::Relaxed), 0);
-        assert!(!pool.has_room(lanes[0]));
+        assert_eq!(pool.room(lanes[0]), 0);
         first.pop();
         assert_eq!(told.load(Ordering::Relaxed), 1);
-        assert_eq!(lanes.map(|lane| pool.has_room(lane)), [true, false, false]);
+        // The lane uses more buffers than are free, so it has to try whether it gets one.
+        assert_eq!(room(), [1, 0, 0]);
         drop((first, second, third));
         assert_eq!(told.load(Ordering::Relaxed), 3);
-        assert_eq!(lanes.map(|lane| pool.has_room(lane)), [true; 3]);
+        assert_eq!(room(), [8 * LEAST, 8 * LEAST, LEAST]);
         assert_eq!(lanes.map(|lane| pool.in_use_by(lane)), [0; 3]);
         assert_eq!(pool.ticket(lanes[1]), 2 * LEAST as u64);
         assert_eq!(take(0, false).len(), 6 * LEAST, "to many receivers");
@@ -764,14 +782,14 @@ mod tests {
         let mut frames = Frames::new();
         pool.take_for(lane, false, [1, 1], &mut frames);
         assert_eq!(frames.len(), 1);
-        assert!(!pool.has_room(lane));
+        assert_eq!(pool.room(lane), 0);
         frames.clear();
         assert_eq!(
             told.load(Ordering::Relaxed),
             1,
             "the question was remembered"
         );
-        assert!(pool.has_room(lane));
+        assert_eq!(pool.room(lane), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roce::headers::{Body, Part, SendPart};
 use roce::work::With;
-use verbs::PathPolicy;
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
@@ -203,15 +203,88 @@ fn room_for_frames_is_passed_on() {
 /// not missed.
 #[test]
 fn room_that_comes_too_early_is_not_missed() {
+    // The turn is given by the worker, or by the thread that rings the doorbell.
+    for at_once in [false, true] {
+        let config = RuntimeConfig {
+            path: PathPolicy::Wire,
+            workers: Some(1),
+            at_once,
+            clock: Clock::manual(),
+            worker_kind: WorkerKind::Stepped,
+            ..RuntimeConfig::default()
+        };
+        let world = World::with_config(2, config, Limits::default());
+        let options = Options::of(QpType::Ud);
+        let pair = Pair::with(&world, options, options);
+        world.rest(&[0]);
+        world.runtime.pass(Duration::from_millis(1));
+        let buffers = world.net.take_buffers(pair.a.mac);
+        *world.net.free_too_late.lock().unwrap() = buffers;
+        pair.qa.post(&pair.wr(1, WrOpcode::Send, 8));
+        let is_served = world.net.free_too_late.lock().unwrap().is_empty();
+        assert_eq!(is_served, at_once);
+        world.rest(&[0]);
+        assert_eq!(pair.cq_a.poll().map(|cqe| cqe.wr_id), Some(1));
+    }
+}
+
+/// QPs that wait for room get it together, as far as it goes.
+#[test]
+fn room_for_frames_is_for_many_qps() {
+    const QPS: usize = 64;
     let world = World::stepped(1, PathPolicy::Wire);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
     let options = Options::of(QpType::Ud);
-    let pair = Pair::with(&world, options, options);
+    let pairs = Vec::from_iter((0..QPS).map(|_| Pair::between([a, b], options, options)));
     world.rest(&[0]);
-    let buffers = world.net.take_buffers(pair.a.mac);
-    *world.net.free_too_late.lock().unwrap() = buffers;
-    pair.qa.post(&pair.wr(1, WrOpcode::Send, 8));
+    let buffers = world.net.take_buffers(a.mac);
+    for pair in &pairs {
+        let mut wr = pair.wr(1, WrOpcode::Send, 8);
+        if let Some(to) = &mut wr.to {
+            // No port has this address, so nobody but the senders gets turns.
+            to.av.dmac = mac(99);
+        }
+        pair.qa.post(&wr);
+    }
     world.rest(&[0]);
-    assert_eq!(pair.cq_a.poll().map(|cqe| cqe.wr_id), Some(1));
+    drop(buffers);
+    let is_sent = |pair: &Pair<'_>| pair.cq_a.poll().is_some();
+    let (mut steps, mut sent) = (0, 0);
+    while sent < QPS {
+        assert!(world.runtime.step(0), "asleep before the end");
+        steps += 1;
+        sent += pairs.iter().filter(|pair| is_sent(pair)).count();
+    }
+    // One turn each, one turn of the port for 16 of them, and the steps that begin and end rounds.
+    assert!(steps < QPS + QPS / 2, "{steps}");
+}
+
+/// Packets of a peer in another process wait for few turns of a VM that is busy on the direct path,
+/// however many of its QPs are.
+#[test]
+fn packets_arrive_beside_bulk_qps() {
+    const LEN: u32 = 64 << 10;
+    const MESSAGES: u64 = 4;
+    for count in [8, 64, 256] {
+        let world = World::stepped(1, PathPolicy::Direct);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let bulk = pairs(&world, count, &[0]);
+        world.runtime.set_path(PathPolicy::Wire);
+        let far = Pair::between([b, a], Options::default(), Options::default());
+        world.rest(&[0]);
+        keep_busy(&world, &bulk, 8);
+        for id in 0..MESSAGES {
+            far.qa.post(&far.wr(id, WrOpcode::RdmaWrite, LEN));
+        }
+        let done = std::cell::Cell::new(0);
+        let turns = turns_until(&world, 2000, || {
+            while far.cq_a.poll().is_some() {
+                done.set(done.get() + 1);
+            }
+            done.get() == MESSAGES
+        });
+        assert!(turns <= 12, "{turns} turns of {count} QPs");
+    }
 }
 
 /// A small message is sent within three turns, even if many QPs have large messages to send.

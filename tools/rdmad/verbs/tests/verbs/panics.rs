@@ -83,8 +83,8 @@ impl FramePort for Fragile {
         self.port.is_crowded()
     }
 
-    fn has_room(&self, lane: Lane) -> bool {
-        self.port.has_room(lane)
+    fn room(&self, lane: Lane) -> usize {
+        self.port.room(lane)
     }
 
     fn send(&self, frames: &mut Frames) {

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::iter;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use roce::frame::{Frames, Lane};
@@ -31,6 +31,8 @@ pub struct Net {
     pub ends_after: AtomicU64,
     /// Buffers that become free right after a port has found none, without a notification.
     pub free_too_late: Mutex<Vec<Frame>>,
+    /// Whether devices are not notified of free buffers.
+    is_quiet: AtomicBool,
 }
 
 impl Default for Net {
@@ -41,6 +43,7 @@ impl Default for Net {
             lose_one_in: AtomicU32::new(0),
             ends_after: AtomicU64::new(u64::MAX),
             free_too_late: Mutex::default(),
+            is_quiet: AtomicBool::new(false),
         }
     }
 }
@@ -160,8 +163,13 @@ impl Port {
     pub fn attach(&self, device: &Arc<Device>) {
         *self.device.lock().unwrap() = Arc::downgrade(device);
         let device = Arc::downgrade(device);
+        let net = self.net.clone();
+        let is_quiet = move || {
+            let net = net.upgrade();
+            net.is_some_and(|net| net.is_quiet.load(Ordering::Relaxed))
+        };
         self.pool.on_free(move || {
-            if let Some(device) = device.upgrade() {
+            if let Some(device) = device.upgrade().filter(|_| !is_quiet()) {
                 device.frames_ready();
             }
         });
@@ -183,7 +191,9 @@ impl FramePort for Port {
         let before = frames.len();
         self.pool.take_many(iter::repeat_n(len, count), frames);
         if let Some(net) = self.net.upgrade().filter(|_| frames.len() == before) {
+            net.is_quiet.store(true, Ordering::Relaxed);
             net.free_too_late.lock().unwrap().clear();
+            net.is_quiet.store(false, Ordering::Relaxed);
         }
         Lane::default()
     }
@@ -192,8 +202,8 @@ impl FramePort for Port {
         1
     }
 
-    fn has_room(&self, lane: Lane) -> bool {
-        self.pool.has_room(lane)
+    fn room(&self, lane: Lane) -> usize {
+        self.pool.room(lane)
     }
 
     fn memory(&self) -> usize {
