@@ -158,7 +158,7 @@ impl Runtime {
                 None => runtime.crew.add(server)?,
             }
         }
-        let stand_ins = runtime.crew.stand_ins();
+        let stand_ins = runtime.crew.stand_ins(runtime.shared.scheduler.clock.now());
         runtime.shared.stand_ins.get_or_init(|| stand_ins);
         Ok(runtime)
     }

@@ -104,7 +104,9 @@ impl Model {
             let model = model.clone();
             crew.add(Server { model, worked }).unwrap();
         }
-        model.stand_ins.get_or_init(|| crew.stand_ins());
+        model
+            .stand_ins
+            .get_or_init(|| crew.stand_ins(model.scheduler.clock.now()));
         let result = scenario(&model);
         model.scheduler.stop();
         // If a worker continues to sleep, loom reports a deadlock.

@@ -2,9 +2,11 @@
 
 //! Threads with received frames that do the work of a worker that sleeps.
 
+use std::time::Duration;
+
 use roce::headers::{Body, Part, SendPart};
 use roce::work::With;
-use verbs::PathPolicy;
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, WorkerKind};
 use virtio_rdma_abi::ib::{QpType, WcStatus};
 
 use crate::harness::*;
@@ -59,4 +61,31 @@ fn a_worker_that_is_awake_does_its_work_itself() {
         pair.cq_b.expect(id, WcStatus::Success);
     }
     assert_eq!(stand_ins(&world), before);
+}
+
+/// After a stand-in that the host has delayed, the worker does the work for a while.
+#[test]
+fn a_slow_stand_in_is_the_last_one_for_a_while() {
+    let config = RuntimeConfig {
+        path: PathPolicy::Wire,
+        workers: Some(1),
+        // A turn may take as long as two looks at the clock.
+        clock: Clock::slow(Duration::from_micros(100)),
+        worker_kind: WorkerKind::Stepped,
+        ..RuntimeConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
+    let pair = receiving(&world);
+    let before = stand_ins(&world);
+    world.net.inject_idle(pair.b.mac, &send(&pair, 0));
+    pair.cq_b.expect(0, WcStatus::Success);
+    assert_eq!(stand_ins(&world), before + 1);
+    world.net.inject_idle(pair.b.mac, &send(&pair, 1));
+    assert_eq!(pair.cq_b.poll(), None);
+    world.rest(&[0]);
+    pair.cq_b.expect(1, WcStatus::Success);
+    assert_eq!(stand_ins(&world), before + 1);
+    world.runtime.pass(Duration::from_secs(1));
+    world.net.inject_idle(pair.b.mac, &send(&pair, 2));
+    assert_eq!(stand_ins(&world), before + 2);
 }

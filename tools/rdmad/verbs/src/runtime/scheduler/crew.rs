@@ -4,6 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::stand_in::StandIns;
 use super::sync::{spawn, JoinHandle, Mutex};
@@ -43,9 +44,9 @@ impl<W: Work> Crew<W> {
         Ok(())
     }
 
-    /// The workers, for threads that stand in for them.
-    pub(crate) fn stand_ins(&self) -> StandIns<W> {
-        StandIns::new(self.workers.iter().map(Arc::downgrade))
+    /// The workers, for threads that stand in for them from `now` on.
+    pub(crate) fn stand_ins(&self, now: Instant) -> StandIns<W> {
+        StandIns::new(now, self.workers.iter().map(Arc::downgrade))
     }
 
     /// Executes the next step of a stepped worker. Returns whether the worker is awake.

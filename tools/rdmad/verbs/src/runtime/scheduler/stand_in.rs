@@ -10,44 +10,73 @@
 //! deadline, or queues to poll.
 //!
 //! The thread has work of other VMs to do afterwards, so it does little: turns of the frames' port
-//! alone, and only of flows that are not bulk.
+//! alone, and only of flows that are not bulk. Nobody knows whether the host has to provide the
+//! memory that they access, for example from a disk. A single access may then take long. So after a
+//! slow stand-in, the workers do all work for nine times as long: the host delays the thread for a
+//! tenth of its time at most.
 
 use std::sync::Weak;
+use std::time::Instant;
 
 use virtio_rdma_abi::number::PortId;
 
+use super::clock::nanos_since;
 use super::flow::{Flow, PortFlows};
-use super::sync::Mutex;
+use super::sync::{AtomicU64, Mutex, Ordering};
 use super::work::Work;
 use super::worker::Worker;
 use super::Scheduler;
 
+/// After a slow stand-in there is none for this multiple of its time.
+const REST: u64 = 9;
+
 /// The workers of a crew, as threads that stand in see them.
-pub(crate) struct StandIns<W>(Box<[Weak<Mutex<Worker<W>>>]>);
+pub(crate) struct StandIns<W> {
+    workers: Box<[Weak<Mutex<Worker<W>>>]>,
+    start: Instant,
+    /// Time of the next stand-in, in nanoseconds since `start`.
+    next: AtomicU64,
+}
 
 impl<W: Work> StandIns<W> {
-    /// The given workers, in the order of their numbers.
-    pub(super) fn new(workers: impl Iterator<Item = Weak<Mutex<Worker<W>>>>) -> Self {
-        Self(workers.collect())
+    /// The given workers, in the order of their numbers. Threads may stand in from `now` on.
+    pub(super) fn new(now: Instant, workers: impl Iterator<Item = Weak<Mutex<Worker<W>>>>) -> Self {
+        Self {
+            workers: workers.collect(),
+            start: now,
+            next: AtomicU64::new(0),
+        }
     }
 
     /// Makes `flow` ready, and stands in for the flow's home if that sleeps. The current thread
     /// must not be a worker or hold a lock.
     pub(crate) fn serve_here(&self, scheduler: &Scheduler, flows: &PortFlows, flow: Flow) {
         if let Some(home) = scheduler.add(flows, flow) {
-            if !self.stand_in(home, flows.port()) {
+            if !self.stand_in(scheduler, home, flows.port()) {
                 scheduler.call(home);
             }
         }
     }
 
     /// Executes work of `worker` for `port` in the current thread, if the worker sleeps. Returns
-    /// false if the worker is awake or has ended.
-    fn stand_in(&self, worker: usize, port: PortId) -> bool {
-        let Some(worker) = self.0.get(worker).and_then(Weak::upgrade) else {
+    /// false if the worker is awake or has ended, or if the last stand-in was slow.
+    fn stand_in(&self, scheduler: &Scheduler, worker: usize, port: PortId) -> bool {
+        let now = || nanos_since(self.start, scheduler.clock.now());
+        let start = now();
+        if start < self.next.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(worker) = self.workers.get(worker).and_then(Weak::upgrade) else {
             return false;
         };
         let held = worker.try_lock();
-        held.is_some_and(|mut worker| worker.stand_in(port))
+        let done = held.is_some_and(|mut worker| worker.stand_in(port));
+        let end = now();
+        let time = end.saturating_sub(start);
+        if u128::from(time) > scheduler.turn_time.as_nanos() {
+            let next = end.saturating_add(time.saturating_mul(REST));
+            self.next.store(next, Ordering::Relaxed);
+        }
+        done
     }
 }
