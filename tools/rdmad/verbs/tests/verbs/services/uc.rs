@@ -3,8 +3,9 @@
 //! Unreliable connections.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use verbs::PathPolicy;
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
@@ -149,6 +150,38 @@ fn a_peer_that_is_not_there() {
             assert_eq!(p.qa.state(), QpState::Rts);
         });
     }
+}
+
+/// A port whose link is down takes no packets: they use no receives and write no memory.
+#[test]
+fn a_port_without_a_link_takes_nothing() {
+    on_both_paths(|path| {
+        let config = RuntimeConfig {
+            path,
+            clock: Clock::manual(),
+            ..RuntimeConfig::default()
+        };
+        let world = World::with_config(2, config, Limits::default());
+        let options = Options::of(QpType::Uc);
+        let p = Pair::with(&world, options, options);
+        p.b.write(p.mb.iova, &[9; 64]);
+        p.qb.post_recv(5, &[]);
+        let exchange = || {
+            p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 64));
+            p.qa.post(&p.send(2, 0));
+            world.runtime.advance(Duration::ZERO);
+            let sent = [(); 2].map(|()| p.cq_a.poll().map(|cqe| cqe.wr_id));
+            assert_eq!(sent, [Some(1), Some(2)]);
+        };
+        p.b.device.set_link(false);
+        exchange();
+        assert_eq!(p.cq_b.poll(), None);
+        assert_eq!(p.b.read(p.mb.iova, 64), [9; 64]);
+        p.b.device.set_link(true);
+        exchange();
+        assert_eq!(p.cq_b.poll().map(|cqe| cqe.wr_id), Some(5));
+        assert_ne!(p.b.read(p.mb.iova, 64), [9; 64]);
+    });
 }
 
 // abi: R-676
