@@ -91,8 +91,10 @@ fn messages_of_others_beside_waiters() {
         times.sort();
         let at = |percent| times[(times.len() - 1) * percent / 100];
         println!(
-            "{} waiters, {interrupts} interrupts: median {:?}, 90 % {:?}, 99 % {:?}, longest {:?}",
+            "{} waiters, {interrupts} interrupts: {} messages, median {:?}, 90 % {:?}, 99 % {:?}, \
+             longest {:?}",
             epolls * copies,
+            times.len(),
             at(50),
             at(90),
             at(99),

@@ -82,8 +82,9 @@ fn frames_of_others_beside_waiters() {
         times.sort();
         let at = |percent| times[(times.len() - 1) * percent / 100];
         println!(
-            "{} waiters: median {:?}, 90 % {:?}, 99 % {:?}, longest {:?}; {:?}",
+            "{} waiters: {} frames, median {:?}, 90 % {:?}, 99 % {:?}, longest {:?}; {:?}",
             epolls * copies,
+            times.len(),
             at(50),
             at(90),
             at(99),
