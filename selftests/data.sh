@@ -27,7 +27,7 @@ if in_rfc_mode; then
 		--skip "group_without_echo=the machines withhold groups too"
 		--skip "dmabuf_udmabuf=the machines withhold the memory of peers too"
 	)
-	for name in receives attributes sizes; do
+	for name in receives attributes sizes beyond_region; do
 		lacking+=(--skip "shared_$name=SRQs are own rings")
 	done
 	lacking+=(--skip "queue_resize=virtqueues have the length that they have")

@@ -15,6 +15,8 @@ test_rc_pingpong_large() { pair -g ibv_rc_pingpong -n 20 -s 1000000 -c; }
 test_srq_pingpong() { pair -g ibv_srq_pingpong -n 300 -q 4 -c; }
 test_srq_pingpong_events() { pair -g ibv_srq_pingpong -n 300 -q 4 -c -e; }
 test_send_bw_srq() { pair -x ib_send_bw -s 65536 -n 300 -q 4 --use-srq; }
+# Receives of one length in a ring, of which the last ones reach beyond the MR.
+test_send_bw_srq_small() { pair -x ib_send_bw -s 64 -n 300 --use-srq; }
 test_write_bw() { pair -x ib_write_bw -s 65536 -n 500; }
 test_read_bw() { pair -x ib_read_bw -s 65536 -n 500; }
 test_send_bw() { pair -x ib_send_bw -s 65536 -n 500; }
@@ -46,5 +48,6 @@ tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write
 # operations, message sizes and numbers of QPs, and there are no SRQs.
 in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events
 	test_write_bw_both_ways
-	test_write_bw_many_pairs test_srq_pingpong test_srq_pingpong_events test_send_bw_srq)
+	test_write_bw_many_pairs test_srq_pingpong test_srq_pingpong_events test_send_bw_srq
+	test_send_bw_srq_small)
 run_tests "${tests[@]}"

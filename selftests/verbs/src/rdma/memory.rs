@@ -150,6 +150,14 @@ impl Mr {
         )
     }
 
+    /// Registers the `length` bytes at `offset` of the same memory once more.
+    pub fn register_part(&self, offset: usize, length: usize, access: u32) -> Result<Self> {
+        assert!(offset + length <= self.length);
+        // SAFETY: The memory is at least `offset` bytes long.
+        let start = unsafe { self.start.add(offset) };
+        Self::register(&self.pd, start, length, access, self.buffer.clone())
+    }
+
     fn register(
         pd: &Rc<Pd>,
         start: NonNull<u8>,

@@ -138,6 +138,7 @@ pub const ALL: &[Test] = &[
     test("queue_destroyed_with_work", queues::destroyed_with_work),
     test("queue_fence", queues::fence),
     test("shared_receives", shared::receives),
+    test("shared_beyond_region", shared::beyond_region),
     test("shared_attributes", shared::attributes),
     test("shared_sizes", shared::sizes),
     test("queue_resize", shared::resize),
@@ -195,6 +196,10 @@ pub const ALL: &[Test] = &[
         errors::remote::qp_without_remote_read,
     ),
     test("error_recv_too_short", errors::local::recv_too_short),
+    test(
+        "error_recv_beyond_region",
+        errors::local::recv_beyond_region,
+    ),
     test("error_region_gone_local", errors::local::region_gone_local),
     test(
         "error_region_gone_remote",

@@ -8,7 +8,7 @@ use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::{access, ffi, Cq, Kind, Mr, Op, Pd, Qp, SendWr, Srq};
+use crate::rdma::{access, ffi, Cq, Kind, Mr, Op, Pd, Qp, SendWr, Sge, Srq};
 use crate::session::{errno, refused, Session, LIMIT};
 
 const EINVAL: i32 = 22;
@@ -117,6 +117,38 @@ pub fn receives(session: &mut Session) -> Result<()> {
         }
     }
     session.peer.meet()
+}
+
+/// Programs post receives of one length in a ring, so the last one may reach beyond the region.
+/// Messages that end inside the region are taken.
+// abi: R-675
+pub fn beyond_region(session: &mut Session) -> Result<()> {
+    const ROOM: usize = 64;
+    for kind in [Kind::Rc, Kind::Uc] {
+        let options = Options {
+            kind,
+            ..Options::default()
+        };
+        let side = Side::connect(session, 1, &options)?;
+        let at = side.mr.len() - ROOM;
+        if session.active() {
+            session.peer.meet()?;
+            side.mr.write(0, &bytes(7, ROOM));
+            side.qps[0].send(&SendWr::new(1, Op::Send, &[side.mr.sge(0, ROOM)]))?;
+            side.cq.wait(1, LIMIT)?[0].ok()?;
+        } else {
+            let place = Sge {
+                length: SIZE as u32,
+                ..side.mr.sge(at, ROOM)
+            };
+            side.srq.recv(1, &[place])?;
+            session.peer.meet()?;
+            side.cq.wait(1, LIMIT)?[0].ok()?;
+            compare("message", &side.mr.read(at, ROOM), &bytes(7, ROOM))?;
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
 }
 
 /// The limit event is raised once. The SRQ can be enlarged while it contains receives. A QP in ERR

@@ -6,7 +6,7 @@ use anyhow::{ensure, Result};
 
 use super::{fails, receive_fails, untouched, SIZE};
 use crate::endpoint::{Endpoint, Options};
-use crate::pattern::compare;
+use crate::pattern::{bytes, compare};
 use crate::rdma::{access, ffi, Mr, Op, Pd, Sge};
 use crate::session::Session;
 
@@ -178,6 +178,50 @@ pub fn recv_too_short(session: &mut Session) -> Result<()> {
         &mr.read(4999, SIZE - 4999),
         &[0x77; SIZE - 4999],
     )
+}
+
+/// A receive whose SGE reaches beyond its region takes a message that ends inside. A longer message
+/// fails, and nothing is written behind the region.
+// abi
+pub fn recv_beyond_region(session: &mut Session) -> Result<()> {
+    const REGION: usize = 4096;
+    const ROOM: usize = 256;
+    for length in [64, ROOM, ROOM + 1, 3000] {
+        let end = Endpoint::connect(session, &Options::default())?;
+        let all = end.memory(SIZE)?;
+        all.write(0, &[0x77; SIZE]);
+        let region = all.register_part(0, REGION, access::LOCAL_WRITE)?;
+        let place = Sge {
+            length: SIZE as u32,
+            ..region.sge(REGION - ROOM, ROOM)
+        };
+        let fits = length <= ROOM;
+        if session.active() {
+            let message = end.memory(length)?;
+            message.write(0, &bytes(1, length));
+            session.peer.meet()?;
+            let sges = [message.sge(0, length)];
+            match fits {
+                true => drop(end.run(Op::Send, &sges)?.ok()?),
+                false => fails(&end, Op::Send, &sges, ffi::IBV_WC_REM_OP_ERR)?,
+            }
+        } else {
+            end.qp.recv(5, &[place])?;
+            session.peer.meet()?;
+            let wc = end.received()?;
+            if fits {
+                ensure!(wc.ok()?.bytes as usize == length, "{wc:?}");
+                let found = all.read(REGION - ROOM, length);
+                compare("the message", &found, &bytes(1, length))?;
+            } else {
+                wc.expect(ffi::IBV_WC_LOC_PROT_ERR)?;
+            }
+            let behind = all.read(REGION, SIZE - REGION);
+            compare("behind the region", &behind, &[0x77; SIZE - REGION])?;
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
 }
 
 /// A deregistered region as local memory.

@@ -362,21 +362,55 @@ impl<'a> Message<'a> {
 
     /// Finds the memory that contains `offset`. Returns it if it is contiguous; otherwise stores it
     /// in `self.span`.
+    ///
+    /// Only the byte at `offset` is checked, and the memory ends with its MR or window: how much of
+    /// it the message occupies is not known here. An SGE of a receive may be longer than the rest
+    /// of its MR, as long as the message ends inside the MR.
     #[inline(never)]
     fn look_up(&mut self, offset: u64) -> Result<Option<Run>> {
-        match self.backing {
-            Backing::Sges(sges) => self.look_up_sge(sges, offset),
-            Backing::Range(at) => self.look_up_range(at, offset),
-            Backing::Private(_) => Err(Fault::Key),
+        let (key, addr, end) = match self.backing {
+            Backing::Sges(sges) => self.sge_at(sges, offset)?,
+            Backing::Range(at) => {
+                let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
+                (at.rkey, addr, u64::MAX)
+            }
+            Backing::Private(_) => return Err(Fault::Key),
+        };
+        let most = end - offset;
+        let Memory { keys, by, .. } = self.memory;
+        if let Some(flat) = keys.flat(key) {
+            if !flat.allows(by.pdn, addr, 1, self.access) {
+                return Err(Fault::Key);
+            }
+            let (iova, len) = flat.find(addr);
+            return Ok(Some(Run {
+                start: offset,
+                len: len.min(most),
+                iova,
+            }));
         }
+        let memory = match self.backing {
+            Backing::Range(_) => keys.region_remote(key, by, addr, 1, self.access)?,
+            _ => keys.region(key, by.pdn, addr, 1, self.access)?,
+        };
+        let len = memory.region().ok_or(Fault::Key)?.rest(addr).min(most);
+        self.span = Some(Span {
+            memory,
+            start: offset,
+            end: offset + len,
+            addr,
+            cursor: Cursor::default(),
+        });
+        Ok(None)
     }
 
+    /// Key and address of the byte at `offset`, and the offset at which its SGE ends.
     #[inline]
-    fn look_up_sge(&mut self, sges: Sges<'_>, offset: u64) -> Result<Option<Run>> {
+    fn sge_at(&mut self, sges: Sges<'_>, offset: u64) -> Result<(u32, u64, u64)> {
         if offset < self.next.start {
             self.next = NextSge::default();
         }
-        let (sge, start, end) = loop {
+        loop {
             let NextSge { index, start } = self.next;
             if index == sges.count {
                 return Err(Fault::Key);
@@ -388,59 +422,10 @@ impl<'a> Message<'a> {
                 start: end,
             };
             if offset < end {
-                break (sge, start, end);
+                let addr = sge.addr.checked_add(offset - start).ok_or(Fault::Key)?;
+                return Ok((sge.lkey, addr, end));
             }
-        };
-        let Memory { keys, by, .. } = self.memory;
-        let length = sge.length.into();
-        if let Some(flat) = keys.flat(sge.lkey) {
-            if !flat.allows(by.pdn, sge.addr, length, self.access) {
-                return Err(Fault::Key);
-            }
-            let (iova, _) = flat.find(sge.addr);
-            return Ok(Some(Run {
-                start,
-                len: length,
-                iova,
-            }));
         }
-        self.span = Some(Span {
-            memory: keys.region(sge.lkey, by.pdn, sge.addr, length, self.access)?,
-            start,
-            end,
-            addr: sge.addr,
-            cursor: Cursor::default(),
-        });
-        Ok(None)
-    }
-
-    #[inline]
-    fn look_up_range(&mut self, at: Remote, offset: u64) -> Result<Option<Run>> {
-        let Memory { keys, by, .. } = self.memory;
-        // The length of the range is not known here, so the rest of the MR from `addr` on is
-        // returned. `addr` is checked against the MR.
-        let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
-        if let Some(flat) = keys.flat(at.rkey) {
-            if !flat.allows(by.pdn, addr, 1, self.access) {
-                return Err(Fault::Key);
-            }
-            let (iova, len) = flat.find(addr);
-            return Ok(Some(Run {
-                start: offset,
-                len,
-                iova,
-            }));
-        }
-        let memory = keys.region_remote(at.rkey, by, addr, 1, self.access)?;
-        let end = offset + memory.region().ok_or(Fault::Key)?.rest(addr);
-        self.span = Some(Span {
-            memory,
-            start: offset,
-            end,
-            addr,
-            cursor: Cursor::default(),
-        });
-        Ok(None)
     }
 }
 

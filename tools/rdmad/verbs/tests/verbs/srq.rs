@@ -285,6 +285,34 @@ fn what_a_qp_in_error_was_receiving_is_flushed() {
         .for_each(|(id, slot)| receive(id, slot));
 }
 
+/// Programs post receives of one length in a ring, so the last one may reach beyond the MR.
+// abi
+#[test]
+fn receives_that_reach_beyond_their_mr() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let (a, b) = (&world.vms[0], &world.vms[1]);
+        let srq = Srq::in_pd(b, b.pdn, 4);
+        let (cq_a, cq_b) = (Cq::new(a, 16), Cq::new(b, 16));
+        let from = Qp::new(a, &cq_a, &cq_a, Options::default());
+        let to = Qp::with_srq(b, &cq_b, srq.srqn, Options::default()).unwrap();
+        connect(&from, &to);
+        let ma = a.mr(4096);
+        let mb = b.register(b.pdn, b.alloc(4096), 4096, AccessFlags::LOCAL_WRITE);
+        for id in 1..=2 {
+            srq.post(id, &[sge(&mb, 4096 - 64, 1024)]);
+        }
+        let send = |id, len| from.post(&Wr::new(id, WrOpcode::Send).local(&ma, 0, len));
+        send(10, 64);
+        cq_a.expect(10, WcStatus::Success);
+        assert_eq!(cq_b.expect(1, WcStatus::Success).byte_len, 64);
+        send(11, 65);
+        cq_b.expect(2, WcStatus::LocProtErr);
+        cq_a.expect(11, WcStatus::RemOpErr);
+        to.wait_for(QpState::Err);
+    });
+}
+
 /// L_Keys of an SRQ's receives are checked against the PD of the SRQ. R_Keys of the peer are
 /// checked against the PD of the QP.
 // abi

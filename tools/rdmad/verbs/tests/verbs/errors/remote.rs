@@ -3,8 +3,9 @@
 //! Requests that the responder refuses.
 
 use virtio_rdma_abi::ctrl::CmdCreatePd;
-use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::Sge;
 
 use crate::harness::*;
 
@@ -136,6 +137,124 @@ fn receive_into_memory_that_may_not_be_written() {
         p.fails(&p.send(1, 64), WcStatus::RemOpErr);
         p.cq_b.expect(3, WcStatus::LocProtErr);
     });
+}
+
+/// Pages of the memory around the MR that a receive reaches beyond.
+const AROUND: usize = 4 * 4096;
+
+/// An MR of two pages in the middle of [`AROUND`] bytes, and the DMA address of these. Its end is
+/// not the end of its last page in DMA space if its pages are `reversed`.
+fn mr_in_the_middle(vm: &Vm, reversed: bool) -> (Mr, u64) {
+    let start = vm.alloc(AROUND as u64);
+    vm.write(start, &[0x77; AROUND]);
+    let (at, len) = (start + 4096, 2 * 4096);
+    let mr = match reversed {
+        true => vm.register_reversed(vm.pdn, at, len, AccessFlags::LOCAL_WRITE),
+        false => vm.register(vm.pdn, at, len, AccessFlags::LOCAL_WRITE),
+    };
+    (mr, start)
+}
+
+/// The pages of an MR made by [`mr_in_the_middle`], in its order, and the pages around it.
+fn contents(vm: &Vm, start: u64, reversed: bool) -> (Vec<u8>, Vec<u8>) {
+    let bytes = vm.read(start, AROUND);
+    let page = |number: usize| &bytes[number * 4096..][..4096];
+    let inside = match reversed {
+        true => [page(2), page(1)],
+        false => [page(1), page(2)],
+    };
+    (inside.concat(), [page(0), page(3)].concat())
+}
+
+/// Posts a receive at B whose second SGE reaches from `at` to far beyond its MR, and runs `check`.
+fn with_long_receive(
+    qp_type: QpType,
+    at: u64,
+    check: impl Fn(&Pair<'_>, &dyn Fn() -> (Vec<u8>, Vec<u8>)),
+) {
+    for reversed in [false, true] {
+        each_with(Options::of(qp_type), |p| {
+            let (mr, start) = mr_in_the_middle(p.b, reversed);
+            let pattern: Vec<u8> = (0..1 << 16).map(|byte| byte as u8 % 0x70).collect();
+            p.a.write(p.ma.iova, &pattern);
+            let long = Sge {
+                addr: mr.addr + at,
+                length: 1 << 16,
+                lkey: mr.key,
+            };
+            let first = match qp_type {
+                // The GRH of a datagram.
+                QpType::Ud => sge(&p.mb, 0, 40),
+                _ => sge(&mr, 0, 0),
+            };
+            p.qb.post_recv(3, &[first, long]);
+            check(p, &|| contents(p.b, start, reversed));
+        });
+    }
+}
+
+/// The device checks the memory that it writes: an SGE may reach beyond its MR as long as the
+/// message ends inside it.
+// abi: R-675
+#[test]
+fn receive_that_reaches_beyond_its_mr() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        for (at, len) in [(7936, 64), (7936, 256), (8191, 1), (4000, 1000), (0, 8192)] {
+            if qp_type == QpType::Ud && len > 1024 {
+                continue;
+            }
+            with_long_receive(qp_type, at, |p, contents| {
+                p.qa.post(&p.send(1, len));
+                p.cq_a.expect(1, WcStatus::Success);
+                p.cq_b.expect(3, WcStatus::Success);
+                p.responder_lives();
+                let (at, len) = (at as usize, len as usize);
+                let (inside, around) = contents();
+                let sent: Vec<u8> = (0..len).map(|byte| byte as u8 % 0x70).collect();
+                assert_eq!(inside[at..at + len], sent, "{qp_type:?}, {at}, {len}");
+                assert!(inside[..at].iter().all(|byte| *byte == 0x77));
+                assert!(inside[at + len..].iter().all(|byte| *byte == 0x77));
+                assert!(around.iter().all(|byte| *byte == 0x77));
+            });
+        }
+    }
+}
+
+/// A message that goes beyond the MR of its receive fails, and writes nothing behind the MR.
+// abi: R-676
+#[test]
+fn message_that_goes_beyond_the_mr_of_its_receive() {
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        for (at, len) in [
+            (7936, 257),
+            (8192, 1),
+            (7936, 1000),
+            (7936, 5000),
+            (0, 8193),
+        ] {
+            if qp_type == QpType::Ud && len > 1024 {
+                continue;
+            }
+            with_long_receive(qp_type, at, |p, contents| {
+                let wr = p.send(1, len);
+                match qp_type {
+                    QpType::Rc => p.fails(&wr, WcStatus::RemOpErr),
+                    _ => {
+                        p.qa.post(&wr);
+                        p.cq_a.expect(1, WcStatus::Success);
+                    }
+                }
+                p.cq_b.expect(3, WcStatus::LocProtErr);
+                p.responder_failed(None);
+                let (inside, around) = contents();
+                assert!(inside[..at as usize].iter().all(|byte| *byte == 0x77));
+                assert!(
+                    around.iter().all(|byte| *byte == 0x77),
+                    "{qp_type:?}, {at}, {len}"
+                );
+            });
+        }
+    }
 }
 
 // abi
