@@ -118,6 +118,8 @@ wire_enum! {
         BindCounterSet = 35,
         /// Query the counters of a counter set.
         QueryCounterSet = 36,
+        /// Set state and MTU of a port's network device.
+        SetPort = 37,
     }
 }
 

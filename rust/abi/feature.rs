@@ -61,6 +61,9 @@ wire_enum! {
         /// `VIRTIO_RDMA_F_COUNTER_SETS`: a counter set counts the events of the QPs that are bound
         /// to it ([`CmdBindCounterSet`](super::ctrl::CmdBindCounterSet)).
         CounterSets = 14,
+        /// `VIRTIO_RDMA_F_PORT_STATE`: the driver tells the device state and MTU of the port's
+        /// network device ([`CmdSetPort`](super::ctrl::CmdSetPort)).
+        PortState = 15,
     }
 }
 
@@ -93,6 +96,7 @@ impl Feature {
             Self::Peers => "peers",
             Self::CqModeration => "cq-moderation",
             Self::CounterSets => "counter-sets",
+            Self::PortState => "port-state",
         }
     }
 
@@ -161,6 +165,7 @@ impl Command {
             | Self::DestroyCounterSet
             | Self::BindCounterSet
             | Self::QueryCounterSet => Some(Feature::CounterSets),
+            Self::SetPort => Some(Feature::PortState),
             _ => None,
         }
     }

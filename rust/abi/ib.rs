@@ -88,6 +88,18 @@ impl Mtu {
     pub const fn bytes(self) -> u32 {
         128 << self.value()
     }
+
+    /// Bytes of the longest headers of a packet in an Ethernet payload: IPv6, UDP, BTH, AtomicETH,
+    /// ImmDt and ICRC (IBTA A17.5.1).
+    const HEADERS: u32 = 40 + 8 + 12 + 28 + 4 + 4;
+
+    /// The largest path MTU whose packets fit an Ethernet MTU of `bytes`, or the smallest one if
+    /// none fits.
+    pub fn within(bytes: u32) -> Self {
+        let fits = |mtu: &&Self| mtu.bytes() + Self::HEADERS <= bytes;
+        let fitting = Self::ALL.iter().rev().find(fits);
+        fitting.copied().unwrap_or(Self::Mtu256)
+    }
 }
 
 wire_enum! {

@@ -756,6 +756,11 @@ struct virtio_rdma_counter_set_config {
  * (struct virtio_rdma_cmd_bind_counter_set).
  */
 #define VIRTIO_RDMA_F_COUNTER_SETS 14
+/*
+ * VIRTIO_RDMA_F_PORT_STATE: the driver tells the device state and MTU of the port's network
+ * device (struct virtio_rdma_cmd_set_port).
+ */
+#define VIRTIO_RDMA_F_PORT_STATE 15
 
 /* Bytes of a cache line: the alignment of words and of order. */
 #define VIRTIO_RDMA_CACHE_LINE 64
@@ -943,6 +948,8 @@ struct virtio_rdma_event {
 #define VIRTIO_RDMA_CMD_BIND_COUNTER_SET 35
 /* Query the counters of a counter set. */
 #define VIRTIO_RDMA_CMD_QUERY_COUNTER_SET 36
+/* Set state and MTU of a port's network device. */
+#define VIRTIO_RDMA_CMD_SET_PORT 37
 
 /*
  * Response byte of a failed command. The numbers are those of Linux on most architectures
@@ -1007,6 +1014,18 @@ struct virtio_rdma_rsp_query_port {
 	__le16 active_speed;
 	__u8 phys_state;
 	__u8 reserved[128];
+} __attribute__((packed));
+
+/**
+ * struct virtio_rdma_cmd_set_port - SET_PORT. Needs PortState
+ * @port: port
+ * @state: state of the network device, Down or Active
+ * @mtu: MTU of the network device in bytes
+ */
+struct virtio_rdma_cmd_set_port {
+	__u8 port;
+	__u8 state;
+	__le32 mtu;
 } __attribute__((packed));
 
 /**

@@ -52,6 +52,20 @@ wire_struct! {
 request!(CmdQueryPort, QueryPort, RspQueryPort);
 
 wire_struct! {
+    /// SET_PORT. Needs [`Feature::PortState`](super::super::feature::Feature::PortState).
+    pub struct CmdSetPort: 6 {
+        /// Port.
+        0 => port: u8,
+        /// State of the network device, [`PortState::Down`](super::super::ib::PortState::Down) or
+        /// [`PortState::Active`](super::super::ib::PortState::Active).
+        1 => state: u8,
+        /// MTU of the network device in bytes.
+        2 => mtu: u32,
+    }
+}
+request!(CmdSetPort, SetPort, Empty);
+
+wire_struct! {
     /// `struct cmd_query_pkey`.
     pub struct CmdQueryPkey: 6 {
         /// Port.

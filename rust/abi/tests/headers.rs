@@ -113,6 +113,7 @@ fn of_rust() -> (Numbers, BTreeSet<String>) {
         event::Event,
         ctrl::CmdQueryPort,
         ctrl::RspQueryPort,
+        ctrl::CmdSetPort,
         ctrl::CmdQueryPkey,
         ctrl::RspQueryPkey,
         ctrl::CmdAddGid,

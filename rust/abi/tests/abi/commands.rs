@@ -15,11 +15,11 @@ use virtio_rdma_abi::ctrl::{
     CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
     CmdModifyCq, CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey,
     CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, CreateFlags,
-    Empty, NotifyFlags, PageListDepth, ReregFlags, RspAllocMw, RspCreateCounterSet, RspCreateCq,
-    RspCreatePd, RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey,
-    RspQueryPort, RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST,
-    MAX_RESPONSE, RESPONSE_OK,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetPort, CmdSetRateLimit, Command, ControlCommand,
+    CreateFlags, Empty, NotifyFlags, PageListDepth, ReregFlags, RspAllocMw, RspCreateCounterSet,
+    RspCreateCq, RspCreatePd, RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters,
+    RspQueryPkey, RspQueryPort, RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE,
+    MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
@@ -110,7 +110,7 @@ fn guid_of_a_mac_address() {
     assert_eq!(mac_from_eui64([0x50, 0x54, 0, 0xff, 0xff, 9, 0, 1]), None);
 }
 
-// abi
+// abi
 #[test]
 fn port_and_tables() {
     check(CmdQueryPort { port: 1 }, "01");
@@ -133,6 +133,14 @@ fn port_and_tables() {
             reserved: [0; 128],
         },
         &format!("04 05 03 dc050000 00010000 00000100 00000080 01000000 02000000 0300 02 2001 05 {reserved}"),
+    );
+    check(
+        CmdSetPort {
+            port: 1,
+            state: 4,
+            mtu: 1500,
+        },
+        "01 04 dc050000",
     );
     check(
         CmdQueryPkey {
@@ -741,7 +749,8 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdDestroyCounterSet>(), (34, 0));
     assert_eq!(pair::<CmdBindCounterSet>(), (35, 0));
     assert_eq!(pair::<CmdQueryCounterSet>(), (36, 224));
-    assert_eq!(Command::ALL.len(), 36);
+    assert_eq!(pair::<CmdSetPort>(), (37, 0));
+    assert_eq!(Command::ALL.len(), 37);
     // Modify QP has the longest request, Query Counters the longest response. Each is preceded by
     // one byte.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 225));

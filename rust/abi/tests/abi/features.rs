@@ -8,7 +8,7 @@ use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, WrOpcode};
 
 /// Number, name and constant of each feature. Other implementations depend on them.
-const NUMBERS: [(u32, &str, &str); 15] = [
+const NUMBERS: [(u32, &str, &str); 16] = [
     (0, "ring-addr", "VIRTIO_RDMA_F_RING_ADDR"),
     (1, "mr-pages", "VIRTIO_RDMA_F_MR_PAGES"),
     (2, "reg-pages", "VIRTIO_RDMA_F_REG_PAGES"),
@@ -24,6 +24,7 @@ const NUMBERS: [(u32, &str, &str); 15] = [
     (12, "peers", "VIRTIO_RDMA_F_PEERS"),
     (13, "cq-moderation", "VIRTIO_RDMA_F_CQ_MODERATION"),
     (14, "counter-sets", "VIRTIO_RDMA_F_COUNTER_SETS"),
+    (15, "port-state", "VIRTIO_RDMA_F_PORT_STATE"),
 ];
 
 #[test]
@@ -31,7 +32,7 @@ fn numbers_and_names_are_those_of_the_specification() {
     let numbers = Feature::ALL.iter().map(|f| (f.bit(), f.name()));
     let expected = NUMBERS.iter().map(|&(bit, name, _)| (bit, name));
     assert!(numbers.eq(expected));
-    assert_eq!(Features::ALL.0, 0x7fff);
+    assert_eq!(Features::ALL.0, 0xffff);
 }
 
 /// The table in `abi.md` and the list of `--withhold` name all features of the device type, and no
@@ -121,6 +122,7 @@ fn commands_come_and_go_with_features() {
             Feature::Peers => more(feature, &[31], &[]),
             Feature::CqModeration => more(feature, &[32], &[]),
             Feature::CounterSets => more(feature, &[33, 34, 35, 36], &[]),
+            Feature::PortState => more(feature, &[37], &[]),
             Feature::MrPages | Feature::GidVlan | Feature::AtomicWrite | Feature::Flush => {
                 more(feature, &[], &[]);
             }

@@ -45,7 +45,7 @@ macro_rules! values {
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
-    values!(Command: u8 = 1..=36);
+    values!(Command: u8 = 1..=37);
     values!(Errno: u8 = [1, 5, 12, 14, 16, 17, 22, 95, 98]);
     values!(PortState: u8 = 0..=5);
     values!(PortPhysState: u8 = 1..=7);

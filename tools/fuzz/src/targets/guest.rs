@@ -10,7 +10,7 @@ mod typed;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
-use virtio_rdma_abi::ib::{QpState, QpType};
+use virtio_rdma_abi::ib::{QpState, QpType, PORT};
 use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 use virtio_rdma_abi::ring::{Doorbell, RingKind};
 use virtio_rdma_ring::RingMemory;
@@ -196,7 +196,14 @@ impl<'w> Guest<'w> {
                     self.vm.device.reset();
                     self.vm.device.set_features(Features::ALL);
                 }
-                3 => self.vm.device.set_link(input.any()),
+                3 => {
+                    let told: u8 = input.any();
+                    self.vm.device.set_link(told & 1 != 0);
+                    if told >= 0xe0 {
+                        let (port, state, mtu) = (PORT, (told >> 2) & 7, u32::from(told) << 5);
+                        let _ = self.vm.call(CmdSetPort { port, state, mtu });
+                    }
+                }
                 4 => {
                     let state = input.of(&[QpState::Err, QpState::Reset]);
                     // The honest peer may change the state of its own QP at any time.

@@ -32,9 +32,6 @@ pub(crate) const MR_PAGE_SHIFTS: RangeInclusive<u8> = MR_PAGE_SHIFT..=30;
 /// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms. Long, since workers share CPUs with the
 /// VMs.
 const ACK_DELAY: u8 = 15;
-/// Largest overhead of a packet in an Ethernet payload, in bytes: IPv6, UDP, BTH, AtomicETH, ImmDt
-/// and ICRC (IBTA A17.5.1).
-const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
 /// Maximum number of QPs, and of CQs, in RFC mode, in which each queue takes a virtqueue.
 const RFC_QUEUES: u32 = 64;
 /// Maximum number of entries of an SQ or RQ, and of a CQ, in RFC mode.
@@ -326,13 +323,7 @@ impl DeviceConfig {
 
     /// Largest path MTU whose packets fit the port's Ethernet MTU.
     pub(crate) fn path_mtu(&self) -> Mtu {
-        let fits = |mtu: &&Mtu| mtu.bytes() + ROCE_OVERHEAD <= self.mtu;
-        Mtu::ALL
-            .iter()
-            .rev()
-            .find(fits)
-            .copied()
-            .unwrap_or(Mtu::Mtu256)
+        Mtu::within(self.mtu)
     }
 
     /// Bytes of the largest MR: all pages, of 4 KiB each.

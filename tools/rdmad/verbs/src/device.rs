@@ -17,7 +17,7 @@ use roce::FramePort;
 use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::feature::{Feature, Features};
-use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
+use virtio_rdma_abi::ib::{AsyncEvent, Mtu, QpState, GSI_QPN, PORT};
 use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, PortId, Qpn, Srqn};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::Doorbell;
@@ -31,6 +31,7 @@ use crate::error::Result;
 use crate::event::{EventQueue, EventQueues, EventSource};
 use crate::gid::GidTable;
 use crate::heard::Heard;
+use crate::link::Link;
 use crate::memory::MrTable;
 use crate::moderation::Deadlines;
 use crate::multicast::Groups;
@@ -94,7 +95,7 @@ pub struct Device {
     features: AtomicU64,
     /// Whether the device has failed: its objects are not used until the next reset.
     failed: AtomicBool,
-    link: AtomicBool,
+    pub(crate) link: Link,
     pub(crate) control: CachePadded<Mutex<()>>,
     pub(crate) pds: Table<Pdn, Pd>,
     pub(crate) mrs: MrTable,
@@ -221,7 +222,7 @@ impl Device {
                 virtqueues: queues,
                 features: AtomicU64::new(0),
                 failed: AtomicBool::new(false),
-                link: AtomicBool::new(false),
+                link: Link::new(),
                 control: CachePadded::new(Mutex::new(())),
                 pds: Table::new(secret, 1..limits.max_pd + 1),
                 mrs: MrTable::new(
@@ -427,9 +428,9 @@ impl Device {
         }
     }
 
-    /// Sets the link up or down, and sends the port event.
+    /// Sets the link up or down. Sends the port event, unless the guest's network device is down.
     pub fn set_link(&self, up: bool) {
-        if self.link.swap(up, Ordering::AcqRel) != up {
+        if self.link.set_switch(up) {
             let event = if up {
                 AsyncEvent::PortActive
             } else {
@@ -457,6 +458,7 @@ impl Device {
         self.features.store(0, Ordering::Release);
         self.destroy_all();
         self.events.clear();
+        self.link.reset();
         self.rfc_queues.renew_all();
         self.failed.store(false, Ordering::Release);
         drop(control);
@@ -527,8 +529,16 @@ impl Device {
         &*self.virtqueues
     }
 
+    /// Whether the port sends and receives.
+    #[inline]
     pub(crate) fn link_is_up(&self) -> bool {
-        self.link.load(Ordering::Acquire)
+        self.link.is_up()
+    }
+
+    /// The present path MTU of the port.
+    #[inline]
+    pub(crate) fn path_mtu(&self) -> Mtu {
+        self.link.path_mtu(self.config.mtu)
     }
 
     /// Whether the driver provides the memory of queues.

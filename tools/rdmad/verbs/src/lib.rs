@@ -40,6 +40,7 @@ mod error;
 mod event;
 mod gid;
 mod heard;
+mod link;
 mod memory;
 mod moderation;
 mod multicast;

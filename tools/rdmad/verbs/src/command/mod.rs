@@ -21,8 +21,8 @@ use virtio_rdma_abi::ctrl::{
     CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
     CmdModifyCq, CmdModifyQp, CmdModifySrq, CmdQueryCounterSet, CmdQueryCounters, CmdQueryPkey,
     CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, ControlCommand, Empty,
-    RESPONSE_OK,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetPort, CmdSetRateLimit, Command, ControlCommand,
+    Empty, RESPONSE_OK,
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::PORT;
@@ -66,6 +66,7 @@ impl Device {
         };
         match command {
             Command::QueryPort => call.run(|cmd: CmdQueryPort| self.query_port(cmd)),
+            Command::SetPort => call.run(|cmd: CmdSetPort| self.set_port(cmd)),
             Command::CreateCq if self.has_own_rings() => {
                 call.run(|cmd: CmdCreateCqRing| self.create_cq_ring(cmd))
             }

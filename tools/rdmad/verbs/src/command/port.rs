@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! QUERY_PORT, QUERY_PKEY.
+//! QUERY_PORT, SET_PORT, QUERY_PKEY.
 
 use std::sync::atomic::Ordering;
 
-use virtio_rdma_abi::ctrl::{CmdQueryPkey, CmdQueryPort, RspQueryPkey, RspQueryPort};
+use virtio_rdma_abi::ctrl::{
+    CmdQueryPkey, CmdQueryPort, CmdSetPort, Empty, RspQueryPkey, RspQueryPort,
+};
 use virtio_rdma_abi::ib::{Mtu, PortCaps, PortPhysState, PortState, DEFAULT_PKEY};
 use virtio_rdma_abi::wire::Wire;
 
-use super::require_port;
-use crate::error::{require, Result};
+use super::{require_port, DONE};
+use crate::error::{require, Errno, Result};
 use crate::Device;
 
 /// Entries of the P_Key table: only the default partition.
@@ -27,7 +29,7 @@ impl Device {
         Ok(RspQueryPort {
             state: state.value(),
             max_mtu: Mtu::Mtu4096.value(),
-            active_mtu: config.path_mtu().value(),
+            active_mtu: self.path_mtu().value(),
             phys_mtu: config.mtu,
             port_cap_flags: PortCaps::CM_SUP,
             gid_tbl_len: config.limits.max_gids.into(),
@@ -40,6 +42,20 @@ impl Device {
             phys_state: phys_state.value(),
             ..RspQueryPort::ZERO
         })
+    }
+
+    /// Takes over state and MTU of the guest's network device. On return no turn goes on with the
+    /// former ones.
+    pub(super) fn set_port(&self, cmd: CmdSetPort) -> Result<Empty> {
+        require_port(cmd.port)?;
+        let up = match PortState::try_from(cmd.state) {
+            Ok(PortState::Active) => true,
+            Ok(PortState::Down) => false,
+            _ => return Err(Errno::INVAL),
+        };
+        self.link.set_netdev(up, cmd.mtu);
+        self.runtime().scheduler.quiesce.synchronize();
+        Ok(DONE)
     }
 
     pub(super) fn query_pkey(&self, cmd: CmdQueryPkey) -> Result<RspQueryPkey> {

@@ -48,7 +48,7 @@ pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Resu
     }
     if has(QpAttrMask::PATH_MTU) {
         let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
-        require(mtu <= device.config().path_mtu())?;
+        require(mtu <= device.path_mtu())?;
     }
     Ok(())
 }

@@ -161,7 +161,7 @@ impl Qp {
             rate: send.attr.rate_limit,
             burst,
             packet: match packet {
-                0 => device.config().path_mtu().bytes(),
+                0 => device.path_mtu().bytes(),
                 given => given.into(),
             },
         };

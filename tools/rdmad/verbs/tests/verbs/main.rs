@@ -29,6 +29,7 @@ mod moderation;
 mod own_rings;
 mod panics;
 mod polling;
+mod port_state;
 mod registration;
 mod registration_again;
 mod resize;

@@ -63,7 +63,7 @@ impl<'a> SendTurn<'a> {
         view: &'a DmaView,
         budget: &'a TurnBudget<'a>,
     ) -> Self {
-        let mtu = device.config().path_mtu().bytes();
+        let mtu = device.path_mtu().bytes();
         Self {
             qp,
             device,

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The link of a port: its state and the MTU of the guest's network device.
+
+use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+
+use virtio_rdma_abi::ib::Mtu;
+
+/// The switch has the link up.
+const SWITCH: u8 = 1;
+/// The guest's network device is up.
+const NETDEV: u8 = 2;
+/// The link is up.
+const UP: u8 = SWITCH | NETDEV;
+
+/// The link of a port. It is up while both the switch and the guest's network device are up.
+#[derive(Debug)]
+pub(crate) struct Link {
+    state: AtomicU8,
+    /// MTU of the guest's network device.
+    mtu: AtomicU32,
+}
+
+impl Link {
+    /// A link that the switch has down. Unless the driver tells otherwise, the network device is up
+    /// and has any MTU.
+    pub(crate) fn new() -> Self {
+        Self {
+            state: AtomicU8::new(NETDEV),
+            mtu: AtomicU32::new(u32::MAX),
+        }
+    }
+
+    /// Whether the link is up.
+    #[inline]
+    pub(crate) fn is_up(&self) -> bool {
+        self.state.load(Ordering::Acquire) == UP
+    }
+
+    /// The largest path MTU whose packets fit both the network device's MTU and `own`, the port's.
+    #[inline]
+    pub(crate) fn path_mtu(&self, own: u32) -> Mtu {
+        Mtu::within(self.mtu.load(Ordering::Relaxed).min(own))
+    }
+
+    /// Sets the switch's state. Returns whether the link went up or down by this.
+    pub(crate) fn set_switch(&self, up: bool) -> bool {
+        self.set(SWITCH, up)
+    }
+
+    /// Sets state and MTU of the network device.
+    pub(crate) fn set_netdev(&self, up: bool, mtu: u32) {
+        self.mtu.store(mtu, Ordering::Relaxed);
+        self.set(NETDEV, up);
+    }
+
+    /// Forgets what the driver told.
+    pub(crate) fn reset(&self) {
+        self.set_netdev(true, u32::MAX);
+    }
+
+    fn set(&self, bit: u8, up: bool) -> bool {
+        let old = match up {
+            true => self.state.fetch_or(bit, Ordering::AcqRel),
+            false => self.state.fetch_and(!bit, Ordering::AcqRel),
+        };
+        let was_set = old & bit != 0;
+        was_set != up && old | bit == UP
+    }
+}
