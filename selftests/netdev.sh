@@ -52,6 +52,15 @@ test_down_and_up() {
 	traffic
 }
 
+# While its network device is down, the port sends nothing.
+test_down_is_silent() {
+	has_feature 15 || skip "the device is not told"
+	start_server
+	client client vm2 port_down
+	restore
+	traffic
+}
+
 test_rename() {
 	ip link set eth0 down
 	ip link set eth0 name wire0
@@ -65,14 +74,14 @@ test_rename() {
 
 test_mtu() {
 	mtu_is 1024
-	# The longest headers take 92 bytes of the network device's MTU.
-	ip link set eth0 mtu 1115
+	# The longest headers take 96 bytes of the network device's MTU.
+	ip link set eth0 mtu 1119
 	until_ok 10 mtu_is 512
-	ip link set eth0 mtu 1116
+	ip link set eth0 mtu 1120
 	until_ok 10 mtu_is 1024
-	ip link set eth0 mtu 603
+	ip link set eth0 mtu 607
 	until_ok 10 mtu_is 256
-	ip link set eth0 mtu 604
+	ip link set eth0 mtu 608
 	until_ok 10 mtu_is 512
 	ip link set eth0 mtu 1500
 	until_ok 10 mtu_is 1024
@@ -143,5 +152,5 @@ test_port_of_a_bond() {
 	traffic
 }
 
-run_tests test_down_and_up test_rename test_mtu test_removed_and_back test_twins \
+run_tests test_down_and_up test_down_is_silent test_rename test_mtu test_removed_and_back test_twins \
 	test_dormant_link test_port_of_a_bond

@@ -22,6 +22,7 @@
 # - does not block the loopback of multicast groups
 # - does not register DMA buffers
 # - does not re-register regions
+# - takes path MTUs and datagrams that are longer than the port's MTU
 # - includes the headers of a FLUSH twice in its ICRC, unlike any other device
 # - accepts a resize of a QP's queues and ignores it
 # - has no rate limits
@@ -38,7 +39,8 @@
 # - sends each Q_Key unchanged, even with its top bit set
 # - has address vectors of another layout than the test forges
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
-	error_recv_without_local_write error_recv_too_short error_invalidate_user_key
+	error_recv_without_local_write error_recv_too_short error_recv_beyond_region
+	error_invalidate_user_key datagram_too_long state_bad_transitions
 	atomic_beside_the_processor
 	extended_control extended_destination extended_parent_domain extended_refusals
 	group_without_echo dmabuf_udmabuf

@@ -50,6 +50,15 @@ pub struct DeviceAttr {
     pub flags: u32,
 }
 
+/// State of a port.
+#[derive(Clone, Copy, Debug)]
+pub struct PortAttr {
+    /// State, `enum ibv_port_state`.
+    pub state: u32,
+    /// Largest path MTU in use, `enum ibv_mtu`.
+    pub active_mtu: u32,
+}
+
 impl Context {
     /// Opens the device called `name`.
     pub fn open(name: &str) -> Result<Rc<Self>> {
@@ -113,6 +122,22 @@ impl Context {
             max_mw: attr.max_mw.try_into()?,
             max_srq_wr: attr.max_srq_wr.try_into()?,
             flags: attr.device_cap_flags,
+        })
+    }
+
+    /// The state of the only port.
+    pub fn port(&self) -> Result<PortAttr> {
+        let mut attr = MaybeUninit::<ffi::ibv_port_attr>::zeroed();
+        // SAFETY: The context is open, and all-zero bytes are a valid ibv_port_attr. The call fills
+        // the older structure, of which the newer one is an extension.
+        let attr = unsafe {
+            check(ffi::ibv_query_port(self.raw(), 1, attr.as_mut_ptr().cast()))
+                .context("query port")?;
+            attr.assume_init()
+        };
+        Ok(PortAttr {
+            state: attr.state,
+            active_mtu: attr.active_mtu,
         })
     }
 

@@ -116,6 +116,28 @@ pub fn messages(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
+/// A message that is longer than the port's MTU is not sent.
+// abi: R-713
+pub fn too_long(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    if session.active() {
+        let mtu = 128 << session.context.port()?.active_mtu;
+        let mr = end.memory(mtu + 1)?;
+        let ah = to_peer(&end)?;
+        let sges = [mr.sge(0, mtu + 1)];
+        end.qp.send(&SendWr {
+            to: Some(To {
+                ah: &ah,
+                qpn: end.path.qpn,
+                qkey: QKEY,
+            }),
+            ..SendWr::new(1, Op::Send, &sges)
+        })?;
+        end.sent()?.expect(ffi::IBV_WC_LOC_LEN_ERR)?;
+    }
+    session.peer.meet()
+}
+
 /// Sends messages by `bad`, which the receiver must drop, and then a valid message. Checks that
 /// only the valid one is received.
 fn only_the_last_arrives(

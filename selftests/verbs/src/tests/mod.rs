@@ -17,6 +17,7 @@ mod limits;
 mod memory;
 mod pacing;
 mod placement;
+mod ports;
 mod queues;
 mod scattered;
 mod sges;
@@ -72,6 +73,7 @@ pub const ALL: &[Test] = &[
     test("sge_none", sges::none),
     test("sge_none_inline", sges::none_inline),
     test("datagram_messages", datagrams::messages),
+    test("datagram_too_long", datagrams::too_long),
     test("datagram_wrong_qkey", datagrams::wrong_qkey),
     test("datagram_no_such_qp", datagrams::no_such_qp),
     test("datagram_no_receive", datagrams::no_receive),
@@ -221,6 +223,7 @@ pub const ALL: &[Test] = &[
     special("memory_gigabytes", memory::gigabytes),
     special("dmabuf_moves", dmabufs::moves),
     special("limits", limits::limits),
+    special("port_down", ports::down),
     special("scattered_rings", scattered::rings),
     special("soak", soak::soak),
     special("quiet", soak::quiet),

@@ -162,6 +162,7 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
         );
         Ok(())
     };
+    let active_mtu = session.context.port()?.active_mtu;
     invalid("RESET to RTR", qp.rtr(&path), ffi::IBV_QPS_RESET)?;
     invalid("RESET to RTS", qp.rts(&timing), ffi::IBV_QPS_RESET)?;
     let sge = crate::rdma::Mr::new(&pd, 64, access::ALL)?;
@@ -171,6 +172,11 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
     );
     qp.init(access::ALL)?;
     invalid("INIT to RTS", qp.rts(&timing), ffi::IBV_QPS_INIT)?;
+    let wide = Path {
+        mtu: active_mtu + 1,
+        ..path
+    };
+    invalid("a larger path MTU", qp.rtr(&wide), ffi::IBV_QPS_INIT)?;
     let no_gid = Path {
         gid_index: 255,
         ..path

@@ -5,6 +5,10 @@
 use super::{
     gid::GidCommands,
     port,
+    port_state::{
+        PortState,
+        Teller, //
+    },
     resource_limit::ResourceLimit, //
 };
 use crate::{
@@ -45,6 +49,10 @@ use crate::{
             PageList, //
         },
         user_memory::total_pages, //
+    },
+    sync::{
+        periodic::Periodic,
+        reclaim_queue::ReclaimQueue, //
     },
     targets::{
         EventRegistration,
@@ -99,6 +107,7 @@ pub(super) struct IbDevice {
     /// Limits the pages of rings of all processes together, with or without cgroups. The kernel
     /// can't reclaim these pages; a memory cgroup limits only the pages of its own processes.
     pub(super) ring_pages: Arc<ResourceLimit>,
+    pub(super) port_state: PortState,
 }
 
 #[vtable]
@@ -236,6 +245,7 @@ impl Verbs {
                 gids: GidCommands::new()?,
                 ahs,
                 ring_pages,
+                port_state: PortState::new()?,
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;
@@ -255,8 +265,13 @@ impl Verbs {
 
     /// The port as the owner of its network device.
     pub(crate) fn port(&self) -> Result<Arc<dyn PortOwner>> {
-        let port = Port(self.registration.device().clone());
-        Ok(Arc::new(port, GFP_KERNEL)?)
+        let device = self.registration.device();
+        let queue = ReclaimQueue::new(c"virtio_rdma_port")?;
+        let port = pin_init!(Port {
+            device: device.clone(),
+            teller <- Teller::new(queue, device.clone()),
+        });
+        Ok(Arc::pin_init(port, GFP_KERNEL)?)
     }
 }
 
@@ -284,21 +299,28 @@ impl EventTarget for PortEvents {
 }
 
 /// The port, as the owner of its network device.
-struct Port(rdma::DeviceRef<IbDevice>);
+#[pin_data]
+struct Port {
+    device: rdma::DeviceRef<IbDevice>,
+    #[pin]
+    teller: Periodic<Teller>,
+}
 
 impl PortOwner for Port {
     fn set_netdev(&self, netdev: Option<&net::device::Device>) -> Result {
-        self.0.set_netdev(PORT.into(), netdev)
+        let set = self.device.set_netdev(PORT.into(), netdev);
+        self.teller.hasten();
+        set
     }
 
-    /// Reports port events only for the members of a bond: `ib_core` itself reports the events of
-    /// other network devices. State and MTU need no update here, since queries read them from the
-    /// network device.
+    /// Tells the device. Reports port events only for the members of a bond: `ib_core` itself
+    /// reports the events of other network devices.
     fn netdev_changed(&self, netdev: &net::device::Device) {
+        self.teller.hasten();
         if !netdev.is_lag_port() {
             return;
         }
-        if let Some(device) = self.0.try_get() {
+        if let Some(device) = self.device.try_get() {
             device.dispatch_port_state(netdev);
         }
     }

@@ -8,7 +8,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`device`], [`port`], [`gid`] | the device as `ib_core` sees it |
+//! | [`device`], [`port`], [`port_state`], [`gid`] | the device as `ib_core` sees it, its port |
 //! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
 //! | [`mr`], [`dmabuf`], [`peer`], [`mw`] | MRs of all kinds of memory, memory windows |
 //! | [`user_ring`] | queues in rings of processes |
@@ -46,6 +46,7 @@ mod pages;
 mod pd;
 mod peer;
 mod port;
+mod port_state;
 mod qp;
 mod rate_limit;
 mod resource_limit;

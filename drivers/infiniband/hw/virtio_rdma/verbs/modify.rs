@@ -5,6 +5,7 @@
 use super::{
     device::IbDevice,
     mr,
+    port_state,
     rate_limit, //
 };
 use crate::{
@@ -164,6 +165,9 @@ impl ModifyQueuePairs for IbDevice {
         // These fields are valid only in a change of the rate limit.
         if shape != ModifyQpReq::default() {
             return Err(EINVAL);
+        }
+        if attr_mask.contains(ib::QpAttrMask::PATH_MTU) {
+            port_state::tell(qp.device())?;
         }
         let admitted = match device.limits().has(Feature::Flush) {
             true => mr::SUPPORTED | mr::FLUSHES,

@@ -2,7 +2,10 @@
 
 //! The port: its state, P_Keys and GIDs.
 
-use super::device::IbDevice;
+use super::{
+    device::IbDevice,
+    port_state, //
+};
 use crate::{
     abi::{
         ctrl::{
@@ -24,7 +27,6 @@ use crate::{
     ctrl::Failure,
     decode,
     device::Device,
-    net,
     rdma::{
         self,
         gid::{
@@ -41,10 +43,6 @@ use crate::{
     }, //
 };
 use kernel::prelude::*;
-
-/// Maximum number of bytes of a RoCEv2 packet around the payload: IPv6, UDP, BTH, the longest
-/// extension headers, ICRC.
-const MAX_HEADERS: u32 = 40 + 8 + 12 + 28 + 4;
 
 assert_same! {
     PortState::Nop => ib_port_state_IB_PORT_NOP,
@@ -99,18 +97,13 @@ pub(super) fn ask(device: &Device) -> Result<RspQueryPort> {
     decode::port::check(&response).map_err(|_| EIO)
 }
 
-/// The largest path MTU whose packets fit into frames of the network device.
-fn mtu_of(netdev: &net::device::Device) -> Mtu {
-    let payload = netdev.mtu().saturating_sub(MAX_HEADERS);
-    let fitting = Mtu::ALL.iter().rev().find(|mtu| mtu.bytes() <= payload);
-    fitting.copied().unwrap_or(Mtu::Mtu256)
-}
-
 impl Ports for IbDevice {
     /// Attributes of the port as the device reports them, with state and MTU limited by the network
     /// device.
     fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttr> {
         check_port(port)?;
+        // A device that cannot be told cannot be asked either.
+        let _ = port_state::tell(this);
         let mut response = match ask(&this.device) {
             Err(_) if !this.device.lifecycle().is_working() => RspQueryPort {
                 state: PortState::Down.value(),
@@ -121,7 +114,8 @@ impl Ports for IbDevice {
         let netdev = this.netdev(port);
         match &netdev {
             Some(netdev) if netdev.is_up() => {
-                response.active_mtu = response.active_mtu.min(mtu_of(netdev).value());
+                let mtu = Mtu::within(netdev.mtu());
+                response.active_mtu = response.active_mtu.min(mtu.value());
             }
             _ => response.state = PortState::Down.value(),
         }
