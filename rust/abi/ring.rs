@@ -16,6 +16,7 @@
 use super::cqe::CQ_SLOT_SHIFT;
 use super::ib::MASK_24;
 use super::number::{Cqn, Qpn, Srqn};
+use super::wqe::INLINE_OFFSET;
 
 /// Bytes of a cache line: the alignment of words and of `order`.
 pub const CACHE_LINE: u32 = 64;
@@ -201,6 +202,16 @@ pub const fn slot_shift_for(bytes: usize) -> Option<u8> {
         shift += 1;
     }
     None
+}
+
+/// Bytes of inline payload for which a slot of 2ⁿ bytes has room, at most `limit`.
+pub const fn inline_room(slot_shift: u8, limit: u32) -> u32 {
+    let room = (1u32 << slot_shift).saturating_sub(INLINE_OFFSET as u32);
+    if room < limit {
+        room
+    } else {
+        limit
+    }
 }
 
 wire_enum! {

@@ -130,6 +130,11 @@ impl PlannedRing {
         Ok(Self { layout, lent })
     }
 
+    /// The ring's layout.
+    pub fn layout(&self) -> RingLayout {
+        self.layout
+    }
+
     /// Whether the program lends the memory.
     pub fn is_lent(&self) -> bool {
         self.lent.is_some()

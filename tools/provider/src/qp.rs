@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::ring::inline_room;
 use virtio_rdma_abi::ring::slot_shift_for;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
@@ -119,17 +120,29 @@ impl Plan {
         let inline_size = INLINE_OFFSET + cap.max_inline_data as usize;
         let send_size = sq_wqe_size(cap.max_send_sge as usize).max(inline_size);
         let recv_size = rq_wqe_size(cap.max_recv_sge as usize);
+        let mut cap = *cap;
+        let send = planned_ring(cap.max_send_wr, send_size, shared, domain)?;
+        if let Some(ring) = &send {
+            // Some programs send small messages inline without requesting it.
+            let slot_shift = ring.layout().slot_shift();
+            cap.max_inline_data = inline_room(slot_shift, shared.limits.max_inline_data);
+        }
         Ok(Self {
             qp_type,
-            cap: *cap,
+            cap,
             opcodes,
-            send: planned_ring(cap.max_send_wr, send_size, shared, domain)?,
+            send,
             recv: match has_srq {
                 false => planned_ring(cap.max_recv_wr, recv_size, shared, domain)?,
                 // With an SRQ, the receive capabilities are ignored.
                 true => None,
             },
         })
+    }
+
+    /// Bytes of inline payload of a send work request, as many as a slot has room for.
+    pub fn max_inline(&self) -> u32 {
+        self.cap.max_inline_data
     }
 
     /// The request to the kernel module.

@@ -88,6 +88,7 @@ pub unsafe extern "C" fn create_qp_ex(
         Ok(both) => both,
         Err(error) => return errno::null(errno::number(&error)),
     };
+    attr.cap.max_inline_data = plan.max_inline();
     let mut command = CreateQpCommand::new(&plan.request());
     let mut response = Response::empty();
     // SAFETY: libibverbs' arguments are passed on, the QP stays in its place, and command and

@@ -250,9 +250,11 @@ fn the_first_error_is_told_at_the_end_and_nothing_is_posted() {
     refuse(libc::EINVAL, &|wr| {
         call!(wr.wr_set_sge_list(4, long.as_ptr()))
     });
-    let text = [0u8; 61];
-    let text = text.as_ptr().cast_mut().cast();
-    refuse(libc::EINVAL, &|wr| call!(wr.wr_set_inline_data(text, 61)));
+    let text = [0u8; MOST_INLINE as usize + 1];
+    let (text, length) = (text.as_ptr().cast_mut().cast(), text.len());
+    refuse(libc::EINVAL, &|wr| {
+        call!(wr.wr_set_inline_data(text, length))
+    });
     let huge = ffi::ibv_data_buf {
         addr: text,
         length: usize::MAX,

@@ -407,8 +407,8 @@ fn invalid_work_requests_are_refused() {
         });
     }
 
-    let payload = [0u8; 61];
-    let mut large = [sge(payload.as_ptr() as u64, 61, 0)];
+    let payload = [0u8; MOST_INLINE as usize + 1];
+    let mut large = [sge(payload.as_ptr() as u64, MOST_INLINE + 1, 0)];
     let mut wr = send_wr(1, ffi::IBV_WR_SEND, ffi::IBV_SEND_INLINE, &mut large);
     assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);
     let mut overflowing = [
@@ -481,6 +481,50 @@ fn capabilities_that_no_queue_has_are_refused() {
     assert_eq!(cq::ring_layout(u32::MAX, u32::MAX), None);
     assert_eq!(cq::ring_layout(1, 32_768).unwrap().slots(), 2);
     assert_eq!(cq::ring_layout(100, 32_768).unwrap().slots(), 128);
+}
+
+/// A QP takes as many inline bytes as its slots have room for, whether they were requested or not.
+#[test]
+fn inline_room_is_what_the_slots_have() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    // The longest WQE of a QP: its SGEs, or its inline payload behind 91 bytes.
+    for (sges, asked, room) in [
+        (0, 0, 37),
+        (1, 0, 37),
+        (1, 37, 37),
+        (1, 38, 165),
+        (3, 60, 165),
+        (16, 0, 421),
+        (1, 512, 512),
+    ] {
+        let cap = ffi::ibv_qp_cap {
+            max_send_sge: sges,
+            max_inline_data: asked,
+            ..CAP
+        };
+        let qp = qp(&shared, &cq, &cap, QPN);
+        let mut told = CAP;
+        qp.report(&mut told);
+        assert_eq!(told.max_inline_data, room, "{sges} SGEs, {asked} bytes");
+        let payload = [0u8; 513];
+        // The payload of a posted list is a SGE.
+        let fits = if sges == 0 { libc::EINVAL } else { 0 };
+        for (length, expected) in [(room, fits), (room + 1, libc::EINVAL)] {
+            let mut whole = [sge(payload.as_ptr() as u64, length, 0)];
+            let flags = ffi::IBV_SEND_INLINE;
+            let mut wr = send_wr(1, ffi::IBV_WR_SEND, flags, &mut whole);
+            assert_eq!(post_send(&qp, &mut wr).0, expected, "{length} bytes");
+        }
+    }
+    let none = ffi::ibv_qp_cap {
+        max_send_wr: 0,
+        max_inline_data: 5,
+        ..CAP
+    };
+    let mut told = CAP;
+    qp(&shared, &cq, &none, QPN).report(&mut told);
+    assert_eq!(told.max_inline_data, 5);
 }
 
 // abi

@@ -72,6 +72,7 @@ pub const ALL: &[Test] = &[
     test("sge_read", sges::read),
     test("sge_none", sges::none),
     test("sge_none_inline", sges::none_inline),
+    test("sge_inline_unasked", sges::inline_unasked),
     test("datagram_messages", datagrams::messages),
     test("datagram_too_long", datagrams::too_long),
     test("datagram_wrong_qkey", datagrams::wrong_qkey),

@@ -240,3 +240,42 @@ pub fn none_inline(session: &mut Session) -> Result<()> {
     }
     session.peer.meet()
 }
+
+/// Inline messages over QPs that did not request inline data: the QP reports as many bytes as its
+/// slots have room for, and takes them.
+pub fn inline_unasked(session: &mut Session) -> Result<()> {
+    let mut options = Options::default();
+    options.caps.send_sge = 1;
+    let end = Endpoint::connect(session, &options)?;
+    let room = end.qp.caps().inline as usize;
+    let mr = end.memory(4096)?;
+    if session.active() {
+        ensure!(room >= 16, "room for {room} bytes");
+        session.peer.say(&[room as u64])?;
+        for length in [1, 16, room] {
+            session.peer.meet()?;
+            let message = bytes(length as u64, length);
+            end.qp.send(&SendWr {
+                payload: Payload::Inline(&message),
+                ..SendWr::new(1, Op::Send, &[])
+            })?;
+            end.sent()?.ok()?;
+        }
+        let message = bytes(1, room + 1);
+        let more = SendWr {
+            payload: Payload::Inline(&message),
+            ..SendWr::new(1, Op::Send, &[])
+        };
+        ensure!(end.qp.send(&more).is_err(), "more than {room} bytes");
+    } else {
+        let [room] = session.peer.hear()?;
+        for length in [1, 16, room as usize] {
+            end.qp.recv(2, &[mr.sge(0, 4096)])?;
+            session.peer.meet()?;
+            ensure!(end.received()?.ok()?.bytes as usize == length);
+            let message = bytes(length as u64, length);
+            compare("inline message", &mr.read(0, length), &message)?;
+        }
+    }
+    session.peer.meet()
+}

@@ -25,6 +25,7 @@ use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_abi::wqe::AddressVector;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::SqHeader;
+use virtio_rdma_abi::wqe::INLINE_OFFSET;
 use virtio_rdma_provider::ah::Ah;
 use virtio_rdma_provider::arc::Arc;
 use virtio_rdma_provider::context::Shared;
@@ -73,6 +74,9 @@ pub const CAP: ffi::ibv_qp_cap = ffi::ibv_qp_cap {
     max_recv_sge: 2,
     max_inline_data: 60,
 };
+
+/// Bytes of inline payload that a slot of such a QP has room for.
+pub const MOST_INLINE: u32 = 256 - INLINE_OFFSET as u32;
 
 pub fn shared() -> Arc<Shared> {
     shared_with(ContextFlags::ALL)

@@ -25,6 +25,8 @@ use crate::{
             Srqn, //
         },
         ring::{
+            inline_room,
+            slot_shift_for,
             DoorbellKind,
             RingAddr,
             RingKind,
@@ -174,7 +176,12 @@ impl UserQueuePairs for IbDevice {
 fn in_rings(pd: &Pd<IbDevice>, init: &Init<'_>, consumer: QpConsumer) -> Result<NewQp<Qp>> {
     let ib_device = pd.device();
     let device = &ib_device.device;
-    let cap = cap(init);
+    let mut cap = cap(init);
+    let [(_, send_size), _] = sizes(&cap);
+    if let Some(slot_shift) = slot_shift_for(send_size).filter(|_| cap.max_send_wr != 0) {
+        let limit = device.limits().queues.max_inline_data;
+        cap.max_inline_data = inline_room(slot_shift, limit);
+    }
     let client = client(pd, init, &consumer);
     let shared = match init.srq() {
         Some(srq) => Some(SharedSource {
