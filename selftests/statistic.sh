@@ -131,8 +131,33 @@ test_withheld() {
 	stop_soak
 }
 
+# The counters that all devices have in sysfs: programs that collect them read every file, and fail
+# if one is missing. They count messages on both paths.
+test_standard_counters() {
+	local files=/sys/class/infiniband/${link%/*}/ports/1/counters name before after
+	for name in symbol_error link_error_recovery link_downed port_rcv_errors \
+		port_rcv_remote_physical_errors port_rcv_switch_relay_errors port_xmit_discards \
+		port_xmit_constraint_errors port_rcv_constraint_errors local_link_integrity_errors \
+		excessive_buffer_overrun_errors VL15_dropped port_xmit_wait port_xmit_data \
+		port_rcv_data port_xmit_packets port_rcv_packets unicast_xmit_packets \
+		unicast_rcv_packets multicast_xmit_packets multicast_rcv_packets; do
+		[[ $(<"$files/$name") =~ ^[0-9]+$ ]] || fail "$name"
+	done
+	for name in symbol_error port_xmit_discards multicast_rcv_packets; do
+		(($(<"$files/$name") == 0)) || fail "$name"
+	done
+	before=$(<"$files/port_xmit_packets")
+	pair -g ibv_rc_pingpong -n 300 -c
+	after=$(<"$files/port_xmit_packets")
+	echo "$before packets before, $after after"
+	((after >= before + 300))
+	# Data counts in units of 4 bytes; the messages have 4,096.
+	(($(<"$files/port_rcv_data") >= 300 * 1024))
+	[[ $(ibv_devinfo -v -d "$(device 1)") == *"max_vl_num:"*"1 (1)"* ]]
+}
+
 if ! has_feature 14; then
-	run_tests test_withheld
+	run_tests test_withheld test_standard_counters
 	exit
 fi
-run_tests test_manual test_automatic
+run_tests test_manual test_automatic test_standard_counters

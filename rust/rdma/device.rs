@@ -640,6 +640,7 @@ impl<T: Driver> Allocated<T> {
             if !config.port_counters {
                 (*device).ops.alloc_hw_port_stats = None;
                 (*device).ops.get_hw_stats = None;
+                (*device).ops.process_mad = None;
             }
             // The core needs all callbacks of counters of QPs, or none. It adds their values to
             // those of the port.

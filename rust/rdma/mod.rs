@@ -73,6 +73,7 @@ pub mod object;
 pub mod operations;
 pub mod page_list;
 pub mod pd;
+pub mod pma;
 pub mod port;
 pub mod qp;
 pub mod qp_attr;

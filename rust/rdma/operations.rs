@@ -16,6 +16,7 @@ use super::{
     multicast,
     mw,
     pd,
+    pma,
     port,
     qp,
     qp_attr,
@@ -266,6 +267,16 @@ impl<T: Driver> Operations<T> {
     {
         self.table.alloc_hw_port_stats = Some(stats::alloc::<T>);
         self.table.get_hw_stats = Some(stats::read::<T>);
+        self
+    }
+
+    /// Adds the standard counters of ports; see
+    /// [`Config::port_counters`](super::device::Config::port_counters).
+    pub const fn with_standard_counters(mut self) -> Self
+    where
+        T: pma::StandardCounters,
+    {
+        self.table.process_mad = Some(pma::process_mad::<T>);
         self
     }
 

@@ -130,6 +130,8 @@ pub(super) unsafe extern "C" fn query<T: Ports>(
         let to = unsafe { &mut *attr };
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
         to.set_ip_gids(1);
+        // An Ethernet port has one virtual lane.
+        to.max_vl_num = 1;
         copy_fields!(from => to; state, phys_state, max_mtu, active_mtu, phys_mtu, pkey_tbl_len,
             port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr, active_width, active_speed);
         Ok(0)

@@ -24,6 +24,10 @@ use crate::{
     rdma::{
         self,
         counter::QpCounters,
+        pma::{
+            StandardCounters,
+            StandardCounts, //
+        },
         qp::Qp,
         stats::{
             Counter,
@@ -62,6 +66,22 @@ impl PortCounters for IbDevice {
             *to = from;
         }
         Ok(())
+    }
+}
+
+/// A message that was transferred without packets counts as one packet.
+impl StandardCounters for IbDevice {
+    fn read_standard(this: &rdma::Device<Self>, port: u32) -> Result<StandardCounts> {
+        let port = check_port(port)?;
+        let counts = this.device.ctrl().exec(&CmdQueryCounters { port })?;
+        let sum = u64::wrapping_add;
+        Ok(StandardCounts {
+            xmit_bytes: sum(counts.tx_bytes, counts.direct_tx_bytes),
+            rcv_bytes: sum(counts.rx_bytes, counts.direct_rx_bytes),
+            xmit_packets: sum(counts.tx_packets, counts.direct_tx_messages),
+            rcv_packets: sum(counts.rx_packets, counts.direct_rx_messages),
+            rcv_errors: counts.bad_packets,
+        })
     }
 }
 

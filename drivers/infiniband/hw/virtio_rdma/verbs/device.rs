@@ -133,6 +133,7 @@ impl rdma::Driver for IbDevice {
         .with_shared_receive_queues()
         .with_cq_moderation()
         .with_qp_counters()
+        .with_standard_counters()
         .with_resource_details();
 
     fn query_device(this: &rdma::Device<Self>) -> DeviceAttr {
