@@ -131,6 +131,21 @@ test_dormant_link() {
 	traffic
 }
 
+# The switch of the host drops frames with another MAC address than the port's: the module says so,
+# and the network device works again with its own address.
+test_another_address() {
+	local own before
+	own=$(</sys/class/net/eth0/address)
+	warnings() { dmesg | grep -c "another MAC address than the port" || true; }
+	before=$(warnings)
+	ip link set eth0 address 52:54:00:99:99:99
+	warned() { (($(warnings) > before)); }
+	until_ok 10 warned
+	ip link set eth0 address "$own"
+	restore
+	traffic
+}
+
 # For a network device in a bond, the driver itself must report port events: ib_core does not.
 test_port_of_a_bond() {
 	modprobe bonding max_bonds=0
@@ -152,5 +167,5 @@ test_port_of_a_bond() {
 	traffic
 }
 
-run_tests test_down_and_up test_down_is_silent test_rename test_mtu test_removed_and_back test_twins \
-	test_dormant_link test_port_of_a_bond
+run_tests test_down_and_up test_down_is_silent test_rename test_mtu test_removed_and_back \
+	test_twins test_dormant_link test_another_address test_port_of_a_bond

@@ -29,6 +29,11 @@ __rust_helper const u8 *rust_helper_netdev_perm_addr(const struct net_device *de
 	return dev->perm_addr;
 }
 
+__rust_helper u8 rust_helper_netdev_addr_byte(const struct net_device *dev, unsigned int at)
+{
+	return READ_ONCE(dev->dev_addr[at]);
+}
+
 __rust_helper unsigned int rust_helper_netdev_mtu(const struct net_device *dev)
 {
 	return READ_ONCE(dev->mtu);

@@ -57,6 +57,22 @@ impl Device {
         Some(unsafe { *bindings::netdev_perm_addr(self.as_raw()).cast() })
     }
 
+    /// The present Ethernet address, if it is an Ethernet device. While the address changes, the
+    /// bytes may be of both addresses.
+    pub fn address(&self) -> Option<[u8; ETH_ALEN]> {
+        // SAFETY: By the type invariant.
+        if !unsafe { bindings::netdev_is_ethernet(self.as_raw()) } {
+            return None;
+        }
+        let mut address = [0; ETH_ALEN];
+        for (at, byte) in (0..).zip(&mut address) {
+            // SAFETY: By the type invariant. An Ethernet device has an address of this length, in
+            // memory that the core frees with the device.
+            *byte = unsafe { bindings::netdev_addr_byte(self.as_raw(), at) };
+        }
+        Some(address)
+    }
+
     /// The parent device; `None` for a virtual device.
     pub fn parent(&self) -> Option<&device::Device> {
         // SAFETY: By the type invariant.

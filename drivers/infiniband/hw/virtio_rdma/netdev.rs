@@ -109,6 +109,19 @@ impl NetdevBinding {
     }
 }
 
+impl NetdevBinding {
+    /// Warns of another address than the port's: the switch of the host may drop its frames.
+    fn check_address(&self, netdev: &net::device::Device) {
+        if self.address.is_some() && netdev.address() != self.address {
+            dev_warn!(
+                self.dev,
+                "the network device has another MAC address than the port: \
+                 the host drops its frames unless it allows this address\n"
+            );
+        }
+    }
+}
+
 impl NotifierOps for NetdevBinding {
     fn event(&self, event: Event, netdev: &net::device::Device) {
         let mut bound = self.bound.lock();
@@ -132,6 +145,7 @@ impl NotifierOps for NetdevBinding {
             Event::Up | Event::Down | Event::Change | Event::ChangeMtu if is_bound => {
                 self.owner.netdev_changed(netdev)
             }
+            Event::ChangeAddress if is_bound => self.check_address(netdev),
             _ => (),
         }
     }
