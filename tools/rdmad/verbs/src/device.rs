@@ -7,6 +7,7 @@ use std::result;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use budget::{Charge, MemoryBudget};
 use contain::contain;
@@ -36,7 +37,7 @@ use crate::memory::MrTable;
 use crate::moderation::Deadlines;
 use crate::multicast::Groups;
 use crate::pd::Pd;
-use crate::port_load::{PortLoad, QpLoad};
+use crate::port_load::{Outstanding, PortLoad, QpLoad};
 use crate::port_pace::{PortPacer, PortRates};
 use crate::qp::Qp;
 use crate::rfc_queues::RfcQueues;
@@ -652,17 +653,30 @@ impl Device {
         load: &mut QpLoad,
         packets: u32,
     ) -> result::Result<(), Lane> {
-        let is_next = || qp.is_next.swap(false, Ordering::AcqRel);
-        let may_book = !self.blocked.has(self.responses) || is_next();
-        let booked = may_book && self.load.book(load, packets);
+        // Taken even if no other QP waits: the QP may book before others only once.
+        let is_next = qp.is_next.swap(false, Ordering::AcqRel);
+        let may_book = is_next || !self.blocked.has(self.responses);
+        // A retransmission does not wait: it would no longer count as outstanding meanwhile.
+        let booked = load.covers(packets) || may_book && self.load.book(load, packets);
         booked.then_some(()).ok_or(self.responses)
     }
 
-    /// Records the outstanding responses of a QP, and whether it has unacknowledged packets.
-    pub(crate) fn settle_load(&self, load: &mut QpLoad, responses: u32, is_busy: bool) {
-        if !self.load.settle(load, responses, is_busy) {
-            return;
+    /// Records the packets of a QP that its peer has yet to answer at `now`.
+    pub(crate) fn settle_load(&self, load: &mut QpLoad, now: Instant, outstanding: Outstanding) {
+        if self.load.settle(load, now, outstanding) {
+            self.load_has_fallen();
         }
+    }
+
+    /// Removes the load of a QP that stops.
+    pub(crate) fn release_load(&self, load: &mut QpLoad) {
+        if self.load.release(load) {
+            self.load_has_fallen();
+        }
+    }
+
+    /// Wakes the next QP that waits for room for responses, if there is room.
+    fn load_has_fallen(&self) {
         // A QP that is added to the set after this fence finds the room itself.
         fence(Ordering::SeqCst);
         if self.blocked.has(self.responses) && self.load.has_room() {

@@ -190,6 +190,12 @@ impl<L> Requester<L> {
         self.una < self.next
     }
 
+    /// Number of packets that the peer has ever acknowledged. Packets of a READ are acknowledged by
+    /// their responses.
+    pub fn acknowledged(&self) -> u64 {
+        self.una
+    }
+
     /// Queues a work request. Returns it if there is no room or the connection has ended. A work
     /// request that is too long is queued to fail, as by [`post_failed`](Self::post_failed). If
     /// `max_rd_atomic` is 0, READs, atomic operations and FLUSHes are queued to fail too.

@@ -12,6 +12,7 @@ use virtio_rdma_abi::ib::QpType;
 use virtio_rdma_abi::qp::QpAttr;
 
 use super::attr;
+use crate::port_load::Outstanding;
 use crate::wqe::{Fetched, PostedRecv, PostedSend};
 
 /// Proof that the requester waits for an acknowledgement by the peer. The QP gets a turn when the
@@ -132,12 +133,15 @@ impl Requester {
         }
     }
 
-    /// Number of packets of outstanding responses, apart from acknowledgements, and whether packets
-    /// are unacknowledged.
-    pub(super) fn load(&self) -> (u32, bool) {
+    /// The packets that the peer has yet to answer.
+    pub(super) fn outstanding(&self) -> Outstanding {
         match self {
-            Self::Rc(requester) => (requester.requested(), requester.is_unacknowledged()),
-            Self::Uc(_) => (0, false),
+            Self::Rc(requester) => Outstanding {
+                responses: requester.requested(),
+                is_busy: requester.is_unacknowledged(),
+                acknowledged: requester.acknowledged(),
+            },
+            Self::Uc(_) => Outstanding::default(),
         }
     }
 

@@ -41,6 +41,7 @@ mod stepped;
 mod steps;
 mod switch;
 mod turns;
+mod unanswered;
 mod windows;
 
 /// These tests use own rings. The test program `rfc` runs many of them with virtqueues.

@@ -148,7 +148,7 @@ impl SendSide {
     fn deadline(&self) -> Option<Instant> {
         let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
         let requester = self.requester.as_ref().and_then(Requester::next_deadline);
-        [transfer, requester, self.io.paced]
+        [transfer, requester, self.io.paced, self.io.load.deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -171,15 +171,15 @@ impl SendSide {
     }
 
     /// Records the load of the requester.
-    pub(crate) fn settle_load(&mut self, device: &Device) {
-        let requester = self.requester.as_ref();
-        let (responses, is_busy) = requester.map_or((0, false), Requester::load);
-        device.settle_load(&mut self.io.load, responses, is_busy);
+    pub(crate) fn settle_load(&mut self, device: &Device, now: Instant) {
+        if let Some(requester) = &self.requester {
+            device.settle_load(&mut self.io.load, now, requester.outstanding());
+        }
     }
 
     /// Removes the QP's entry from the timers and its load from the port.
     pub(in crate::qp) fn disarm(&mut self, device: &Device, qpn: Qpn) {
-        device.settle_load(&mut self.io.load, 0, false);
+        device.release_load(&mut self.io.load);
         self.alarm
             .clear(&device.runtime().scheduler, device.key(qpn).into());
     }

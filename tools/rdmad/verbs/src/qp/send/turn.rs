@@ -230,7 +230,7 @@ impl<'a> SendTurn<'a> {
         }
         if let Some(requester) = requester {
             requester.drain(|wr| flush(&wr));
-            self.device.settle_load(&mut io.load, 0, false);
+            self.device.release_load(&mut io.load);
         }
         for _ in 0..limit {
             if io.broken || self.view.has_lost() {

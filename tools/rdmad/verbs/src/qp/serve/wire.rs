@@ -71,8 +71,8 @@ impl Qp {
         requester.hold(state == QpState::Sqd);
         let limit = turn.budget.left_for_frames();
         let sent = requester.transmit(limit, turn.now, &mut SendEnv::new(turn, io));
-        let (responses, is_busy) = requester.load();
-        turn.device.settle_load(&mut io.load, responses, is_busy);
+        let outstanding = requester.outstanding();
+        turn.device.settle_load(&mut io.load, turn.now, outstanding);
         // Work requests that prevented further fetching may have completed.
         let goes_on = state == QpState::Rts
             && !held
