@@ -50,7 +50,8 @@ pub(super) struct Claim {
 #[derive(Debug)]
 pub(super) struct Claims {
     worker: usize,
-    /// Cost of the turns of sparse flows since the last turn of a bulk flow.
+    /// Cost of the turns of sparse flows, less the cost of turns of bulk flows. 0 if no bulk flow
+    /// waits.
     sparse: usize,
     /// Whether the worker is awake only to poll its watched QPs.
     is_watching: bool,
@@ -214,12 +215,26 @@ impl Claims {
         if let Some(flows) = W::flows(places, claim.key.port) {
             flows.owe(excess);
         }
-        if claim.class == Class::Sparse {
-            // At least a turn, since it took as long as one.
-            let missing = scheduler.turn.saturating_sub(cost);
-            self.sparse = self.sparse.saturating_add(missing);
-        }
+        // At least a turn, since it took as long as one.
+        self.charge(claim.class, scheduler.turn.saturating_sub(cost));
         Some(now)
+    }
+
+    /// Counts the cost of a turn of a flow of this class.
+    fn charge(&mut self, class: Class, cost: usize) {
+        self.sparse = match class {
+            Class::Sparse => self.sparse.saturating_add(cost),
+            Class::Bulk => self.sparse.saturating_sub(cost),
+        };
+    }
+
+    /// Cost of turns of sparse flows after which bulk flows come first: that of a turn of a bulk
+    /// flow.
+    fn most_sparse(&self, scheduler: &Scheduler) -> usize {
+        match self.bulk_turn {
+            0 => scheduler.turn,
+            budget => budget,
+        }
     }
 
     /// Budget of a turn of a bulk flow that was taken.
@@ -243,7 +258,8 @@ impl Claims {
     fn choose<W: Work>(&mut self, work: &W, places: &W::Places) -> Option<Claim> {
         let scheduler = work.scheduler();
         let mut order = Class::ALL;
-        if self.sparse >= scheduler.turn {
+        let is_bulk_first = self.sparse >= self.most_sparse(scheduler);
+        if is_bulk_first {
             order.reverse();
         }
         let own = order
@@ -257,7 +273,8 @@ impl Claims {
         if claim.is_some() {
             self.rounds = 0;
         }
-        if claim.is_none_or(|claim| claim.class == Class::Bulk) {
+        if claim.is_none_or(|claim| claim.class == Class::Sparse && is_bulk_first) {
+            // No bulk flow waits.
             self.sparse = 0;
         }
         if let Some(claim) = claim.filter(|_| scheduler.sleep.has_sleepers()) {
@@ -278,9 +295,7 @@ impl Claims {
         end: TurnEnd,
     ) {
         let cost = end.cost.max(scheduler.least_turn());
-        if claim.class == Class::Sparse {
-            self.sparse = self.sparse.saturating_add(cost);
-        }
+        self.charge(claim.class, cost);
         self.last = Some(Given { claim, start, cost });
         scheduler.end_claim(flows, claim.key.flow, claim.class, end);
     }
@@ -432,7 +447,7 @@ mod tests {
         }
 
         fn places(&self) -> Self::Places {
-            PORTS.map(|port| PortFlows::new(port, 300, self.0.workers()))
+            PORTS.map(|port| PortFlows::new(port, 600, self.0.workers()))
         }
 
         fn flows(places: &Self::Places, port: PortId) -> Option<&PortFlows> {
@@ -529,10 +544,14 @@ mod tests {
             let is_sparse = |_: &u32| {
                 let (claim, start) = work.next(&mut claims, &ports).unwrap();
                 let flows = TwoPorts::flows(&ports, claim.key.port).unwrap();
-                let again = true;
+                let is_sparse = claim.class == Class::Sparse;
+                let end = TurnEnd {
+                    again: true,
+                    cost: if is_sparse { cost } else { start.budget },
+                };
                 work.0.clock.pass(time);
-                claims.end(&work.0, flows, claim, start.now, TurnEnd { again, cost });
-                claim.class == Class::Sparse
+                claims.end(&work.0, flows, claim, start.now, end);
+                is_sparse
             };
             { 0..1000 }.take_while(is_sparse).count()
         };
@@ -540,6 +559,44 @@ mod tests {
         assert_eq!(turns(0, TURN_TIME), 1, "turns that take long");
         assert_eq!(turns(TURN / 2, Duration::ZERO), 2, "turns with work");
         let _ = sparse;
+    }
+
+    #[test]
+    fn bulk_flows_get_half_of_the_time_however_many_they_are() {
+        const SPARSE: Flow = Flow::of(Qpn::new(599));
+        for (count, cost) in [1, 32, 520]
+            .map(|count| [(count, 1), (count, TURN - 1)])
+            .concat()
+        {
+            let work = TwoPorts::new(1);
+            let ports = work.places();
+            let mut claims = Claims::new(0);
+            for flows in &ports {
+                for number in 1..=count {
+                    let flow = Flow::of(Qpn::new(number));
+                    flows.classify(flow, Class::Sparse, true, true);
+                    work.0.make_ready(flows, flow);
+                }
+            }
+            work.0.make_ready(&ports[0], SPARSE);
+            let mut costs = [0; 2];
+            for _ in 0..2000 {
+                let (claim, start) = work.next(&mut claims, &ports).unwrap();
+                let flows = TwoPorts::flows(&ports, claim.key.port).unwrap();
+                let is_sparse = claim.class == Class::Sparse;
+                let end = TurnEnd {
+                    again: true,
+                    cost: if is_sparse { cost } else { start.budget },
+                };
+                claims.end(&work.0, flows, claim, start.now, end);
+                costs[usize::from(is_sparse)] += end.cost.max(work.0.least_turn());
+            }
+            let [bulk, sparse] = costs;
+            assert!(
+                bulk.abs_diff(sparse) <= 2 * TURN,
+                "{count} flows: {costs:?}"
+            );
+        }
     }
 
     #[test]
