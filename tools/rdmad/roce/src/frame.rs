@@ -34,6 +34,8 @@ pub struct Frame {
     len: usize,
     /// The lane in which the pool counts the frame.
     lane: Option<Lane>,
+    /// Whether the port of its engine has sent the frame.
+    is_sent: bool,
     is_routed: bool,
     lacks_icrc: bool,
 }
@@ -46,6 +48,7 @@ impl Frame {
             pool: Some(pool),
             len,
             lane: None,
+            is_sent: false,
             is_routed: false,
             lacks_icrc: false,
         }
@@ -78,6 +81,13 @@ impl Frame {
     /// Shortens the frame to `len` bytes. No effect if the frame is not longer.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+    }
+
+    /// Marks the frame as sent. An unsent frame of a lane returns its [ticket] too.
+    ///
+    /// [ticket]: FramePool::ticket
+    pub fn set_sent(&mut self) {
+        self.is_sent = true;
     }
 
     /// Marks the frame as possibly forwarded by a router.

@@ -31,13 +31,13 @@ pub trait FramePort: Send + Sync {
         false
     }
     /// Number of frames to the receiver with the address `to` for which this port has ever given
-    /// out buffers: the ticket of the last of them.
+    /// out buffers, except buffers that returned unsent: the ticket of the last of them.
     fn ticket(&self, to: &Mac) -> u64 {
         let _ = to;
         0
     }
-    /// Whether the frame with this ticket waits in this process. Frames to one receiver are
-    /// expected to leave in order.
+    /// Whether the frame with this ticket waits in this process. False if that is not known: frames
+    /// to a receiver outside this process do not leave in order with those to others.
     fn has(&self, to: &Mac, ticket: u64) -> bool {
         let _ = (to, ticket);
         false

@@ -370,6 +370,7 @@ impl FramePort for EnginePort {
     }
 
     fn send(&self, frames: &mut Frames) {
+        frames.iter_mut().for_each(Frame::set_sent);
         while let Some(first) = frames.first() {
             let to = self.neighbour(first);
             let is_same = |frame: &&Frame| self.neighbour(frame) == to;

@@ -70,7 +70,7 @@ impl Lane {
 struct LaneUse {
     /// Number of buffers in use.
     used: usize,
-    /// Number of buffers ever taken.
+    /// Number of buffers ever taken, except those that returned unsent.
     taken: u64,
     /// Set if a frame was refused: the number of used buffers at which the lane has room again.
     resumes_at: Option<usize>,
@@ -193,17 +193,23 @@ impl FramePool {
         buffers.lanes.get(lane.index()).map_or(0, |lane| lane.used)
     }
 
-    /// Number of frames of a lane that were ever taken: the ticket of the last of them.
+    /// Number of frames of a lane that were ever taken and did not return unsent: the ticket of the
+    /// last of them.
     pub fn ticket(&self, lane: Lane) -> u64 {
         let buffers = self.pool().buffers.lock();
         buffers.lanes.get(lane.index()).map_or(0, |lane| lane.taken)
     }
 
-    /// Whether the frame of a lane with this ticket is in use, if frames return in order.
+    /// Whether the frame of a lane with this ticket is in use, if frames return in order. False for
+    /// [many](Lane::MANY) receivers: their frames return in any order.
     pub fn has(&self, lane: Lane, ticket: u64) -> bool {
+        if lane == Lane::MANY {
+            return false;
+        }
         let buffers = self.pool().buffers.lock();
         let lane = buffers.lanes.get(lane.index());
-        lane.is_some_and(|lane| lane.taken - (lane.used as u64) < ticket)
+        // A ticket is too high if frames that were taken before it returned unsent after it.
+        lane.is_some_and(|lane| lane.used > 0 && lane.taken - (lane.used as u64) < ticket)
     }
 
     /// Sets `notify`. If [`take`](Self::take), [`take_many`](Self::take_many) or
@@ -378,13 +384,13 @@ pub fn discard(frames: &mut Frames, count: usize) {
 pub fn release(frames: &mut [Frame]) {
     let mut frames = frames.iter_mut().peekable();
     while let Some(first) = frames.next() {
-        let lane = first.lane;
+        let (lane, is_sent) = (first.lane, first.is_sent);
         let Some(first) = first.take_buffer() else {
             continue;
         };
         let pool = Arc::clone(&first.pool);
         let mut buffers = pool.buffers.lock();
-        buffers.give_back(first, lane);
+        buffers.give_back(first, lane, is_sent);
         let is_next = |frame: &&mut Frame| {
             frame
                 .pool
@@ -392,9 +398,9 @@ pub fn release(frames: &mut [Frame]) {
                 .is_some_and(|other| Arc::ptr_eq(other, &pool))
         };
         while let Some(frame) = frames.next_if(is_next) {
-            let lane = frame.lane;
+            let (lane, is_sent) = (frame.lane, frame.is_sent);
             if let Some(buffer) = frame.take_buffer() {
-                buffers.give_back(buffer, lane);
+                buffers.give_back(buffer, lane, is_sent);
             }
         }
         let closed = buffers.take_closed();
@@ -469,11 +475,12 @@ impl Buffers {
         capacity + free - self.allocated
     }
 
-    fn give_back(&mut self, buffer: Buffer, lane: Option<Lane>) {
+    fn give_back(&mut self, buffer: Buffer, lane: Option<Lane>, is_sent: bool) {
         self.free[class(buffer.bytes.len())].push(buffer);
         let lane = lane.and_then(|lane| self.lanes.get_mut(lane.index()));
         let Some(lane) = lane else { return };
         lane.used -= 1;
+        lane.taken -= u64::from(!is_sent);
         self.starved |= lane.resumes_at.take_if(|at| lane.used <= *at).is_some();
     }
 
@@ -739,6 +746,7 @@ mod tests {
                 if frames.is_empty() {
                     return taken;
                 }
+                frames.iter_mut().for_each(Frame::set_sent);
                 taken.extend(frames);
             }
         };
@@ -772,6 +780,38 @@ mod tests {
         assert_eq!(lanes.map(|lane| pool.in_use_by(lane)), [0; 3]);
         assert_eq!(pool.ticket(lanes[1]), 2 * LEAST as u64);
         assert_eq!(take(0, false).len(), 6 * LEAST, "to many receivers");
+    }
+
+    #[test]
+    fn frames_that_were_not_sent_do_not_count_as_gone() {
+        let pool = FramePool::with_icrc_offload(8 * LEAST, 4);
+        let lane = Lane::new(1);
+        let mut frames = Frames::new();
+        pool.take_for(lane, false, [1; 8], &mut frames);
+        frames[0].set_sent();
+        let ticket = pool.ticket(lane) - 7;
+        frames.truncate(1);
+        assert!(pool.has(lane, ticket), "the other frames were not sent");
+        assert_eq!(pool.ticket(lane), 1);
+        frames.clear();
+        assert!(!pool.has(lane, ticket));
+        // The ticket of a frame counts frames of another thread that return unsent later.
+        pool.take_for(lane, false, [1; 8], &mut frames);
+        frames[7].set_sent();
+        let late = pool.ticket(lane);
+        frames.clear();
+        assert!(late > pool.ticket(lane) && !pool.has(lane, late));
+    }
+
+    /// One of many receivers may lose a frame that was sent before those that wait for another.
+    #[test]
+    fn frames_to_many_receivers_return_in_any_order() {
+        let pool = FramePool::with_icrc_offload(8 * LEAST, 4);
+        let mut frames = Frames::new();
+        pool.take_for(Lane::MANY, false, [1, 1], &mut frames);
+        frames.iter_mut().for_each(Frame::set_sent);
+        frames.pop();
+        assert!(!pool.has(Lane::MANY, 2));
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl Output for RecvEnv<'_, '_> {
     }
 
     fn ticket(&self, to: &Mac) -> u64 {
-        self.turn.device.frames.ticket(to)
+        self.train.ticket(to)
     }
 
     fn is_waiting(&self, to: &Mac, ticket: u64) -> bool {

@@ -69,6 +69,13 @@ impl<'a> Train<'a> {
         self.spares.pop().ok_or(self.lane)
     }
 
+    /// The ticket of the last frame to `to`, apart from spares.
+    pub(super) fn ticket(&self, to: &Mac) -> u64 {
+        let spares = if self.to == *to { self.spares.len() } else { 0 };
+        let taken = self.device.frames.ticket(to);
+        taken.saturating_sub(spares as u64)
+    }
+
     fn return_spares(&mut self) {
         let count = self.spares.len();
         frame::discard(&mut self.spares, count);
