@@ -92,9 +92,7 @@ pub struct Limits {
     pub max_gids: u16,
     /// Number of multicast groups; 0 for a device without multicast.
     pub max_mcast_grp: u32,
-    /// Maximum number of QPs attached to one multicast group. All copies of a datagram are made in
-    /// one turn, so a turn may exceed its budget by the cost of that many work requests and their
-    /// bytes.
+    /// Maximum number of QPs attached to one multicast group.
     pub max_mcast_qp_attach: u32,
     /// Maximum number of QPs attached to multicast groups in total.
     pub max_total_mcast_qp_attach: u32,
