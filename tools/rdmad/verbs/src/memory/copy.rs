@@ -452,7 +452,8 @@ pub(crate) fn transfer(
         // Both differences are at most `len`, so the casts cannot truncate.
         let left = (end - at) as usize;
         let body_left = (end_of_body - at) as usize;
-        let moved = match from.piece(at, left.min(CHUNK)).map_err(Side::Source)? {
+        let most = left.min(CHUNK).min(budget.until_look());
+        let moved = match from.piece(at, most).map_err(Side::Source)? {
             Piece::Private(bytes) => {
                 let bytes = &bytes[..bytes.len().min(body_left)];
                 to.store(at, bytes).map_err(Side::Target)?;

@@ -10,7 +10,7 @@ use dma::{DmaError, DmaRegion, DmaView};
 use super::pages::Pieces;
 use crate::turn::{done, TurnBudget};
 
-/// Maximum number of bytes that are copied between two looks at the turn's budget.
+/// Maximum number of bytes that are copied at once.
 pub(super) const CHUNK: usize = 64 << 10;
 
 /// The memory of a message from an offset on.
@@ -95,7 +95,7 @@ pub(super) fn copy(
         source.prepare().ok_or(Missing::Source)?;
         target.prepare().ok_or(Missing::Target)?;
         let now = source.contiguous.min(target.contiguous).min(left);
-        let now = now.min(CHUNK as u64);
+        let now = now.min(CHUNK.min(budget.until_look()) as u64);
         // `now` is at most `max`, so the casts cannot truncate. At the end of a region of guest
         // memory, its piece is shorter.
         let bytes = source.region.piece(source.iova, now as usize);

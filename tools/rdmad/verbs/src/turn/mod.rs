@@ -7,7 +7,9 @@
 //!
 //! Some work takes far longer than its charge, for example the first access to a page that the host
 //! has not provided yet. So the budget also reads the clock from time to time, and time is charged
-//! too: a turn ends after [`TURN_TIME`], whatever it has done.
+//! too: a turn ends when the budget finds that [`TURN_TIME`] has passed. Until its first look, a
+//! turn accesses at most [`FIRST_LOOK`] pieces or pages, then [`SLOW_LOOK`] while they take long.
+//! The time beyond [`TURN_TIME`] is a debt of the port.
 
 pub(crate) mod done;
 mod parked;
@@ -130,6 +132,13 @@ impl<'a> TurnBudget<'a> {
     #[inline]
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.time.get() >= self.limit || self.spent() >= self.limit + 2 * OVERDRAFT
+    }
+
+    /// Number of bytes that may be copied before they are charged: no more than up to the next look
+    /// at the clock.
+    #[inline]
+    pub(crate) fn until_look(&self) -> usize {
+        self.look.get() * LOOK_BYTES
     }
 
     /// Number of bytes that may still be copied in this turn.
@@ -317,6 +326,21 @@ mod tests {
         (0..LOOK).for_each(|_| budget.charge_piece());
         assert!(budget.is_spent() && budget.is_overdrawn());
         assert_eq!(budget.spent(), (FIRST_LOOK + LOOK) * PIECE);
+    }
+
+    #[test]
+    fn copies_are_charged_at_each_look() {
+        let clock = Clock::manual();
+        let budget = budget(&clock);
+        budget.charge_piece();
+        assert_eq!(budget.until_look(), (FIRST_LOOK - 1) * LOOK_BYTES);
+        budget.charge_bytes(budget.until_look());
+        assert_eq!(budget.until_look(), LOOK * LOOK_BYTES, "it has looked");
+        clock.pass(TURN_TIME / 2);
+        budget.charge_bytes(budget.until_look());
+        clock.pass(3 * TURN_TIME);
+        budget.charge_bytes(budget.until_look());
+        assert_eq!(budget.until_look(), SLOW_LOOK * LOOK_BYTES, "it is slow");
     }
 
     #[test]

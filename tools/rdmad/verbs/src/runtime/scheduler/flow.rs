@@ -121,8 +121,9 @@ struct Ready {
     frames_next: AtomicBool,
 }
 
-/// Largest debt of a port in nanoseconds.
-const MAX_DEBT: u64 = 10_000_000;
+/// Largest debt of a port in nanoseconds. The pages of a turn may each take the host some
+/// milliseconds, and several QPs may have such turns in a row.
+const MAX_DEBT: u64 = 1_000_000_000;
 
 /// Home and class of a flow. Both are only hints: whichever worker takes a ready flow serves it.
 #[derive(Debug)]
@@ -381,6 +382,7 @@ mod tests {
         assert_eq!([(); 3].map(|()| flows.pays(step)), [true, true, false]);
         flows.owe(Duration::MAX);
         flows.owe(Duration::MAX);
+        let step = Duration::from_millis(1);
         let paid = (0..10_000).take_while(|_| flows.pays(step)).count();
         assert_eq!(paid, 1000);
     }
