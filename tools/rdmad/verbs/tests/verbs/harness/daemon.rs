@@ -3,6 +3,7 @@
 //! The core of a daemon: a runtime, the switch and simulated VMs.
 
 use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
@@ -13,6 +14,8 @@ use super::{mac, notify, Vm};
 /// A daemon with its VMs. The fields are dropped in this order.
 pub struct Daemon {
     pub vms: Vec<Vm>,
+    /// For each VM, whether its device is told of nothing, so that received frames wait.
+    is_deaf: Vec<Arc<AtomicBool>>,
     _runtime: Runtime,
     pub switch: Switch,
 }
@@ -66,19 +69,34 @@ impl Daemon {
             })
             .collect();
         let (switch, engines) = Switch::start(config).expect("a switch");
+        let is_deaf = Vec::from_iter(engines.iter().map(|_| Arc::new(AtomicBool::new(false))));
         let vms = vms
             .zip(engines)
-            .map(|(n, engine)| {
+            .zip(is_deaf.iter().cloned())
+            .map(|((n, engine), is_deaf)| {
                 let vm = Vm::new(n, &runtime, Arc::new(engine.clone()), &Limits::default());
                 let device = Arc::downgrade(&vm.device);
-                engine.on_ready(move |caller| notify(&device, caller));
+                engine.on_ready(move |caller| {
+                    if !is_deaf.load(Ordering::SeqCst) {
+                        notify(&device, caller);
+                    }
+                });
                 vm
             })
             .collect();
         Self {
             vms,
+            is_deaf,
             _runtime: runtime,
             switch,
+        }
+    }
+
+    /// Lets received frames of a VM, the one at this index, wait or not.
+    pub fn set_deaf(&self, index: usize, is_deaf: bool) {
+        self.is_deaf[index].store(is_deaf, Ordering::SeqCst);
+        if !is_deaf {
+            self.vms[index].device.frames_ready();
         }
     }
 }
