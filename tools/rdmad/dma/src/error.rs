@@ -86,12 +86,12 @@ pub enum MapError {
         /// Limit of the sum of `len` and `mapped`.
         limit: u64,
     },
-    /// The daemon has allocated too much memory for the VM in files that are unmapped.
+    /// The daemon has allocated too much memory for the VM in what is unmapped now.
     #[error(
-        "the daemon has allocated {left:#x} bytes for this VM in files that were unmapped, and they \
+        "the daemon has allocated {left:#x} bytes for this VM in memory that was unmapped, and they \
          may still exist: with the VM's memory they exceed twice the limit of {limit:#x} \
-         (guest-memory=); they are forgotten within some hours, add prealloc=on to the VM's memory \
-         backend"
+         (guest-memory=); unmapped files are forgotten within some hours, add prealloc=on to the \
+         VM's memory backend"
     )]
     LeftBehind {
         /// Number of bytes that were allocated.

@@ -219,7 +219,7 @@ impl GuardedMapping {
         self.watch.filled.load(Ordering::Relaxed)
     }
 
-    /// Adds pages that this process has allocated in another mapping of the file.
+    /// Adds pages that this process has allocated in an earlier mapping of this part of the file.
     pub(crate) fn add_filled(&self, bytes: u64) {
         self.watch.filled.fetch_add(bytes, Ordering::Relaxed);
     }

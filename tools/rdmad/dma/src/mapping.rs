@@ -18,6 +18,9 @@ use crate::{advice, DmaError, MapError, PAGE_SIZE};
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// Device and inode of a file.
+pub(crate) type FileId = (u64, u64);
+
 /// A region of guest memory.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -27,8 +30,7 @@ pub(crate) struct Mapping {
     /// Offset of the region in the file, in bytes.
     pub(crate) offset: u64,
     file: Arc<File>,
-    /// Device and inode of the file.
-    file_id: (u64, u64),
+    file_id: FileId,
     /// Whether the pages of the file are huge.
     pub(crate) has_huge_pages: bool,
     loss: Arc<Loss>,
@@ -169,12 +171,17 @@ impl Mapping {
         self.memory.filled()
     }
 
-    /// Whether `other` maps the same file.
-    pub(crate) fn shares_file(&self, other: &Self) -> bool {
-        self.file_id == other.file_id
+    /// The file, which keeps this identity as long as a region maps it.
+    pub(crate) fn file_id(&self) -> FileId {
+        self.file_id
     }
 
-    /// Adds pages that this process has allocated in another mapping of the file.
+    /// Whether this is `other`, mapped [again](Self::again).
+    pub(crate) fn is_again(&self, other: &Self) -> bool {
+        (self.iova, self.file_id, self.offset) == (other.iova, other.file_id, other.offset)
+    }
+
+    /// Adds pages that this process has allocated while the region was mapped before.
     pub(crate) fn add_filled(&self, bytes: u64) {
         self.memory.add_filled(bytes);
     }
@@ -206,9 +213,9 @@ impl<F: AsFd> MemoryFile<F> {
         Ok(Self(fd))
     }
 
-    /// Page size of the file in bytes, and its device and inode. Fails if the file has less than
-    /// `end` bytes.
-    fn look(&self, end: u64) -> Result<(u64, (u64, u64)), MapError> {
+    /// Page size of the file in bytes, and its identity. Fails if the file has less than `end`
+    /// bytes.
+    fn look(&self, end: u64) -> Result<(u64, FileId), MapError> {
         let system = rustix::fs::fstatfs(&self.0).map_err(io::Error::from)?;
         let stat = rustix::fs::fstat(&self.0).map_err(io::Error::from)?;
         let size = stat.st_size as u64;

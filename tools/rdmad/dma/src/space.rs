@@ -126,7 +126,7 @@ impl DmaSpace {
             mapped: self.mapped.used(),
             limit: self.mapped.limit(),
         })?;
-        self.check_left_behind(&mut changes.left_behind)?;
+        self.check_left_behind(&mut changes.left_behind, &old.regions)?;
         let loss = self.loss.clone();
         let region = Region {
             iova,
@@ -266,31 +266,20 @@ impl DmaSpace {
         huge.map(|region| region.size() as u64).sum()
     }
 
-    /// Fails if the VM's regions, and the memory that it has left behind, are more than twice its
-    /// limit.
-    fn check_left_behind(&self, left_behind: &mut LeftBehind) -> Result<(), MapError> {
+    /// Fails if the charged regions, one more than `regions`, and the memory that the VM has left
+    /// behind are more than twice its limit. A region counts as a whole, since the VM may have it
+    /// filled at any time.
+    fn check_left_behind(
+        &self,
+        left_behind: &mut LeftBehind,
+        regions: &[Arc<Mapping>],
+    ) -> Result<(), MapError> {
         let limit = self.mapped.limit();
-        let left = left_behind.bytes(Instant::now(), limit);
+        let left = left_behind.bytes(Instant::now(), limit, regions);
         if self.mapped.used().saturating_add(left) > limit.saturating_mul(2) {
             return Err(MapError::LeftBehind { left, limit });
         }
         Ok(())
-    }
-
-    /// Counts the pages that this process has allocated in `removed`, which was unmapped. `kept`
-    /// are the regions of the VM.
-    fn count_filled(&self, removed: &Mapping, kept: &[Arc<Mapping>], left: &mut LeftBehind) {
-        let filled = removed.filled();
-        if filled == 0 {
-            return;
-        }
-        match kept.iter().find(|region| region.shares_file(removed)) {
-            Some(region) => region.add_filled(filled),
-            None => {
-                let bytes = filled.min(removed.allocated());
-                left.add(Instant::now(), self.mapped.limit(), bytes);
-            }
-        }
     }
 
     /// Replaces the map `old` by `regions`, and waits until no view of `old` is left. The mappings
@@ -314,9 +303,8 @@ impl DmaSpace {
         let mut count = self.live.count.lock();
         self.live.dropped.wait_while(&mut count, |count| *count > 1);
         drop(count);
-        for region in &removed {
-            self.count_filled(region, &kept, &mut changes.left_behind);
-        }
+        let (now, limit) = (Instant::now(), self.mapped.limit());
+        changes.left_behind.unmapped(now, limit, &removed, &kept);
         if !removed.is_empty() {
             // The files are closed after the change, which holds up other VMs: the last close of a
             // file frees its pages.

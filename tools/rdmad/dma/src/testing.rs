@@ -73,16 +73,14 @@ impl DmaSpace {
             .sum()
     }
 
-    /// Number of bytes that this process has allocated in the regions' files, and in files that are
-    /// not mapped any more.
+    /// Number of bytes that this process has allocated in the regions, and in unmapped files and
+    /// parts of files.
     pub fn filled(&self) -> (u64, u64) {
-        let snapshot = self.current.load();
-        let filled = snapshot.regions.iter().map(|region| region.filled()).sum();
-        let limit = self.mapped().1;
-        (
-            filled,
-            self.change.lock().left_behind.bytes(Instant::now(), limit),
-        )
+        let left_behind = &mut self.change.lock().left_behind;
+        let regions = &self.current.load().regions;
+        let filled = regions.iter().map(|region| region.filled()).sum();
+        let left = left_behind.bytes(Instant::now(), self.mapped().1, regions);
+        (filled, left)
     }
 
     /// Charges the VM as if a change of its mappings had taken this time.

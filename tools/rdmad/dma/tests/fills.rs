@@ -114,13 +114,75 @@ fn parts_of_one_file_come_and_go() {
         write(&space, round % 8 * PAGE_SIZE);
         space.unmap(0, LEN).unwrap();
     }
-    assert_eq!(space.filled(), (8 * PAGE_SIZE, 0));
+    // The file exists, so no page of it is forgotten.
+    assert_eq!(space.filled(), (0, 8 * PAGE_SIZE));
     // The rest of the file was never allocated.
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&memory, mode, 0, 6 * PAGE_SIZE).unwrap();
+    assert_eq!(space.filled(), (0, 2 * PAGE_SIZE));
     space.clear();
     let (_, left) = space.filled();
     assert!(left <= 2 * PAGE_SIZE && left > PAGE_SIZE, "{left:#x}");
+}
+
+/// One region of a sparse file stays mapped, while others are filled and unmapped.
+#[test]
+fn parts_that_are_filled_and_unmapped_are_limited() {
+    const PART: u64 = LEN / 2;
+    const PARTS: u64 = 16;
+    let Some(space) = counting(LEN) else { return };
+    let memory = shrinkable_memory((1 + PARTS) * PART).unwrap();
+    map(&space, &memory, 1 << 40, PAGE_SIZE).unwrap();
+    // Fills one part after the other until one is refused.
+    let fill = || {
+        let filled = (1..=PARTS).take_while(|part| {
+            match space.map(0, memory.try_clone().unwrap(), part * PART, PART, true) {
+                Ok(()) => {}
+                Err(MapError::LeftBehind { .. }) => return false,
+                Err(error) => panic!("{error}"),
+            }
+            for page in 0..PART / PAGE_SIZE {
+                write(&space, page * PAGE_SIZE);
+            }
+            assert_eq!(space.filled().0, PART);
+            space.unmap(0, PART).unwrap();
+            true
+        });
+        filled.count() as u64
+    };
+    // With the mapped page, a fourth part would exceed twice the limit.
+    assert_eq!(fill(), 3);
+    assert_eq!(space.filled(), (0, 3 * PART));
+    // Memory that the monitor gives back may be allocated again at once.
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&memory, mode, 2 * PART, PARTS * PART - PART).unwrap();
+    assert_eq!(space.filled(), (0, PART));
+    fallocate(&memory, mode, PART, PART).unwrap();
+    assert_eq!(fill(), 3);
+    // Files that no region maps are forgotten in time, not at once.
+    space.clear();
+    map(&space, &memory, 1 << 40, PAGE_SIZE).unwrap();
+    let (_, left) = space.filled();
+    assert!(left > 3 * PART - PAGE_SIZE, "{left:#x}");
+    assert_eq!(fill(), 0);
+}
+
+#[test]
+fn a_region_that_is_mapped_again_keeps_its_count() {
+    let Some(space) = counting(LEN) else { return };
+    let memory = shrinkable_memory(LEN).unwrap();
+    map(&space, &memory, 0, LEN / 2).unwrap();
+    for page in 0..LEN / 2 / PAGE_SIZE {
+        write(&space, page * PAGE_SIZE);
+    }
+    for _ in 0..10 {
+        ftruncate(&memory, LEN / 2 - PAGE_SIZE).unwrap();
+        write(&space, LEN / 2 - PAGE_SIZE);
+        assert!(space.has_lost());
+        ftruncate(&memory, LEN).unwrap();
+        space.restore().unwrap();
+    }
+    assert_eq!(space.filled(), (LEN / 2, 0));
 }
 
 /// The kernel does not report missing pages of a file that is open for reading only.
