@@ -27,6 +27,15 @@ pub(crate) fn use_huge_pages(memory: &MmapRegion) {
     }
 }
 
+/// Removes the page tables for `len` bytes of `memory` from the byte `at` on. The bytes stay in the
+/// file. `at` and `len` are multiples of the page size.
+pub(crate) fn remove_page_tables(memory: &MmapRegion, at: usize, len: usize) {
+    assert!(at.checked_add(len).is_some_and(|end| end <= memory.size()));
+    // SAFETY: The range lies inside of an existing mapping, which `memory` owns. Guest memory is
+    // accessed only as volatile memory, for which any content is valid.
+    let _ = unsafe { madvise(memory.as_ptr().add(at).cast(), len, Advice::LinuxDontNeed) };
+}
+
 /// Leaves `memory` out of core dumps.
 pub(crate) fn keep_out_of_dumps(memory: &MmapRegion) {
     // SAFETY: The address and the length are those of an existing mapping, which `memory` owns.

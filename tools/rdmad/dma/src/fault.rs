@@ -153,7 +153,7 @@ pub(crate) struct GuardedMapping {
     // The slot holds the address of this box.
     watch: Box<Watch>,
     // Unmapped after `Drop` has emptied the slot.
-    _whole: MmapRegion,
+    whole: MmapRegion,
 }
 
 impl GuardedMapping {
@@ -204,8 +204,19 @@ impl GuardedMapping {
             part,
             slot,
             watch,
-            _whole: whole,
+            whole,
         })
+    }
+
+    /// First bytes of the pieces of `len` bytes, or of one page, of which the mapping consists.
+    pub(crate) fn pieces(&self, len: usize) -> impl Iterator<Item = usize> {
+        (0..self.whole.size()).step_by(len.max(self.watch.page))
+    }
+
+    /// Removes the page tables of the piece of `len` bytes, or of one page, at `at`.
+    pub(crate) fn remove_piece(&self, at: usize, len: usize) {
+        let len = len.max(self.watch.page).min(self.whole.size() - at);
+        advice::remove_page_tables(&self.whole, at, len);
     }
 
     /// The part that the device sees.

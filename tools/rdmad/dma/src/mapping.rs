@@ -15,6 +15,10 @@ use crate::fault::{GuardedMapping, Loss};
 use crate::pace::Pace;
 use crate::{advice, DmaError, MapError, PAGE_SIZE};
 
+/// Number of bytes that are unmapped in one change. Removing their page tables takes much less than
+/// the free time of a change ([`Pace`]).
+const PIECE: usize = 2 << 20;
+
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
@@ -194,9 +198,16 @@ impl Mapping {
         rustix::fs::fstat(&*self.file).map_or(u64::MAX, |stat| stat.st_blocks as u64 * BLOCK)
     }
 
-    /// The mapped file.
-    pub(crate) fn file(&self) -> &Arc<File> {
-        &self.file
+    /// Unmaps the region, which no view pins any more, in many short changes.
+    pub(crate) fn unmap(self: Arc<Self>, pace: &mut Pace) {
+        for at in self.memory.pieces(PIECE) {
+            pace.change(|| self.memory.remove_piece(at, PIECE));
+        }
+        // The file is closed after the change, which holds up other VMs: the last close of a file
+        // frees its pages.
+        let file = self.file.clone();
+        pace.change(|| drop(self));
+        drop(file);
     }
 }
 
@@ -242,8 +253,12 @@ fn surrounding(offset: u64, end: u64, page: u64) -> Option<(u64, usize)> {
 mod tests {
     use std::cell::Cell;
     use std::os::fd::BorrowedFd;
+    use std::os::unix::fs::FileExt;
+
+    use budget::MemoryBudget;
 
     use super::*;
+    use crate::testing::guest_memory;
 
     /// A descriptor that counts the calls in which it is used.
     struct Counted(OwnedFd, Cell<u32>);
@@ -261,6 +276,51 @@ mod tests {
         let file = Counted(File::open("/").unwrap().into(), Cell::default());
         assert!(matches!(MemoryFile::new(&file), Err(MapError::NotMemory)));
         assert_eq!(file.1.get(), 1);
+    }
+
+    /// Whether the page at this address has an entry in the page tables of this process.
+    fn is_present(address: usize) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        let mut entry = [0; 8];
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let at = address as u64 / PAGE_SIZE * 8;
+        pagemap.read_exact_at(&mut entry, at).unwrap();
+        u64::from_ne_bytes(entry) & PRESENT != 0
+    }
+
+    #[test]
+    fn a_region_is_unmapped_in_pieces() {
+        const PIECES: usize = 4;
+        let len = (PIECES * PIECE) as u64 - PAGE_SIZE;
+        let region = Region {
+            iova: 0,
+            offset: 0,
+            len,
+            writable: true,
+        };
+        let mut pace = Pace::default();
+        let charge = MemoryBudget::new(len).charge(len).unwrap();
+        let file = guest_memory(len).unwrap();
+        let region = Mapping::new(region, file, Arc::default(), charge, &mut pace).unwrap();
+        let last = len as usize - 8;
+        let bytes = [0, PIECE - 8, PIECE, 2 * PIECE, last];
+        for at in bytes {
+            region.slice(at as u64, 8).unwrap().copy_from(b"anything");
+        }
+        let start = region.memory.part().as_ptr() as usize;
+        let present = || bytes.map(|at| is_present(start + at));
+        assert_eq!(present(), [true; 5]);
+        region.memory.remove_piece(0, PIECE);
+        assert_eq!(present(), [false, false, true, true, true]);
+        region.memory.remove_piece((PIECES - 1) * PIECE, PIECE);
+        assert_eq!(present(), [false, false, true, true, false]);
+        // The bytes are still in the file.
+        let mut found = [0u8; 8];
+        region.slice(last as u64, 8).unwrap().copy_to(&mut found);
+        assert_eq!(&found, b"anything");
+        let before = pace.changes;
+        Arc::new(region).unmap(&mut pace);
+        assert_eq!(pace.changes, before + PIECES + 1);
     }
 
     #[test]

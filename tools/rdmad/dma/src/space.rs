@@ -305,12 +305,8 @@ impl DmaSpace {
         drop(count);
         let (now, limit) = (Instant::now(), self.mapped.limit());
         changes.left_behind.unmapped(now, limit, &removed, &kept);
-        if !removed.is_empty() {
-            // The files are closed after the change, which holds up other VMs: the last close of a
-            // file frees its pages.
-            let files: Vec<_> = removed.iter().map(|region| region.file().clone()).collect();
-            changes.pace.change(|| drop(removed));
-            drop(files);
+        for region in removed {
+            region.unmap(&mut changes.pace);
         }
     }
 }

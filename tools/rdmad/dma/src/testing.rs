@@ -83,9 +83,18 @@ impl DmaSpace {
         (filled, left)
     }
 
-    /// Charges the VM as if a change of its mappings had taken this time.
-    pub fn charge_change(&self, took: Duration) {
-        self.change.lock().pace.charge(Instant::now(), took);
+    /// Charges the VM as if a change of its mappings had taken this time. Returns the time from
+    /// which on it may map memory.
+    pub fn charge_change(&self, took: Duration) -> Option<Instant> {
+        let pace = &mut self.change.lock().pace;
+        let now = Instant::now();
+        pace.charge(now, took);
+        pace.pause(now).map(|pause| now + pause)
+    }
+
+    /// Number of changes of the mappings of this process that the VM has caused.
+    pub fn changes(&self) -> usize {
+        self.change.lock().pace.changes
     }
 }
 
