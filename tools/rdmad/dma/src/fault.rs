@@ -268,6 +268,10 @@ struct WatchSlot {
 }
 
 static SLOTS: [WatchSlot; MAX_GUARDED] = [const { WatchSlot::new() }; MAX_GUARDED];
+/// Slot in which the last address of each range of [`HINT_RANGE`] bytes was found. Ranges share
+/// hints, and a slot may have another mapping meanwhile, so a hint may be wrong.
+static HINTS: [AtomicUsize; 1 << 10] = [const { AtomicUsize::new(0) }; 1 << 10];
+const HINT_RANGE: usize = 32 << 20;
 /// Index of the first slot that was never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<FreeSlots> = Mutex::new(FreeSlots { free: Vec::new() });
@@ -393,10 +397,28 @@ extern "C" fn on_bus_error(
     }
 }
 
+/// The hint for this address.
+fn hint(address: usize) -> &'static AtomicUsize {
+    &HINTS[address / HINT_RANGE % HINTS.len()]
+}
+
+/// The mapping that holds `address`. A sequence of accesses to one region searches all slots once
+/// in each [`HINT_RANGE`]. Called by the signal handler.
+fn find(address: usize) -> Option<*const Watch> {
+    let hint = hint(address);
+    if let Some(watch) = SLOTS[hint.load(Ordering::Relaxed)].find(address) {
+        return Some(watch);
+    }
+    let used = USED.load(Ordering::Acquire);
+    let mut slots = SLOTS[..used].iter().enumerate();
+    let (slot, watch) = slots.find_map(|(at, slot)| Some((at, slot.find(address)?)))?;
+    hint.store(slot, Ordering::Relaxed);
+    Some(watch)
+}
+
 /// Replaces the page at `address`, if that is guest memory. Called by the signal handler.
 fn replace(address: usize) -> bool {
-    let used = USED.load(Ordering::Acquire);
-    let Some(watch) = SLOTS[..used].iter().find_map(|slot| slot.find(address)) else {
+    let Some(watch) = find(address) else {
         return false;
     };
     // SAFETY: The slot was consistent when its range held `address`. At that moment `watch` was
@@ -526,5 +548,43 @@ impl Watch {
             let _ = unsafe { rustix::mm::munmap(new, len) };
         }
         moved.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mapping of `pages` pages without a file.
+    fn guarded(pages: usize) -> GuardedMapping {
+        let len = pages * PAGE_SIZE as usize;
+        let whole = MmapRegionBuilder::new(len)
+            .with_mmap_prot(ProtFlags::READ.bits() as i32)
+            .with_mmap_flags(MapFlags::SHARED.bits() as i32 | libc::MAP_ANONYMOUS)
+            .build();
+        GuardedMapping::new(
+            whole.unwrap(),
+            PAGE_SIZE as usize,
+            (0, 0, len),
+            Arc::default(),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn the_next_fault_needs_no_search() {
+        let others: Vec<_> = (0..8).map(|_| guarded(1)).collect();
+        let ours = guarded(16);
+        let (start, end) = (ours.watch.start, ours.watch.end);
+        let watch = ptr::from_ref(&*ours.watch);
+        let hinted = |address| SLOTS[hint(address).load(Ordering::Relaxed)].find(address);
+        assert_eq!(find(start), Some(watch));
+        assert_eq!(hinted(start + 1), Some(watch));
+        assert_eq!(find(end - 1), Some(watch));
+        assert_eq!(hinted(end - 1), Some(watch));
+        // A wrong hint does no harm.
+        hint(start).store(others[0].slot, Ordering::Relaxed);
+        assert_eq!(find(start), Some(watch));
+        assert_eq!(hinted(start), Some(watch));
     }
 }
