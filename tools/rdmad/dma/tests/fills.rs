@@ -2,6 +2,9 @@
 
 //! Pages that this process allocates in memory files are counted, whoever's memory it is.
 
+#[path = "../../testing/skipped.rs"]
+mod skipped;
+
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -9,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use dma::testing::shrinkable_memory;
 use dma::{count_filled_pages, DmaSpace, MapError, PAGE_SIZE};
 use rustix::fs::{fallocate, ftruncate, memfd_create, FallocateFlags, MemfdFlags};
+use skipped::skipped;
 
 const LEN: u64 = 16 * PAGE_SIZE;
 const HUGE: u64 = 2 << 20;
@@ -26,12 +30,12 @@ fn read(space: &DmaSpace, iova: u64) -> [u8; 8] {
     data
 }
 
-/// A space with a limit of `limit` bytes, or a reason why pages can't be counted here.
+/// A space with a limit of `limit` bytes. `None` if pages can't be counted on this host.
 fn counting(limit: u64) -> Option<DmaSpace> {
     match count_filled_pages() {
         Ok(()) => Some(DmaSpace::with_limit(limit)),
         Err(error) => {
-            eprintln!("skipped: no userfaultfd: {error}");
+            skipped(format_args!("no userfaultfd: {error}"));
             None
         }
     }
@@ -227,14 +231,14 @@ fn huge_pages_are_counted_whole() {
     };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     let Ok(memory) = memfd_create("guest", flags) else {
-        eprintln!("skipped: no huge pages");
+        skipped("no huge pages");
         return;
     };
     ftruncate(memory.as_fd(), 2 * HUGE).unwrap();
     map(&space, &memory, 0, 2 * HUGE).unwrap();
     write(&space, HUGE + PAGE_SIZE);
     if space.has_lost() {
-        eprintln!("skipped: the host has no free huge page");
+        skipped("the host has no free huge page");
         assert_eq!(space.filled(), (0, 0));
         return;
     }
