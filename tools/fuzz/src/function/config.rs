@@ -6,6 +6,7 @@
 const LEN: usize = 256;
 const CAP_MSIX: u8 = 0x11;
 const CAP_VENDOR: u8 = 0x09;
+const CAP_EXPRESS: u8 = 0x10;
 /// `cfg_type` of the capability that accesses BARs through configuration space.
 const CFG_PCI: u8 = 5;
 
@@ -17,6 +18,8 @@ pub struct Config {
     writable: [u8; LEN],
     initial: [u8; LEN],
     window: usize,
+    /// Offset of the byte whose highest bit resets the function.
+    trigger: usize,
 }
 
 impl Config {
@@ -35,7 +38,7 @@ impl Config {
             let width = if initial[at] & 4 != 0 { 8 } else { 4 };
             writable[at..at + width].copy_from_slice(&mask[..width]);
         }
-        let (mut at, mut window) = (usize::from(initial[0x34]), 0);
+        let (mut at, mut window, mut trigger) = (usize::from(initial[0x34]), 0, 0);
         while at != 0 {
             match (initial[at], initial[at + 3]) {
                 (CAP_MSIX, _) => writable[at + 3] = 0xc0,
@@ -44,16 +47,22 @@ impl Config {
                     writable[at + 8..at + 16].fill(0xff);
                     window = at;
                 }
+                (CAP_EXPRESS, _) => {
+                    writable[at + 8..at + 10].copy_from_slice(&[0xff, 0x7f]);
+                    trigger = at + 9;
+                }
                 _ => {}
             }
             at = usize::from(initial[at + 1]);
         }
         assert_ne!(window, 0, "no window to the BARs");
+        assert_ne!(trigger, 0, "no PCI Express capability");
         Self {
             bytes: initial,
             writable,
             initial,
             window,
+            trigger,
         }
     }
 
@@ -77,6 +86,12 @@ impl Config {
             let mask = self.writable[at];
             self.bytes[at] = (self.bytes[at] & !mask) | (byte & mask);
         }
+    }
+
+    /// Whether a write of `data` at `offset` resets the function.
+    pub fn initiates_reset(&self, offset: u64, data: &[u8]) -> bool {
+        let mut written = (offset as usize..LEN).zip(data);
+        written.any(|(at, byte)| at == self.trigger && byte & 0x80 != 0)
     }
 
     /// The BAR and the offset that an access of `len` bytes at `offset` reaches. `None` unless it

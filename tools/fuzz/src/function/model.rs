@@ -122,7 +122,9 @@ impl Function {
     /// Writes to the configuration space.
     pub fn config_write(&mut self, offset: u64, data: &[u8]) {
         self.config.write(offset, data);
-        if let Some((bar, at)) = self.config.reaches(offset, data.len()) {
+        if self.config.initiates_reset(offset, data) {
+            self.begin_reset();
+        } else if let Some((bar, at)) = self.config.reaches(offset, data.len()) {
             self.bar_write(bar, at, data);
         }
     }

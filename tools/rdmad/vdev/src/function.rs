@@ -98,12 +98,14 @@ impl PciFunction {
     }
 
     pub(crate) fn config_write(&self, offset: u64, data: &[u8]) {
-        let window = {
+        let (initiates_reset, window) = {
             let mut config = self.config.lock();
-            config.write(offset, data);
-            config.window(offset, data.len())
+            let initiates_reset = config.write(offset, data);
+            (initiates_reset, config.window(offset, data.len()))
         };
-        if let Some(access) = window {
+        if initiates_reset {
+            self.post_function_reset();
+        } else if let Some(access) = window {
             self.bar_write(access.bar, access.offset, data);
         }
     }
@@ -220,11 +222,15 @@ impl PciFunction {
     /// Starts a function-level reset. `observer` is called when the reset is done, possibly before
     /// this function returns.
     pub(crate) fn begin_function_reset(&self, observer: Box<dyn Fn() + Send>) {
+        self.post_function_reset();
+        self.resets.observe(observer);
+    }
+
+    fn post_function_reset(&self) {
         self.config.lock().reset();
         if self.registers.lock().begin_reset() {
             self.post_reset();
         }
-        self.resets.observe(observer);
     }
 
     /// Resets the function after its client has disconnected. Returns when nothing accesses guest

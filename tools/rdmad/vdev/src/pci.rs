@@ -57,9 +57,26 @@ const COMMAND_WRITABLE: u16 = (1 << 1) | (1 << 2) | (1 << 10);
 const BAR_64BIT: u32 = 1 << 2;
 
 const CAP_ID_VENDOR: u8 = 0x09;
+const CAP_ID_EXPRESS: u8 = 0x10;
 const CAP_ID_MSIX: u8 = 0x11;
 /// Writable bits in the high byte of the MSI-X message control: enable and function mask.
 const MSIX_CONTROL_WRITABLE: u8 = 0xc0;
+
+/// Length of the PCI Express capability of version 2 (PCI Express Base 5.0, 7.5.3).
+const EXPRESS_LEN: usize = 0x3c;
+/// Offsets inside this capability.
+const EXPRESS_DEVICE: usize = 0x04;
+const EXPRESS_CONTROL: usize = 0x08;
+const EXPRESS_LINK: usize = 0x0c;
+const EXPRESS_LINK_STATUS: usize = 0x12;
+/// Version 2, an endpoint.
+const EXPRESS_FLAGS: u16 = 2;
+/// The function can be reset alone; it reports errors by its role.
+const EXPRESS_DEVICE_BITS: u32 = (1 << 28) | (1 << 15);
+/// A link of one lane with 2.5 GT/s, since some width and speed are required.
+const EXPRESS_LINK_BITS: u16 = 0x11;
+/// Written to the device control register, this bit resets the function. It reads as 0.
+const INITIATE_RESET: u16 = 1 << 15;
 
 /// Values of the field `cfg_type` of virtio capabilities.
 const CFG_COMMON: u8 = 1;
@@ -94,6 +111,8 @@ pub(crate) struct PciConfig {
     initial: [u8; CONFIG_LEN],
     /// Offset of the capability that accesses BARs through configuration space.
     window: usize,
+    /// Offset of the PCI Express capability.
+    express: usize,
 }
 
 impl PciConfig {
@@ -156,12 +175,14 @@ impl PciConfig {
         );
         builder.allow(window + WINDOW_BAR, &[0xff]);
         builder.allow(window + WINDOW_OFFSET, &[0xff; 8]);
+        let express = builder.express();
 
         Self {
             bytes: builder.bytes,
             writable: builder.writable,
             initial: builder.bytes,
             window,
+            express,
         }
     }
 
@@ -182,8 +203,10 @@ impl PciConfig {
         }
     }
 
-    /// Writes `data` at `offset`; only writable bits change.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
+    /// Writes `data` at `offset`; only writable bits change. Returns whether this initiates a
+    /// function-level reset.
+    #[must_use]
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> bool {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         for (i, &byte) in data.iter().enumerate() {
             let at = start.saturating_add(i);
@@ -191,6 +214,12 @@ impl PciConfig {
                 *old = (*old & !mask) | (byte & mask);
             }
         }
+        let trigger = self.express + EXPRESS_CONTROL + 1;
+        let [_, bit] = INITIATE_RESET.to_le_bytes();
+        trigger
+            .checked_sub(start)
+            .and_then(|at| data.get(at))
+            .is_some_and(|byte| byte & bit != 0)
     }
 
     /// The access to a BAR that an access of `len` bytes at `offset` of the configuration space
@@ -274,6 +303,20 @@ impl Builder {
         at
     }
 
+    /// Appends the PCI Express capability and returns its offset.
+    fn express(&mut self) -> usize {
+        let mut body = [0; EXPRESS_LEN - 2];
+        let mut put =
+            |at: usize, bytes: &[u8]| body[at - 2..][..bytes.len()].copy_from_slice(bytes);
+        put(2, &EXPRESS_FLAGS.to_le_bytes());
+        put(EXPRESS_DEVICE, &EXPRESS_DEVICE_BITS.to_le_bytes());
+        put(EXPRESS_LINK, &EXPRESS_LINK_BITS.to_le_bytes());
+        put(EXPRESS_LINK_STATUS, &EXPRESS_LINK_BITS.to_le_bytes());
+        let at = self.capability(CAP_ID_EXPRESS, &body);
+        self.allow(at + EXPRESS_CONTROL, &(!INITIATE_RESET).to_le_bytes());
+        at
+    }
+
     fn virtio(&mut self, cfg_type: u8, offset: u64, length: u64, more: &[u8]) {
         // Offset and length lie inside the BAR, whose length fits 32 bits.
         let body = virtio_capability(
@@ -320,6 +363,7 @@ mod tests {
         let config = config();
         let [mut at] = read(&config, 0x34);
         let mut types = Vec::new();
+        let mut express = 0;
         while at != 0 {
             let [id, next, len, cfg_type, bar, shm_id] = read(&config, u64::from(at));
             if id == CAP_ID_VENDOR {
@@ -332,6 +376,13 @@ mod tests {
                     );
                     assert_eq!(read(&config, u64::from(at) + 16), [0; 8]);
                 }
+            } else if id == CAP_ID_EXPRESS {
+                assert_eq!(read(&config, u64::from(at) + 2), 2u16.to_le_bytes());
+                assert_eq!(
+                    read(&config, u64::from(at) + 4),
+                    (1u32 << 28 | 1 << 15).to_le_bytes()
+                );
+                express += 1;
             } else {
                 assert_eq!(id, CAP_ID_MSIX);
                 assert_eq!(read(&config, u64::from(at) + 2), 64u16.to_le_bytes());
@@ -349,6 +400,7 @@ mod tests {
                 (5, 0, 20)
             ]
         );
+        assert_eq!(express, 1);
     }
 
     #[test]
@@ -356,12 +408,12 @@ mod tests {
         let mut config = config();
         for (bar, flags, len) in [(0, 0, 0x1_0000u32), (2, 4, 0x1_0000), (4, 4, 16 << 20)] {
             let at = 0x10 + 4 * bar;
-            config.write(at, &[0xff; 4]);
+            let _ = config.write(at, &[0xff; 4]);
             assert_eq!(read(&config, at), (!(len - 1) | flags).to_le_bytes());
         }
-        config.write(0, &[0xff; 4]);
+        let _ = config.write(0, &[0xff; 4]);
         assert_eq!(read(&config, 0), [0xf4, 0x1a, 0x6a, 0x10]);
-        config.write(u64::MAX, &[1, 2]);
+        let _ = config.write(u64::MAX, &[1, 2]);
         config.reset();
         assert_eq!(read(&config, 0x20), [4, 0, 0, 0]);
     }
@@ -371,9 +423,9 @@ mod tests {
         let mut config = config();
         let window = config.window as u64;
         assert_eq!(config.window(window + 16, 4), None);
-        config.write(window + 4, &[2]);
-        config.write(window + 8, &0x14u32.to_le_bytes());
-        config.write(window + 12, &1u32.to_le_bytes());
+        let _ = config.write(window + 4, &[2]);
+        let _ = config.write(window + 8, &0x14u32.to_le_bytes());
+        let _ = config.write(window + 12, &1u32.to_le_bytes());
         let access = WindowAccess {
             bar: 2,
             offset: 0x14,
@@ -381,7 +433,22 @@ mod tests {
         };
         assert_eq!(config.window(window + 16, 1), Some(access));
         assert_eq!(config.window(window + 16, 4), None);
-        config.write(window + 12, &3u32.to_le_bytes());
+        let _ = config.write(window + 12, &3u32.to_le_bytes());
         assert_eq!(config.window(window + 16, 3), None);
+    }
+
+    #[test]
+    fn only_its_bit_resets_the_function() {
+        let mut config = config();
+        let control = (config.express + EXPRESS_CONTROL) as u64;
+        assert!(!config.write(control, &0x7fffu16.to_le_bytes()));
+        assert_eq!(read(&config, control), 0x7fffu16.to_le_bytes());
+        assert!(config.write(control, &0x8000u16.to_le_bytes()));
+        assert_eq!(read(&config, control), [0, 0], "the bit reads as 0");
+        assert!(config.write(control - 2, &[0, 0, 0, 0x80]));
+        assert!(config.write(control + 1, &[0x80]));
+        assert!(!config.write(control, &[0x80]));
+        assert!(!config.write(control + 2, &[0xff; 4]));
+        assert!(!config.write(u64::MAX, &[0xff; 8]));
     }
 }

@@ -462,15 +462,7 @@ fn the_driver_learns_of_a_new_configuration() {
 fn registers_are_reached_through_configuration_space() {
     let bench = Bench::new();
     let mut driver = bench.driver();
-    let mut at = driver.client.read(7, 0x34, 1).unwrap()[0];
-    let window = loop {
-        let capability = driver.client.read(7, u64::from(at), 4).unwrap();
-        if (capability[0], capability[3]) == (9, 5) {
-            break u64::from(at);
-        }
-        at = capability[1];
-        assert_ne!(at, 0);
-    };
+    let window = capability(&mut driver, |id, cfg_type| (id, cfg_type) == (9, 5));
     driver.client.write(7, window + 4, &[2]).unwrap();
     driver
         .client
@@ -486,4 +478,43 @@ fn registers_are_reached_through_configuration_space() {
     // A BAR that does not exist.
     driver.client.write(7, window + 4, &[5]).unwrap();
     assert_eq!(driver.client.read(7, window + 16, 1).unwrap(), [0]);
+}
+
+/// Offset of the first capability for which `is_wanted` holds. The arguments are its identity, and
+/// the type if it is one of virtio's.
+fn capability(driver: &mut Driver, is_wanted: fn(u8, u8) -> bool) -> u64 {
+    let mut at = driver.client.read(7, 0x34, 1).unwrap()[0];
+    loop {
+        assert_ne!(at, 0, "no such capability");
+        let capability = driver.client.read(7, u64::from(at), 4).unwrap();
+        if is_wanted(capability[0], capability[3]) {
+            return u64::from(at);
+        }
+        at = capability[1];
+    }
+}
+
+#[test]
+fn the_driver_resets_the_function() {
+    const INITIATE_RESET: [u8; 2] = 0x8000u16.to_le_bytes();
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    let express = capability(&mut driver, |id, _| id == 0x10);
+    driver.start();
+    driver.echo(0, 16, b"x", 1);
+    driver.client.write(7, 0x04, &[0x06, 0x04]).unwrap();
+    bench.device.hold_reset.set_closed(true);
+    for _ in 0..2 {
+        driver
+            .client
+            .write(7, express + 8, &INITIATE_RESET)
+            .unwrap();
+        assert_eq!(driver.read8(reg::STATUS), 15, "not done");
+        assert_eq!(driver.client.read(7, 0x04, 2).unwrap(), [0, 0]);
+    }
+    bench.device.hold_reset.set_closed(false);
+    while driver.read8(reg::STATUS) != 0 {}
+    assert_eq!(bench.device.resets.load(Ordering::SeqCst), 1);
+    driver.start();
+    driver.echo(0, 16, b"x", 1);
 }
