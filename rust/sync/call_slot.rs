@@ -33,8 +33,9 @@ const LOOK_MS: Msecs = 1_000;
 
 /// A place for a value that can be called in any context. The removal waits until no call runs.
 ///
-/// A call takes no lock and writes only to the slot. So calls of values in different slots do not
-/// disturb each other, and a removal waits only for calls of its own slot, not for a grace period.
+/// A call takes no lock and writes only to the slot, which has its cache lines for itself. So calls
+/// of values in different slots do not disturb each other, and a removal waits only for calls of
+/// its own slot, not for a grace period.
 ///
 /// # Examples
 ///
@@ -56,6 +57,7 @@ const LOOK_MS: Msecs = 1_000;
 /// - `value` is read only by calls, between an increment and a decrement of `calls`, if the state
 ///   was [`occupied`] after the increment.
 #[pin_data]
+#[repr(align(64))]
 pub struct CallSlot<T> {
     /// [`VACANT`], [`CHANGING`] or [`occupied`].
     state: Atomic<u64>,

@@ -5,6 +5,7 @@
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
 use super::{
+    device::Status,
     Device,
     Driver, //
 };
@@ -235,7 +236,7 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        if vdev.status().is_some() {
+        if matches!(vdev.status(), Status::Read(_)) {
             return 0;
         }
         // SAFETY: The device is valid. The core is negotiating its features, and nothing else uses
@@ -343,7 +344,7 @@ impl<T: Driver> Adapter<T> {
         unsafe { bindings::virtio_break_device(vdev.as_raw()) };
         // SAFETY: As above.
         unsafe { bindings::virtio_synchronize_cbs(vdev.as_raw()) };
-        if !vdev.is_resetting() {
+        if !vdev.is_resetting() && matches!(vdev.status(), Status::Read(_)) {
             let _ = vdev.reset();
         }
     }

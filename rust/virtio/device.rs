@@ -14,8 +14,21 @@ use kernel::{
     pci,
     prelude::*,
     sync::aref::AlwaysRefCounted,
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic, //
+    },
     types::Opaque, //
 };
+
+/// Time in ms after which a read that ends with all ones was given up by a monitor. A device that
+/// is gone reads as all ones at once.
+const SILENT_MS: i64 = 100;
+
+/// Interval in ms at which a reset reads the status of a silent device.
+const RETRY_MS: i64 = 100;
 
 /// The number of a feature bit.
 ///
@@ -90,7 +103,7 @@ impl Feature {
 pub enum Reset {
     /// The device confirmed the reset: it uses no memory of the driver any more.
     Done,
-    /// The device is gone or does not answer: whether it still uses memory is unknown.
+    /// The device is gone: it confirmed nothing.
     Unreachable,
 }
 
@@ -107,6 +120,7 @@ pub enum Reset {
 ///         Health::Good => return true,
 ///         Health::NeedsReset => pr_err!("the device needs a reset\n"),
 ///         Health::Broken => pr_err!("the device broke the rules of a queue\n"),
+///         Health::Silent => pr_err!("the device does not answer\n"),
 ///         Health::Gone => pr_err!("the device is gone\n"),
 ///     }
 ///     false
@@ -120,7 +134,21 @@ pub enum Health {
     NeedsReset,
     /// The device's status is good, but it broke the rules of a virtqueue, which is unusable now.
     Broken,
-    /// The device is gone or unable to answer.
+    /// The device did not answer: its process was stopped, for example. It may go on at any time
+    /// and access memory.
+    Silent,
+    /// The device is gone and can't come back.
+    Gone,
+}
+
+/// The result of a read of the status byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// The status.
+    Read(u8),
+    /// See [`Health::Silent`].
+    Silent,
+    /// See [`Health::Gone`].
     Gone,
 }
 
@@ -164,51 +192,79 @@ impl Device {
 }
 
 impl Device<device::Bound> {
-    /// The status byte, or `None` if the device is gone or unable to answer: then the byte reads as
-    /// all ones, which is no valid status.
+    /// Reads the status byte. All ones are no valid status.
     ///
     /// May sleep.
-    pub(super) fn status(&self) -> Option<u8> {
-        let get_status = self.ops().get_status?;
+    pub(super) fn status(&self) -> Status {
+        let Some(get_status) = self.ops().get_status else {
+            return Status::Gone;
+        };
+        let began = Instant::<Monotonic>::now();
         // SAFETY: By the type invariant the device is valid, and this is its transport's operation.
         let status = unsafe { get_status(self.as_raw()) };
-        (status != u8::MAX).then_some(status)
+        if status != u8::MAX {
+            Status::Read(status)
+        } else if began.elapsed() >= Delta::from_millis(SILENT_MS) {
+            Status::Silent
+        } else {
+            Status::Gone
+        }
     }
 
     /// The device's health according to its status. May sleep.
     pub(super) fn health(&self) -> Health {
         const BITS: u32 =
             bindings::VIRTIO_CONFIG_S_DRIVER_OK | bindings::VIRTIO_CONFIG_S_NEEDS_RESET;
-        match self.status().map(|status| u32::from(status) & BITS) {
-            None => Health::Gone,
-            Some(bindings::VIRTIO_CONFIG_S_DRIVER_OK) => Health::Good,
-            Some(_) => Health::NeedsReset,
+        match self.status() {
+            Status::Gone => Health::Gone,
+            Status::Silent => Health::Silent,
+            Status::Read(status)
+                if u32::from(status) & BITS == bindings::VIRTIO_CONFIG_S_DRIVER_OK =>
+            {
+                Health::Good
+            }
+            Status::Read(_) => Health::NeedsReset,
         }
     }
 
-    /// Resets the device unless it cannot be reached.
+    /// Resets the device unless it is gone.
     ///
-    /// A transport waits for ever for the confirmation of a device that is gone, so the status is
-    /// read immediately before the reset. If the device goes away after that and before it has
-    /// confirmed the reset, this waits for ever: only the transport could end the wait. So callers
-    /// hold no lock that the health check of the device needs. May sleep. Two concurrent calls both
-    /// return after the reset.
+    /// A silent device is waited for, since it may still access memory. A transport waits for ever
+    /// for the confirmation of a device that is gone, so the status is read immediately before the
+    /// reset. If the device goes away after that and before it has confirmed the reset, this waits
+    /// for ever: only the transport could end the wait. So callers hold no lock that the health
+    /// check of the device needs. May sleep. Two concurrent calls both return after the reset.
     pub(super) fn reset(&self) -> Reset {
-        if self.status().is_none() {
-            // From now on buffers can't be added, and late interrupts are ignored.
-            //
-            // SAFETY: By the type invariant the device is valid.
-            unsafe { bindings::virtio_break_device(self.as_raw()) };
-            // SAFETY: As above.
-            unsafe { bindings::virtio_synchronize_cbs(self.as_raw()) };
-            return Reset::Unreachable;
+        let mut waits = false;
+        loop {
+            match self.status() {
+                Status::Silent => {
+                    if !waits {
+                        waits = true;
+                        dev_warn!(
+                            self.as_ref(),
+                            "the device does not answer: its reset waits for it\n"
+                        );
+                    }
+                    fsleep(Delta::from_millis(RETRY_MS));
+                }
+                Status::Gone => break,
+                Status::Read(_) => {
+                    // SAFETY: By the type invariant the device is valid.
+                    unsafe { bindings::virtio_reset_device(self.as_raw()) };
+                    if self.status() == Status::Read(0) {
+                        return Reset::Done;
+                    }
+                }
+            }
         }
+        // From now on buffers can't be added, and late interrupts are ignored.
+        //
         // SAFETY: By the type invariant the device is valid.
-        unsafe { bindings::virtio_reset_device(self.as_raw()) };
-        match self.status() {
-            Some(0) => Reset::Done,
-            _ => Reset::Unreachable,
-        }
+        unsafe { bindings::virtio_break_device(self.as_raw()) };
+        // SAFETY: As above.
+        unsafe { bindings::virtio_synchronize_cbs(self.as_raw()) };
+        Reset::Unreachable
     }
 
     /// Whether `feature` was negotiated.
@@ -273,9 +329,11 @@ impl Device<device::Core<'_>> {
     ///
     /// # Errors
     ///
-    /// [`ENODEV`] if the device is gone, [`EIO`] if DRIVER_OK is set already.
+    /// [`ENODEV`] if the device is gone or silent, [`EIO`] if DRIVER_OK is set already.
     pub fn ready(&self) -> Result {
-        let status = self.status().ok_or(ENODEV)?;
+        let Status::Read(status) = self.status() else {
+            return Err(ENODEV);
+        };
         if u32::from(status) & bindings::VIRTIO_CONFIG_S_DRIVER_OK != 0 {
             return Err(EIO);
         }

@@ -270,19 +270,27 @@ impl Daemons {
         found
     }
 
-    /// Executes a guest's request to the host. `daemon kill VM` kills the daemon of a VM's device.
+    /// Executes a guest's request to the host: `daemon kill VM` kills the daemon of a VM's device,
+    /// `daemon stop VM` stops it, and `daemon continue VM` lets it go on.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
-        let ["daemon", "kill", vm] = words[..] else {
-            bail!("unknown command: the host knows only \"daemon kill VM\"");
+        let ["daemon", act @ ("kill" | "stop" | "continue"), vm] = words[..] else {
+            bail!("unknown command: the host knows only \"daemon kill|stop|continue VM\"");
         };
         let vm: usize = vm.parse().context("not the number of a VM")?;
         let mut running = self.lock();
         let daemon = running.iter_mut().find(|daemon| daemon.vms.contains(&vm));
         let daemon = daemon.with_context(|| format!("VM {vm} has no daemon, or it ended"))?;
-        daemon.killed = true;
-        daemon.process.0.kill()?;
-        daemon.process.0.wait()?;
+        let process = Pid::from_child(&daemon.process.0);
+        match act {
+            "stop" => kill_process(process, Signal::STOP)?,
+            "continue" => kill_process(process, Signal::CONT)?,
+            _ => {
+                daemon.killed = true;
+                daemon.process.0.kill()?;
+                daemon.process.0.wait()?;
+            }
+        }
         Ok(())
     }
 }

@@ -315,8 +315,10 @@ impl ControlQueue {
             return false;
         }
         let health = self.queue.look_after();
+        self.lifecycle.tell_silence(health == Health::Silent);
         let why = match health {
-            Health::Good => return true,
+            // Commands have a time limit.
+            Health::Good | Health::Silent => return true,
             Health::Broken => "broke a queue",
             Health::NeedsReset if self.is_told.load(Relaxed) => "needs a reset",
             Health::NeedsReset => "needs a reset, of which no interrupt told",

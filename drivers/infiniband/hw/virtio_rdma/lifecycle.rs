@@ -8,7 +8,7 @@
 //! | [failing](State::Failing) | no answer, an invalid answer, a broken queue | until its reset |
 //! | [unbinding](State::Unbinding) | the driver of a working device is unbound | until its reset |
 //! | [needs reset](State::NeedsReset) | DEVICE_NEEDS_RESET is set | none (abi: R-1141) |
-//! | [gone](State::Gone) | its status reads as all ones | it can't be reached |
+//! | [gone](State::Gone) | its status reads as all ones at once | none: it was removed |
 //! | [at rest](State::AtRest) | its status read as 0 after a reset | none |
 //!
 //! Commands run in the first state alone. A failing device is reset. Until it has *stopped*, i.e.
@@ -40,6 +40,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            AtomicFlag,
             Full,
             Relaxed, //
         },
@@ -87,6 +88,8 @@ pub(crate) struct Lifecycle {
     targets: Arc<EventTargets>,
     /// A [`State`].
     state: Atomic<u32>,
+    /// Whether the log says that the device is silent.
+    is_silent: AtomicFlag,
     /// Completed when the device has stopped.
     #[pin]
     stopped: Completion,
@@ -107,6 +110,7 @@ impl Lifecycle {
             queue,
             targets,
             state: Atomic::new(State::Working as u32),
+            is_silent: AtomicFlag::new(false),
             stopped <- Completion::new(),
             ended <- Completion::new(),
         })
@@ -178,7 +182,7 @@ impl Lifecycle {
             return false;
         }
         let stopped = match health {
-            Health::Good | Health::Broken => None,
+            Health::Good | Health::Broken | Health::Silent => None,
             Health::NeedsReset => Some(State::NeedsReset),
             Health::Gone => Some(State::Gone),
         };
@@ -197,6 +201,19 @@ impl Lifecycle {
             let _ = self.stop(state);
         }
         stopped.is_none()
+    }
+
+    /// Logs that a working device has become silent, or answers again.
+    pub(crate) fn tell_silence(&self, is_silent: bool) {
+        if self.is_silent.load(Relaxed) == is_silent {
+            return;
+        }
+        self.is_silent.store(is_silent, Relaxed);
+        if is_silent {
+            dev_warn!(self.dev, "the device does not answer: it is waited for\n");
+        } else {
+            dev_info!(self.dev, "the device answers again\n");
+        }
     }
 
     /// The device was reset, or can't be reached, since its driver is being unbound.

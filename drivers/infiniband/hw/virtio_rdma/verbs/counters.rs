@@ -112,7 +112,7 @@ impl QpCounters for IbDevice {
         Ok(())
     }
 
-    /// A device that does not answer is dead, and counts nothing.
+    /// The counters of a device that does not answer are never read again.
     fn unbind_qp(qp: &Qp<Self>) {
         let request = CmdBindCounterSet {
             qpn: qp.number(),

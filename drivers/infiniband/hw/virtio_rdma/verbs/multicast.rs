@@ -27,8 +27,8 @@ impl MulticastGroups for IbDevice {
         super::create(&qp.device().device, &request, ()).map(|_| ())
     }
 
-    /// Always succeeds: otherwise the core could not destroy the QP. A device that does not answer
-    /// is dead, and delivers nothing.
+    /// Always succeeds: otherwise the core could not destroy the QP. If the device does not answer,
+    /// the destruction of the QP waits until it has stopped.
     fn detach(qp: &Qp<Self>, group: &[u8; 16]) -> Result {
         let request = CmdDetachMcast {
             qpn: qp.number(),

@@ -191,7 +191,7 @@ impl GidTable for IbDevice {
             port: gid.port(),
         };
         match this.device.ctrl().exec(&request) {
-            // A dead device uses no GID.
+            // Packets of a failing device are nobody's any more.
             Ok(_) | Err(Failure::Dead) => Ok(()),
             Err(failure) => Err(failure.into()),
         }
