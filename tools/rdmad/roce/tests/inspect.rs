@@ -207,7 +207,7 @@ fn contents_are_found_behind_tags() {
     else {
         panic!("no IP packet");
     };
-    assert_eq!((src, protocol), ([10, 9, 0, 1].into(), UDP));
+    assert_eq!((src, protocol), ([10, 9, 0, 1].into(), Some(UDP)));
     assert_eq!(payload.len(), 48);
     let mut arp = [2; 12].to_vec();
     arp.extend([0x81, 0, 0, 5, 0x08, 0x06, 0, 1]);
@@ -297,6 +297,14 @@ fn ipv6(first: u8, headers: &[u8]) -> Vec<u8> {
     [&[2; 12][..], &[0x86, 0xdd], &ip, &[0xfd; 32], headers].concat()
 }
 
+/// The first fragment of an IPv4 packet.
+fn ipv4_fragment(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let length = 20 + payload.len() as u8;
+    let ip = [0x45, 0, 0, length, 0, 9, 0x20, 0, 64, protocol, 0, 0];
+    let addresses = [10, 9, 0, 1, 10, 9, 0, 2];
+    [&[2; 12][..], &[8, 0], &ip, &addresses, payload].concat()
+}
+
 /// A first fragment may end before the port of its packet, which a later one then has.
 #[test]
 fn a_first_fragment_without_the_port_may_carry_roce() {
@@ -321,6 +329,11 @@ fn a_first_fragment_without_the_port_may_carry_roce() {
         (&other, false, Fragment::First),
         (&ipv6(UDP, &udp), true, Fragment::None),
         (&ipv6(UDP, &[]), false, Fragment::None),
+        // Without the port, the fragment may be RoCE.
+        (&ipv4_fragment(UDP, &[2, 0]), true, Fragment::First),
+        // In IPv4 these are ordinary protocols: an authentication header (IPsec) and mobility.
+        (&ipv4_fragment(51, &[0; 24]), false, Fragment::First),
+        (&ipv4_fragment(135, &[]), false, Fragment::First),
     ] {
         assert_eq!(carries_roce(frame), carries, "{frame:02x?}");
         let found = inspect(frame);

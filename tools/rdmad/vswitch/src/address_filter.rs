@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use roce::net::{inspect, is_extension, link_local, Content, Fragment, Mac};
+use roce::net::{inspect, link_local, Content, Fragment, Mac};
 
 use crate::index::PortIndex;
 
@@ -78,11 +78,13 @@ impl AddressFilter {
                     && match (protocol, fragment) {
                         // It completes a first fragment, which is checked.
                         (_, Fragment::Later) => true,
-                        (PROTOCOL_ICMPV6, Fragment::First) => may_be_cut(payload),
-                        (PROTOCOL_ICMPV6, Fragment::None) => self.admit_icmpv6(port, src, payload),
+                        (Some(PROTOCOL_ICMPV6), Fragment::First) => may_be_cut(payload),
+                        (Some(PROTOCOL_ICMPV6), Fragment::None) => {
+                            self.admit_icmpv6(port, src, payload)
+                        }
                         // The next fragment would say what the packet is (RFC 7112).
-                        (protocol, Fragment::First) => !is_extension(protocol),
-                        (_, Fragment::None) => true,
+                        (None, Fragment::First) => false,
+                        (_, Fragment::First | Fragment::None) => true,
                     }
             }
             Content::Arp(packet) => self.admit_arp(port, packet),
@@ -208,6 +210,13 @@ mod tests {
         frame([0x08, 0x00], &header)
     }
 
+    /// The first fragment of an IPv4 packet.
+    fn ipv4_fragment(src: &str, protocol: u8) -> Vec<u8> {
+        let mut frame = ipv4(src);
+        (frame[24], frame[27]) = (0x20, protocol);
+        frame
+    }
+
     /// An ICMPv6 message that follows an extension header.
     fn icmpv6(src: &str, kind: u8, target: &str) -> Vec<u8> {
         // A redirect has another address behind its target.
@@ -284,6 +293,9 @@ mod tests {
             (ipv4("10.9.0.1"), true, false),
             (ipv4("10.9.0.7"), false, true),
             (ipv4("0.0.0.0"), true, true),
+            // An authentication header (IPsec), which is an extension header in IPv6 only.
+            (ipv4_fragment("10.9.0.1", 51), true, false),
+            (ipv4_fragment("10.9.0.7", 51), false, true),
             (arp(OURS, "10.9.0.1", "10.9.0.2"), true, false),
             (arp(OURS, "10.9.0.7", "10.9.0.2"), false, true),
             (arp(OURS, "0.0.0.0", "10.9.0.1"), true, false),

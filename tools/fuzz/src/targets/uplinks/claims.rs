@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use roce::net::{inspect, is_extension, link_local, Content, Fragment, Mac};
+use roce::net::{inspect, link_local, Content, Fragment, Mac};
 
 use super::ledger::{mac, ADDRESS};
 use crate::input::Input;
@@ -125,7 +125,7 @@ pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
     let speaks_for_others = match inspect(frame) {
         Content::Arp(packet) => !is_of(packet, mac(port)),
         Content::Ip {
-            protocol: ICMPV6,
+            protocol: Some(ICMPV6),
             payload: [ROUTER | REDIRECT, ..],
             ..
         } => true,
@@ -133,7 +133,7 @@ pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
     };
     let is_readable = match inspect(frame) {
         Content::Ip {
-            protocol: ICMPV6,
+            protocol: Some(ICMPV6),
             fragment,
             payload,
             ..
@@ -152,7 +152,7 @@ pub fn may_send(port: usize, restricted: bool, frame: &[u8]) -> bool {
             protocol,
             fragment: Fragment::First,
             ..
-        } => !is_extension(protocol),
+        } => protocol.is_some(),
         _ => true,
     };
     is_readable && claims(frame).into_iter().all(may_claim) && !(restricted && speaks_for_others)
@@ -184,7 +184,7 @@ fn claims(frame: &[u8]) -> Vec<IpAddr> {
                 Some(&SOLICITATION) => !is_there,
                 first => first == Some(&ADVERTISEMENT),
             };
-            if let (ICMPV6, true, Some(target)) = (protocol, binds, payload.get(8..24)) {
+            if let (Some(ICMPV6), true, Some(target)) = (protocol, binds, payload.get(8..24)) {
                 let target: [u8; 16] = target.try_into().expect("16 bytes");
                 claims.push(Ipv6Addr::from(target).into());
             }

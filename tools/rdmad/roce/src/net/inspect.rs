@@ -43,8 +43,9 @@ pub enum Content<'a> {
     Ip {
         /// Source address.
         src: IpAddr,
-        /// Protocol number of the header behind IP options and extension headers.
-        protocol: u8,
+        /// Protocol number of the header behind IP options and extension headers. `None` if the
+        /// packet ends before the last extension header does, which only IPv6 has.
+        protocol: Option<u8>,
         /// Whether the packet is a fragment of a larger one.
         fragment: Fragment,
         /// Bytes from the header of `protocol` on; empty in a fragment that is not the first.
@@ -81,12 +82,12 @@ pub fn carries_roce(frame: &[u8]) -> bool {
     match inspect(frame) {
         Content::RoceV1 => true,
         Content::Ip {
-            protocol,
+            protocol: None,
             fragment: Fragment::First,
             ..
-        } if is_extension(protocol) => true,
+        } => true,
         Content::Ip {
-            protocol: PROTOCOL_UDP,
+            protocol: Some(PROTOCOL_UDP),
             fragment,
             payload,
             ..
@@ -133,7 +134,7 @@ fn ipv4(packet: &[u8]) -> Option<Content<'_>> {
     };
     Some(Content::Ip {
         src: Ipv4Addr::from(*src).into(),
-        protocol: header[9],
+        protocol: Some(header[9]),
         fragment,
         payload: match fragment {
             Fragment::Later => &[],
@@ -167,15 +168,15 @@ fn ipv6(packet: &[u8]) -> Option<Content<'_>> {
     }
     Some(Content::Ip {
         src: Ipv6Addr::from(*src).into(),
-        protocol,
+        protocol: Some(protocol).filter(|protocol| !is_extension(*protocol)),
         fragment,
         payload,
     })
 }
 
-/// Whether a header is an extension header of IPv6, so that another one follows. The `protocol` of
-/// a packet is one only if the packet ends before the next header.
-pub const fn is_extension(kind: u8) -> bool {
+/// Whether a header of IPv6 is an extension header, so that another one follows. In IPv4 these
+/// numbers are ordinary protocols.
+const fn is_extension(kind: u8) -> bool {
     matches!(
         kind,
         EXTENSION_HOP_BY_HOP

@@ -22,7 +22,7 @@ pub use self::derive::{
     vlan_priority, vlan_tag,
 };
 pub use self::ecn::{mark, Ecn};
-pub use self::inspect::{carries_roce, inspect, is_extension, Content, Fragment};
+pub use self::inspect::{carries_roce, inspect, Content, Fragment};
 pub use self::mac_index::MacIndex;
 pub use self::template::Template;
 
