@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 
 use self::pool::{suits, Buffer, For, Pool};
 
-pub use self::pool::{discard, release, FramePool, Lane};
+pub use self::pool::{discard, release, FramePool, Lane, Surplus};
 
 /// Largest Ethernet frame without FCS: a jumbo payload of 9216 bytes, the header and one VLAN tag.
 pub const MAX_FRAME: usize = 9216 + 14 + 4;

@@ -220,9 +220,9 @@ impl EngineQueues {
         }
     }
 
-    /// Frees buffers that were not used lately. Returns whether there may be more.
-    pub(crate) fn shed(&self) -> bool {
-        self.pool.shed()
+    /// The pool of the frames that the engine sends.
+    pub(crate) fn pool(&self) -> &FramePool {
+        &self.pool
     }
 
     /// Ends the delivery to the engine, which takes no frames any more.

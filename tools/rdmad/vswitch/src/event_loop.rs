@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use roce::frame::MAX_FRAME;
+use roce::frame::{Surplus, MAX_FRAME};
 use roce::Frame;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
@@ -246,7 +246,12 @@ impl EventLoop {
             self.shedding.get_or_insert(now + SHED);
         }
         if self.shedding.is_some_and(|at| at <= now) {
-            self.shedding = self.forwarder.shed().then_some(now + SHED);
+            self.shedding = match self.forwarder.shed() {
+                // In the next round.
+                Surplus::Rest => Some(now),
+                Surplus::Candidates => Some(now + SHED),
+                Surplus::None => None,
+            };
         }
         if self.offloads_icrc {
             self.forwarder.tell_offload();

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use roce::frame::Surplus;
 use roce::net::MacIndex;
 use roce::FramePool;
 
@@ -26,6 +27,7 @@ use crate::index::{PortIndex, SourceIndex, UplinkIndex};
 use crate::link::Link;
 use crate::listed::Listed;
 use crate::mac_table::MacTable;
+use crate::shedding::Shedding;
 use crate::stats::FrameCounters;
 
 pub(crate) use port::{Destination, Forwarding, Origin, SwitchPort, UplinkPort};
@@ -55,6 +57,7 @@ pub(crate) struct Forwarder {
     /// Buffer pools for frames, one for each port, then one for each uplink. With a pool of its
     /// own, no port or uplink can use up the buffers of another one.
     pub(crate) pools: Vec<FramePool>,
+    shedding: Shedding,
     /// Calls of the engines.
     pub(crate) calls: Arc<Calls>,
     /// Ports whose engines are to be notified: they got frames or room in this round.
@@ -91,6 +94,7 @@ impl Forwarder {
             groups,
             members: Vec::new(),
             pools: frames::pools(seats, uplinks.len(), &calls),
+            shedding: Shedding::default(),
             table: MacTable::new(uplinks.len()),
             calls,
             touched: Listed::new(seats),
@@ -229,10 +233,10 @@ impl Forwarder {
         self.links().for_each(|(_, link, _)| link.renew());
     }
 
-    /// Frees buffers that were not used lately. Returns whether there may be more.
-    pub(crate) fn shed(&self) -> bool {
-        let engines = self.ports.iter().filter(|port| port.engine.shed());
-        engines.count() + self.pools.iter().filter(|pool| pool.shed()).count() > 0
+    /// Frees some of the buffers that were not used lately. See [`Shedding::shed`].
+    pub(crate) fn shed(&mut self) -> Surplus {
+        let engines = self.ports.iter().map(|port| port.engine.pool());
+        self.shedding.shed(engines.chain(&self.pools))
     }
 
     /// Whether a frame may be delivered to this destination without an ICRC.

@@ -79,6 +79,7 @@ mod listed;
 mod neighbours;
 mod net_stream;
 mod port_set;
+mod shedding;
 #[cfg(feature = "testing")]
 mod stepped;
 mod switch;

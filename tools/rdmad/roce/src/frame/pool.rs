@@ -19,6 +19,17 @@ const KEPT: usize = 256;
 /// progress with them, however many senders a receiver has.
 const LEAST: usize = 16;
 
+/// Buffers that [`FramePool::shed`] has yet to free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surplus {
+    /// More buffers are to be freed at once.
+    Rest,
+    /// Buffers that are not used until the next call are to be freed then.
+    Candidates,
+    /// The pool keeps its free buffers.
+    None,
+}
+
 /// A bounded pool of frame buffers. Clones share the buffers.
 ///
 /// Buffers are allocated on first use. [`shed`](Self::shed), which is to be called from time to
@@ -222,21 +233,22 @@ impl FramePool {
     }
 
     /// Sets `notify`. It is called when the pool has so many free buffers that
-    /// [`shed`](Self::shed) may free some, but not again before `shed` has returned false. Later
-    /// calls of `on_surplus` have no effect.
+    /// [`shed`](Self::shed) may free some, but not again before `shed` has returned
+    /// [`Surplus::None`]. Later calls of `on_surplus` have no effect.
     pub fn on_surplus(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.pool().on_surplus.set(Box::new(notify));
     }
 
-    /// Frees long buffers that were not used since the last call, except [`KEPT`]. Returns whether
-    /// the next call may free some.
-    pub fn shed(&self) -> bool {
+    /// Frees long buffers that were not used since the last call, except [`KEPT`], but at most
+    /// `room`, from which it subtracts their number. After [`Surplus::Rest`], the next call goes
+    /// on.
+    pub fn shed(&self, room: &mut usize) -> Surplus {
         let mut buffers = self.pool().buffers.lock();
-        let surplus = buffers.shed();
-        let goes_on = buffers.is_told;
+        let (freed, left) = buffers.shed(*room);
         drop(buffers);
-        drop(surplus);
-        goes_on
+        *room -= freed.len();
+        drop(freed);
+        left
     }
 
     /// A frame of `len` bytes with unspecified content; `None` if all buffers are in use or `len`
@@ -484,17 +496,25 @@ impl Buffers {
         self.starved |= lane.resumes_at.take_if(|at| lane.used <= *at).is_some();
     }
 
-    /// Removes the long buffers that were not used for a while. The caller must drop them without
-    /// the lock.
-    fn shed(&mut self) -> Vec<Buffer> {
+    /// Removes up to `room` long buffers that were not used for a while. The caller must drop them
+    /// without the lock.
+    fn shed(&mut self, room: usize) -> (Vec<Buffer>, Surplus) {
         let long = &mut self.free[1];
-        let kept = long.len() - self.unused_long.min(long.len().saturating_sub(KEPT));
+        let surplus = self.unused_long.min(long.len().saturating_sub(KEPT));
         // The buffers that were used last are at the end.
-        let surplus = Vec::from_iter(long.drain(..long.len() - kept));
+        let freed = Vec::from_iter(long.drain(..surplus.min(room)));
+        self.allocated -= freed.len();
+        if freed.len() < surplus {
+            self.unused_long -= freed.len();
+            return (freed, Surplus::Rest);
+        }
         self.unused_long = long.len();
         self.is_told = long.len() > KEPT;
-        self.allocated -= surplus.len();
-        surplus
+        let left = match self.is_told {
+            true => Surplus::Candidates,
+            false => Surplus::None,
+        };
+        (freed, left)
     }
 
     /// Removes the free buffers of a pool that was dropped. The caller must drop them without the
@@ -636,18 +656,46 @@ mod tests {
             assert_eq!(size(), 1000);
         }
         assert_eq!(told.load(Ordering::Relaxed), 1);
-        assert!(pool.shed());
+        let shed = || {
+            let mut room = 1000;
+            let before = size();
+            let left = pool.shed(&mut room);
+            assert_eq!(before - size(), 1000 - room);
+            left
+        };
+        assert_eq!(shed(), Surplus::Candidates);
         assert_eq!(size(), 1000, "all were used lately");
         drop(burst(600));
-        assert!(pool.shed());
+        assert_eq!(shed(), Surplus::Candidates);
         assert_eq!(size(), 600);
-        assert!(!pool.shed());
+        assert_eq!(shed(), Surplus::None);
         assert_eq!(size(), KEPT);
-        assert!(!pool.shed());
+        assert_eq!(shed(), Surplus::None);
         let frames = burst(1000);
         assert!(pool.take(1).is_none());
         drop(frames);
         assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn no_more_buffers_are_freed_at_a_time_than_asked() {
+        let pool = FramePool::new(1000);
+        let burst =
+            |frames| Vec::from_iter((0..frames).map(|_| pool.take(MAX_FRAME).expect("a buffer")));
+        let size = || allocated(&pool, &[]) / MAX_FRAME;
+        drop(burst(1000));
+        assert_eq!(pool.shed(&mut 0), Surplus::Candidates, "none is unused yet");
+        drop(burst(500));
+        let mut room = 100;
+        assert_eq!(pool.shed(&mut room), Surplus::Rest);
+        assert_eq!((size(), room), (900, 0));
+        assert_eq!(pool.shed(&mut room), Surplus::Rest);
+        assert_eq!(size(), 900);
+        // Buffers that are used meanwhile are kept.
+        drop(burst(700));
+        room = 1000;
+        assert_eq!(pool.shed(&mut room), Surplus::Candidates);
+        assert_eq!((size(), room), (700, 800));
     }
 
     #[test]
