@@ -119,7 +119,8 @@ impl AddressLeases {
     pub(crate) fn cleared(&self, port: PortId, addresses: &[Address], now: Instant) {
         let held = &mut self.0.lock().held;
         if !addresses.is_empty() {
-            // So a port holds no more addresses than its table has entries.
+            // So a port keeps at most one table's addresses of earlier resets, beside those that
+            // its table has now.
             held.retain(|_, holder| holder.port != port || holder.until.is_none());
         }
         for address in addresses {
