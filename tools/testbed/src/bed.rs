@@ -345,9 +345,9 @@ impl Bed {
     pub fn new_complaints(&mut self) -> Vec<String> {
         let mut found = self.daemons.complaints();
         for vm in &mut self.vms {
-            let new = complaints(&vm.console.new_lines());
-            let counted = new.iter().filter(|_| !self.allow_warnings);
-            found.extend(counted.map(|line| format!("VM {}: {}", vm.number, printable(line))));
+            let new = vm.console.new_lines().flat_map(|new| complaints(&new));
+            let counted = new.filter(|_| !self.allow_warnings);
+            found.extend(counted.map(|line| format!("VM {}: {}", vm.number, printable(&line))));
         }
         found
     }

@@ -261,7 +261,7 @@ impl Daemons {
         let mut found = Vec::new();
         self.lock().retain_mut(|daemon| {
             let status = daemon.process.0.try_wait().ok().flatten();
-            found.extend(violations(&daemon.log.new_lines()));
+            found.extend(daemon.log.new_lines().flat_map(|new| violations(&new)));
             if let Some(status) = status.filter(|_| !daemon.killed) {
                 found.push(format!("virtio-rdmad ended by itself: {status}"));
             }

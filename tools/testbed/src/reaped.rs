@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Child processes that are killed and reaped on drop, and their logs.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::iter;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,7 +17,7 @@ use crate::untrusted::create;
 /// Interval at which a wait checks again.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Maximum number of bytes of a log that are read at a time: a guest may write any number.
+/// Maximum number of bytes of a log that are held in memory: a guest may write any number.
 const MAX_NEW: u64 = 16 << 20;
 
 /// A child process that is killed and reaped on drop.
@@ -91,40 +92,52 @@ pub struct Log {
     pub file: PathBuf,
     /// Number of bytes that were read.
     seen: u64,
+    /// Maximum number of bytes that are read at a time.
+    max: u64,
 }
 
 impl Log {
     /// A log of which nothing was read.
     pub fn new(file: PathBuf) -> Self {
-        Self { file, seen: 0 }
+        Self {
+            file,
+            seen: 0,
+            max: MAX_NEW,
+        }
     }
 
-    /// The whole lines since the last call. If there are more than [`MAX_NEW`] bytes, the rest is
-    /// returned by later calls.
-    pub fn new_lines(&mut self) -> String {
-        let new = self.new_bytes().unwrap_or_default();
+    /// The whole lines since the last call, up to the present end of the file, in pieces of at most
+    /// [`MAX_NEW`] bytes.
+    pub fn new_lines(&mut self) -> impl Iterator<Item = String> + '_ {
+        let end = fs::metadata(&self.file).map_or(0, |file| file.len());
+        iter::from_fn(move || Some(self.piece(end)).filter(|piece| !piece.is_empty()))
+    }
+
+    /// The next piece before the byte `limit`; empty at the end.
+    fn piece(&mut self, limit: u64) -> String {
+        let max = self.max.min(limit.saturating_sub(self.seen));
+        let new = self.bytes(max).unwrap_or_default();
         // An incomplete last line is returned by a later call, unless it is too long.
         let end = new.iter().rposition(|byte| *byte == b'\n');
         let end = match end.map(|at| at + 1) {
-            None if new.len() as u64 == MAX_NEW => new.len(),
+            None if new.len() as u64 == self.max => new.len(),
             end => end.unwrap_or(0),
         };
         self.seen += end as u64;
         String::from_utf8_lossy(&new[..end]).into_owned()
     }
 
-    fn new_bytes(&self) -> io::Result<Vec<u8>> {
+    fn bytes(&self, max: u64) -> io::Result<Vec<u8>> {
         let mut log = File::open(&self.file)?;
         log.seek(SeekFrom::Start(self.seen))?;
         let mut bytes = Vec::new();
-        log.take(MAX_NEW).read_to_end(&mut bytes)?;
+        log.take(max).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::io::Write;
 
     use super::*;
@@ -133,19 +146,21 @@ mod tests {
     fn a_log_is_read_by_whole_lines() {
         let file = std::env::temp_dir().join(format!("log.{}", std::process::id()));
         let mut to = File::create(&file).unwrap();
-        let mut log = Log::new(file.clone());
+        let mut log = Log {
+            max: 8,
+            ..Log::new(file.clone())
+        };
+        let mut expect = |lines: &[&str]| assert_eq!(Vec::from_iter(log.new_lines()), lines);
         to.write_all(b"one\ntwo\nthr").unwrap();
-        assert_eq!(log.new_lines(), "one\ntwo\n");
-        assert_eq!(log.new_lines(), "");
+        expect(&["one\ntwo\n"]);
+        expect(&[]);
         to.write_all(b"ee\n").unwrap();
-        assert_eq!(log.new_lines(), "three\n");
-        let long = vec![b'x'; MAX_NEW as usize];
-        to.write_all(&long).unwrap();
-        to.write_all(b"end\n").unwrap();
-        assert_eq!(log.new_lines().len(), long.len());
-        assert_eq!(log.new_lines(), "end\n");
+        expect(&["three\n"]);
+        // No line is left for a later call, however long the log is, or a line.
+        to.write_all(b"four\nfive\nsix\nseventeen\nend\n").unwrap();
+        expect(&["four\n", "five\n", "six\n", "seventee", "n\nend\n"]);
         fs::remove_file(&file).unwrap();
-        assert_eq!(log.new_lines(), "");
+        expect(&[]);
     }
 
     #[test]
