@@ -38,13 +38,18 @@ pub struct Root {
 impl Root {
     /// Examines the root file system in `dir`.
     pub fn look(dir: &Path) -> Self {
+        Self::look_into(dir, MAX_LIBRARY)
+    }
+
+    /// Reads `max` bytes of each file at most.
+    fn look_into(dir: &Path, max: u64) -> Self {
         let within = |path: &Path| resolve(dir, path).filter(|file| file.is_file());
         let read = |name: &str| {
             let mut places = LIBRARIES.iter().map(|place| Path::new(place).join(name));
-            beginning(&places.find_map(|place| within(&place))?, MAX_LIBRARY).ok()
+            beginning(&places.find_map(|place| within(&place))?, max).ok()
         };
         let os_release = within(Path::new("etc/os-release"));
-        let os_release = os_release.and_then(|file| beginning(&file, MAX_LIBRARY).ok());
+        let os_release = os_release.and_then(|file| beginning(&file, max).ok());
         let os_release = String::from_utf8_lossy(&os_release.unwrap_or_default()).into_owned();
         Self {
             verbs: read("libibverbs.so.1").map(|library| numbers(&library)),
@@ -237,7 +242,7 @@ mod tests {
             let file = fs::File::create(dir.path().join("lib").join(name)).unwrap();
             file.set_len(1 << 42).unwrap();
         }
-        let seen = Root::look(dir.path());
+        let seen = Root::look_into(dir.path(), 1 << 16);
         assert_eq!((seen.verbs, seen.glibc), (Some(Vec::new()), None));
     }
 
