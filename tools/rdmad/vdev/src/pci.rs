@@ -380,7 +380,7 @@ mod tests {
                 assert_eq!(read(&config, u64::from(at) + 2), 2u16.to_le_bytes());
                 assert_eq!(
                     read(&config, u64::from(at) + 4),
-                    (1u32 << 28 | 1 << 15).to_le_bytes()
+                    EXPRESS_DEVICE_BITS.to_le_bytes()
                 );
                 express += 1;
             } else {
