@@ -39,7 +39,13 @@ fn packets_and_messages() {
         }
         pair.qa.post(&pair.wr(10, WrOpcode::RdmaRead, LEN));
         pair.cq_a.expect(10, WcStatus::Success);
-        let [a, b] = counters(&pair);
+        // Packets that were sent twice may still be under way.
+        let [a, b] = wait("packets under way", || {
+            let [a, b] = counters(&pair);
+            let sent = [a.tx_packets, a.tx_bytes, b.tx_packets, b.tx_bytes];
+            let taken = [b.rx_packets, b.rx_bytes, a.rx_packets, a.rx_bytes];
+            (sent == taken).then_some([a, b])
+        });
         let len = u64::from(LEN);
         match path {
             PathPolicy::Direct => {
@@ -53,8 +59,7 @@ fn packets_and_messages() {
                 // A sends ten WRITEs of five packets each, and one READ request. B sends five READ
                 // responses and at least one acknowledgement for each WRITE.
                 assert_eq!(a.tx_packets - a.retransmitted_packets, 51);
-                assert!(b.tx_packets >= 5 + 10 && b.rx_packets == a.tx_packets);
-                assert_eq!((a.tx_bytes, b.tx_bytes), (b.rx_bytes, a.rx_bytes));
+                assert!(b.tx_packets >= 5 + 10);
                 assert!(a.tx_bytes > 10 * len && b.tx_bytes > len);
             }
         }
