@@ -21,7 +21,9 @@ test_stopped_daemon() {
 	until_ok 60 since 'may die now'
 	on 0 daemon stop 1
 	until_ok 120 since 'it is waited for'
-	! since 'it is not used any more'
+	if since 'it is not used any more'; then
+		fail "the driver gave the device up"
+	fi
 	kill -0 $loading
 	on 0 daemon continue 1
 	until_ok 120 since 'the device is gone: it is not used any more'
