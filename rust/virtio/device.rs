@@ -103,7 +103,7 @@ impl Feature {
 pub enum Reset {
     /// The device confirmed the reset: it uses no memory of the driver any more.
     Done,
-    /// The device is gone: it confirmed nothing.
+    /// The device is gone or confirmed nothing: whether it still uses memory is unknown.
     Unreachable,
 }
 
@@ -235,36 +235,40 @@ impl Device<device::Bound> {
     /// for ever: only the transport could end the wait. So callers hold no lock that the health
     /// check of the device needs. May sleep. Two concurrent calls both return after the reset.
     pub(super) fn reset(&self) -> Reset {
+        if self.await_status().is_none() {
+            // From now on buffers can't be added, and late interrupts are ignored.
+            //
+            // SAFETY: By the type invariant the device is valid.
+            unsafe { bindings::virtio_break_device(self.as_raw()) };
+            // SAFETY: As above.
+            unsafe { bindings::virtio_synchronize_cbs(self.as_raw()) };
+            return Reset::Unreachable;
+        }
+        // SAFETY: By the type invariant the device is valid.
+        unsafe { bindings::virtio_reset_device(self.as_raw()) };
+        match self.await_status() {
+            Some(0) => Reset::Done,
+            _ => Reset::Unreachable,
+        }
+    }
+
+    /// The status byte, or `None` if the device is gone. Waits for a silent device.
+    fn await_status(&self) -> Option<u8> {
         let mut waits = false;
         loop {
             match self.status() {
-                Status::Silent => {
-                    if !waits {
-                        waits = true;
-                        dev_warn!(
-                            self.as_ref(),
-                            "the device does not answer: its reset waits for it\n"
-                        );
-                    }
-                    fsleep(Delta::from_millis(RETRY_MS));
+                Status::Read(status) => return Some(status),
+                Status::Gone => return None,
+                Status::Silent if !waits => {
+                    waits = true;
+                    dev_warn!(
+                        self.as_ref(),
+                        "the device does not answer: its reset waits for it\n"
+                    );
                 }
-                Status::Gone => break,
-                Status::Read(_) => {
-                    // SAFETY: By the type invariant the device is valid.
-                    unsafe { bindings::virtio_reset_device(self.as_raw()) };
-                    if self.status() == Status::Read(0) {
-                        return Reset::Done;
-                    }
-                }
+                Status::Silent => fsleep(Delta::from_millis(RETRY_MS)),
             }
         }
-        // From now on buffers can't be added, and late interrupts are ignored.
-        //
-        // SAFETY: By the type invariant the device is valid.
-        unsafe { bindings::virtio_break_device(self.as_raw()) };
-        // SAFETY: As above.
-        unsafe { bindings::virtio_synchronize_cbs(self.as_raw()) };
-        Reset::Unreachable
     }
 
     /// Whether `feature` was negotiated.
