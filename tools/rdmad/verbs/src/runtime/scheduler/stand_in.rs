@@ -16,26 +16,25 @@
 //! tenth of its time at most.
 
 use std::sync::Weak;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use budget::TimeShare;
 use virtio_rdma_abi::number::PortId;
 
-use super::clock::nanos_since;
 use super::flow::{Flow, PortFlows};
-use super::sync::{AtomicU64, Mutex, Ordering};
+use super::sync::Mutex;
 use super::work::Work;
 use super::worker::Worker;
 use super::Scheduler;
 
-/// After a slow stand-in there is none for this multiple of its time.
-const REST: u64 = 9;
+/// Slow stand-ins take one part of this many parts of the time at most.
+const PARTS: u32 = 10;
 
 /// The workers of a crew, as threads that stand in see them.
 pub(crate) struct StandIns<W> {
     workers: Box<[Weak<Mutex<Worker<W>>>]>,
-    start: Instant,
-    /// Time of the next stand-in, in nanoseconds since `start`.
-    next: AtomicU64,
+    /// The time of slow stand-ins.
+    share: TimeShare,
 }
 
 impl<W: Work> StandIns<W> {
@@ -43,8 +42,7 @@ impl<W: Work> StandIns<W> {
     pub(super) fn new(now: Instant, workers: impl Iterator<Item = Weak<Mutex<Worker<W>>>>) -> Self {
         Self {
             workers: workers.collect(),
-            start: now,
-            next: AtomicU64::new(0),
+            share: TimeShare::new(PARTS, Duration::ZERO, now),
         }
     }
 
@@ -61,9 +59,8 @@ impl<W: Work> StandIns<W> {
     /// Executes work of `worker` for `port` in the current thread, if the worker sleeps. Returns
     /// false if the worker is awake or has ended, or if the last stand-in was slow.
     fn stand_in(&self, scheduler: &Scheduler, worker: usize, port: PortId) -> bool {
-        let now = || nanos_since(self.start, scheduler.clock.now());
-        let start = now();
-        if start < self.next.load(Ordering::Relaxed) {
+        let start = scheduler.clock.now();
+        if !self.share.pause(start).is_zero() {
             return false;
         }
         let Some(worker) = self.workers.get(worker).and_then(Weak::upgrade) else {
@@ -71,11 +68,10 @@ impl<W: Work> StandIns<W> {
         };
         let held = worker.try_lock();
         let done = held.is_some_and(|mut worker| worker.stand_in(port));
-        let end = now();
-        let time = end.saturating_sub(start);
-        if u128::from(time) > scheduler.turn_time.as_nanos() {
-            let next = end.saturating_add(time.saturating_mul(REST));
-            self.next.store(next, Ordering::Relaxed);
+        let end = scheduler.clock.now();
+        let time = end.saturating_duration_since(start);
+        if time > scheduler.turn_time {
+            self.share.charge(time, end);
         }
         done
     }
