@@ -437,6 +437,27 @@ mod tests {
         fn next(&self, claims: &mut Claims, ports: &[PortFlows; 2]) -> Option<(Claim, TurnStart)> {
             claims.next(self, ports)
         }
+
+        /// Gives the next flow a turn, which takes `time`. It costs `cost` for a sparse flow, and
+        /// its budget for a bulk flow. Returns its class and cost.
+        fn give_turn(
+            &self,
+            claims: &mut Claims,
+            ports: &[PortFlows; 2],
+            cost: usize,
+            time: Duration,
+        ) -> (Class, usize) {
+            let (claim, start) = self.next(claims, ports).unwrap();
+            let flows = Self::flows(ports, claim.key.port).unwrap();
+            let (class, again) = (claim.class, true);
+            let cost = match class {
+                Class::Sparse => cost,
+                Class::Bulk => start.budget,
+            };
+            self.0.clock.pass(time);
+            claims.end(&self.0, flows, claim, start.now, TurnEnd { again, cost });
+            (class, cost)
+        }
     }
 
     impl Work for TwoPorts {
@@ -534,31 +555,19 @@ mod tests {
         let work = TwoPorts::new(1);
         let ports = work.places();
         let mut claims = Claims::new(0);
-        let [sparse, bulk] = &ports;
+        let [_, bulk] = &ports;
         bulk.classify(FLOW, Class::Sparse, true, true);
         ports
             .iter()
             .for_each(|flows| work.0.make_ready(flows, FLOW));
         // Gives turns of this cost and time to the sparse flow until the bulk flow has one.
         let mut turns = |cost, time| {
-            let is_sparse = |_: &u32| {
-                let (claim, start) = work.next(&mut claims, &ports).unwrap();
-                let flows = TwoPorts::flows(&ports, claim.key.port).unwrap();
-                let is_sparse = claim.class == Class::Sparse;
-                let end = TurnEnd {
-                    again: true,
-                    cost: if is_sparse { cost } else { start.budget },
-                };
-                work.0.clock.pass(time);
-                claims.end(&work.0, flows, claim, start.now, end);
-                is_sparse
-            };
-            { 0..1000 }.take_while(is_sparse).count()
+            let mut next = || work.give_turn(&mut claims, &ports, cost, time).0;
+            { 0..1000 }.take_while(|_| next() == Class::Sparse).count()
         };
         assert_eq!(turns(0, Duration::ZERO), LEAST - 1, "turns without work");
         assert_eq!(turns(0, TURN_TIME), 1, "turns that take long");
         assert_eq!(turns(TURN / 2, Duration::ZERO), 2, "turns with work");
-        let _ = sparse;
     }
 
     #[test]
@@ -581,15 +590,8 @@ mod tests {
             work.0.make_ready(&ports[0], SPARSE);
             let mut costs = [0; 2];
             for _ in 0..2000 {
-                let (claim, start) = work.next(&mut claims, &ports).unwrap();
-                let flows = TwoPorts::flows(&ports, claim.key.port).unwrap();
-                let is_sparse = claim.class == Class::Sparse;
-                let end = TurnEnd {
-                    again: true,
-                    cost: if is_sparse { cost } else { start.budget },
-                };
-                claims.end(&work.0, flows, claim, start.now, end);
-                costs[usize::from(is_sparse)] += end.cost.max(work.0.least_turn());
+                let (class, cost) = work.give_turn(&mut claims, &ports, cost, Duration::ZERO);
+                costs[usize::from(class == Class::Sparse)] += cost.max(work.0.least_turn());
             }
             let [bulk, sparse] = costs;
             assert!(
