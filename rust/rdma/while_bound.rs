@@ -3,8 +3,8 @@
 //! Values that are dropped only while a device is bound to its driver.
 //!
 //! Memory that is mapped for DMA must not be unmapped once the device has no driver. Nor may it
-//! always be freed when the driver is unbound, as [`Devres`] would do: a
-//! device that did not confirm its reset may still write to the memory.
+//! always be freed when the driver is unbound, as [`Devres`] would do: a device that did not
+//! confirm its reset may still write to the memory.
 
 use super::{
     Device,

@@ -107,9 +107,7 @@ impl NetdevBinding {
             dev_warn!(self.dev, "cannot bind the network device: {:?}\n", error);
         }
     }
-}
 
-impl NetdevBinding {
     /// Warns of another address than the port's: the switch of the host may drop its frames.
     fn check_address(&self, netdev: &net::device::Device) {
         if self.address.is_some() && netdev.address() != self.address {

@@ -88,8 +88,8 @@ pub enum MapError {
     },
     /// The daemon has allocated too much memory for the VM in what is unmapped now.
     #[error(
-        "the daemon has allocated {left:#x} bytes for this VM in memory that was unmapped, and they \
-         may still exist: with the VM's memory they exceed twice the limit of {limit:#x} \
+        "the daemon has allocated {left:#x} bytes for this VM in memory that was unmapped, and \
+         they may still exist: with the VM's memory they exceed twice the limit of {limit:#x} \
          (guest-memory=); unmapped files are forgotten within some hours, add prealloc=on to the \
          VM's memory backend"
     )]

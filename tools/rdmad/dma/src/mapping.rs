@@ -15,8 +15,8 @@ use crate::fault::{GuardedMapping, Loss};
 use crate::pace::Pace;
 use crate::{advice, DmaError, MapError, PAGE_SIZE};
 
-/// Number of bytes that are unmapped in one change. Removing their page tables takes much less than
-/// the free time of a change ([`Pace`]).
+/// Number of bytes that are unmapped in one change. Removing their page tables takes much less
+/// than the free time of a change ([`Pace`]).
 const PIECE: usize = 2 << 20;
 
 /// `HUGETLBFS_MAGIC` (C header: linux/magic.h).
