@@ -10,7 +10,7 @@
 . "$(dirname "$0")/lib.sh"
 
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
-# The virtio core warns that it can't reset a dead device.
+# The virtio core warns that it can't reset a device that is gone.
 # shellcheck disable=SC2034
 accepted='WARNING: drivers/virtio/virtio\.c:[0-9]+ at virtio_dev_remove'
 
@@ -39,25 +39,25 @@ test_work_ends() {
 	rmmod kverbs
 	told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
 	until_ok 20 told
-	# The kernel's MAD layer re-arms its CQ after each event. On a dead device, this must not
-	# keep kernel threads busy.
+	# The kernel's MAD layer re-arms its CQ after each event. On a device that is gone, this must
+	# not keep kernel threads busy.
 	workers_are_idle
 	# The objects of a process are destroyed with it.
 	kill "$watch" "$soak"
 	wait "$watch" "$soak" || true
 }
 
-# A dead device can be opened, but no objects can be created.
+# A device that is gone can be opened, but no objects can be created.
 test_programs_fail() {
 	ends ibv_devinfo || true
 	if ends ibv_rc_pingpong -d "$(device 1)" -g 1 </dev/null >"$work/pingpong" 2>&1; then
-		fail "a program that works with a dead device"
+		fail "a program that works with a device that is gone"
 	fi
 	cat "$work/pingpong"
 	grep -qE "Couldn't (get (context|port info)|allocate PD|register MR|create (CQ|QP))|Failed to modify QP" "$work/pingpong"
 }
 
-# The dead device is removed before the driver is loaded again: Linux's virtio core dereferences a
+# The device is removed before the driver is loaded again: Linux's virtio core dereferences a
 # null pointer if a driver probes a device whose features read as all-ones.
 test_driver_and_device_can_be_removed() {
 	local function
@@ -77,7 +77,7 @@ test_other_machine() {
 	on 2 timeout 60 ibv_devinfo
 }
 
-# VM 2 can be powered off although its device is dead and its driver has not detected this yet. This
+# VM 2 can be powered off although its device is gone and its driver has not detected this yet. This
 # test must be the last one, since it ends VM 2.
 test_power_off() {
 	on 0 daemon kill 2

@@ -9,7 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 
 modules=${TESTBED_MODULES:-$top/build}/kverbs
-# The virtio core warns that it can't reset a dead device.
+# The virtio core warns that it can't reset a device that is gone.
 # shellcheck disable=SC2034
 accepted='WARNING: drivers/virtio/virtio\.c:[0-9]+ at virtio_dev_remove'
 

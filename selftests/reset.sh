@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # A corrupt virtqueue. If the driver has corrupted the virtqueue, the device requests a reset. If
-# the device has corrupted it, the driver declares the device dead. In both cases programs get an
+# the device has corrupted it, the driver gives the device up. In both cases programs get an
 # event. The device works again after its driver was unbound and bound again.
 # more:
 # more: --withhold all

@@ -3,8 +3,8 @@
 //! Answers to commands: success with a response structure, or an errno.
 //!
 //! A success response with a wrong length is [`Answer::Invalid`]. Then the device may or may not
-//! have executed the command. So the caller treats the device as dead and keeps the memory that the
-//! command names.
+//! have executed the command. So the caller fails the device and keeps the memory that the command
+//! names.
 
 use super::abi::ctrl::{Errno, RESPONSE_OK};
 use super::abi::wire::Wire;

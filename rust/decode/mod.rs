@@ -9,7 +9,7 @@
 //! | module | what it checks |
 //! |---|---|
 //! | [`config`] | the configuration: limits, and what depends on features |
-//! | [`answer`] | answers to commands: success, an errno, or a dead device |
+//! | [`answer`] | answers to commands: success, an errno, or nonsense |
 //! | [`port`], [`qp`] | values in the answers about a port or a QP |
 //! | [`event`] | events: what happened, and to which object |
 //! | [`completion`] | CQEs, against the work requests that they complete |

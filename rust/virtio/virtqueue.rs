@@ -406,7 +406,7 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
     }
 
-    /// Resets the whole device, after which all its queues are dead.
+    /// Resets the whole device, after which none of its queues can be used.
     ///
     /// May sleep as long as the device does not confirm the reset. Meanwhile
     /// [`look_after`](Self::look_after) still works, a shutdown does not wait, and an unbinding

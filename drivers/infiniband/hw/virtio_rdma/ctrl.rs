@@ -9,9 +9,9 @@
 //!
 //! A device fails if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
 //! neither success nor an error, breaks a virtqueue, requests a reset, or is gone. From then on all
-//! waiting and all later commands fail with [`Failure::Dead`]. [`Lifecycle`] describes the states
-//! of a device that does not work. The virtqueue keeps the buffers that the device holds, and frees
-//! them once the device was reset.
+//! waiting and all later commands fail with [`Failure::NoAnswer`]. [`Lifecycle`] describes the
+//! states of a device that does not work. The virtqueue keeps the buffers that the device holds,
+//! and frees them once the device was reset.
 //!
 //! Callers that cannot sleep use [`start`](ControlQueue::start): it works in any context, reports
 //! the answer by a callback, and takes a buffer of the caller.
@@ -92,14 +92,14 @@ pub(crate) enum Failure {
     /// The device refused the command, or a value in its answer is invalid.
     Refused(Error),
     /// The device does not answer, and may still act on the command, now or later.
-    Dead,
+    NoAnswer,
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Refused(error) => error,
-            Failure::Dead => EIO,
+            Failure::NoAnswer => EIO,
         }
     }
 }
@@ -225,7 +225,7 @@ impl ControlQueue {
                 buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
                 self.fail("takes no commands");
-                return Err(Failure::Dead);
+                return Err(Failure::NoAnswer);
             }
             tries -= 1;
             fsleep(Delta::from_millis(1));
@@ -241,7 +241,7 @@ impl ControlQueue {
             Answer::Invalid => {
                 // The device may already use the memory that the command names.
                 self.fail("gave an invalid answer");
-                Err(Failure::Dead)
+                Err(Failure::NoAnswer)
             }
         }
     }
@@ -365,7 +365,7 @@ impl ControlQueue {
         let mut idle = self.idle.lock();
         loop {
             if !self.is_working() {
-                return Err(Failure::Dead);
+                return Err(Failure::NoAnswer);
             }
             if let Some(taken) = idle.pop() {
                 return Ok(taken);
@@ -393,11 +393,11 @@ impl ControlQueue {
             }
             waited += LOOK_MS;
             if !self.check_alive() {
-                return Err(Failure::Dead);
+                return Err(Failure::NoAnswer);
             }
             if waited >= PATIENCE_MS {
                 self.fail("does not answer");
-                return Err(Failure::Dead);
+                return Err(Failure::NoAnswer);
             }
         }
     }

@@ -244,7 +244,7 @@ impl<Q: Claimable> Drop for Claim<Q> {
         // again, and the next claim must wait.
         let mut claimed = self.0.claimed().lock();
         // If the reset fails, the virtqueue stays claimed, and the next CQ or QP with its number is
-        // refused. A dead device assigns no more numbers.
+        // refused. A device that does not work assigns no more numbers.
         *claimed = self.0.elements().reset().is_err();
     }
 }

@@ -119,7 +119,7 @@ impl Revoke for Revocation {
             _ if self.device.lifecycle().is_at_rest() => Ok(()),
             Access::None | Access::Changing => Ok(()),
             Access::Mr(mrn) => self.device.ctrl().exec(&CmdRevokeMr { mrn }).map(|_| ()),
-            Access::Unknown => Err(Failure::Dead),
+            Access::Unknown => Err(Failure::NoAnswer),
         };
         self.set(Access::None);
         let Err(failure) = answer else {
@@ -158,7 +158,7 @@ pub(super) fn destroy(device: &Device, mrn: MrNumber, buffer: Buffer) {
         Err(_) => before,
     });
     if let Err(failure) = answer {
-        super::warn_unless_dead(device, failure);
+        super::warn_of_refusal(device, failure);
         bury(device, buffer);
     }
 }
@@ -221,7 +221,7 @@ pub(super) fn register<'a>(
             buffer.handler().set(Access::None);
             Err(error)
         }
-        Err(Failure::Dead) => {
+        Err(Failure::NoAnswer) => {
             // The device may have created the MR, but its number is unknown, so no command can
             // revoke it. If the exporter revokes the buffer, the device is reset.
             buffer.handler().set(Access::Unknown);

@@ -125,7 +125,7 @@ fn settle<T, M: Send + 'static>(
     match answer {
         Ok(response) => Ok((response, memory)),
         Err(Failure::Refused(error)) => Err(error),
-        Err(Failure::Dead) => {
+        Err(Failure::NoAnswer) => {
             device.bury(memory);
             Err(ENODEV)
         }
@@ -142,15 +142,15 @@ fn destroy<R: ControlCommand, M: Send + 'static>(
     match device.ctrl().exec(request) {
         Ok(_) => Some(memory),
         Err(failure) => {
-            warn_unless_dead(device, failure);
+            warn_of_refusal(device, failure);
             device.bury(memory);
             None
         }
     }
 }
 
-/// Warns that the device refused to destroy an object. The death of the device was logged before.
-fn warn_unless_dead(device: &Device, failure: Failure) {
+/// Warns if the device refused to destroy an object. The failure of a device is in the log already.
+fn warn_of_refusal(device: &Device, failure: Failure) {
     if let Failure::Refused(error) = failure {
         dev_warn!(
             device.as_device(),

@@ -180,7 +180,7 @@ impl ModifyQueuePairs for IbDevice {
         };
         match device.ctrl().exec(&request) {
             Ok(_) => (),
-            Err(Failure::Dead)
+            Err(Failure::NoAnswer)
                 if matches!(to, QpState::Reset | QpState::Err)
                     && is_inactive(device, udata.is_none()) =>
             {

@@ -428,7 +428,7 @@ impl MemoryRegions for IbDevice {
             Ok(_) => mr.fate.store(fate::GONE, Release),
             Err(Failure::Refused(error)) if error == EBUSY => return Err(EBUSY),
             Err(failure) => {
-                super::warn_unless_dead(&mr.device, failure);
+                super::warn_of_refusal(&mr.device, failure);
                 mr.fate.store(fate::UNKNOWN, Release);
             }
         }
