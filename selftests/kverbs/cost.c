@@ -42,17 +42,7 @@ static bool post_one(struct pair *pair, u64 *ticks)
 {
 	struct work *work = work_get();
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, 64);
-	struct ib_rdma_wr wr = {
-		.wr = {
-			.wr_cqe = &work->cqe,
-			.sg_list = &sge,
-			.num_sge = 1,
-			.opcode = IB_WR_RDMA_WRITE,
-			.send_flags = IB_SEND_SIGNALED,
-		},
-		.remote_addr = pair->b.dma,
-		.rkey = pair->pd->unsafe_global_rkey,
-	};
+	struct ib_rdma_wr wr = write_of(pair, &work->cqe, &sge, 0);
 	unsigned long flags;
 	cycles_t began;
 	int ret;

@@ -121,11 +121,6 @@ static bool test_srq(struct pair *pair)
 	return passed;
 }
 
-static bool has_srq(struct ib_device *dev)
-{
-	return dev->attrs.max_srq;
-}
-
 static bool test_device(struct pair *pair)
 {
 	static const char other[] = "garbage";

@@ -26,17 +26,7 @@ static struct chain {
 static int chain_post(void)
 {
 	struct ib_sge sge = sge_of(chain.pair, &chain.pair->a, 0, 64);
-	struct ib_rdma_wr wr = {
-		.wr = {
-			.wr_cqe = &chain.work.cqe,
-			.sg_list = &sge,
-			.num_sge = 1,
-			.opcode = IB_WR_RDMA_WRITE,
-			.send_flags = IB_SEND_SIGNALED,
-		},
-		.remote_addr = chain.pair->b.dma,
-		.rkey = chain.pair->pd->unsafe_global_rkey,
-	};
+	struct ib_rdma_wr wr = write_of(chain.pair, &chain.work.cqe, &sge, 0);
 
 	return ib_post_send(chain.a.qp, &wr.wr, NULL);
 }

@@ -58,12 +58,14 @@ int side_connect(struct pair *pair, struct side *side, struct side *peer);
 int path_init(struct pair *pair, struct rdma_ah_attr *attr);
 
 /* work.c */
+void ignore_completions(struct ib_cq *cq, void *context);
 struct work *work_get(void);
 void work_init(struct work *work);
 bool work_wait(struct work *work, enum ib_wc_status status);
 struct ib_sge sge_of(struct pair *pair, struct side *side, u32 offset, u32 length);
 int post_recv(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
 int post_send(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
+struct ib_rdma_wr write_of(struct pair *pair, struct ib_cqe *cqe, struct ib_sge *sge, u32 remote);
 bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote,
 	     u32 rkey,
 	     enum ib_wc_status status);
@@ -87,6 +89,10 @@ int chain_init(struct pair *pair);
 void chain_free(void);
 bool chain_run(enum ib_wc_status status);
 int chain_calls(void);
+
+/* srq.c */
+bool has_srq(struct ib_device *dev);
+struct ib_srq *basic_srq(struct pair *pair);
 
 /* transport.c */
 struct virtio_device;

@@ -55,10 +55,6 @@ static void forge(struct virtqueue *vq)
 	real_callback(vq);
 }
 
-static void ignore(struct ib_cq *cq, void *context)
-{
-}
-
 static struct ib_qp *shared_qp(struct pair *pair, struct ib_cq *cq, struct ib_srq *srq)
 {
 	struct ib_qp_init_attr attr = {
@@ -71,16 +67,6 @@ static struct ib_qp *shared_qp(struct pair *pair, struct ib_cq *cq, struct ib_sr
 	};
 
 	return ib_create_qp(pair->pd, &attr);
-}
-
-static struct ib_srq *create_srq(struct pair *pair)
-{
-	struct ib_srq_init_attr attr = {
-		.attr = { .max_wr = DEPTH, .max_sge = 1 },
-		.srq_type = IB_SRQT_BASIC,
-	};
-
-	return ib_create_srq(pair->pd, &attr);
 }
 
 /* A completion of a receive from an SRQ waits to be polled when the number is given again. It is
@@ -119,8 +105,8 @@ static bool receive(struct pair *pair, struct ib_cq *cq, struct ib_srq *srq, str
 static bool test_same_number(struct pair *pair)
 {
 	struct ib_cq_init_attr attr = { .cqe = DEPTH };
-	struct ib_cq *cq = ib_create_cq(pair->dev, ignore, NULL, NULL, &attr);
-	struct ib_srq *srq = create_srq(pair), *other = create_srq(pair);
+	struct ib_cq *cq = ib_create_cq(pair->dev, ignore_completions, NULL, NULL, &attr);
+	struct ib_srq *srq = basic_srq(pair), *other = basic_srq(pair);
 	struct side b = pair->b;
 	bool passed;
 
@@ -133,11 +119,6 @@ static bool test_same_number(struct pair *pair)
 	ib_destroy_srq(other);
 	ib_destroy_cq(cq);
 	return passed;
-}
-
-static bool has_srq(struct ib_device *dev)
-{
-	return dev->attrs.max_srq;
 }
 
 const struct test number_tests[] = {

@@ -7,6 +7,22 @@
 
 #define MESSAGE	100
 
+bool has_srq(struct ib_device *dev)
+{
+	return dev->attrs.max_srq;
+}
+
+/* An SRQ of DEPTH receives without an event handler. */
+struct ib_srq *basic_srq(struct pair *pair)
+{
+	struct ib_srq_init_attr attr = {
+		.attr = { .max_wr = DEPTH, .max_sge = 1 },
+		.srq_type = IB_SRQT_BASIC,
+	};
+
+	return ib_create_srq(pair->pd, &attr);
+}
+
 struct shared {
 	struct pair *pair;
 	struct ib_srq *srq;
@@ -152,10 +168,6 @@ static bool test_srq(struct pair *pair)
 	return passed;
 }
 
-static void ignore(struct ib_cq *cq, void *context)
-{
-}
-
 /* A QP is destroyed before its completions are polled. The slots of their receives are free again,
  * and the completions are never seen. */
 static bool destroy_unpolled(struct shared *shared, struct ib_cq *cq)
@@ -192,7 +204,7 @@ static bool test_srq_unpolled(struct pair *pair)
 		.attr = { .max_wr = 8, .max_sge = 1 },
 		.srq_type = IB_SRQT_BASIC,
 	};
-	struct ib_cq *cq = ib_create_cq(pair->dev, ignore, NULL, NULL, &cq_attr);
+	struct ib_cq *cq = ib_create_cq(pair->dev, ignore_completions, NULL, NULL, &cq_attr);
 	struct shared shared = { .pair = pair };
 	bool passed;
 
@@ -202,11 +214,6 @@ static bool test_srq_unpolled(struct pair *pair)
 	shared_free(&shared);
 	ib_destroy_cq(cq);
 	return passed;
-}
-
-static bool has_srq(struct ib_device *dev)
-{
-	return dev->attrs.max_srq;
 }
 
 const struct test srq_tests[] = {

@@ -78,8 +78,7 @@ static bool start(struct call *call, int (*verb)(void *))
 /* Descriptors of the control queue that the device has or has not given back yet. */
 static unsigned int in_flight(struct pair *pair)
 {
-	struct virtio_device *vdev = virtio_of(pair->dev);
-	struct virtqueue *control = list_first_entry(&vdev->vqs, struct virtqueue, list);
+	struct virtqueue *control = control_queue(virtio_of(pair->dev));
 
 	return virtqueue_get_vring_size(control) - READ_ONCE(control->num_free);
 }

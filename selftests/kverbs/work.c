@@ -7,6 +7,11 @@
 
 #define PATIENCE (30 * HZ)
 
+/* The completion handler of a CQ that its test polls. */
+void ignore_completions(struct ib_cq *cq, void *context)
+{
+}
+
 static void work_done(struct ib_cq *cq, struct ib_wc *wc)
 {
 	struct work *work = container_of(wc->wr_cqe, struct work, cqe);
@@ -72,6 +77,22 @@ int post_send(struct pair *pair, struct side *side, struct work *work, u32 offse
 
 	work_init(work);
 	return ib_post_send(side->qp, &wr, NULL);
+}
+
+/* An RDMA WRITE of @sge to an offset in the memory of B. */
+struct ib_rdma_wr write_of(struct pair *pair, struct ib_cqe *cqe, struct ib_sge *sge, u32 remote)
+{
+	return (struct ib_rdma_wr) {
+		.wr = {
+			.wr_cqe = cqe,
+			.sg_list = sge,
+			.num_sge = 1,
+			.opcode = IB_WR_RDMA_WRITE,
+			.send_flags = IB_SEND_SIGNALED,
+		},
+		.remote_addr = pair->b.dma + remote,
+		.rkey = pair->pd->unsafe_global_rkey,
+	};
 }
 
 void fill(struct side *side, u8 seed)
