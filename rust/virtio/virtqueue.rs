@@ -424,8 +424,9 @@ impl<C: Send + 'static> Virtqueue<C> {
         };
         let device = device.clone();
         drop(bound);
-        // SAFETY: Until the queue is detached, which takes the lock of resets, the device stays
-        // bound.
+        // SAFETY: The device stays bound until the queue is released. `release` takes `resetting`,
+        // which is held here, after it has taken `device`, which was held when `resetting` was
+        // taken: so the queue was not released yet.
         unsafe { device.as_bound() }.reset()
     }
 
