@@ -150,6 +150,7 @@ test_unbind_during_a_notification() {
 	echo "$good" >$driver/unbind
 	wait $! || true
 	grep -q N /sys/module/hooks/parameters/overtaken
+	grep -q N /sys/module/hooks/parameters/unprotected
 	rmmod hooks
 	echo "$good" >$driver/bind
 	use "$good"

@@ -5,8 +5,11 @@
  * - few_vectors=FUNCTION: the PCI function gets at most two interrupt vectors, so the queues of its
  *   virtio device share one.
  * - slow_notify=DEVICE: the next notification of the virtio device takes three seconds, or until
- *   the device's queues are deleted, whichever is first. The parameter `notifying` then is Y, and
- *   `overtaken` is Y if the queues were deleted during the notification.
+ *   the device's queues are deleted, whichever is first. The parameter `notifying` then is Y,
+ *   `overtaken` is Y if the queues were deleted during the notification, and `unprotected` if the
+ *   caller did not prevent the end of an RCU grace period. The hook itself prevents it too, since a
+ *   probe can't be preempted, so only `unprotected` tells that the caller forgot it. A kernel whose
+ *   readers can't be preempted keeps no count of them.
  */
 
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -15,6 +18,7 @@
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/pci.h>
+#include <linux/rcupdate.h>
 #include <linux/virtio.h>
 
 static char *few_vectors;
@@ -32,6 +36,10 @@ MODULE_PARM_DESC(notifying, "the slow notification has begun");
 static bool overtaken;
 module_param(overtaken, bool, 0444);
 MODULE_PARM_DESC(overtaken, "queues were deleted during the slow notification");
+
+static bool unprotected;
+module_param(unprotected, bool, 0444);
+MODULE_PARM_DESC(unprotected, "the slow notification was outside of RCU read-side critical sections");
 
 static bool is_over;
 
@@ -56,6 +64,7 @@ static int on_notify(struct kprobe *probe, struct pt_regs *regs)
 
 	if (strcmp(dev_name(&vq->vdev->dev), slow_notify) || xchg(&notifying, true))
 		return 0;
+	unprotected = IS_ENABLED(CONFIG_PREEMPT_RCU) && !rcu_preempt_depth();
 	for (ms = 0; ms < 3000 && !READ_ONCE(overtaken); ms++)
 		mdelay(1);
 	WRITE_ONCE(is_over, true);
