@@ -2,6 +2,7 @@
 
 #include <linux/if_arp.h>
 #include <linux/netdevice.h>
+#include <linux/rtnetlink.h>
 #include <net/net_namespace.h>
 
 __rust_helper struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info)
@@ -64,16 +65,17 @@ __rust_helper bool rust_helper_netdev_is_registered(const struct net_device *dev
 	return READ_ONCE(dev->reg_state) == NETREG_REGISTERED;
 }
 
-/* Calls a function, which must not sleep, for the devices of all namespaces. */
+/* Calls a function, which may sleep, for the devices of all namespaces. The caller holds the RTNL,
+ * so no device comes or goes meanwhile. */
 __rust_helper void rust_helper_netdev_for_each(void (*call)(struct net_device *dev, void *context),
 					       void *context)
 {
 	struct net_device *dev;
 	struct net *net;
 
-	rcu_read_lock();
-	for_each_net_rcu(net)
-		for_each_netdev_rcu(net, dev)
+	down_read(&net_rwsem);
+	for_each_net(net)
+		for_each_netdev(net, dev)
 			call(dev, context);
-	rcu_read_unlock();
+	up_read(&net_rwsem);
 }

@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
 
+use super::rtnl::Rtnl;
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
@@ -125,19 +126,22 @@ impl Device {
 }
 
 /// The device of all network namespaces for which `key` is greatest, and its key; the first one of
-/// several. Devices without a key are skipped. Unless the RTNL is held, devices may come and go at
-/// the same time.
+/// several. Devices without a key are skipped. With the RTNL held, no device comes or goes
+/// meanwhile, so `key` may sleep.
 ///
 /// # Examples
 ///
 /// ```
-/// use crate::net::device::find_best;
+/// use crate::net::{device::find_best, rtnl};
 ///
 /// // The loopback device has the greatest MTU, or another device has the same.
-/// let best = find_best(|netdev| Some(netdev.mtu()));
+/// let best = find_best(&rtnl::lock(), |netdev| Some(netdev.mtu()));
 /// assert!(best.is_some_and(|(mtu, netdev)| mtu == netdev.mtu()));
 /// ```
-pub fn find_best<K: Ord, F: FnMut(&Device) -> Option<K>>(key: F) -> Option<(K, ARef<Device>)> {
+pub fn find_best<K: Ord, F: FnMut(&Device) -> Option<K>>(
+    _rtnl: &Rtnl,
+    key: F,
+) -> Option<(K, ARef<Device>)> {
     struct Search<K, F> {
         key: F,
         best: Option<(K, ARef<Device>)>,
@@ -167,8 +171,8 @@ pub fn find_best<K: Ord, F: FnMut(&Device) -> Option<K>>(key: F) -> Option<(K, A
     }
 
     let mut search = Search { key, best: None };
-    // SAFETY: The callback is called only during the call, with devices that RCU keeps from being
-    // freed, and with `search`, which is borrowed by nobody else.
+    // SAFETY: The RTNL is held. The callback is called only during the call, with registered
+    // devices and with `search`, which is borrowed by nobody else.
     unsafe { bindings::netdev_for_each(Some(visit::<K, F>), (&raw mut search).cast()) };
     search.best
 }

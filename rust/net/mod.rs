@@ -7,3 +7,4 @@
 
 pub mod device;
 pub mod notifier;
+pub mod rtnl;

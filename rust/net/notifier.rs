@@ -4,7 +4,10 @@
 //!
 //! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
 
-use super::device::Device;
+use super::{
+    device::Device,
+    rtnl::Rtnl, //
+};
 use crate::bindings;
 use core::pin::Pin;
 use kernel::{
@@ -55,13 +58,13 @@ impl From<c_ulong> for Event {
 
 /// Callback of a [`Notifier`].
 pub trait NotifierOps: Send + Sync + 'static {
-    /// Called under the RTNL, for the devices of every network namespace.
-    fn event(&self, event: Event, dev: &Device);
+    /// Called for the devices of every network namespace.
+    fn event(&self, event: Event, dev: &Device, rtnl: &Rtnl);
 }
 
 impl<T: NotifierOps> NotifierOps for Pin<KBox<T>> {
-    fn event(&self, event: Event, dev: &Device) {
-        T::event(self, event, dev);
+    fn event(&self, event: Event, dev: &Device, rtnl: &Rtnl) {
+        T::event(self, event, dev, rtnl);
     }
 }
 
@@ -76,12 +79,13 @@ impl<T: NotifierOps> NotifierOps for Pin<KBox<T>> {
 /// ```
 /// use crate::net::device::Device;
 /// use crate::net::notifier::{Event, Notifier, NotifierOps};
+/// use crate::net::rtnl::Rtnl;
 /// use kernel::sync::atomic::{Atomic, Relaxed};
 ///
 /// struct Count(Atomic<u32>);
 ///
 /// impl NotifierOps for Count {
-///     fn event(&self, event: Event, _dev: &Device) {
+///     fn event(&self, event: Event, _dev: &Device, _rtnl: &Rtnl) {
 ///         if event == Event::Register {
 ///             self.0.fetch_add(1, Relaxed);
 ///         }
@@ -148,7 +152,9 @@ impl<T: NotifierOps> Notifier<T> {
         // SAFETY: The chain passes the information of a network device, which is valid during the
         // call.
         let dev = unsafe { Device::from_raw(bindings::netdev_notifier_info_to_dev(info)) };
-        ops.event(Event::from(event), dev);
+        // SAFETY: The chain is called with the RTNL held.
+        let rtnl = unsafe { Rtnl::held() };
+        ops.event(Event::from(event), dev, rtnl);
         bindings::NOTIFY_DONE as c_int
     }
 }

@@ -218,7 +218,7 @@ suite! { rust_rdma_null {
         let host = Host::new(c"rdma_test")?;
         let allocated = Allocated::<Null>::new(&config(host.device()), Ok(Null(7)))?;
         let device = allocated.reference();
-        let ((), netdev) = net::device::find_best(|_| Some(())).ok_or(ENODEV)?;
+        let ((), netdev) = net::device::find_best(&net::rtnl::lock(), |_| Some(())).ok_or(ENODEV)?;
         check!(device.try_get().is_none());
         for _ in 0..2 {
             device.set_netdev(1, Some(&netdev))?;

@@ -17,7 +17,8 @@ use crate::{
             Event,
             Notifier,
             NotifierOps, //
-        }, //
+        },
+        rtnl::Rtnl, //
     }, //
 };
 use kernel::{
@@ -121,7 +122,7 @@ impl NetdevBinding {
 }
 
 impl NotifierOps for NetdevBinding {
-    fn event(&self, event: Event, netdev: &net::device::Device) {
+    fn event(&self, event: Event, netdev: &net::device::Device, rtnl: &Rtnl) {
         let mut bound = self.bound.lock();
         let is_bound = bound
             .as_ref()
@@ -137,7 +138,7 @@ impl NotifierOps for NetdevBinding {
                 // Another device may have been there all the time, and fitted less well. A device
                 // that is still registered comes back: it moves to another namespace.
                 let others = !netdev.is_registered();
-                let next = others.then(|| net::device::find_best(|netdev| self.fit(netdev)));
+                let next = others.then(|| net::device::find_best(rtnl, |netdev| self.fit(netdev)));
                 self.bind(&mut bound, next.flatten());
             }
             Event::Up | Event::Down | Event::Change | Event::ChangeMtu if is_bound => {
