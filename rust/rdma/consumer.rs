@@ -18,7 +18,8 @@ use crate::{
     sync::{
         deferred::{
             Call,
-            Deferred, //
+            Deferred,
+            Handle, //
         },
         reclaim_queue::ReclaimQueue, //
     }, //
@@ -115,7 +116,10 @@ pub struct EventHandler {
 ///     consumer.notify_later();
 /// }
 /// ```
-pub struct Consumer<Q: Handled>(Arc<Deferred<Link<Q>>>);
+pub struct Consumer<Q: Handled>(Handle<Link<Q>>);
+
+/// The link of a queue to its consumer, which the queue owns. Dropping it ends the deferred calls.
+pub struct ConsumerLink<Q: Handled>(Deferred<Link<Q>>);
 
 impl<Q: Handled> Clone for Consumer<Q> {
     fn clone(&self) -> Self {
@@ -207,8 +211,8 @@ impl<Q: Handled> Call for Link<Q> {
     }
 }
 
-impl<Q: Handled> Consumer<Q> {
-    /// A handle without a consumer, whose deferred calls run on `work`.
+impl<Q: Handled> ConsumerLink<Q> {
+    /// A link without a consumer, whose deferred calls run on `work`.
     pub(super) fn new(work: &Arc<ReclaimQueue>) -> Result<Self> {
         let link = pin_init!(Link {
             queue: Atomic::new(ptr::null_mut()),
@@ -219,6 +223,23 @@ impl<Q: Handled> Consumer<Q> {
         Ok(Self(Deferred::new(work, link)?))
     }
 
+    /// A handle to the consumer.
+    pub(super) fn consumer(&self) -> Consumer<Q> {
+        Consumer(self.0.handle())
+    }
+
+    /// Removes the link for good. Afterwards no handler runs or begins.
+    pub(super) fn unlink(&self) {
+        {
+            let _guard = self.0.calling.lock();
+            self.0.queue.store(ptr::null_mut(), Relaxed);
+            self.0.name.store(ptr::null_mut(), Relaxed);
+        }
+        self.0.disable();
+    }
+}
+
+impl<Q: Handled> Consumer<Q> {
     /// Delivers an event to the consumer from process context, since handlers may sleep. Can be
     /// called in any context. Events of one kind that are pending at the same time are delivered as
     /// one.
@@ -245,23 +266,13 @@ impl<Q: Handled> Consumer<Q> {
     ///
     /// # Safety
     ///
-    /// `queue` is created, and [`unlink`](Self::unlink) is called before it is destroyed.
+    /// `queue` is created, and [`unlink`](ConsumerLink::unlink) is called before it is destroyed.
     pub(super) unsafe fn link(&self, queue: *mut Q, name: *mut Q) {
         let _guard = self.0.calling.lock();
         self.0.name.store(name, Relaxed);
         // INVARIANT: By the safety requirements; `unlink` waits for the holder of the lock and for
         // the deferred call. Release: see `Link::call`.
         self.0.queue.store(queue, Release);
-    }
-
-    /// Removes the link for good. Afterwards no handler runs or begins.
-    pub(super) fn unlink(&self) {
-        {
-            let _guard = self.0.calling.lock();
-            self.0.queue.store(ptr::null_mut(), Relaxed);
-            self.0.name.store(ptr::null_mut(), Relaxed);
-        }
-        self.0.disable();
     }
 }
 

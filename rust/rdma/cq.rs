@@ -7,7 +7,8 @@
 use super::{
     consumer::{
         handled,
-        Consumer, //
+        Consumer,
+        ConsumerLink, //
     },
     event::CqEvent,
     object::{
@@ -161,7 +162,7 @@ pub type Cq<T> = Object<bindings::ib_cq, T>;
 /// A handle to the consumer of a CQ.
 pub type CqConsumer = Consumer<bindings::ib_cq>;
 
-core_object!(ib_cq, CompletionQueues, Cq, CqConsumer);
+core_object!(ib_cq, CompletionQueues, Cq, ConsumerLink<bindings::ib_cq>);
 
 handled! { ib_cq, CqEvent, cq_context, cq,
     unsafe fn complete(this: *mut Self) {
@@ -192,12 +193,13 @@ unsafe fn create_with<T: CompletionQueues>(
 ) -> Result<c_int> {
     // SAFETY: By the safety requirements; the core has set the device, which stays registered.
     let device = unsafe { Device::<T>::from_raw((*raw).device) };
-    let consumer = CqConsumer::new(device.work())?;
+    let link = ConsumerLink::new(device.work())?;
+    let consumer = link.consumer();
     let new = create(consumer.clone())?;
     let entries = c_int::try_from(new.entries)?;
     // SAFETY: `raw` has the size that the operations state and is not in use yet.
     unsafe {
-        let Ok(()) = Cq::<T>::init(raw, new.driver, consumer.clone());
+        let Ok(()) = Cq::<T>::init(raw, new.driver, link);
         (*raw).cqe = entries;
     }
     // SAFETY: The CQ was created above, and `pre_destroy` calls `unlink`.

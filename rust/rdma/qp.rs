@@ -7,7 +7,8 @@
 use super::{
     consumer::{
         handled,
-        Consumer, //
+        Consumer,
+        ConsumerLink, //
     },
     cq::{
         CompletionQueues,
@@ -252,7 +253,7 @@ pub type QpConsumer = Consumer<bindings::ib_qp>;
 
 /// The abstraction's part of a QP.
 pub struct QpOwn {
-    consumer: QpConsumer,
+    link: ConsumerLink<bindings::ib_qp>,
     pub(super) signal_all: bool,
 }
 
@@ -301,16 +302,14 @@ unsafe fn create_with<T: QueuePairs>(
 ) -> Result<c_int> {
     // SAFETY: By the safety requirements; the core has set the device, which stays registered.
     let device = unsafe { Device::<T>::from_raw((*raw).device) };
-    let consumer = QpConsumer::new(device.work())?;
+    let link = ConsumerLink::new(device.work())?;
+    let consumer = link.consumer();
     // SAFETY: By the safety requirements.
     let init = unsafe { QpInitAttr::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();
     let new = create(&init, consumer.clone())?;
     let name = stub(new.number)?.unwrap_or(raw);
-    let own = QpOwn {
-        consumer: consumer.clone(),
-        signal_all,
-    };
+    let own = QpOwn { link, signal_all };
     // SAFETY: `raw` has the size that the operations state and is not in use yet; `init` is not
     // used any more.
     unsafe {
@@ -387,7 +386,7 @@ pub(super) unsafe extern "C" fn destroy<T: QueuePairs>(
         // SAFETY: By the function's safety requirements.
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: By the function's safety requirements.
-        unsafe { Qp::<T>::from_raw(qp) }.own().consumer.unlink();
+        unsafe { Qp::<T>::from_raw(qp) }.own().link.unlink();
         // SAFETY: No other reference exists: the core destroys the QP, and no handler runs any
         // more.
         unsafe { Qp::<T>::drop_parts(qp) };

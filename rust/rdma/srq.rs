@@ -7,7 +7,8 @@
 use super::{
     consumer::{
         handled,
-        Consumer, //
+        Consumer,
+        ConsumerLink, //
     },
     event::SrqEvent,
     object::{
@@ -166,7 +167,12 @@ pub type Srq<T> = Object<bindings::ib_srq, T>;
 /// A handle to the consumer of an SRQ.
 pub type SrqConsumer = Consumer<bindings::ib_srq>;
 
-core_object!(ib_srq, SharedReceiveQueues, Srq, SrqConsumer);
+core_object!(
+    ib_srq,
+    SharedReceiveQueues,
+    Srq,
+    ConsumerLink<bindings::ib_srq>
+);
 
 handled! { ib_srq, SrqEvent, srq_context, srq, }
 
@@ -208,12 +214,13 @@ unsafe fn create_with<T: SharedReceiveQueues>(
     };
     // SAFETY: By the safety requirements; the core has set the device, which stays registered.
     let device = unsafe { Device::<T>::from_raw((*raw).device) };
-    let consumer = SrqConsumer::new(device.work())?;
+    let link = ConsumerLink::new(device.work())?;
+    let consumer = link.consumer();
     let new = create(&requested, consumer.clone())?;
     // SAFETY: By the safety requirements.
     unsafe { ((*attr).max_wr, (*attr).max_sge) = (new.max_wr, new.max_sge) };
     // SAFETY: `raw` has the size that the operations state and is not in use yet.
-    let Ok(()) = unsafe { Srq::<T>::init(raw, new.driver, consumer.clone()) };
+    let Ok(()) = unsafe { Srq::<T>::init(raw, new.driver, link) };
     // SAFETY: The SRQ was created above, and `destroy` calls `unlink`.
     unsafe { consumer.link(raw, raw) };
     Ok(0)

@@ -23,13 +23,14 @@ pub trait Call: Send + Sync + 'static {
     fn call(&self);
 }
 
-/// Data, and the work item that runs [`Call::call`] on the data.
+/// Data, and the work item that runs [`Call::call`] on the data. Dropping it disables the call, so
+/// the module of the call may be unloaded afterwards.
 ///
 /// # Examples
 ///
 /// ```
 /// use crate::sync::{
-///     deferred::{Call, Deferred},
+///     deferred::{Call, Deferred, Handle},
 ///     reclaim_queue::ReclaimQueue,
 /// };
 ///
@@ -43,19 +44,25 @@ pub trait Call: Send + Sync + 'static {
 ///
 /// let queue = ReclaimQueue::new(c"example")?;
 /// let message = Deferred::new(&queue, Message("deferred"))?;
-/// message.queue();
-/// // The module of `call` may be unloaded afterwards.
-/// message.disable();
+/// let handle: Handle<Message> = message.handle();
+/// handle.queue();
+/// drop(message);
+/// // Has no effect any more.
+/// handle.queue();
 /// # Ok::<(), Error>(())
 /// ```
-///
+pub struct Deferred<T: Call>(Handle<T>);
+
+/// A handle to a [`Deferred`], which queues the call. It may outlive the [`Deferred`].
+pub struct Handle<T: Call>(Arc<Inner<T>>);
+
 /// # Invariants
 ///
 /// `work` is queued on `queue` only. While the work item is queued, it owns a reference of the
 /// [`Arc`] that contains `self`. It gives the reference up when it runs or is cancelled.
 #[repr(C)]
 #[pin_data]
-pub struct Deferred<T: Call> {
+struct Inner<T: Call> {
     #[pin]
     work: Opaque<bindings::work_struct>,
     queue: Arc<ReclaimQueue>,
@@ -65,42 +72,69 @@ pub struct Deferred<T: Call> {
 
 impl<T: Call> Deferred<T> {
     /// A call that is not queued. It runs on `queue`.
-    pub fn new(queue: &Arc<ReclaimQueue>, data: impl PinInit<T>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
-                    // SAFETY: `work` is valid for writes and stays where it is; name and key are
-                    // static.
-                    unsafe {
-                        bindings::init_work_with_key(
-                            work,
-                            Some(Self::run),
-                            false,
-                            c"sync::Deferred".as_char_ptr(),
-                            Pin::get_ref(kernel::static_lock_class!()).as_ptr(),
-                        );
-                    }
-                }),
-                queue: queue.clone(),
-                data <- data,
+    pub fn new(queue: &Arc<ReclaimQueue>, data: impl PinInit<T>) -> Result<Self> {
+        let inner = pin_init!(Inner {
+            work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
+                // SAFETY: `work` is valid for writes and stays where it is; name and key are
+                // static.
+                unsafe {
+                    bindings::init_work_with_key(
+                        work,
+                        Some(Inner::<T>::run),
+                        false,
+                        c"sync::Deferred".as_char_ptr(),
+                        Pin::get_ref(kernel::static_lock_class!()).as_ptr(),
+                    );
+                }
             }),
-            GFP_KERNEL,
-        )
+            queue: queue.clone(),
+            data <- data,
+        });
+        Ok(Self(Handle(Arc::pin_init(inner, GFP_KERNEL)?)))
     }
 
+    /// A handle to this call.
+    pub fn handle(&self) -> Handle<T> {
+        self.0.clone()
+    }
+
+    /// Cancels a queued call, waits for a running call, and prevents later calls. Called in process
+    /// context, and not by the call itself.
+    pub fn disable(&self) {
+        let inner = &self.0 .0;
+        // SAFETY: The work item is initialised.
+        if unsafe { bindings::disable_work_sync(inner.work.get()) } {
+            // SAFETY: The work item was queued and will not run, so its reference is ours.
+            drop(unsafe { Arc::from_raw(Arc::as_ptr(inner)) });
+        }
+    }
+}
+
+impl<T: Call> Drop for Deferred<T> {
+    fn drop(&mut self) {
+        self.disable();
+    }
+}
+
+impl<T: Call> Deref for Deferred<T> {
+    type Target = Handle<T>;
+
+    fn deref(&self) -> &Handle<T> {
+        &self.0
+    }
+}
+
+impl<T: Call> Handle<T> {
     /// Queues the call, if it is not queued. Can be called in any context. Does nothing after
-    /// [`disable`](Self::disable).
-    ///
-    /// The owner calls [`disable`](Self::disable) before the module with the code of the call is
-    /// unloaded.
-    pub fn queue(self: &Arc<Self>) {
-        let owned = Arc::into_raw(self.clone());
+    /// [`Deferred::disable`].
+    pub fn queue(&self) {
+        let owned = Arc::into_raw(self.0.clone());
         // SAFETY: The work item is initialised, and valid as long as it owns a reference, and so is
         // the workqueue.
         let queued = unsafe {
             bindings::queue_work_on(
                 bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
-                self.queue.as_raw(),
+                self.0.queue.as_raw(),
                 (*owned).work.get(),
             )
         };
@@ -110,20 +144,26 @@ impl<T: Call> Deferred<T> {
             drop(unsafe { Arc::from_raw(owned) });
         }
     }
+}
 
-    /// Cancels a queued call, waits for a running call, and prevents later calls. Called in process
-    /// context.
-    pub fn disable(self: &Arc<Self>) {
-        // SAFETY: The work item is initialised.
-        if unsafe { bindings::disable_work_sync(self.work.get()) } {
-            // SAFETY: The work item was queued and will not run, so its reference is ours.
-            drop(unsafe { Arc::from_raw(Arc::as_ptr(self)) });
-        }
+impl<T: Call> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
+}
 
+impl<T: Call> Deref for Handle<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.data
+    }
+}
+
+impl<T: Call> Inner<T> {
     /// # Safety
     ///
-    /// Called by the workqueue for a work item that [`queue`](Self::queue) queued.
+    /// Called by the workqueue for a work item that [`Handle::queue`] queued.
     unsafe extern "C" fn run(work: *mut bindings::work_struct) {
         const { assert!(offset_of!(Self, work) == 0) };
         // SAFETY: By the type invariants the work item owned a reference, which is now ours.
@@ -132,16 +172,8 @@ impl<T: Call> Deferred<T> {
     }
 }
 
-impl<T: Call> Deref for Deferred<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.data
-    }
-}
-
 // SAFETY: Work items may be queued and cancelled by any thread; the data is `Send` and `Sync`.
-unsafe impl<T: Call> Send for Deferred<T> {}
+unsafe impl<T: Call> Send for Inner<T> {}
 
 // SAFETY: See `Send`.
-unsafe impl<T: Call> Sync for Deferred<T> {}
+unsafe impl<T: Call> Sync for Inner<T> {}

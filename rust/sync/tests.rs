@@ -181,7 +181,10 @@ suite! { rust_sync {
         }
         call.disable();
         call.queue();
-        drop((call, queue));
+        let handle = call.handle();
+        drop(call);
+        handle.queue();
+        drop((handle, queue));
         check!(thrice.ticks.load(Relaxed) == 3);
     }
 

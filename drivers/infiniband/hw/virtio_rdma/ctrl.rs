@@ -146,7 +146,7 @@ struct Idle {
 pub(crate) struct ControlQueue {
     features: Features,
     /// The life of the device, and the work item that resets it.
-    lifecycle: Arc<Deferred<Lifecycle>>,
+    lifecycle: Deferred<Lifecycle>,
     queue: Arc<Virtqueue<Sender>>,
     slots: KVec<Arc<CommandSlot>>,
     #[pin]
@@ -279,7 +279,7 @@ impl ControlQueue {
     }
 
     /// The life of the device.
-    pub(crate) fn lifecycle(&self) -> &Arc<Deferred<Lifecycle>> {
+    pub(crate) fn lifecycle(&self) -> &Deferred<Lifecycle> {
         &self.lifecycle
     }
 

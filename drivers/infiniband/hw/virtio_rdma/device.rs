@@ -21,7 +21,7 @@ use crate::{
     limits,
     rdma::queue_memory::Barriers,
     sync::{
-        deferred::Deferred,
+        deferred::Handle,
         periodic::{
             Periodic,
             Tick, //
@@ -130,7 +130,7 @@ pub(crate) struct Device {
     barriers: Barriers,
     ctrl: Arc<ControlQueue>,
     /// The lifecycle of the control queue, which posts and polls read.
-    lifecycle: Arc<Deferred<Lifecycle>>,
+    lifecycle: Handle<Lifecycle>,
     queues: Queues,
     targets: Arc<EventTargets>,
     /// Runs the health check: clients that write back memory wait until it finds that the device
@@ -184,7 +184,7 @@ impl Device {
                 dev: dev.into(),
                 limits,
                 barriers,
-                lifecycle: ctrl.lifecycle().clone(),
+                lifecycle: ctrl.lifecycle().handle(),
                 ctrl,
                 queues,
                 targets,
