@@ -111,7 +111,9 @@ int make_nonsense(struct virtio_device *vdev);
 int make_device_nonsense(struct virtio_device *vdev);
 
 /* failing.c */
+void delay_reset(struct virtio_device *vdev);
 int make_slow_reset(struct virtio_device *vdev);
+bool is_reset_requested(void);
 void failing_exit(void);
 
 extern const struct test data_tests[];

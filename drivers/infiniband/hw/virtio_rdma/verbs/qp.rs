@@ -194,6 +194,9 @@ impl Drop for Qp {
                 };
                 let backings = (backing(&qp.send), backing(&qp.recv));
                 let memory = super::destroy(&self.device, &request, (backings, claims.take()));
+                if memory.is_none() {
+                    qp.keep_attached();
+                }
                 // The QP's CQEs are invalidated before other QPs can claim its virtqueues or get
                 // its number.
                 *qp = KernelQp::default();

@@ -267,7 +267,7 @@ fn take_element(
         return Ok(false);
     };
     *cqe = cqe_of(&element);
-    give_back(queue, element)?;
+    give_back(queue, element);
     Ok(true)
 }
 
@@ -290,9 +290,10 @@ fn cqe_of(element: &Element) -> Cqe {
 
 /// Gives an element back to the device.
 #[inline]
-fn give_back(queue: &CqVirtqueue, element: Element) -> Result {
-    let kept = queue.elements().add_or_keep(element);
-    kept.map_err(|(error, _)| error)
+fn give_back(queue: &CqVirtqueue, element: Element) {
+    // Fails only for a virtqueue that is broken, for example since the device is gone. No element
+    // is of use to such a device, but the CQE that was in this one is valid.
+    let _ = queue.elements().add_or_keep(element);
 }
 
 /// Takes out all CQEs. Gives the CQEs of QP `qpn` back to the device, and keeps the other CQEs in
@@ -313,7 +314,7 @@ fn kill(
     for index in *first..held.len() {
         if is_killed(&held[index]) {
             if let Some(element) = held[index].take() {
-                give_back(queue, element)?;
+                give_back(queue, element);
             }
         } else {
             held.swap(kept, index);
@@ -331,7 +332,7 @@ fn kill(
         }
         if is_killed(&element) {
             if let Some(element) = element {
-                give_back(queue, element)?;
+                give_back(queue, element);
             }
         } else if held.push_within_capacity(element).is_err() {
             // The device wrote more CQEs than there are elements.

@@ -292,7 +292,8 @@ impl WorkState {
 }
 
 /// The queues of a QP of the kernel, attached to their CQs. Dropping it detaches the queues; the
-/// owner does so after the device destroyed the QP.
+/// owner does so after the device destroyed the QP, or calls [`keep_attached`](Self::keep_attached)
+/// before.
 #[derive(Default)]
 pub(in crate::verbs) struct KernelQp {
     pub(in crate::verbs) send: Option<Attached>,
@@ -304,6 +305,19 @@ pub(in crate::verbs) struct KernelQp {
 impl KernelQp {
     fn attached(&self) -> impl Iterator<Item = &Attached> {
         [&self.send, &self.recv].into_iter().flatten()
+    }
+
+    /// Leaves the queues attached to their CQs when this is dropped, until the CQs are destroyed:
+    /// the device did not confirm that it destroyed the QP, so it may still complete work requests
+    /// of the QP. The CQs would take a CQE of an unknown QP for a broken rule. The completions
+    /// reach nobody, since the QP has no consumer any more.
+    pub(in crate::verbs) fn keep_attached(&mut self) {
+        for queue in [&mut self.send, &mut self.recv].into_iter().flatten() {
+            queue.stays = true;
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.stays = true;
+        }
     }
 
     /// Records that the device has confirmed the QP's state ERR.
@@ -326,11 +340,14 @@ impl KernelQp {
     }
 }
 
-/// A work queue that is attached to the CQ into which it completes. Dropping it detaches the queue.
+/// A work queue that is attached to the CQ into which it completes. Dropping it detaches the queue,
+/// unless it stays.
 pub(in crate::verbs) struct Attached {
     pub(in crate::verbs) work: Arc<WorkRing>,
     pub(super) cq: Arc<KernelCq>,
     source_index: u32,
+    /// See [`KernelQp::keep_attached`].
+    stays: bool,
 }
 
 impl Attached {
@@ -342,12 +359,15 @@ impl Attached {
             work,
             cq: cq.clone(),
             source_index,
+            stays: false,
         })
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.cq.detach(self.source_index, self.work.number());
+        if !self.stays {
+            self.cq.detach(self.source_index, self.work.number());
+        }
     }
 }

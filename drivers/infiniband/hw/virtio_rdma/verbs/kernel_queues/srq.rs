@@ -167,11 +167,13 @@ pub(in crate::verbs) struct SharedSource {
     pub(in crate::verbs) client: Client,
 }
 
-/// A [`SharedSource`] that is attached to a CQ. Dropping it detaches the source.
+/// A [`SharedSource`] that is attached to a CQ. Dropping it detaches the source, unless it stays.
 pub(in crate::verbs) struct AttachedShared {
     pub(in crate::verbs) source: Arc<SharedSource>,
     pub(super) cq: Arc<KernelCq>,
     pub(super) qpn: Qpn,
+    /// See [`KernelQp::keep_attached`](super::qp::KernelQp::keep_attached).
+    pub(super) stays: bool,
 }
 
 impl AttachedShared {
@@ -187,12 +189,15 @@ impl AttachedShared {
             source,
             cq: cq.clone(),
             qpn,
+            stays: false,
         })
     }
 }
 
 impl Drop for AttachedShared {
     fn drop(&mut self) {
-        self.cq.detach_shared(self.qpn);
+        if !self.stays {
+            self.cq.detach_shared(self.qpn);
+        }
     }
 }
