@@ -41,6 +41,7 @@ after_failure() {
 	if [[ -d /sys/module/kverbs ]]; then
 		rmmod kverbs
 	fi
+	delete_gid 2>/dev/null || true
 	is_unbound || virtio_device 1 >"$driver/unbind"
 	bind
 }
@@ -130,6 +131,53 @@ test_pages_stay_pinned() {
 	bind
 }
 
+# Adds an address. The device answers late that it adds the GID: with this status, when the module
+# is unloaded.
+begin_add_gid() {
+	load withheld="$(control_irq)" gid_answer="$1"
+	ip address add 10.9.0.77/24 dev eth0
+}
+
+add_gid() {
+	begin_add_gid "$1"
+	late() { log_since 'has not added GID'; }
+	until_ok 60 late
+	rmmod kverbs
+}
+
+delete_gid() { ip address del 10.9.0.77/24 dev eth0; }
+
+# A refusal that nobody waits for any more is in the log. The core keeps the GID.
+test_late_refusal() {
+	add_gid 98
+	log_since 'the device has refused GID'
+	delete_gid
+	rebind
+	traffic
+}
+
+# An answer without a status fails the device, however late it comes.
+test_late_nonsense() {
+	add_gid 255
+	failed() { log_since 'gave an invalid answer: it is not used any more, but reset'; }
+	until_ok 60 failed
+	log_since 'its answer is invalid'
+	delete_gid
+	rebind
+	traffic
+}
+
+# A command that nobody waits for is not answered. The script slow.sh runs this test.
+test_gid_without_answer() {
+	begin_add_gid 98
+	failed() { log_since 'does not answer: it is not used any more, but reset'; }
+	until_ok 240 failed
+	rmmod kverbs
+	delete_gid
+	rebind
+	traffic
+}
+
 # The device gives the number of a QP twice. The first QP keeps its completions.
 test_same_number() {
 	! in_rfc_mode || skip "there are no SRQs"
@@ -139,4 +187,5 @@ test_same_number() {
 	traffic
 }
 
-run_tests test_buffers_of_the_kernel test_unbind_waits test_pages_stay_pinned test_same_number
+run_tests test_buffers_of_the_kernel test_unbind_waits \
+	test_pages_stay_pinned test_late_refusal test_late_nonsense test_same_number

@@ -109,6 +109,11 @@ find_virtio_device() {
 	done
 }
 
+# Prints the number of the interrupt of VM 1's control queue.
+control_irq() {
+	sed -n "s/^ *\([0-9]*\):.*[ -]$(virtio_device 1)-control\$/\1/p" /proc/interrupts
+}
+
 # Whether a feature bit was negotiated on VM 1.
 has_feature() {
 	local features

@@ -10,11 +10,6 @@
 
 modules=${TESTBED_MODULES:-$top/build}/kverbs
 
-# Prints the number of the control queue's interrupt.
-control_irq() {
-	sed -n "s/^ *\([0-9]*\):.*[ -]$(virtio_device 1)-control\$/\1/p" /proc/interrupts
-}
-
 # From now on, no answer arrives; see `release`.
 withhold() { insmod "$modules/withhold.ko" irq="$(control_irq)"; }
 release() { rmmod withhold; }
@@ -26,8 +21,22 @@ is_waiting() { grep -qs virtio_rdma "$@"; }
 after_failure() {
 	[[ ! -d /sys/module/withhold ]] || rmmod withhold
 	end_children
-	ip address del 10.9.0.77/24 dev eth0 2>/dev/null || true
+	delete_addresses
 }
+
+# The addresses that test_network_configuration adds.
+delete_addresses() {
+	local host
+	for host in {71..78}; do
+		ip address del "10.9.0.$host/24" dev eth0 2>/dev/null || true
+	done
+}
+
+mark_log() {
+	mark=stuck.$$.$RANDOM
+	echo "selftests: $mark" >/dev/kmsg
+}
+log_since() { dmesg | sed "1,/selftests: $mark\$/d" | grep -F "$1"; }
 
 # Starts the program that runs verbs, see `begin`.
 start_verbs() {
@@ -78,24 +87,35 @@ test_destructions() {
 	rmmod kverbs
 }
 
-# The core adds GIDs with the RTNL held. Network configuration does not wait for the device, and the
-# late answer is not lost.
+# The core adds GIDs with the RTNL held. Network configuration waits for the device no longer than
+# the driver allows: one addition for a second, and the next ones, which find the device stuck, not
+# at all. The driver's log says how long it has waited. The late answers are not lost.
 test_network_configuration() {
+	local host
+	mark_log
 	withhold
-	ip address add 10.9.0.77/24 dev eth0
+	for host in {71..78}; do
+		ip address add "10.9.0.$host/24" dev eth0
+	done
 	insmod "$modules/kverbs.ko" device="$(device 1)" rescan=1 &
 	for _ in {1..20}; do
 		timeout 20 ip link set lo mtu 65535
 		timeout 20 ip link set lo mtu 65536
 	done
+	late() { log_since 'has not added GID' | sed -n 's/.* within \([0-9]*\) ms: .*/\1/p'; }
+	all_late() { (($(late | wc -l) >= 8)); }
+	until_ok 60 all_late
+	late
+	[[ $(late | sort | uniq -c | xargs) == "7 0 1 1000" ]]
 	release
 	wait $!
 	rmmod kverbs
-	has_gid() { grep -q 0a09:004d /sys/class/infiniband/"$(device 1)"/ports/1/gids/*; }
-	until_ok 20 has_gid
-	ip address del 10.9.0.77/24 dev eth0
-	has_no_gid() { ! has_gid; }
-	until_ok 20 has_no_gid
+	has_gids() { (($(grep -l '0a09:00\(4[7-9a-e]\)' "$gids"/* | wc -l) == 8)); }
+	gids=/sys/class/infiniband/$(device 1)/ports/1/gids
+	until_ok 20 has_gids
+	delete_addresses
+	has_no_gids() { ! grep -q '0a09:00\(4[7-9a-e]\)' "$gids"/*; }
+	until_ok 20 has_no_gids
 	traffic
 }
 

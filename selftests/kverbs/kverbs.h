@@ -116,6 +116,14 @@ int make_slow_reset(struct virtio_device *vdev);
 bool is_reset_requested(void);
 void failing_exit(void);
 
+/* answers.c */
+struct vring_used_elem;
+typedef void forge_t(u8 *answer, struct vring_used_elem *used);
+void forge_answers(struct virtqueue *vq, u8 command, forge_t *change);
+void forge_no_answers(void);
+int answer_to_gids(struct virtio_device *vdev, uint irq, u8 answer);
+void gids_exit(void);
+
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
 extern const struct test atomic_tests[];

@@ -53,6 +53,11 @@ module_param(slow_reset, bool, 0444);
 MODULE_PARM_DESC(slow_reset,
 		 "instead of any tests, make the device fail; its reset lasts until the module is unloaded");
 
+static uint gid_answer;
+module_param(gid_answer, uint, 0444);
+MODULE_PARM_DESC(gid_answer,
+		 "instead of any tests, answer additions of GIDs with this status when the module is unloaded; needs withheld");
+
 static bool broken_queue;
 module_param(broken_queue, bool, 0444);
 MODULE_PARM_DESC(broken_queue,
@@ -138,13 +143,15 @@ static int kverbs_run(struct ib_device *dev)
 	struct pair *pair;
 	int ret;
 
-	if (nonsense || device_nonsense || slow_reset) {
+	if (nonsense || device_nonsense || slow_reset || gid_answer) {
 		struct virtio_device *vdev = virtio_of(dev);
 
 		if (!vdev)
 			return -ENODEV;
 		if (slow_reset)
 			return make_slow_reset(vdev);
+		if (gid_answer)
+			return answer_to_gids(vdev, withheld_irq, gid_answer);
 		return nonsense ? make_nonsense(vdev) : make_device_nonsense(vdev);
 	}
 	if (rescan) {
@@ -193,6 +200,7 @@ static int __init kverbs_init(void)
 
 static void __exit kverbs_exit(void)
 {
+	gids_exit();
 	failing_exit();
 }
 

@@ -7,52 +7,18 @@
 
 #include "kverbs.h"
 
-#include <linux/delay.h>
-#include <linux/io.h>
 #include <linux/unaligned.h>
-#include <linux/virtio.h>
-#include <linux/virtio_ring.h>
 
 #define CREATE_QP	11
-/* Offset of the number in the answer, which begins with a byte of the status. */
+/* Offset of the number in the answer. */
 #define QPN		1
 #define MESSAGE		100
 
-static void (*real_callback)(struct virtqueue *vq);
-static u16 seen;
 static u32 forged;
 
-static u64 address(const struct vring_desc *desc)
+static void forge_number(u8 *answer, struct vring_used_elem *used)
 {
-	return le64_to_cpu((__force __le64)desc->addr);
-}
-
-/* The two descriptors of a command: request and answer. */
-static const struct vring_desc *descriptors(const struct vring *ring, u32 head)
-{
-	const struct vring_desc *first = &ring->desc[head];
-
-	if (le16_to_cpu((__force __le16)first->flags) & VRING_DESC_F_INDIRECT)
-		return phys_to_virt(address(first));
-	return NULL;
-}
-
-static void forge(struct virtqueue *vq)
-{
-	const struct vring *ring = virtqueue_get_vring(vq);
-	const struct vring_desc *pair;
-	u8 *request;
-
-	for (; seen != used_index(vq); seen++) {
-		pair = descriptors(ring, le32_to_cpu((__force __le32)
-						     ring->used->ring[seen % ring->num].id));
-		if (!pair)
-			continue;
-		request = phys_to_virt(address(&pair[0]));
-		if (request[0] == CREATE_QP)
-			put_unaligned_le32(forged, (u8 *)phys_to_virt(address(&pair[1])) + QPN);
-	}
-	real_callback(vq);
+	put_unaligned_le32(forged, answer + QPN);
 }
 
 static struct ib_qp *shared_qp(struct pair *pair, struct ib_cq *cq, struct ib_srq *srq)
@@ -78,7 +44,6 @@ static bool receive(struct pair *pair, struct ib_cq *cq, struct ib_srq *srq, str
 	struct work *recv = work_get(), *send = work_get();
 	struct ib_recv_wr wr = { .wr_cqe = &recv->cqe, .sg_list = &sge, .num_sge = 1 };
 	struct ib_qp_attr reset = { .qp_state = IB_QPS_RESET };
-	struct virtqueue *vq = control_queue(virtio_of(pair->dev));
 	struct ib_qp *qp;
 	struct ib_wc wc;
 
@@ -88,13 +53,9 @@ static bool receive(struct pair *pair, struct ib_cq *cq, struct ib_srq *srq, str
 	EXPECT(!post_send(pair, &pair->a, send, 0, MESSAGE) && work_wait(send, IB_WC_SUCCESS));
 
 	forged = b->qp->qp_num;
-	seen = used_index(vq);
-	real_callback = vq->callback;
-	vq->callback = forge;
+	forge_answers(control_queue(virtio_of(pair->dev)), CREATE_QP, forge_number);
 	qp = shared_qp(pair, cq, other);
-	vq->callback = real_callback;
-	/* An interrupt may still be at its end. */
-	msleep(100);
+	forge_no_answers();
 	EXPECT(IS_ERR(qp));
 
 	EXPECT(ib_poll_cq(cq, 1, &wc) == 1);

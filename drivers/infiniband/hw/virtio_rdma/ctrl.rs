@@ -14,10 +14,12 @@
 //! and frees them once the device was reset.
 //!
 //! Callers that cannot sleep use [`start`](ControlQueue::start): it works in any context, reports
-//! the answer by a callback, and takes a buffer of the caller.
+//! the answer by a callback, and takes a buffer of the caller. The health check looks after these
+//! commands, since no task waits for them: it fails a device that gave one of them an invalid
+//! answer, or has not answered one for [`PATIENCE_MS`], at the latest for twice as long.
 //!
 //! Lock order: `ControlQueue::idle`, then `CommandSlot::answer`; the virtqueue's own lock is not
-//! taken within either.
+//! taken within either. No other lock is taken while `ControlQueue::period_began` is held.
 
 use crate::{
     abi::{
@@ -58,6 +60,7 @@ use kernel::{
     str::CString,
     sync::{
         atomic::{
+            Atomic,
             AtomicFlag,
             Relaxed, //
         },
@@ -73,6 +76,8 @@ use kernel::{
     time::{
         delay::fsleep,
         Delta,
+        Instant,
+        Monotonic,
         Msecs, //
     },
 };
@@ -85,6 +90,10 @@ const PATIENCE_MS: Msecs = 60_000;
 
 /// Interval in ms at which a waiting task checks that the device is alive.
 const LOOK_MS: Msecs = 1_000;
+
+/// Reasons for which a device fails.
+const INVALID_ANSWER: &str = "gave an invalid answer";
+const NO_ANSWER: &str = "does not answer";
 
 /// Why a command failed.
 #[derive(Clone, Copy, Debug)]
@@ -106,8 +115,9 @@ impl From<Failure> for Error {
 
 /// A sender of a command that does not wait for the answer.
 pub(crate) trait Background: Send + Sync {
-    /// The device answered the command in `buffer`. Called in interrupt context.
-    fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result);
+    /// The device answered the command in `buffer`. Called in interrupt context. After an invalid
+    /// answer, which is [`Failure::NoAnswer`], the device fails at the next check.
+    fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result<(), Failure>);
 }
 
 /// The sender of the command in a buffer.
@@ -116,8 +126,9 @@ pub(crate) enum Sender {
     None,
     /// A task that waits for the answer.
     Task(Arc<CommandSlot>),
-    /// A caller that does not wait: [`Background::answered`] reports the answer.
-    Background(Arc<dyn Background>),
+    /// A caller that does not wait, and the parity of the period in which it sent the command:
+    /// [`Background::answered`] reports the answer.
+    Background(Arc<dyn Background>, usize),
 }
 
 /// A buffer for a command and its answer.
@@ -155,6 +166,15 @@ pub(crate) struct ControlQueue {
     idle_changed: CondVar,
     /// A configuration interrupt has arrived.
     is_told: AtomicFlag,
+    /// A background command got an invalid answer.
+    has_lied: AtomicFlag,
+    /// Number of background commands in flight that were sent in periods of even and of odd number.
+    /// A period takes [`PATIENCE_MS`] or a little longer.
+    in_flight: [Atomic<usize>; 2],
+    /// Parity of the present period.
+    parity: Atomic<usize>,
+    #[pin]
+    period_began: Mutex<Instant<Monotonic>>,
 }
 
 impl ControlQueue {
@@ -192,6 +212,10 @@ impl ControlQueue {
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
                 is_told: AtomicFlag::new(false),
+                has_lied: AtomicFlag::new(false),
+                in_flight: [const { Atomic::new(0) }; 2],
+                parity: Atomic::new(0),
+                period_began <- new_mutex!(Instant::now(), "virtio_rdma::ctrl::period_began"),
             }),
             GFP_KERNEL,
         )
@@ -240,7 +264,7 @@ impl ControlQueue {
             Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
             Answer::Invalid => {
                 // The device may already use the memory that the command names.
-                self.fail("gave an invalid answer");
+                self.fail(INVALID_ANSWER);
                 Err(Failure::NoAnswer)
             }
         }
@@ -267,8 +291,11 @@ impl ControlQueue {
         if !self.is_working() || encode(&mut buffer, request).is_err() {
             return Err(buffer);
         }
-        buffer.context = Sender::Background(sender);
+        let parity = self.parity.load(Relaxed);
+        self.in_flight[parity & 1].fetch_add(1, Relaxed);
+        buffer.context = Sender::Background(sender, parity);
         self.queue.add_or_keep(buffer).map_err(|(_, mut buffer)| {
+            self.in_flight[parity & 1].fetch_sub(1, Relaxed);
             // Removes `sender`: a sender that keeps the returned buffer would hold a reference to
             // itself.
             buffer.context = Sender::None;
@@ -306,7 +333,27 @@ impl ControlQueue {
 
     /// Checks the device periodically. Returns whether the checks have to go on.
     pub(crate) fn check(&self) -> bool {
+        if self.is_working() && self.is_overdue() {
+            self.fail(NO_ANSWER);
+        }
         self.check_alive() || self.lifecycle.check_failing()
+    }
+
+    /// Whether the answer to a background command is overdue. Begins the next period if the present
+    /// one is over.
+    fn is_overdue(&self) -> bool {
+        let mut began = self.period_began.lock();
+        if began.elapsed() < Delta::from_millis(PATIENCE_MS.into()) {
+            return false;
+        }
+        // The last period ended when the present one began.
+        let last = self.parity.load(Relaxed) ^ 1;
+        if self.in_flight[last & 1].load(Relaxed) != 0 {
+            return true;
+        }
+        self.parity.store(last, Relaxed);
+        *began = Instant::now();
+        false
     }
 
     /// Checks whether the device works, and ends its use if it does not.
@@ -317,6 +364,7 @@ impl ControlQueue {
         let health = self.queue.look_after();
         self.lifecycle.tell_silence(health == Health::Silent);
         let why = match health {
+            Health::Good | Health::Silent if self.has_lied.load(Relaxed) => INVALID_ANSWER,
             // Commands have a time limit.
             Health::Good | Health::Silent => return true,
             Health::Broken => "broke a queue",
@@ -396,7 +444,7 @@ impl ControlQueue {
                 return Err(Failure::NoAnswer);
             }
             if waited >= PATIENCE_MS {
-                self.fail("does not answer");
+                self.fail(NO_ANSWER);
                 return Err(Failure::NoAnswer);
             }
         }
@@ -439,11 +487,16 @@ impl Handler for ControlQueue {
                     *answer = Some((buffer, written));
                     slot.done.complete();
                 }
-                Sender::Background(sender) => {
+                Sender::Background(sender, parity) => {
+                    self.in_flight[parity & 1].fetch_sub(1, Relaxed);
                     let result = match Answer::<Empty>::decode(buffer.writable(), written) {
                         Answer::Success(_) => Ok(()),
-                        Answer::Refused(errno) => Err(error_of(errno)),
-                        Answer::Invalid => Err(EIO),
+                        Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
+                        Answer::Invalid => {
+                            // Failing the device may sleep, so the next check does it.
+                            self.has_lied.store(true, Relaxed);
+                            Err(Failure::NoAnswer)
+                        }
                     };
                     sender.as_arc_borrow().answered(buffer, result);
                 }

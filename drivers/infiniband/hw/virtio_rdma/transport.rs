@@ -29,7 +29,8 @@ use crate::{
     ctrl::{
         Background,
         CommandBuffer,
-        ControlQueue, //
+        ControlQueue,
+        Failure, //
     },
     decode::{
         config::QueueLimits,
@@ -145,7 +146,7 @@ impl CqVirtqueue {
 }
 
 impl Background for CqVirtqueue {
-    fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result) {
+    fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result<(), Failure>) {
         let mut arming = self.arming.lock();
         arming.buffer = Some(buffer);
         let cookie = arming.cookie;
