@@ -9,6 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 
 group=/run/cgroup/virtio-rdma-test
+kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
 # Restores the state for other tests: shared mode without further namespaces, and the network device
 # with its addresses.
@@ -34,6 +35,11 @@ has_device() { ip netns exec "$1" rdma dev show "$2"; }
 after_failure() {
 	# A process in a namespace keeps the namespace and its device.
 	end_children
+	if [[ -d /sys/module/kverbs ]]; then
+		rmmod kverbs
+		virtio_device 1 >"$driver/unbind"
+		virtio_device 1 >"$driver/bind"
+	fi
 	restore
 }
 
@@ -125,6 +131,25 @@ test_moved_under_traffic() {
 	traffic
 }
 
+# The device fails while it moves, at a moment when no client has it. The clients that have it after
+# the move are told.
+test_failure_during_a_move() {
+	local name virtio
+	name=$(device 1)
+	virtio=$(virtio_device 1)
+	separate
+	insmod "$kverbs" device="$name" moved=1
+	rdma dev set "$name" netns inside
+	grep -q Y /sys/module/kverbs/parameters/failed_in_between
+	told() { grep -q Y /sys/module/kverbs/parameters/told; }
+	until_ok 60 told
+	rmmod kverbs
+	echo "$virtio" >"$driver/unbind"
+	echo "$virtio" >"$driver/bind"
+	restore
+	traffic
+}
+
 # A device can't move to a namespace in which another device has its name. The move fails before it
 # affects traffic.
 test_name_taken_inside() {
@@ -211,4 +236,5 @@ test_cgroup() {
 }
 
 run_tests test_exclusive test_moved_under_traffic test_deleted_under_traffic \
-	test_name_taken_inside test_name_taken_outside test_netdev_removed_under_traffic test_cgroup
+	test_failure_during_a_move test_name_taken_inside test_name_taken_outside \
+	test_netdev_removed_under_traffic test_cgroup

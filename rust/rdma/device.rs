@@ -298,6 +298,20 @@ impl<T: Driver> DeviceRef<T> {
         to_result(unsafe { bindings::ib_device_set_netdev(self.raw.as_ptr(), netdev, port) })
     }
 
+    /// Like [`try_get`](Self::try_get), but first waits for the end of an unregistration, or of a
+    /// move to another network namespace, after which all clients have the device again. May sleep,
+    /// and must not be called where such an end is waited for.
+    pub fn get_settled(&self) -> Option<Registered<'_, T>> {
+        // SAFETY: By the type invariants the device is allocated. The core has initialised the
+        // lock, which it holds during an unregistration and a move.
+        unsafe {
+            let lock = &raw mut (*self.raw.as_ptr()).unregistration_lock;
+            bindings::mutex_lock(lock);
+            bindings::mutex_unlock(lock);
+        }
+        self.try_get()
+    }
+
     /// Keeps the device registered until the guard is dropped. Returns `None` if the device is not
     /// registered.
     ///

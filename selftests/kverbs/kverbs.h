@@ -116,6 +116,10 @@ int make_slow_reset(struct virtio_device *vdev);
 bool is_reset_requested(void);
 void failing_exit(void);
 
+/* moved.c */
+int moved_init(const char *device);
+void moved_exit(void);
+
 /* answers.c */
 struct vring_used_elem;
 typedef void forge_t(u8 *answer, struct vring_used_elem *used);

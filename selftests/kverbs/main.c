@@ -53,6 +53,11 @@ module_param(slow_reset, bool, 0444);
 MODULE_PARM_DESC(slow_reset,
 		 "instead of any tests, make the device fail; its reset lasts until the module is unloaded");
 
+static bool moved;
+module_param(moved, bool, 0444);
+MODULE_PARM_DESC(moved,
+		 "instead of any tests, make the device fail when it moves to another namespace");
+
 static uint gid_answer;
 module_param(gid_answer, uint, 0444);
 MODULE_PARM_DESC(gid_answer,
@@ -186,8 +191,11 @@ static struct ib_client client = {
 /* The tests run in ib_register_client(), which calls the client's `add` with each device. */
 static int __init kverbs_init(void)
 {
-	int ret = ib_register_client(&client);
+	int ret;
 
+	if (moved)
+		return moved_init(device);
+	ret = ib_register_client(&client);
 	if (ret)
 		return ret;
 	ib_unregister_client(&client);
@@ -200,6 +208,8 @@ static int __init kverbs_init(void)
 
 static void __exit kverbs_exit(void)
 {
+	if (moved)
+		moved_exit();
 	gids_exit();
 	failing_exit();
 }

@@ -51,6 +51,10 @@ use crate::{
         user_memory::total_pages, //
     },
     sync::{
+        deferred::{
+            Call,
+            Deferred, //
+        },
         periodic::Periodic,
         reclaim_queue::ReclaimQueue, //
     },
@@ -64,7 +68,14 @@ use kernel::{
     device::Bound,
     prelude::*,
     sizes::SZ_4K,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Full,
+            Release, //
+        },
+        Arc, //
+    }, //
 };
 
 /// `RDMA_DRIVER_UNKNOWN`: the user space ABI has no number for this driver, so the provider matches
@@ -249,7 +260,7 @@ impl Verbs {
                 port_state: PortState::new()?,
             }),
         )?;
-        let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;
+        let events = PortEvents::new(registration.device())?;
         Ok(Self {
             _events: device.targets().register_device(events)?,
             registration,
@@ -276,27 +287,84 @@ impl Verbs {
     }
 }
 
+/// The events of the device and its port.
+const EVENTS: [AsyncEvent; 5] = [
+    AsyncEvent::DeviceFatal,
+    AsyncEvent::PortErr,
+    AsyncEvent::PortActive,
+    AsyncEvent::PkeyChange,
+    AsyncEvent::GidChange,
+];
+
 /// Passes asynchronous events of the device and its port to `ib_core`.
-struct PortEvents(rdma::DeviceRef<IbDevice>);
+struct PortEvents {
+    device: rdma::DeviceRef<IbDevice>,
+    missed: Deferred<MissedEvents>,
+}
+
+/// Events that arrived while the device was not registered: it moved to another network namespace.
+/// The clients that have the device after the move get them.
+struct MissedEvents {
+    device: rdma::DeviceRef<IbDevice>,
+    /// Whether each of [`EVENTS`] was missed.
+    kinds: [AtomicFlag; EVENTS.len()],
+}
+
+impl PortEvents {
+    fn new(device: &rdma::DeviceRef<IbDevice>) -> Result<Arc<Self>> {
+        // A queue of its own: a move waits for clients.
+        let queue = ReclaimQueue::new(c"virtio_rdma_events")?;
+        let missed = MissedEvents {
+            device: device.clone(),
+            kinds: [const { AtomicFlag::new(false) }; EVENTS.len()],
+        };
+        let events = Self {
+            device: device.clone(),
+            missed: Deferred::new(&queue, missed)?,
+        };
+        Ok(Arc::new(events, GFP_KERNEL)?)
+    }
+}
 
 impl EventTarget for PortEvents {
     fn async_event(&self, event: AsyncEvent) {
-        let Some(device) = self.0.try_get() else {
+        let Some(index) = EVENTS.iter().position(|kind| *kind == event) else {
             return;
         };
-        let event = match event {
-            AsyncEvent::PortActive => PortEvent::Active,
-            AsyncEvent::PortErr => PortEvent::Error,
-            AsyncEvent::PkeyChange => PortEvent::PkeyChange,
-            AsyncEvent::GidChange => PortEvent::GidChange,
-            AsyncEvent::DeviceFatal => {
-                device.dispatch_event(DeviceEvent::Fatal);
-                return;
-            }
-            _ => return,
-        };
-        let _ = device.dispatch_port_event(PORT.into(), event);
+        if let Some(device) = self.device.try_get() {
+            dispatch(&device, event);
+        } else if let Some(is_missed) = self.missed.kinds.get(index) {
+            is_missed.store(true, Release);
+            self.missed.queue();
+        }
     }
+}
+
+impl Call for MissedEvents {
+    fn call(&self) {
+        // An unregistered device has no clients any more.
+        let Some(device) = self.device.get_settled() else {
+            return;
+        };
+        for (event, is_missed) in EVENTS.into_iter().zip(&self.kinds) {
+            if is_missed.xchg(false, Full) {
+                dispatch(&device, event);
+            }
+        }
+    }
+}
+
+/// Passes an event of the device or its port to `ib_core`.
+fn dispatch(device: &rdma::Device<IbDevice>, event: AsyncEvent) {
+    let event = match event {
+        AsyncEvent::PortActive => PortEvent::Active,
+        AsyncEvent::PortErr => PortEvent::Error,
+        AsyncEvent::PkeyChange => PortEvent::PkeyChange,
+        AsyncEvent::GidChange => PortEvent::GidChange,
+        AsyncEvent::DeviceFatal => return device.dispatch_event(DeviceEvent::Fatal),
+        _ => return,
+    };
+    let _ = device.dispatch_port_event(PORT.into(), event);
 }
 
 /// The port, as the owner of its network device.
