@@ -86,6 +86,29 @@ test_unbind_waits() {
 	traffic
 }
 
+# The same if the device works: an unbinding, and a reset of the function, whose callback a suspend
+# of the machine calls too.
+test_reset_of_a_working_device() {
+	local name function how waiting
+	name=$(virtio_device 1)
+	function=$(dirname "$(readlink -f "/sys/bus/virtio/devices/$name")")
+	unbind() { echo "$name" >"$driver/unbind"; }
+	reset() { echo 1 >"$function/reset"; }
+	waits() { log_since 'unbinding waits'; }
+	for how in unbind reset; do
+		load late_reset=1
+		"$how" &
+		waiting=$!
+		until_ok 60 waits
+		kill -0 $waiting
+		rmmod kverbs
+		wait $waiting
+		! is_unbound || bind
+		until_ok 120 device_up
+	done
+	traffic
+}
+
 # A machine is powered off while its device does not confirm a reset. The script slow.sh runs this
 # test last, since it ends VM 2.
 test_power_off() {
@@ -187,5 +210,5 @@ test_same_number() {
 	traffic
 }
 
-run_tests test_buffers_of_the_kernel test_unbind_waits \
+run_tests test_buffers_of_the_kernel test_unbind_waits test_reset_of_a_working_device \
 	test_pages_stay_pinned test_late_refusal test_late_nonsense test_same_number

@@ -53,6 +53,11 @@ module_param(slow_reset, bool, 0444);
 MODULE_PARM_DESC(slow_reset,
 		 "instead of any tests, make the device fail; its reset lasts until the module is unloaded");
 
+static bool late_reset;
+module_param(late_reset, bool, 0444);
+MODULE_PARM_DESC(late_reset,
+		 "instead of any tests, let the next reset of the device last until the module is unloaded");
+
 static bool moved;
 module_param(moved, bool, 0444);
 MODULE_PARM_DESC(moved,
@@ -148,7 +153,7 @@ static int kverbs_run(struct ib_device *dev)
 	struct pair *pair;
 	int ret;
 
-	if (nonsense || device_nonsense || slow_reset || gid_answer) {
+	if (nonsense || device_nonsense || slow_reset || late_reset || gid_answer) {
 		struct virtio_device *vdev = virtio_of(dev);
 
 		if (!vdev)
@@ -157,6 +162,10 @@ static int kverbs_run(struct ib_device *dev)
 			return make_slow_reset(vdev);
 		if (gid_answer)
 			return answer_to_gids(vdev, withheld_irq, gid_answer);
+		if (late_reset) {
+			delay_reset(vdev);
+			return 0;
+		}
 		return nonsense ? make_nonsense(vdev) : make_device_nonsense(vdev);
 	}
 	if (rescan) {

@@ -30,6 +30,7 @@ use crate::{
     },
     targets::EventTargets,
     transport::Transport,
+    unbinding::Unbinding,
     virtio::{
         self,
         Feature,
@@ -133,8 +134,8 @@ pub(crate) struct Device {
     lifecycle: Handle<Lifecycle>,
     queues: Queues,
     targets: Arc<EventTargets>,
-    /// Runs the health check: clients that write back memory wait until it finds that the device
-    /// fails.
+    /// Runs the health check and the messages of an unbinding: clients that write back memory wait
+    /// until the health check finds that the device fails.
     health_checks: Arc<ReclaimQueue>,
     /// The QPs and CQs of the kernel that are being destroyed.
     #[pin]
@@ -236,6 +237,11 @@ impl Device {
     pub(crate) fn health_check(&self) -> impl PinInit<Periodic<HealthCheck>> {
         let check = HealthCheck(self.ctrl.clone());
         Periodic::new(self.health_checks.clone(), HEALTH_CHECK_MS, check)
+    }
+
+    /// Begins the messages of an unbinding; `None` if memory is short.
+    pub(crate) fn unbinding(&self) -> Option<Unbinding> {
+        Unbinding::new(self.as_device(), self.health_checks.clone()).ok()
     }
 
     /// The control queue.

@@ -12,6 +12,7 @@ use crate::{
     net::notifier::Notifier,
     netdev::NetdevBinding,
     sync::periodic::Periodic,
+    unbinding::Awaited,
     verbs::Verbs,
     virtio::{
         self,
@@ -119,12 +120,20 @@ impl virtio::Driver for Driver {
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // Users of a failing device wait until it has stopped, so the messages come first.
+        let unbinding = this.device.unbinding();
+        let waits_for = |awaited| {
+            if let Some(unbinding) = &unbinding {
+                unbinding.waits_for(awaited);
+            }
+        };
+        // Clients of a failing device wait until it has stopped.
         this.device.lifecycle().await_stop_to_unbind();
+        waits_for(Awaited::Clients);
         // The drop waits for users, and a user may wait for a failing device until the health check
         // notices the failure. So the lock is not held, and the health check is still running.
         let ready = this.ready.lock().take();
         drop(ready);
+        waits_for(Awaited::Reset);
         let _ = this.device.shut_down(dev);
     }
 

@@ -57,9 +57,6 @@ use kernel::{
 /// Interval in ms at which an unbinding or a retry checks whether the device has stopped.
 const POLL_MS: Msecs = 100;
 
-/// Interval in ms of the messages of an unbinding that waits for the device.
-const MESSAGE_MS: Msecs = 10_000;
-
 /// State of a device. Its order is that of the possible changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
@@ -256,19 +253,11 @@ impl Lifecycle {
         self.is_at_rest()
     }
 
-    /// Waits until a failing device has stopped, with messages.
+    /// Waits until a failing device has stopped. Polls, since the kernel complains about a task
+    /// that sleeps for minutes.
     pub(crate) fn await_stop_to_unbind(&self) {
-        let mut waited: Msecs = 0;
         while self.state.load(Acquire) == State::Failing as u32 {
             fsleep(Delta::from_millis(POLL_MS.into()));
-            waited = waited.saturating_add(POLL_MS);
-            if waited % MESSAGE_MS == 0 {
-                dev_warn!(
-                    self.dev,
-                    "the device has not confirmed its reset for {} s: unbinding waits\n",
-                    waited / 1_000
-                );
-            }
         }
     }
 }

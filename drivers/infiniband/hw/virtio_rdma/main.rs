@@ -40,6 +40,7 @@ mod limits;
 mod netdev;
 mod targets;
 mod transport;
+mod unbinding;
 mod verbs;
 
 use kernel::prelude::*;
