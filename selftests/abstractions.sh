@@ -13,7 +13,7 @@ test_module() {
 	local status=0 plan
 	modprobe ib_uverbs
 	dmesg -C
-	insmod "${TESTBED_MODULES:-$top/build}/module/rust/abstractions_test.ko" || status=$?
+	insmod "$modules/module/rust/abstractions_test.ko" || status=$?
 	dmesg -t | grep -F 'abstractions_test: ' | tee "$work/report"
 	((status == 0)) && rmmod abstractions_test
 	plan=$(sed -n 's/.*abstractions_test: 1\.\.//p' "$work/report")

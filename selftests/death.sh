@@ -9,7 +9,6 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 # The virtio core warns that it can't reset a device that is gone.
 # shellcheck disable=SC2034
 accepted='WARNING: drivers/virtio/virtio\.c:[0-9]+ at virtio_dev_remove'
@@ -23,18 +22,16 @@ ends() {
 }
 
 test_work_ends() {
-	local mark=death.$$ loading status=0
-	log() { dmesg | sed "1,/selftests: $mark\$/d" | grep kverbs: ; }
+	local loading status=0
 	start_watch
 	start_soak
-	echo "selftests: $mark" >/dev/kmsg
-	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" death=1 &
+	mark_log
+	insmod_kverbs death=1 &
 	loading=$!
-	waits() { log | grep -q 'may die now'; }
-	until_ok 60 waits
+	until_ok 60 log_since 'may die now'
 	on 0 daemon kill 1
 	wait "$loading" || status=$?
-	log
+	log_since kverbs:
 	((status == 0)) || fail "see the lines above"
 	rmmod kverbs
 	told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }

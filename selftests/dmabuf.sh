@@ -8,14 +8,13 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-modules=${TESTBED_MODULES:-$top/build}/kverbs
 # The virtio core warns that it can't reset a device that is gone.
 # shellcheck disable=SC2034
 accepted='WARNING: drivers/virtio/virtio\.c:[0-9]+ at virtio_dev_remove'
 
 # Starts a process that registers the exporter's memory.
 start_holder() {
-	[[ -c /dev/test_exporter ]] || insmod "$modules/exporter.ko"
+	[[ -c /dev/test_exporter ]] || insmod "$modules/kverbs/exporter.ko"
 	mkfifo "$work/commands"
 	"$top/selftests/dmabuf/holder.py" "$(device 1)" <"$work/commands" >"$work/holder" 2>&1 &
 	exec {commands}>"$work/commands"
@@ -51,7 +50,7 @@ log_has() { dmesg | grep -q "$1"; }
 # abi: R-115, R-373
 test_taken_back_after_reset() {
 	start_holder
-	insmod "$modules/kverbs.ko" device="$(device 1)" nonsense=1
+	insmod "$kverbs" device="$(device 1)" nonsense=1
 	rmmod kverbs
 	tell_holder end
 	stays_loaded

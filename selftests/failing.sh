@@ -9,21 +9,6 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
-
-# Loads the module with the given parameters, and prints what it says.
-load() {
-	local status=0
-	mark=failing.$$.$RANDOM
-	echo "selftests: $mark" >/dev/kmsg
-	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@" || status=$?
-	log_since kverbs: || true
-	((status == 0)) || fail "see the lines above"
-}
-
-# The lines of the kernel's log since the last mark that have a text.
-log_since() { dmesg | sed "1,/selftests: $mark\$/d" | grep -F "$1"; }
-
 is_unbound() { [[ ! -e $driver/$(virtio_device 1) ]]; }
 
 bind() {
@@ -49,7 +34,7 @@ after_failure() {
 # Buffers of kernel clients are written by the peer until the reset, and not afterwards.
 # abi: R-115
 test_buffers_of_the_kernel() {
-	load broken_queue=1
+	load_kverbs broken_queue=1
 	rmmod kverbs
 	log_since 'broke a queue: it is not used any more, but reset'
 	log_since 'the device was reset: it is at rest'
@@ -60,7 +45,7 @@ test_buffers_of_the_kernel() {
 # The same, after a minute without an answer. The script slow.sh runs this test.
 # abi: R-115
 test_silent_device() {
-	load no_answer=1
+	load_kverbs no_answer=1
 	rmmod kverbs
 	log_since 'does not answer: it is not used any more, but reset'
 	rebind
@@ -70,7 +55,7 @@ test_silent_device() {
 # Unbinding waits for the reset, and says so. Programs are told before.
 test_unbind_waits() {
 	start_watch
-	load slow_reset=1
+	load_kverbs slow_reset=1
 	watch_is_told
 	local name unbinding
 	name=$(virtio_device 1)
@@ -96,7 +81,7 @@ test_reset_of_a_working_device() {
 	reset() { echo 1 >"$function/reset"; }
 	waits() { log_since 'unbinding waits'; }
 	for how in unbind reset; do
-		load late_reset=1
+		load_kverbs late_reset=1
 		"$how" &
 		waiting=$!
 		until_ok 60 waits
@@ -140,7 +125,7 @@ test_pages_stay_pinned() {
 	# The program waits for its peer.
 	until_ok 60 grep -q 'local address' "$work/holder"
 	held=$(pinned)
-	load slow_reset=1
+	load_kverbs slow_reset=1
 	until_ok 60 link_is 1 DOWN
 	kill $holder
 	wait $holder || true
@@ -157,7 +142,7 @@ test_pages_stay_pinned() {
 # Adds an address. The device answers late that it adds the GID: with this status, when the module
 # is unloaded.
 begin_add_gid() {
-	load withheld="$(control_irq)" gid_answer="$1"
+	load_kverbs withheld="$(control_irq)" gid_answer="$1"
 	ip address add 10.9.0.77/24 dev eth0
 }
 
@@ -204,7 +189,7 @@ test_gid_without_answer() {
 # The device gives the number of a QP twice. The first QP keeps its completions.
 test_same_number() {
 	! in_rfc_mode || skip "there are no SRQs"
-	load same_number=1
+	load_kverbs same_number=1
 	rmmod kverbs
 	rebind
 	traffic

@@ -8,26 +8,19 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
-exporter=${TESTBED_MODULES:-$top/build}/kverbs/exporter.ko
-
-# Loads the module with the given parameters in addition to the usual ones.
-run_kverbs() {
-	local mark=kverbs.$$.$RANDOM status=0
-	echo "selftests: $mark" >/dev/kmsg
-	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@" || status=$?
-	dmesg | sed "1,/selftests: $mark\$/d" | grep kverbs:
-	((status == 0)) || fail "see the lines above"
-	rmmod kverbs
-}
+exporter=$modules/kverbs/exporter.ko
 
 # abi: R-893, R-904
-test_kernel_verbs() { run_kverbs; }
+test_kernel_verbs() {
+	load_kverbs
+	rmmod kverbs
+}
 
 # Impossible completions, which are forged in the device's buffers.
 test_lies() {
 	in_rfc_mode || skip "own rings can't be found in memory"
-	run_kverbs lies=1
+	load_kverbs lies=1
+	rmmod kverbs
 }
 
 # An exporter moves its memory, and later revokes it, while the peer writes to this memory by RDMA.

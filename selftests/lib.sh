@@ -11,8 +11,11 @@
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 verbs=$top/build/target/release/verbs-test
+# The directory of the kernel modules, which are built for the VM's kernel.
+modules=${TESTBED_MODULES:-$top/build}
 # shellcheck disable=SC2034 # for the scripts that include this one
-module=${TESTBED_MODULES:-$top/build}/module/virtio_rdma.ko
+module=$modules/module/virtio_rdma.ko
+kverbs=$modules/kverbs/kverbs.ko
 # shellcheck disable=SC2034
 driver=/sys/bus/virtio/drivers/virtio_rdma
 export LC_ALL=C
@@ -393,6 +396,28 @@ losses_seen() {
 	same=$(grep -xFf <(printf '%s\n' "$losses") <<<"$now") || return 0
 	printf '# no faults: %s\n' "${same//$'\n'/, }"
 	return 1
+}
+
+# Writes a mark to VM 1's kernel log, from which log_since begins.
+mark_log() {
+	mark=selftests.$$.$RANDOM
+	echo "$mark" >/dev/kmsg
+}
+
+# Prints the lines of VM 1's kernel log since mark_log that have a text. Fails if there are none.
+log_since() { dmesg | sed "1,/$mark\$/d" | grep -F -- "$1"; }
+
+# Loads the module of the kernel clients' tests on VM 1's device, which runs the tests.
+insmod_kverbs() { insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@"; }
+
+# The same, and prints what the module says. If a test fails, the last lines tell which and why.
+load_kverbs() {
+	local status=0
+	mark_log
+	insmod_kverbs "$@" || status=$?
+	log_since kverbs: || true
+	((status == 0)) || fail "not passed:
+$(log_since kverbs: | grep -v 'kverbs: ok ')"
 }
 
 # Writes a mark to each VM's kernel log.

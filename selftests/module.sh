@@ -8,7 +8,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-hooks=${TESTBED_MODULES:-$top/build}/kverbs/hooks.ko
+hooks=$modules/kverbs/hooks.ko
 
 unbind() { virtio_device 1 >"$driver/unbind"; }
 bind() {

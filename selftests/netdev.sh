@@ -106,7 +106,7 @@ test_removed_and_back() {
 test_twins() {
 	local virtio
 	virtio=$(basename "$(readlink -f /sys/class/net/eth0/device)")
-	insmod "${TESTBED_MODULES:-$top/build}/kverbs/twin.ko" mac="$(</sys/class/net/eth0/address)"
+	insmod "$modules/kverbs/twin.ko" mac="$(</sys/class/net/eth0/address)"
 	[[ $(netdev 1) == eth0 ]]
 	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/unbind
 	[[ $(netdev 1) == twin0 ]]

@@ -9,10 +9,10 @@
 # shellcheck disable=SC2034 # for lib.sh
 machines=(1)
 
-sample=${TESTBED_MODULES:-$top/build}/module/samples/virtio_rng_sample.ko
+sample=$modules/module/samples/virtio_rng_sample.ko
 driver=/sys/bus/virtio/drivers/virtio_rng_sample
 core=/sys/class/misc/hw_random
-hooks=${TESTBED_MODULES:-$top/build}/kverbs/hooks.ko
+hooks=$modules/kverbs/hooks.ko
 
 # Prints the entropy devices in the order of their slots. The first one answers.
 devices() {

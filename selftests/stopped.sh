@@ -7,26 +7,23 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
-
 # QEMU closes the connection at the first answer that it no longer waits for. Then the device is
 # gone.
 # abi: R-115
 test_stopped_daemon() {
-	local mark=stopped.$$ loading
-	since() { dmesg | sed "1,/selftests: $mark\$/d" | grep "$1"; }
-	echo "selftests: $mark" >/dev/kmsg
-	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" death=1 &
+	local loading
+	mark_log
+	insmod_kverbs death=1 &
 	loading=$!
-	until_ok 60 since 'may die now'
+	until_ok 60 log_since 'may die now'
 	on 0 daemon stop 1
-	until_ok 120 since 'it is waited for'
-	if since 'it is not used any more'; then
+	until_ok 120 log_since 'it is waited for'
+	if log_since 'it is not used any more'; then
 		fail "the driver gave the device up"
 	fi
 	kill -0 $loading
 	on 0 daemon continue 1
-	until_ok 120 since 'the device is gone: it is not used any more'
+	until_ok 120 log_since 'the device is gone: it is not used any more'
 	wait $loading
 	rmmod kverbs
 }

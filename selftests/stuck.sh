@@ -8,10 +8,8 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-modules=${TESTBED_MODULES:-$top/build}/kverbs
-
 # From now on, no answer arrives; see `release`.
-withhold() { insmod "$modules/withhold.ko" irq="$(control_irq)"; }
+withhold() { insmod "$modules/kverbs/withhold.ko" irq="$(control_irq)"; }
 release() { rmmod withhold; }
 
 # Whether a command of the control queue waits for its answer. The driver's tasks have no other
@@ -32,15 +30,9 @@ delete_addresses() {
 	done
 }
 
-mark_log() {
-	mark=stuck.$$.$RANDOM
-	echo "selftests: $mark" >/dev/kmsg
-}
-log_since() { dmesg | sed "1,/selftests: $mark\$/d" | grep -F "$1"; }
-
 # Starts the program that runs verbs, see `begin`.
 start_verbs() {
-	[[ -c /dev/test_exporter ]] || insmod "$modules/exporter.ko"
+	[[ -c /dev/test_exporter ]] || insmod "$modules/kverbs/exporter.ko"
 	mkfifo "$work/commands"
 	"$top/selftests/stuck/commands.py" "$(device 1)" <"$work/commands" >>"$work/verbs" 2>&1 &
 	program=$!
@@ -78,12 +70,7 @@ end_verbs() {
 # Destructions by kernel clients do not wait for each other. A new object waits for the end of an
 # object that had its number.
 test_destructions() {
-	local mark=stuck.$$.$RANDOM status=0
-	echo "selftests: $mark" >/dev/kmsg
-	insmod "$modules/kverbs.ko" device="$(device 1)" gid_index="$(gid_index 1)" \
-		withheld="$(control_irq)" || status=$?
-	dmesg | sed "1,/selftests: $mark\$/d" | grep kverbs:
-	((status == 0)) || fail "see the lines above"
+	load_kverbs withheld="$(control_irq)"
 	rmmod kverbs
 }
 
@@ -97,7 +84,7 @@ test_network_configuration() {
 	for host in {71..78}; do
 		ip address add "10.9.0.$host/24" dev eth0
 	done
-	insmod "$modules/kverbs.ko" device="$(device 1)" rescan=1 &
+	insmod_kverbs rescan=1 &
 	for _ in {1..20}; do
 		timeout 20 ip link set lo mtu 65535
 		timeout 20 ip link set lo mtu 65536

@@ -9,7 +9,6 @@
 # shellcheck source=ulp-lib.sh
 . "$(dirname "$0")/ulp-lib.sh"
 
-kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
 # Writes without a pause, also after errors. A write may wait for a new connection, so a program
 # that does not end is killed at the end of the test. The node of a disk that is gone is not made

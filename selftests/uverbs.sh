@@ -62,17 +62,17 @@ test_versions_unstated() { versions unstated; }
 # The log says which side is older, at a limited rate.
 # abi: R-1127
 test_versions_refused() {
-	local mark=$$.versions lines
-	echo "$mark" >/dev/kmsg
+	local lines
+	mark_log
 	versions refused
-	log_since() { dmesg | sed "1,/$mark/d" | grep 'its provider speaks interface versions'; }
-	log_since
+	refusals() { log_since 'its provider speaks interface versions'; }
+	refusals
 	grep -q 'versions 8 to 9, this module 6 to 7: the module is older: update the module$' \
-		<(log_since)
+		<(refusals)
 	grep -q 'versions 1 to 5, this module 6 to 7: the provider is older: update the provider$' \
-		<(log_since)
+		<(refusals)
 	versions refused_often
-	lines=$(log_since | wc -l)
+	lines=$(refusals | wc -l)
 	echo "$lines lines"
 	((lines < 100))
 }

@@ -85,12 +85,11 @@ test_provider_that_overlaps() {
 
 # abi: R-937, R-1127
 test_provider_that_is_newer() {
-	local mark=$$.newer
 	use newer present
-	echo "$mark" >/dev/kmsg
+	mark_log
 	is_refused "$old_module"
 	grep -q 'speaks interface versions 8 to 9, .*: the module is older: update the module$' \
-		<(dmesg | sed "1,/$mark/d")
+		<(log_since 'speaks interface versions')
 }
 
 # abi: R-1130
